@@ -1,0 +1,184 @@
+"""The check contract: one file under ``checks/`` holds one check, and everything else follows from it.
+
+A check is a function of a :class:`~healthd.node.Node` and its settings that returns a
+:class:`~healthd.model.Result`. It never sleeps, logs, prints, keeps state, opens a file, starts a process or knows a
+back end. It may raise any :class:`~healthd.errors.SourceError`: the runner makes *unknown* of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from healthd.errors import RegistrationError
+from healthd.model import Clearance, ClearsBy, Component, Finding, Reading, Remedy, Result, Severity, Status
+from healthd.node import Node
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoSettings:
+    """For a check that has nothing to set."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FindingCode:
+    """One thing a check can find: a stable slug with what it means, how bad it is and what it calls for.
+
+    A code that ends in ``.*`` stands for a family (``gpu.xid.*``) whose members a table describes.
+    """
+
+    code: str
+    severity: Severity
+    remedy: Remedy
+    meaning: str
+    clears_by: ClearsBy | None = None
+    symptom_of: tuple[str, ...] = ()
+
+    def at(self, component: Component, message: str, *, time: datetime | None = None, **evidence: Any) -> Finding:
+        """A finding of this code on ``component``; ``evidence`` holds what was seen and the limit it broke."""
+        return Finding(
+            code=self.code,
+            severity=self.severity,
+            remedy=self.remedy,
+            component=component,
+            message=message,
+            evidence=evidence,
+            time=time,
+            clears_by=self.clears_by,
+            symptom_of=self.symptom_of,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limit:
+    """A limit that history judges: ``reading`` may grow by at most ``max_increase`` within one epoch.
+
+    The first value of an epoch is its baseline. ``source`` says where the limit comes from.
+    """
+
+    reading: str
+    max_increase: float
+    code: FindingCode
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """A registered check. ``on`` is ``"interval"``, or ``"kernel"`` for one that runs on each batch of kernel records.
+
+    ``needles``: a kernel check sees only records whose text contains one of these.
+    """
+
+    name: str
+    run: Callable[[Node, Any], Result]
+    title: str
+    doc: str
+    interval_s: float
+    timeout_s: float
+    settings: type
+    codes: tuple[FindingCode, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    on: Literal["interval", "kernel"] = "interval"
+    needles: tuple[str, ...] = ()
+    explain: Callable[[str], str | None] | None = field(default=None)
+
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(\.[a-z][a-z0-9_]*)+")
+_registry: dict[str, Check] = {}
+
+
+def check(
+    name: str,
+    *,
+    interval_s: float = 60.0,
+    timeout_s: float = 10.0,
+    settings: type = NoSettings,
+    codes: Iterable[FindingCode] = (),
+    limits: Iterable[Limit] = (),
+    on: Literal["interval", "kernel"] = "interval",
+    needles: Iterable[str] = (),
+    explain: Callable[[str], str | None] | None = None,
+) -> Callable[[Callable[[Node, Any], Result]], Callable[[Node, Any], Result]]:
+    """Register the decorated function as the check ``name``.
+
+    ``interval_s``: how often the daemon runs it. ``timeout_s``: the deadline of one run, all its questions together.
+    ``settings``: a frozen dataclass, every field with a default and a docstring; ``[checks."<name>"]`` fills it.
+    ``explain``: for a family of codes, turns ``gpu.xid.79`` into text, or None if it is not one of the family.
+
+    Raises RegistrationError when the name is taken or malformed, or the function has no docstring.
+    """
+
+    def register(function: Callable[[Node, Any], Result]) -> Callable[[Node, Any], Result]:
+        doc = (function.__doc__ or "").strip()
+        if not doc:
+            raise RegistrationError(f"check {name!r} in {function.__module__} has no docstring: its first line is the title")
+        if not _NAME.fullmatch(name):
+            raise RegistrationError(f"check name {name!r} in {function.__module__}: expected dotted lower case, such as gpu.ecc")
+        if name in _registry and _registry[name].run.__module__ != function.__module__:
+            taken = _registry[name].run.__module__
+            raise RegistrationError(f"check name {name!r} in {function.__module__} is already taken by {taken}")
+        _registry[name] = Check(
+            name=name,
+            run=function,
+            title=doc.splitlines()[0].rstrip("."),
+            doc=doc,
+            interval_s=interval_s,
+            timeout_s=timeout_s,
+            settings=settings,
+            codes=tuple(codes),
+            limits=tuple(limits),
+            on=on,
+            needles=tuple(needles),
+            explain=explain,
+        )
+        return function
+
+    return register
+
+
+def discover() -> Mapping[str, Check]:
+    """Import every module of ``healthd.checks`` and return the registered checks by name, in name order."""
+    package = importlib.import_module("healthd.checks")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"healthd.checks.{module.name}")
+    return dict(sorted(_registry.items()))
+
+
+def ok(readings: Iterable[Reading] = (), *, clearances: Iterable[Clearance] = (), reason: str = "") -> Result:
+    """All that was to be read was read, and nothing is wrong."""
+    return Result(status=Status.OK, reason=reason, readings=tuple(readings), clearances=tuple(clearances))
+
+
+def judged(
+    findings: Iterable[Finding],
+    readings: Iterable[Reading] = (),
+    *,
+    gaps: Iterable[str] = (),
+    clearances: Iterable[Clearance] = (),
+) -> Result:
+    """The result of having looked: findings if there are any, else unknown if a part could not be read, else ok."""
+    findings, gaps = tuple(findings), tuple(gaps)
+    status = Status.FINDINGS if findings else Status.UNKNOWN if gaps else Status.OK
+    return Result(
+        status=status,
+        reason="; ".join(gaps),
+        findings=findings,
+        readings=tuple(readings),
+        clearances=tuple(clearances),
+        gaps=gaps,
+    )
+
+
+def unknown(reason: str) -> Result:
+    """It could not be told. Never healthy, never alone a reason to repair."""
+    return Result(status=Status.UNKNOWN, reason=reason)
+
+
+def not_applicable(reason: str) -> Result:
+    """There is nothing here for this check to look at, and that is known for certain."""
+    return Result(status=Status.NOT_APPLICABLE, reason=reason)

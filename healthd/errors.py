@@ -1,0 +1,79 @@
+"""The exception tree of healthd.
+
+    HealthdError
+    ├── UsageError            the command line asks for something that is not there    exit 64
+    ├── ConfigError           the configuration cannot be used; carries every problem  exit 78
+    ├── RegistrationError     two checks, or two codes, claim one name
+    ├── SourceError           the machine did not answer: the check's outcome is *unknown*
+    │   ├── SourceMissing     the file, tool or library is not there
+    │   ├── SourceTimeout     no answer before the deadline; the question may still be running
+    │   ├── SourceBusy        an earlier question is still out, or asking is paused: not asked
+    │   └── SourceUnreadable  there was an answer, and it makes no sense or was an error
+    ├── BackendError          an orchestrator or a provisioner did not do as asked
+    │   ├── BackendRefused    it answered no: nothing was applied
+    │   └── BackendUnknown    no answer: what was asked may have been applied
+    └── StoreError            the state on disk could not be read or written
+
+A message says what, where, the value, what was expected, and the next step.
+"""
+
+from __future__ import annotations
+
+
+class HealthdError(Exception):
+    """Root of everything healthd raises on purpose."""
+
+
+class UsageError(HealthdError):
+    """The command line names something that does not exist."""
+
+
+class ConfigError(HealthdError):
+    """The configuration cannot be used.
+
+    ``problems`` holds one rendered line per mistake: all of them, not the first.
+    """
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class RegistrationError(HealthdError):
+    """Two checks, or two finding codes, claim one name."""
+
+
+class SourceError(HealthdError):
+    """The machine did not answer a question. Never evidence of a fault by itself."""
+
+
+class SourceMissing(SourceError):
+    """The file, tool or library that would answer is not there."""
+
+
+class SourceTimeout(SourceError):
+    """No answer before the deadline. The question may still be running somewhere."""
+
+
+class SourceBusy(SourceError):
+    """Not asked: an earlier question is still out, or the source is paused."""
+
+
+class SourceUnreadable(SourceError):
+    """An answer came, but it was an error or could not be understood."""
+
+
+class BackendError(HealthdError):
+    """An orchestrator or a provisioner did not do what it was asked."""
+
+
+class BackendRefused(BackendError):
+    """The answer was no: nothing was applied."""
+
+
+class BackendUnknown(BackendError):
+    """No answer: what was asked may have been applied. Read back before anything else."""
+
+
+class StoreError(HealthdError):
+    """The state on disk could not be read or written."""

@@ -1,0 +1,251 @@
+"""The vocabulary: what the stages of healthd hand to each other.
+
+Every message is a frozen dataclass without behaviour beyond naming itself. Nothing here reads a clock, a file or a
+setting, and nothing here knows a source, a check or a back end. Times are aware UTC datetimes; units are in the names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+# ---------------------------------------------------------------------------------------------------------------------
+# words
+
+
+class Severity(StrEnum):
+    """How bad a finding is for a job that would start now."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+class Status(StrEnum):
+    """What one run of one check came to. UNKNOWN is never healthy and never alone a reason to repair."""
+
+    OK = "ok"
+    FINDINGS = "findings"
+    UNKNOWN = "unknown"
+    NOT_APPLICABLE = "not_applicable"
+
+
+class Verdict(StrEnum):
+    """The state of a node for a job. Worst first: critical, unknown, warning, ok."""
+
+    CRITICAL = "critical"
+    UNKNOWN = "unknown"
+    WARNING = "warning"
+    OK = "ok"
+
+
+class Remedy(StrEnum):
+    """What a fault calls for. The first six form a ladder; ASK_HUMAN stands beside it."""
+
+    NONE = "none"
+    WATCH = "watch"
+    RESTART_APP = "restart_app"
+    RESET_GPU = "reset_gpu"
+    REBOOT_NODE = "reboot_node"
+    REPLACE_NODE = "replace_node"
+    ASK_HUMAN = "ask_human"
+
+
+class ClearsBy(StrEnum):
+    """The evidence that closes a fault which came from a log line. Age never does.
+
+    NOTHING: the line is news, not a state, and is never held open.
+    """
+
+    NOTHING = "nothing"
+    JOB_END = "job_end"
+    GPU_RESET = "gpu_reset"
+    DRIVER_RELOAD = "driver_reload"
+    REBOOT = "reboot"
+    REPLACE = "replace"
+
+
+class ReadingKind(StrEnum):
+    """GAUGE: a level. COUNTER: grows until its epoch ends; only differences inside one epoch mean anything."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+
+
+class Mode(StrEnum):
+    """How far healthd may go: look only; take a node out and put it back; repair it too."""
+
+    OBSERVE = "observe"
+    QUARANTINE = "quarantine"
+    REPAIR = "repair"
+
+
+class Action(StrEnum):
+    """What a decision says to do now."""
+
+    HOLD = "hold"
+    QUARANTINE = "quarantine"
+    REPAIR = "repair"
+    RELEASE = "release"
+    PAGE = "page"
+
+
+class Step(StrEnum):
+    """One act of the engine, in the words of DESIGN: written down, done, then looked at."""
+
+    DRAIN = "drain"
+    WAIT_IDLE = "wait_idle"
+    COLLECT = "collect"
+    REBOOT = "reboot"
+    VERIFY = "verify"
+    RELEASE = "release"
+
+
+# Ladders, as data: a larger number is worse (Severity), or goes further (Remedy).
+SEVERITY_RANK: Mapping[Severity, int] = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
+REMEDY_RANK: Mapping[Remedy, int] = {
+    Remedy.NONE: 0,
+    Remedy.WATCH: 1,
+    Remedy.RESTART_APP: 2,
+    Remedy.ASK_HUMAN: 3,
+    Remedy.RESET_GPU: 4,
+    Remedy.REBOOT_NODE: 5,
+    Remedy.REPLACE_NODE: 6,
+}
+
+# ---------------------------------------------------------------------------------------------------------------------
+# messages
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Component:
+    """A part of the node with a stable identity: ``gpu:GPU-<uuid>``, ``efa:rdmap0s6``, ``mount:/fsx``, ``node``.
+
+    ``aliases`` are other names of the same part (a PCI address, an index); they do not take part in equality.
+    A GPU whose UUID is not known yet is named by its PCI address: ``gpu:0000:05:00``.
+    """
+
+    kind: str
+    id: str = ""
+    aliases: tuple[str, ...] = field(default=(), compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.id}" if self.id else self.kind
+
+
+NODE = Component(kind="node")
+
+
+def gpu_component(*, uuid: str | None = None, pci: str | None = None, index: int | None = None) -> Component:
+    """The component of one GPU, named by the most stable name that is known: UUID, else PCI address, else index."""
+    names = [name for name in (uuid, pci, None if index is None else str(index)) if name]
+    if not names:
+        raise ValueError("a GPU component needs a UUID, a PCI address or an index")
+    return Component(kind="gpu", id=names[0], aliases=tuple(names[1:]))
+
+
+def pci_address(text: str) -> str:
+    """One form for the three in use: ``0000:10:1c`` from ``0000:10:1c``, ``00000000:10:1C.0`` or ``0000:10:1c.0``.
+
+    XID lines carry no function digit, NVML pads the domain to eight digits and writes upper case (facts: NVIDIA
+    open-gpu-kernel-modules kernel_rc.c; pynvml nvmlDeviceGetPciInfo). Raises ValueError for anything else.
+    """
+    parts = text.strip().lower().split(".")[0].split(":")
+    if len(parts) == 2:
+        parts.insert(0, "0")
+    domain, bus, device = (int(part, 16) for part in parts)
+    return f"{domain:04x}:{bus:02x}:{device:02x}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """One number a check read. ``name`` ends in its unit; ``epoch`` names the driver load, boot or reset it belongs to."""
+
+    component: Component
+    name: str
+    value: float
+    kind: ReadingKind = ReadingKind.GAUGE
+    epoch: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """Something wrong, in the vendor's words, at one place and time.
+
+    ``time`` is when it happened (a log line) or was seen (a level); a check may leave it None and the runner stamps it.
+    ``clears_by`` is None for a level, which closes when its check no longer reports it.
+    ``symptom_of`` names codes that, open on the same component or on the node, explain this one.
+    """
+
+    code: str
+    severity: Severity
+    component: Component
+    message: str
+    remedy: Remedy = Remedy.NONE
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    time: datetime | None = None
+    clears_by: ClearsBy | None = None
+    symptom_of: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clearance:
+    """Evidence, seen by a check or by the daemon, that faults of a component are over. ``component`` NODE means all."""
+
+    by: ClearsBy
+    component: Component = NODE
+    time: datetime | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """What a check returns. Build it with ``check.ok``, ``check.found``, ``check.unknown``, ``check.not_applicable``.
+
+    ``gaps`` are parts that could not be read while others could: each counts as unknown, none hides the rest.
+    ``clearances`` are evidence, seen on the way, that earlier faults are over.
+    """
+
+    status: Status
+    reason: str = ""
+    findings: tuple[Finding, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    clearances: tuple[Clearance, ...] = ()
+    gaps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """One run of one check: its result, when it began and how long it took."""
+
+    check: str
+    result: Result
+    at: datetime
+    duration_s: float
+    optional: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnosis:
+    """What is wrong with a component, folded from findings over time, and the remedy that calls for."""
+
+    code: str
+    component: Component
+    severity: Severity
+    remedy: Remedy
+    reasons: tuple[str, ...]
+    since: datetime
+    codes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """What the policy says to do now, or why not: ``reason`` is the sentence that the log, the audit and a test read."""
+
+    action: Action
+    reason: str
+    diagnosis: Diagnosis | None = None
+    steps: tuple[Step, ...] = ()

@@ -1,0 +1,192 @@
+"""What a check may ask of the machine: Protocols only, no I/O.
+
+The real answers come from ``healthd.sources``, the simulated ones from ``healthd.sim``, handwritten ones from
+``healthd.testing``. Every question may raise a :class:`~healthd.errors.SourceError`; a check lets it pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelRecord:
+    """One record of the kernel log.
+
+    ``sequence``: the kernel's own number, unique within ``boot_id``. ``facility`` 0 is the kernel itself and cannot be
+    forged from user space; anything else is let in only by ``trust_user_kmsg`` and has ``trusted`` False.
+    """
+
+    boot_id: str
+    sequence: int
+    time: datetime
+    text: str
+    facility: int = 0
+    level: int = 6
+    trusted: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mount:
+    """One line of ``/proc/self/mountinfo``. ``options`` joins the per-mount and the super-block options."""
+
+    point: str
+    fstype: str
+    source: str
+    options: frozenset[str]
+    device: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Space:
+    """statvfs of one file system, in bytes and inodes; zero inodes in total means that it does not count them."""
+
+    total_bytes: int
+    available_bytes: int
+    total_inodes: int
+    available_inodes: int
+    read_only: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommandResult:
+    """A command that ended by itself within its deadline."""
+
+    argv: tuple[str, ...]
+    code: int
+    stdout: str
+    stderr: str
+    duration_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NvmlFailure:
+    """A call that NVML refused, with NVML's own return code (nvml.h, nvmlReturn_t) and its name for it."""
+
+    code: int
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuAnswer:
+    """All answers of one GPU to one question.
+
+    ``uuid`` and ``pci`` are None where even the handle could not be had; ``failure`` then says why.
+    ``values`` maps each call to its JSON-like value or to an :class:`NvmlFailure`.
+    """
+
+    index: int
+    uuid: str | None
+    pci: str | None
+    failure: NvmlFailure | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProbeState:
+    """How a probe worker is doing. ``stalled_s`` counts from the first unanswered question since the last answer."""
+
+    stalled_s: float = 0.0
+    paused_s: float = 0.0
+    reason: str = ""
+    abandoned: int = 0
+    restarts: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelLogState:
+    """How the reader of the kernel log is doing. ``idle_s``: since it last came round its loop, not since a record."""
+
+    source: str
+    alive: bool
+    idle_s: float = 0.0
+    gaps: int = 0
+    malformed: int = 0
+    untrusted: int = 0
+    error: str = ""
+
+
+class Tree(Protocol):
+    """A read-only view of one file tree (/sys, /proc or /dev, or a constructed one). Paths are relative."""
+
+    def read(self, path: str) -> str:
+        """The text of a file, stripped. Raises SourceMissing or SourceUnreadable."""
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """The sorted names in a folder. Raises SourceMissing or SourceUnreadable."""
+
+    def exists(self, path: str) -> bool:
+        """Whether the path is there. Raises SourceUnreadable when that cannot be told."""
+
+    def target(self, path: str) -> str:
+        """The last part of where a link leads, such as the driver of a device. Raises SourceMissing."""
+
+
+class Nvml(Protocol):
+    """The GPU driver's own library, asked in a probe worker with a deadline."""
+
+    def ask(self, *calls: str, fields: Sequence[int | tuple[int, int]] = ()) -> tuple[GpuAnswer, ...]:
+        """Make per-GPU calls by name (``nvmlDeviceGetRemappedRows``) on every GPU; one GPU's failure hides no other.
+
+        A call may carry integer arguments: ``"nvmlDeviceGetTotalEccErrors(1, 0)"``. ``fields`` are NVML field ids, or
+        (id, scope) pairs, whose answers appear in ``values`` under ``"field:<id>"`` or ``"field:<id>/<scope>"``.
+        Raises SourceMissing (no library), SourceTimeout, SourceBusy (in flight or paused), SourceUnreadable.
+        """
+
+    def system(self) -> Mapping[str, Any]:
+        """``driver_version``, ``nvml_version``, ``gpu_count``, ``excluded_count``. Raises as :meth:`ask`."""
+
+    def state(self) -> ProbeState:
+        """How the worker is doing; never blocks and never raises."""
+
+
+class Node(Protocol):
+    """One machine, as a check sees it."""
+
+    @property
+    def name(self) -> str:
+        """The node's name in its cluster."""
+
+    @property
+    def boot_id(self) -> str:
+        """The kernel's random id of this boot. Raises SourceError."""
+
+    @property
+    def instance_type(self) -> str | None:
+        """``p5.48xlarge``, without ``ml.``; None where it could not be found out."""
+
+    @property
+    def sys(self) -> Tree:
+        """/sys."""
+
+    @property
+    def proc(self) -> Tree:
+        """/proc."""
+
+    @property
+    def dev(self) -> Tree:
+        """/dev."""
+
+    @property
+    def nvml(self) -> Nvml:
+        """The NVIDIA management library."""
+
+    @property
+    def kernel_records(self) -> Sequence[KernelRecord]:
+        """For a kernel check, the batch to judge. For others, empty."""
+
+    @property
+    def kernel_log(self) -> KernelLogState:
+        """How the reader of the kernel log is doing."""
+
+    def mounts(self) -> tuple[Mount, ...]:
+        """The mount table. Reading it never touches a file system, so it never blocks. Raises SourceError."""
+
+    def space(self, point: str) -> Space:
+        """statvfs of a mount point, in a probe worker of that mount. Raises SourceError."""
+
+    def command(self, *argv: str, timeout_s: float = 5.0) -> CommandResult:
+        """Run a command in its own process group with a deadline. Raises SourceMissing, SourceTimeout."""

@@ -1,0 +1,1 @@
+"""Deciding and acting: policy, budget and playbook are pure; the engine and its back ends do the I/O."""
