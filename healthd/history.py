@@ -1,0 +1,305 @@
+"""The fold of outcomes over time: which faults are open, since when, and against which baselines counters are judged.
+
+Pure: it takes ``now`` and limits as arguments and returns a new :class:`History`; it reads no clock and no file. What
+must survive a restart is exactly the :class:`History`, and the store keeps it.
+
+How a fault ends depends on where it came from. A *level* (``clears_by`` None) ends when its check looks again, sees all
+of what it looks at, and no longer reports it. A fault from the *log* ends by the evidence its code names, and by
+nothing else: age never clears it. *News* (``clears_by`` NOTHING) was never a state; it is listed for a day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from healthd.check import Limit
+from healthd.model import (
+    NODE,
+    SEVERITY_RANK,
+    Clearance,
+    ClearsBy,
+    Component,
+    Finding,
+    Outcome,
+    Reading,
+    Remedy,
+    Severity,
+    Status,
+)
+
+NEWS_IS_LISTED_FOR = timedelta(hours=24)
+
+# What each kind of evidence proves to be over, itself included. A reboot ends every job and resets every GPU; a GPU reset
+# does not reload the driver, and a driver reload does not activate a pending row remap (NVIDIA, "GPU memory error
+# management": remaps are activated by a GPU reset).
+_PROVES: Mapping[ClearsBy, frozenset[ClearsBy]] = {
+    ClearsBy.NOTHING: frozenset(),
+    ClearsBy.JOB_END: frozenset({ClearsBy.JOB_END}),
+    ClearsBy.GPU_RESET: frozenset({ClearsBy.JOB_END, ClearsBy.GPU_RESET}),
+    ClearsBy.DRIVER_RELOAD: frozenset({ClearsBy.JOB_END, ClearsBy.DRIVER_RELOAD}),
+    ClearsBy.REBOOT: frozenset({ClearsBy.JOB_END, ClearsBy.GPU_RESET, ClearsBy.DRIVER_RELOAD, ClearsBy.REBOOT}),
+    ClearsBy.REPLACE: frozenset(ClearsBy) - {ClearsBy.NOTHING},
+}
+
+FaultKey = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """One thing that is wrong and not known to be over: all findings of one code on one component.
+
+    ``count`` counts occurrences as the checks report them. ``acknowledged``: a person has seen it and put the node back;
+    it holds until the fault ends, and a fault that comes back is a new one.
+    """
+
+    code: str
+    component: Component
+    check: str
+    severity: Severity
+    remedy: Remedy
+    message: str
+    first: datetime
+    last: datetime
+    boot_id: str
+    count: int = 1
+    clears_by: ClearsBy | None = None
+    symptom_of: tuple[str, ...] = ()
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    acknowledged: bool = False
+
+    @property
+    def key(self) -> FaultKey:
+        """What makes it one fault: where and what."""
+        return (str(self.component), self.code)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Baseline:
+    """The value a counter had when its epoch began for us, or when it last raised a finding."""
+
+    epoch: str
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class History:
+    """Everything judgement remembers. ``names`` maps other names of a component to its canonical one."""
+
+    boot_id: str = ""
+    faults: Mapping[FaultKey, Fault] = field(default_factory=dict)
+    baselines: Mapping[FaultKey, Baseline] = field(default_factory=dict)
+    names: Mapping[str, Component] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """A fault that opened or ended, and the sentence why: what the audit trail records."""
+
+    fault: Fault
+    opened: bool
+    why: str
+
+
+def observe(
+    history: History, outcome: Outcome, limits: Iterable[Limit], now: datetime
+) -> tuple[History, tuple[Change, ...]]:
+    """Fold one outcome in: learn names, judge counters, open and end faults, apply evidence that others are over.
+
+    Clearances apply in the order of their time: a fault that is seen after the evidence stays open.
+    """
+    before = history
+    history = _learn_names(history, outcome)
+    history, grown = _judge_counters(history, outcome.result.readings, tuple(limits))
+    findings = [*outcome.result.findings, *grown]
+    history = _end_levels(history, outcome, {_key(history, finding) for finding in findings})
+    for item in sorted((*outcome.result.clearances, *findings), key=lambda item: item.time or outcome.at):
+        if isinstance(item, Clearance):
+            history, _ = clear(history, item)
+        else:
+            history = _open(history, item, outcome)
+    history = _without(history, lambda fault: _stale_news(fault, now))
+    return history, _changes(before, history, f"{outcome.check}: {outcome.result.reason or outcome.result.status}")
+
+
+def clear(history: History, clearance: Clearance) -> tuple[History, tuple[Change, ...]]:
+    """Apply evidence that came from elsewhere than a check: a job's end, a finished repair."""
+    after = _without(history, lambda fault: _proves_over(history, clearance, fault))
+    return after, _changes(history, after, clearance.note or clearance.by)
+
+
+def begin_boot(history: History, boot_id: str) -> tuple[History, tuple[Change, ...]]:
+    """Enter a boot. A new boot id is evidence of a reboot; the first one ever seen is not. Levels stay until re-read."""
+    if not history.boot_id or history.boot_id == boot_id:
+        return replace(history, boot_id=boot_id), ()
+    rebooted = Clearance(by=ClearsBy.REBOOT, note=f"rebooted: boot id {history.boot_id} became {boot_id}")
+    after = _without(history, lambda fault: _proves_over(history, rebooted, fault))
+    return replace(after, boot_id=boot_id), _changes(history, after, rebooted.note)
+
+
+def acknowledge(history: History, keys: Iterable[FaultKey]) -> History:
+    """Mark open faults as seen by a person. Keys that are not open are ignored: there is nothing to acknowledge."""
+    faults = dict(history.faults)
+    for key in keys:
+        if key in faults:
+            faults[key] = replace(faults[key], acknowledged=True)
+    return replace(history, faults=faults)
+
+
+def canonical(history: History, component: Component) -> Component:
+    """The stable name of a component, where a better one than its own has been learned."""
+    return history.names.get(str(component), component)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# names
+
+
+def _learn_names(history: History, outcome: Outcome) -> History:
+    """Remember that ``gpu:0000:05:00`` is ``gpu:GPU-<uuid>``, and rename the faults and baselines that used the former."""
+    seen = (*outcome.result.readings, *outcome.result.findings, *outcome.result.clearances)
+    new = {
+        f"{item.component.kind}:{alias}": item.component
+        for item in seen
+        for alias in item.component.aliases
+        if not alias.isdigit()  # an index names another GPU after one is lost
+    }
+    if all(history.names.get(alias) == component for alias, component in new.items()):
+        return history
+    history = replace(history, names={**history.names, **new})
+    faults: dict[FaultKey, Fault] = {}
+    for fault in history.faults.values():
+        renamed = replace(fault, component=canonical(history, fault.component))
+        known = faults.get(renamed.key)
+        faults[renamed.key] = renamed if known is None else _merge(known, renamed)
+    return replace(history, faults=faults)
+
+
+def _merge(one: Fault, other: Fault) -> Fault:
+    """Two records of one fault become one: the earliest start, the latest news, all occurrences."""
+    old, new = sorted((one, other), key=lambda fault: fault.last)
+    worst = max(old.severity, new.severity, key=SEVERITY_RANK.__getitem__)
+    return replace(
+        new,
+        severity=worst,
+        first=min(old.first, new.first),
+        count=old.count + new.count,
+        acknowledged=old.acknowledged or new.acknowledged,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# opening
+
+
+def _key(history: History, finding: Finding) -> FaultKey:
+    return (str(canonical(history, finding.component)), finding.code)
+
+
+def _open(history: History, finding: Finding, outcome: Outcome) -> History:
+    time = finding.time or outcome.at
+    fault = Fault(
+        code=finding.code,
+        component=canonical(history, finding.component),
+        check=outcome.check,
+        severity=finding.severity,
+        remedy=finding.remedy,
+        message=finding.message,
+        first=time,
+        last=time,
+        boot_id=history.boot_id,
+        count=int(finding.evidence.get("count", 1)),
+        clears_by=finding.clears_by,
+        symptom_of=finding.symptom_of,
+        evidence=finding.evidence,
+    )
+    known = history.faults.get(fault.key)
+    if known is not None and finding.clears_by is None:
+        fault = replace(fault, first=known.first, boot_id=known.boot_id, acknowledged=known.acknowledged)
+    elif known is not None:
+        fault = _merge(known, fault)
+    return replace(history, faults={**history.faults, fault.key: fault})
+
+
+def _judge_counters(
+    history: History, readings: Iterable[Reading], limits: tuple[Limit, ...]
+) -> tuple[History, list[Finding]]:
+    """Compare counters with their baselines. A new epoch, or a counter that went backwards, starts a new baseline."""
+    by_name = {limit.reading: limit for limit in limits}
+    baselines, findings = dict(history.baselines), []
+    for reading in readings:
+        limit = by_name.get(reading.name)
+        if limit is None:
+            continue
+        component = canonical(history, reading.component)
+        key = (str(component), reading.name)
+        base = baselines.get(key)
+        if base is None or base.epoch != reading.epoch or reading.value < base.value:
+            baselines[key] = Baseline(epoch=reading.epoch, value=reading.value)
+        elif reading.value - base.value > limit.max_increase:
+            baselines[key] = replace(base, value=reading.value)
+            findings.append(_grown(component, reading, base, limit))
+    return replace(history, baselines=baselines), findings
+
+
+def _grown(component: Component, reading: Reading, base: Baseline, limit: Limit) -> Finding:
+    increase = reading.value - base.value
+    message = f"{limit.code.meaning}: {reading.name} rose by {increase:g}, from {base.value:g} to {reading.value:g}"
+    return limit.code.at(
+        component,
+        message,
+        reading=reading.name,
+        baseline=base.value,
+        value=reading.value,
+        epoch=reading.epoch,
+        limit=limit.max_increase,
+        limit_source=limit.source,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# ending
+
+
+def _end_levels(history: History, outcome: Outcome, reported: set[FaultKey]) -> History:
+    """End the levels of this check that it no longer reports, if it saw everything it looks at."""
+    result = outcome.result
+    if result.gaps or result.status not in (Status.OK, Status.FINDINGS):
+        return history
+    return _without(
+        history,
+        lambda fault: fault.check == outcome.check and fault.clears_by is None and fault.key not in reported,
+    )
+
+
+def _proves_over(history: History, clearance: Clearance, fault: Fault) -> bool:
+    """Whether this evidence ends that fault: strong enough, at its place, and not older than the fault's last sign."""
+    if clearance.time is not None and clearance.time < fault.last:
+        return False
+    where = canonical(history, clearance.component)
+    if where not in (NODE, fault.component):
+        return False
+    if fault.clears_by is ClearsBy.NOTHING:
+        return clearance.by is not ClearsBy.NOTHING
+    return fault.clears_by in _PROVES[clearance.by]
+
+
+def _stale_news(fault: Fault, now: datetime) -> bool:
+    return fault.clears_by is ClearsBy.NOTHING and now - fault.last > NEWS_IS_LISTED_FOR
+
+
+def _without(history: History, is_over: Callable[[Fault], bool]) -> History:
+    kept = {key: fault for key, fault in history.faults.items() if not is_over(fault)}
+    return history if len(kept) == len(history.faults) else replace(history, faults=kept)
+
+
+def _changes(before: History, after: History, why: str) -> tuple[Change, ...]:
+    """What opened and what ended. A fault that only got a better name did neither."""
+    was = {(str(canonical(after, fault.component)), fault.code): fault for fault in before.faults.values()}
+    ended = [Change(fault=fault, opened=False, why=why) for key, fault in was.items() if key not in after.faults]
+    opened = [
+        Change(fault=fault, opened=True, why=fault.message) for key, fault in after.faults.items() if key not in was
+    ]
+    return (*ended, *opened)

@@ -1,0 +1,84 @@
+"""A case: one node taken out for one diagnosis, from the first intent to the end, as plain data.
+
+Pure. The store keeps it; the engine moves it; after a kill -9 it is all that is needed to go on. The reason text that
+the cluster shows is made here, because it is what ownership is read back from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from healthd.model import Diagnosis, Mode, Remedy, Step
+from healthd.remediation.ports import Hold
+
+PREFIX = "healthd: "
+
+
+class Phase(StrEnum):
+    """Where the current step stands. INTENDED: written down, and so possibly done."""
+
+    PLANNED = "planned"
+    INTENDED = "intended"
+
+
+class End(StrEnum):
+    """How a case ended. Only RELEASED means that the node is back by our hand."""
+
+    RELEASED = "released"
+    ABANDONED = "abandoned"  # the fault was over before anything was done
+    LOST = "lost"  # somebody else holds the node now: not touched again
+    ACKNOWLEDGED = "acknowledged"  # a person undid our drain: an order
+    FAILED = "failed"  # out of attempts or time: a person is paged, the node stays out
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """The state of one case.
+
+    ``hold`` is the drain exactly as the cluster showed it after we made it: what a release must match.
+    ``boot_id`` is that of the moment a reboot was intended: evidence that it happened is another one.
+    ``since`` is when the current step, or the current wait inside it, began.
+    """
+
+    id: str
+    opened: datetime
+    since: datetime
+    mode: Mode
+    code: str
+    component: str
+    remedy: Remedy
+    why: str
+    text: str
+    steps: tuple[Step, ...]
+    index: int = 0
+    phase: Phase = Phase.PLANNED
+    hold: Hold | None = None
+    controller: str = ""
+    drain_boot_id: str = ""
+    boot_id: str = ""
+    attempts: int = 0
+    good_since: datetime | None = None
+    end: End | None = None
+    note: str = ""
+
+    @property
+    def step(self) -> Step:
+        """The step that the case stands at."""
+        return self.steps[self.index]
+
+
+def reason_text(diagnosis: Diagnosis, case_id: str) -> str:
+    """What the cluster shows: ``healthd: gpu.xid.79 gpu:GPU-… [id]``. One line, no ``|``: Slurm keeps both, readers trip.
+
+    Slurm stores a reason unescaped, puts its own stamp behind the *first* line, and separates sinfo columns by what we
+    choose (facts: Slurm 22.05.8, measured).
+    """
+    words = f"{PREFIX}{diagnosis.code} {diagnosis.component} [{case_id}]"
+    return " ".join(words.replace("|", "/").split())
+
+
+def is_our_text(text: str) -> bool:
+    """Whether a reason carries our mark. A mark is a hint for a person, never proof of ownership: anybody can write it."""
+    return text.startswith(PREFIX)
