@@ -115,7 +115,8 @@ def observe(
     history, grown = _judge_counters(history, outcome.result.readings, tuple(limits))
     findings = [*outcome.result.findings, *grown]
     history = _end_levels(history, outcome, {_key(history, finding) for finding in findings})
-    for item in sorted((*outcome.result.clearances, *findings), key=lambda item: item.time or outcome.at):
+    signs: list[Clearance | Finding] = [*outcome.result.clearances, *findings]
+    for item in sorted(signs, key=lambda item: item.time or outcome.at):
         if isinstance(item, Clearance):
             history, _ = clear(history, item)
         else:
@@ -159,11 +160,12 @@ def canonical(history: History, component: Component) -> Component:
 
 def _learn_names(history: History, outcome: Outcome) -> History:
     """Remember that ``gpu:0000:05:00`` is ``gpu:GPU-<uuid>``, and rename the faults and baselines that used the former."""
-    seen = (*outcome.result.readings, *outcome.result.findings, *outcome.result.clearances)
+    result = outcome.result
+    seen = [item.component for items in (result.readings, result.findings, result.clearances) for item in items]
     new = {
-        f"{item.component.kind}:{alias}": item.component
-        for item in seen
-        for alias in item.component.aliases
+        f"{component.kind}:{alias}": component
+        for component in seen
+        for alias in component.aliases
         if not alias.isdigit()  # an index names another GPU after one is lost
     }
     if all(history.names.get(alias) == component for alias, component in new.items()):

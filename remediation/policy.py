@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from healthd.model import Action, Decision, Diagnosis, Mode, Remedy, Step
+from healthd.remediation.budget import out_limit
 from healthd.remediation.playbook import steps_for, takes_node_out
 from healthd.remediation.ports import FleetLevel, NodeView
 
@@ -51,13 +52,6 @@ def decide(
     if rules.mode is Mode.OBSERVE:
         return _hold(worst, f"observe mode: would take the node out for {_what(worst)}")
     return _in_place(worst, situation(), rules, steps_for(worst.remedy, rules.mode, can))
-
-
-def out_limit(max_out: str | int, total: int) -> int:
-    """How many nodes may be out: a percentage is rounded down, and one node may always be."""
-    if isinstance(max_out, int):
-        return max(1, max_out)
-    return max(1, int(total * float(max_out.rstrip("%")) / 100))
 
 
 def _in_place(worst: Diagnosis, situation: Situation, rules: Rules, steps: tuple[Step, ...]) -> Decision:

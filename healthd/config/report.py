@@ -1,0 +1,162 @@
+"""Configuration as text for people: marks on their own file for what is wrong, every value with where it comes from.
+
+Pure: makes text, prints nothing, reads nothing but the source text of settings classes for their docstrings.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from itertools import groupby, pairwise
+from typing import Any
+
+from healthd.config.lines import Key
+from healthd.config.load import Loaded, Problem, dotted
+from healthd.config.schema import CheckConfig
+from healthd.config.values import toml_value
+
+CONTEXT_LINES = 1
+SHOWN_COLUMNS = 160
+
+
+def annotated(problems: Sequence[Problem], texts: Mapping[str, str]) -> str:
+    """Every problem as a mark on the file it stands in, with the lines around it; the others in plain words below."""
+    blocks = []
+    numbered = list(enumerate(problems, 1))
+    for source, group in groupby(numbered, key=lambda pair: pair[1].source):
+        members = list(group)
+        head = f"{source}: {len(members)} problem{'s' if len(members) > 1 else ''}"
+        marks = _marked(texts[source], members) if source in texts else []
+        words = [f"  {number}: {_sentence(problem)}" for number, problem in members]
+        blocks.append("\n".join([head, *marks, *words]))
+    return "\n\n".join(blocks) + "\n" if blocks else ""
+
+
+def shown(loaded: Loaded) -> str:
+    """The effective configuration as TOML that can be loaded again; each value's origin stands behind it."""
+    blocks = []
+    for path, rows in _sections(loaded):
+        lines = [f"[{dotted(path)}]"]
+        for key, value, origin in rows:
+            text = toml_value(value)
+            assignment = f"{dotted(key[-1:])} = {text}" if text else f"# {dotted(key[-1:])} = "
+            lines.append(f"{assignment:<44} # {origin}")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+def as_data(loaded: Loaded) -> dict[str, dict[str, Any]]:
+    """The effective configuration for programs: dotted key to ``{"value": …, "origin": …}``."""
+    return {
+        dotted(key): {"value": value, "origin": origin} for _, rows in _sections(loaded) for key, value, origin in rows
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldDoc:
+    """One field of a settings class, for the reference pages: ``default`` as TOML, ``doc`` in one line."""
+
+    name: str
+    type: str
+    default: str
+    doc: str
+
+
+def documented_fields(cls: type) -> tuple[FieldDoc, ...]:
+    """The fields of a settings class in their order, each with the docstring under it.
+
+    Raises ValueError for a field without one, and OSError where the source text of the class is not there.
+    """
+    docs = {name: doc for base in reversed(cls.__mro__[:-1]) for name, doc in _docstrings(base).items()}
+    rows = []
+    for item in fields(cls):
+        if item.name not in docs:
+            raise ValueError(f"{cls.__module__}.{cls.__qualname__}.{item.name} has no docstring under it")
+        type_text, doc = docs[item.name]
+        default = item.default_factory() if item.default_factory is not MISSING else item.default
+        text = "" if default is MISSING else toml_value(default)
+        rows.append(FieldDoc(name=item.name, type=type_text, default=text, doc=doc))
+    return tuple(rows)
+
+
+def _marked(text: str, members: Sequence[tuple[int, Problem]]) -> list[str]:
+    """The lines that problems stand on, with a row of marks under each, and the lines around them."""
+    lines = text.split("\n")
+    at: dict[int, list[int]] = {}
+    for number, problem in members:
+        if 0 < problem.line <= len(lines):
+            at.setdefault(problem.line, []).append(number)
+    near = {line + offset for line in at for offset in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
+    rows, previous = [], 0
+    for line in sorted(near & set(range(1, len(lines) + 1))):
+        if previous and line > previous + 1:
+            rows.append("   …")
+        rows.append(f"{line:4} | {_printable(lines[line - 1])}".rstrip())
+        if line in at:
+            content = _printable(lines[line - 1])
+            indent = len(content) - len(content.lstrip())
+            marks = " " * indent + "^" * max(1, len(content.strip()))
+            rows.append(f"     | {marks} " + ", ".join(str(number) for number in at[line]))
+        previous = line
+    return rows
+
+
+def _sentence(problem: Problem) -> str:
+    place = f"line {problem.line}: " if problem.line else ""
+    subject = f"{problem.key}: " if problem.key else ""
+    return f"{place}{subject}{problem.wrong}; {problem.advice}"
+
+
+def _printable(line: str) -> str:
+    """A line as it may be sent to a terminal: no control characters, not endless."""
+    text = "".join(character if character.isprintable() else " " if character == "\t" else "�" for character in line)
+    return text if len(text) <= SHOWN_COLUMNS else text[: SHOWN_COLUMNS - 1] + "…"
+
+
+def _sections(loaded: Loaded) -> Iterator[tuple[Key, list[tuple[Key, Any, str]]]]:
+    """(section, its rows of (key, value, origin)), the sections in the order of the schema."""
+
+    def walk(settings: Any, path: Key) -> Iterator[tuple[Key, list[tuple[Key, Any, str]]]]:
+        rows, below = [], []
+        for name, value in _values(settings):
+            key = (*path, name)
+            if is_dataclass(value):
+                below.append((key, value))
+            elif key == ("checks",):
+                below.extend(((*key, check), each) for check, each in value.items())
+            else:
+                rows.append((key, value, loaded.origins[dotted(key)]))
+        if rows:
+            yield path, rows
+        for key, value in below:
+            yield from walk(value, key)
+
+    yield from walk(loaded.config, ())
+
+
+def _values(settings: Any) -> Iterator[tuple[str, Any]]:
+    """Field names and values; a check's own settings stand in one table with what every check has."""
+    for item in fields(settings):
+        value = getattr(settings, item.name)
+        if isinstance(settings, CheckConfig) and item.name == "settings":
+            yield from _values(value)
+        else:
+            yield item.name, value
+
+
+def _docstrings(cls: type) -> dict[str, tuple[str, str]]:
+    """Name to (type as written, docstring) of the annotated assignments that a text follows."""
+    definition = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    body = definition.body if isinstance(definition, ast.ClassDef) else []
+    found: dict[str, tuple[str, str]] = {}
+    for statement, after in pairwise(body):
+        match statement, after:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name), annotation=annotation),
+                ast.Expr(value=ast.Constant(value=str() as doc)),
+            ):
+                found[name] = (ast.unparse(annotation), " ".join(doc.split()))
+    return found

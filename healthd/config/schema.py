@@ -1,0 +1,246 @@
+"""Every setting of healthd: one frozen dataclass per section, one docstring under every field.
+
+The reference page, ``config show`` and the loader are all made from this file. A docstring gives the unit, what the
+empty value means, and why this default. Nothing here reads a file, the environment or the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from healthd.model import Mode
+
+Seconds = Annotated[float, Meta(gt=0, le=86_400, description="seconds, more than 0 and at most 86400")]
+AbsolutePath = Annotated[str, Meta(pattern=r"^/[^\0]*\Z", description="an absolute path, such as /run/healthd")]
+MaybePath = Annotated[str, Meta(pattern=r"^(/[^\0]*)?\Z", description='an absolute path, or ""')]
+MaybeUrl = Annotated[
+    str, Meta(pattern=r"^(https?://[^\s/]+(/\S*)?)?\Z", description='a URL such as http://169.254.169.254, or ""')
+]
+MaybeAddress = Annotated[
+    str, Meta(pattern=r"^([^\s:]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5})?\Z", description='HOST:PORT, or ""')
+]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]*\Z", description='letters, digits, ".", "_" and "-", or ""')]
+Count = Annotated[int, Meta(ge=1, le=1_000_000, description="a whole number, at least 1")]
+Percent = Annotated[
+    str,
+    Meta(pattern=r"^(100|[0-9]{1,2}(\.[0-9]+)?)%\Z", description='a percentage such as "5%"'),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSection:
+    """Who this node is. Both are found out by healthd itself when left empty."""
+
+    name: Name = ""
+    """The node's name in its cluster, as the orchestrator writes it. Empty: found by itself (Slurm's own name for this
+    host, else the short host name), because a name written down twice is a name that can differ."""
+
+    instance_type: Name = ""
+    """The EC2 instance type, such as ``p5.48xlarge``, which says what hardware must be there. Empty: found by itself
+    (DMI, then the instance metadata service). Set it only for machines that cannot tell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourcesSection:
+    """Where the machine is read. The defaults are the real machine; tests, drills and containers move them."""
+
+    sys_root: AbsolutePath = "/sys"
+    """Where sysfs is mounted. A container that mounts the host's elsewhere sets this."""
+
+    proc_root: AbsolutePath = "/proc"
+    """Where procfs is mounted. A container that mounts the host's elsewhere sets this."""
+
+    dev_root: AbsolutePath = "/dev"
+    """Where the device files are."""
+
+    kmsg: AbsolutePath = "/dev/kmsg"
+    """The kernel log: the device itself, or a FIFO or growing file whose lines have the device's record format."""
+
+    nvml_library: MaybePath = ""
+    """The NVIDIA management library to load. Empty: ``libnvidia-ml.so.1`` where the dynamic linker finds it, which is
+    where the driver installs it."""
+
+    imds_endpoint: MaybeUrl = ""
+    """The instance metadata service. Empty: ``http://169.254.169.254``, and only on machines whose DMI says Amazon
+    EC2, so that nothing is ever sent to that address elsewhere."""
+
+    trust_user_kmsg: bool = False
+    """Whether kernel-log records written from user space are believed, and labelled as such. Off, because any root
+    process could then forge a fault; for tests and drills only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmSection:
+    """How Slurm's own commands are reached."""
+
+    conf: MaybePath = ""
+    """The ``slurm.conf`` handed to Slurm's commands as SLURM_CONF. Empty: the variable as it stands, else Slurm's
+    built-in search (``/etc/slurm``, configless)."""
+
+    bin_dir: MaybePath = ""
+    """The folder that holds ``scontrol`` and ``sinfo``. Empty: PATH, then the usual places, because hooks run without
+    a PATH."""
+
+    timeout_s: Seconds = 10.0
+    """Deadline of one call, in seconds. A call past it is *unknown* and is read back. Slurm's own MessageTimeout is
+    10 s by default, so a controller that will answer at all has answered by then."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrchestratorSection:
+    """What takes the node out of service and puts it back."""
+
+    kind: Literal["auto", "slurm", "kubernetes", "local"] = "auto"
+    """Which orchestrator runs this node. ``auto`` looks for a running slurmd or kubelet and falls back to ``local``,
+    which only writes down that the node is out. Right on all but machines that run two."""
+
+    slurm: SlurmSection = field(default_factory=SlurmSection)
+    """Read where the kind is, or turns out to be, ``slurm``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalProvisionerSection:
+    """Repair by commands of this machine."""
+
+    reboot_command: tuple[str, ...] = ()
+    """The command that reboots the machine, one list element per argument, run without a shell, such as
+    ``["systemctl", "reboot"]``. Empty: no reboot can be carried out, so that installing healthd never reboots."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProvisionerSection:
+    """What reboots or replaces the machine behind the node."""
+
+    kind: Literal["none", "local"] = "none"
+    """``none``: no repair can be carried out, and a fault that needs one pages. ``local``: the commands below. None by
+    default, because a reboot must be asked for by name."""
+
+    local: LocalProvisionerSection = field(default_factory=LocalProvisionerSection)
+    """Read where the kind is ``local``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemediationSection:
+    """How far healthd may go, and how patient it is."""
+
+    mode: Mode = Mode.OBSERVE
+    """``observe`` looks and says what it would do; ``quarantine`` takes a faulty node out and puts it back;
+    ``repair`` also repairs it. Observe by default: installing healthd changes nothing until someone says so."""
+
+    settle_s: Seconds = 30.0
+    """How long a node must stay good, in seconds, before it is released. Long enough for two rounds of the quickest
+    checks; a node that is let in and falls over again costs a job."""
+
+    verify_timeout_s: Seconds = 600.0
+    """How long a repaired node may take, in seconds, to pass its checks before the attempt counts as failed. Covers
+    driver start and fabric manager on eight GPUs with a wide margin."""
+
+    step_timeout_s: Seconds = 60.0
+    """Deadline, in seconds, of one step that is no wait: drain, collect, release. Several calls to a slow controller
+    fit into it."""
+
+    reboot_timeout_s: Seconds = 1_800.0
+    """How long, in seconds, until a reboot that was asked for must show as a changed boot id. Half an hour: a large
+    GPU instance is slow through its firmware, and giving up early would pay for a second reboot."""
+
+    max_attempts: Annotated[int, Meta(ge=1, le=10, description="a whole number from 1 to 10")] = 2
+    """How many repairs of the same fault on the same component are tried before it pages. Two: what two repairs did
+    not mend, a third seldom does."""
+
+    opt_out_file: MaybePath = "/etc/healthd/opt-out"
+    """While this file exists, healthd only observes on this node, whatever the mode. Empty: no such file is looked
+    for. A file, because a person on the node at night needs no configuration language."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetSection:
+    """How many nodes may be out at once."""
+
+    max_out: Count | Percent = "5%"
+    """The most nodes that may be out of service for any cause while healthd still takes one out: a number, or a
+    percentage of the cluster's nodes, rounded down but at least 1. Five per cent: a fault that many nodes share, or a
+    mistake of ours, then stops early; more is for people to allow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DaemonSection:
+    """The daemon itself: where it listens and where it keeps its state."""
+
+    socket: AbsolutePath = "/run/healthd/healthd.sock"
+    """The unix socket of the command line and the hooks. Clients take it from ``--socket`` or HEALTHD_SOCKET and read
+    no configuration, so a moved socket must be told to them as well."""
+
+    state_dir: AbsolutePath = "/var/lib/healthd"
+    """The folder of the store. It must outlive reboots: what was begun before one is finished after it."""
+
+    http: MaybeAddress = "127.0.0.1:9809"
+    """Address of the read-only HTTP server (metrics, health). Empty: none. Loopback by default; a scraper on another
+    machine needs an address it can reach."""
+
+    group: Name = ""
+    """The unix group whose members may act through the socket, beside root. Empty: root only. Everyone may read."""
+
+    workers: Annotated[int, Meta(ge=1, le=64, description="a whole number from 1 to 64")] = 4
+    """How many checks may run at once. Checks wait more than they work; four keep one slow source from holding up the
+    others."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least severe log line that is written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckSection:
+    """What can be set for every check, beside the check's own settings in the same table."""
+
+    enabled: bool = True
+    """Whether the check runs. A disabled check has no outcome at all, so it makes no verdict worse."""
+
+    interval_s: Seconds | None = None
+    """How often the daemon runs it, in seconds. Left out: the check's own interval, chosen for what it costs."""
+
+    timeout_s: Seconds | None = None
+    """Deadline of one run, in seconds, all its questions together. Left out: the check's own."""
+
+    optional: bool = False
+    """Whether an *unknown* of this check is left out of the node's verdict. Off: what cannot be told is not healthy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckConfig(CheckSection):
+    """One ``[checks."<name>"]`` table: the common part, and ``settings``, an instance of the check's own class."""
+
+    settings: Any
+    """An instance of the settings class that the check declares."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything, with every check that exists present in ``checks``."""
+
+    node: NodeSection = field(default_factory=NodeSection)
+    """Who this node is."""
+
+    sources: SourcesSection = field(default_factory=SourcesSection)
+    """Where the machine is read."""
+
+    orchestrator: OrchestratorSection = field(default_factory=OrchestratorSection)
+    """What takes the node out of service and puts it back."""
+
+    provisioner: ProvisionerSection = field(default_factory=ProvisionerSection)
+    """What reboots or replaces the machine behind the node."""
+
+    remediation: RemediationSection = field(default_factory=RemediationSection)
+    """How far healthd may go, and how patient it is."""
+
+    budget: BudgetSection = field(default_factory=BudgetSection)
+    """How many nodes may be out at once."""
+
+    daemon: DaemonSection = field(default_factory=DaemonSection)
+    """The daemon itself."""
+
+    checks: Mapping[str, CheckConfig] = field(default_factory=dict)
+    """One table per check, ``[checks."gpu.ecc"]``: the common keys and the check's own."""

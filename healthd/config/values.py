@@ -1,0 +1,121 @@
+"""One value: checked against its type, described to a person, and written as TOML.
+
+Knows types only: no key, no file, no section.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import msgspec
+
+SHOWN_CHARACTERS = 60
+_WORDS: Mapping[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text in quotes",
+    Any: "any value",
+}
+
+
+def converted(value: Any, hint: Any) -> Any:
+    """``value``, as TOML gives it, as the type ``hint``. Raises ValueError where it does not fit."""
+    try:
+        result = msgspec.convert(value, hint)
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise ValueError(str(error)) from error
+    if isinstance(result, float) and math.isnan(result):
+        raise ValueError("nan is not a number that can be compared with a limit")
+    return result
+
+
+def from_text(text: str, hint: Any) -> Any:
+    """``text``, as an environment variable holds it: as it stands where that fits, else read as a TOML value."""
+    try:
+        return converted(text, hint)
+    except ValueError:
+        return converted(_as_toml(text), hint)
+
+
+def expected(hint: Any) -> str:
+    """What values of the type ``hint`` look like, for a person."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        words = [part.description for part in arguments[1:] if isinstance(part, msgspec.Meta) and part.description]
+        return words[-1] if words else expected(arguments[0])
+    if origin is Literal:
+        return _one_of(arguments)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _one_of(member.value for member in hint)
+    if origin in (Union, UnionType):
+        return " or ".join(expected(part) for part in arguments if part is not NoneType)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return f"a table whose values are {expected(arguments[1])}"
+    if origin is not None:
+        return f"a list, each element {expected(arguments[0])}"
+    return _WORDS.get(hint, f"a value of type {getattr(hint, '__name__', hint)}")
+
+
+def choices(hint: Any) -> tuple[str, ...]:
+    """The words that ``hint`` allows, if it is a choice of words."""
+    if get_origin(hint) is Literal:
+        return tuple(str(choice) for choice in get_args(hint))
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return tuple(str(member.value) for member in hint)
+    return ()
+
+
+def toml_value(value: Any) -> str:
+    """``value`` as TOML writes it. None and whole sections, which TOML cannot write as a value, are the empty text."""
+    match value:
+        case None:
+            return ""
+        case Enum():
+            return toml_value(value.value)
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case int():
+            return str(value) if value.bit_length() < 4_096 else hex(value)
+        case float():
+            return repr(value)
+        case Mapping():
+            pairs = (f"{toml_value(str(name))} = {toml_value(item)}" for name, item in value.items())
+            return "{" + ", ".join(pairs) + "}"
+        case list() | tuple() | set() | frozenset():
+            return "[" + ", ".join(toml_value(item) for item in value) + "]"
+        case _:
+            return "" if is_dataclass(value) else str(value)
+
+
+def shortened(value: Any) -> str:
+    """``value`` as TOML, cut to what fits in a message."""
+    text = toml_value(value if not isinstance(value, str) else value[: SHOWN_CHARACTERS * 2])
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
+
+
+def close_match(word: str, known: Iterable[str]) -> str | None:
+    """The known word that ``word`` was probably meant to be."""
+    import difflib
+
+    return next(iter(difflib.get_close_matches(word[:SHOWN_CHARACTERS], list(known), n=1)), None)
+
+
+def _one_of(words: Iterable[Any]) -> str:
+    return "one of " + ", ".join(toml_value(word) for word in words)
+
+
+def _as_toml(text: str) -> Any:
+    """``text`` as one TOML value. Raises ValueError; a text of several lines could smuggle in further keys."""
+    if "\n" in text:
+        raise ValueError("a value of several lines")
+    return tomllib.loads(f"value = {text}")["value"]

@@ -1,0 +1,208 @@
+"""What the daemon knows: the fold of all outcomes, kept in memory and on disk together.
+
+It is the seam between the threads that look (checks, kernel log) and those that act or answer (engine, API): every
+method is short, takes one lock, and does no I/O but the store's. Judgement itself is in ``history`` and ``diagnose``.
+
+Where the disk refuses, what was seen stays in memory and is written as soon as it can be; nothing is lost and nothing
+is acted on meanwhile, because the engine cannot write its intent either.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from healthd.check import Check
+from healthd.diagnose import diagnose, is_acknowledged, judge
+from healthd.errors import StoreError
+from healthd.history import Change, Fault, History, acknowledge, begin_boot, canonical, clear, observe
+from healthd.model import Clearance, ClearsBy, Component, Diagnosis, Outcome, Result, Status, Verdict
+from healthd.remediation.playbook import takes_node_out
+from healthd.store import Event, Store
+
+_PENDING_EVENTS = 10_000
+_CURSOR_EVERY_S = 60.0
+
+
+class Monitor:
+    """The state of one node, as judged. ``store`` None keeps it in memory only: ``healthd check`` without a daemon."""
+
+    def __init__(self, checks: Mapping[str, Check], store: Store | None, *, changed: Callable[[], None] = lambda: None):
+        self._checks, self._store, self._changed = checks, store, changed
+        self._lock = threading.RLock()
+        self._history = self._saved = store.history() if store else History()
+        self._cursor = store.cursor() if store else None
+        self._cursor_saved_at = datetime.min.replace(tzinfo=UTC)
+        self._outcomes: dict[str, Outcome] = {}
+        self._pending: deque[Event] = deque(maxlen=_PENDING_EVENTS)
+        self._diagnoses = diagnose(self._history)
+        self.store_problem = ""
+
+    # -- what was seen ------------------------------------------------------------------------------------------------
+
+    def begin_boot(self, boot_id: str, now: datetime) -> None:
+        """Enter a boot: a new boot id ends what a reboot ends."""
+        with self._lock:
+            self._fold(*begin_boot(self._history, boot_id), now)
+
+    def absorb(self, outcome: Outcome, *, cursor: tuple[str, int] | None = None) -> tuple[Change, ...]:
+        """Fold one outcome in. ``cursor``: the kernel record behind it, saved together with its findings."""
+        with self._lock:
+            limits = self._checks[outcome.check].limits if outcome.check in self._checks else ()
+            events = _outcome_events(self._outcomes.get(outcome.check), outcome)
+            self._outcomes[outcome.check] = outcome
+            history, changes = observe(self._history, outcome, limits, outcome.at)
+            self._cursor = cursor or self._cursor
+            self._fold(history, changes, outcome.at, events)
+        return changes
+
+    def clear(self, clearance: Clearance, now: datetime) -> None:
+        """Apply evidence from elsewhere than a check, such as the end of a job."""
+        with self._lock:
+            self._fold(*clear(self._history, clearance), now)
+
+    def record(self, event: Event) -> None:
+        """Add a line to the audit trail; kept and written later where the disk refuses now."""
+        with self._lock:
+            self._pending.append(event)
+            self._save(event.at)
+
+    def flush(self, now: datetime) -> None:
+        """Write what could not be written before, and the cursor if it is due."""
+        with self._lock:
+            if self._pending or self._saved is not self._history or self._cursor_is_due(now):
+                self._save(now)
+
+    # -- what is known ------------------------------------------------------------------------------------------------
+
+    @property
+    def boot_id(self) -> str:
+        """The boot id the monitor is in."""
+        return self._history.boot_id
+
+    @property
+    def cursor(self) -> tuple[str, int] | None:
+        """The kernel record up to which everything was folded in."""
+        return self._cursor
+
+    @property
+    def history(self) -> History:
+        """The state of judgement; immutable, so it may be read without the lock."""
+        return self._history
+
+    def diagnoses(self) -> tuple[Diagnosis, ...]:
+        """What is wrong, most far-reaching first."""
+        return self._diagnoses
+
+    def is_acknowledged(self, diagnosis: Diagnosis) -> bool:
+        """Whether a person has undone our drain for exactly this."""
+        return is_acknowledged(self._history, diagnosis)
+
+    def acknowledge(self, component: str, now: datetime, why: str) -> None:
+        """Mark every open fault of a component as seen by a person, until it ends and comes back."""
+        with self._lock:
+            keys = [key for key in self._history.faults if key[0] == component]
+            events = [Event(at=now, kind="fault", text=f"acknowledged {code} on {where}: {why}") for where, code in keys]
+            self._fold(acknowledge(self._history, keys), (), now, events)
+
+    def outcomes(self) -> Mapping[str, Outcome]:
+        """The last outcome of every check that has run."""
+        with self._lock:
+            return dict(self._outcomes)
+
+    def faults_of(self, check: str) -> tuple[Fault, ...]:
+        """The open faults that a check reported, now or earlier."""
+        return tuple(fault for fault in self._history.faults.values() if fault.check == check)
+
+    def verdict(self, outcomes: Iterable[Outcome]) -> Verdict:
+        """The node's state for a job, judged from these outcomes and the faults of the checks behind them."""
+        outcomes = tuple(outcomes)
+        names = {outcome.check for outcome in outcomes}
+        part = {key: fault for key, fault in self._history.faults.items() if fault.check in names}
+        return judge(diagnose(replace(self._history, faults=part)), outcomes)
+
+    def trouble(self, since: datetime) -> str:
+        """Why the node cannot be trusted with a job again, or "" if it can: nothing calls for it, every check has looked
+        since then and none that counts is unknown."""
+        with self._lock:
+            for diagnosis in self._diagnoses:
+                if takes_node_out(diagnosis.remedy) and not self.is_acknowledged(diagnosis):
+                    return f"{diagnosis.code} on {diagnosis.component} is still open"
+            for name, check in self._checks.items():
+                outcome = self._outcomes.get(name)
+                if outcome is None or (outcome.at < since and check.on == "interval"):
+                    return f"{name} has not looked since {since:%H:%M:%S}"
+                if not outcome.optional and (outcome.result.status is Status.UNKNOWN or outcome.result.gaps):
+                    return f"{name} is unknown: {outcome.result.reason}"
+        return ""
+
+    # -- keeping ------------------------------------------------------------------------------------------------------
+
+    def _fold(
+        self, history: History, changes: tuple[Change, ...], now: datetime, events: Iterable[Event] = ()
+    ) -> None:
+        moved = history is not self._history
+        self._history = history
+        if moved:
+            self._diagnoses = diagnose(history)
+        self._pending.extend(events)
+        self._pending.extend(_change_event(change, now) for change in changes)
+        if moved or self._pending or self._cursor_is_due(now):
+            self._save(now)
+        if changes:
+            self._changed()
+
+    def _save(self, now: datetime) -> None:
+        if self._store is None:
+            self._pending.clear()
+            return
+        events = tuple(self._pending)
+        try:
+            self._store.save_history(self._saved, self._history, events=events, cursor=self._cursor)
+        except StoreError as error:
+            self.store_problem = str(error)
+            return
+        self._saved, self._cursor_saved_at, self.store_problem = self._history, now, ""
+        self._pending.clear()
+
+    def _cursor_is_due(self, now: datetime) -> bool:
+        return self._cursor is not None and (now - self._cursor_saved_at).total_seconds() > _CURSOR_EVERY_S
+
+
+def gone_jobs(history: History, is_alive: Callable[[int], bool]) -> tuple[Clearance, ...]:
+    """Clearances for job-level faults whose process has ended: a fault of a job is over when the job is."""
+    gone: dict[Component, int] = {}
+    for fault in history.faults.values():
+        pid = fault.evidence.get("pid")
+        if fault.clears_by is ClearsBy.JOB_END and isinstance(pid, int) and not is_alive(pid):
+            gone[canonical(history, fault.component)] = pid
+    return tuple(
+        Clearance(by=ClearsBy.JOB_END, component=component, note=f"process {pid} has ended")
+        for component, pid in gone.items()
+    )
+
+
+def _change_event(change: Change, now: datetime) -> Event:
+    fault = change.fault
+    word = "opened" if change.opened else "ended"
+    return Event(
+        at=now,
+        kind="fault",
+        text=f"{fault.code} on {fault.component} {word}: {change.why}",
+        data={"code": fault.code, "component": str(fault.component), "opened": change.opened, "evidence": fault.evidence},
+    )
+
+
+def _outcome_events(before: Outcome | None, after: Outcome) -> tuple[Event, ...]:
+    """An event where a check's outcome became another: not one per run."""
+    if before is not None and _gist(before.result) == _gist(after.result):
+        return ()
+    reason = f": {after.result.reason}" if after.result.reason else ""
+    return (Event(at=after.at, kind="check", text=f"{after.check} is {after.result.status}{reason}"),)
+
+
+def _gist(result: Result) -> tuple[Status, bool]:
+    return (result.status, bool(result.gaps))

@@ -1,0 +1,152 @@
+"""One worker process as its parent holds it: start, send, receive with a deadline, kill. No policy.
+
+Nothing here waits longer than it was told to: ``Popen.communicate`` and an unbounded ``wait`` hang on a child in
+uninterruptible sleep, so neither is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import math
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import healthd
+from healthd.probe import wire
+
+REAP_S = 0.3
+"""How long a killed worker may take to be gone before it counts as stuck."""
+
+_LAST_WORDS_BYTES = 400
+_STDERR_KEEP_BYTES = 256 * 1024
+
+
+class Trouble(Enum):
+    """Why no message came."""
+
+    SILENT = "silent"
+    ENDED = "ended"
+    GARBLED = "garbled"
+
+
+def kill_group(pid: int) -> None:
+    """SIGKILL to the worker's whole process group, which it leads. A group that is gone is what was wanted."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+class Child:
+    """A worker of ``module``. Its standard error goes to memory: a pipe would be held open by one that never dies.
+
+    ``kill`` is what ends the process group with a given leader. Raises OSError when no process can be started.
+    """
+
+    def __init__(
+        self, module: str, arguments: Sequence[str], *, idle_s: float, kill: Callable[[int], None] = kill_group
+    ) -> None:
+        self.ready = False
+        self.ending = False
+        self._kill = kill
+        self._buffer = bytearray()
+        self._stderr = os.memfd_create("healthd-probe-stderr")
+        fcntl.fcntl(self._stderr, fcntl.F_SETFL, os.O_APPEND)
+        script = str(Path(__file__).with_name("worker.py"))
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-S", "-P", script, module, f"{idle_s:g}", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                bufsize=0,
+                cwd="/",
+                env=_environment(),
+                start_new_session=True,
+            )
+        except OSError:
+            os.close(self._stderr)
+            raise
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        self.pid = self._process.pid
+
+    def send(self, message: Mapping[str, Any]) -> bool:
+        """Hand over a message; False when nobody is there to take it. The pipe of an idle worker is empty."""
+        try:
+            self._stdin.write(wire.encode(message))
+        except (BrokenPipeError, ValueError):
+            return False
+        return True
+
+    def receive(self, until: float) -> dict[str, Any] | Trouble:
+        """The next message, or why there was none by ``until`` (time.monotonic)."""
+        poller = select.poll()
+        poller.register(self._stdout, select.POLLIN)
+        while (end := self._buffer.find(b"\n")) < 0:
+            if len(self._buffer) > wire.MAX_LINE_BYTES:
+                return Trouble.GARBLED
+            if not poller.poll(max(0, math.ceil((until - time.monotonic()) * 1000))):
+                return Trouble.SILENT
+            chunk = os.read(self._stdout.fileno(), 65536)
+            if not chunk:
+                return Trouble.ENDED
+            self._buffer += chunk
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        return wire.decode(line) or Trouble.GARBLED
+
+    def gone(self) -> bool:
+        """Whether the process has ended; never blocks. Its pid is not reused before this has said so."""
+        return self._process.poll() is not None
+
+    def exit_code(self) -> int | None:
+        """How it ended, after a moment to do so; None while it lives."""
+        try:
+            return self._process.wait(REAP_S)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def interrupt(self) -> None:
+        """Kill it from another thread than the one that asks; that one sees it end."""
+        self.ending = True
+        if not self.gone():
+            self._kill(self.pid)
+
+    def destroy(self) -> bool:
+        """Kill it, give it REAP_S to go, and say whether it went."""
+        self.ending = True
+        if not self.gone():
+            self._kill(self.pid)
+        gone = self.exit_code() is not None
+        self._stdin.close()
+        self._stdout.close()
+        if self._stderr >= 0:
+            os.close(self._stderr)
+            self._stderr = -1
+        return gone
+
+    def last_words(self) -> str:
+        """The end of what it wrote to standard error, on one line."""
+        size = os.fstat(self._stderr).st_size
+        tail = os.pread(self._stderr, _LAST_WORDS_BYTES, max(0, size - _LAST_WORDS_BYTES))
+        return " ".join(tail.decode(errors="replace").split())
+
+    def forget_words(self) -> None:
+        """Keep the memory of a talkative library's standard error bounded."""
+        if os.fstat(self._stderr).st_size > _STDERR_KEEP_BYTES:
+            os.ftruncate(self._stderr, 0)
+
+
+def _environment() -> dict[str, str]:
+    """The parent's environment, and its module path: the worker runs without ``site`` and finds what we found."""
+    root = str(Path(healthd.__file__).resolve().parent.parent)
+    paths = dict.fromkeys([root, *(entry for entry in sys.path if entry and os.path.isabs(entry))])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,0 +1,236 @@
+"""The parent side of a probe: what may be asked of a worker, when, and what becomes of one that does not answer.
+
+The rules (DESIGN section 3): one question in flight; at its deadline the worker is killed; one that does not die is
+abandoned, counted and never waited on, and no new worker starts while it lives; a worker that was lost is replaced
+after a back-off of 1, 2, 4 … 60 s that the next answer resets; asking can be paused. Nothing here judges what a stall
+means: ``state()`` says how long it has lasted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from healthd.errors import SourceBusy, SourceTimeout, SourceUnreadable
+from healthd.node import ProbeState
+from healthd.probe import wire
+from healthd.probe.child import Child, Trouble, kill_group
+
+MAX_BACKOFF_S = 60.0
+_CLOSE_S = 1.0
+_IDLE_EXIT = 0
+
+
+class Probe:
+    """Questions to one family of workers, at most one of which lives at a time. Safe to use from many threads.
+
+    ``name`` is what messages call it. ``module`` has the worker's ``family``; ``arguments`` go to it.
+    ``idle_s``: a worker that nobody asked for so long ends by itself; 0 keeps it.
+    ``start_grace_s``: a worker that is still starting at a deadline is left to finish for so long (nvmlInit takes
+    seconds where no persistence daemon runs, and killing it each time would never let it finish); 0 kills it.
+    ``clock`` returns monotonic seconds and drives back-off, pause and stall; deadlines are always real time.
+    ``kill`` ends the process group with the given leader.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        module: str,
+        arguments: Sequence[str] = (),
+        idle_s: float = 0.0,
+        start_grace_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+        kill: Callable[[int], None] = kill_group,
+    ) -> None:
+        self._name = name
+        self._module, self._arguments = module, tuple(arguments)
+        self._idle_s, self._start_grace_s = idle_s, start_grace_s
+        self._clock, self._kill = clock, kill
+        self._asking = threading.Lock()
+        self._child: Child | None = None
+        self._abandoned: list[Child] = []
+        self._closing = False
+        self._started_at = 0.0
+        self._starts = 0
+        self._questions = 0
+        self._losses = 0
+        self._retry_at = 0.0
+        self._stalled_since: float | None = None
+        self._paused_until = 0.0
+        self._pause_reason = ""
+        self._trouble = ""
+
+    def request(self, op: str, args: Mapping[str, Any], *, deadline_s: float) -> Any:
+        """The worker's answer to ``op`` within ``deadline_s``, the wait for an earlier question included.
+
+        Raises SourceBusy (not asked), SourceTimeout (the worker was killed), SourceUnreadable (the worker crashed or
+        spoke garbage), or what the worker itself raised.
+        """
+        began = time.monotonic()
+        self._refuse_if_paused()
+        if not self._asking.acquire(timeout=deadline_s):
+            raise SourceBusy(f"{self._name} probe: an earlier question is still out after {deadline_s:g} s; not asked")
+        try:
+            waited_s = time.monotonic() - began
+            if waited_s > deadline_s / 2:  # too little time left to tell a hang from a late start
+                raise SourceBusy(f"{self._name} probe: an earlier question took {waited_s:.1f} s; this one was not asked")
+            self._refuse_if_paused()
+            return self._ask(op, args, until=began + deadline_s, deadline_s=deadline_s)
+        finally:
+            self._asking.release()
+
+    def pause(self, seconds: float, reason: str) -> None:
+        """Refuse questions for ``seconds`` from now; a longer pause that is already on stays."""
+        until = self._clock() + seconds
+        if until > self._paused_until:
+            self._paused_until, self._pause_reason = until, reason
+
+    def state(self) -> ProbeState:
+        """How the worker is doing; never blocks. ``abandoned`` counts workers that were killed and still live."""
+        now = self._clock()
+        stalled_since, paused_s = self._stalled_since, max(0.0, self._paused_until - now)
+        return ProbeState(
+            stalled_s=0.0 if stalled_since is None else max(0.0, now - stalled_since),
+            paused_s=paused_s,
+            reason=self._pause_reason if paused_s else self._trouble,
+            abandoned=sum(not child.gone() for child in tuple(self._abandoned)),
+            restarts=max(0, self._starts - 1),
+        )
+
+    def close(self) -> None:
+        """End the worker, also under a question in flight, which then gets SourceBusy. The next question starts a new one."""
+        self._closing = True
+        try:
+            if child := self._child:
+                child.interrupt()
+            if self._asking.acquire(timeout=_CLOSE_S):
+                try:
+                    self._dispose()
+                finally:
+                    self._asking.release()
+        finally:
+            self._closing = False
+
+    def worker_pid(self) -> int | None:
+        """The process id of the worker that would be asked next, or None while there is none."""
+        child = self._child
+        return None if child is None or child.gone() else child.pid
+
+    # -- one question -------------------------------------------------------------------------------------------------
+
+    def _ask(self, op: str, args: Mapping[str, Any], *, until: float, deadline_s: float) -> Any:
+        asked_at = self._clock()
+        self._questions += 1
+        question = {"id": self._questions, "op": op, "args": dict(args)}
+        answer = self._exchange(question, until)
+        if answer is Trouble.ENDED and self._left_idle():
+            answer = self._exchange(question, until)
+        if isinstance(answer, Trouble) or answer.get("id") != self._questions:
+            raise self._failure(answer if isinstance(answer, Trouble) else Trouble.GARBLED, asked_at, op, deadline_s)
+        self._answered(ends=bool(answer.get("end")))
+        if error := wire.error_of(answer):
+            raise error
+        return answer.get("value")
+
+    def _exchange(self, question: Mapping[str, Any], until: float) -> dict[str, Any] | Trouble:
+        child = self._running_child()
+        if not child.ready:
+            first = child.receive(until)
+            if isinstance(first, Trouble):
+                return first
+            if not first.get("ready"):
+                return Trouble.GARBLED
+            child.ready = True
+        return child.receive(until) if child.send(question) else Trouble.ENDED
+
+    def _answered(self, *, ends: bool) -> None:
+        self._stalled_since, self._losses, self._trouble = None, 0, ""
+        if ends:
+            self._dispose()
+        elif self._child:
+            self._child.forget_words()
+
+    def _failure(
+        self, trouble: Trouble, asked_at: float, op: str, deadline_s: float
+    ) -> SourceBusy | SourceTimeout | SourceUnreadable:
+        """What becomes of the worker that did not answer, as the error to raise."""
+        child = self._child
+        assert child is not None
+        if child.ending:
+            self._dispose()
+            return SourceBusy(f"{self._name} probe: the worker was ended on purpose while {op!r} was out; ask again")
+        if self._stalled_since is None:
+            self._stalled_since = asked_at
+        age_s = self._clock() - self._started_at
+        if trouble is Trouble.SILENT and not child.ready and age_s < self._start_grace_s:
+            self._trouble = f"the worker is still starting after {age_s:.1f} s"
+            return SourceTimeout(f"{self._name} probe: {self._trouble}; it is left to finish up to {self._start_grace_s:g} s")
+        self._trouble = self._describe(child, trouble, op, deadline_s)
+        gone = self._dispose()
+        self._losses += 1
+        self._retry_at = self._clock() + min(MAX_BACKOFF_S, 2.0 ** (self._losses - 1))
+        if trouble is not Trouble.SILENT:
+            return SourceUnreadable(f"{self._name} probe: {self._trouble}")
+        fate = "killed" if gone else "killed and has not died (uninterruptible sleep?): it is left alone"
+        return SourceTimeout(f"{self._name} probe: {self._trouble}; worker {child.pid} was {fate}")
+
+    def _describe(self, child: Child, trouble: Trouble, op: str, deadline_s: float) -> str:
+        match trouble:
+            case Trouble.SILENT:
+                return f"no answer to {op!r} within {deadline_s:g} s"
+            case Trouble.GARBLED:
+                return f"worker {child.pid} answered {op!r} with something that is not an answer"
+            case Trouble.ENDED:
+                code, words = child.exit_code(), child.last_words()
+                how = "closed its pipe" if code is None else f"died of signal {-code}" if code < 0 else f"exited with {code}"
+                return f"worker {child.pid} {how} before it answered {op!r}" + (f": {words}" if words else "")
+
+    # -- the worker ---------------------------------------------------------------------------------------------------
+
+    def _running_child(self) -> Child:
+        if self._child and self._child.gone():
+            self._dispose()
+        if self._child is None:
+            self._refuse_to_start()
+            try:
+                self._child = Child(self._module, self._arguments, idle_s=self._idle_s, kill=self._kill)
+            except OSError as error:
+                raise SourceUnreadable(f"{self._name} probe: no worker could be started: {error}") from error
+            self._started_at = self._clock()
+            self._starts += 1
+        return self._child
+
+    def _refuse_to_start(self) -> None:
+        self._abandoned = [child for child in self._abandoned if not child.gone()]
+        if self._closing:
+            raise SourceBusy(f"{self._name} probe: it is being closed; not asked")
+        if self._abandoned:
+            pids = ", ".join(str(child.pid) for child in self._abandoned)
+            raise SourceBusy(
+                f"{self._name} probe: worker {pids} was killed and still lives (uninterruptible sleep?); "
+                f"no second one is started before it is gone. Last: {self._trouble}"
+            )
+        wait_s = self._retry_at - self._clock()
+        if self._losses and wait_s > 0:
+            raise SourceBusy(f"{self._name} probe: restarting in {wait_s:.0f} s; last: {self._trouble}")
+
+    def _left_idle(self) -> bool:
+        """Whether the worker that ended had left by itself, unasked, just as the question was on its way."""
+        child = self._child
+        return child is not None and not child.ending and child.exit_code() == _IDLE_EXIT
+
+    def _dispose(self) -> bool:
+        """End the worker, if there is one. False when it did not die and had to be abandoned."""
+        child, self._child = self._child, None
+        if child is None or child.destroy():
+            return True
+        self._abandoned.append(child)
+        return False
+
+    def _refuse_if_paused(self) -> None:
+        left_s = self._paused_until - self._clock()
+        if left_s > 0:
+            raise SourceBusy(f"{self._name} probe: paused for another {left_s:.0f} s: {self._pause_reason}; not asked")

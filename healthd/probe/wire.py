@@ -1,0 +1,47 @@
+"""What a probe and its worker say to each other: one JSON object per line, in both directions.
+
+Question: ``{"id": 7, "op": "ask", "args": {…}}``. Answer: ``{"id": 7, "value": …}`` or
+``{"id": 7, "error": "SourceMissing", "text": "…"}``, either with ``"end": true`` when the worker leaves after it.
+A worker that is ready for its first question says ``{"ready": true}``. Imported on both sides, so it stays small.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from healthd.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+
+MAX_LINE_BYTES = 8 * 1024 * 1024
+"""A longer line is garbage: the largest real answer, 8 GPUs with every field, is under 64 KiB."""
+
+_ERRORS: Mapping[str, type[SourceError]] = {
+    error.__name__: error for error in (SourceMissing, SourceTimeout, SourceBusy, SourceUnreadable)
+}
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """One line, newline included."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> dict[str, Any] | None:
+    """The message of a line, or None when the line is not one."""
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) else None
+
+
+def failed(number: int, error: SourceError) -> dict[str, Any]:
+    """The answer that carries an error across."""
+    return {"id": number, "error": type(error).__name__, "text": str(error)}
+
+
+def error_of(message: Mapping[str, Any]) -> SourceError | None:
+    """The error that an answer carries, in the class it was raised with, or None for a value."""
+    if "error" not in message:
+        return None
+    return _ERRORS.get(str(message["error"]), SourceUnreadable)(str(message.get("text", "")))

@@ -1,0 +1,83 @@
+"""The worker side of a probe: a process that answers one question after the other until its parent is gone.
+
+Run by path, ``python -S -P worker.py MODULE IDLE_S ARGUMENT…``, with the parent's module path in PYTHONPATH. MODULE has
+a function ``family(arguments)`` that returns a :class:`Family`. A thread listens to the parent, so that the worker ends
+at once when its parent does, even while a question hangs in a library. Nothing here knows what is asked.
+"""
+
+from __future__ import annotations
+
+import _thread
+import importlib
+import os
+import sys
+import traceback
+from _queue import Empty, SimpleQueue
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, Protocol
+
+from healthd.errors import SourceError, SourceUnreadable
+from healthd.probe import wire
+
+
+class Family(Protocol):
+    """What a worker can be asked."""
+
+    @property
+    def worn(self) -> bool:
+        """Whether this process must not be asked again: it ends after the answer, and a fresh one takes over."""
+
+    def answer(self, op: str, args: Mapping[str, Any]) -> Any:
+        """A JSON-like value. Raises SourceError."""
+
+
+def main(argv: Sequence[str]) -> NoReturn:
+    """Serve until the parent goes, the family is worn, or nobody asked for IDLE_S seconds (0: for ever)."""
+    module, idle_s, *arguments = argv
+    replies = os.dup(1)
+    os.dup2(2, 1)  # a library that prints must not speak on the pipe of the answers
+    questions: SimpleQueue[bytes] = SimpleQueue()
+    _thread.start_new_thread(_listen, (questions,))
+    family: Family = importlib.import_module(module).family(arguments)
+    _send(replies, {"ready": True})
+    while not family.worn:
+        try:
+            line = questions.get(timeout=float(idle_s) or None)
+        except Empty:
+            break
+        message = _answer(family, line)
+        _send(replies, {**message, "end": True} if family.worn else message)
+    os._exit(0)
+
+
+def _listen(questions: SimpleQueue[bytes]) -> NoReturn:
+    """Hand on each line of standard input; at its end the parent is gone, and so is every reason to be here."""
+    rest = b""
+    while chunk := os.read(0, 65536):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            questions.put(line)
+    os._exit(0)
+
+
+def _answer(family: Family, line: bytes) -> dict[str, Any]:
+    question = wire.decode(line) or {}
+    number, op = int(question.get("id", 0)), str(question.get("op", ""))
+    try:
+        return {"id": number, "value": family.answer(op, question.get("args", {}))}
+    except SourceError as error:
+        return wire.failed(number, error)
+    except Exception as error:  # the boundary of the process: a defect here is the parent's *unknown*, with its place
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{op!r} failed in the probe worker: {error!r} at {os.path.basename(where.filename)}:{where.lineno}"
+        return wire.failed(number, SourceUnreadable(text))
+
+
+def _send(replies: int, message: Mapping[str, Any]) -> None:
+    data = wire.encode(message)
+    while data:
+        data = data[os.write(replies, data) :]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,149 @@
+"""The verdict of a node as people and programs read it. Pure: data in, text out.
+
+The JSON is the published schema ``healthd.verdict/v1``; fields are added to it, never renamed or removed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from healthd.history import Fault
+from healthd.model import SEVERITY_RANK, Diagnosis, Outcome, Severity, Status, Verdict
+
+SCHEMA = "healthd.verdict/v1"
+EXIT_CODE: Mapping[Verdict, int] = {Verdict.OK: 0, Verdict.WARNING: 0, Verdict.CRITICAL: 1, Verdict.UNKNOWN: 2}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckView:
+    """One check as it stands: its last outcome and the faults it has open, whenever they were seen."""
+
+    outcome: Outcome
+    age_s: float
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def status(self) -> Status:
+        """Findings while a fault of the check is open, even if its last look was clean or could not tell."""
+        return Status.FINDINGS if self.faults else self.outcome.result.status
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """All that ``healthd check`` says. ``source``: ``daemon`` or ``local``. ``notices``: what a person must not miss."""
+
+    node: str
+    boot_id: str
+    instance_type: str | None
+    generated_at: datetime
+    source: str
+    verdict: Verdict
+    checks: tuple[CheckView, ...]
+    diagnoses: tuple[Diagnosis, ...]
+    notices: tuple[str, ...] = ()
+
+
+def as_json(report: Report) -> str:
+    """The verdict as one JSON object, two-space indented, ending in a newline."""
+    return json.dumps(as_data(report), indent=2, default=str) + "\n"
+
+
+def as_data(report: Report) -> dict[str, Any]:
+    """The verdict in the shape of ``healthd.verdict/v1``."""
+    return {
+        "schema": SCHEMA,
+        "node": report.node,
+        "boot_id": report.boot_id,
+        "instance_type": report.instance_type,
+        "generated_at": report.generated_at.isoformat(),
+        "source": report.source,
+        "verdict": report.verdict,
+        "checks": [_check_data(view) for view in report.checks],
+        "diagnoses": [diagnosis_data(diagnosis) for diagnosis in report.diagnoses],
+    }
+
+
+def diagnosis_data(diagnosis: Diagnosis) -> dict[str, Any]:
+    """One diagnosis in the shape of ``healthd.verdict/v1``."""
+    return {
+        "code": diagnosis.code,
+        "component": str(diagnosis.component),
+        "severity": diagnosis.severity,
+        "remedy": diagnosis.remedy,
+        "reasons": list(diagnosis.reasons),
+        "since": diagnosis.since.isoformat(),
+    }
+
+
+def as_text(report: Report) -> str:
+    """The verdict for a person: the worst first, what is well in one line."""
+    kind = report.instance_type or "unknown instance type"
+    lines = [f"{report.verdict.upper()}  {report.node}  {kind}  ({report.source}, boot {report.boot_id[:8]})"]
+    lines += [f"! {notice}" for notice in report.notices]
+    for diagnosis in report.diagnoses:
+        lines.append(f"  {diagnosis.severity:<9} {diagnosis.code}  {diagnosis.component}  calls for {diagnosis.remedy}")
+        lines += [f"            {reason}" for reason in diagnosis.reasons]
+    for view in report.checks:
+        lines += _check_lines(view)
+    lines.append(_well(report.checks))
+    return "\n".join(lines) + "\n"
+
+
+def select(report: Report, names: Iterable[str], verdict: Verdict) -> Report:
+    """The report reduced to some checks, with the verdict that those alone come to."""
+    wanted = frozenset(names)
+    codes = {fault.code for view in report.checks if view.outcome.check in wanted for fault in view.faults}
+    return Report(
+        node=report.node,
+        boot_id=report.boot_id,
+        instance_type=report.instance_type,
+        generated_at=report.generated_at,
+        source=report.source,
+        verdict=verdict,
+        checks=tuple(view for view in report.checks if view.outcome.check in wanted),
+        diagnoses=tuple(diagnosis for diagnosis in report.diagnoses if codes & set(diagnosis.codes)),
+        notices=report.notices,
+    )
+
+
+def _check_data(view: CheckView) -> dict[str, Any]:
+    return {
+        "name": view.outcome.check,
+        "outcome": view.status,
+        "reason": view.outcome.result.reason,
+        "age_s": round(view.age_s, 3),
+        "duration_ms": round(view.outcome.duration_s * 1000, 3),
+        "findings": [_finding_data(fault) for fault in view.faults],
+    }
+
+
+def _finding_data(fault: Fault) -> dict[str, Any]:
+    return {
+        "code": fault.code,
+        "severity": fault.severity,
+        "component": str(fault.component),
+        "message": fault.message,
+        "evidence": {**fault.evidence, "count": fault.count, "first": fault.first.isoformat()},
+        "time": fault.last.isoformat(),
+    }
+
+
+def _check_lines(view: CheckView) -> list[str]:
+    """A line per finding that is more than news, and one for what could not be told."""
+    name, result = view.outcome.check, view.outcome.result
+    ranked = sorted(view.faults, key=lambda fault: SEVERITY_RANK[fault.severity], reverse=True)
+    lines = [f"  {f.severity:<9} {name}: {f.message}  [{f.code}]" for f in ranked if f.severity is not Severity.INFO]
+    if result.status is Status.UNKNOWN or result.gaps:
+        label = "unknown" if not view.outcome.optional else "(unknown)"
+        lines.append(f"  {label:<9} {name}: {result.reason}")
+    return lines
+
+
+def _well(checks: Sequence[CheckView]) -> str:
+    well = [view.outcome.check for view in checks if view.status is Status.OK]
+    absent = [view.outcome.check for view in checks if view.status is Status.NOT_APPLICABLE]
+    return f"  ok        {len(well)} checks ({', '.join(well) or 'none'}); not applicable: {', '.join(absent) or 'none'}"

@@ -1,0 +1,241 @@
+"""Commands with a deadline that holds, whatever the command does.
+
+For running other people's tools: each in its own session, standard input empty, output bounded. At the deadline the
+whole process group is killed and, if the kernel will not let the child die (D state), the child is left alone and
+counted: `subprocess.run(timeout=)` waits for such a child for ever. It must not judge an exit status, and it must not
+wait for anything without a limit.
+
+Tools may lie on a file system that hangs (ParallelCluster shares /opt/slurm over NFS). CPython forks with the
+interpreter lock held until the child's exec has returned, so an exec from there would freeze every thread of the
+daemon. Therefore the child is always the local /bin/sh, which looks the tool up and becomes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO
+
+from healthd.errors import SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.node import CommandResult
+
+LIMIT_BYTES = 4 * 1024 * 1024
+"""How much of each of stdout and stderr is kept, unless the caller says otherwise."""
+
+TRUNCATED = "[healthd: output cut here,"
+"""How the note begins that stands at the end of an output which was longer than its limit."""
+
+SEARCH_DIRS = (
+    "/usr/bin",
+    "/bin",
+    "/usr/sbin",
+    "/sbin",
+    "/usr/local/bin",
+    "/usr/local/sbin",
+    "/opt/slurm/bin",  # AWS ParallelCluster and PCS
+    "/opt/slurm/sbin",
+    "/opt/amazon/efa/bin",  # the EFA installer: fi_info
+)
+"""Looked through after PATH. Slurm starts its hooks with no PATH at all."""
+
+_SHELL = "/bin/sh"
+_BECOME = 'command -v -- "$1" >/dev/null 2>&1 || { echo "$0: $1: not found" >&2; exit 127; }; exec "$@"'
+_SHELL_SAYS = "healthd-exec"  # $0 of the shell, so that its own complaints can be told from the tool's
+_GRACE_S = 0.3  # for a killed child to die before it is abandoned
+_TICK_S = 0.05  # how soon the end of a child is noticed while a grandchild holds its pipes open
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Abandoned:
+    """A child that was killed and did not die. ``since_s``: monotonic time of the kill."""
+
+    pid: int
+    argv: tuple[str, ...]
+    since_s: float
+
+
+def run_command(
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    env: Mapping[str, str] | None = None,
+    input: str | None = None,
+    limit_bytes: int = LIMIT_BYTES,
+) -> CommandResult:
+    """Run ``argv`` and return how it ended; this call takes at most ``timeout_s`` plus 0.3 s.
+
+    ``env`` replaces the whole environment; the tool is looked for in its PATH and then in ``SEARCH_DIRS``. ``input``
+    is what the command reads from stdin, else nothing. Of a longer output the first ``limit_bytes`` are kept and a
+    line that begins with ``TRUNCATED`` says how much is missing. What the command itself left running in the
+    background when it ended is neither waited for nor killed.
+
+    Raises SourceMissing (no such tool), SourceTimeout (killed at the deadline), SourceUnreadable (could not start).
+    """
+    argv, started_s = tuple(argv), time.monotonic()
+    environment = _environment(env)
+    child = _start(argv, environment, input)
+    stdout, stderr = _Capture(limit_bytes), _Capture(limit_bytes)
+    ended = False
+    try:
+        ended = _collect(child, stdout, stderr, started_s + timeout_s)
+    finally:
+        died = ended or _kill(child, argv)
+        for pipe in _pipes(child):
+            pipe.close()
+    if not ended:
+        raise SourceTimeout(_timeout_text(argv, timeout_s, died, child.pid, stderr.text()))
+    if child.returncode in (126, 127) and stderr.text().startswith(f"{_SHELL_SAYS}: "):
+        raise SourceMissing(_missing_text(argv[0], environment["PATH"].split(":"), stderr.text()))
+    return CommandResult(
+        argv=argv,
+        code=child.returncode,
+        stdout=stdout.text(),
+        stderr=stderr.text(),
+        duration_s=time.monotonic() - started_s,
+    )
+
+
+def find_tool(name: str, extra_dirs: Iterable[str] = (), *, env: Mapping[str, str] | None = None) -> str:
+    """The full path of a tool: from ``extra_dirs``, then PATH, then ``SEARCH_DIRS``.
+
+    This looks with the caller's own thread, which waits if a folder is on a file system that hangs; run_command does
+    its own looking in the child. Raises SourceMissing with every place it looked.
+    """
+    dirs = [*extra_dirs, *_environment(env)["PATH"].split(":")]
+    for path in [name] if "/" in name else [os.path.join(folder, name) for folder in dirs if folder]:
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    raise SourceMissing(_missing_text(name, dirs, f"{name}: not found"))
+
+
+def abandoned() -> tuple[Abandoned, ...]:
+    """The children that were killed and still live. Those that have ended since are reaped and forgotten."""
+    with _left_lock:
+        for pid in [pid for pid, (_, child) in _left.items() if child.poll() is not None]:
+            del _left[pid]
+        return tuple(entry for entry, _ in _left.values())
+
+
+# An unreaped child keeps its pid, so holding the Popen is what makes (pid) a safe name: it cannot be used again.
+_left: dict[int, tuple[Abandoned, subprocess.Popen[bytes]]] = {}
+_left_lock = threading.Lock()
+
+
+@dataclass(slots=True)
+class _Capture:
+    """The first ``limit_bytes`` of a stream, and how many more there were."""
+
+    limit_bytes: int
+    kept: bytearray = field(default_factory=bytearray)
+    dropped_bytes: int = 0
+
+    def add(self, data: bytes) -> None:
+        room = self.limit_bytes - len(self.kept)
+        self.kept += data[:room]
+        self.dropped_bytes += max(0, len(data) - room)
+
+    def text(self) -> str:
+        text = self.kept.decode("utf-8", "replace")
+        return f"{text}\n{TRUNCATED} {self.dropped_bytes} bytes dropped]" if self.dropped_bytes else text
+
+
+def _environment(env: Mapping[str, str] | None) -> dict[str, str]:
+    environment = dict(os.environ if env is None else env)
+    path = [folder for folder in environment.get("PATH", "").split(":") if folder]
+    environment["PATH"] = ":".join([*path, *(folder for folder in SEARCH_DIRS if folder not in path)])
+    return environment
+
+
+def _start(argv: tuple[str, ...], env: Mapping[str, str], text: str | None) -> subprocess.Popen[bytes]:
+    try:
+        with _stdin(text) as stdin:
+            return subprocess.Popen(
+                [*argv],
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=env,
+                cwd="/",
+                start_new_session=True,
+            )
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in an argument
+        raise SourceUnreadable(f"{_shown(argv)}: could not be started: {error}") from error
+
+
+def _stdin(text: str | None) -> IO[bytes]:
+    """A file to read from, not a pipe: nobody has to feed it, and a command that does not read it blocks nobody."""
+    if text is None:
+        return open(os.devnull, "rb")
+    file = os.fdopen(os.memfd_create("healthd-stdin"), "w+b")
+    file.write(text.encode())
+    file.seek(0)
+    return file
+
+
+def _collect(child: subprocess.Popen[bytes], stdout: _Capture, stderr: _Capture, deadline_s: float) -> bool:
+    """Read both streams until the child has ended (True) or the deadline has come (False)."""
+    with selectors.DefaultSelector() as selector:
+        for pipe, capture in zip(_pipes(child), (stdout, stderr), strict=True):
+            selector.register(pipe, selectors.EVENT_READ, capture)
+        while selector.get_map():
+            ended = child.poll() is not None
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                return ended
+            ready = selector.select(min(left_s, _TICK_S))
+            if ended and not ready:
+                return True  # the pipes are held open by what it left behind
+            for key, _ in ready:
+                data = os.read(key.fd, 65536)
+                key.data.add(data)
+                if not data:
+                    selector.unregister(key.fileobj)
+    return _ends_within(child, deadline_s - time.monotonic())
+
+
+def _pipes(child: subprocess.Popen[bytes]) -> list[IO[bytes]]:
+    return [pipe for pipe in (child.stdout, child.stderr) if pipe is not None]
+
+
+def _ends_within(child: subprocess.Popen[bytes], left_s: float) -> bool:
+    try:
+        child.wait(max(0.0, left_s))
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _kill(child: subprocess.Popen[bytes], argv: tuple[str, ...]) -> bool:
+    """Kill the child's process group; False if the child lives on, which is then remembered and left alone."""
+    # Already gone, or (not as root) a set-uid child that may not be signalled: either way the wait below tells.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    if _ends_within(child, _GRACE_S):
+        return True
+    with _left_lock:
+        _left[child.pid] = (Abandoned(pid=child.pid, argv=argv, since_s=time.monotonic()), child)
+    return False
+
+
+def _shown(argv: tuple[str, ...]) -> str:
+    text = " ".join(argv)
+    return text if len(text) <= 160 else f"{text[:157]}..."
+
+
+def _timeout_text(argv: tuple[str, ...], timeout_s: float, died: bool, pid: int, stderr: str) -> str:
+    fate = "killed" if died else f"killed, but process {pid} does not die (uninterruptible sleep); left alone"
+    said = f"; it said: {stderr.strip()[-200:]}" if stderr.strip() else ""
+    return f"{_shown(argv)}: no end within {timeout_s:g} s: {fate}{said}"
+
+
+def _missing_text(name: str, dirs: Sequence[str], said: str) -> str:
+    said = said.strip().removeprefix(f"{_SHELL_SAYS}: ")
+    where = "" if "/" in name else f"; looked in {', '.join(folder for folder in dirs if folder)}"
+    return f"{said}{where}; install it, or set the folder it is in"

@@ -1,0 +1,78 @@
+"""How full a file system is, asked where it may hang: in a probe worker.
+
+Local file systems share one worker. Any other kind has a worker for each mount point, so that one lost server hides
+nothing else. Workers start on demand and end by themselves when nobody asks.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from healthd.errors import SourceUnreadable
+from healthd.node import ProbeState, Space
+from healthd.probe.child import kill_group
+from healthd.probe.supervise import Probe
+
+LOCAL_TYPES = frozenset(
+    "ext2 ext3 ext4 xfs btrfs vfat f2fs zfs squashfs erofs iso9660 overlay tmpfs ramfs devtmpfs hugetlbfs".split()
+)
+"""Kinds that need no server. An unknown kind counts as one that does: the price of a wrong guess is a process."""
+
+LOCAL = "local"
+
+
+class FilesystemSource:
+    """statvfs with a deadline. ``idle_s``: a worker that nobody asked for so long ends by itself."""
+
+    def __init__(
+        self,
+        *,
+        deadline_s: float = 5.0,
+        idle_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+        kill: Callable[[int], None] = kill_group,
+    ) -> None:
+        self._deadline_s, self._idle_s = deadline_s, idle_s
+        self._clock, self._kill = clock, kill
+        self._adding = threading.Lock()
+        self._probes: dict[str, Probe] = {}
+
+    def space(self, point: str, fstype: str = "") -> Space:
+        """The space of the mount point. ``fstype`` as the mount table names it; "" is treated as a network one.
+
+        Raises SourceMissing, SourceTimeout, SourceBusy or SourceUnreadable.
+        """
+        probe = self._probe(LOCAL if fstype in LOCAL_TYPES else point)
+        answer = probe.request("statvfs", {"path": point}, deadline_s=self._deadline_s)
+        try:
+            return Space(**answer)
+        except TypeError as error:
+            raise SourceUnreadable(f"statvfs {point}: the worker answered {answer!r}") from error
+
+    def state(self, point: str) -> ProbeState:
+        """How the worker of a mount point of its own is doing, or ``"local"`` for the shared one; never blocks."""
+        probe = self._probes.get(point)
+        return ProbeState() if probe is None else probe.state()
+
+    def states(self) -> Mapping[str, ProbeState]:
+        """The state of every worker that was ever asked, by mount point, the shared one under ``"local"``."""
+        return {point: probe.state() for point, probe in tuple(self._probes.items())}
+
+    def close(self) -> None:
+        """End all workers."""
+        for probe in tuple(self._probes.values()):
+            probe.close()
+
+    def _probe(self, key: str) -> Probe:
+        with self._adding:
+            if key not in self._probes:
+                self._probes[key] = Probe(
+                    f"statvfs {key}",
+                    module="healthd.probe.fs_ops",
+                    idle_s=self._idle_s,
+                    clock=self._clock,
+                    kill=self._kill,
+                )
+            return self._probes[key]

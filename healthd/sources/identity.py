@@ -1,0 +1,72 @@
+"""Who this machine is: boot id, boot time, instance type and id, asked of the cheapest honest source first."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from healthd.errors import SourceError, SourceUnreadable
+from healthd.node import Tree
+from healthd.sources.imds import DEFAULT_ENDPOINT, read_metadata
+
+_DMI = "devices/virtual/dmi/id"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """The instance behind this node. Empty strings where it could not be found out; ``problem`` says why."""
+
+    instance_type: str = ""
+    instance_id: str = ""
+    problem: str = ""
+
+
+def boot_id(proc: Tree) -> str:
+    """The kernel's random id of this boot (``/proc/sys/kernel/random/boot_id``). Raises SourceError."""
+    return proc.read("sys/kernel/random/boot_id")
+
+
+def boot_time(proc: Tree) -> datetime:
+    """When this boot began (``btime`` in ``/proc/stat``, whole seconds). Raises SourceError."""
+    for line in proc.read("stat").splitlines():
+        if line.startswith("btime "):
+            return datetime.fromtimestamp(int(line.split()[1]), UTC)
+    raise SourceUnreadable("/proc/stat has no btime line; without it kernel times cannot be placed")
+
+
+def short_hostname() -> str:
+    """The first label of the host's name: what Slurm calls a node unless slurm.conf says otherwise."""
+    return socket.gethostname().split(".")[0]
+
+
+def find_identity(sys: Tree, *, configured_type: str, imds_endpoint: str) -> Identity:
+    """Instance type and id: configuration, then firmware tables, then IMDS; ``ml.`` is stripped.
+
+    On Nitro, DMI's product_name is the instance type and board_asset_tag the instance id (aws-ofi-nccl reads it so).
+    """
+    product, asset = _dmi(sys, "product_name"), _dmi(sys, "board_asset_tag")
+    on_ec2 = _dmi(sys, "sys_vendor") == "Amazon EC2"
+    found_type = configured_type or (product if on_ec2 else "")
+    found_id = asset if on_ec2 and asset.startswith("i-") else ""
+    problem = ""
+    if not (found_type and found_id) and (imds_endpoint or on_ec2) and not _imds_disabled():
+        try:
+            endpoint = imds_endpoint or DEFAULT_ENDPOINT
+            found_type = found_type or read_metadata(endpoint, "instance-type")
+            found_id = found_id or read_metadata(endpoint, "instance-id")
+        except SourceError as error:
+            problem = str(error)
+    return Identity(instance_type=found_type.removeprefix("ml."), instance_id=found_id, problem=problem)
+
+
+def _dmi(sys: Tree, name: str) -> str:
+    try:
+        return sys.read(f"{_DMI}/{name}")
+    except SourceError:
+        return ""  # no firmware tables (a container, another cloud): the caller goes on to the next source
+
+
+def _imds_disabled() -> bool:
+    return os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"

@@ -1,0 +1,112 @@
+"""The NVML source: questions to the GPU driver's library, through one probe worker.
+
+Nothing of NVML is loaded in this process. One question is one round trip, whatever the number of GPUs and calls. Which
+GPU had which UUID is remembered here, so that a GPU that no longer answers can still be named.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from healthd.errors import SourceUnreadable
+from healthd.model import pci_address
+from healthd.node import GpuAnswer, NvmlFailure, ProbeState
+from healthd.probe.child import kill_group
+from healthd.probe.supervise import Probe
+
+
+class NvmlSource:
+    """The ``Nvml`` port of :mod:`healthd.node`.
+
+    ``library``: "" lets pynvml find ``libnvidia-ml.so.1``; a path is that shared object; a path that ends in ``.sim``
+    is the state file of the simulated library (``healthd.sim.nvml``). ``deadline_s`` is per question.
+    ``start_grace_s``: how long a worker may take to initialise NVML before it is killed for it; questions still end at
+    their deadline. ``clock`` returns monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        library: str = "",
+        deadline_s: float = 5.0,
+        start_grace_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+        kill: Callable[[int], None] = kill_group,
+    ) -> None:
+        self._deadline_s = deadline_s
+        self._known: dict[int, tuple[str, str | None]] = {}
+        self._probe = Probe(
+            "nvml",
+            module="healthd.probe.nvml_ops",
+            arguments=(os.path.abspath(library) if library else "",),
+            start_grace_s=start_grace_s,
+            clock=clock,
+            kill=kill,
+        )
+
+    def ask(self, *calls: str, fields: Sequence[int | tuple[int, int]] = ()) -> tuple[GpuAnswer, ...]:
+        """See ``healthd.node.Nvml.ask``. Without calls and fields, the GPUs alone."""
+        wanted = [list(field) if isinstance(field, tuple) else [field, 0] for field in fields]
+        answers = self._probe.request("ask", {"calls": calls, "fields": wanted}, deadline_s=self._deadline_s)
+        return self._named([_answer(answer) for answer in answers])
+
+    def system(self) -> Mapping[str, Any]:
+        """See ``healthd.node.Nvml.system``; ``excluded_count`` is None where the driver does not tell."""
+        answer: Mapping[str, Any] = self._probe.request("system", {}, deadline_s=self._deadline_s)
+        return answer
+
+    def state(self) -> ProbeState:
+        """How the worker is doing; never blocks."""
+        return self._probe.state()
+
+    def pause(self, seconds: float, reason: str) -> None:
+        """Refuse questions for a while: after XID 119, 120 or 79 NVML is likely to hang."""
+        self._probe.pause(seconds, reason)
+
+    def close(self) -> None:
+        """End the worker and let go of the driver. The next question starts a new one: pause first to prevent that."""
+        self._probe.close()
+
+    def worker_pid(self) -> int | None:
+        """The process id of the worker, or None while there is none."""
+        return self._probe.worker_pid()
+
+    def _named(self, answers: Sequence[GpuAnswer]) -> tuple[GpuAnswer, ...]:
+        """The answers, with GPUs that did not say who they are named by what their index was known as."""
+        present = {answer.uuid for answer in answers if answer.uuid}
+        self._known.update({answer.index: (answer.uuid, answer.pci) for answer in answers if answer.uuid})
+        return tuple(self._remembered(answer, present) for answer in answers)
+
+    def _remembered(self, answer: GpuAnswer, present: set[str]) -> GpuAnswer:
+        known = self._known.get(answer.index)
+        if answer.uuid or known is None or known[0] in present:  # that one moved to another index: not this GPU
+            return answer
+        return GpuAnswer(
+            index=answer.index, uuid=known[0], pci=known[1], failure=answer.failure, values=answer.values
+        )
+
+
+def _answer(raw: Mapping[str, Any]) -> GpuAnswer:
+    failures = {key: _failure(pair) for key, pair in raw["failures"].items()}
+    return GpuAnswer(
+        index=raw["index"],
+        uuid=raw["uuid"],
+        pci=None if raw["pci"] is None else _pci(raw["pci"]),
+        failure=None if raw["failure"] is None else _failure(raw["failure"]),
+        values={**raw["values"], **failures},
+    )
+
+
+def _failure(pair: Sequence[Any]) -> NvmlFailure:
+    code, name = pair
+    return NvmlFailure(code=code, name=name)
+
+
+def _pci(text: str) -> str:
+    try:
+        return pci_address(text)
+    except ValueError as error:
+        raise SourceUnreadable(f"NVML: PCI bus id {text!r}: expected a form such as 00000000:53:00.0") from error

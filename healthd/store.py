@@ -1,0 +1,247 @@
+"""The state on disk: SQLite, one file, a versioned schema, an audit trail that cannot be rewritten.
+
+What must be true together is written together: the findings of a batch of kernel records and the cursor behind it, an
+intent and the case it belongs to. A database that cannot be used (damaged, or of a later version) is put aside whole and
+a fresh one is started; :attr:`Store.set_aside` says so, and the daemon says it loudly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from healthd.errors import StoreError
+from healthd.history import Baseline, Fault, History
+from healthd.model import Component
+from healthd.remediation.case import Case
+
+SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE event (id INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL,
+                    data TEXT NOT NULL);
+CREATE TRIGGER event_keeps_its_words BEFORE UPDATE ON event BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
+CREATE TRIGGER event_stays BEFORE DELETE ON event BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
+CREATE TABLE fault (component TEXT NOT NULL, code TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (component, code));
+CREATE TABLE baseline (component TEXT NOT NULL, reading TEXT NOT NULL, body TEXT NOT NULL,
+                       PRIMARY KEY (component, reading));
+CREATE TABLE name (alias TEXT PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE remedial_case (id TEXT PRIMARY KEY, open INTEGER NOT NULL, body TEXT NOT NULL);
+CREATE TABLE fact (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+_Row = TypeVar("_Row", Fault, Baseline, Component, Case)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """One line of the audit trail. ``kind``: check, fault, decision, step, hook, daemon, sim. ``text``: a sentence."""
+
+    at: datetime
+    kind: str
+    text: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Store:
+    """One open database. Safe to use from several threads; every public method is one transaction.
+
+    Raises StoreError where the disk refuses (full, read-only, gone): nothing was written then.
+    """
+
+    def __init__(self, path: Path, *, now: datetime) -> None:
+        self.path = path
+        self.set_aside = ""
+        self._lock = threading.Lock()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = self._open_or_set_aside(now)
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"{path}: cannot open the state database: {error}; check [daemon] state_dir and its disk") from error
+
+    def close(self) -> None:
+        """Close the database; what was committed stays."""
+        with self._lock:
+            self._db.close()
+
+    # -- judgement ----------------------------------------------------------------------------------------------------
+
+    def history(self) -> History:
+        """The History as it was last saved; an empty one in a fresh database."""
+        with self._transaction() as db:
+            faults = [_decode(body, Fault) for (body,) in db.execute("SELECT body FROM fault")]
+            baselines = {
+                (component, reading): _decode(body, Baseline)
+                for component, reading, body in db.execute("SELECT component, reading, body FROM baseline")
+            }
+            names = {alias: _decode(body, Component) for alias, body in db.execute("SELECT alias, body FROM name")}
+            boot_id = _fact(db, "boot_id")
+        return History(boot_id=boot_id, faults={f.key: f for f in faults}, baselines=baselines, names=names)
+
+    def save_history(self, before: History, after: History, *, events: Iterable[Event], cursor: tuple[str, int] | None) -> None:
+        """Write what changed from ``before`` to ``after``, the events it made and the kernel-log cursor, all or nothing."""
+        with self._transaction() as db:
+            _sync(db, "fault", ("component", "code"), before.faults, after.faults)
+            _sync(db, "baseline", ("component", "reading"), before.baselines, after.baselines)
+            _sync(db, "name", ("alias",), before.names, after.names)
+            _set_fact(db, "boot_id", after.boot_id)
+            if cursor is not None:
+                _set_fact(db, "cursor", f"{cursor[0]} {cursor[1]}")
+            _append(db, events)
+
+    def cursor(self) -> tuple[str, int] | None:
+        """(boot id, sequence) of the last kernel record whose findings are saved; None at first start."""
+        with self._transaction() as db:
+            boot_id, _, sequence = _fact(db, "cursor").rpartition(" ")
+        return (boot_id, int(sequence)) if boot_id else None
+
+    # -- acting -------------------------------------------------------------------------------------------------------
+
+    def open_case(self) -> Case | None:
+        """The one case that is not at its end, or None."""
+        with self._transaction() as db:
+            row = db.execute("SELECT body FROM remedial_case WHERE open ORDER BY rowid DESC LIMIT 1").fetchone()
+        return _decode(row[0], Case) if row else None
+
+    def cases(self) -> tuple[Case, ...]:
+        """All cases, oldest first."""
+        with self._transaction() as db:
+            return tuple(_decode(body, Case) for (body,) in db.execute("SELECT body FROM remedial_case ORDER BY rowid"))
+
+    def save_case(self, case: Case, event: Event) -> None:
+        """Write a case and the event that says why it moved, all or nothing."""
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO remedial_case (id, open, body) VALUES (?, ?, ?)"
+                " ON CONFLICT (id) DO UPDATE SET open = excluded.open, body = excluded.body",
+                (case.id, case.end is None, _encode(case)),
+            )
+            _append(db, (event,))
+
+    # -- audit --------------------------------------------------------------------------------------------------------
+
+    def append(self, *events: Event) -> None:
+        """Add to the audit trail."""
+        with self._transaction() as db:
+            _append(db, events)
+
+    def events(self, *, last: int = 1000) -> tuple[Event, ...]:
+        """The newest ``last`` events, oldest of them first."""
+        with self._transaction() as db:
+            rows = db.execute("SELECT at, kind, text, data FROM event ORDER BY id DESC LIMIT ?", (last,)).fetchall()
+        return tuple(
+            Event(at=datetime.fromisoformat(at), kind=kind, text=text, data=msgspec.json.decode(data))
+            for at, kind, text, data in reversed(rows)
+        )
+
+    # -- opening ------------------------------------------------------------------------------------------------------
+
+    def _open_or_set_aside(self, now: datetime) -> sqlite3.Connection:
+        try:
+            return _connect(self.path)
+        except _Unusable as problem:
+            aside = self.path.with_name(f"{self.path.name}.set-aside-{now:%Y%m%dT%H%M%S}")
+            for suffix in ("", "-wal", "-shm"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.replace(f"{self.path}{suffix}", f"{aside}{suffix}")
+            self.set_aside = f"{self.path}: {problem}; kept as {aside}, a fresh database was started"
+            return _connect(self.path)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                try:
+                    yield self._db
+                except BaseException:
+                    self._rollback()
+                    raise
+                self._db.execute("COMMIT")
+            except sqlite3.Error as error:
+                self._rollback()
+                raise StoreError(f"{self.path}: the state was not written: {error}; nothing is acted on until it can be") from error
+
+    def _rollback(self) -> None:
+        """End a transaction that failed; SQLite has already ended it itself where the disk was full."""
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+
+
+class _Unusable(Exception):
+    """The file is not a database that this version can use."""
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if version == 0 and not db.execute("SELECT 1 FROM sqlite_master").fetchone():
+            db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+            version = SCHEMA_VERSION
+        if version != SCHEMA_VERSION:
+            raise _Unusable(f"schema version {version}, this healthd knows {SCHEMA_VERSION}")
+        (state,) = db.execute("PRAGMA quick_check(1)").fetchone()
+        if state != "ok":
+            raise _Unusable(f"damaged: {state}")
+    except sqlite3.OperationalError:
+        db.close()
+        raise
+    except sqlite3.DatabaseError as error:
+        db.close()
+        raise _Unusable(f"damaged: {error}") from error
+    except _Unusable:
+        db.close()
+        raise
+    return db
+
+
+def _encode(row: Fault | Baseline | Component | Case) -> str:
+    return msgspec.json.encode(row).decode()
+
+
+def _decode(body: str, kind: type[_Row]) -> _Row:
+    return msgspec.json.decode(body, type=kind)
+
+
+def _fact(db: sqlite3.Connection, key: str) -> str:
+    row = db.execute("SELECT value FROM fact WHERE key = ?", (key,)).fetchone()
+    return str(row[0]) if row else ""
+
+
+def _set_fact(db: sqlite3.Connection, key: str, value: str) -> None:
+    db.execute(
+        "INSERT INTO fact (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (key, value)
+    )
+
+
+def _append(db: sqlite3.Connection, events: Iterable[Event]) -> None:
+    db.executemany(
+        "INSERT INTO event (at, kind, text, data) VALUES (?, ?, ?, ?)",
+        [(event.at.isoformat(), event.kind, event.text, msgspec.json.encode(event.data).decode()) for event in events],
+    )
+
+
+def _sync(
+    db: sqlite3.Connection, table: str, columns: tuple[str, ...], before: Mapping[Any, Any], after: Mapping[Any, Any]
+) -> None:
+    """Make a table match ``after``, touching only rows that differ from ``before``. Names are ours, never input."""
+    where = " AND ".join(f"{column} = ?" for column in columns)
+    places = ", ".join("?" * (len(columns) + 1))
+    gone = [_as_row(key) for key in before if key not in after]
+    new = [(*_as_row(key), _encode(row)) for key, row in after.items() if before.get(key) != row]
+    db.executemany(f"DELETE FROM {table} WHERE {where}", gone)  # noqa: S608 - constant names
+    db.executemany(f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}, body) VALUES ({places})", new)  # noqa: S608
+
+
+def _as_row(key: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else key

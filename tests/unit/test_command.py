@@ -1,0 +1,303 @@
+"""Commands with a deadline: against real processes, and a real file system that hangs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from healthd.errors import SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.sources import command
+from healthd.sources.command import TRUNCATED, abandoned, find_tool, run_command
+
+SLACK_S = 1.5  # what a busy two-core machine may add
+
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _until(condition: object, within_s: float = 3.0) -> bool:
+    end_s = time.monotonic() + within_s
+    while time.monotonic() < end_s:
+        if condition():  # type: ignore[operator]
+            return True
+        time.sleep(0.02)
+    return False
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# a command that ends
+
+
+def test_both_streams_and_the_exit_status_come_back() -> None:
+    """Standard output, standard error and the exit status are returned, and argv as it was given."""
+    result = run_command(["sh", "-c", "echo out; echo err >&2; exit 3"], timeout_s=5.0)
+    assert (result.code, result.stdout, result.stderr) == (3, "out\n", "err\n")
+    assert result.argv == ("sh", "-c", "echo out; echo err >&2; exit 3")
+    assert 0 < result.duration_s < 5
+
+
+@pytest.mark.parametrize("argument", ["", "a b", "$(touch /tmp/x)", "'\"\\", "-n", "line\nline", "*", "é🙂"])
+def test_arguments_arrive_as_they_are(argument: str) -> None:
+    """No argument is seen by a shell, whatever is in it."""
+    script = "import sys; sys.stdout.buffer.write(sys.argv[1].encode())"
+    assert run_command([sys.executable, "-c", script, argument], timeout_s=10.0).stdout == argument
+
+
+def test_standard_input_is_empty_unless_given() -> None:
+    """A command that reads its input gets end of file at once, or the text it was given, even more than a pipe holds."""
+    assert run_command(["cat"], timeout_s=5.0).stdout == ""
+    text = "x" * 300_000
+    assert run_command(["cat"], timeout_s=5.0, input=text).stdout == text
+    assert run_command(["true"], timeout_s=5.0, input=text).code == 0
+
+
+def test_a_signal_shows_as_a_negative_status() -> None:
+    """A command that somebody else's signal ended has the negative signal number as its status."""
+    assert run_command(["sh", "-c", "kill -TERM $$"], timeout_s=5.0).code == -15
+
+
+def test_output_over_the_limit_is_cut_and_said() -> None:
+    """Of ten megabytes the first bytes are kept; the note says how many were dropped; the command is not blocked."""
+    result = run_command(["sh", "-c", "head -c 10000000 /dev/zero | tr '\\0' a"], timeout_s=20.0, limit_bytes=1000)
+    assert result.code == 0
+    assert result.stdout == "a" * 1000 + f"\n{TRUNCATED} {10_000_000 - 1000} bytes dropped]"
+
+
+def test_output_that_is_not_text_does_not_raise() -> None:
+    """Bytes that are not UTF-8 become replacement characters."""
+    assert run_command(["printf", r"a\377b"], timeout_s=5.0).stdout == "a\ufffdb"
+
+
+def test_the_command_runs_in_a_session_of_its_own() -> None:
+    """The child leads its own session and group, so that killing it can never reach its parent."""
+    result = run_command(["sh", "-c", "echo $$; cut -d' ' -f5,6 /proc/$$/stat"], timeout_s=5.0)
+    pid, ids = result.stdout.splitlines()
+    assert ids == f"{pid} {pid}"
+
+
+def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_caller() -> None:
+    """The command has ended; what it left behind keeps the pipe open; the result comes at once and nothing is killed."""
+    started_s = time.monotonic()
+    result = run_command(["sh", "-c", "sleep 30 & echo $!"], timeout_s=20.0)
+    pid = int(result.stdout)
+    try:
+        assert result.code == 0
+        assert time.monotonic() - started_s < SLACK_S
+        assert _alive(pid)
+    finally:
+        os.kill(pid, 9)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# a command that does not end
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["exec sleep 60", "trap '' TERM INT HUP; while :; do sleep 60; done", "exec >&- 2>&-; exec sleep 60", "yes; sleep 60"],
+    ids=["sleeps", "ignores SIGTERM", "closed its output", "never stops talking"],
+)
+def test_the_deadline_holds(script: str) -> None:
+    """At the deadline the command is killed, and SourceTimeout names it and the limit."""
+    started_s = time.monotonic()
+    with pytest.raises(SourceTimeout, match=r"sh -c .*no end within 0\.2 s: killed"):
+        run_command(["sh", "-c", script], timeout_s=0.2)
+    assert time.monotonic() - started_s < 0.2 + SLACK_S
+    assert abandoned() == ()
+
+
+def test_the_whole_group_dies_at_the_deadline(tmp_path: Path) -> None:
+    """No grandchild is left running into somebody's job after a time-out."""
+    note = tmp_path / "pid"
+    with pytest.raises(SourceTimeout):
+        run_command(["sh", "-c", f"sleep 60 & echo $! > {note}; wait"], timeout_s=0.4)
+    pid = int(note.read_text())
+    assert _until(lambda: not _alive(pid))
+
+
+def test_the_timeout_quotes_what_the_command_last_said() -> None:
+    """The end of standard error is in the message: it often says why (a retry, a lock)."""
+    with pytest.raises(SourceTimeout, match="it said: retrying in 1sec"):
+        run_command(["sh", "-c", "echo retrying in 1sec >&2; sleep 60"], timeout_s=0.3)
+
+
+# A file system whose daemon takes the question for /tool and never answers it: the process that asks is in D state and
+# SIGKILL does not end it. The daemon gives up by itself after 20 s, so that a broken test ends too. Structures and
+# numbers from linux/fuse.h: opcodes LOOKUP 1, GETATTR 3, INIT 26.
+_HANGING_FS = """
+import ctypes, os, struct, sys, threading
+fd = os.open("/dev/fuse", os.O_RDWR)
+libc = ctypes.CDLL(None, use_errno=True)
+options = f"fd={fd},rootmode=40755,user_id=0,group_id=0,allow_other".encode()
+if libc.mount(b"hang", sys.argv[1].encode(), b"fuse", 0, options):
+    sys.exit(os.strerror(ctypes.get_errno()))
+threading.Timer(20, os._exit, (1,)).start()
+print("mounted", flush=True)
+while True:
+    request = os.read(fd, 1 << 20)
+    _, opcode, unique, node = struct.unpack_from("<IIQQ", request)
+    if opcode == 26:
+        body = struct.pack("<IIIIHHIIHH", 7, 31, 0, 0, 1, 1, 4096, 1, 1, 0) + bytes(28)
+    elif opcode == 3:
+        body = struct.pack("<QII", 0, 0, 0) + struct.pack("<QQQQQQIIIIIIIIII", 1, *[0] * 8, 0o40755, 2, *[0] * 5)
+    elif opcode == 1:
+        print("asked", flush=True)
+        continue
+    else:
+        body = b""
+    os.write(fd, struct.pack("<IiQ", 16 + len(body), 0, unique) + body)
+"""
+
+
+class HangingFs:
+    """A mounted file system on which looking up any name never returns until ``release``."""
+
+    def __init__(self, point: Path) -> None:
+        self.point = point
+        self._server = subprocess.Popen(
+            [sys.executable, "-c", _HANGING_FS, str(point)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        if self._server.stdout is None or self._server.stdout.readline() != "mounted\n":
+            _, said = self._server.communicate(timeout=5)
+            pytest.skip(f"a FUSE file system could not be mounted ({said.strip()[-80:]}): needs root and /dev/fuse")
+
+    def release(self) -> None:
+        """End the daemon: the kernel aborts every question that is out, and whoever waits gets an error."""
+        self._server.kill()
+        self._server.communicate(timeout=5)
+        subprocess.run(["umount", "-l", str(self.point)], check=False, capture_output=True, timeout=5)
+
+
+@pytest.fixture
+def hanging_fs(tmp_path: Path) -> Iterator[HangingFs]:
+    """A file system that hangs; skipped where it cannot be mounted."""
+    if not os.access("/dev/fuse", os.W_OK) or os.geteuid() != 0:
+        pytest.skip("needs root and /dev/fuse for a file system that hangs")
+    point = tmp_path / "hang"
+    point.mkdir()
+    fs = HangingFs(point)
+    try:
+        yield fs
+    finally:
+        fs.release()
+        _until(lambda: not abandoned())
+
+
+def test_a_child_that_cannot_be_killed_is_abandoned_and_counted(hanging_fs: HangingFs) -> None:
+    """A D-state child costs the deadline plus 0.3 s, is counted while it lives, and is reaped once it ends."""
+    started_s = time.monotonic()
+    with pytest.raises(SourceTimeout, match=r"process \d+ does not die \(uninterruptible sleep\); left alone"):
+        run_command(["stat", f"{hanging_fs.point}/tool"], timeout_s=0.4)
+    assert time.monotonic() - started_s < 0.7 + SLACK_S
+    (left,) = abandoned()
+    assert left.argv == ("stat", f"{hanging_fs.point}/tool")
+    assert _alive(left.pid)
+    hanging_fs.release()
+    assert _until(lambda: abandoned() == ())
+
+
+def test_a_tool_on_a_hung_file_system_does_not_freeze_the_other_threads(hanging_fs: HangingFs) -> None:
+    """The tool itself lies on the file system that hangs: the deadline holds, and other threads go on meanwhile."""
+    beats: list[float] = []
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(0.02):
+            beats.append(time.monotonic())
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        with pytest.raises(SourceTimeout):
+            run_command([f"{hanging_fs.point}/tool"], timeout_s=0.6)
+    finally:
+        stop.set()
+        thread.join()
+    pauses = [later - earlier for earlier, later in zip(beats, beats[1:], strict=False)]
+    assert len(beats) > 10
+    assert max(pauses) < 0.5
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# a command that is not there
+
+
+def test_a_missing_tool_names_where_it_was_looked_for() -> None:
+    """The message has the tool's name, the folders of PATH and the usual folders: it is not a broken node."""
+    with pytest.raises(SourceMissing, match=r"no-such-tool: not found; looked in /nowhere, /usr/bin, .*/opt/slurm/bin"):
+        run_command(["no-such-tool"], timeout_s=5.0, env={"PATH": "/nowhere"})
+
+
+def test_a_missing_path_and_a_file_that_cannot_run_are_missing_tools(tmp_path: Path) -> None:
+    """A path that is not there, a file without the execute bit and one whose interpreter is gone are all missing."""
+    plain, orphan = tmp_path / "plain", tmp_path / "orphan"
+    plain.write_text("x")
+    orphan.write_text("#!/no/such/interpreter\n")
+    orphan.chmod(0o755)
+    for path in (tmp_path / "absent", plain, orphan):
+        with pytest.raises(SourceMissing, match=str(path)):
+            run_command([str(path)], timeout_s=5.0)
+
+
+def test_a_tool_that_exits_127_itself_is_not_missing() -> None:
+    """Only the lookup decides that a tool is missing, not a status that a tool may use too."""
+    assert run_command(["sh", "-c", "echo sh: not found >&2; exit 127"], timeout_s=5.0).code == 127
+
+
+def test_without_any_path_the_usual_folders_are_searched() -> None:
+    """Slurm starts hooks with no PATH: tools are found all the same, and the command gets a PATH."""
+    result = run_command(["sh", "-c", "echo $PATH"], timeout_s=5.0, env={})
+    assert result.stdout.strip() == ":".join(command.SEARCH_DIRS)
+
+
+def test_the_environment_is_the_given_one_alone() -> None:
+    """Nothing of the daemon's own environment leaks into a command that was given one."""
+    lines = run_command(["env"], timeout_s=5.0, env={"SLURM_CONF": "/x"}).stdout.splitlines()
+    assert "SLURM_CONF=/x" in lines
+    assert {line.split("=")[0] for line in lines} <= {"SLURM_CONF", "PATH", "PWD", "SHLVL", "_", "OLDPWD"}
+
+
+def test_an_argument_that_cannot_be_passed_is_unreadable() -> None:
+    """A NUL byte, or more than the kernel takes, is told as such and starts nothing."""
+    for argument in ("a\0b", "x" * 10_000_000):
+        with pytest.raises(SourceUnreadable, match="echo .*could not be started"):
+            run_command(["echo", argument], timeout_s=5.0)
+
+
+def test_find_tool_prefers_the_folder_that_was_set(tmp_path: Path) -> None:
+    """The extra folders come first, then PATH, then the usual ones; a file that cannot be run is passed over."""
+    tool, plain = tmp_path / "ls", tmp_path / "cat"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    plain.write_text("")
+    assert find_tool("ls", [str(tmp_path)]) == str(tool)
+    assert find_tool("cat", [str(tmp_path)], env={}) != str(plain)
+    assert find_tool("ls", env={}).startswith("/")
+
+
+def test_find_tool_says_where_it_looked() -> None:
+    """A tool that is nowhere raises SourceMissing with every folder."""
+    with pytest.raises(SourceMissing, match=r"no-such-tool: not found; looked in /extra, .*/opt/slurm/bin"):
+        find_tool("no-such-tool", ["/extra"], env={})
+
+
+def test_no_descriptor_is_left_open() -> None:
+    """A hundred commands, ended or killed, leave no file descriptor behind."""
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        run_command(["true"], timeout_s=5.0, input="x")
+    with pytest.raises(SourceTimeout):
+        run_command(["sleep", "60"], timeout_s=0.05)
+    assert len(os.listdir("/proc/self/fd")) == before
