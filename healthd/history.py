@@ -163,10 +163,10 @@ def _learn_names(history: History, outcome: Outcome) -> History:
     result = outcome.result
     seen = [item.component for items in (result.readings, result.findings, result.clearances) for item in items]
     new = {
-        f"{component.kind}:{alias}": component
+        alias: component
         for component in seen
-        for alias in component.aliases
-        if not alias.isdigit()  # an index names another GPU after one is lost
+        for alias in component.all_names()[1:]
+        if not alias.rpartition(":")[2].isdigit() or alias.count(":") > 1  # an index names another GPU after a loss
     }
     if all(history.names.get(alias) == component for alias, component in new.items()):
         return history

@@ -135,6 +135,10 @@ class Component:
     def __str__(self) -> str:
         return f"{self.kind}:{self.id}" if self.id else self.kind
 
+    def all_names(self) -> tuple[str, ...]:
+        """Every name of this part, the stable one first: ``gpu:GPU-…``, ``gpu:0000:05:00``."""
+        return (str(self), *(f"{self.kind}:{alias}" for alias in self.aliases))
+
 
 NODE = Component(kind="node")
 

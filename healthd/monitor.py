@@ -104,7 +104,8 @@ class Monitor:
     def acknowledge(self, component: str, now: datetime, why: str) -> None:
         """Mark every open fault of a component as seen by a person, until it ends and comes back."""
         with self._lock:
-            keys = [key for key in self._history.faults if key[0] == component]
+            named = str(self._history.names.get(component, component))
+            keys = [key for key in self._history.faults if key[0] == named]
             events = [Event(at=now, kind="fault", text=f"acknowledged {code} on {where}: {why}") for where, code in keys]
             self._fold(acknowledge(self._history, keys), (), now, events)
 

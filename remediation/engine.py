@@ -214,8 +214,8 @@ class Engine:
             return self._lost(case, view)
         if resumed and (why_not := self._no_longer(case)):
             return _ended(case, End.ABANDONED, f"drain abandoned, nothing was touched: {why_not}")
-        if resumed and self._situation_forbids(view):
-            return Turn(case=case, said=f"drain waits: {self._situation_forbids(view)}")
+        if resumed and (refusal := self._situation_forbids(view)):
+            return Turn(case=case, said=f"drain waits: {refusal}")
         if case.phase is Phase.PLANNED:
             case = self._intend(case, now, "drain")
             view = self._orchestrator.view()
@@ -350,9 +350,10 @@ class Engine:
         return _ended(case, End.FAILED, f"given up after {case.attempts} attempts, a person is needed: {why}")
 
     def _no_longer(self, case: Case) -> str:
-        open_now = [d for d in self._judgement.diagnoses() if takes_node_out(d.remedy)]
-        if any(str(d.component) == case.component and not self._judgement.is_acknowledged(d) for d in open_now):
-            return ""
+        for diagnosis in self._judgement.diagnoses():
+            calls = takes_node_out(diagnosis.remedy) and not self._judgement.is_acknowledged(diagnosis)
+            if calls and case.component in diagnosis.component.all_names():
+                return ""
         return f"{case.code} on {case.component} is over"
 
     def _situation_forbids(self, view: NodeView) -> str:

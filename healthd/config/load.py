@@ -21,7 +21,9 @@ from healthd.config.values import choices, close_match, converted, expected, fro
 from healthd.errors import ConfigError, RegistrationError
 
 DEFAULT_PATH = Path("/etc/healthd/config.toml")
-MAX_BYTES = 256 * 1024
+MAX_BYTES = 64 * 1024
+# tomllib's time and memory grow with the square of a dotted key's parts (131,000 parts in one line: over 20 GB).
+MAX_LINE_CHARACTERS = 1_024
 MAX_PROBLEMS = 50
 
 # A variable with another name than its key: clients know it without reading any configuration.
@@ -209,6 +211,10 @@ def _text(path: Path) -> str | Problem:
 
 
 def _tree(text: str, source: str) -> dict[str, Any] | Problem:
+    for number, line in enumerate(text.split("\n"), 1):
+        if len(line) > MAX_LINE_CHARACTERS:
+            wrong = f"a line of {len(line)} characters, expected at most {MAX_LINE_CHARACTERS}"
+            return Problem(source=source, line=number, wrong=wrong, advice="break the list over several lines")
     try:
         return tomllib.loads(text)
     except RecursionError:

@@ -11,12 +11,12 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Any, get_type_hints
 
 from healthd.config.lines import Key
 from healthd.config.load import Loaded, Problem, dotted
 from healthd.config.schema import CheckConfig
-from healthd.config.values import toml_value
+from healthd.config.values import expected, toml_value
 
 CONTEXT_LINES = 1
 SHOWN_COLUMNS = 160
@@ -57,7 +57,7 @@ def as_data(loaded: Loaded) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True, kw_only=True)
 class FieldDoc:
-    """One field of a settings class, for the reference pages: ``default`` as TOML, ``doc`` in one line."""
+    """One field of a settings class, for the reference pages: ``type`` in words, ``default`` as TOML, ``doc`` unwrapped."""
 
     name: str
     type: str
@@ -71,14 +71,15 @@ def documented_fields(cls: type) -> tuple[FieldDoc, ...]:
     Raises ValueError for a field without one, and OSError where the source text of the class is not there.
     """
     docs = {name: doc for base in reversed(cls.__mro__[:-1]) for name, doc in _docstrings(base).items()}
+    hints = get_type_hints(cls, include_extras=True)
     rows = []
     for item in fields(cls):
         if item.name not in docs:
             raise ValueError(f"{cls.__module__}.{cls.__qualname__}.{item.name} has no docstring under it")
-        type_text, doc = docs[item.name]
+        words = "a section" if is_dataclass(hints[item.name]) else expected(hints[item.name])
         default = item.default_factory() if item.default_factory is not MISSING else item.default
         text = "" if default is MISSING else toml_value(default)
-        rows.append(FieldDoc(name=item.name, type=type_text, default=text, doc=doc))
+        rows.append(FieldDoc(name=item.name, type=words, default=text, doc=docs[item.name]))
     return tuple(rows)
 
 
@@ -147,16 +148,13 @@ def _values(settings: Any) -> Iterator[tuple[str, Any]]:
             yield item.name, value
 
 
-def _docstrings(cls: type) -> dict[str, tuple[str, str]]:
-    """Name to (type as written, docstring) of the annotated assignments that a text follows."""
+def _docstrings(cls: type) -> dict[str, str]:
+    """Name to docstring of the annotated assignments that a text follows."""
     definition = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     body = definition.body if isinstance(definition, ast.ClassDef) else []
-    found: dict[str, tuple[str, str]] = {}
+    found: dict[str, str] = {}
     for statement, after in pairwise(body):
         match statement, after:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name), annotation=annotation),
-                ast.Expr(value=ast.Constant(value=str() as doc)),
-            ):
-                found[name] = (ast.unparse(annotation), " ".join(doc.split()))
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as doc)):
+                found[name] = " ".join(doc.split())
     return found

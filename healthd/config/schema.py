@@ -24,7 +24,7 @@ MaybeAddress = Annotated[
     str, Meta(pattern=r"^([^\s:]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5})?\Z", description='HOST:PORT, or ""')
 ]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]*\Z", description='letters, digits, ".", "_" and "-", or ""')]
-Count = Annotated[int, Meta(ge=1, le=1_000_000, description="a whole number, at least 1")]
+Count = Annotated[int, Meta(ge=1, le=1_000_000, description="a whole number of at least 1")]
 Percent = Annotated[
     str,
     Meta(pattern=r"^(100|[0-9]{1,2}(\.[0-9]+)?)%\Z", description='a percentage such as "5%"'),

@@ -91,7 +91,9 @@ def toml_value(value: Any) -> str:
         case Mapping():
             pairs = (f"{toml_value(str(name))} = {toml_value(item)}" for name, item in value.items())
             return "{" + ", ".join(pairs) + "}"
-        case list() | tuple() | set() | frozenset():
+        case set() | frozenset():
+            return "[" + ", ".join(sorted(toml_value(item) for item in value)) + "]"
+        case list() | tuple():
             return "[" + ", ".join(toml_value(item) for item in value) + "]"
         case _:
             return "" if is_dataclass(value) else str(value)

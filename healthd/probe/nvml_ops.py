@@ -6,6 +6,7 @@ other and no stale handle is ever used. Only calls that read are let through.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -63,7 +64,7 @@ class NvmlFamily:
         try:
             self._open()
         except (SourceMissing, SourceUnreadable):
-            self.worn = False  # the question that follows meets the same error and reports it
+            self.worn = False  # the question that follows meets the same error, and reports it
 
     def answer(self, op: str, args: Mapping[str, Any]) -> Any:
         """One question. Raises SourceMissing or SourceUnreadable when NVML as a whole does not answer."""
@@ -78,7 +79,9 @@ class NvmlFamily:
         parsed = [parse_call(call) for call in calls]
         wanted = [(int(field), int(scope)) for field, scope in fields]
         self._open()
-        return [self._gpu(index, parsed, wanted) for index in range(self._whole("nvmlDeviceGetCount", self._library.count))]
+        return [
+            self._gpu(index, parsed, wanted) for index in range(self._whole("nvmlDeviceGetCount", self._library.count))
+        ]
 
     def _system(self) -> dict[str, Any]:
         self._open()
@@ -101,10 +104,8 @@ class NvmlFamily:
     def _open(self) -> None:
         if self._stale and self._initialised:
             self._initialised = self._stale = False
-            try:
+            with contextlib.suppress(NvmlError):  # it may have lost its state already; nvmlInit below says what is left
                 self._library.shutdown()
-            except NvmlError:
-                self._stale = False  # it had lost its state already; the initialisation below says what is left of it
         if not self._initialised:
             self._whole("nvmlInit", self._library.initialise)
             self._initialised = True
@@ -135,7 +136,14 @@ class NvmlFamily:
 
     def _gpu(self, index: int, calls: Sequence[Call], wanted: Sequence[tuple[int, int]]) -> dict[str, Any]:
         failures: dict[str, Any] = {}
-        answer: dict[str, Any] = {"index": index, "uuid": None, "pci": None, "failure": None, "values": {}, "failures": failures}
+        answer: dict[str, Any] = {
+            "index": index,
+            "uuid": None,
+            "pci": None,
+            "failure": None,
+            "values": {},
+            "failures": failures,
+        }
         try:
             handle = self._library.handle(index)
             answer["uuid"], answer["pci"] = self._library.identity(handle)
@@ -144,7 +152,9 @@ class NvmlFamily:
         except NvmlError as error:  # the GPU as a whole is not there: what was not answered yet has the same failure
             answer["failure"] = self._note(error)
             keys = [text for text, _, _ in calls] + [field_key(*pair) for pair in wanted]
-            failures.update({key: answer["failure"] for key in keys if key not in answer["values"] and key not in failures})
+            failures.update(
+                {key: answer["failure"] for key in keys if key not in answer["values"] and key not in failures}
+            )
         return answer
 
     def _calls(self, handle: Any, calls: Sequence[Call], answer: dict[str, Any]) -> None:

@@ -8,22 +8,22 @@ Every result is turned into plain JSON-like values.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import pynvml
-
 from healthd.errors import SourceMissing, SourceUnreadable
 from healthd.probe.nvml_library import (
     ARGUMENT_VERSION_MISMATCH,
+    CORRUPTED_INFOROM,
     FUNCTION_NOT_FOUND,
     INSUFFICIENT_SIZE,
     UNKNOWN,
     NvmlError,
 )
 
-_nvml: Any = pynvml
+_nvml: Any = importlib.import_module("pynvml")  # untyped, and 8,000 lines: loaded in the worker only
 
 # Calls that fill a struct the caller brings, with the structs to try, newest first (nvidia-ml-py 13.615.71).
 _FILLS: Mapping[str, tuple[str, ...]] = {
@@ -62,7 +62,8 @@ class PynvmlLibrary:
         return _checked(_nvml.nvmlDeviceGetHandleByIndex, index)
 
     def identity(self, handle: Any) -> tuple[str, str]:
-        return str(_checked(_nvml.nvmlDeviceGetUUID, handle)), str(_checked(_nvml.nvmlDeviceGetPciInfo, handle).busId)
+        pci = _checked(_nvml.nvmlDeviceGetPciInfo, handle)
+        return str(_checked(_nvml.nvmlDeviceGetUUID, handle)), str(pci.busId)
 
     def call(self, handle: Any, name: str, arguments: Sequence[int]) -> Any:
         function = getattr(_nvml, name, None)
@@ -76,7 +77,9 @@ class PynvmlLibrary:
         try:
             return plain(_checked(function, *device, *arguments))
         except (TypeError, ctypes.ArgumentError) as error:
-            raise SourceUnreadable(f"NVML call {name}{tuple(arguments)}: {error}; it may need a row in _FILLS") from error
+            raise SourceUnreadable(
+                f"NVML call {name}{tuple(arguments)}: {error}; it may need a row in _FILLS"
+            ) from error
 
     def fields(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> list[int | float | NvmlError]:
         return [_field(result) for result in _checked(_nvml.nvmlDeviceGetFieldValues, handle, list(wanted))]
@@ -114,6 +117,8 @@ def _checked(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
     except _nvml.NVMLError as error:
         raise NvmlError(int(error.value)) from error
+    except UnicodeDecodeError as error:  # pynvml decodes names itself; a broken InfoROM holds anything
+        raise NvmlError(CORRUPTED_INFOROM) from error
 
 
 def _filled(function: Callable[..., Any], handle: Any, structs: Sequence[str]) -> Any:

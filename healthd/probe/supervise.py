@@ -76,7 +76,9 @@ class Probe:
         try:
             waited_s = time.monotonic() - began
             if waited_s > deadline_s / 2:  # too little time left to tell a hang from a late start
-                raise SourceBusy(f"{self._name} probe: an earlier question took {waited_s:.1f} s; this one was not asked")
+                raise SourceBusy(
+                    f"{self._name} probe: an earlier question took {waited_s:.1f} s; this one was not asked"
+                )
             self._refuse_if_paused()
             return self._ask(op, args, until=began + deadline_s, deadline_s=deadline_s)
         finally:
@@ -167,7 +169,9 @@ class Probe:
         age_s = self._clock() - self._started_at
         if trouble is Trouble.SILENT and not child.ready and age_s < self._start_grace_s:
             self._trouble = f"the worker is still starting after {age_s:.1f} s"
-            return SourceTimeout(f"{self._name} probe: {self._trouble}; it is left to finish up to {self._start_grace_s:g} s")
+            return SourceTimeout(
+                f"{self._name} probe: {self._trouble}; it is left to finish up to {self._start_grace_s:g} s"
+            )
         self._trouble = self._describe(child, trouble, op, deadline_s)
         gone = self._dispose()
         self._losses += 1
@@ -185,7 +189,13 @@ class Probe:
                 return f"worker {child.pid} answered {op!r} with something that is not an answer"
             case Trouble.ENDED:
                 code, words = child.exit_code(), child.last_words()
-                how = "closed its pipe" if code is None else f"died of signal {-code}" if code < 0 else f"exited with {code}"
+                how = (
+                    "closed its pipe"
+                    if code is None
+                    else f"died of signal {-code}"
+                    if code < 0
+                    else f"exited with {code}"
+                )
                 return f"worker {child.pid} {how} before it answered {op!r}" + (f": {words}" if words else "")
 
     # -- the worker ---------------------------------------------------------------------------------------------------

@@ -11,12 +11,11 @@ import _thread
 import importlib
 import os
 import sys
-import traceback
 from _queue import Empty, SimpleQueue
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
-from healthd.errors import SourceError, SourceUnreadable
+from healthd.errors import SourceError
 from healthd.probe import wire
 
 
@@ -61,16 +60,13 @@ def _listen(questions: SimpleQueue[bytes]) -> NoReturn:
 
 
 def _answer(family: Family, line: bytes) -> dict[str, Any]:
+    """The answer to one line. Anything but a SourceError ends the process; the parent reads why in its last words."""
     question = wire.decode(line) or {}
     number, op = int(question.get("id", 0)), str(question.get("op", ""))
     try:
         return {"id": number, "value": family.answer(op, question.get("args", {}))}
     except SourceError as error:
         return wire.failed(number, error)
-    except Exception as error:  # the boundary of the process: a defect here is the parent's *unknown*, with its place
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        text = f"{op!r} failed in the probe worker: {error!r} at {os.path.basename(where.filename)}:{where.lineno}"
-        return wire.failed(number, SourceUnreadable(text))
 
 
 def _send(replies: int, message: Mapping[str, Any]) -> None:

@@ -157,7 +157,7 @@ def _start(argv: tuple[str, ...], env: Mapping[str, str], text: str | None) -> s
     try:
         with _stdin(text) as stdin:
             return subprocess.Popen(
-                [*argv],
+                [_SHELL, "-c", _BECOME, _SHELL_SAYS, *argv],
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

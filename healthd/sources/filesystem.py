@@ -16,7 +16,24 @@ from healthd.probe.child import kill_group
 from healthd.probe.supervise import Probe
 
 LOCAL_TYPES = frozenset(
-    "ext2 ext3 ext4 xfs btrfs vfat f2fs zfs squashfs erofs iso9660 overlay tmpfs ramfs devtmpfs hugetlbfs".split()
+    {
+        "ext2",
+        "ext3",
+        "ext4",
+        "xfs",
+        "btrfs",
+        "vfat",
+        "f2fs",
+        "zfs",
+        "squashfs",
+        "erofs",
+        "iso9660",
+        "overlay",
+        "tmpfs",
+        "ramfs",
+        "devtmpfs",
+        "hugetlbfs",
+    }
 )
 """Kinds that need no server. An unknown kind counts as one that does: the price of a wrong guess is a process."""
 

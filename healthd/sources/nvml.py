@@ -84,9 +84,7 @@ class NvmlSource:
         known = self._known.get(answer.index)
         if answer.uuid or known is None or known[0] in present:  # that one moved to another index: not this GPU
             return answer
-        return GpuAnswer(
-            index=answer.index, uuid=known[0], pci=known[1], failure=answer.failure, values=answer.values
-        )
+        return GpuAnswer(index=answer.index, uuid=known[0], pci=known[1], failure=answer.failure, values=answer.values)
 
 
 def _answer(raw: Mapping[str, Any]) -> GpuAnswer:

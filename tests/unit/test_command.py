@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -225,7 +226,7 @@ def test_a_tool_on_a_hung_file_system_does_not_freeze_the_other_threads(hanging_
     finally:
         stop.set()
         thread.join()
-    pauses = [later - earlier for earlier, later in zip(beats, beats[1:], strict=False)]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(beats)]
     assert len(beats) > 10
     assert max(pauses) < 0.5
 

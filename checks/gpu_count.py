@@ -1,0 +1,102 @@
+"""The check ``gpu.count``: which of the node's GPUs are there, and how far each of them got."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from healthd.check import FindingCode, check, judged
+from healthd.gpus import Inventory, component_of, take_inventory
+from healthd.model import NODE, Finding, Reading, Remedy, Result, Severity, gpu_component
+from healthd.node import GpuAnswer, Node
+
+OFF_BUS = FindingCode(
+    code="gpu.count.off_bus",
+    severity=Severity.CRITICAL,
+    remedy=Remedy.REBOOT_NODE,
+    meaning="Fewer GPUs on the PCI bus than this node must have",
+    symptom_of=("gpu.xid.79",),
+)
+DRIVER_LOST = FindingCode(
+    code="gpu.count.driver_lost",
+    severity=Severity.CRITICAL,
+    remedy=Remedy.REBOOT_NODE,
+    meaning="A GPU is on the PCI bus, but the driver does not list it",
+    symptom_of=("gpu.xid.79",),
+)
+EXCLUDED = FindingCode(
+    code="gpu.count.excluded",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="The driver was told to leave out GPUs that are there",
+)
+NO_DEVICE_FILE = FindingCode(
+    code="gpu.count.no_device_file",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="Fewer /dev/nvidia<N> files than the driver lists GPUs",
+)
+UNEXPECTED = FindingCode(
+    code="gpu.count.unexpected",
+    severity=Severity.WARNING,
+    remedy=Remedy.NONE,
+    meaning="More GPUs than expected: healthd's table or its configuration is out of date",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What ``gpu.count`` compares with."""
+
+    expected: int | None = None
+    """How many GPUs this node must have. Left out: what healthd's table says of its instance type; for a type that the
+    table does not know nothing is expected, because a guess would take good nodes out."""
+
+
+@check("gpu.count", interval_s=30, settings=Settings, codes=(OFF_BUS, DRIVER_LOST, EXCLUDED, NO_DEVICE_FILE, UNEXPECTED))
+def gpu_count(node: Node, settings: Settings) -> Result:
+    """All GPUs are there: on the PCI bus, in the driver, as device files.
+
+    Where one is missing tells what is wrong. Off the PCI bus: the hardware or its link; a reboot, then a replacement. On
+    the bus and not in NVML: the driver gave it up, or was told to exclude it. Only the file missing: the installation.
+    More than expected is news about a table and never acts. MIG never changes the count. A GPU that the driver lists and
+    cannot reach is ``gpu.lost`` of gpu.recovery.
+
+    Sources: EKS node monitoring agent 1.7.0, dcgm_devices.go (NVML, /dev and a table are compared); NVIDIA Health
+    Validation (a count mismatch is critical); EC2 DescribeInstanceTypes (the table).
+    """
+    gpus = take_inventory(node, settings.expected)
+    if isinstance(gpus, Result):
+        return gpus
+    listed = gpus.listed or ()
+    findings = [*_against_expected(gpus, listed), *_against_driver(gpus)]
+    if gpus.files is not None and gpus.files < len(listed):
+        message = f"{gpus.files} /dev/nvidia<N> files for {len(listed)} GPUs; nvidia-modprobe makes them"
+        findings.append(NO_DEVICE_FILE.at(NODE, message, files=gpus.files, listed=len(listed)))
+    readings = [Reading(component=component_of(answer), name="gpu_index", value=answer.index) for answer in listed]
+    return judged(findings, readings, gaps=gpus.gaps)
+
+
+def _against_expected(gpus: Inventory, listed: Sequence[GpuAnswer]) -> Iterator[Finding]:
+    """A GPU that answers is there, whatever sysfs shows."""
+    there = max(len(gpus.pci), sum(answer.failure is None for answer in listed))
+    if gpus.expected is not None and there != gpus.expected:
+        code, word = (OFF_BUS, "of") if there < gpus.expected else (UNEXPECTED, "instead of")
+        message = f"{there} {word} {gpus.expected} GPUs are on the PCI bus"
+        yield code.at(NODE, message, found=list(gpus.pci), expected=gpus.expected)
+
+
+def _against_driver(gpus: Inventory) -> Iterator[Finding]:
+    """GPUs on the bus that NVML does not list. One that it lists but cannot name stands for any one of them."""
+    if gpus.listed is None:
+        return
+    missing = [address for address in gpus.pci if address not in {answer.pci for answer in gpus.listed}]
+    unexplained = len(missing) - sum(answer.pci is None for answer in gpus.listed)
+    left_out = min(gpus.excluded, max(unexplained, 0))
+    if left_out:
+        yield EXCLUDED.at(NODE, f"{left_out} GPUs are excluded by the driver's settings", missing=missing)
+    lost = unexplained - left_out
+    where = [gpu_component(pci=address) for address in missing] if lost == len(missing) else [NODE]
+    for component in where if lost > 0 else ():
+        message = f"{lost} of {len(gpus.pci)} GPUs on the PCI bus are not listed by NVML, without explanation"
+        yield DRIVER_LOST.at(component, message, missing=missing, excluded=gpus.excluded)

@@ -1,0 +1,83 @@
+"""The way in, and the hot path: ``healthd check`` and the Slurm hooks, answered by the daemon.
+
+This file passes bytes and imports next to nothing: the arguments go to the daemon's socket as they are, the daemon
+renders text and exit code. Without a daemon, and for every other verb, the full command line takes over. What it sends
+and gets is described in ``healthd.api.wire``.
+"""
+
+import os
+import sys
+
+DEFAULT_SOCKET = "/run/healthd/healthd.sock"
+_DEADLINE_S = {"check": 30.0, "status": 10.0, "hook": 10.0}
+_LOCAL_ONLY = ("--no-daemon", "--config", "--help", "-h", "--version")
+_HOOK_ENVIRON = ("SLURM_JOB_ID", "SLURM_JOB_USER", "SLURMD_NODENAME")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command line and return its exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    code = _ask_daemon(arguments)
+    if code is None:
+        from healthd.cli.main import run
+
+        code = run(arguments)
+    return code
+
+
+def _ask_daemon(arguments: list[str]) -> int | None:
+    """The daemon's exit code after writing its answer out; None where there is no daemon, or it is not to be asked."""
+    verb = arguments[0] if arguments else ""
+    if verb not in _DEADLINE_S or any(a.partition("=")[0] in _LOCAL_ONLY for a in arguments):
+        return None
+    import _socket
+
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        connection.settimeout(_DEADLINE_S[verb])
+        connection.connect(_socket_path(arguments))
+    except (OSError, ValueError):
+        return None  # nobody listens there: the command line looks for itself, and says so
+    try:
+        connection.sendall(_request(arguments))
+        connection.shutdown(_socket.SHUT_WR)
+        return _write_out(connection)
+    except (OSError, ValueError) as error:
+        os.write(2, f"healthd: the daemon did not answer: {error}; see its log\n".encode())
+        return 0 if verb == "hook" else 2
+    finally:
+        connection.close()
+
+
+def _socket_path(arguments: list[str]) -> str:
+    for index, argument in enumerate(arguments):
+        if argument.startswith("--socket="):
+            return argument[9:]
+        if argument == "--socket" and index + 1 < len(arguments):
+            return arguments[index + 1]
+    return os.environ.get("HEALTHD_SOCKET") or DEFAULT_SOCKET
+
+
+def _request(arguments: list[str]) -> bytes:
+    environ = [f"{name}={os.environ[name]}" for name in _HOOK_ENVIRON if name in os.environ]
+    return os.fsencode("\0".join(["healthd/1", str(len(arguments)), *arguments, *environ]))
+
+
+def _write_out(connection: object) -> int:
+    """Copy ``healthd/1 CODE OUT_BYTES ERR_BYTES\\n<out><err>`` to the two streams. Raises ValueError when torn."""
+    answer = bytearray()
+    while chunk := connection.recv(65536):  # type: ignore[attr-defined]
+        answer += chunk
+    head, _, body = bytes(answer).partition(b"\n")
+    _, code, out_bytes, err_bytes = head.split(b" ")
+    cut = int(out_bytes)
+    if len(body) != cut + int(err_bytes):
+        raise ValueError("the answer is torn")
+    for stream, text in ((1, body[:cut]), (2, body[cut:])):
+        while text:
+            text = text[os.write(stream, text) :]
+    return int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,248 @@
+"""Puts one node's agent together from its configuration: machine, store, monitor, checks, engine.
+
+Nothing runs here: no thread, no signal, no socket. ``daemon`` gives it threads and a life, a hook without a daemon uses
+it for one answer.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from healthd.check import Check, discover
+from healthd.checkup import Checkup, boot_id_or_unknown
+from healthd.config.schema import Config
+from healthd.errors import ConfigError, SourceError, StoreError
+from healthd.model import Mode
+from healthd.monitor import Monitor, gone_jobs
+from healthd.node import KernelLogState
+from healthd.remediation.case import Case
+from healthd.remediation.engine import Engine, Patience
+from healthd.remediation.orchestrators.local import LocalOrchestrator
+from healthd.remediation.orchestrators.slurm import SlurmOrchestrator, detect_slurm
+from healthd.remediation.policy import Rules
+from healthd.remediation.ports import Orchestrator, Provisioner
+from healthd.remediation.provisioners.local import LocalProvisioner
+from healthd.report import as_data
+from healthd.sources.identity import boot_time
+from healthd.sources.kmsg import Cursor, KernelLog, read_all
+from healthd.sources.machine import Machine, open_machine
+from healthd.store import Event, Store
+
+
+@dataclass(kw_only=True)
+class Agent:
+    """Everything of one node, connected and at rest."""
+
+    config: Config
+    machine: Machine
+    monitor: Monitor
+    checkup: Checkup
+    store: Store | None = None
+    engine: Engine | None = None
+    orchestrator: Orchestrator | None = None
+
+    def close(self) -> None:
+        """End the workers and close the store."""
+        self.checkup.close()
+        self.machine.close()
+        if self.store is not None:
+            self.monitor.flush(datetime.now(UTC))
+            self.store.close()
+
+    @property
+    def mode(self) -> Mode:
+        """How far this agent may go."""
+        return self.config.remediation.mode
+
+    def housekeeping(self, now: datetime) -> None:
+        """What falls due from time to time: jobs that ended, a disk that can be written again."""
+        for clearance in gone_jobs(self.monitor.history, lambda pid: self.machine.proc.exists(str(pid))):
+            self.monitor.clear(clearance, now)
+        self.monitor.flush(now)
+
+
+def enabled_checks(config: Config) -> Mapping[str, Check]:
+    """The checks that run here."""
+    return {name: check for name, check in discover().items() if config.checks[name].enabled}
+
+
+def simulated(config: Config) -> tuple[str, ...]:
+    """The notices that every report of a node with simulated parts carries."""
+    notices = []
+    if config.sources.nvml_library.endswith(".sim"):
+        notices.append(f"SIMULATED: the GPUs are {config.sources.nvml_library}, not hardware")
+    if config.sources.trust_user_kmsg:
+        notices.append("trust_user_kmsg is on: kernel lines may have been written by a user, for a test or a drill")
+    return tuple(notices)
+
+
+def looking_agent(config: Config) -> Agent:
+    """An agent that only looks: no store, no engine. The kernel log of this boot is read once, before anything else."""
+    machine = _machine(config)
+    monitor = Monitor(enabled_checks(config), None)
+    agent = _assembled(config, machine, monitor, "local", simulated(config))
+    monitor.begin_boot(boot_id_or_unknown(machine), datetime.now(UTC))
+    read_kernel_once(agent)
+    return agent
+
+
+def acting_agent(config: Config, *, source: str, environ: Mapping[str, str], changed: Callable[[], None]) -> Agent:
+    """An agent with a store and an engine. ``changed`` is called when a fault opened or ended.
+
+    Raises ConfigError for an orchestrator that is not there, StoreError where the state directory cannot be used.
+    """
+    now = datetime.now(UTC)
+    machine = _machine(config)
+    orchestrator = open_orchestrator(config, machine, environ)
+    store = Store(Path(config.daemon.state_dir) / "healthd.db", now=now)
+    monitor = Monitor(enabled_checks(config), store, changed=changed)
+    notices = (*simulated(config), *((store.set_aside,) if store.set_aside else ()))
+    agent = _assembled(config, machine, monitor, source, notices)
+    agent.store, agent.orchestrator = store, orchestrator
+    agent.engine = _engine(agent, store, orchestrator)
+    if store.set_aside:
+        monitor.record(Event(at=now, kind="daemon", text=f"database set aside: {store.set_aside}"))
+    monitor.begin_boot(boot_id_or_unknown(machine), now)
+    return agent
+
+
+def open_orchestrator(config: Config, machine: Machine, environ: Mapping[str, str]) -> Orchestrator:
+    """The orchestrator that the configuration names, or the one that this node runs."""
+    kind, slurm = config.orchestrator.kind, config.orchestrator.slurm
+    if kind == "kubernetes":
+        wrong = "orchestrator.kind = kubernetes: this version has slurm and local; Kubernetes nodes need a later one"
+        raise ConfigError((wrong,))
+    if kind == "slurm" or (kind == "auto" and detect_slurm(environ=environ, conf=slurm.conf, bin_dir=slurm.bin_dir)):
+        return SlurmOrchestrator(node=machine.name, bin_dir=slurm.bin_dir, conf=slurm.conf, timeout_s=slurm.timeout_s)
+    return LocalOrchestrator(
+        node=machine.name,
+        state_dir=Path(config.daemon.state_dir),
+        dev_root=Path(config.sources.dev_root),
+        proc_root=Path(config.sources.proc_root),
+        own_pids=lambda: frozenset(pid for pid in (machine.nvml.worker_pid(),) if pid is not None),
+    )
+
+
+def open_kernel_log(agent: Agent) -> KernelLog:
+    """The follower of the kernel log, where the last run left off."""
+    sources, cursor = agent.config.sources, agent.monitor.cursor
+    return KernelLog(
+        sources.kmsg,
+        boot_id=agent.monitor.boot_id,
+        boot_time=boot_time(agent.machine.proc),
+        cursor=Cursor(boot_id=cursor[0], sequence=cursor[1]) if cursor else None,
+        needles=kernel_needles(agent.checkup.checks),
+        trust_user_kmsg=sources.trust_user_kmsg,
+    )
+
+
+def read_kernel_once(agent: Agent) -> None:
+    """Judge what the kernel log holds now. What cannot be read is the state that the reports then show."""
+    machine, sources = agent.machine, agent.config.sources
+    try:
+        batch = read_all(
+            sources.kmsg,
+            boot_id=agent.monitor.boot_id,
+            boot_time=boot_time(machine.proc),
+            needles=kernel_needles(agent.checkup.checks),
+            trust_user_kmsg=sources.trust_user_kmsg,
+        )
+    except SourceError as error:
+        unread = KernelLogState(source=sources.kmsg, alive=False, error=str(error))
+        machine.kernel_log_state = lambda: unread
+        return
+    agent.checkup.judge_kernel(batch.records, None)
+
+
+def kernel_needles(checks: Mapping[str, Check]) -> tuple[bytes, ...]:
+    """What a kernel record must hold one of for any check to want it."""
+    return tuple(sorted({needle.encode() for check in checks.values() for needle in check.needles}))
+
+
+def collect_evidence(agent: Agent, case: Case) -> str:
+    """Save what is known about the node before a repair changes it, and return where."""
+    folder = Path(agent.config.daemon.state_dir) / "bundles" / case.id
+    folder.mkdir(parents=True, exist_ok=True)
+    report = agent.checkup.report(deadline_s=0.0)
+    (folder / "verdict.json").write_text(json.dumps(as_data(report), indent=2, default=str))
+    if agent.store is not None:
+        lines = [f"{event.at.isoformat()} {event.kind} {event.text}" for event in agent.store.events()]
+        (folder / "events.txt").write_text("\n".join(lines) + "\n")
+    return str(folder)
+
+
+def lock_state(state_dir: Path) -> int:
+    """Take the one lock of a state directory, and return its descriptor: it is held until that is closed.
+
+    Raises StoreError when another healthd has it, or the directory cannot be used.
+    """
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(f"{state_dir}: cannot be used: {error.strerror}; check [daemon] state_dir") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise StoreError(f"{state_dir}: another healthd is using it; stop that one, or set another state_dir") from error
+    return descriptor
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# parts
+
+
+def _machine(config: Config) -> Machine:
+    """The machine, with a kernel log that counts as read until its reader says otherwise."""
+    return open_machine(config, lambda: KernelLogState(source=config.sources.kmsg, alive=True))
+
+
+def _assembled(config: Config, machine: Machine, monitor: Monitor, source: str, notices: tuple[str, ...]) -> Agent:
+    checkup = Checkup(
+        checks=enabled_checks(config),
+        settings=config.checks,
+        machine=machine,
+        monitor=monitor,
+        source=source,
+        workers=config.daemon.workers,
+        notices=notices,
+    )
+    return Agent(config=config, machine=machine, monitor=monitor, checkup=checkup)
+
+
+def _engine(agent: Agent, store: Store, orchestrator: Orchestrator) -> Engine:
+    remediation = agent.config.remediation
+    return Engine(
+        orchestrator=orchestrator,
+        provisioner=_provisioner(agent.config, orchestrator),
+        judgement=agent.monitor,
+        cases=store,
+        rules=lambda: _rules(agent.config),
+        collect=lambda case: collect_evidence(agent, case),
+        patience=Patience(
+            settle_s=remediation.settle_s,
+            verify_timeout_s=remediation.verify_timeout_s,
+            reboot_timeout_s=remediation.reboot_timeout_s,
+            max_attempts=remediation.max_attempts,
+        ),
+    )
+
+
+def _provisioner(config: Config, orchestrator: Orchestrator) -> Provisioner:
+    """Repair works with the local orchestrator only, in this version: elsewhere the node stays quarantined."""
+    allowed = config.provisioner.kind == "local" and orchestrator.kind == "local"
+    command = config.provisioner.local.reboot_command if allowed else ()
+    return LocalProvisioner(reboot_command=command, timeout_s=config.remediation.step_timeout_s)
+
+
+def _rules(config: Config) -> Rules:
+    opt_out = config.remediation.opt_out_file
+    opted_out = f"{opt_out} exists" if opt_out and os.path.exists(opt_out) else ""
+    return Rules(mode=config.remediation.mode, max_out=config.budget.max_out, opted_out=opted_out)

@@ -1,0 +1,134 @@
+"""What ``check``, ``status`` and ``hook`` answer, from an agent: the same in the daemon and without one.
+
+Rendering only, but for the prolog, which lets the engine act before it answers.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from healthd.agent import Agent
+from healthd.api.wire import Answer
+from healthd.errors import StoreError, UsageError
+from healthd.model import Clearance, ClearsBy, Mode, Verdict
+from healthd.remediation.case import Case
+from healthd.report import EXIT_CODE, Report, as_json, as_text, diagnosis_data
+from healthd.store import Event
+
+CHECK_DEADLINE_S = 20.0
+_PROLOG_DEADLINE_S = 5.0
+_TURN_WAIT_S = 4.0
+
+
+def check_answer(agent: Agent, options: Namespace) -> Answer:
+    """The verdict, whole or of some checks. Exit 0 usable, 1 critical, 2 unknown. Raises UsageError for a wrong name."""
+    report = agent.checkup.report(_known(options.names, agent), deadline_s=CHECK_DEADLINE_S)
+    return Answer(code=EXIT_CODE[report.verdict], out=as_json(report) if options.json else as_text(report))
+
+
+def status_answer(agent: Agent, options: Namespace) -> Answer:
+    """What the daemon sees, decided and does. Exit 0: it answered."""
+    case, said = _open_case(agent)
+    data = {
+        "node": agent.machine.name,
+        "mode": agent.mode,
+        "orchestrator": agent.orchestrator.kind if agent.orchestrator else None,
+        "verdict": agent.monitor.verdict(agent.monitor.outcomes().values()),
+        "decision": agent.engine.decision.reason if agent.engine else "this agent only looks",
+        "case": _case_data(case),
+        "store_problem": agent.monitor.store_problem or said,
+        "notices": list(agent.checkup.notices),
+        "diagnoses": [diagnosis_data(diagnosis) for diagnosis in agent.monitor.diagnoses()],
+        "events": [f"{event.at:%Y-%m-%d %H:%M:%S} {event.kind}: {event.text}" for event in _events(agent)],
+    }
+    return Answer(code=0, out=json.dumps(data, indent=2, default=str) + "\n" if options.json else _status_text(data))
+
+
+def hook_answer(agent: Agent, options: Namespace, environ: Mapping[str, str]) -> Answer:
+    """What a Slurm hook does and says. Only the prolog may refuse, and only where our drain stands for the cause."""
+    now = datetime.now(UTC)
+    job = environ.get("SLURM_JOB_ID", "")
+    if options.kind == "epilog":
+        agent.monitor.clear(Clearance(by=ClearsBy.JOB_END, note=f"job {job or 'unknown'} has ended"), now)
+    report = agent.checkup.report(deadline_s=_PROLOG_DEADLINE_S)
+    if options.kind != "prolog":
+        return _passed(agent, options.kind, job, f"verdict {report.verdict}", now)
+    return _prolog(agent, report, job, now)
+
+
+def _prolog(agent: Agent, report: Report, job: str, now: datetime) -> Answer:
+    """Refuse the job if the node is critical, may be taken out, and is out: by us, or by somebody else already."""
+    if report.verdict is not Verdict.CRITICAL:
+        return _passed(agent, "prolog", job, f"verdict {report.verdict}", now)
+    if agent.mode is Mode.OBSERVE or agent.engine is None:
+        return _passed(agent, "prolog", job, "verdict critical, but in observe mode nothing is refused", now)
+    said = agent.engine.turn(now, wait_s=_TURN_WAIT_S)
+    held = agent.engine.holds_node()
+    if held is None:
+        return _passed(agent, "prolog", job, f"verdict critical, but the node is not drained: {said}", now)
+    words = f"healthd: node {agent.machine.name} is not fit for job {job or '?'}: {held.text}"
+    agent.monitor.record(Event(at=now, kind="hook", text=f"prolog refused job {job or '?'}: {held.text}"))
+    return Answer(code=1, out=f"print {words}\n", err=f"{words}\n")
+
+
+def _passed(agent: Agent, kind: str, job: str, why: str, now: datetime) -> Answer:
+    """Let it pass, visibly where there was something to see."""
+    words = f"{kind} of job {job or '?'} passed: {why}"
+    if why not in (f"verdict {Verdict.OK}", f"verdict {Verdict.WARNING}"):
+        agent.monitor.record(Event(at=now, kind="hook", text=words))
+        return Answer(code=0, err=f"healthd: {words}\n")
+    return Answer(code=0)
+
+
+def _known(names: Sequence[str], agent: Agent) -> Sequence[str]:
+    for name in names:
+        if name not in agent.checkup.checks:
+            near = difflib.get_close_matches(name, agent.checkup.checks, n=1)
+            hint = f"did you mean {near[0]}?" if near else "see `healthd checks`"
+            raise UsageError(f"healthd check: no check is named {name!r}, or it is not enabled; {hint}")
+    return names
+
+
+def _open_case(agent: Agent) -> tuple[Case | None, str]:
+    try:
+        return (agent.store.open_case() if agent.store else None), ""
+    except StoreError as error:
+        return None, str(error)
+
+
+def _events(agent: Agent, last: int = 20) -> Sequence[Event]:
+    try:
+        return agent.store.events(last=last) if agent.store else ()
+    except StoreError:
+        return ()  # said already, as store_problem
+
+
+def _case_data(case: Case | None) -> dict[str, object] | None:
+    if case is None:
+        return None
+    return {
+        "id": case.id,
+        "opened": case.opened.isoformat(),
+        "text": case.text,
+        "step": case.step,
+        "phase": case.phase,
+        "steps": list(case.steps),
+        "attempts": case.attempts,
+        "why": case.why,
+    }
+
+
+def _status_text(data: Mapping[str, object]) -> str:
+    case = data["case"]
+    lines = [
+        f"{str(data['verdict']).upper()}  {data['node']}  mode {data['mode']}  orchestrator {data['orchestrator']}",
+        *(f"! {notice}" for notice in (*data["notices"], data["store_problem"]) if notice),  # type: ignore[misc]
+        f"decision  {data['decision']}",
+        f"case      {case['text']} at {case['step']}" if isinstance(case, dict) else "case      none",
+        *(f"  {event}" for event in data["events"]),  # type: ignore[attr-defined]
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,51 @@
+"""The few bytes that cross the unix socket, both ways. Pure.
+
+Request, ended by the client's shutdown of its side: ``healthd/1 NUL count NUL argument… NUL NAME=value…``.
+Answer: ``healthd/1 CODE OUT_BYTES ERR_BYTES\\n`` and then exactly so many bytes for standard output and standard error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from healthd.errors import UsageError
+
+VERSION = "healthd/1"
+MAX_REQUEST_BYTES = 65536
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """A command line, and the few variables of its environment that a hook needs."""
+
+    arguments: tuple[str, ...]
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What a command prints, and its exit code."""
+
+    code: int
+    out: str = ""
+    err: str = ""
+
+
+def read_request(raw: bytes) -> Request:
+    """Take a request apart. Raises UsageError for anything that is not one."""
+    version, *rest = os.fsdecode(raw).split("\0")
+    if version != VERSION or not rest or not rest[0].isdigit():
+        raise UsageError(f"not a request: {raw[:40]!r}; expected one that begins with {VERSION}")
+    count = int(rest[0])
+    arguments, environ = rest[1 : count + 1], rest[count + 1 :]
+    if len(arguments) != count:
+        raise UsageError(f"a torn request: {count} arguments announced, {len(arguments)} came")
+    return Request(arguments=tuple(arguments), environ=dict(item.partition("=")[::2] for item in environ))
+
+
+def write_answer(answer: Answer) -> bytes:
+    """The bytes of an answer."""
+    out, err = (text.encode("utf-8", "surrogateescape") for text in (answer.out, answer.err))
+    return f"{VERSION} {answer.code} {len(out)} {len(err)}\n".encode() + out + err

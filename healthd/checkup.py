@@ -1,0 +1,163 @@
+"""Runs checks on a node and puts the report together: the same for the daemon and for ``healthd check`` without one.
+
+Each check runs at most once at a time, on a small pool of threads; whoever asks while it runs gets that run's outcome.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from datetime import UTC, datetime
+from threading import Lock
+
+from healthd.check import Check, unknown
+from healthd.config.schema import CheckConfig
+from healthd.errors import SourceError
+from healthd.model import Outcome
+from healthd.monitor import Monitor
+from healthd.node import KernelLogState, KernelRecord
+from healthd.report import CheckView, Report
+from healthd.runner import run_check
+from healthd.sources.machine import Machine
+from healthd.tables import xid_number, xid_row
+
+NVML_PAUSE_S = 300.0
+_READER_IS_STUCK_AFTER_S = 30.0
+
+
+class Checkup:
+    """The checks of one node. ``source`` is what the report calls itself: ``daemon`` or ``local``."""
+
+    def __init__(
+        self,
+        *,
+        checks: Mapping[str, Check],
+        settings: Mapping[str, CheckConfig],
+        machine: Machine,
+        monitor: Monitor,
+        source: str,
+        workers: int,
+        notices: tuple[str, ...] = (),
+    ) -> None:
+        self.checks, self.machine, self.monitor = checks, machine, monitor
+        self._settings, self._source, self.notices = settings, source, notices
+        self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="check")
+        self._running: dict[str, Future[Outcome]] = {}
+        self._lock = Lock()
+
+    def close(self) -> None:
+        """Start nothing more. Runs that are under way end at their own deadlines."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def interval_s(self, name: str) -> float:
+        """How often a check runs: as configured, else as it declares."""
+        return self._settings[name].interval_s or self.checks[name].interval_s
+
+    def start(self, name: str) -> Future[Outcome]:
+        """Run a check, or join the run that is under way."""
+        with self._lock:
+            running = self._running.get(name)
+            if running is None or running.done():
+                running = self._running[name] = self._pool.submit(self._run, name)
+            return running
+
+    def judge_kernel(self, records: Sequence[KernelRecord], cursor: tuple[str, int] | None) -> None:
+        """Run the kernel checks on one batch and fold it in; the last one carries the cursor."""
+        node = dataclasses.replace(self.machine, kernel_records=records)
+        names = [name for name, check in self.checks.items() if check.on == "kernel"]
+        for name in names:
+            outcome = run_check(self.checks[name], node, self._settings[name].settings, optional=self._optional(name))
+            self._pause_nvml(outcome)
+            self.monitor.absorb(outcome, cursor=cursor if name == names[-1] else None)
+
+    def report(self, names: Sequence[str] = (), *, deadline_s: float = 20.0) -> Report:
+        """The state of the node, or of some of its checks. What is missing or too old is run again within the deadline."""
+        wanted = tuple(names) or tuple(self.checks)
+        outcomes = self._refreshed(wanted, deadline_s)
+        now = datetime.now(UTC)
+        verdict = self.monitor.verdict(outcomes)
+        views = tuple(
+            CheckView(
+                outcome=outcome,
+                age_s=max(0.0, (now - outcome.at).total_seconds()),
+                faults=self.monitor.faults_of(outcome.check),
+            )
+            for outcome in outcomes
+        )
+        codes = {fault.code for view in views for fault in view.faults}
+        return Report(
+            node=self.machine.name,
+            boot_id=self.monitor.boot_id,
+            instance_type=self.machine.instance_type,
+            generated_at=now,
+            source=self._source,
+            verdict=verdict,
+            checks=views,
+            diagnoses=tuple(d for d in self.monitor.diagnoses() if codes.intersection(d.codes)),
+            notices=(*self.notices, *((self.monitor.store_problem,) if self.monitor.store_problem else ())),
+        )
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def _run(self, name: str) -> Outcome:
+        outcome = run_check(self.checks[name], self.machine, self._settings[name].settings, optional=self._optional(name))
+        self.monitor.absorb(outcome)
+        return self.monitor.outcomes().get(name, outcome)
+
+    def _refreshed(self, names: Sequence[str], deadline_s: float) -> tuple[Outcome, ...]:
+        now, known = datetime.now(UTC), self.monitor.outcomes()
+        stale = {
+            name: self.start(name)
+            for name in names
+            if self.checks[name].on == "interval" and not self._fresh(known.get(name), now)
+        }
+        wait(stale.values(), timeout=deadline_s)
+        known = self.monitor.outcomes()
+        log = self.machine.kernel_log
+        return tuple(
+            self._kernel_outcome(name, known.get(name), log)
+            if self.checks[name].on == "kernel"
+            else self._answered(name, known.get(name), deadline_s)
+            for name in names
+        )
+
+    def _fresh(self, outcome: Outcome | None, now: datetime) -> bool:
+        return outcome is not None and (now - outcome.at).total_seconds() <= 2 * self.interval_s(outcome.check)
+
+    def _answered(self, name: str, outcome: Outcome | None, deadline_s: float) -> Outcome:
+        if outcome is not None and self._fresh(outcome, datetime.now(UTC)):
+            return outcome
+        return self._unknown(name, f"no result younger than twice its interval, and none within {deadline_s:g} s")
+
+    def _kernel_outcome(self, name: str, outcome: Outcome | None, log: KernelLogState) -> Outcome:
+        """A kernel check is as fresh as the reader of the log; where that is blind, so is the check."""
+        if log.error or not log.alive:
+            return self._unknown(name, log.error or f"nobody reads the kernel log {log.source}")
+        if log.idle_s > _READER_IS_STUCK_AFTER_S:
+            return self._unknown(name, f"the reader of {log.source} has not come round for {log.idle_s:.0f} s")
+        if outcome is None:
+            return self._unknown(name, f"the records of {log.source} have not been judged yet")
+        return dataclasses.replace(outcome, at=datetime.now(UTC))
+
+    def _unknown(self, name: str, reason: str) -> Outcome:
+        now = datetime.now(UTC)
+        return Outcome(check=name, result=unknown(reason), at=now, duration_s=0.0, optional=self._optional(name))
+
+    def _optional(self, name: str) -> bool:
+        return self._settings[name].optional
+
+    def _pause_nvml(self, outcome: Outcome) -> None:
+        """After some XIDs NVML is likely to hang: stop asking before it does (DESIGN: the kernel log comes first)."""
+        for finding in outcome.result.findings:
+            number = xid_number(finding.code)
+            if number is not None and xid_row(number).pauses_nvml:
+                self.machine.nvml.pause(NVML_PAUSE_S, f"paused for {NVML_PAUSE_S:g} s after {finding.code}")
+
+
+def boot_id_or_unknown(machine: Machine) -> str:
+    """The boot id, or the word ``unknown`` where /proc does not tell: state is then keyed by that."""
+    try:
+        return machine.boot_id
+    except SourceError:
+        return "unknown"

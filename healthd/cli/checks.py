@@ -1,0 +1,34 @@
+"""``healthd checks``: what there is to look at."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+
+from healthd.api.wire import Answer
+from healthd.check import discover
+from healthd.config.schema import documented_fields
+
+
+def answer(options: Namespace) -> Answer:
+    """Every check with its title, interval, settings and finding codes."""
+    checks = discover().values()
+    if options.json:
+        data = [
+            {
+                "name": check.name,
+                "title": check.title,
+                "interval_s": check.interval_s,
+                "on": check.on,
+                "settings": [{"name": f.name, "default": f.default, "doc": f.doc} for f in documented_fields(check.settings)],
+                "codes": [{"code": c.code, "severity": c.severity, "remedy": c.remedy, "meaning": c.meaning} for c in check.codes],
+            }
+            for check in checks
+        ]
+        return Answer(code=0, out=json.dumps(data, indent=2, default=str) + "\n")
+    lines = []
+    for check in checks:
+        often = "as it happens" if check.on == "kernel" else f"every {check.interval_s:g} s"
+        lines.append(f"{check.name:<18} {often:<14} {check.title}")
+        lines += [f"    {code.code:<26} {code.severity:<9} {code.remedy:<13} {code.meaning}" for code in check.codes]
+    return Answer(code=0, out="\n".join(lines) + "\n")

@@ -1,0 +1,28 @@
+"""``healthd config``: every value and where it comes from, or everything that is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import os
+from argparse import Namespace
+from pathlib import Path
+
+from healthd.api.wire import Answer
+from healthd.cli.output import EXIT_CONFIG
+from healthd.cli.settings import check_settings, loaded
+from healthd.config.load import examine
+from healthd.config.report import render_problems, render_values
+
+
+def answer(options: Namespace) -> Answer:
+    """``show`` fails like every verb does; ``validate`` prints the problems as marks on the user's own files."""
+    if options.what == "show":
+        return Answer(code=0, out=render_values(loaded(options)))
+    path = Path(options.config) if options.config else None
+    examined = examine(path, checks=check_settings(), environ=os.environ)
+    if options.json:
+        problems = [str(problem) for problem in examined.problems]
+        return Answer(code=EXIT_CONFIG if problems else 0, out=json.dumps({"problems": problems}, indent=2) + "\n")
+    if examined.problems:
+        return Answer(code=EXIT_CONFIG, err=render_problems(examined))
+    return Answer(code=0, out="the configuration is valid\n")

@@ -1,0 +1,33 @@
+"""``healthd explain``: what a finding code or an XID means, how bad it is, and what it calls for."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from argparse import Namespace
+
+from healthd.api.wire import Answer
+from healthd.check import discover
+from healthd.errors import UsageError
+
+
+def answer(options: Namespace) -> Answer:
+    """The text for one code. Raises UsageError, with the nearest code, for one that does not exist."""
+    text = explained(options.code)
+    if options.json:
+        return Answer(code=0, out=json.dumps({"code": options.code, "text": text}, indent=2) + "\n")
+    return Answer(code=0, out=text.rstrip() + "\n")
+
+
+def explained(wanted: str) -> str:
+    """Families (``gpu.xid.79``, ``79``) explain themselves; a single code has its meaning, severity and remedy."""
+    codes = {code.code: (check, code) for check in discover().values() for code in check.codes}
+    if wanted in codes:
+        check, code = codes[wanted]
+        ends = f"It ends by: {code.clears_by}." if code.clears_by else f"It ends when {check.name} no longer sees it."
+        return f"{code.code}: {code.meaning}\n  severity {code.severity}, calls for {code.remedy}; found by {check.name}. {ends}"
+    for check in discover().values():
+        if check.explain is not None and (text := check.explain(wanted)):
+            return text
+    near = difflib.get_close_matches(wanted, codes, n=1)
+    raise UsageError(f"healthd explain: no code is named {wanted!r}; {f'did you mean {near[0]}?' if near else 'see `healthd checks`'}")

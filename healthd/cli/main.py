@@ -1,0 +1,26 @@
+"""Runs one verb: parse, hand over to the verb's module, print what comes back."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+
+from healthd.api.wire import Answer
+from healthd.cli.output import deliver, failure
+from healthd.cli.parser import Shown, parse
+from healthd.errors import HealthdError
+
+
+def run(arguments: Sequence[str]) -> int:
+    """One command line, from its arguments to its exit code. A verb's module has ``answer(options) -> Answer``."""
+    try:
+        options = parse(arguments)
+        verb = importlib.import_module(f"healthd.cli.{options.verb}")
+        answer: Answer = verb.answer(options)
+    except Shown as shown:
+        answer = Answer(code=0, out=str(shown))
+    except HealthdError as error:
+        answer = failure(error)
+    except KeyboardInterrupt:
+        answer = Answer(code=130, err="healthd: interrupted\n")
+    return deliver(answer)

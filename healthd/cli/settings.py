@@ -1,0 +1,22 @@
+"""Loading the configuration for a verb."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+
+from healthd.check import discover
+from healthd.config.load import Loaded, load
+
+
+def loaded(options: Namespace) -> Loaded:
+    """The configuration that a command line names, or the machine's. Raises ConfigError with every problem."""
+    path = Path(options.config) if options.config else None
+    return load(path, checks=check_settings(), environ=os.environ)
+
+
+def check_settings() -> Mapping[str, type]:
+    """Each check's name and settings class, as the configuration needs them."""
+    return {name: check.settings for name, check in discover().items()}

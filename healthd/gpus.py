@@ -1,0 +1,180 @@
+"""What the GPU checks decide alike: which GPUs there are, and what an answer of NVML that is no value means.
+
+Pure over the Node protocol, like a check. It knows NVML's return codes and PCI's vendor and class numbers, and no
+check, source or table of faults.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from healthd.check import not_applicable, unknown
+from healthd.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.model import Component, Result, gpu_component, pci_address
+from healthd.node import GpuAnswer, Node, NvmlFailure
+from healthd.tables import instance_profile
+
+NVIDIA = "0x10de"
+DISPLAY_CLASSES = ("0x0300", "0x0302")
+"""PCI base class and subclass of a GPU: VGA and 3D controller. An NVSwitch is a bridge (0x0680) and is not counted.
+Source: PCI Code and ID Assignment Specification 1.11, class 03h; NVIDIA data-centre GPUs report 0302h."""
+
+# nvml.h, nvmlReturn_t (names as pynvml 13.615.71 has them).
+GPU_IS_LOST = 15
+RESET_REQUIRED = 16
+NO_SUCH_QUESTION = frozenset({3, 13})
+"""NOT_SUPPORTED and FUNCTION_NOT_FOUND: this GPU, or this driver, does not have that number. Neither good nor bad."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuValues:
+    """The answers of one GPU, sorted: values, questions that it does not know, and what it failed to answer."""
+
+    gpu: Component
+    values: Mapping[str, Any]
+    unsupported: frozenset[str]
+    gaps: tuple[str, ...]
+
+
+def ask_gpus(node: Node, *calls: str, fields: Sequence[int] = ()) -> tuple[GpuValues, ...] | Result:
+    """The sorted answers of every GPU; or, where no GPU can answer at all, the result that says why.
+
+    No library, or no GPU in its list: *not applicable* on a node without NVIDIA GPUs, *unknown* on one with them.
+    """
+    try:
+        answers = node.nvml.ask(*calls, fields=fields)
+    except SourceMissing as error:
+        return without_answers(node, str(error))
+    if not answers:
+        return without_answers(node, "NVML lists no GPU")
+    return tuple(sort_out(answer) for answer in answers)
+
+
+def without_answers(node: Node, why: str, configured: int | None = None) -> Result:
+    """What it means that NVML has nothing to say: a node without NVIDIA GPUs, or one whose driver is not there."""
+    there, expected = len(pci_gpus(node)), expected_gpus(node, configured)
+    if there:
+        return unknown(f"{why}; the PCI bus has {there} NVIDIA GPUs: is the NVIDIA driver installed and loaded?")
+    if expected:
+        return unknown(f"{why}; {expected} GPUs are expected here, and the PCI bus has no NVIDIA GPU")
+    return not_applicable("no NVIDIA GPU on the PCI bus")
+
+
+def sort_out(answer: GpuAnswer) -> GpuValues:
+    """Values, unsupported questions and gaps of one GPU. A GPU that failed as a whole is one gap, not one per question."""
+    gpu = component_of(answer)
+    failures = {call: value for call, value in answer.values.items() if isinstance(value, NvmlFailure)}
+    unsupported = frozenset(call for call, failure in failures.items() if failure.code in NO_SUCH_QUESTION)
+    if answer.failure is not None:
+        gaps: tuple[str, ...] = (f"{gpu}: NVML answered {describe(answer.failure)}",)
+    else:
+        refused = ((call, failure) for call, failure in failures.items() if call not in unsupported)
+        gaps = tuple(f"{gpu}: {call} answered {describe(failure)}" for call, failure in refused)
+    values = {call: value for call, value in answer.values.items() if call not in failures}
+    return GpuValues(gpu=gpu, values=values, unsupported=unsupported, gaps=gaps)
+
+
+def failure_codes(answer: GpuAnswer) -> frozenset[int]:
+    """Every return code other than success in one GPU's answer."""
+    failures = [value.code for value in answer.values.values() if isinstance(value, NvmlFailure)]
+    return frozenset([*failures, *([answer.failure.code] if answer.failure else [])])
+
+
+def component_of(answer: GpuAnswer) -> Component:
+    """The GPU that answered, by its most stable name."""
+    return gpu_component(uuid=answer.uuid, pci=answer.pci, index=answer.index)
+
+
+def describe(failure: NvmlFailure) -> str:
+    """``GPU_IS_LOST (15)``."""
+    return f"{failure.name} ({failure.code})"
+
+
+def pci_gpus(node: Node) -> tuple[str, ...]:
+    """The PCI addresses of the NVIDIA GPUs, whether a driver has them or not.
+
+    Raises SourceError when the bus cannot be listed. A machine whose sysfs has buses but no PCI has no GPU.
+    """
+    try:
+        devices = node.sys.names("bus/pci/devices")
+    except SourceMissing:
+        if not node.sys.exists("bus"):
+            raise
+        return ()
+    return tuple(pci_address(name) for name in devices if _is_gpu(node, f"bus/pci/devices/{name}"))
+
+
+def _is_gpu(node: Node, path: str) -> bool:
+    try:
+        return node.sys.read(f"{path}/vendor") == NVIDIA and node.sys.read(f"{path}/class")[:6] in DISPLAY_CLASSES
+    except SourceMissing:
+        return False  # it went away between the listing and the reading
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inventory:
+    """The same GPUs seen four ways; ``listed`` and ``files`` are None where those could not be read, ``gaps`` says why."""
+
+    expected: int | None
+    pci: tuple[str, ...]
+    listed: tuple[GpuAnswer, ...] | None
+    excluded: int
+    files: int | None
+    gaps: tuple[str, ...]
+
+
+def take_inventory(node: Node, configured: int | None) -> Inventory | Result:
+    """Count the GPUs in every place that knows them; a place that does not answer hides none of the others.
+
+    A result instead, *not applicable*, on a node that has no NVIDIA GPU and needs none. Raises SourceError when the PCI
+    bus cannot be listed, or lists no device of any kind on a node that must have GPUs: that is a hidden /sys.
+    """
+    pci, expected = pci_gpus(node), expected_gpus(node, configured)
+    if expected and not pci and not node.sys.names("bus/pci/devices"):
+        raise SourceUnreadable("/sys/bus/pci/devices lists no device of any kind: is the host's /sys visible here?")
+    gaps: list[str] = []
+    listed: tuple[GpuAnswer, ...] | None = None
+    excluded, files = 0, None
+    try:
+        listed, excluded = node.nvml.ask(), node.nvml.system().get("excluded_count") or 0
+    except SourceMissing as error:
+        if not pci and not expected:
+            return not_applicable("no NVIDIA GPU on the PCI bus, and none is expected")
+        gaps.append(without_answers(node, str(error), configured).reason)
+    except SourceError as error:
+        gaps.append(str(error))
+    if listed == () and not pci and not expected:
+        return not_applicable("no NVIDIA GPU on the PCI bus or in NVML, and none is expected")
+    try:
+        files = sum(re.fullmatch(r"nvidia\d+", name) is not None for name in node.dev.names(""))
+    except SourceError as error:
+        gaps.append(str(error))
+    return Inventory(expected=expected, pci=pci, listed=listed, excluded=excluded, files=files, gaps=tuple(gaps))
+
+
+def expected_gpus(node: Node, configured: int | None = None) -> int | None:
+    """How many GPUs this node must have: as configured, else as its instance type says; None if neither does."""
+    if configured is not None:
+        return configured
+    profile = instance_profile(node.instance_type)
+    return profile.gpus if profile else None
+
+
+def driver_epoch(node: Node) -> str:
+    """What the volatile counters of a GPU belong to: this boot, and the driver that is loaded.
+
+    A reload of the same driver version, or a GPU reset, shows as counters that went backwards.
+    """
+    try:
+        version = node.sys.read("module/nvidia/version")
+    except SourceMissing:
+        version = "unknown"
+    return f"boot {node.boot_id}, driver {version}"
+
+
+def gaps_of(gpus: Iterable[GpuValues]) -> tuple[str, ...]:
+    """All gaps of all GPUs."""
+    return tuple(gap for gpu in gpus for gap in gpu.gaps)

@@ -1,0 +1,5 @@
+"""The simulated node: what stands in for hardware in the demo, in drills and in tests.
+
+The rule of this package: it is chosen by configuration, under names that say so (``….sim``), never by a switch in the
+code it stands in for; and it answers through the same ports, so nothing downstream can tell except by that name.
+"""

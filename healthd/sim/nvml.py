@@ -1,0 +1,242 @@
+"""The simulated NVML: a library without a GPU, for the demo, drills and tests.
+
+Two libraries read the same state file and answer the same: :class:`SimNvml` here, chosen by a library path that ends
+in ``.sim``, needs no compiler; ``tests/nvml_sim/nvml_sim.c`` is a shared object that the real pynvml loads, and finds
+the file through ``HEALTHD_NVML_SIM_STATE``. The file is read again whenever it changes; replace it, never edit it in
+place (:func:`write_state`). It holds one ``key = value`` per line; blank lines and lines that begin with ``#`` are
+skipped. The keys:
+
+    lib.driver_version      text, e.g. 580.95.05
+    lib.nvml_version        text, e.g. 13.580.95.05
+    lib.excluded_count      number; left out: the driver does not support the question
+    lib.fault               none | version_mismatch | driver_not_loaded | hang SECONDS | crash
+    gpuN.uuid               GPU-…; the GPUs are 0, 1, 2 … up to the first N without a UUID
+    gpuN.pci                00000000:53:00.0, as NVML writes it
+    gpuN.fault              none | lost | reset_required | unknown_error | hang SECONDS | crash
+    gpuN.field.ID           what nvmlDeviceGetFieldValues answers; gpuN.field.ID/SCOPE for one scope (a link)
+    gpuN.nvmlDeviceGet…     what that call answers; with arguments, if there are any: nvmlDeviceGetTotalEccErrors(1,0).
+                            Without them the line stands for all arguments that have no line of their own
+
+A call or field without a line is refused as NOT_SUPPORTED; the value ``error 13`` refuses it with that return code. A
+value is text, or numbers with a blank between them: one number, a list, or the fields of a struct in the order of
+nvml.h (:data:`STRUCTS`). A field may say its type, ``ull:5``: double uint ulong ull sll int ushort, uint if left out.
+
+The faults, as NVML has them: ``lost`` is refused with 15 at the handle already; ``unknown_error`` with 999, likewise;
+``reset_required`` gives a handle, a UUID and a PCI address, and 16 to everything else; ``hang`` sleeps in each call
+except the handle; ``crash`` ends the process with SIGSEGV. Library faults meet every call.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from healthd.errors import SourceMissing
+from healthd.probe.nvml_library import (
+    DRIVER_NOT_LOADED,
+    GPU_IS_LOST,
+    INVALID_ARGUMENT,
+    LIB_RM_VERSION_MISMATCH,
+    NOT_SUPPORTED,
+    RESET_REQUIRED,
+    UNINITIALIZED,
+    UNKNOWN,
+    NvmlError,
+)
+
+State = Mapping[str, str]
+"""The lines of a state file."""
+
+STRUCTS: Mapping[str, tuple[str, ...]] = {
+    "nvmlDeviceGetRowRemapperHistogram": ("max", "high", "partial", "low", "none"),
+    "nvmlDeviceGetSramEccErrorStatus": (
+        "aggregateUncParity",
+        "aggregateUncSecDed",
+        "aggregateCor",
+        "volatileUncParity",
+        "volatileUncSecDed",
+        "volatileCor",
+        "aggregateUncBucketL2",
+        "aggregateUncBucketSm",
+        "aggregateUncBucketPcie",
+        "aggregateUncBucketMcu",
+        "aggregateUncBucketOther",
+        "bThresholdExceeded",
+    ),
+}
+"""Calls that answer with a struct of numbers, and the names of its fields (nvml.h; nvidia-ml-py 13.615.71)."""
+
+_TEXTS = frozenset({"nvmlDeviceGetName", "nvmlDeviceGetSerial", "nvmlDeviceGetVbiosVersion"})
+_FABRIC = "nvmlDeviceGetGpuFabricInfoV"
+_FABRIC_FIELDS = ("status", "cliqueId", "state", "healthMask", "healthSummary")
+_RETIRED = "nvmlDeviceGetRetiredPages_v2"
+_SRAM_UNIQUE = "nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts"
+_SRAM_UNIQUE_FIELDS = ("unit", "location", "sublocation", "extlocation", "address", "isParity", "count")
+_LIBRARY_FAULTS = {"version_mismatch": LIB_RM_VERSION_MISMATCH, "driver_not_loaded": DRIVER_NOT_LOADED}
+_GPU_FAULTS = {"lost": GPU_IS_LOST, "reset_required": RESET_REQUIRED, "unknown_error": UNKNOWN}
+
+
+def parse_state(text: str) -> dict[str, str]:
+    """The lines of a state file; a line without ``=`` is skipped, and the first line of a key counts."""
+    state: dict[str, str] = {}
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals and not key.lstrip().startswith("#"):
+            state.setdefault(key.strip(), value.strip())
+    return state
+
+
+def render_state(state: State) -> str:
+    """The text of a state file."""
+    return "".join(f"{key} = {value}\n" for key, value in state.items())
+
+
+def write_state(path: str | os.PathLike[str], state: State) -> None:
+    """Replace a state file in one step, so that no reader sees half of it."""
+    partial = f"{os.fspath(path)}.{os.getpid()}.part"
+    with open(partial, "w", encoding="utf-8") as file:
+        file.write(render_state(state))
+    os.replace(partial, path)
+
+
+class SimNvml:
+    """The simulated library, as ``healthd.probe.nvml_library.NvmlLibrary``. A handle is the index of a GPU."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._seen: tuple[int, int, int] | None = None
+        self._state: dict[str, str] = {}
+        self._initialised = False
+
+    def initialise(self) -> None:
+        self._initialised = True
+        try:
+            self._enter()
+        except (NvmlError, SourceMissing):
+            self._initialised = False
+            raise
+
+    def shutdown(self) -> None:
+        self._enter()
+        self._initialised = False
+
+    def count(self) -> int:
+        self._enter()
+        index = 0
+        while f"gpu{index}.uuid" in self._state:
+            index += 1
+        return index
+
+    def excluded_count(self) -> int:
+        self._enter()
+        return int(_numbers(self._line("lib.excluded_count"))[0])
+
+    def handle(self, index: int) -> int:
+        if index >= self.count():
+            raise NvmlError(INVALID_ARGUMENT)
+        fault = self._state.get(f"gpu{index}.fault", "none")
+        if fault in ("lost", "unknown_error"):
+            raise NvmlError(_GPU_FAULTS[fault])
+        return index
+
+    def identity(self, handle: int) -> tuple[str, str]:
+        self._enter_gpu(handle, even_if_reset_required=True)
+        return self._line(f"gpu{handle}.uuid"), self._line(f"gpu{handle}.pci")
+
+    def call(self, handle: int | None, name: str, arguments: Sequence[int]) -> Any:
+        if handle is None or name.startswith("nvmlSystem"):
+            self._enter()
+            key = {"nvmlSystemGetDriverVersion": "driver_version", "nvmlSystemGetNVMLVersion": "nvml_version"}.get(
+                name, name
+            )
+            return self._line(f"lib.{key}")
+        if name == "nvmlDeviceGetUUID":
+            return self.identity(handle)[0]
+        self._enter_gpu(handle)
+        exact = f"gpu{handle}.{name}({','.join(map(str, arguments))})"
+        return _shaped(name, self._line(exact if arguments and exact in self._state else f"gpu{handle}.{name}"))
+
+    def fields(self, handle: int, wanted: Sequence[tuple[int, int]]) -> list[int | float | NvmlError]:
+        self._enter_gpu(handle)
+        return [self._field(handle, field, scope) for field, scope in wanted]
+
+    # -- the state ----------------------------------------------------------------------------------------------------
+
+    def _enter(self) -> None:
+        """What every call begins with: the file as it is now, and the library's own fault."""
+        try:
+            now = os.stat(self._path)
+            if self._seen != (seen := (now.st_mtime_ns, now.st_size, now.st_ino)):
+                with open(self._path, encoding="utf-8") as file:
+                    self._state = parse_state(file.read())
+                self._seen = seen
+        except FileNotFoundError as error:
+            raise SourceMissing(f"simulated NVML: the state file {self._path} is not there") from error
+        _suffer(self._state.get("lib.fault", "none"), _LIBRARY_FAULTS)
+        if not self._initialised:
+            raise NvmlError(UNINITIALIZED)
+
+    def _enter_gpu(self, index: int, *, even_if_reset_required: bool = False) -> None:
+        self._enter()
+        fault = self._state.get(f"gpu{index}.fault", "none")
+        if not (even_if_reset_required and fault == "reset_required"):
+            _suffer(fault, _GPU_FAULTS)
+
+    def _line(self, key: str) -> str:
+        value = self._state.get(key)
+        if value is None:
+            raise NvmlError(NOT_SUPPORTED)
+        word, _, code = value.partition(" ")
+        if word == "error":
+            raise NvmlError(int(code))
+        return value
+
+    def _field(self, index: int, field: int, scope: int) -> int | float | NvmlError:
+        exact = f"gpu{index}.field.{field}/{scope}"
+        try:
+            value = self._line(exact if exact in self._state else f"gpu{index}.field.{field}")
+        except NvmlError as error:
+            return error
+        kind, colon, number = value.partition(":")
+        return _number(number if colon else value, exact=kind != "double")
+
+
+def _suffer(fault: str, refusals: Mapping[str, int]) -> None:
+    word, _, seconds = fault.partition(" ")
+    if word in refusals:
+        raise NvmlError(refusals[word])
+    if word == "hang":
+        time.sleep(float(seconds))
+    elif word == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    elif word != "none":
+        raise NvmlError(INVALID_ARGUMENT)
+
+
+def _shaped(name: str, value: str) -> Any:
+    """A line's value in the form that the real call's result has."""
+    if name in _TEXTS:
+        return value
+    numbers = _numbers(value)
+    if name in STRUCTS:
+        return dict(zip(STRUCTS[name], numbers, strict=True))
+    if name == _FABRIC:
+        return {"clusterUuid": [0] * 16, **dict(zip(_FABRIC_FIELDS, numbers, strict=True))}
+    if name == _RETIRED:
+        return [{"address": address, "timestamp": at} for address, at in zip(numbers[::2], numbers[1::2], strict=True)]
+    if name == _SRAM_UNIQUE:
+        width = len(_SRAM_UNIQUE_FIELDS)
+        rows = [numbers[start : start + width] for start in range(0, len(numbers), width)]
+        return [dict(zip(_SRAM_UNIQUE_FIELDS, row, strict=True)) for row in rows]
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _numbers(value: str) -> list[int]:
+    return [int(word, 0) for word in value.split()]
+
+
+def _number(text: str, *, exact: bool) -> int | float:
+    return int(text, 0) if exact else float(text)

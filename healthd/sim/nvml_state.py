@@ -1,0 +1,153 @@
+"""States for the simulated NVML: a healthy machine, and what can go wrong with it.
+
+Pure functions from state to state; ``healthd.sim.nvml`` says what the lines mean and writes them to a file. The
+machine is constructed: no UUID, serial number or counter here was read from hardware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from healthd.sim.nvml import State
+
+RECOVERY_ACTION_FIELD = 230
+"""NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: 0 none, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset (nvml.h)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Profile:
+    """One instance type as NVML would show it. ``pci``: bus ids in index order."""
+
+    gpu: str
+    vbios: str
+    pci: tuple[str, ...]
+    driver_version: str
+    nvml_version: str
+
+
+PROFILES: Mapping[str, Profile] = {
+    "p5.48xlarge": Profile(
+        gpu="NVIDIA H100 80GB HBM3",
+        vbios="96.00.A5.00.01",
+        pci=tuple(f"00000000:{bus}:00.0" for bus in ("53", "64", "75", "86", "97", "A8", "B9", "CA")),
+        driver_version="580.95.05",
+        nvml_version="13.580.95.05",
+    ),
+}
+
+# What a healthy Hopper answers, by line. Page retirement has none: Ampere and later remap rows instead.
+_HEALTHY: Mapping[str, str] = {
+    "nvmlDeviceGetPersistenceMode": "1",
+    "nvmlDeviceGetMigMode": "0 0",
+    "nvmlDeviceGetEccMode": "1 1",
+    "nvmlDeviceGetTotalEccErrors": "0",
+    "nvmlDeviceGetMemoryErrorCounter": "0",
+    "nvmlDeviceGetRemappedRows": "0 0 0 0",
+    "nvmlDeviceGetRowRemapperHistogram": "640 0 0 0 0",
+    "nvmlDeviceGetSramEccErrorStatus": "0 0 0 0 0 0 0 0 0 0 0 0",
+    "nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts": "",
+    "nvmlDeviceGetGpuFabricInfoV": "0 0 3 0 1",
+    "nvmlDeviceGetTemperature": "34",
+    "nvmlDeviceGetPowerUsage": "71000",
+    "nvmlDeviceGetEnforcedPowerLimit": "700000",
+    "nvmlDeviceGetCurrentClocksEventReasons": "1",
+    "nvmlDeviceGetCurrPcieLinkWidth": "16",
+    "nvmlDeviceGetMaxPcieLinkWidth": "16",
+    "nvmlDeviceGetCurrPcieLinkGeneration": "5",
+    "nvmlDeviceGetMaxPcieLinkGeneration": "5",
+    "nvmlDeviceGetPcieReplayCounter": "0",
+    **{f"field.{field}": "ull:0" for field in (3, 4, 5, 6)},  # ECC totals: SBE, DBE, volatile then aggregate
+    **{f"field.{field}": "0" for field in (142, 143, 144, 145)},  # remapped rows
+    f"field.{RECOVERY_ACTION_FIELD}": "0",
+}
+
+
+def healthy_state(profile: str = "p5.48xlarge") -> dict[str, str]:
+    """A healthy machine of a profile. Raises KeyError for one that is not in PROFILES."""
+    machine = PROFILES[profile]
+    state = {
+        "lib.driver_version": machine.driver_version,
+        "lib.nvml_version": machine.nvml_version,
+        "lib.excluded_count": "0",
+        "lib.fault": "none",
+    }
+    for index, pci in enumerate(machine.pci):
+        lines = {
+            "uuid": uuid(index),
+            "pci": pci,
+            "fault": "none",
+            "nvmlDeviceGetName": machine.gpu,
+            "nvmlDeviceGetVbiosVersion": machine.vbios,
+            "nvmlDeviceGetSerial": f"16500000000{index:02d}",
+            **_HEALTHY,
+        }
+        state.update({f"gpu{index}.{name}": value for name, value in lines.items()})
+    return state
+
+
+def uuid(index: int) -> str:
+    """The constructed UUID of a simulated GPU."""
+    return f"GPU-51a1a7ed-0000-4000-8000-{index:012d}"
+
+
+def with_line(state: State, key: str, value: object) -> dict[str, str]:
+    """The state with one line set: any call of any GPU, as in ``gpu2.nvmlDeviceGetEccMode``, ``error 3``."""
+    return {**state, key: str(value)}
+
+
+def with_library_fault(state: State, fault: str) -> dict[str, str]:
+    """``none``, ``version_mismatch``, ``driver_not_loaded``, ``hang SECONDS`` or ``crash``."""
+    return with_line(state, "lib.fault", fault)
+
+
+def with_gpu_fault(state: State, gpu: int, fault: str) -> dict[str, str]:
+    """``none``, ``lost``, ``reset_required``, ``unknown_error``, ``hang SECONDS`` or ``crash``."""
+    return with_line(state, f"gpu{gpu}.fault", fault)
+
+
+def with_recovery_action(state: State, gpu: int, action: int) -> dict[str, str]:
+    """What the driver says this GPU needs; see RECOVERY_ACTION_FIELD."""
+    return with_line(state, f"gpu{gpu}.field.{RECOVERY_ACTION_FIELD}", action)
+
+
+def with_remap(
+    state: State,
+    gpu: int,
+    *,
+    correctable: int = 0,
+    uncorrectable: int = 0,
+    pending: bool = False,
+    failure: bool = False,
+) -> dict[str, str]:
+    """Remapped rows, a remap that waits for a reset, or one that failed."""
+    rows = (correctable, uncorrectable, int(pending), int(failure))
+    fields = {f"gpu{gpu}.field.{142 + offset}": str(value) for offset, value in enumerate(rows)}
+    return {**state, f"gpu{gpu}.nvmlDeviceGetRemappedRows": " ".join(map(str, rows)), **fields}
+
+
+def with_ecc(
+    state: State, gpu: int, *, corrected: int = 0, uncorrected: int = 0, aggregate: bool = False
+) -> dict[str, str]:
+    """Total ECC errors of one counter: volatile (since the driver loaded) or aggregate (for life)."""
+    counter, single, double = (1, 5, 6) if aggregate else (0, 3, 4)
+    total = f"gpu{gpu}.nvmlDeviceGetTotalEccErrors"
+    return {
+        **state,
+        f"{total}(0,{counter})": str(corrected),
+        f"{total}(1,{counter})": str(uncorrected),
+        f"gpu{gpu}.field.{single}": f"ull:{corrected}",
+        f"gpu{gpu}.field.{double}": f"ull:{uncorrected}",
+    }
+
+
+def with_sram_threshold_exceeded(state: State, gpu: int) -> dict[str, str]:
+    """More unique uncorrectable SRAM errors in one bank than allowed: the GPU is to be replaced."""
+    return with_line(state, f"gpu{gpu}.nvmlDeviceGetSramEccErrorStatus", "0 3 0 0 3 0 0 3 0 0 0 1")
+
+
+def without_last_gpus(state: State, count: int) -> dict[str, str]:
+    """As after a reload of the driver that did not find ``count`` GPUs: they are not in the count any more."""
+    total = sum(key.endswith(".uuid") for key in state)
+    gone = tuple(f"gpu{index}." for index in range(total - count, total))
+    return {key: value for key, value in state.items() if not key.startswith(gone)}

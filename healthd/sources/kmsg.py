@@ -1,0 +1,321 @@
+"""The follower of the kernel log: /dev/kmsg, a FIFO, or a growing file in the same record format.
+
+It hands over batches of :class:`~healthd.node.KernelRecord` with the cursor behind them, and says how it is doing. It
+must not judge what a record means, must not lose a record in silence (what was overwritten is a visible gap), and must
+not raise for anything the machine does: a source that cannot be read is an error in :meth:`KernelLog.state`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from healthd.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.node import KernelLogState, KernelRecord
+from healthd.sources.kmsg_raw import HOLE, Source, any_of, open_source, parse_record, sequence_of
+
+__all__ = ["Batch", "Cursor", "KernelLog", "parse_record", "read_all"]
+
+_LINGER_S = 0.01
+_TURN_S = 0.1
+_SLICE_S = 1.0
+_FILE_POLL_S = 0.03
+_RETRY_S = 0.2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cursor:
+    """The last record that was looked at: everything after it is new, as long as the boot is the same."""
+
+    boot_id: str
+    sequence: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """What one read came to. Save ``cursor`` together with what was concluded from ``records``.
+
+    ``cursor`` is None while no record was ever seen. ``gap``: records were lost before or among these. ``caught_up``:
+    the source had nothing more at this moment.
+    """
+
+    records: tuple[KernelRecord, ...]
+    cursor: Cursor | None
+    gap: bool = False
+    caught_up: bool = False
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the follower
+
+
+class KernelLog:
+    """Follows one source. One thread reads; :meth:`wake`, :meth:`close` and :meth:`state` may come from any other.
+
+    ``cursor``: where an earlier run left off. Of the same boot, records up to it are skipped; of another, or None,
+    everything of this boot is read. On a FIFO or a file, whose writer may number anew, skipping ends for good at the
+    first record beyond the cursor. ``needles``: records whose bytes hold none of them only move the cursor; a needle is
+    plain printable ASCII without a backslash, as the kernel escapes everything else. ``clock`` is monotonic.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        boot_id: str,
+        boot_time: datetime,
+        cursor: Cursor | None = None,
+        needles: tuple[bytes, ...] = (),
+        trust_user_kmsg: bool = False,
+        batch_records: int = 1024,
+        clock: Callable[[], float] = time.monotonic,
+        open_source: Callable[[str], Source] = open_source,
+    ) -> None:
+        self.path = path
+        self._boot_id, self._boot_time = boot_id, boot_time
+        self._wanted, self._trust, self._limit = any_of(needles), trust_user_kmsg, batch_records
+        self._clock, self._open = clock, open_source
+        self._last = cursor.sequence if cursor and cursor.boot_id == boot_id else None
+        self._skipping = self._last is not None
+        self._source: Source | None = None
+        self._retry_at = 0.0
+        self._backlog: deque[bytes] = deque()
+        self._numbered = self._after_hole = False
+        self._gaps = self._malformed = self._untrusted = 0
+        self._error = ""
+        self._beat = clock()
+        self._closed = False
+        self._reading, self._gate = threading.Lock(), threading.Lock()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def read_batch(self, timeout_s: float) -> Batch:
+        """The next records, as soon as there are any; an empty batch at the time-out, on :meth:`wake`, once closed."""
+        deadline = time.monotonic() + timeout_s
+        with self._reading:
+            while not self._closed:
+                batch = self._pump(deadline)
+                left_s = deadline - time.monotonic()
+                if batch.records or batch.gap or left_s <= 0 or self._rung():
+                    return batch
+                if batch.caught_up:
+                    self._wait(min(left_s, _SLICE_S))
+            return self._batch([], gap=False, caught_up=False)
+
+    def wake(self) -> None:
+        """Make a blocked, or else the next, :meth:`read_batch` return now."""
+        with self._gate:
+            if not self._closed:
+                os.eventfd_write(self._bell, 1)
+
+    def close(self) -> None:
+        """Stop reading for good; returns once a blocked :meth:`read_batch` has."""
+        self.wake()
+        with self._gate:
+            if self._closed:
+                return
+            self._closed = True
+        with self._reading:
+            self._drop_source()
+            os.close(self._bell)
+
+    def state(self) -> KernelLogState:
+        """How the reader is doing; never blocks and never raises."""
+        return KernelLogState(
+            source=self.path,
+            alive=not self._closed,
+            idle_s=max(0.0, self._clock() - self._beat),
+            gaps=self._gaps,
+            malformed=self._malformed,
+            untrusted=self._untrusted,
+            error=self._error,
+        )
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def _pump(self, deadline: float) -> Batch:
+        """Take a turn: until the batch is full, nothing is left, or what was found should not wait longer."""
+        self._beat = self._clock()
+        found: list[KernelRecord] = []
+        gaps, now = self._gaps, time.monotonic()
+        stop_at = max(now + _LINGER_S, min(deadline, now + _TURN_S))
+        while len(found) < self._limit and time.monotonic() < stop_at:
+            if not self._backlog and not self._refill():
+                return self._batch(found, gap=self._gaps != gaps, caught_up=True)
+            lonely = not found
+            self._consume(found)
+            if found and lonely:
+                stop_at = min(stop_at, time.monotonic() + _LINGER_S)
+        return self._batch(found, gap=self._gaps != gaps, caught_up=False)
+
+    def _batch(self, found: list[KernelRecord], *, gap: bool, caught_up: bool) -> Batch:
+        cursor = None if self._last is None else Cursor(boot_id=self._boot_id, sequence=self._last)
+        return Batch(records=tuple(found), cursor=cursor, gap=gap, caught_up=caught_up)
+
+    def _consume(self, found: list[KernelRecord]) -> None:
+        backlog, limit = self._backlog, self._limit
+        while backlog and len(found) < limit:
+            record = self._admit(backlog.popleft())
+            if record is not None:
+                found.append(record)
+
+    def _admit(self, raw: bytes) -> KernelRecord | None:
+        """Move the cursor over one raw record; return it if it is new, wanted, whole and trusted."""
+        sequence = sequence_of(raw)
+        if sequence is None:
+            self._unusable(raw)
+            return None
+        if not self._is_new(sequence):
+            return None
+        self._last = sequence
+        if self._wanted is not None and self._wanted.search(raw) is None:
+            return None
+        record = parse_record(raw, boot_id=self._boot_id, boot_time=self._boot_time)
+        if record is None:
+            self._malformed += 1
+        elif not record.trusted and not self._trust:
+            self._untrusted += 1
+        else:
+            return record
+        return None
+
+    def _unusable(self, raw: bytes) -> None:
+        if raw == HOLE:
+            self._gaps += 1
+            self._after_hole = True  # the jump that follows is this same gap
+        else:
+            self._malformed += 1
+
+    def _is_new(self, sequence: int) -> bool:
+        """Whether a record lies beyond the cursor; notices on the way that records behind it are missing."""
+        if not self._skipping or self._last is None:
+            return True
+        if sequence <= self._last:
+            return False
+        if self._numbered and sequence > self._last + 1 and not self._after_hole:
+            self._gaps += 1
+        self._skipping = False
+        return True
+
+    # -- the source ---------------------------------------------------------------------------------------------------
+
+    def _refill(self) -> bool:
+        """Fetch raw records from the source, opening it if need be. False: nothing is there now."""
+        source = self._source or self._opened()
+        if source is None:
+            return False
+        try:
+            raws = source.read(None if self._skipping else self._wanted)
+        except OSError as error:
+            self._failed(error)
+            return False
+        if raws is None:
+            self._drop_source()
+            return self._opened() is not None
+        self._backlog.extend(raws)
+        return bool(raws)
+
+    def _opened(self) -> Source | None:
+        if time.monotonic() < self._retry_at:
+            return None
+        try:
+            self._source = self._open(self.path)
+        except OSError as error:
+            self._failed(error)
+            return None
+        self._error = ""
+        self._numbered, self._after_hole = self._source.numbered, False
+        self._skipping = self._skipping or (self._numbered and self._last is not None)
+        return self._source
+
+    def _failed(self, error: OSError) -> None:
+        self._drop_source()
+        self._error = f"{self.path}: {error.strerror or error}: no kernel record is read; {_next_step(error)}"
+        self._retry_at = time.monotonic() + _RETRY_S
+
+    def _drop_source(self) -> None:
+        source, self._source = self._source, None
+        if source is not None:
+            source.close()
+
+    def _wait(self, timeout_s: float) -> None:
+        """Sleep until the source may have something, the bell rings, or the time is over."""
+        poller = select.poll()
+        poller.register(self._bell, select.POLLIN)
+        if self._source is None or self._source.pollable is None:
+            timeout_s = min(timeout_s, _FILE_POLL_S)
+        else:
+            poller.register(self._source.pollable, select.POLLIN)
+        poller.poll(timeout_s * 1000)
+
+    def _rung(self) -> bool:
+        try:
+            return bool(os.eventfd_read(self._bell))
+        except BlockingIOError:
+            return False
+
+
+def read_all(
+    path: str,
+    *,
+    boot_id: str,
+    boot_time: datetime,
+    needles: tuple[bytes, ...] = (),
+    trust_user_kmsg: bool = False,
+    timeout_s: float = 5.0,
+    max_records: int = 100_000,
+) -> Batch:
+    """What the log holds now, without following it: the newest ``max_records``, ``gap`` set if there were more.
+
+    Raises SourceMissing or SourceUnreadable where nothing can be read, and for a FIFO: what is read from one is taken
+    away from the daemon that follows it. ``caught_up`` is False when the log grew faster than it could be read.
+    """
+    if _is_fifo(path):
+        raise SourceUnreadable(
+            f"{path}: a FIFO can only be followed by the daemon; reading it here would steal its records"
+        )
+    log = KernelLog(path, boot_id=boot_id, boot_time=boot_time, needles=needles, trust_user_kmsg=trust_user_kmsg)
+    records: deque[KernelRecord] = deque(maxlen=max_records)
+    deadline, total, gap = time.monotonic() + timeout_s, 0, False
+    try:
+        while True:
+            batch = log.read_batch(0.0)
+            total, gap = total + len(batch.records), gap or batch.gap
+            records.extend(batch.records)
+            if error := log.state().error:
+                raise _as_source_error(path, error)
+            if batch.caught_up or time.monotonic() > deadline:
+                lost = gap or total > max_records
+                return Batch(records=tuple(records), cursor=batch.cursor, gap=lost, caught_up=batch.caught_up)
+    finally:
+        log.close()
+
+
+def _is_fifo(path: str) -> bool:
+    return os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode)
+
+
+def _as_source_error(path: str, error: str) -> SourceError:
+    return SourceUnreadable(error) if os.path.exists(path) else SourceMissing(error)
+
+
+def _next_step(error: OSError) -> str:
+    match error.errno:
+        case errno.ENOENT:
+            return "expected /dev/kmsg, a FIFO or a file of its records; check [sources] kmsg; trying again"
+        case errno.EACCES | errno.EPERM:
+            return (
+                "run healthd as root or with CAP_SYSLOG, and in a container as privileged (its device cgroup"
+                " must allow the device too); trying again"
+            )
+        case errno.EINVAL:
+            return "expected /dev/kmsg, a FIFO or a file of its records; point [sources] kmsg at one; trying again"
+        case _:
+            return "see dmesg for what the device reports; trying again"

@@ -1,0 +1,225 @@
+"""The record format of the kernel log, and the three places that speak it: /dev/kmsg, a FIFO, a growing file.
+
+It turns bytes into records and files into raw records; following, skipping and counting are ``healthd.sources.kmsg``'s.
+
+Record format (Linux, Documentation/ABI/testing/dev-kmsg): ``prefix,sequence,microseconds,flags[,…];text``, where prefix
+is facility * 8 + level and bytes outside printable ASCII come as ``\\xNN``; lines that begin with a space are
+properties of a record. A read of /dev/kmsg returns one whole record, EPIPE where the next one was overwritten, EINVAL
+where it is larger than the buffer. A writer in user space cannot get facility 0 (measured on 6.18: ``<3>x`` arrives as 11).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from healthd.node import KernelRecord
+
+_RECORD_BYTES = 8192  # the kernel's own limit for one record in this format (printk.c, CONSOLE_EXT_LOG_MAX)
+_CHUNK_BYTES = 65536
+_LINE_BYTES = 65536
+_BURST = 256
+
+# What a source reports beside records: records were overwritten here; a record was here that cannot be used.
+HOLE = b""
+TORN = b"\n"
+_REPORTS = {errno.EPIPE: HOLE, errno.EINVAL: TORN}
+
+_RECORD = re.compile(rb"(\d{1,10}),(\d{1,18}),(\d{1,18}),[^;\n]*;([^\n\x00-\x08\x0b-\x1f\x7f]*)(?:\n|\Z)")
+_HEAD = re.compile(rb"\d{1,10},(\d{1,18}),\d{1,18},")
+_ESCAPE = re.compile(rb"\\x([0-9a-fA-F]{2})")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# records
+
+
+def parse_record(raw: bytes, *, boot_id: str, boot_time: datetime) -> KernelRecord | None:
+    """One record, or None where the bytes are not one: torn, binary, out of range. Pure; never raises.
+
+    ``boot_time`` plus the record's monotonic microseconds is its time: a step of the wall clock does not move it.
+    """
+    match = _RECORD.match(raw)
+    if match is None:
+        return None
+    prefix, sequence, usec, escaped = match.groups()
+    try:
+        moment = boot_time + timedelta(microseconds=int(usec))
+    except OverflowError:
+        return None
+    text = _ESCAPE.sub(_unescape, escaped) if b"\\x" in escaped else escaped
+    facility = int(prefix) >> 3
+    return KernelRecord(
+        boot_id=boot_id,
+        sequence=int(sequence),
+        time=moment,
+        text=text.decode("utf-8", "backslashreplace"),
+        facility=facility,
+        level=int(prefix) & 7,
+        trusted=facility == 0,
+    )
+
+
+def _unescape(match: re.Match[bytes]) -> bytes:
+    return bytes((int(match[1], 16),))
+
+
+def sequence_of(raw: bytes) -> int | None:
+    """The sequence number alone: all that a record no check wants has to give."""
+    match = _HEAD.match(raw)
+    return int(match[1]) if match else None
+
+
+def any_of(needles: tuple[bytes, ...]) -> re.Pattern[bytes] | None:
+    """What finds a needle in raw bytes; None where there are none, and every record is wanted."""
+    return re.compile(b"|".join(map(re.escape, needles))) if needles else None
+
+
+def _record_lines(block: bytes, wanted: re.Pattern[bytes] | None) -> list[bytes]:
+    """The lines of a block that begin a record and hold a needle, and the last one: it moves the cursor."""
+    if wanted is None:
+        return [line for line in block.split(b"\n") if line and not line.startswith(b" ")]
+    lines, position = [], 0
+    while match := wanted.search(block, position):
+        start = block.rfind(b"\n", position, match.start()) + 1 or position
+        position = block.find(b"\n", match.end()) + 1 or len(block)
+        lines.append(block[start:position].rstrip(b"\n"))
+    if position < len(block):
+        lines += _record_lines(block[position:], None)[-1:]
+    return [line for line in lines if not line.startswith(b" ")]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# sources
+
+
+class Source(Protocol):
+    """Where raw records come from. ``numbered``: by the kernel, so that a jump since the last look is a gap."""
+
+    numbered: bool
+    pollable: int | None
+
+    def read(self, wanted: re.Pattern[bytes] | None) -> Sequence[bytes] | None:
+        """What is there now; HOLE and TORN where something is not. None: the source is gone, open it anew."""
+
+    def close(self) -> None:
+        """Give the file descriptor back."""
+
+
+class Device:
+    """/dev/kmsg: one record per read. While it is open the kernel itself reports every hole, by EPIPE."""
+
+    numbered = True
+
+    def __init__(self, fd: int, read: Callable[[int, int], bytes] = os.read) -> None:
+        self.pollable: int | None = fd
+        self._fd = fd
+        self._read = read
+
+    def read(self, wanted: re.Pattern[bytes] | None) -> Sequence[bytes] | None:
+        """A burst: its first record, what is wanted, and its last. An error after those is left for the next call."""
+        records: list[bytes] = []
+        unwanted = b""
+        for _ in range(_BURST):
+            try:
+                raw = self._read(self._fd, _RECORD_BYTES)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno not in _REPORTS:
+                    if records:
+                        break
+                    raise
+                records.append(_REPORTS[error.errno])
+                continue
+            if not raw:
+                self.pollable = None  # at its end and always readable, as /dev/null is: look again, do not spin
+                break
+            if not records or wanted is None or wanted.search(raw):
+                records.append(raw)
+                unwanted = b""
+            else:
+                unwanted = raw
+        return [*records, unwanted] if unwanted else records
+
+    def close(self) -> None:
+        """Close the device."""
+        os.close(self._fd)
+
+
+class Lines:
+    """A FIFO or a growing file. A last line without its newline is held back until that comes, up to 64 KiB.
+
+    A file that shrank, and a path that leads to another file, end this source: the next one starts from the beginning.
+    A file cut and grown beyond its old length between two looks cannot be told from one that only grew.
+    """
+
+    numbered = False
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd, self._path = fd, path
+        opened = os.fstat(fd)
+        self._identity = (opened.st_dev, opened.st_ino)
+        self._is_fifo = stat.S_ISFIFO(opened.st_mode)
+        self.pollable: int | None = fd if self._is_fifo else None
+        self._position = 0
+        self._tail = b""
+        self._overlong = False
+
+    def read(self, wanted: re.Pattern[bytes] | None) -> Sequence[bytes] | None:
+        """The complete lines of the next chunk that hold a needle, and the last one."""
+        replaced = self._replaced()  # looked at first: what was written before the replacement is still read
+        try:
+            chunk = os.read(self._fd, _CHUNK_BYTES)
+        except BlockingIOError:
+            chunk = b""
+        if not chunk and replaced:
+            return [TORN] if self._drop_tail() else None
+        self._position += len(chunk)
+        return self._split(chunk, wanted) if chunk else []
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+    def _replaced(self) -> bool:
+        try:
+            there = os.stat(self._path)
+        except FileNotFoundError:
+            return True
+        if (there.st_dev, there.st_ino) != self._identity:
+            return True
+        return not self._is_fifo and there.st_size < self._position
+
+    def _drop_tail(self) -> bool:
+        tail, self._tail = self._tail, b""
+        return bool(tail)
+
+    def _split(self, chunk: bytes, wanted: re.Pattern[bytes] | None) -> list[bytes]:
+        if self._overlong:
+            _, newline, chunk = chunk.partition(b"\n")
+            self._overlong = not newline
+        block, newline, rest = (self._tail + chunk).rpartition(b"\n")
+        self._tail = rest
+        lines = _record_lines(block, wanted) if newline else []
+        if len(rest) > _LINE_BYTES:
+            self._tail, self._overlong = b"", True
+            lines.append(TORN)
+        return lines
+
+
+def open_source(path: str) -> Source:
+    """Open a path as what it is. Raises OSError; a kind of file that holds no records is EINVAL."""
+    mode = os.stat(path).st_mode
+    if stat.S_ISCHR(mode):
+        return Device(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    if stat.S_ISFIFO(mode):  # opened for writing too: a FIFO that nobody writes is then not at its end
+        return Lines(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC), path)
+    if stat.S_ISREG(mode):
+        return Lines(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
+    raise OSError(errno.EINVAL, "neither a device, a FIFO nor a regular file", path)

@@ -1,0 +1,84 @@
+"""The real machine behind the Node protocol: every source at its configured root or address, put together once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from healthd.config.schema import Config
+from healthd.node import CommandResult, KernelLogState, KernelRecord, Mount, Space
+from healthd.sources.command import run_command
+from healthd.sources.filesystem import FilesystemSource
+from healthd.sources.identity import Identity, boot_id, find_identity, short_hostname
+from healthd.sources.mounts import parse_mountinfo
+from healthd.sources.nvml import NvmlSource
+from healthd.sources.trees import FileTree
+
+
+@dataclass(kw_only=True)
+class Machine:
+    """One machine, as its configuration describes it. Close it to end its probe workers.
+
+    ``kernel_log_state`` is answered by whoever reads the kernel log. ``kernel_records`` is empty but in the copy that a
+    kernel check is given its batch with.
+    """
+
+    name: str
+    identity: Identity
+    sys: FileTree
+    proc: FileTree
+    dev: FileTree
+    nvml: NvmlSource
+    file_systems: FilesystemSource
+    kernel_log_state: Callable[[], KernelLogState]
+    kernel_records: Sequence[KernelRecord] = field(default=())
+
+    @property
+    def boot_id(self) -> str:
+        """The kernel's random id of this boot."""
+        return boot_id(self.proc)
+
+    @property
+    def instance_type(self) -> str | None:
+        """The instance type, or None where it could not be found out."""
+        return self.identity.instance_type or None
+
+    @property
+    def kernel_log(self) -> KernelLogState:
+        """How the reader of the kernel log is doing."""
+        return self.kernel_log_state()
+
+    def mounts(self) -> tuple[Mount, ...]:
+        """The mount table of this process."""
+        return parse_mountinfo(self.proc.read("self/mountinfo"))
+
+    def space(self, point: str) -> Space:
+        """statvfs, in the probe worker that belongs to the mount point."""
+        fstype = next((mount.fstype for mount in reversed(self.mounts()) if mount.point == point), "")
+        return self.file_systems.space(point, fstype)
+
+    def command(self, *argv: str, timeout_s: float = 5.0) -> CommandResult:
+        """Run a command with a deadline, in its own process group."""
+        return run_command(argv, timeout_s=timeout_s)
+
+    def close(self) -> None:
+        """End the probe workers."""
+        self.nvml.close()
+        self.file_systems.close()
+
+
+def open_machine(config: Config, kernel_log_state: Callable[[], KernelLogState]) -> Machine:
+    """The machine that a configuration describes. Asks IMDS only where ``find_identity`` says that it may."""
+    sources = config.sources
+    sys, proc, dev = (FileTree(Path(root)) for root in (sources.sys_root, sources.proc_root, sources.dev_root))
+    return Machine(
+        name=config.node.name or short_hostname(),
+        identity=find_identity(sys, configured_type=config.node.instance_type, imds_endpoint=sources.imds_endpoint),
+        sys=sys,
+        proc=proc,
+        dev=dev,
+        nvml=NvmlSource(library=sources.nvml_library),
+        file_systems=FilesystemSource(),
+        kernel_log_state=kernel_log_state,
+    )

@@ -1,0 +1,92 @@
+"""File trees of the kernel: /sys, /proc, /dev, or a recorded or constructed copy of one.
+
+Reads are bounded and never follow a path out of the root that was asked for. This module gives text and names; what
+they mean is the business of whoever asked. Nothing here caches, because what it reads changes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path, PurePosixPath
+
+from healthd.errors import SourceError, SourceMissing, SourceUnreadable
+
+MAX_BYTES = 1 << 20
+"""The most of one file that is read. The longest file a check reads, a mount table of thousands, is well below it."""
+
+_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV})
+
+
+class FileTree:
+    """The ``Tree`` port of :mod:`healthd.node` on a real folder. Paths are relative; ``""`` is the root itself."""
+
+    def __init__(self, root: str | Path) -> None:
+        self._root = Path(root)
+
+    def __repr__(self) -> str:
+        return f"FileTree({str(self._root)!r})"
+
+    def read(self, path: str) -> str:
+        """The text of a file, stripped; bytes that are no UTF-8 are replaced.
+
+        Raises SourceMissing, or SourceUnreadable when it cannot be read or is longer than :data:`MAX_BYTES`: half a
+        file is no answer.
+        """
+        full = self._full(path)
+        try:
+            with open(full, "rb", buffering=0) as file:
+                data = _read_bounded(file.fileno())
+        except OSError as error:
+            raise _source_error(full, error) from error
+        if len(data) > MAX_BYTES:
+            raise SourceUnreadable(f"{full}: longer than {MAX_BYTES} bytes, which no file that healthd reads should be")
+        return data.decode("utf-8", errors="replace").strip()
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """The sorted names in a folder. Raises SourceMissing or SourceUnreadable."""
+        full = self._full(path)
+        try:
+            return tuple(sorted(os.listdir(full)))
+        except OSError as error:
+            raise _source_error(full, error) from error
+
+    def exists(self, path: str) -> bool:
+        """Whether the path is there; a link counts by what it leads to. Raises SourceUnreadable if that cannot be told."""
+        full = self._full(path)
+        try:
+            os.stat(full)
+        except OSError as error:
+            problem = _source_error(full, error)
+            if isinstance(problem, SourceMissing):
+                return False
+            raise problem from error
+        return True
+
+    def target(self, path: str) -> str:
+        """The last part of where a link leads: ``efa`` for ``…/driver``. Raises SourceMissing or SourceUnreadable."""
+        full = self._full(path)
+        try:
+            return PurePosixPath(os.readlink(full)).name
+        except OSError as error:
+            raise _source_error(full, error) from error
+
+    def _full(self, path: str) -> Path:
+        pure = PurePosixPath(path)
+        if pure.is_absolute() or ".." in pure.parts or "\0" in path:
+            raise SourceUnreadable(f"path {path!r} in {self._root}: expected a relative path without '..'")
+        return self._root / pure
+
+
+def _read_bounded(fd: int) -> bytes:
+    """At most one byte more than is allowed. A file of the kernel may give less per read than was asked for."""
+    parts, room = [], MAX_BYTES + 1
+    while room > 0 and (part := os.read(fd, min(room, 1 << 16))):
+        parts.append(part)
+        room -= len(part)
+    return b"".join(parts)
+
+
+def _source_error(path: Path, error: OSError) -> SourceError:
+    kind = SourceMissing if error.errno in _NOT_THERE else SourceUnreadable
+    return kind(f"{path}: {error.strerror or error} ({errno.errorcode.get(error.errno or 0, 'no errno')})")

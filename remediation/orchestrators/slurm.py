@@ -1,0 +1,254 @@
+"""Slurm, through its own clients: what slurmctld says of this node and of the fleet, drain, and undrain.
+
+Every call is one client process with a deadline of ours (the clients' own waits are 9 s, 59 s and for ever). It must
+not decide anything, must not read one node by downloading all of them, and must not take silence for an answer: what
+is not plainly refused is *unknown*, because an update that timed out is applied when slurmctld wakes up.
+
+Texts and behaviour: Slurm 22.05.8 with a real slurmctld; tests/integration/slurm repeats each observation.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from healthd.errors import BackendRefused, BackendUnknown, ConfigError, SourceError, SourceMissing
+from healthd.node import CommandResult
+from healthd.remediation.ports import FleetLevel, Hold, NodeView
+from healthd.sources.command import TRUNCATED, find_tool, run_command
+
+# sinfo -O with a suffix and no size pads nothing and cuts nothing (sinfo(1): "type[:[.][size][suffix]]"). StateComplete
+# has every flag, where %T hides DOWN behind "drained". Reason is last: it may hold any text, newlines included.
+SINFO_FIELDS = "NodeList:|,StateComplete:|,CPUsState:|,User:|,Timestamp:|,Reason:|"
+
+# What keeps new jobs off a node for good. Not here: NOT_RESPONDING alone (2 to 3 s after every undrain), the POWER_…
+# family (a cloud node that sleeps), UNKNOWN (not registered yet after a restart of slurmctld), RESERVED.
+_OUT = re.compile(r"DRAIN(ED|ING)?|DOWN|FAIL(ING)?|REBOOT\w*|INVALID_REG")
+_MAINTENANCE = re.compile(r"MAINT(ENANCE)?")
+
+# What scontrol prints when slurmctld, or scontrol itself, has said no before anything was changed.
+# "Invalid node state specified" is not among them: right after a restart of slurmctld, when the node has not
+# registered yet, state=undrain and state=resume print it, exit with 1, and the drain is gone all the same.
+_REFUSALS = {
+    "Invalid node name specified": "slurmctld has no node of this name: check [node] name",
+    "Invalid user id": "only root, SlurmUser or AdminLevel=Administrator may: check as whom healthd runs",
+    "You must specify a reason": "the reason was empty",
+    "Invalid input": "this Slurm does not know the word: please report it with the version of Slurm",
+}
+
+_NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_CONF_FILES = ("etc/slurm/slurm.conf", "opt/slurm/etc/slurm.conf", "run/slurm/conf/slurm.conf")
+_FOREIGN_SETTINGS = ("SINFO_", "SQUEUE_", "SCONTROL_", "SLURM_CLUSTERS")
+_LEVEL_LIMIT_BYTES = 256 * 1024 * 1024  # scontrol -o show nodes writes 540 bytes per node
+
+
+class Run(Protocol):
+    """How commands are run: run_command, or a test's wrapper of it."""
+
+    def __call__(
+        self, argv: list[str], *, timeout_s: float, env: Mapping[str, str], limit_bytes: int = ...
+    ) -> CommandResult: ...
+
+
+class SlurmOrchestrator:
+    """The Orchestrator of a node that runs slurmd.
+
+    ``bin_dir``: where scontrol, sinfo and squeue are; "" looks in PATH and the usual places. ``conf``: slurm.conf for
+    them; "" takes SLURM_CONF from the environment, or Slurm's own default. ``timeout_s``: of each client call.
+    """
+
+    kind = "slurm"
+
+    def __init__(self, *, node: str, bin_dir: str = "", conf: str = "", timeout_s: float = 5.0, run: Run = run_command) -> None:
+        # Slurm takes "n[1-99]", "a,b" and "ALL" for many nodes at once.
+        if not _NODE_NAME.fullmatch(node) or node.upper() == "ALL":
+            problem = f"[node] name = {node!r}: expected the NodeName of this one node, as in slurm.conf"
+            raise ConfigError((problem,))
+        self._node, self._bin_dir, self._timeout_s, self._run = node, bin_dir, timeout_s, run
+        self._env = client_environment(os.environ, conf)
+
+    def view(self, *, jobs: bool = False) -> NodeView:
+        """Read this node with one single-node request; ``jobs`` adds squeue and slurmctld's start, in that order.
+
+        Raises BackendRefused if slurmctld does not know the node, BackendUnknown if it could not be read.
+        """
+        answer = self._read("sinfo", "-h", "-a", "-N", "-n", self._node, "-O", SINFO_FIELDS)
+        if not jobs:
+            return parse_view(self._node, answer)
+        queue = self._read("squeue", "-h", "-a", "-w", self._node, "-o", "%i")
+        config = self._read("scontrol", "show", "config")
+        return parse_view(self._node, answer, jobs=tuple(queue.split()), controller=parse_boot_time(config))
+
+    def level(self) -> FleetLevel:
+        """Read all nodes of all partitions, hidden ones too, in one request. Raises BackendUnknown."""
+        answer = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_LEVEL_LIMIT_BYTES)
+        return parse_level(self._node, answer)
+
+    def quarantine(self, text: str) -> None:
+        """Drain the node with ``text`` as the reason.
+
+        Raises BackendRefused for a text that would not read back as it is: more than one line, ``|``, white space or a
+        double quote at either end (scontrol takes those off).
+        """
+        if not text or not text.isprintable() or "|" in text or text.strip(' "') != text:
+            expected = "one line without '|' that neither begins nor ends with a space or a double quote"
+            raise BackendRefused(f"drain of {self._node} not asked for: the reason is {text!r}, expected {expected}")
+        self._update("state=drain", f"reason={text}")
+
+    def release(self, *, resume: bool) -> None:
+        """Clear the drain; ``resume`` clears DOWN as well. Either wipes the reason, and a FAIL."""
+        self._update("state=resume" if resume else "state=undrain")
+
+    def _update(self, *settings: str) -> None:
+        result = self._call("scontrol", "update", f"nodename={self._node}", *settings)
+        if result.code:
+            raise update_error(f"scontrol update {self._node} {' '.join(settings)}", result.stderr + result.stdout)
+
+    def _read(self, tool: str, *args: str, limit_bytes: int = 4 * 1024 * 1024) -> str:
+        result = self._call(tool, *args, limit_bytes=limit_bytes)
+        if result.code or TRUNCATED in result.stdout[-100:]:
+            said = _last_line(result.stderr) or result.stdout[-100:]
+            raise BackendUnknown(f"{tool} {' '.join(args[-2:])}: exit status {result.code}: {said}")
+        return result.stdout
+
+    def _call(self, tool: str, *args: str, limit_bytes: int = 4 * 1024 * 1024) -> CommandResult:
+        argv = [os.path.join(self._bin_dir, tool), *args]
+        try:
+            return self._run(argv, timeout_s=self._timeout_s, env=self._env, limit_bytes=limit_bytes)
+        except SourceMissing as error:
+            raise BackendUnknown(f"Slurm could not be asked: {error}") from error
+        except SourceError as error:
+            raise BackendUnknown(f"Slurm did not answer: {error}") from error
+
+
+def client_environment(environ: Mapping[str, str], conf: str = "") -> dict[str, str]:
+    """``environ`` for Slurm's clients: theirs to find the cluster, ours to fix the output.
+
+    Variables that change what clients print or whom they ask are left out. Times come as seconds since the epoch,
+    because the default is the client's local time.
+    """
+    kept = {name: value for name, value in environ.items() if not name.startswith(_FOREIGN_SETTINGS)}
+    return {**kept, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C", **({"SLURM_CONF": conf} if conf else {})}
+
+
+def parse_view(node: str, answer: str, *, jobs: tuple[str, ...] = (), controller: str = "") -> NodeView:
+    """The view from what ``sinfo -h -N -n NODE -O SINFO_FIELDS`` printed.
+
+    sinfo prints the same record once for every partition of the node, and nothing for a node it does not know.
+    Raises BackendRefused for the latter, BackendUnknown for anything that is not such a record.
+    """
+    if not answer.strip():
+        problem = f"{node} is not known to slurmctld, or is in no partition"
+        raise BackendRefused(f"{problem}: check [node] name against NodeName in slurm.conf")
+    fields = answer.split("|", 5)
+    if len(fields) != 6 or fields[0] != node or not re.fullmatch(r"\d+/\d+/\d+/\d+", fields[2]):
+        raise BackendUnknown(f"sinfo for {node}: expected name|state|cpus|user|time|reason|, got {answer[:200]!r}")
+    head, reason = "|".join(fields[:5]) + "|", fields[5]
+    reason = reason.split(f"|\n{head}")[0].removesuffix("\n").removesuffix("|")
+    flags = _words(fields[1])
+    is_out = any(_OUT.fullmatch(flag) for flag in flags)
+    return NodeView(
+        name=node,
+        in_service=not is_out and not any(_MAINTENANCE.fullmatch(flag) for flag in flags),
+        flags=flags,
+        hold=_hold(reason, fields[3], fields[4]) if is_out else None,
+        allocated_cpus=_allocated_cpus(fields[2], flags),
+        jobs=jobs,
+        controller=controller,
+        raw=answer,
+    )
+
+
+def parse_level(node: str, answer: str) -> FleetLevel:
+    """The level from what ``scontrol -a -o show nodes`` printed.
+
+    FUTURE nodes do not exist yet and do not count. A node that is named twice is out if either record says so. Raises
+    BackendUnknown if there is no node, or not even our own: a list that leaves out nodes proves nothing.
+    """
+    is_out: dict[str, bool] = {}
+    for line in answer.split("\n"):
+        match = re.match(r"NodeName=(\S+) .*? State=(\S+)", line)
+        if not match or "FUTURE" in (flags := _words(match[2])):
+            continue
+        is_out[match[1]] = is_out.get(match[1], False) or any(_OUT.fullmatch(flag) for flag in flags)
+    if node not in is_out:
+        problem = f"the list of {len(is_out)} nodes from scontrol does not have {node}, our own"
+        raise BackendUnknown(f"{problem}: check [node] name, and PrivateData in slurm.conf")
+    return FleetLevel(out=frozenset(name for name, out in is_out.items() if out), total=len(is_out))
+
+
+def parse_boot_time(answer: str) -> str:
+    """slurmctld's BOOT_TIME from ``scontrol show config``. Raises BackendUnknown if it is not there."""
+    match = re.search(r"^BOOT_TIME\s*=\s*(\S+)", answer, re.MULTILINE)
+    if not match:
+        raise BackendUnknown(f"scontrol show config has no BOOT_TIME: {answer[:200]!r}")
+    return match[1]
+
+
+def update_error(what: str, said: str) -> BackendRefused | BackendUnknown:
+    """The error for an update that exited with a failure: refused if the text is a known refusal, else unknown."""
+    for text, advice in _REFUSALS.items():
+        if text in said:
+            return BackendRefused(f"{what}: {_last_line(said) if text in _last_line(said) else text}; {advice}")
+    return BackendUnknown(f"{what}: {_last_line(said) or 'failed without a word'}; it may have been applied all the same")
+
+
+def detect(*, environ: Mapping[str, str] = os.environ, root: str = "/", bin_dir: str = "") -> tuple[bool, str]:
+    """Whether this machine belongs to a Slurm cluster, and the sentence for the log that says why.
+
+    ``root``: the file system to look in, for tests. A machine is in a cluster if a configuration is there or slurmd
+    runs (which without a file got it from slurmctld, ``--conf-server``), and scontrol can be found.
+    """
+    evidence = _configuration(environ, Path(root)) or _running_slurmd(Path(root, "proc"))
+    if not evidence:
+        return False, f"no Slurm: SLURM_CONF is not set, none of {', '.join(_CONF_FILES)} exists, and no slurmd runs"
+    try:
+        tool = find_tool("scontrol", [bin_dir] if bin_dir else [], env=environ)
+    except SourceMissing as error:
+        return False, f"{evidence}, but Slurm cannot be used: {error}"
+    return True, f"Slurm: {evidence}, {tool}"
+
+
+def _configuration(environ: Mapping[str, str], root: Path) -> str:
+    if environ.get("SLURM_CONF"):
+        return f"SLURM_CONF={environ['SLURM_CONF']}"
+    return next((str(root / name) for name in _CONF_FILES if (root / name).exists()), "")
+
+
+def _running_slurmd(proc: Path) -> str:
+    for comm in proc.glob("[0-9]*/comm"):
+        try:
+            name = comm.read_text().strip()
+        except OSError:  # ended between the listing and the reading
+            continue
+        if name == "slurmd":
+            return f"slurmd runs as process {comm.parent.name}"
+    return ""
+
+
+def _words(state: str) -> frozenset[str]:
+    """``idle+drain`` or ``DOWN*+DRAIN`` as upper-case words, without the marks that sinfo and scontrol append."""
+    return frozenset(word.rstrip("*~#!%$@^-").upper() for word in state.split("+") if word)
+
+
+def _hold(reason: str, user: str, stamp: str) -> Hold | None:
+    """No reason shows as ``none``, set by ``Unknown`` at ``Unknown``; a reason from slurm.conf has no time."""
+    if not reason or (reason, user, stamp) == ("none", "Unknown", "Unknown"):
+        return None
+    return Hold(text=reason, user=user, stamp=int(stamp) if stamp.isdecimal() else 0)
+
+
+def _allocated_cpus(cpus_state: str, flags: frozenset[str]) -> int:
+    """Allocated CPUs of ``allocated/idle/other/total``, at least 1 while the state itself says that work is there.
+
+    The count lags by seconds behind the start of a job: ``allocated`` with ``0/4/0/4`` was seen.
+    """
+    return max(int(cpus_state.split("/")[0]), 1 if flags & {"ALLOCATED", "MIXED"} else 0)
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1].strip() if lines else ""

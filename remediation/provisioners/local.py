@@ -1,0 +1,47 @@
+"""A machine that nobody provides: the reboot is a command that its owner configured, and there is no replacement.
+
+It must not wait for the reboot or claim that it happened: the evidence is a changed boot id.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from healthd.errors import BackendRefused, BackendUnknown, SourceError, SourceMissing
+from healthd.model import Remedy
+from healthd.node import CommandResult
+from healthd.sources.command import run_command
+
+
+class Run(Protocol):
+    """How the command is run: run_command, or a test's own."""
+
+    def __call__(self, argv: tuple[str, ...], *, timeout_s: float) -> CommandResult: ...
+
+
+class LocalProvisioner:
+    """The Provisioner of a machine whose reboot is ``reboot_command``; an empty one means that it cannot be rebooted."""
+
+    kind = "local"
+
+    def __init__(self, *, reboot_command: tuple[str, ...] = (), timeout_s: float = 30.0, run: Run = run_command) -> None:
+        self._command, self._timeout_s, self._run = reboot_command, timeout_s, run
+
+    def can(self, remedy: Remedy) -> bool:
+        """A reboot, and what a reboot does on the way: it resets the GPUs."""
+        return bool(self._command) and remedy in (Remedy.REBOOT_NODE, Remedy.RESET_GPU)
+
+    def reboot(self) -> None:
+        """Run the command. Raises BackendRefused if it failed or is not there, BackendUnknown if it did not end."""
+        if not self._command:
+            raise BackendRefused("no reboot: no reboot command is configured for the local provisioner")
+        shown = " ".join(self._command)
+        try:
+            result = self._run(self._command, timeout_s=self._timeout_s)
+        except SourceMissing as error:
+            raise BackendRefused(f"no reboot: {error}") from error
+        except SourceError as error:
+            raise BackendUnknown(f"the machine may reboot or not: {error}") from error
+        if result.code:
+            said = (result.stderr or result.stdout).strip()[-200:]
+            raise BackendRefused(f"no reboot: {shown}: exit status {result.code}: {said}")
