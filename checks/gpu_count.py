@@ -57,13 +57,11 @@ class Settings:
 def gpu_count(node: Node, settings: Settings) -> Result:
     """All GPUs are there: on the PCI bus, in the driver, as device files.
 
-    Where one is missing tells what is wrong. Off the PCI bus: the hardware or its link; a reboot, then a replacement. On
-    the bus and not in NVML: the driver gave it up, or was told to exclude it. Only the file missing: the installation.
-    More than expected is news about a table and never acts. MIG never changes the count. A GPU that the driver lists and
-    cannot reach is ``gpu.lost`` of gpu.recovery.
+    Where one is missing tells what is wrong. Off the PCI bus: the hardware or its link. On the bus and not in NVML: the
+    driver gave it up, or was told to exclude it. Only the file missing: the installation. More than expected is news
+    about a table and never acts. MIG never changes the count. One that NVML lists and cannot reach is ``gpu.lost``.
 
-    Sources: EKS node monitoring agent 1.7.0, dcgm_devices.go (NVML, /dev and a table are compared); NVIDIA Health
-    Validation (a count mismatch is critical); EC2 DescribeInstanceTypes (the table).
+    Sources: EKS node monitoring agent 1.7.0, dcgm_devices.go; NVIDIA Health Validation (a count mismatch is critical).
     """
     gpus = take_inventory(node, settings.expected)
     if isinstance(gpus, Result):
@@ -72,7 +70,7 @@ def gpu_count(node: Node, settings: Settings) -> Result:
     findings = [*_against_expected(gpus, listed), *_against_driver(gpus)]
     if gpus.files is not None and gpus.files < len(listed):
         message = f"{gpus.files} /dev/nvidia<N> files for {len(listed)} GPUs; nvidia-modprobe makes them"
-        findings.append(NO_DEVICE_FILE.at(NODE, message, files=gpus.files, listed=len(listed)))
+        findings.append(NO_DEVICE_FILE.at(NODE, message))
     readings = [Reading(component=component_of(answer), name="gpu_index", value=answer.index) for answer in listed]
     return judged(findings, readings, gaps=gpus.gaps)
 
@@ -96,7 +94,7 @@ def _against_driver(gpus: Inventory) -> Iterator[Finding]:
     if left_out:
         yield EXCLUDED.at(NODE, f"{left_out} GPUs are excluded by the driver's settings", missing=missing)
     lost = unexplained - left_out
-    where = [gpu_component(pci=address) for address in missing] if lost == len(missing) else [NODE]
-    for component in where if lost > 0 else ():
+    if lost > 0:
         message = f"{lost} of {len(gpus.pci)} GPUs on the PCI bus are not listed by NVML, without explanation"
-        yield DRIVER_LOST.at(component, message, missing=missing, excluded=gpus.excluded)
+        for part in [gpu_component(pci=address) for address in missing] if lost == len(missing) else [NODE]:
+            yield DRIVER_LOST.at(part, message, missing=missing, excluded=gpus.excluded)

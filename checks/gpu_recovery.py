@@ -5,19 +5,72 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.gpus import GPU_IS_LOST, NO_SUCH_QUESTION, RESET_REQUIRED, ask_gpus, failure_codes, named, sort_out
-from healthd.model import Finding, Remedy, Result, Severity
-from healthd.node import GpuAnswer, Node
+from healthd.gpus import GPU_IS_LOST, RESET_REQUIRED, GpuValues, ask_gpus
+from healthd.model import REMEDY_RANK, Finding, Remedy, Result, Severity
+from healthd.node import Node
+from healthd.tables import xid_cases, xid_table
 
-_FIELD, _ANSWER = 230, "field:230"  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, driver 565 and newer
-
-
-def _code(slug: str, severity: Severity, remedy: Remedy, meaning: str, *causes: int) -> FindingCode:
-    """``causes``: XIDs that call for at least as much; one that calls for less must not hide what the driver asks for."""
-    symptom_of = tuple(f"gpu.xid.{xid}" for xid in causes)
-    return FindingCode(code=slug, severity=severity, remedy=remedy, meaning=meaning, symptom_of=symptom_of)
+_FIELD, _ACTION = 230, "field:230"  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+_ANY_CALL = "nvmlDeviceGetPersistenceMode"  # for drivers without the field: shows whether the GPU answers at all
 
 
-LOST = _code(
-    "gpu.lost", Severity.CRITICAL, Remedy.REBOOT_NODE, "The driver lists the GPU and cannot reach it any more", 79
-)
+def _code(slug: str, severity: Severity, remedy: Remedy, meaning: str) -> FindingCode:
+    """An XID explains what the driver asks for only if it calls for as much: one that calls for less must not hide it."""
+    rank = max(REMEDY_RANK[remedy], REMEDY_RANK[Remedy.RESET_GPU])
+    causes = tuple(f"gpu.xid.{row.xid}" for row in xid_table().values() if REMEDY_RANK[row.remedy] >= rank)
+    return FindingCode(code=slug, severity=severity, remedy=remedy, meaning=meaning, symptom_of=causes)
+
+
+def _action(number: int, slug: str) -> FindingCode:
+    """What the driver writes to the log as XID 154 it shows in the field: one table judges both."""
+    case = xid_cases()[154, f"to:{number}"]
+    return _code(slug, case.severity, case.remedy, case.meaning)
+
+
+_CRITICAL = Severity.CRITICAL
+LOST = _code("gpu.lost", _CRITICAL, Remedy.REBOOT_NODE, "The driver lists the GPU and cannot reach it any more")
+MUST_RESET = _code("gpu.reset_required", _CRITICAL, Remedy.RESET_GPU, "The GPU refuses work until it is reset")
+OTHER = _code("gpu.recovery.other", Severity.WARNING, Remedy.ASK_HUMAN, "A recovery action that healthd does not know")
+ACTIONS = {
+    1: _action(1, "gpu.recovery.reset"),
+    2: _action(2, "gpu.recovery.reboot"),
+    3: _action(3, "gpu.recovery.drain_p2p"),
+    4: _action(4, "gpu.recovery.drain_and_reset"),
+    5: _action(5, "gpu.recovery.imex"),
+    6: _action(6, "gpu.recovery.bus_reset"),
+    7: _action(7, "gpu.recovery.system_reboot"),
+}
+
+
+@check("gpu.recovery", interval_s=30, codes=(LOST, MUST_RESET, *ACTIONS.values(), OTHER))
+def gpu_recovery(node: Node, _settings: object) -> Result:
+    """No GPU asks to be recovered.
+
+    From branch 565 on the driver names the recovery that a GPU needs, in a field that starts at 0, *none*. An older
+    driver answers NOT_SUPPORTED with the value 0: that is no answer, and never *none*. Two return codes say as much on
+    any driver: GPU_IS_LOST (it does not answer on PCIe; only a reboot can help) and RESET_REQUIRED. Any other refusal is
+    unknown for that GPU alone. One lost GPU hides no other.
+
+    Sources: nvml.h (return codes 15 and 16, field 230); open-gpu-kernel-modules 595.45.04 gpu.c (actions 0 to 5);
+    pynvml 13.615.71 (6 and 7); DCGM issue 263 (DCGM can say Healthy while this field says Reset).
+    """
+    gpus = ask_gpus(node, _ANY_CALL, fields=[_FIELD])
+    if isinstance(gpus, Result):
+        return gpus
+    findings = {gpu.gpu: tuple(_findings(gpu)) for gpu in gpus}
+    found = [finding for each in findings.values() for finding in each]
+    gaps = [gap for gpu in gpus for gap in gpu.gaps if not findings[gpu.gpu]]
+    if not found and not gaps and all(_ACTION in gpu.unsupported for gpu in gpus):
+        return not_applicable("this driver does not tell the recovery action (565 and newer do)")
+    return judged(found, gaps=gaps)
+
+
+def _findings(gpu: GpuValues) -> Iterator[Finding]:
+    """A GPU that is out of reach has no action to tell, and whatever it told before it was would be stale."""
+    if GPU_IS_LOST in gpu.codes:
+        yield LOST.at(gpu.gpu, "NVML answers GPU_IS_LOST (15)", nvml_return=GPU_IS_LOST)
+    elif RESET_REQUIRED in gpu.codes:
+        yield MUST_RESET.at(gpu.gpu, "NVML answers RESET_REQUIRED (16)", nvml_return=RESET_REQUIRED)
+    elif action := gpu.values.get(_ACTION, 0):
+        code = ACTIONS.get(action, OTHER)
+        yield code.at(gpu.gpu, f"{code.meaning} (recovery action {action})", recovery_action=action)

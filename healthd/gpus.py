@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from healthd.check import not_applicable, unknown
@@ -31,11 +31,15 @@ NO_SUCH_QUESTION = frozenset({3, 13})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuValues:
-    """The answers of one GPU, sorted: values, questions that it does not know, and what it failed to answer."""
+    """The answers of one GPU, sorted: values, questions that it does not know, and what it failed to answer.
+
+    ``codes``: every NVML return code other than success among the answers.
+    """
 
     gpu: Component
     values: Mapping[str, Any]
     unsupported: frozenset[str]
+    codes: frozenset[int]
     gaps: tuple[str, ...]
 
 
@@ -50,7 +54,7 @@ def ask_gpus(node: Node, *calls: str, fields: Sequence[int] = ()) -> tuple[GpuVa
         return without_answers(node, str(error))
     if not answers:
         return without_answers(node, "NVML lists no GPU")
-    return tuple(sort_out(answer) for answer in answers)
+    return tuple(sort_out(answer) for answer in _named(node, answers))
 
 
 def without_answers(node: Node, why: str, configured: int | None = None) -> Result:
@@ -64,23 +68,23 @@ def without_answers(node: Node, why: str, configured: int | None = None) -> Resu
 
 
 def sort_out(answer: GpuAnswer) -> GpuValues:
-    """Values, unsupported questions and gaps of one GPU. A GPU that failed as a whole is one gap, not one per question."""
+    """Sort one GPU's answers. A GPU that failed as a whole is one gap, not one for each question."""
     gpu = component_of(answer)
     failures = {call: value for call, value in answer.values.items() if isinstance(value, NvmlFailure)}
     unsupported = frozenset(call for call, failure in failures.items() if failure.code in NO_SUCH_QUESTION)
     if answer.failure is not None:
-        gaps: tuple[str, ...] = (f"{gpu}: NVML answered {describe(answer.failure)}",)
+        gaps: tuple[str, ...] = (f"{gpu}: NVML answered {_words(answer.failure)}",)
     else:
         refused = ((call, failure) for call, failure in failures.items() if call not in unsupported)
-        gaps = tuple(f"{gpu}: {call} answered {describe(failure)}" for call, failure in refused)
-    values = {call: value for call, value in answer.values.items() if call not in failures}
-    return GpuValues(gpu=gpu, values=values, unsupported=unsupported, gaps=gaps)
-
-
-def failure_codes(answer: GpuAnswer) -> frozenset[int]:
-    """Every return code other than success in one GPU's answer."""
-    failures = [value.code for value in answer.values.values() if isinstance(value, NvmlFailure)]
-    return frozenset([*failures, *([answer.failure.code] if answer.failure else [])])
+        gaps = tuple(f"{gpu}: {call} answered {_words(failure)}" for call, failure in refused)
+    whole = [] if answer.failure is None else [answer.failure.code]
+    return GpuValues(
+        gpu=gpu,
+        values={call: value for call, value in answer.values.items() if call not in failures},
+        unsupported=unsupported,
+        codes=frozenset([*whole, *(failure.code for failure in failures.values())]),
+        gaps=gaps,
+    )
 
 
 def component_of(answer: GpuAnswer) -> Component:
@@ -88,9 +92,25 @@ def component_of(answer: GpuAnswer) -> Component:
     return gpu_component(uuid=answer.uuid, pci=answer.pci, index=answer.index)
 
 
-def describe(failure: NvmlFailure) -> str:
-    """``GPU_IS_LOST (15)``."""
+def _words(failure: NvmlFailure) -> str:
     return f"{failure.name} ({failure.code})"
+
+
+def _named(node: Node, answers: Sequence[GpuAnswer]) -> tuple[GpuAnswer, ...]:
+    """Give a GPU that NVML cannot name its PCI address, where only one is left over for it.
+
+    Indices are no names: after a GPU is lost and the driver reloaded they mean others.
+    """
+    nameless = [answer for answer in answers if answer.pci is None and answer.uuid is None]
+    if len(nameless) != 1:
+        return tuple(answers)
+    try:
+        left = set(pci_gpus(node)) - {answer.pci for answer in answers}
+    except SourceError:
+        return tuple(answers)  # no worse than without this help: the GPU keeps its index for a name
+    if len(left) != 1:
+        return tuple(answers)
+    return tuple(replace(answer, pci=min(left)) if answer in nameless else answer for answer in answers)
 
 
 def pci_gpus(node: Node) -> tuple[str, ...]:

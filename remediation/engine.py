@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -97,6 +98,7 @@ class Engine:
         self._lock = threading.Lock()
         self._last_said = ""
         self.decision = Decision(action=Action.HOLD, reason="nothing has been decided yet")
+        self.decided: Counter[Action] = Counter()
         self._steps: Mapping[Step, Callable[[Case, datetime], Turn]] = {
             Step.DRAIN: self._drain,
             Step.WAIT_IDLE: self._wait_idle,
@@ -180,6 +182,7 @@ class Engine:
         if decision.diagnosis is None or decision.reason == self._last_said:
             return
         self._last_said = decision.reason
+        self.decided[decision.action] += 1
         data = {"action": decision.action, "code": decision.diagnosis.code, "component": str(decision.diagnosis.component)}
         self._judgement.record(Event(at=now, kind="decision", text=decision.reason, data=data))
 

@@ -5,7 +5,7 @@ It turns bytes into records and files into raw records; following, skipping and 
 Record format (Linux, Documentation/ABI/testing/dev-kmsg): ``prefix,sequence,microseconds,flags[,…];text``, where prefix
 is facility * 8 + level and bytes outside printable ASCII come as ``\\xNN``; lines that begin with a space are
 properties of a record. A read of /dev/kmsg returns one whole record, EPIPE where the next one was overwritten, EINVAL
-where it is larger than the buffer. A writer in user space cannot get facility 0 (measured on 6.18: ``<3>x`` arrives as 11).
+where it is larger than the buffer. A writer to the device cannot get facility 0 (6.18, measured: ``<3>x`` arrives as 11).
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ here stops a process: whoever starts jobs asks `healthd check` first. It must no
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -85,15 +86,20 @@ class LocalOrchestrator:
 
     def _read(self) -> Hold | None:
         try:
-            fields = json.loads(self._path.read_bytes())
-            return Hold(text=str(fields["text"]), user=str(fields["user"]), stamp=int(fields["stamp"]))
+            content = self._path.read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
             raise BackendUnknown(f"{self._path}: the hold could not be read: {error}") from error
-        except (ValueError, TypeError, KeyError) as error:
-            advice = "look at it, and remove it to put the node back in service"
-            raise BackendUnknown(f"{self._path}: not a hold (text, user, stamp as JSON): {error!r}; {advice}") from error
+        try:
+            fields = json.loads(content)
+        except ValueError:
+            fields = None
+        match fields:
+            case {"text": str(text), "user": str(user), "stamp": int(stamp)}:
+                return Hold(text=text, user=user, stamp=stamp)
+        problem = f"{self._path}: expected a hold as JSON with text, user and stamp, got {content[:80]!r}"
+        raise BackendUnknown(f"{problem}; look at it, and remove it to put the node back in service")
 
     def _write(self, hold: Hold) -> None:
         body = json.dumps({"text": hold.text, "user": hold.user, "stamp": hold.stamp})
@@ -107,8 +113,10 @@ class LocalOrchestrator:
             part.replace(self._path)
             _sync_folder(self._path.parent)
         except OSError as error:
-            part.unlink(missing_ok=True)
-            raise BackendUnknown(f"{self._path}: the hold could not be written: {error}; free space or set state_dir") from error
+            with contextlib.suppress(OSError):  # a read-only or full disk is what is being reported below
+                part.unlink(missing_ok=True)
+            problem = f"{self._path}: the hold could not be written: {error}"
+            raise BackendUnknown(f"{problem}; make room, or set another state_dir") from error
 
 
 def gpu_processes(proc_root: Path, dev_root: Path, ignore: Collection[int] = ()) -> tuple[str, ...]:

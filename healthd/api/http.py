@@ -1,0 +1,74 @@
+"""The read-only HTTP server: /metrics, /healthz, /verdict. Loopback by default; nothing here can act.
+
+/healthz says only that the daemon goes round; a sick node is not a sick daemon.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from healthd.agent import Agent
+from healthd.report import as_json
+
+_REPORT_DEADLINE_S = 5.0
+
+
+class HttpServer:
+    """Serves GET requests until closed. Raises OSError where the address cannot be had."""
+
+    def __init__(self, address: str, agent: Agent, *, problem: Callable[[], str], say: Callable[..., None]) -> None:
+        host, _, port = address.rpartition(":")
+        handler = type("Handler", (_Handler,), {"agent": agent, "problem": staticmethod(problem), "say": staticmethod(say)})
+        self._server = ThreadingHTTPServer((host.strip("[]"), int(port)), handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """The port it listens on, for an address that asked for port 0."""
+        return self._server.server_address[1]
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request. ``agent``, ``problem`` and ``say`` are set on the subclass that the server makes."""
+
+    agent: Agent
+    problem: Callable[[], str]
+    say: Callable[..., None]
+    timeout = 10
+    server_version = "healthd"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answer the three paths; anything else is 404."""
+        match self.path.partition("?")[0]:
+            case "/metrics":
+                from healthd.api.metrics import CONTENT_TYPE, render  # heavy, and only scraped nodes need it
+
+                self._send(200, CONTENT_TYPE, render(self.agent))
+            case "/healthz":
+                problem = self.problem()
+                self._send(503 if problem else 200, "text/plain; charset=utf-8", (problem or "ok") + "\n")
+            case "/verdict":
+                self._send(200, "application/json", as_json(self.agent.checkup.report(deadline_s=_REPORT_DEADLINE_S)))
+            case _:
+                self._send(404, "text/plain; charset=utf-8", "there are /metrics, /healthz and /verdict\n")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests go to the log at debug level."""
+        self.say("http request", request=format % args)
+
+    def _send(self, code: int, kind: str, text: str) -> None:
+        body = text.encode()
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)

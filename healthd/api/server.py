@@ -1,0 +1,168 @@
+"""The unix socket: answers command lines. Everybody may read; acts need root, or the configured group.
+
+Who asks is what the kernel says (SO_PEERCRED), never what the request says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+import pwd
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from healthd.agent import Agent
+from healthd.api.answers import check_answer, hook_answer, status_answer
+from healthd.api.wire import MAX_REQUEST_BYTES, Answer, Request, read_request, write_answer
+from healthd.cli.output import failure
+from healthd.cli.parser import Shown, parse
+from healthd.errors import ConfigError, HealthdError, UsageError
+
+_CLIENTS = 32
+_CLIENT_S = 5.0
+_REFUSED = 77  # sysexits.h EX_NOPERM
+_PEER = struct.Struct("3i")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Peer:
+    """The process at the other end, as the kernel names it."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+class Server:
+    """Listens on a socket path until closed. At most 32 clients are answered at once; more wait in the backlog."""
+
+    def __init__(self, path: str, agent: Agent, *, group: str, say: Callable[..., None]) -> None:
+        self._agent, self._say = agent, say
+        self._group = _group_id(group)
+        self._slots = threading.BoundedSemaphore(_CLIENTS)
+        self._path = path
+        self._listener = _listen(path)
+        self._thread = threading.Thread(target=self._accept, name="api", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening and remove the socket. Answers under way are finished by their threads."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
+
+    def _accept(self) -> None:
+        while True:
+            self._slots.acquire()
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            threading.Thread(target=self._serve, args=(client,), name="client", daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            with client:
+                client.settimeout(_CLIENT_S)
+                answer = self._answer(_received(client), _peer(client))
+                client.sendall(write_answer(answer))
+        except OSError as error:
+            self._say("a client went away", error=str(error))
+        finally:
+            self._slots.release()
+
+    def _answer(self, raw: bytes, peer: Peer) -> Answer:
+        try:
+            request = read_request(raw)
+            return self._dispatch(request, peer)
+        except Shown as shown:
+            return Answer(code=0, out=str(shown))
+        except HealthdError as error:
+            return failure(error)
+        except Exception as error:  # noqa: BLE001 - a defect in one answer must not end the daemon; it is said loudly
+            self._say("an answer failed", error=f"{type(error).__name__}: {error}")
+            return Answer(code=2, err=f"healthd: the daemon failed to answer: {error}; see its log\n")
+
+    def _dispatch(self, request: Request, peer: Peer) -> Answer:
+        options = parse(request.arguments)
+        match options.verb:
+            case "check":
+                return check_answer(self._agent, options)
+            case "status":
+                return status_answer(self._agent, options)
+            case "hook" if self._may_act(peer):
+                return hook_answer(self._agent, options, request.environ)
+            case "hook":
+                return Answer(code=_REFUSED, err=f"healthd: uid {peer.uid} may not act here; be root or in [daemon] group\n")
+            case verb:
+                raise UsageError(f"healthd: the daemon does not answer {verb!r}; run it without the socket")
+
+    def _may_act(self, peer: Peer) -> bool:
+        if peer.uid == 0:
+            return True
+        if self._group is None:
+            return False
+        return self._group in _groups_of(peer)
+
+
+def _listen(path: str) -> socket.socket:
+    """A listening socket at ``path``, replacing a dead one. Raises ConfigError if it is alive or cannot be made."""
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        if _is_alive(path):
+            raise ConfigError((f"daemon.socket = {path}: another daemon answers there; stop it or choose another path",))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(path)
+        os.chmod(path, 0o666)
+        listener.listen(128)
+    except OSError as error:
+        raise ConfigError((f"daemon.socket = {path}: {error}; expected a path that can be made (107 bytes at most)",)) from error
+    return listener
+
+
+def _is_alive(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True
+
+
+def _received(client: socket.socket) -> bytes:
+    received = bytearray()
+    while len(received) <= MAX_REQUEST_BYTES and (chunk := client.recv(65536)):
+        received += chunk
+    return bytes(received)
+
+
+def _peer(client: socket.socket) -> Peer:
+    pid, uid, gid = _PEER.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return Peer(pid=pid, uid=uid, gid=gid)
+
+
+def _groups_of(peer: Peer) -> frozenset[int]:
+    try:
+        user = pwd.getpwuid(peer.uid).pw_name
+    except KeyError:
+        return frozenset({peer.gid})
+    return frozenset(os.getgrouplist(user, peer.gid))
+
+
+def _group_id(group: str) -> int | None:
+    if not group:
+        return None
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError as error:
+        raise ConfigError((f"daemon.group = {group}: no such group on this machine; create it or leave it empty",)) from error

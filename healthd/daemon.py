@@ -1,0 +1,191 @@
+"""The daemon: threads, signals and doors around an agent. The composition root; it decides nothing.
+
+Threads: the kernel log is followed and judged as it arrives; APScheduler starts the interval checks; the engine turns
+when something changed and every few seconds; the doors answer. The main thread keeps the watchdog and waits for signals.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import structlog
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from healthd import __version__
+from healthd.agent import Agent, acting_agent, lock_state, open_kernel_log
+from healthd.api.server import Server
+from healthd.config.schema import Config
+from healthd.model import Action
+from healthd.notify import notify
+from healthd.sources.kmsg import KernelLog
+from healthd.store import Event
+
+_TICK_S = 1.0
+_ENGINE_POLL_S = 5.0
+_ENGINE_IS_STUCK_AFTER_S = 300.0
+_READER_IS_STUCK_AFTER_S = 60.0
+_JITTER = 0.1
+_HOUSEKEEPING_S = 10.0
+
+
+def serve(config: Config) -> int:
+    """Run until SIGTERM or SIGINT. Raises HealthdError for what cannot work from the start; returns the exit code."""
+    log = _logger(config.daemon.log_level)
+    lock = lock_state(Path(config.daemon.state_dir))
+    try:
+        daemon = Daemon(config, log)
+        daemon.run()
+    finally:
+        os.close(lock)
+    return 0
+
+
+class Daemon:
+    """One running daemon."""
+
+    def __init__(self, config: Config, log: Any) -> None:
+        self._config, self._log = config, log
+        self._wake, self._stop = threading.Event(), threading.Event()
+        self.agent: Agent = acting_agent(config, source="daemon", environ=os.environ, changed=self._wake.set)
+        self._kernel_log: KernelLog = open_kernel_log(self.agent)
+        self.agent.machine.kernel_log_state = self._kernel_log.state
+        self._engine_beat = time.monotonic()
+        self._scheduler = BackgroundScheduler(
+            executors={"default": ThreadPoolExecutor(1)},
+            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
+            timezone=UTC,
+        )
+
+    def run(self) -> None:
+        """Start everything, say READY, keep the watchdog until a signal, and end in order."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._stop.set())
+        self._say_hello()
+        threads = [
+            threading.Thread(target=self._follow_kernel_log, name="kmsg", daemon=True),
+            threading.Thread(target=self._turn_engine, name="engine", daemon=True),
+        ]
+        server = Server(self._config.daemon.socket, self.agent, group=self._config.daemon.group, say=self._log.info)
+        http = self._open_http()
+        self._schedule()
+        for thread in threads:
+            thread.start()
+        notify("READY=1")
+        while not self._stop.wait(_TICK_S):
+            if not self.problem():
+                notify("WATCHDOG=1")
+        notify("STOPPING=1")
+        self._log.info("stopping")
+        server.close()
+        if http is not None:
+            http.close()
+        self._end(threads)
+
+    def problem(self) -> str:
+        """Why the daemon itself is not going round, or "". A sick node is not a problem of the daemon."""
+        if (idle := self._kernel_log.state().idle_s) > _READER_IS_STUCK_AFTER_S:
+            return f"the kernel log reader has not come round for {idle:.0f} s"
+        if (idle := time.monotonic() - self._engine_beat) > _ENGINE_IS_STUCK_AFTER_S:
+            return f"the engine has not come round for {idle:.0f} s"
+        return ""
+
+    # -- threads ------------------------------------------------------------------------------------------------------
+
+    def _follow_kernel_log(self) -> None:
+        """Judge each batch as it arrives. An empty one is judged too: it says that the log was looked at."""
+        while not self._stop.is_set():
+            batch = self._kernel_log.read_batch(_HOUSEKEEPING_S)
+            cursor = (batch.cursor.boot_id, batch.cursor.sequence) if batch.cursor else None
+            self.agent.checkup.judge_kernel(batch.records, cursor)
+            for record in batch.records:
+                self._log.info("kernel record", sequence=record.sequence, trusted=record.trusted, text=record.text)
+
+    def _turn_engine(self) -> None:
+        engine, last = self.agent.engine, ""
+        assert engine is not None  # noqa: S101 - an acting agent has one
+        poll_s = min(_ENGINE_POLL_S, self._config.remediation.settle_s)
+        housekeeping = time.monotonic()
+        while not self._stop.is_set():
+            self._wake.clear()
+            said = engine.turn(datetime.now(UTC))
+            self._engine_beat = time.monotonic()
+            if said != last:
+                last = said
+                level = self._log.error if engine.decision.action is Action.PAGE else self._log.info
+                level("engine", said=said, mode=self.agent.mode, action=engine.decision.action)
+            if time.monotonic() - housekeeping > _HOUSEKEEPING_S:
+                housekeeping = time.monotonic()
+                self.agent.housekeeping(datetime.now(UTC))
+            self._wake.wait(poll_s)
+
+    def _schedule(self) -> None:
+        """Every interval check runs once at once, then at its interval with a tenth of jitter."""
+        for name, check in self.agent.checkup.checks.items():
+            if check.on != "interval":
+                continue
+            interval_s = self.agent.checkup.interval_s(name)
+            self._scheduler.add_job(
+                self.agent.checkup.start,
+                "interval",
+                args=(name,),
+                seconds=interval_s,
+                jitter=interval_s * _JITTER,
+                next_run_time=datetime.now(UTC) + timedelta(milliseconds=1),
+            )
+        self._scheduler.start()
+
+    # -- beginning and end --------------------------------------------------------------------------------------------
+
+    def _say_hello(self) -> None:
+        agent = self.agent
+        text = f"healthd {__version__} started: node {agent.machine.name}, mode {agent.mode}"
+        for notice in agent.checkup.notices:
+            self._log.warning(notice)
+        self._log.info(text, orchestrator=agent.orchestrator and agent.orchestrator.kind, boot_id=agent.monitor.boot_id)
+        agent.monitor.record(Event(at=datetime.now(UTC), kind="daemon", text=text))
+
+    def _open_http(self) -> Any:
+        """The HTTP server, or None. An address that is taken must not keep a node from being watched: it is said loudly."""
+        if not self._config.daemon.http:
+            return None
+        from healthd.api.http import HttpServer
+
+        try:
+            return HttpServer(self._config.daemon.http, self.agent, problem=self.problem, say=self._log.debug)
+        except OSError as error:
+            self._log.error("no HTTP server", address=self._config.daemon.http, error=str(error))
+            return None
+
+    def _end(self, threads: list[threading.Thread]) -> None:
+        self._scheduler.shutdown(wait=False)
+        self._wake.set()
+        self._kernel_log.close()
+        for thread in threads:
+            thread.join(timeout=15.0)
+        self.agent.monitor.record(Event(at=datetime.now(UTC), kind="daemon", text="healthd stopped"))
+        self.agent.close()
+
+
+def _logger(level: str) -> Any:
+    """JSON lines to stderr."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(default=str),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+    )
+    logging.getLogger("apscheduler").setLevel(logging.ERROR)
+    return structlog.get_logger()

@@ -1,0 +1,187 @@
+"""The grammar of the NVIDIA driver's kernel lines: XIDs of every driver branch, bus drops, identities, driver loads.
+
+Pure, and only grammar: what a code means is ``checks/data/xid.csv``'s. Shapes are those of krcReportXid in kernel_rc.c
+(open-gpu-kernel-modules 515.43.04 to 595.45.04), osinit.c, osapi.c and gpu.c of the same.
+
+A line is recognised at the start of its record only, behind nothing but a priority, ``[…]`` tags or a syslog header.
+Facility 0 says that the kernel wrote a record, not that it chose the words: an unprivileged user can have it echo a
+text (``tmpfs: Unknown parameter '…'`` from a mount in a user namespace, measured on 6.18), but not at the start.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from healthd.model import pci_address
+
+NVLINK5_XIDS = range(144, 151)
+RECOVERY_ACTION_XID = 154
+BUS_DROP_XID = 79
+_NVLINK_XID = 74
+
+_LEAD = re.compile(
+    r"\s*(?:<\d{1,3}>\s*)?"
+    r"(?:(?:[A-Z][a-z]{2} +\d{1,2} [\d:]{8}|\d{4}-\d\d-\d\dT\S{8,32}) \S{1,64} kernel: )?"
+    r"(?:\[[^\]\n]{1,32}\]\s*)*NVRM: "
+)
+_PCI = r"(?:PCI:)?([0-9a-fA-F:.]{1,20})"
+_XID = re.compile(
+    rf"Xid \({_PCI}(?: GPU-I:(\d{{1,4}}))?(?: GPU-CI:(\d{{1,4}}))?\): (\d{{1,9}})(?:, ?(.*))?\Z", re.DOTALL
+)
+_WHO = re.compile(r"pid=(?:(\d{1,10})|[^,]*)(?:, name=(.*?)(?=, |\Z))?(?:, (.*))?\Z", re.DOTALL)
+_DROPPED = re.compile(rf"GPU {_PCI}: GPU has fallen off the bus")
+_PROBED = re.compile(rf"The NVIDIA GPU {_PCI}(?![0-9a-fA-F:.])")
+_NOT_RESPONDING = "fallen off the bus and is not responding"
+_IDENTITY = re.compile(rf"GPU at {_PCI}: (GPU-[0-9a-fA-F-]{{8,64}})")
+_LOADING = re.compile(r"loading NVIDIA UNIX .{0,80}?\s(\d+(?:\.\d+)+)")
+_CAUSE = re.compile(r"caused by previous Xid (\d{1,9})")
+_HEX = re.compile(r"0x([0-9a-fA-F]{1,16})")
+_FATAL = re.compile(r"(?<!non-)(?<!non )(?<!\w)fatal\b", re.IGNORECASE)
+_NVLINK5 = re.compile(
+    r"(\S{1,64})\s+(Fatal|Nonfatal)\s+XC(\d{1,2})\s+i(\d{1,3})\s+Link\s+(-?\d{1,3})\s+\(((?:0x[0-9a-fA-F]{1,16}\s*)+)"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class XidLine:
+    """One XID. ``pci`` is None where the line does not name its GPU; ``numbered`` is False for a bus drop without a code.
+
+    ``process`` ends at the first comma and space: a command name may itself hold those, so it is a hint and never parsed.
+    """
+
+    xid: int
+    pci: str | None
+    text: str
+    pid: int | None = None
+    process: str | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    numbered: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """The UUID of the GPU at a PCI address; logged before its first XID, and still there when NVML is not."""
+
+    pci: str
+    uuid: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DriverLoad:
+    """The driver was loaded."""
+
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProbeHead:
+    """The first of three lines, if the third says that the GPU does not respond."""
+
+    pci: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Other:
+    """A line of the driver that says nothing of these. ``joins``: it may stand between a ProbeHead and its end."""
+
+    joins: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NvLink5:
+    """The tail of an XID 144 to 150. ``words``: intrinfo, error status and four more registers."""
+
+    unit: str
+    fatal: bool
+    link: int
+    words: tuple[int, ...]
+
+
+def parse_line(text: str) -> XidLine | Identity | DriverLoad | ProbeHead | Other | None:
+    """What one kernel record says, or None where it is not the NVIDIA driver's. Never raises."""
+    lead = _LEAD.match(text)
+    if lead is None:
+        return None
+    at = lead.end()
+    if match := _XID.match(text, at):
+        return _xid_line(match)
+    if match := _IDENTITY.match(text, at):
+        pci = _pci(match[1])
+        return Identity(pci=pci, uuid=match[2]) if pci else Other(joins=False)
+    if match := _LOADING.match(text, at):
+        return DriverLoad(version=match[1])
+    return _bus_drop(text, at)
+
+
+def case_of(line: XidLine) -> str | None:
+    """What the text adds to the code: ``fatal``, ``to:<recovery action>``, or None. The cases of ``xid_cases.csv``."""
+    if line.xid == RECOVERY_ACTION_XID:
+        action = recovery_action(line.text)
+        return None if action is None else f"to:{action}"
+    if line.xid in NVLINK5_XIDS and (link := nvlink5(line.text)):
+        return "fatal" if link.fatal else None
+    if line.xid in NVLINK5_XIDS or line.xid == _NVLINK_XID:
+        return "fatal" if _FATAL.search(line.text) else None
+    return None
+
+
+def recovery_action(text: str) -> int | None:
+    """The number that XID 154 changed *to*: the second one. The words beside it differ from driver to driver."""
+    numbers = _HEX.findall(text)
+    return int(numbers[1], 16) if len(numbers) > 1 else None
+
+
+def nvlink5(text: str) -> NvLink5 | None:
+    """The unit, severity, link and registers of an XID 144 to 150. Unit names hold slashes and digits; link may be -1."""
+    match = _NVLINK5.search(text)
+    if match is None:
+        return None
+    words = tuple(int(word, 16) for word in match[6].split())
+    return NvLink5(unit=match[1], fatal=match[2] == "Fatal", link=int(match[5]), words=words)
+
+
+def caused_by(text: str) -> int | None:
+    """The XID that an XID 45 says it follows (drivers from 575)."""
+    match = _CAUSE.search(text)
+    return int(match[1]) if match else None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _xid_line(match: re.Match[str]) -> XidLine:
+    pci, gpu_instance, compute_instance, xid, rest = match.groups()
+    rest = rest or ""
+    who = _WHO.match(rest) if rest.startswith("pid=") else None
+    pid, process, text = who.groups() if who else (None, None, rest)
+    return XidLine(
+        xid=int(xid),
+        pci=_pci(pci),
+        text=text or "",
+        pid=int(pid) if pid else None,
+        process=None if process == "<unknown>" else process,
+        gpu_instance=int(gpu_instance) if gpu_instance else None,
+        compute_instance=int(compute_instance) if compute_instance else None,
+    )
+
+
+def _bus_drop(text: str, at: int) -> XidLine | ProbeHead | Other:
+    """The forms without a number: one at run time, one when the driver probes, whole or in three lines."""
+    if match := _DROPPED.match(text, at):
+        return XidLine(xid=BUS_DROP_XID, pci=_pci(match[1]), text=text[at:], numbered=False)
+    if match := _PROBED.match(text, at):
+        if _NOT_RESPONDING in text:
+            return XidLine(xid=BUS_DROP_XID, pci=_pci(match[1]), text=text[at:], numbered=False)
+        return ProbeHead(pci=_pci(match[1]))
+    if text.startswith(_NOT_RESPONDING, at):
+        return XidLine(xid=BUS_DROP_XID, pci=None, text=text[at:], numbered=False)
+    return Other(joins=text.startswith("(PCI ID:", at))
+
+
+def _pci(text: str) -> str | None:
+    try:
+        return pci_address(text)
+    except ValueError:
+        return None

@@ -1,0 +1,356 @@
+"""A probe and its real worker process: deadlines, deaths, back-off, pause, and what never happens twice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from healthd.errors import SourceBusy, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.probe.child import kill_group
+from healthd.probe.supervise import Probe
+
+
+class Clock(Protocol):
+    now: float
+
+    def __call__(self) -> float: ...
+
+    def advance(self, seconds: float) -> None: ...
+
+
+@pytest.fixture
+def make(odd_family: str, clock: Clock) -> Iterator[Callable[..., Probe]]:
+    probes: list[Probe] = []
+
+    def build(*arguments: str, **settings: Any) -> Probe:
+        probes.append(Probe("odd", module=odd_family, arguments=arguments, clock=clock, **settings))
+        return probes[-1]
+
+    yield build
+    for probe in probes:
+        probe.close()
+
+
+def ask(probe: Probe, op: str, deadline_s: float = 5.0, **args: Any) -> Any:
+    return probe.request(op, args, deadline_s=deadline_s)
+
+
+def test_an_answer_comes_back_as_it_was_given(make: Callable[..., Probe]) -> None:
+    """Values cross both pipes unchanged, and the same worker answers again."""
+    probe = make()
+    assert ask(probe, "echo", text="ü\n", numbers=[1, 2.5, None]) == {"text": "ü\n", "numbers": [1, 2.5, None]}
+    assert ask(probe, "pid") == ask(probe, "pid") == probe.worker_pid()
+    assert probe.state().restarts == 0
+
+
+@pytest.mark.parametrize("error", [SourceMissing, SourceUnreadable, SourceBusy, SourceTimeout])
+def test_a_source_error_crosses_in_its_own_class(make: Callable[..., Probe], error: type[Exception]) -> None:
+    """What an op raises arrives with the same class and the same text, and counts as an answer."""
+    probe = make()
+    with pytest.raises(error, match="^/fsx: it is not there$"):
+        ask(probe, "raise", error=error.__name__, text="/fsx: it is not there")
+    assert probe.state().stalled_s == 0.0
+    assert probe.worker_pid() is not None
+
+
+def test_silence_ends_at_the_deadline_and_with_the_worker(
+    make: Callable[..., Probe], workers: Callable[[], list[int]]
+) -> None:
+    """A question without an answer raises SourceTimeout at its deadline, and its worker is dead when it does."""
+    probe = make()
+    ask(probe, "echo")
+    began = time.monotonic()
+    with pytest.raises(SourceTimeout, match=r"no answer to 'sleep' within 0.3 s; worker \d+ was killed"):
+        ask(probe, "sleep", deadline_s=0.3, seconds=60)
+    assert 0.3 <= time.monotonic() - began < 0.8
+    assert workers() == []
+
+
+def test_a_stall_lasts_until_the_next_answer(make: Callable[..., Probe], clock: Clock) -> None:
+    """stalled_s counts from the first unanswered question over refusals and restarts, and the next answer ends it."""
+    probe = make()
+    with pytest.raises(SourceTimeout):
+        ask(probe, "sleep", deadline_s=0.5, seconds=60)
+    clock.advance(0.5)
+    with pytest.raises(SourceBusy, match="restarting in"):
+        ask(probe, "echo")
+    clock.advance(19.5)
+    assert probe.state().stalled_s == 20.0
+    with pytest.raises(SourceTimeout):
+        ask(probe, "sleep", deadline_s=0.5, seconds=60)
+    clock.advance(10)
+    assert probe.state().stalled_s == 30.0
+    assert "no answer to 'sleep'" in probe.state().reason
+    assert ask(probe, "echo") == {}
+    assert (probe.state().stalled_s, probe.state().reason, probe.state().restarts) == (0.0, "", 2)
+
+
+def test_a_crash_is_unreadable_and_the_next_worker_answers(make: Callable[..., Probe], clock: Clock) -> None:
+    """SIGSEGV in the library ends the worker only; after the back-off another one answers."""
+    probe = make()
+    with pytest.raises(SourceUnreadable, match=r"died of signal 11 before it answered 'segfault'"):
+        ask(probe, "segfault")
+    clock.advance(1)
+    assert ask(probe, "echo", a=1) == {"a": 1}
+
+
+def test_the_back_off_doubles_up_to_a_minute_and_an_answer_resets_it(make: Callable[..., Probe], clock: Clock) -> None:
+    """After each loss in a row the next start waits 1, 2, 4 … 60 s; one answer starts over at 1 s."""
+    probe = make()
+    for wait_s in (1, 2, 4, 8, 16, 32, 60, 60):
+        with pytest.raises(SourceUnreadable):
+            ask(probe, "segfault")
+        clock.advance(wait_s - 0.5)
+        with pytest.raises(SourceBusy, match="restarting in .* died of signal 11"):
+            ask(probe, "echo")
+        clock.advance(0.5)
+    assert ask(probe, "echo") == {}
+    with pytest.raises(SourceUnreadable):
+        ask(probe, "segfault")
+    clock.advance(1)
+    assert ask(probe, "echo") == {}
+
+
+def test_garbage_on_the_pipe_is_unreadable(make: Callable[..., Probe], workers: Callable[[], list[int]]) -> None:
+    """A line that is not an answer ends the worker: nothing it says after that can be trusted."""
+    probe = make()
+    with pytest.raises(SourceUnreadable, match="something that is not an answer"):
+        ask(probe, "garbage")
+    assert workers() == []
+
+
+def test_what_a_library_prints_is_not_an_answer(make: Callable[..., Probe]) -> None:
+    """Standard output of the worker is not the pipe of the answers."""
+    assert ask(make(), "print") == "printed"
+
+
+def test_a_defect_in_the_worker_is_reported_with_its_last_words(make: Callable[..., Probe]) -> None:
+    """An exception that is no SourceError ends the worker, and its text reaches the caller."""
+    with pytest.raises(SourceUnreadable, match="exited with 1 .*RuntimeError: the odd library lost its mind"):
+        ask(make(), "defect")
+
+
+def test_a_worker_that_cannot_begin_says_why(make: Callable[..., Probe]) -> None:
+    """A failure before the first question is an unreadable source with the reason, not a time-out."""
+    with pytest.raises(SourceUnreadable, match="libodd.so: cannot open shared object file"):
+        ask(make("broken"), "echo")
+
+
+def test_a_worker_that_does_not_die_is_abandoned(
+    make: Callable[..., Probe], clock: Clock, workers: Callable[[], list[int]]
+) -> None:
+    """A worker that survives SIGKILL is counted and not waited on, and no second one starts before it is gone."""
+    probe = make(kill=lambda pid: None)
+    pid = ask(probe, "pid")
+    began = time.monotonic()
+    with pytest.raises(SourceTimeout, match="has not died"):
+        ask(probe, "sleep", deadline_s=0.2, seconds=60)
+    assert time.monotonic() - began < 0.8
+    try:
+        for _ in range(3):
+            clock.advance(100)
+            with pytest.raises(SourceBusy, match=rf"worker {pid} was killed and still lives"):
+                ask(probe, "echo")
+            assert workers() == [pid]
+        assert probe.state().abandoned == 1
+    finally:
+        kill_group(pid)
+    while probe.state().abandoned:
+        time.sleep(0.01)
+    assert ask(probe, "pid") != pid
+    kill_group(probe.worker_pid() or 0)
+
+
+def test_one_question_at_a_time(make: Callable[..., Probe]) -> None:
+    """A second caller waits for the first one's answer up to its own deadline, then hears that it was not asked."""
+    probe = make()
+    ask(probe, "echo")
+    first = threading.Thread(target=ask, args=(probe, "sleep"), kwargs={"seconds": 0.5})
+    first.start()
+    time.sleep(0.1)
+    with pytest.raises(SourceBusy, match="an earlier question is still out after 0.1 s; not asked"):
+        ask(probe, "echo", deadline_s=0.1)
+    assert ask(probe, "echo", deadline_s=5.0) == {}
+    first.join()
+
+
+def test_a_late_turn_is_not_taken_for_a_hang(make: Callable[..., Probe]) -> None:
+    """A caller whose turn comes with less than half its time left is not asked, and the worker is not killed for it."""
+    probe = make()
+    pid = ask(probe, "pid")
+    first = threading.Thread(target=ask, args=(probe, "sleep"), kwargs={"seconds": 0.6})
+    first.start()
+    time.sleep(0.1)
+    with pytest.raises(SourceBusy, match="this one was not asked"):
+        ask(probe, "echo", deadline_s=0.7)
+    first.join()
+    assert ask(probe, "pid") == pid
+    assert probe.state().stalled_s == 0.0
+
+
+def test_many_callers_never_have_two_workers(make: Callable[..., Probe], workers: Callable[[], list[int]]) -> None:
+    """With time-outs and crashes from several threads at once, /proc never shows two live workers."""
+    probe = make()
+    seen: list[int] = []
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.is_set():
+            seen.append(len(workers()))
+            time.sleep(0.01)
+
+    def use(op: str) -> None:
+        for _ in range(4):
+            try:
+                ask(probe, op, deadline_s=0.25, seconds=60)
+            except (SourceBusy, SourceTimeout, SourceUnreadable):
+                time.sleep(0.02)
+
+    probe._clock = time.monotonic
+    threads = [threading.Thread(target=use, args=(op,)) for op in ("sleep", "echo", "segfault", "echo")]
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stop.set()
+    watcher.join()
+    assert max(seen) == 1
+
+
+def test_a_pause_refuses_and_ends_by_itself(make: Callable[..., Probe], clock: Clock) -> None:
+    """While paused nothing is asked and the reason is told; a shorter pause does not end a longer one."""
+    probe = make()
+    probe.pause(60, "XID 119 on 0000:53:00")
+    probe.pause(1, "a shorter one")
+    clock.advance(20)
+    with pytest.raises(SourceBusy, match="paused for another 40 s: XID 119 on 0000:53:00"):
+        ask(probe, "echo")
+    assert (probe.state().paused_s, probe.state().reason) == (40.0, "XID 119 on 0000:53:00")
+    assert probe.worker_pid() is None
+    clock.advance(40)
+    assert ask(probe, "echo") == {}
+    assert probe.state().paused_s == 0.0
+
+
+def test_closing_ends_the_worker_and_the_next_question_starts_another(
+    make: Callable[..., Probe], has_ended: Callable[..., bool]
+) -> None:
+    """Before a GPU reset nothing of ours may hold the driver; afterwards it works without a back-off."""
+    probe = make()
+    pid = ask(probe, "pid")
+    probe.close()
+    assert has_ended(pid, within_s=0.0) or not Path(f"/proc/{pid}").exists()
+    assert ask(probe, "pid") != pid
+
+
+def test_closing_under_a_question_is_no_crash(make: Callable[..., Probe]) -> None:
+    """A question that is out when the worker is closed is told so: no stall, no back-off."""
+    probe = make()
+    ask(probe, "echo")
+    caught: list[Exception] = []
+
+    def use() -> None:
+        try:
+            ask(probe, "sleep", seconds=60)
+        except SourceBusy as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    time.sleep(0.2)
+    began = time.monotonic()
+    probe.close()
+    thread.join(2)
+    assert time.monotonic() - began < 1
+    assert "ended on purpose" in str(caught[0])
+    assert probe.state().stalled_s == 0.0
+    assert ask(probe, "echo") == {}
+
+
+def test_a_slow_start_is_left_to_finish_within_its_grace(make: Callable[..., Probe]) -> None:
+    """A worker that is not ready at the deadline is not killed while its grace lasts, and answers once it is."""
+    probe = make("slow_start", "0.6", start_grace_s=30)
+    with pytest.raises(SourceTimeout, match="still starting"):
+        ask(probe, "echo", deadline_s=0.3)
+    pid = probe.worker_pid()
+    assert ask(probe, "pid", deadline_s=5) == pid
+
+
+def test_a_start_that_outlasts_its_grace_is_killed(make: Callable[..., Probe], clock: Clock) -> None:
+    """A worker that hangs while it initialises is lost like any other once its grace is over."""
+    probe = make("slow_start", "60", start_grace_s=30)
+    with pytest.raises(SourceTimeout, match="still starting"):
+        ask(probe, "echo", deadline_s=0.2)
+    clock.advance(31)
+    with pytest.raises(SourceTimeout, match="was killed"):
+        ask(probe, "echo", deadline_s=0.2)
+    assert probe.worker_pid() is None
+    assert probe.state().stalled_s == 31.0
+
+
+def test_a_worn_worker_is_replaced_without_a_back_off(make: Callable[..., Probe]) -> None:
+    """A worker that says it must not be used again ends after its answer; the next question goes to a fresh one."""
+    probe = make()
+    worn = ask(probe, "wear_out")
+    assert probe.worker_pid() is None
+    assert ask(probe, "pid") != worn
+
+
+def test_an_idle_worker_leaves_and_nobody_notices(
+    make: Callable[..., Probe], has_ended: Callable[..., bool]
+) -> None:
+    """A worker that nobody asked for idle_s ends by itself; the next question starts another, without a back-off."""
+    probe = make(idle_s=0.1)
+    pid = ask(probe, "pid")
+    assert has_ended(pid, within_s=2.0)
+    assert ask(probe, "pid") != pid
+    assert probe.state().stalled_s == 0.0
+
+
+def test_a_worker_that_leaves_at_every_question_is_a_failure(make: Callable[..., Probe]) -> None:
+    """An exit with 0 under a question is retried once, in case it was idling out, and is then a failure."""
+    probe = make()
+    with pytest.raises(SourceUnreadable, match="exited with 0 before it answered"):
+        ask(probe, "exit_zero")
+    assert probe.state().restarts == 1
+
+
+@pytest.mark.parametrize("op", ["echo", "sleep"])
+def test_the_workers_end_with_their_parent(op: str, odd_family: str, has_ended: Callable[..., bool]) -> None:
+    """When the daemon is killed with -9 its worker ends at once, idle or in the middle of a hang."""
+    program = (
+        "import sys, threading, time\n"
+        "from healthd.probe.supervise import Probe\n"
+        "probe = Probe('odd', module='odd_family')\n"
+        "print(probe.request('pid', {}, deadline_s=10), flush=True)\n"
+        f"threading.Thread(target=probe.request, args=({op!r}, {{'seconds': 60}}), kwargs={{'deadline_s': 60}}).start()\n"
+        "time.sleep(60)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment)
+    try:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        time.sleep(0.2)
+    finally:
+        parent.kill()
+        parent.communicate()
+    assert has_ended(pid, within_s=2.0)
+
+
+def test_a_worker_that_cannot_be_started_is_unreadable(make: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process to be had (no interpreter, no memory, no pids) is an answerless source, with the system's words."""
+    probe = make()
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    with pytest.raises(SourceUnreadable, match="no worker could be started: .*No such file"):
+        ask(probe, "echo")
