@@ -1,12 +1,103 @@
-"""The check ``efa.devices``: the Elastic Fabric Adapters of the node, from the PCI bus to user space."""
+"""The check ``efa.devices``: the node's Elastic Fabric Adapters, from the PCI bus up to user space."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from healthd.check import FindingCode, check, judged, not_applicable, unknown
-from healthd.efa import EfaFunction, efa_functions
-from healthd.model import NODE, Finding, Reading, Remedy, Result, Severity
+from healthd.gpus import pci_gpus
+from healthd.model import NODE, Component, Finding, Reading, Remedy, Result, Severity
 from healthd.node import Node
+from healthd.pci import pci_attribute, pci_children, pci_devices, require_pci
 from healthd.tables import instance_profile
+
+_CRITICAL, _WARNING = Severity.CRITICAL, Severity.WARNING
+
+MISSING = FindingCode(
+    code="efa.missing", severity=_CRITICAL, remedy=Remedy.REBOOT_NODE, meaning="Fewer EFA devices than configured"
+)
+BELOW_USUAL = FindingCode(
+    code="efa.below_usual", severity=_WARNING, remedy=Remedy.WATCH, meaning="Fewer EFA devices than usual for the type"
+)
+DRIVER_LOST = FindingCode(
+    code="efa.driver_lost", severity=_CRITICAL, remedy=Remedy.REBOOT_NODE, meaning="The EFA driver gave a device up"
+)
+DRIVER_ABSENT = FindingCode(
+    code="efa.driver_absent", severity=_CRITICAL, remedy=Remedy.ASK_HUMAN, meaning="The EFA driver is not loaded"
+)
+NO_VERBS = FindingCode(
+    code="efa.no_verbs", severity=_CRITICAL, remedy=Remedy.ASK_HUMAN, meaning="No program can open this EFA device"
+)
+NO_GPUDIRECT = FindingCode(
+    code="efa.no_gpudirect", severity=_WARNING, remedy=Remedy.WATCH, meaning="EFA cannot reach GPU memory directly"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What ``efa.devices`` compares with."""
+
+    expected: int | None = None
+    """How many EFA devices this node must have. Left out: fewer than usual for the instance type is only a warning,
+    because the number is chosen when an instance is launched. Set it to what your launch template asks for."""
+
+    gpudirect: bool = True
+    """Whether a driver without the ``p2p`` attribute is a warning on nodes with GPUs. Switch it off for the driver of
+    the mainline kernel, which reaches GPU memory through dma-buf and has no such attribute."""
+
+    startup_grace_s: float = 120.0
+    """How long after boot, in seconds, trouble is unknown and no finding yet: on p5en EFA can start late (AWS's own
+    launch scripts try again for that)."""
+
+
+_CODES = (MISSING, BELOW_USUAL, DRIVER_LOST, DRIVER_ABSENT, NO_VERBS, NO_GPUDIRECT)
+
+
+@check("efa.devices", settings=Settings, codes=_CODES)
+def efa_devices(node: Node, settings: Settings) -> Result:
+    """All EFA devices are there and can be used.
+
+    Off the PCI bus: a reboot lists the bus anew. On the bus without an RDMA device: the driver gave it up, and a reboot
+    resets it; without the driver, that is an installation, which no reboot mends. The port state is never asked: the
+    driver reports ACTIVE whatever happens.
+
+    Sources: amzn-drivers (ids 0x1d0f:0xefa0 to 0xefa4; efa_verbs.c efa_query_port); EC2 DescribeInstanceTypes.
+    """
+    profile = instance_profile(node.instance_type)
+    usual = profile.efa_usual if profile else 0
+    functions = [pci.name for pci in pci_devices(node, "0x1d0f") if pci.device.startswith("0xefa")]
+    if not functions and (usual <= 1 if settings.expected is None else settings.expected == 0):
+        return not_applicable("no EFA device is attached, and none is configured")
+    if not functions:
+        require_pci(node)
+    findings = [*_counted(len(functions), usual, settings), *_examined(node, functions, settings)]
+    if findings and (uptime_s := float(node.proc.read("uptime").split()[0])) < settings.startup_grace_s:
+        return unknown(f"{findings[0].message}; booted {uptime_s:.0f} s ago, EFA may still be starting")
+    return judged(findings, [Reading(component=NODE, name="efa_device_count", value=len(functions))])
+
+
+def _counted(there: int, usual: int, settings: Settings) -> Iterator[Finding]:
+    if settings.expected is not None and there < settings.expected:
+        message = f"{there} of {settings.expected} EFA devices are on the PCI bus"
+        yield MISSING.at(NODE, message, found=there, limit=settings.expected, limit_source="settings.expected")
+    elif settings.expected is None and there < usual:
+        message = f"{there} EFA devices, {usual} are usual for this type; set 'expected' to what was launched"
+        yield BELOW_USUAL.at(NODE, message, found=there, limit=usual, limit_source="instance_types.toml")
+
+
+def _examined(node: Node, functions: Sequence[str], settings: Settings) -> Iterator[Finding]:
+    rdma = {name: pci_children(node, name, "infiniband") for name in functions}
+    lost = [name for name in functions if not rdma[name]]
+    loaded = bool(lost) and node.sys.exists("module/efa")
+    if lost and not loaded:
+        yield DRIVER_ABSENT.at(NODE, f"driver efa is not loaded; {len(lost)} EFA devices are on the PCI bus", pci=lost)
+    for name in lost if loaded else ():
+        yield DRIVER_LOST.at(Component(kind="efa", id=name), f"EFA {name} is on the PCI bus without an RDMA device")
+    there = {device: name for name in functions for device in rdma[name]}
+    for device in (d for d, name in there.items() if not pci_children(node, name, "infiniband_verbs")):
+        part = Component(kind="efa", id=device, aliases=(there[device],))
+        yield NO_VERBS.at(part, f"{device} has no uverbs device: is module ib_uverbs loaded?")
+    deaf = [device for device, name in there.items() if not pci_attribute(node, name, "p2p")]
+    if deaf and settings.gpudirect and pci_gpus(node):
+        yield NO_GPUDIRECT.at(NODE, f"{len(deaf)} of {len(there)} EFA devices have no GPUDirect", devices=deaf)

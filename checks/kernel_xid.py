@@ -48,19 +48,22 @@ def explain(code: str) -> str | None:
         f"XID {xid} {row.mnemonic}".rstrip() + f": {row.meaning}.",
         f"{row.severity}; calls for: {row.remedy}; ends by: {row.clears_by}. {row.reason}",
     ]
-    for case in (case for (number, _), case in tables.xid_cases().items() if number == xid):
-        lines.append(f"{case.case}: {case.meaning}. {case.severity}; calls for: {case.remedy}. {case.reason}")
+    lines += [
+        f"{case.case}: {case.meaning}. {case.severity}; calls for: {case.remedy}. {case.reason}"
+        for (number, _), case in tables.xid_cases().items()
+        if number == xid
+    ]
     if row.pauses_nvml:
         lines.append("NVML calls may hang after it, so healthd pauses them.")
     return "\n".join([*lines, f"Source: {row.source}"])
 
 
 @check("kernel.xid", on="kernel", needles=("NVRM:",), codes=(FAMILY,), explain=explain)
-def kernel_xid(node: Node, settings: NoSettings) -> Result:
+def kernel_xid(node: Node, _settings: NoSettings) -> Result:
     """NVIDIA driver errors (XID) in the kernel log.
 
-    Accepts the lines of every driver branch, codes that no table knows, and bus drops that carry no number. Lines of one
-    code on one GPU within a batch are one finding. A driver that says the recovery action is none again, or that is
+    Accepts the lines of every driver branch, codes that no table knows, and bus drops that carry no number. Lines of
+    one code on one GPU within a batch are one finding. A driver that says the recovery action is none again, or that is
     loaded anew, is evidence that earlier faults are over.
     """
     batch = _Batch()

@@ -26,6 +26,13 @@ GAP = FindingCode(
     meaning="Kernel records were overwritten before they were read; XIDs may have been among them",
     clears_by=ClearsBy.REBOOT,
 )
+INCOMPLETE = FindingCode(
+    code="kmsg.incomplete",
+    severity=Severity.WARNING,
+    remedy=Remedy.WATCH,
+    meaning="The running reader of the kernel log has lost records since it started",
+    symptom_of=(GAP.code,),
+)
 
 
 @check(
@@ -33,7 +40,7 @@ GAP = FindingCode(
     interval_s=15.0,
     timeout_s=2.0,
     settings=Settings,
-    codes=(GAP,),
+    codes=(GAP, INCOMPLETE),
     limits=(
         Limit(
             reading="kernel_log_gaps_total",
@@ -48,10 +55,13 @@ def kmsg_reader(node: Node, settings: Settings) -> Result:
 
     A reader that ended, does not come round, or cannot open its source makes this unknown: the node's XIDs are unseen.
     What was overwritten unread is counted, and any growth of the count is a finding that stays until a reboot, which
-    ends whatever the lost records reported.
+    ends whatever the lost records reported. A loss before the count was first read has no growth to show, so while this
+    reader runs its losses are a finding by themselves as well.
     """
     state = node.kernel_log
-    return judged((), _readings(state, node.boot_id), gaps=_blind(state, settings))
+    lost = f"{state.source}: records were overwritten unread, {state.gaps} times since this reader started"
+    findings = [INCOMPLETE.at(NODE, lost, gaps=state.gaps, limit=0)] if state.gaps else []
+    return judged(findings, _readings(state, node.boot_id), gaps=_blind(state, settings))
 
 
 def _blind(state: KernelLogState, settings: Settings) -> tuple[str, ...]:
@@ -61,10 +71,8 @@ def _blind(state: KernelLogState, settings: Settings) -> tuple[str, ...]:
     if state.error:
         return (state.error,)
     if state.idle_s > settings.stalled_after_s:
-        return (
-            f"the reader of {state.source} has not come round for {state.idle_s:.0f} s"
-            f" (limit {settings.stalled_after_s:g} s): XIDs are not seen; restart healthd if this lasts",
-        )
+        idle = f"{state.idle_s:.0f} s (limit {settings.stalled_after_s:g} s)"
+        return (f"the reader of {state.source} has not come round for {idle}: XIDs are not seen; restart healthd",)
     return ()
 
 

@@ -24,7 +24,7 @@ from healthd.node import KernelLogState
 from healthd.remediation.case import Case
 from healthd.remediation.engine import Engine, Patience
 from healthd.remediation.orchestrators.local import LocalOrchestrator
-from healthd.remediation.orchestrators.slurm import SlurmOrchestrator, detect_slurm
+from healthd.remediation.orchestrators.slurm import SlurmOrchestrator, detect
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import Orchestrator, Provisioner
 from healthd.remediation.provisioners.local import LocalProvisioner
@@ -118,14 +118,14 @@ def open_orchestrator(config: Config, machine: Machine, environ: Mapping[str, st
     if kind == "kubernetes":
         wrong = "orchestrator.kind = kubernetes: this version has slurm and local; Kubernetes nodes need a later one"
         raise ConfigError((wrong,))
-    if kind == "slurm" or (kind == "auto" and detect_slurm(environ=environ, conf=slurm.conf, bin_dir=slurm.bin_dir)):
+    if kind == "slurm" or (kind == "auto" and (slurm.conf or detect(environ=environ, bin_dir=slurm.bin_dir)[0])):
         return SlurmOrchestrator(node=machine.name, bin_dir=slurm.bin_dir, conf=slurm.conf, timeout_s=slurm.timeout_s)
     return LocalOrchestrator(
         node=machine.name,
         state_dir=Path(config.daemon.state_dir),
         dev_root=Path(config.sources.dev_root),
         proc_root=Path(config.sources.proc_root),
-        own_pids=lambda: frozenset(pid for pid in (machine.nvml.worker_pid(),) if pid is not None),
+        ignore_pids=lambda: [pid for pid in (machine.nvml.worker_pid(),) if pid is not None],
     )
 
 
@@ -226,6 +226,7 @@ def _engine(agent: Agent, store: Store, orchestrator: Orchestrator) -> Engine:
         cases=store,
         rules=lambda: _rules(agent.config),
         collect=lambda case: collect_evidence(agent, case),
+        look_again=agent.checkup.start_older_than,
         patience=Patience(
             settle_s=remediation.settle_s,
             verify_timeout_s=remediation.verify_timeout_s,

@@ -62,6 +62,14 @@ class Checkup:
                 running = self._running[name] = self._pool.submit(self._run, name)
             return running
 
+    def start_older_than(self, since: datetime) -> None:
+        """Start every interval check that has not looked since then, and wait for none."""
+        known = self.monitor.outcomes()
+        for name, check in self.checks.items():
+            outcome = known.get(name)
+            if check.on == "interval" and (outcome is None or outcome.at < since):
+                self.start(name)
+
     def judge_kernel(self, records: Sequence[KernelRecord], cursor: tuple[str, int] | None) -> None:
         """Run the kernel checks on one batch and fold it in; the last one carries the cursor."""
         node = dataclasses.replace(self.machine, kernel_records=records)

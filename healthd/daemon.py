@@ -35,6 +35,8 @@ _ENGINE_IS_STUCK_AFTER_S = 300.0
 _READER_IS_STUCK_AFTER_S = 60.0
 _JITTER = 0.1
 _HOUSEKEEPING_S = 10.0
+_KERNEL_LOG_POLL_S = 10.0
+_CATCH_UP_S = 30.0
 
 
 def serve(config: Config) -> int:
@@ -54,7 +56,7 @@ class Daemon:
 
     def __init__(self, config: Config, log: Any) -> None:
         self._config, self._log = config, log
-        self._wake, self._stop = threading.Event(), threading.Event()
+        self._wake, self._stop, self._caught_up = threading.Event(), threading.Event(), threading.Event()
         self.agent: Agent = acting_agent(config, source="daemon", environ=os.environ, changed=self._wake.set)
         self._kernel_log: KernelLog = open_kernel_log(self.agent)
         self.agent.machine.kernel_log_state = self._kernel_log.state
@@ -102,16 +104,21 @@ class Daemon:
 
     def _follow_kernel_log(self) -> None:
         """Judge each batch as it arrives. An empty one is judged too: it says that the log was looked at."""
+        timeout_s = 0.0
         while not self._stop.is_set():
-            batch = self._kernel_log.read_batch(_HOUSEKEEPING_S)
+            batch = self._kernel_log.read_batch(timeout_s)
             cursor = (batch.cursor.boot_id, batch.cursor.sequence) if batch.cursor else None
             self.agent.checkup.judge_kernel(batch.records, cursor)
-            for record in batch.records:
-                self._log.info("kernel record", sequence=record.sequence, trusted=record.trusted, text=record.text)
+            if batch.records:
+                self._log.debug("kernel records", count=len(batch.records), last=batch.records[-1].text)
+            if batch.caught_up and not self._caught_up.is_set():
+                self._caught_up.set()
+                timeout_s = _KERNEL_LOG_POLL_S
 
     def _turn_engine(self) -> None:
         engine, last = self.agent.engine, ""
         assert engine is not None  # noqa: S101 - an acting agent has one
+        self._caught_up.wait(_CATCH_UP_S)  # a fault early in the log may be over later in it
         poll_s = min(_ENGINE_POLL_S, self._config.remediation.settle_s)
         housekeeping = time.monotonic()
         while not self._stop.is_set():
@@ -168,6 +175,7 @@ class Daemon:
     def _end(self, threads: list[threading.Thread]) -> None:
         self._scheduler.shutdown(wait=False)
         self._wake.set()
+        self._caught_up.set()
         self._kernel_log.close()
         for thread in threads:
             thread.join(timeout=15.0)

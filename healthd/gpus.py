@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from healthd.check import not_applicable, unknown
-from healthd.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.errors import SourceError, SourceMissing
 from healthd.model import Component, Result, gpu_component, pci_address
 from healthd.node import GpuAnswer, Node, NvmlFailure
+from healthd.pci import pci_devices, require_pci
 from healthd.tables import instance_profile
 
 NVIDIA = "0x10de"
@@ -114,24 +115,8 @@ def _named(node: Node, answers: Sequence[GpuAnswer]) -> tuple[GpuAnswer, ...]:
 
 
 def pci_gpus(node: Node) -> tuple[str, ...]:
-    """The PCI addresses of the NVIDIA GPUs, whether a driver has them or not.
-
-    Raises SourceError when the bus cannot be listed. A machine whose sysfs has buses but no PCI has no GPU.
-    """
-    try:
-        devices = node.sys.names("bus/pci/devices")
-    except SourceMissing:
-        if not node.sys.exists("bus"):
-            raise
-        return ()
-    return tuple(pci_address(name) for name in devices if _is_gpu(node, f"bus/pci/devices/{name}"))
-
-
-def _is_gpu(node: Node, path: str) -> bool:
-    try:
-        return node.sys.read(f"{path}/vendor") == NVIDIA and node.sys.read(f"{path}/class")[:6] in DISPLAY_CLASSES
-    except SourceMissing:
-        return False  # it went away between the listing and the reading
+    """The PCI addresses of the NVIDIA GPUs, whether a driver has them or not. Raises SourceError as ``pci_devices``."""
+    return tuple(pci_address(pci.name) for pci in pci_devices(node, NVIDIA) if pci.device_class[:6] in DISPLAY_CLASSES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,8 +138,8 @@ def take_inventory(node: Node, configured: int | None) -> Inventory | Result:
     bus cannot be listed, or lists no device of any kind on a node that must have GPUs: that is a hidden /sys.
     """
     pci, expected = pci_gpus(node), expected_gpus(node, configured)
-    if expected and not pci and not node.sys.names("bus/pci/devices"):
-        raise SourceUnreadable("/sys/bus/pci/devices lists no device of any kind: is the host's /sys visible here?")
+    if expected and not pci:
+        require_pci(node)
     gaps: list[str] = []
     listed: tuple[GpuAnswer, ...] | None = None
     excluded, files = 0, None

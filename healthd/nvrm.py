@@ -45,9 +45,9 @@ _NVLINK5 = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class XidLine:
-    """One XID. ``pci`` is None where the line does not name its GPU; ``numbered`` is False for a bus drop without a code.
+    """One XID. ``pci`` is None where the line does not name its GPU; ``numbered`` is False where it carries no code.
 
-    ``process`` ends at the first comma and space: a command name may itself hold those, so it is a hint and never parsed.
+    ``process`` ends at the first comma and space: a command name may itself hold those, so it is a hint and no key.
     """
 
     xid: int
@@ -134,7 +134,7 @@ def recovery_action(text: str) -> int | None:
 
 
 def nvlink5(text: str) -> NvLink5 | None:
-    """The unit, severity, link and registers of an XID 144 to 150. Unit names hold slashes and digits; link may be -1."""
+    """The unit, severity, link and registers of an XID 144 to 150. Unit names hold slashes, digits; link may be -1."""
     match = _NVLINK5.search(text)
     if match is None:
         return None

@@ -37,7 +37,7 @@ CREATE TABLE name (alias TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE remedial_case (id TEXT PRIMARY KEY, open INTEGER NOT NULL, body TEXT NOT NULL);
 CREATE TABLE fact (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
-_Row = TypeVar("_Row", Fault, Baseline, Component, Case)
+_Row = TypeVar("_Row", bound=Fault | Baseline | Component | Case)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +62,7 @@ class Store:
         self._lock = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = self._open_or_set_aside(now)
+            self._db = self._opened(now)
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"{path}: cannot open the state database: {error}; check [daemon] state_dir and its disk") from error
 
@@ -143,7 +143,8 @@ class Store:
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
-    def _open_or_set_aside(self, now: datetime) -> sqlite3.Connection:
+    def _opened(self, now: datetime) -> sqlite3.Connection:
+        """The database, or a fresh one beside the unusable old one."""
         try:
             return _connect(self.path)
         except _Unusable as problem:
@@ -182,27 +183,38 @@ class _Unusable(Exception):
 def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
     try:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        if version == 0 and not db.execute("SELECT 1 FROM sqlite_master").fetchone():
-            db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-            version = SCHEMA_VERSION
-        if version != SCHEMA_VERSION:
-            raise _Unusable(f"schema version {version}, this healthd knows {SCHEMA_VERSION}")
-        (state,) = db.execute("PRAGMA quick_check(1)").fetchone()
-        if state != "ok":
-            raise _Unusable(f"damaged: {state}")
-    except sqlite3.OperationalError:
+        _prepare(db)
+    except sqlite3.OperationalError:  # the disk or its rights, not the file's contents: nothing to set aside
         db.close()
         raise
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, msgspec.MsgspecError, _Unusable) as error:
         db.close()
-        raise _Unusable(f"damaged: {error}") from error
-    except _Unusable:
-        db.close()
-        raise
+        raise _Unusable(f"cannot be used: {error}") from error
     return db
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    """Make a fresh database, or prove that this one can be used, rows included."""
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version == 0 and not db.execute("SELECT 1 FROM sqlite_master").fetchone():
+        db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        version = SCHEMA_VERSION
+    if version != SCHEMA_VERSION:
+        raise _Unusable(f"its schema version is {version}, this healthd knows {SCHEMA_VERSION}")
+    (state,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    if state != "ok":
+        raise _Unusable(f"it is damaged: {state}")
+    kinds: tuple[tuple[str, type[Fault | Baseline | Component | Case]], ...] = (
+        ("fault", Fault),
+        ("baseline", Baseline),
+        ("name", Component),
+        ("remedial_case", Case),
+    )
+    for table, kind in kinds:
+        for (body,) in db.execute(f"SELECT body FROM {table}"):  # noqa: S608 - constant names
+            _decode(body, kind)
 
 
 def _encode(row: Fault | Baseline | Component | Case) -> str:

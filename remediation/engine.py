@@ -89,12 +89,14 @@ class Engine:
         cases: Cases,
         rules: Callable[[], Rules],
         collect: Callable[[Case], str],
+        look_again: Callable[[datetime], None],
         patience: Patience,
         new_id: Callable[[], str] = lambda: secrets.token_hex(4),
     ) -> None:
         self._orchestrator, self._provisioner = orchestrator, provisioner
         self._judgement, self._cases, self._rules = judgement, cases, rules
-        self._collect, self._patience, self._new_id = collect, patience, new_id
+        self._collect, self._look_again = collect, look_again
+        self._patience, self._new_id = patience, new_id
         self._lock = threading.Lock()
         self._last_said = ""
         self.decision = Decision(action=Action.HOLD, reason="nothing has been decided yet")
@@ -284,6 +286,7 @@ class Engine:
         if (turn := self._not_ours_any_more(case, view, now)) is not None:
             return turn
         case = _seen(case, view)
+        self._look_again(case.since)
         trouble = self._judgement.trouble(case.since)
         if trouble:
             case = replace(case, good_since=None)

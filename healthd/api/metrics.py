@@ -18,7 +18,7 @@ __all__ = ["CONTENT_TYPE", "render"]
 def render(agent: Agent) -> str:
     """The page. Label values are bounded: checks, codes and components of this node."""
     registry = CollectorRegistry()
-    registry.register(_Snapshot(agent))  # type: ignore[arg-type]  # the library's Collector is an ABC, any collect() will do
+    registry.register(_Snapshot(agent))  # the library's Collector is an ABC, any collect() will do
     return generate_latest(registry).decode()
 
 

@@ -7,7 +7,7 @@ from argparse import Namespace
 
 from healthd.api.wire import Answer
 from healthd.check import discover
-from healthd.config.schema import documented_fields
+from healthd.config.report import documented_fields
 
 
 def answer(options: Namespace) -> Answer:

@@ -20,7 +20,7 @@ def deliver(answer: Answer) -> int:
         sys.stderr.write(answer.err)
         sys.stderr.flush()
     except BrokenPipeError:
-        sys.stdout = None  # type: ignore[assignment]  # nothing more can be written; keeps the exit silent
+        sys.stdout = None  # nothing more can be written; keeps the exit silent
     return answer.code
 
 

@@ -5,7 +5,7 @@ It turns bytes into records and files into raw records; following, skipping and 
 Record format (Linux, Documentation/ABI/testing/dev-kmsg): ``prefix,sequence,microseconds,flags[,…];text``, where prefix
 is facility * 8 + level and bytes outside printable ASCII come as ``\\xNN``; lines that begin with a space are
 properties of a record. A read of /dev/kmsg returns one whole record, EPIPE where the next one was overwritten, EINVAL
-where it is larger than the buffer. A writer to the device cannot get facility 0 (6.18, measured: ``<3>x`` arrives as 11).
+where it is larger than the buffer. A writer to the device cannot get facility 0 (6.18: ``<3>x`` arrives as 11).
 """
 
 from __future__ import annotations
@@ -174,14 +174,15 @@ class Lines:
     def read(self, wanted: re.Pattern[bytes] | None) -> Sequence[bytes] | None:
         """The complete lines of the next chunk that hold a needle, and the last one."""
         replaced = self._replaced()  # looked at first: what was written before the replacement is still read
-        try:
-            chunk = os.read(self._fd, _CHUNK_BYTES)
-        except BlockingIOError:
-            chunk = b""
-        if not chunk and replaced:
-            return [TORN] if self._drop_tail() else None
-        self._position += len(chunk)
-        return self._split(chunk, wanted) if chunk else []
+        for _ in range(_BURST):
+            chunk = self._chunk()
+            if not chunk:
+                break
+            if lines := self._split(chunk, wanted):
+                return lines
+        if not replaced:
+            return []
+        return [TORN] if self._drop_tail() else None
 
     def close(self) -> None:
         """Close the file."""
@@ -195,6 +196,14 @@ class Lines:
         if (there.st_dev, there.st_ino) != self._identity:
             return True
         return not self._is_fifo and there.st_size < self._position
+
+    def _chunk(self) -> bytes:
+        try:
+            chunk = os.read(self._fd, _CHUNK_BYTES)
+        except BlockingIOError:
+            return b""
+        self._position += len(chunk)
+        return chunk
 
     def _drop_tail(self) -> bool:
         tail, self._tail = self._tail, b""

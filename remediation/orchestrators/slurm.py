@@ -62,7 +62,9 @@ class SlurmOrchestrator:
 
     kind = "slurm"
 
-    def __init__(self, *, node: str, bin_dir: str = "", conf: str = "", timeout_s: float = 5.0, run: Run = run_command) -> None:
+    def __init__(
+        self, *, node: str, bin_dir: str = "", conf: str = "", timeout_s: float = 5.0, run: Run = run_command
+    ) -> None:
         # Slurm takes "n[1-99]", "a,b" and "ALL" for many nodes at once.
         if not _NODE_NAME.fullmatch(node) or node.upper() == "ALL":
             problem = f"[node] name = {node!r}: expected the NodeName of this one node, as in slurm.conf"
@@ -193,7 +195,9 @@ def update_error(what: str, said: str) -> BackendRefused | BackendUnknown:
     for text, advice in _REFUSALS.items():
         if text in said:
             return BackendRefused(f"{what}: {_last_line(said) if text in _last_line(said) else text}; {advice}")
-    return BackendUnknown(f"{what}: {_last_line(said) or 'failed without a word'}; it may have been applied all the same")
+    return BackendUnknown(
+        f"{what}: {_last_line(said) or 'failed without a word'}; it may have been applied all the same"
+    )
 
 
 def detect(*, environ: Mapping[str, str] = os.environ, root: str = "/", bin_dir: str = "") -> tuple[bool, str]:

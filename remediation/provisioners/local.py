@@ -24,7 +24,9 @@ class LocalProvisioner:
 
     kind = "local"
 
-    def __init__(self, *, reboot_command: tuple[str, ...] = (), timeout_s: float = 30.0, run: Run = run_command) -> None:
+    def __init__(
+        self, *, reboot_command: tuple[str, ...] = (), timeout_s: float = 30.0, run: Run = run_command
+    ) -> None:
         self._command, self._timeout_s, self._run = reboot_command, timeout_s, run
 
     def can(self, remedy: Remedy) -> bool:

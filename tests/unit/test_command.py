@@ -20,7 +20,6 @@ from healthd.sources.command import TRUNCATED, abandoned, find_tool, run_command
 SLACK_S = 1.5  # what a busy two-core machine may add
 
 
-
 def _alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
@@ -107,7 +106,12 @@ def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_caller() -> None:
 
 @pytest.mark.parametrize(
     "script",
-    ["exec sleep 60", "trap '' TERM INT HUP; while :; do sleep 60; done", "exec >&- 2>&-; exec sleep 60", "yes; sleep 60"],
+    [
+        "exec sleep 60",
+        "trap '' TERM INT HUP; while :; do sleep 60; done",
+        "exec >&- 2>&-; exec sleep 60",
+        "yes; sleep 60",
+    ],
     ids=["sleeps", "ignores SIGTERM", "closed its output", "never stops talking"],
 )
 def test_the_deadline_holds(script: str) -> None:

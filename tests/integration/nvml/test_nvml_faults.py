@@ -190,7 +190,7 @@ def test_a_library_that_hangs_while_it_starts_is_left_its_grace(machine: Any, cl
         source.ask(REMAPPED)
     machine.becomes(HEALTHY)
     clock.advance(1)
-    assert len(machine.source().ask(REMAPPED)) == 8
+    assert len(source.ask(REMAPPED)) == 8
 
 
 def test_a_driver_that_lost_its_state_is_initialised_again(machine: Any) -> None:
@@ -253,7 +253,9 @@ def test_a_file_that_is_no_library_is_unreadable(real_pynvml: Any, tmp_path: Any
         source.ask()
 
 
-@pytest.mark.parametrize("call", ["nvmlDeviceSetEccMode(1)", "nvmlDeviceGetHandleByIndex(0)", "nvmlShutdown", "os.system"])
+@pytest.mark.parametrize(
+    "call", ["nvmlDeviceSetEccMode(1)", "nvmlDeviceGetHandleByIndex(0)", "nvmlShutdown", "os.system"]
+)
 def test_only_calls_that_read_are_let_through(machine: Any, call: str) -> None:
     """A name that is not a reading call is refused before anything is asked, and the worker lives on."""
     source = machine.source()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -41,6 +42,11 @@ def make(odd_family: str, clock: Clock) -> Iterator[Callable[..., Probe]]:
 
 def ask(probe: Probe, op: str, deadline_s: float = 5.0, **args: Any) -> Any:
     return probe.request(op, args, deadline_s=deadline_s)
+
+
+def freeze(pid: int) -> None:
+    """What a kill comes to in uninterruptible sleep: the process neither runs nor ends."""
+    os.kill(pid, signal.SIGSTOP)
 
 
 def test_an_answer_comes_back_as_it_was_given(make: Callable[..., Probe]) -> None:
@@ -147,8 +153,8 @@ def test_a_worker_that_cannot_begin_says_why(make: Callable[..., Probe]) -> None
 def test_a_worker_that_does_not_die_is_abandoned(
     make: Callable[..., Probe], clock: Clock, workers: Callable[[], list[int]]
 ) -> None:
-    """A worker that survives SIGKILL is counted and not waited on, and no second one starts before it is gone."""
-    probe = make(kill=lambda pid: None)
+    """A worker that SIGKILL does not end is counted and not waited on, and no second one starts before it is gone."""
+    probe = make(kill=freeze)
     pid = ask(probe, "pid")
     began = time.monotonic()
     with pytest.raises(SourceTimeout, match="has not died"):
@@ -165,8 +171,9 @@ def test_a_worker_that_does_not_die_is_abandoned(
         kill_group(pid)
     while probe.state().abandoned:
         time.sleep(0.01)
-    assert ask(probe, "pid") != pid
-    kill_group(probe.worker_pid() or 0)
+    second = ask(probe, "pid")
+    assert second != pid
+    kill_group(second)
 
 
 def test_one_question_at_a_time(make: Callable[..., Probe]) -> None:
@@ -306,9 +313,7 @@ def test_a_worn_worker_is_replaced_without_a_back_off(make: Callable[..., Probe]
     assert ask(probe, "pid") != worn
 
 
-def test_an_idle_worker_leaves_and_nobody_notices(
-    make: Callable[..., Probe], has_ended: Callable[..., bool]
-) -> None:
+def test_an_idle_worker_leaves_and_nobody_notices(make: Callable[..., Probe], has_ended: Callable[..., bool]) -> None:
     """A worker that nobody asked for idle_s ends by itself; the next question starts another, without a back-off."""
     probe = make(idle_s=0.1)
     pid = ask(probe, "pid")
@@ -348,7 +353,9 @@ def test_the_workers_end_with_their_parent(op: str, odd_family: str, has_ended: 
     assert has_ended(pid, within_s=2.0)
 
 
-def test_a_worker_that_cannot_be_started_is_unreadable(make: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_cannot_be_started_is_unreadable(
+    make: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No process to be had (no interpreter, no memory, no pids) is an answerless source, with the system's words."""
     probe = make()
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")

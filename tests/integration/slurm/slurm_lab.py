@@ -120,7 +120,14 @@ class SlurmLab:
     def client(self, *argv: str, timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
         """Run a Slurm client; its exit status is the caller's to look at."""
         return subprocess.run(
-            argv, env=self.env(), capture_output=True, text=True, timeout=timeout_s, check=False, cwd="/", stdin=subprocess.DEVNULL
+            argv,
+            env=self.env(),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
         )
 
     def scontrol(self, *args: str) -> subprocess.CompletedProcess[str]:
@@ -230,6 +237,7 @@ class SlurmLab:
     def reboot(self, node: str) -> None:
         """What slurmctld sees of a reboot: the slurmd ends, and comes back with a new boot time."""
         self.slurmd_stop(node)
+        time.sleep(1.1)  # slurmctld compares whole seconds: a boot in the second of the last answer goes unnoticed
         self._launch(f"slurmd.{node}", "-b")
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -247,12 +255,12 @@ class SlurmLab:
         """Wait until a node's complete state is exactly ``state``, in scontrol's words."""
         self.wait(lambda: self.states().get(node) == state, within_s, f"{node} to be {state}")
 
-    def log_tail(self, lines: int = 8) -> str:
-        """The last lines of every log that is not empty."""
+    def log_tail(self, lines: int = 6) -> str:
+        """The last lines that each daemon wrote, without the complaints about an MPI plug-in that nobody needs."""
         tails = []
-        for path in sorted((self.root / "log").glob("*")):
-            text = path.read_text(errors="replace").splitlines()
-            tails += [f"--- {path.name}", *text[-lines:]] if text else []
+        for path in sorted((self.root / "log").glob("*.out")):
+            text = [line for line in path.read_text(errors="replace").splitlines() if "mpi" not in line.lower()]
+            tails += [f"--- {path.stem}", *text[-lines:]] if text else []
         return "\n".join(tails)
 
     def pid(self, daemon: str) -> int:
@@ -341,8 +349,19 @@ class SlurmLab:
         munge = self.root / "munge"
         match tool:
             case "munged":
-                files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
-                return [path, "-F", "--num-threads=4", *(f"--{option}={munge / file}" for option, file in files.items())]
+                files = {
+                    "key-file": "key",
+                    "socket": "socket",
+                    "pid-file": "pid",
+                    "log-file": "log",
+                    "seed-file": "seed",
+                }
+                return [
+                    path,
+                    "-F",
+                    "--num-threads=4",
+                    *(f"--{option}={munge / file}" for option, file in files.items()),
+                ]
             case "slurmctld":
                 return [path, "-D", "-f", str(self.conf)]
             case _:

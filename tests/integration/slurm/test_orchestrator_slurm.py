@@ -56,7 +56,7 @@ def test_a_drain_reads_back_with_text_user_and_time(slurm: SlurmLab) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        'quotes "in" the \'middle\' of',
+        "quotes \"in\" the 'middle' of",
         "brackets [root@2026-11-21T00:01:52] and = signs state=idle nodename=n0002",
         r"$(touch /tmp/x) `id` \n \\ %s; rm -rf * & # ~",
         "ends in a mark|"[:-1] + "*",
@@ -75,7 +75,9 @@ def test_a_reason_reads_back_as_it_was_written(slurm: SlurmLab, text: str) -> No
     assert orchestrator.level().out == {NODE}
 
 
-@pytest.mark.parametrize("text", ["", " ", "two\nlines", "a|b", '"quoted"', 'ends in "', "tab\there", " leading", "\x1b[31m"])
+@pytest.mark.parametrize(
+    "text", ["", " ", "two\nlines", "a|b", '"quoted"', 'ends in "', "tab\there", " leading", "\x1b[31m"]
+)
 def test_a_reason_that_would_not_read_back_is_refused_before_asking(slurm: SlurmLab, text: str) -> None:
     """A text that Slurm would change, or that a reader could take for more than one record, never reaches it."""
     orchestrator = _of(slurm)
@@ -353,17 +355,33 @@ def test_a_controller_that_is_gone_is_unknown_within_our_deadline(slurm: SlurmLa
     """The clients themselves would retry for 9 s; reads and updates end at ours, and say that Slurm did not answer."""
     orchestrator = _of(slurm, timeout_s=DEADLINE_S)
     slurm.ctld_stop()
-    for act in (orchestrator.view, orchestrator.level, lambda: orchestrator.view(jobs=True), lambda: orchestrator.quarantine(REASON)):
+    for act in (
+        orchestrator.view,
+        orchestrator.level,
+        lambda: orchestrator.view(jobs=True),
+        lambda: orchestrator.quarantine(REASON),
+    ):
         assert "Slurm did not answer" in _raises_in_time(act)
     slurm.ctld_start()
     assert orchestrator.view().hold is None
 
 
-def test_the_clients_own_connect_failure_is_unknown(slurm: SlurmLab) -> None:
-    """With a deadline longer than the clients' own, their message is passed on, and is no refusal."""
+def test_the_clients_own_failures_are_unknown(slurm: SlurmLab, tmp_path: Path) -> None:
+    """Where the clients give up before our deadline does, their message is passed on, and is no refusal."""
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(f"{slurm.conf.read_text()}MessageTimeout=1\n")
+    orchestrator = SlurmOrchestrator(node=NODE, conf=str(conf), timeout_s=15.0)
+    slurm.ctld_pause()
+    try:
+        with pytest.raises(BackendUnknown, match=r"Socket timed out on send/recv operation; it may have been applied"):
+            orchestrator.quarantine(REASON)
+    finally:
+        slurm.ctld_resume()
     slurm.ctld_stop()
-    with pytest.raises(BackendUnknown, match=r"Unable to contact slurm controller \(connect failure\).*may have been applied"):
-        _of(slurm, timeout_s=20.0).quarantine(REASON)
+    with pytest.raises(
+        BackendUnknown, match=r"Unable to contact slurm controller \(connect failure\); it may have been"
+    ):
+        orchestrator.release(resume=True)
 
 
 def test_a_hung_munged_is_unknown_at_the_deadline(slurm: SlurmLab) -> None:
@@ -383,8 +401,6 @@ def test_a_munged_that_is_gone_is_unknown_and_named(slurm: SlurmLab) -> None:
     try:
         with pytest.raises(BackendUnknown, match="Protocol authentication error"):
             _of(slurm).quarantine(REASON)
-        with pytest.raises(BackendUnknown, match="Protocol authentication error"):
-            _of(slurm).level()
     finally:
         slurm.munged_start()
     assert _of(slurm).view().in_service
@@ -393,7 +409,12 @@ def test_a_munged_that_is_gone_is_unknown_and_named(slurm: SlurmLab) -> None:
 def test_a_missing_scontrol_is_unknown_not_a_refusal(slurm: SlurmLab, tmp_path: Path) -> None:
     """Without Slurm's clients nothing is known: the message names the tool and the place."""
     orchestrator = _of(slurm, bin_dir=str(tmp_path))
-    for act in (orchestrator.view, orchestrator.level, lambda: orchestrator.quarantine(REASON), lambda: orchestrator.release(resume=True)):
+    for act in (
+        orchestrator.view,
+        orchestrator.level,
+        lambda: orchestrator.quarantine(REASON),
+        lambda: orchestrator.release(resume=True),
+    ):
         with pytest.raises(BackendUnknown, match=f"Slurm could not be asked: {tmp_path}/(sinfo|scontrol): not found"):
             act()
 

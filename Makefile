@@ -1,0 +1,71 @@
+# Everything here works on a fresh Debian or Ubuntu with make and Python >= 3.11: each target sets .venv up by itself.
+#
+#   make demo    healthd on this machine, then a simulated node that breaks, is drained, repaired and let back
+#   make test    all tests; installs Slurm, munge, FUSE and a C compiler first where apt and root are there
+#   make check   what CI runs: lint, types, import contracts, branch coverage of the pure modules, all tests
+#   make bench   measurements; make wheel: dist/; make lock: requirements/*.txt; make clean
+#
+# Variables: PYTHON (which python3), TESTS (paths for make test), PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS, LOCK_ARGS.
+
+TESTS = tests
+VENV = .venv/bin
+# Nothing that runs from here asks the cloud anything.
+export AWS_EC2_METADATA_DISABLED = true
+
+# The modules that decide. Each of their branches is taken by a test that does no I/O.
+PURE := */healthd/model.py,*/healthd/history.py,*/healthd/diagnose.py
+PURE := $(PURE),*/remediation/policy.py,*/remediation/playbook.py,*/remediation/budget.py,*/remediation/case.py
+PURE_TESTS = tests/unit tests/property
+
+.PHONY: demo test check lint types contracts coverage bench lock wheel clean
+
+# `healthd check` may find this machine wanting (1) or hard to tell (2); only a crash of ours fails the demo.
+demo: .venv/runtime.stamp
+	@echo "== healthd check, on this machine"
+	@$(VENV)/healthd check --no-daemon || { code=$$?; test $$code -le 2 || exit $$code; }
+	@echo "== healthd demo"
+	@$(VENV)/healthd demo $(DEMO_ARGS)
+
+test: .venv/dev.stamp
+	@sh tests/system-packages.sh
+	$(VENV)/python -m pytest $(PYTEST_ARGS) $(TESTS)
+
+check: lint types contracts coverage test
+
+lint: .venv/dev.stamp
+	$(VENV)/ruff check
+	$(VENV)/ruff format --check
+
+types: .venv/dev.stamp
+	$(VENV)/mypy
+
+contracts: .venv/dev.stamp
+	$(VENV)/lint-imports
+
+coverage: .venv/dev.stamp
+	$(VENV)/coverage run -m pytest -q -m "not (process or slow or slurm or kernel or nvml)" $(PURE_TESTS)
+	$(VENV)/coverage report --include="$(PURE)" --fail-under=100
+
+bench: .venv/dev.stamp
+	@set -e; for file in bench/bench_*.py; do echo "== $$file"; $(VENV)/python "$$file" $(BENCH_ARGS); done
+
+# By way of the sdist, from nothing: a build/ left behind would bring deleted modules back.
+wheel: .venv/dev.stamp
+	rm -rf build dist
+	$(VENV)/python -m build --no-isolation --outdir dist .
+
+lock:
+	sh packaging/lock.sh $(LOCK_ARGS)
+
+clean:
+	rm -rf .venv build dist *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+
+LOCKED = pyproject.toml requirements/build.txt packaging/venv.sh
+
+.venv/runtime.stamp: $(LOCKED) requirements/runtime.txt
+	sh packaging/venv.sh runtime
+	@touch $@
+
+.venv/dev.stamp: $(LOCKED) requirements/dev.txt
+	sh packaging/venv.sh dev
+	@touch $@ .venv/runtime.stamp

@@ -1,0 +1,87 @@
+"""The check ``lustre.mount``: the Lustre file systems of the node, as its mount table has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from healthd.check import FindingCode, check, judged, not_applicable
+from healthd.model import Component, Finding, Reading, Remedy, Result, Severity
+from healthd.node import Mount, Node
+
+MISSING = FindingCode(
+    code="lustre.missing",
+    severity=Severity.CRITICAL,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="A Lustre file system that jobs need is not mounted",
+)
+READ_ONLY = FindingCode(
+    code="lustre.read_only",
+    severity=Severity.CRITICAL,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="A Lustre file system that jobs write to is mounted read-only",
+)
+AUTOMOUNT_WAITING = FindingCode(
+    code="lustre.automount_waiting",
+    severity=Severity.INFO,
+    remedy=Remedy.NONE,
+    meaning="A Lustre file system will be mounted when something first uses it",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Which mounts ``lustre.mount`` looks for."""
+
+    mounts: tuple[str, ...] = ()
+    """The mount points where a Lustre file system must be, such as ``["/fsx"]``. Empty: nothing is known to be needed,
+    so the Lustre mounts that are there are counted, and none can be missing."""
+
+    read_only: tuple[str, ...] = ()
+    """Those of ``mounts`` that are meant to be read-only, such as a shared data set."""
+
+
+@check("lustre.mount", interval_s=30, settings=Settings, codes=(MISSING, READ_ONLY, AUTOMOUNT_WAITING))
+def lustre_mount(node: Node, settings: Settings) -> Result:
+    """The Lustre file systems that jobs need are mounted, and writable.
+
+    Only the mount table is read: it never blocks, while any question to a Lustre mount may, for ever. An automount that
+    nothing has used yet is left untouched, because the touch that mounts it can hang. A mount that is missing or
+    read-only keeps jobs off and asks a person, and never reboots or replaces the node: the client did not lose it by
+    itself, and where the server or the network is at fault every node has the same finding. Whether a mount that is
+    there also answers is another check's question.
+
+    Sources: AWS, FSx for Lustre user guide (mount options, systemd automount, weekly maintenance window);
+    aws-parallelcluster-cookbook PR 3245 (a mount line as it is on a node).
+    """
+    table = node.mounts()
+    there = [mount for mount in table if mount.fstype == "lustre"]
+    if not there and not settings.mounts:
+        return not_applicable("no Lustre file system is mounted, and none is configured in 'mounts'")
+    findings = [finding for point in settings.mounts for finding in _judge(point, table, settings)]
+    readings = [
+        Reading(component=_component(mount.point), name="lustre_read_only_bool", value="ro" in mount.options)
+        for mount in there
+    ]
+    return judged(findings, readings)
+
+
+def _judge(point: str, table: Sequence[Mount], settings: Settings) -> Iterator[Finding]:
+    """What is mounted last on a point covers what is below it; an automount stays below what it mounted."""
+    layers = [mount for mount in table if mount.point == (point.rstrip("/") or "/")]
+    top = layers[-1] if layers else None
+    match top:
+        case None:
+            yield MISSING.at(_component(point), f"nothing is mounted on {point}, where a Lustre file system must be")
+        case Mount(fstype="lustre"):
+            if "ro" in top.options and point not in settings.read_only:
+                yield READ_ONLY.at(_component(point), f"{point} ({top.source}) is mounted read-only", source=top.source)
+        case Mount(fstype="autofs"):
+            yield AUTOMOUNT_WAITING.at(_component(point), f"{point} is an automount that nothing has used yet")
+        case _:
+            message = f"{point} is a mount of type {top.fstype} ({top.source}), where a Lustre file system must be"
+            yield MISSING.at(_component(point), message, fstype=top.fstype, source=top.source)
+
+
+def _component(point: str) -> Component:
+    return Component(kind="mount", id=point)

@@ -1,0 +1,69 @@
+"""The PCI bus as sysfs shows it: which devices there are, and the attributes of one. Pure over the Node protocol.
+
+sysfs answers from the kernel's memory: a device that died stays listed with its last identity until the bus is listed
+anew, so a device that is missing here is gone, and one that is here need not live.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from healthd.errors import SourceMissing, SourceUnreadable
+from healthd.node import Node
+
+_DEVICES = "bus/pci/devices"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PciDevice:
+    """One function of a device: ``name`` is its address with the function (``0000:53:00.0``), the rest is hexadecimal."""
+
+    name: str
+    vendor: str
+    device: str
+    device_class: str
+
+
+def pci_devices(node: Node, vendor: str) -> tuple[PciDevice, ...]:
+    """The devices of one vendor (``0x10de``) in the order of their addresses. Raises SourceError.
+
+    A machine whose sysfs has buses but no PCI has no PCI device; a sysfs without buses is not there at all.
+    """
+    try:
+        names = node.sys.names(_DEVICES)
+    except SourceMissing:
+        if not node.sys.exists("bus"):
+            raise
+        return ()
+    return tuple(
+        PciDevice(
+            name=name,
+            vendor=vendor,
+            device=pci_attribute(node, name, "device"),
+            device_class=pci_attribute(node, name, "class"),
+        )
+        for name in names
+        if pci_attribute(node, name, "vendor") == vendor
+    )
+
+
+def require_pci(node: Node) -> None:
+    """Raise SourceUnreadable where the bus lists no device of any kind: on a node that must have some, /sys is hidden."""
+    if not node.sys.names(_DEVICES):
+        raise SourceUnreadable("/sys/bus/pci/devices lists no device of any kind: is the host's /sys visible here?")
+
+
+def pci_attribute(node: Node, name: str, attribute: str) -> str:
+    """One attribute of a device; "" where the device has none of that name, or is gone. Raises SourceUnreadable."""
+    try:
+        return node.sys.read(f"{_DEVICES}/{name}/{attribute}")
+    except SourceMissing:
+        return ""
+
+
+def pci_children(node: Node, name: str, folder: str) -> tuple[str, ...]:
+    """What a driver hung below a device, such as ``infiniband``: nothing where no driver has. Raises SourceUnreadable."""
+    try:
+        return node.sys.names(f"{_DEVICES}/{name}/{folder}")
+    except SourceMissing:
+        return ()

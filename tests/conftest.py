@@ -1,0 +1,92 @@
+"""Guards around every test: no process by accident, no packet beyond loopback, no green run in which nothing ran.
+
+Enforced where Python itself reports such acts (audit events), so no module of ours is patched.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Tests in these folders are pure calls or read recorded input; one that starts a process on purpose says so with a marker.
+PROCESS_FREE = ("unit", "checks", "property")
+MAY_START_PROCESSES = ("process", "slurm", "kernel", "nvml", "slow")
+
+_PROCESS_EVENTS = frozenset(
+    {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "os.exec", "pty.spawn"}
+)
+# Where each event carries the address: (socket, address) or (socket, ..., address).
+_ADDRESS_EVENTS = frozenset({"socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg"})
+
+
+class Guard:
+    """What the test that runs now may not do, and what it was caught doing."""
+
+    def __init__(self) -> None:
+        self.processes_forbidden = False
+        self.caught: list[str] = []
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """The audit hook. Its exception stops the act; ``caught`` fails the test even if the exception is swallowed."""
+        if event in _PROCESS_EVENTS:
+            if self.processes_forbidden:
+                self._stop(
+                    f"{event} {arguments[0]!r}: a test here starts no process; mark it with `process` if it must"
+                )
+        elif event in _ADDRESS_EVENTS:
+            sock, address = arguments[0], arguments[-1]
+            if sock.family in (socket.AF_INET, socket.AF_INET6) and isinstance(address, tuple):
+                self._judge(event, str(address[0]))
+        elif event == "socket.getaddrinfo" and arguments[0]:
+            host = arguments[0]
+            self._judge(event, host.decode() if isinstance(host, bytes) else str(host))
+
+    def _judge(self, event: str, host: str) -> None:
+        if not _is_loopback(host):
+            self._stop(f"{event} {host!r}: the traffic of tests stays on loopback")
+
+    def _stop(self, what: str) -> None:
+        self.caught.append(what)
+        raise RuntimeError(what)
+
+
+def _is_loopback(host: str) -> bool:
+    if host in ("localhost", socket.gethostname()):
+        return True
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+_guard = Guard()
+sys.addaudithook(_guard)
+# For every process that a test starts, too.
+os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
+
+
+@pytest.fixture(autouse=True)
+def _guarded(request: pytest.FixtureRequest) -> Iterator[None]:
+    folder = request.path.relative_to(Path(__file__).parent).parts[0]
+    marked = any(request.node.get_closest_marker(name) for name in MAY_START_PROCESSES)
+    _guard.caught.clear()
+    _guard.processes_forbidden = folder in PROCESS_FREE and not marked
+    yield
+    _guard.processes_forbidden = False
+    if _guard.caught:
+        pytest.fail("\n".join(_guard.caught))
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A run in which every test was skipped shows nothing, so it is not green."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    executed = any(reporter.stats.get(outcome) for outcome in ("passed", "failed", "error", "xfailed", "xpassed"))
+    if exitstatus == pytest.ExitCode.OK and not executed and not session.config.option.collectonly:
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED

@@ -1,0 +1,114 @@
+"""The laws that every orchestrator keeps, over the real back ends: Slurm with a real slurmctld, and local."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from healthd.errors import BackendRefused, BackendUnknown
+from healthd.remediation.orchestrators.local import LocalOrchestrator
+from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
+from healthd.remediation.ports import Orchestrator
+from tests.integration.slurm.slurm_lab import SlurmLab, why_not
+
+NODE = "n0001"
+REASON = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[SlurmLab]:
+    """A small cluster, started only if a test asks for it."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with SlurmLab(nodes=2) as lab:
+        yield lab
+
+
+@pytest.fixture(params=["local", "slurm"])
+def orchestrator(request: pytest.FixtureRequest, tmp_path: Path) -> Orchestrator:
+    """Each orchestrator for a node that is in service and has nothing to do."""
+    if request.param == "local":
+        return LocalOrchestrator(state_dir=tmp_path / "state", node=NODE, dev_root=tmp_path)
+    lab: SlurmLab = request.getfixturevalue("lab")
+    lab.reset()
+    return SlurmOrchestrator(node=NODE, conf=str(lab.conf))
+
+
+@pytest.fixture(params=["local", "slurm"])
+def deaf_orchestrator(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Orchestrator]:
+    """Each orchestrator with a back end that cannot be read."""
+    if request.param == "local":
+        (tmp_path / "hold.json").mkdir()
+        yield LocalOrchestrator(state_dir=tmp_path, node=NODE)
+        return
+    lab: SlurmLab = request.getfixturevalue("lab")
+    lab.reset()
+    lab.ctld_pause()
+    try:
+        yield SlurmOrchestrator(node=NODE, conf=str(lab.conf), timeout_s=0.3)
+    finally:
+        lab.ctld_resume()
+
+
+def test_a_node_in_service_is_not_held(orchestrator: Orchestrator) -> None:
+    """Without a hold: in service, idle, and not counted as out of a fleet that has it."""
+    view, level = orchestrator.view(jobs=True), orchestrator.level()
+    assert (view.name, view.in_service, view.hold, view.jobs, view.idle) == (NODE, True, None, (), True)
+    assert level.out == frozenset()
+    assert level.total >= 1
+
+
+def test_quarantine_shows_its_text_and_counts(orchestrator: Orchestrator) -> None:
+    """After quarantine: out of service, held by exactly the text, signed and dated now, and one more is out."""
+    orchestrator.quarantine(REASON)
+    view = orchestrator.view()
+    assert view.hold is not None
+    assert (view.in_service, view.hold.text) == (False, REASON)
+    assert view.hold.user
+    assert abs(view.hold.stamp - time.time()) < 5
+    assert orchestrator.level().out == {NODE}
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_release_undoes_quarantine(orchestrator: Orchestrator, resume: bool) -> None:
+    """After release: in service, no hold, nothing out."""
+    orchestrator.quarantine(REASON)
+    orchestrator.release(resume=resume)
+    view = orchestrator.view()
+    assert (view.in_service, view.hold) == (True, None)
+    assert orchestrator.level().out == frozenset()
+
+
+def test_the_same_quarantine_again_keeps_the_stamp(orchestrator: Orchestrator) -> None:
+    """A step that is repeated after a crash does not change whose hold it is: text, user and stamp stay."""
+    orchestrator.quarantine(REASON)
+    first = orchestrator.view().hold
+    time.sleep(1.1)
+    orchestrator.quarantine(REASON)
+    assert orchestrator.view().hold == first
+
+
+def test_reading_changes_nothing(orchestrator: Orchestrator) -> None:
+    """Two readings in a row agree."""
+    orchestrator.quarantine(REASON)
+    assert orchestrator.view() == orchestrator.view()
+    assert orchestrator.level() == orchestrator.level()
+
+
+@pytest.mark.parametrize("text", ["", "two\nlines", "nul\0"])
+def test_a_text_that_is_not_one_line_is_refused_and_nothing_is_applied(orchestrator: Orchestrator, text: str) -> None:
+    """A reason is one line of text, whatever the back end would do with another."""
+    with pytest.raises(BackendRefused):
+        orchestrator.quarantine(text)
+    assert orchestrator.view().in_service
+
+
+def test_what_cannot_be_read_is_unknown_never_healthy(deaf_orchestrator: Orchestrator) -> None:
+    """Neither a view nor a level is made up."""
+    with pytest.raises(BackendUnknown):
+        deaf_orchestrator.view()
+    with pytest.raises(BackendUnknown):
+        deaf_orchestrator.level()

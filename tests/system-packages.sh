@@ -1,0 +1,44 @@
+#!/bin/sh
+# Installs what the integration tests need and a fresh Debian or Ubuntu lacks: Slurm, munge, FUSE, a C compiler.
+# Needs root and apt-get; without them it says what is missing, and the tests that need it are skipped and say so.
+# No service is started by the installation.
+set -eu
+PATH=$PATH:/usr/sbin:/sbin
+
+missing=
+# command:package
+for pair in slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge fusermount3:fuse3 cc:gcc git:git; do
+    command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
+done
+# A compiler without the C library's headers compiles nothing.
+test -e /usr/include/stdio.h || missing="$missing libc6-dev"
+test -n "$missing" || exit 0
+
+skip() {
+    echo "tests/system-packages.sh: $1: not installed:$missing" >&2
+    echo "The tests that need them are skipped and listed at the end." >&2
+    exit 0
+}
+command -v apt-get >/dev/null || skip "no apt-get here"
+test "$(id -u)" -eq 0 || skip "not root"
+
+# The distribution asks this file before it starts a service; exit code 101 forbids it (invoke-rc.d, policy-rc.d).
+policy=/usr/sbin/policy-rc.d
+if ! test -e "$policy"; then
+    trap 'rm -f "$policy"' EXIT
+    trap 'exit 130' INT TERM HUP
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+fi
+
+echo "tests/system-packages.sh: installing$missing"
+log=$(mktemp)
+# shellcheck disable=SC2086  # a list of package names
+if apt-get update -qq >"$log" 2>&1 &&
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >>"$log" 2>&1; then
+    rm -f "$log"
+else
+    tail -n 20 "$log" >&2
+    rm -f "$log"
+    skip "apt-get failed (see above)"
+fi

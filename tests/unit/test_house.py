@@ -1,0 +1,252 @@
+"""The house rules that no linter knows: packaging, names, and what a file may say."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+INSTALLED_AS = {"healthd": "healthd", "checks": "healthd/checks", "remediation": "healthd/remediation"}
+MAX_LINES = 400
+# Put together here so that this file does not say them itself.
+FORBIDDEN_WORDS = ("unittest" + ".mock", "mock" + ".patch", "NotImplemented" + "Error", "/wo" + "rk/", "../sha" + "red")
+NOT_OURS = re.compile(r"\.git|\.venv|build|dist|__pycache__|\.hypothesis|\.coverage.*|.*_cache|.*\.(egg-info|pyc|so|o)")
+
+
+def tree() -> Iterator[Path]:
+    """Every file that belongs to the project, as a path below its root; links are not followed."""
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [name for name in folders if not NOT_OURS.fullmatch(name)]
+        yield from ((Path(folder) / name).relative_to(ROOT) for name in names if not NOT_OURS.fullmatch(name))
+
+
+def modules(*folders: str) -> list[Path]:
+    return sorted(path for path in tree() if path.suffix == ".py" and path.parts[0] in folders)
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse((ROOT / path).read_text(encoding="utf-8"), filename=str(path))
+
+
+def installed_name(path: Path) -> str:
+    """Where a source file stands in an installation: ``checks/x.py`` as ``healthd/checks/x.py``."""
+    return "/".join([INSTALLED_AS[path.parts[0]], *path.parts[1:]])
+
+
+def contract(name_starts: str) -> dict[str, Any]:
+    contracts: list[dict[str, Any]] = PYPROJECT["tool"]["importlinter"]["contracts"]
+    return next(each for each in contracts if each["name"].startswith(name_starts))
+
+
+def pure_modules() -> list[str]:
+    """The modules of the purity contract, as they are imported."""
+    return [name for name in contract("Judgement is pure")["source_modules"] if not name.endswith(".ports")]
+
+
+def source_of(module: str) -> Path:
+    parts = module.split(".")
+    return Path(*(parts[1:] if parts[1] in INSTALLED_AS else parts)).with_suffix(".py")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# packaging
+
+
+def test_every_package_on_disk_is_listed() -> None:
+    """setuptools leaves an unlisted package out of the wheel without a word, so the list and the disk agree."""
+    on_disk = {
+        installed_name(path.parent).replace("/", ".") for path in modules(*INSTALLED_AS) if path.name == "__init__.py"
+    }
+    assert sorted(PYPROJECT["tool"]["setuptools"]["packages"]) == sorted(on_disk)
+
+
+def test_packaging_is_a_folder_and_no_package() -> None:
+    """An __init__.py in packaging/ would hide the library of that name from pip and pytest."""
+    assert not (ROOT / "packaging" / "__init__.py").exists()
+
+
+def test_tests_are_no_packages() -> None:
+    """Test files are found by path; an __init__.py would give them a second name."""
+    assert [path for path in modules("tests") if path.name == "__init__.py"] == []
+
+
+@pytest.mark.parametrize("name", ["checks", "remediation"])
+def test_links_lead_to_the_real_folders(name: str) -> None:
+    """The links are relative, so they hold wherever the checkout lies."""
+    link = ROOT / "healthd" / name
+    if not link.is_symlink():
+        pytest.skip("links are not checked out here (core.symlinks=false, or an sdist)")
+    assert os.readlink(link) == f"../{name}"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["checks", "remediation", "unittest" + ".mock"])
+def test_ruff_refuses_the_second_name_of_a_module(name: str) -> None:
+    """`import checks` works by accident in a checkout and would load every check twice; ruff stops it."""
+    command = [sys.executable, "-m", "ruff", "check", "--quiet", "--stdin-filename", "healthd/new.py", "-"]
+    done = subprocess.run(command, input=f"import {name}\n", capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert "TID251" in done.stdout, done.stdout + done.stderr
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """The names in an sdist, without its top folder, and the files of the wheel made from it."""
+
+    sdist: frozenset[str]
+    wheel: dict[str, bytes]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Both built from a copy of the tree in which an earlier build left a check that is gone by now."""
+    copy, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("dist")
+    for path in tree():
+        (copy / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / path, copy / path, follow_symlinks=False)
+    for name in ("checks", "remediation"):
+        (copy / "healthd" / name).symlink_to(f"../{name}")
+    stale = copy / "build" / "lib" / "healthd" / "checks" / "retired.py"
+    stale.parent.mkdir(parents=True)
+    stale.write_text('"""A check that was removed."""\n')
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(copy)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    with tarfile.open(next(out.glob("*.tar.gz"))) as archive:
+        names = frozenset(member.name.partition("/")[2] for member in archive.getmembers() if not member.isdir())
+        assert not any(member.issym() or member.islnk() for member in archive.getmembers())
+    with zipfile.ZipFile(next(out.glob("*.whl"))) as wheel:
+        return Built(sdist=names, wheel={name: wheel.read(name) for name in wheel.namelist()})
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_exactly_the_tree(built: Built) -> None:
+    """Every file of the three source folders is installed, nothing else is, and a stale build/ brings nothing back."""
+    expected = {installed_name(path) for path in tree() if path.parts[0] in INSTALLED_AS and len(path.parts) > 1}
+    assert {name for name in built.wheel if ".dist-info/" not in name and ".data/" not in name} == expected
+
+
+@pytest.mark.slow
+def test_the_wheel_owns_one_name(built: Built) -> None:
+    """Only `healthd` is installed at top level: two wheels that own `checks` break each other."""
+    tops = {name.split("/")[0] for name in built.wheel}
+    assert {top for top in tops if not top.endswith((".dist-info", ".data"))} == {"healthd"}
+
+
+@pytest.mark.slow
+def test_the_launcher_is_a_script_not_an_entry_point(built: Built) -> None:
+    """pip writes its interpreter over `#!python` and adds no import of its own to the start of `healthd check`."""
+    scripts = {name.rpartition("/")[2]: text for name, text in built.wheel.items() if ".data/scripts/" in name}
+    assert list(scripts) == ["healthd"]
+    assert scripts["healthd"].startswith(b"#!python\n")
+    assert not any(name.endswith("entry_points.txt") for name in built.wheel)
+
+
+@pytest.mark.slow
+def test_the_sdist_can_be_tested_and_packaged(built: Built) -> None:
+    """tests/, packaging/, the locks and the Makefile are in the sdist; setuptools alone would leave them out."""
+    wanted = {path.as_posix() for path in tree() if path.parts[0] in ("tests", "packaging", "requirements", "Makefile")}
+    assert wanted - built.sdist == set()
+    assert {"LICENSE", "README.md", "CHANGELOG.md"} <= built.sdist
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# locks and the Makefile
+
+
+@pytest.mark.parametrize("name", ["build", "runtime", "dev"])
+def test_locks_pin_and_hash_everything_and_name_no_place(name: str) -> None:
+    """A lock says what is installed; where it comes from is the machine's own configuration."""
+    text = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
+    entries = [entry for entry in re.split(r"\n(?=[A-Za-z0-9])", text) if not entry.startswith("#")]
+    assert entries
+    assert [
+        entry for entry in entries if not re.match(r"[A-Za-z0-9._-]+==\S+ .*--hash=sha256:", entry, re.DOTALL)
+    ] == []
+    assert not re.search(r"https?://|--(extra-)?index-url|--find-links|--trusted-host| @ ", text)
+
+
+@pytest.mark.parametrize("name", ["runtime", "dev"])
+def test_locks_know_every_dependency(name: str) -> None:
+    """A dependency added to pyproject.toml is in the lock: `make lock` was run."""
+    wanted = list(PYPROJECT["project"]["dependencies"])
+    wanted += PYPROJECT["project"]["optional-dependencies"]["dev"] if name == "dev" else []
+    locked = set(re.findall(r"^([A-Za-z0-9._-]+)==", (ROOT / "requirements" / f"{name}.txt").read_text(), re.MULTILINE))
+    names = {re.match(r"[A-Za-z0-9._-]+", entry)[0].lower().replace("_", "-") for entry in wanted}  # type: ignore[index]
+    assert names - {entry.lower().replace("_", "-") for entry in locked} == set()
+
+
+def test_the_coverage_step_covers_what_the_contract_calls_pure() -> None:
+    """Makefile and import-linter mean the same modules by `pure`."""
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    measured = {
+        part.removeprefix("*/")
+        for line in re.findall(r"^PURE :?= (.*)$", text, re.MULTILINE)
+        for part in line.split(",")
+    }
+    assert measured - {"$(PURE)"} == {source_of(module).as_posix() for module in pure_modules()}
+
+
+def test_ci_ends_with_the_test_command() -> None:
+    """CI runs what the README tells a person to run, and its last lines are pytest's."""
+    commands = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line and not line.startswith("#")]
+    assert commands[-1] == "make test"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what a file may say
+
+
+@pytest.mark.parametrize("path", modules(*INSTALLED_AS, "tests", "bench"), ids=str)
+def test_a_module_opens_with_what_it_is_for(path: Path) -> None:
+    """Every module opens with a docstring, and no source module is longer than can be read in one sitting."""
+    assert ast.get_docstring(parsed(path)), f"{path} has no docstring"
+    if path.parts[0] in INSTALLED_AS:
+        lines = len((ROOT / path).read_text(encoding="utf-8").splitlines())
+        assert lines < MAX_LINES, f"{path} has {lines} lines, expected under {MAX_LINES}: split it"
+
+
+@pytest.mark.parametrize("path", [path for path in modules("tests") if path.name.startswith("test_")], ids=str)
+def test_every_test_states_a_claim(path: Path) -> None:
+    """A test's docstring says what is true when it passes."""
+    functions = (node for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    silent = [node.name for node in functions if node.name.startswith("test_") and not ast.get_docstring(node)]
+    assert silent == []
+
+
+@pytest.mark.parametrize("module", pure_modules())
+def test_a_pure_module_asks_no_clock_and_opens_no_file(module: str) -> None:
+    """What import-linter cannot see: datetime.now, open, print and input need no import."""
+    calls = [node.func for node in ast.walk(parsed(source_of(module))) if isinstance(node, ast.Call)]
+    attributes = {call.attr for call in calls if isinstance(call, ast.Attribute)}
+    names = {call.id for call in calls if isinstance(call, ast.Name)}
+    assert attributes & {"now", "utcnow", "today", "read_text", "write_text"} == set()
+    assert names & {"open", "print", "input", "exec", "eval", "__import__"} == set()
+
+
+def test_no_file_says_what_it_must_not() -> None:
+    """No file names this machine's own paths, patches our modules or leaves a stub."""
+    said = []
+    for path in tree():
+        raw = b"" if (ROOT / path).is_symlink() else (ROOT / path).read_bytes()
+        said += [f"{path}: {word}" for word in FORBIDDEN_WORDS if word.encode() in raw]
+    assert said == []
+
+
+def test_names_of_test_files_are_unique() -> None:
+    """pytest's importlib mode tolerates twins; people who search for a test by name do not."""
+    names = [path.name for path in modules("tests") if path.name.startswith("test_")]
+    assert sorted(names) == sorted(set(names))

@@ -1,0 +1,182 @@
+"""The local orchestrator: its file under bad luck, and the processes it takes for jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from healthd.errors import BackendRefused, BackendUnknown
+from healthd.remediation.orchestrators.local import HOLD_FILE, LocalOrchestrator, gpu_processes
+from healthd.remediation.ports import Hold
+
+REASON = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
+
+
+def _of(folder: Path) -> LocalOrchestrator:
+    return LocalOrchestrator(state_dir=folder, node="me", clock=lambda: 1_795_226_977.9)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the hold
+
+
+def test_the_hold_outlives_the_process_that_wrote_it(tmp_path: Path) -> None:
+    """Another instance on the same folder, made when there was no folder yet, reads the same hold."""
+    _of(tmp_path / "a" / "b").quarantine(REASON)
+    assert _of(tmp_path / "a" / "b").view().hold == Hold(text=REASON, user="healthd", stamp=1_795_226_977)
+    assert os.listdir(tmp_path / "a" / "b") == [HOLD_FILE]
+
+
+def test_another_holds_text_is_never_overwritten(tmp_path: Path) -> None:
+    """Over somebody else's hold quarantine is refused, and their text stays."""
+    (tmp_path / HOLD_FILE).write_text(json.dumps({"text": "ticket 4711", "user": "anna", "stamp": 5}))
+    with pytest.raises(BackendRefused, match="me is held already, by anna: ticket 4711"):
+        _of(tmp_path).quarantine(REASON)
+    assert _of(tmp_path).view().hold == Hold(text="ticket 4711", user="anna", stamp=5)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b'{"text": "x", "user": "y"', b"\x00" * 60, b"[]", b"null", b'{"text": 1, "user": "y", "stamp": 2}',
+     b'{"text": "x", "user": "y", "stamp": 1e999}', b"\xff\xfe"],
+)  # fmt: skip
+def test_a_torn_or_foreign_file_is_unknown_with_its_path(tmp_path: Path, content: bytes) -> None:
+    """A file that is no hold is neither a hold nor the absence of one, and nothing is written over it."""
+    path = tmp_path / HOLD_FILE
+    path.write_bytes(content)
+    orchestrator = _of(tmp_path)
+    for act in (orchestrator.view, orchestrator.level, lambda: orchestrator.quarantine(REASON)):
+        with pytest.raises(BackendUnknown, match=f"{path}: expected a hold as JSON"):
+            act()
+    assert path.read_bytes() == content
+
+
+def test_a_hold_that_cannot_be_written_is_unknown_and_leaves_nothing(tmp_path: Path) -> None:
+    """Where state_dir is a file, the message has the path and the next step."""
+    (tmp_path / "state").write_text("")
+    with pytest.raises(BackendUnknown, match=r"state/hold\.json: the hold could not be"):
+        _of(tmp_path / "state").quarantine(REASON)
+    assert os.listdir(tmp_path) == ["state"]
+
+
+def test_a_write_that_fails_half_way_keeps_the_old_state(tmp_path: Path) -> None:
+    """With no room for a byte (RLIMIT_FSIZE 0) the hold is not written, said so, and the folder is as before."""
+    script = f"""
+import resource, signal
+from healthd.errors import BackendUnknown
+from healthd.remediation.orchestrators.local import LocalOrchestrator
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+try:
+    LocalOrchestrator(state_dir={str(tmp_path)!r}, node="me").quarantine("x")
+except BackendUnknown as error:
+    print(error)
+"""
+    root = Path(__file__).parents[2]
+    environment = {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=True, env=environment
+    )
+    assert "the hold could not be written" in done.stdout
+    assert os.listdir(tmp_path) == []
+    assert _of(tmp_path).view().in_service
+
+
+def test_release_without_a_hold_is_safe(tmp_path: Path) -> None:
+    """Releasing what is not held, even where the folder was never made, does nothing."""
+    _of(tmp_path).release(resume=True)
+    _of(tmp_path / "absent").release(resume=False)
+    assert _of(tmp_path).view().in_service
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the jobs
+
+
+@pytest.fixture
+def trees(tmp_path: Path) -> tuple[Path, Path]:
+    """A /dev with two GPUs, and a /proc of four processes of which two have a GPU open."""
+    dev, proc = tmp_path / "dev", tmp_path / "proc"
+    dev.mkdir()
+    for name in ("nvidia0", "nvidia12", "nvidiactl", "nvidia-uvm"):
+        (dev / name).touch()
+    open_files = {
+        "9": ["nvidia0", "nvidiactl"],
+        "40": ["nvidiactl", "nvidia-uvm"],
+        "100": ["null", "nvidia12"],
+        "7": [],
+    }
+    for pid, names in open_files.items():
+        (proc / pid / "fd").mkdir(parents=True)
+        (proc / pid / "comm").write_text(f"job{pid}\n")
+        for number, name in enumerate(names):
+            (proc / pid / "fd" / str(number)).symlink_to(dev / name)
+    (proc / "self").symlink_to("9")
+    return proc, dev
+
+
+def test_a_process_with_a_gpu_open_is_a_job(trees: tuple[Path, Path]) -> None:
+    """Only the numbered nodes count: control nodes are held open by monitoring."""
+    proc, dev = trees
+    assert gpu_processes(proc, dev) == ("9 job9", "100 job100")
+
+
+def test_our_own_probe_workers_are_not_jobs(trees: tuple[Path, Path], tmp_path: Path) -> None:
+    """The ignored processes are asked for at each reading, because workers are restarted."""
+    workers = [9]
+    orchestrator = LocalOrchestrator(
+        state_dir=tmp_path, node="me", proc_root=trees[0], dev_root=trees[1], ignore_pids=lambda: workers
+    )
+    assert orchestrator.view(jobs=True).jobs == ("100 job100",)
+    workers.append(100)
+    assert orchestrator.view(jobs=True).idle
+    assert orchestrator.view().jobs == ()
+
+
+def test_a_real_process_with_a_real_descriptor_is_found(tmp_path: Path) -> None:
+    """Against the true /proc: this very process has a file of that name open, until it closes it."""
+    with open(tmp_path / "nvidia3", "w"):
+        (job,) = gpu_processes(Path("/proc"), tmp_path)
+        assert job.startswith(f"{os.getpid()} ")
+    assert gpu_processes(Path("/proc"), tmp_path) == ()
+
+
+def test_a_process_that_ends_while_it_is_looked_at_is_no_job(trees: tuple[Path, Path]) -> None:
+    """A process without its fd folder has ended; a descriptor without a target was closed."""
+    proc, dev = trees
+    (proc / "500").mkdir()
+    (proc / "9" / "comm").unlink()
+    assert gpu_processes(proc, dev) == ("9 ?", "100 job100")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user who may not look")
+def test_a_process_that_may_not_be_looked_into_is_unknown(tmp_path: Path) -> None:
+    """To a user without the right, the jobs of others are unknown, not none."""
+    (tmp_path / "nvidia0").touch()
+    tmp_path.chmod(0o755)
+    root = Path(__file__).parents[2]
+    script = f"""
+import os, sys
+from pathlib import Path
+sys.path.insert(0, {str(root)!r})
+from healthd.errors import BackendUnknown
+from healthd.remediation.orchestrators.local import gpu_processes
+os.chdir({str(tmp_path)!r})
+os.setuid(65534)
+try:
+    gpu_processes(Path("/proc"), Path("."))
+except BackendUnknown as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-B", "-c", script], capture_output=True, text=True, timeout=20, check=True)
+    assert "jobs on the GPUs cannot be told; run as root" in done.stdout
+
+
+def test_without_a_gpu_node_there_are_no_jobs(trees: tuple[Path, Path], tmp_path: Path) -> None:
+    """Nobody can have open what is not there: no process needs to be looked into."""
+    assert gpu_processes(trees[0], tmp_path) == ()

@@ -1,0 +1,286 @@
+"""What is made of the texts that Slurm's clients print: recorded from Slurm 22.05.8, and everything near them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from healthd.errors import BackendRefused, BackendUnknown, ConfigError
+from healthd.remediation.orchestrators.slurm import (
+    SlurmOrchestrator,
+    client_environment,
+    detect,
+    parse_boot_time,
+    parse_level,
+    parse_view,
+    update_error,
+)
+from healthd.remediation.ports import FleetLevel, Hold
+
+IDLE = "n0001|idle|0/4/0/4|Unknown|Unknown|none|\n"
+
+
+def _record(state: str = "idle+drain", cpus: str = "0/0/4/4", reason: str = "x") -> str:
+    return f"n0001|{state}|{cpus}|root|1795226977|{reason}|\n"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# sinfo
+
+
+@pytest.mark.parametrize(
+    ("state", "in_service"),
+    [
+        ("idle", True),
+        ("idle+not_responding", True),
+        ("unknown+not_responding", True),
+        ("allocated", True),
+        ("mixed+completing", True),
+        ("idle+cloud+powered_down", True),
+        ("idle+cloud+power_down", True),
+        ("idle+cloud+powering_down+not_responding", True),
+        ("idle+planned", True),
+        ("idle+reserved", True),
+        ("idle+drain", False),
+        ("allocated+drain", False),
+        ("unknown+drain", False),
+        ("down+not_responding", False),
+        ("down+drain+not_responding", False),
+        ("idle+fail", False),
+        ("idle+maintenance+reserved", False),
+        ("mixed+reboot_requested", False),
+        ("down+drain+reboot_issued", False),
+        ("idle+invalid_reg", False),
+        ("down*+drain", False),
+        ("drained*", False),
+        ("maint", False),
+        ("reboot^", False),
+    ],
+)
+def test_in_service_follows_every_flag(state: str, in_service: bool) -> None:
+    """DRAIN, DOWN, FAIL, REBOOT_*, INVALID_REG and MAINT take out of service; silence, sleep and reservations do not."""
+    view = parse_view("n0001", _record(state))
+    assert view.in_service is in_service
+    assert view.flags == {word.rstrip("*^").upper() for word in state.split("+")}
+
+
+def test_a_node_without_a_reason_has_no_hold() -> None:
+    """sinfo's ``none``, by Unknown at Unknown, is no reason; the same word written by a person is one."""
+    assert parse_view("n0001", IDLE).hold is None
+    assert parse_view("n0001", _record(reason="none")).hold == Hold(text="none", user="root", stamp=1795226977)
+
+
+def test_a_reason_on_a_node_in_service_is_no_hold() -> None:
+    """Only a reason that goes with DRAIN, DOWN or FAIL holds the node."""
+    assert parse_view("n0001", _record("idle", reason="left over")).hold is None
+
+
+def test_a_reason_without_a_time_is_a_hold_from_the_beginning_of_time() -> None:
+    """A node that slurm.conf declares DOWN has a reason and may have no time."""
+    view = parse_view("n0001", "n0001|down|0/0/4/4|Unknown|Unknown|scrapped|\n")
+    assert view.hold == Hold(text="scrapped", user="Unknown", stamp=0)
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\r"), min_size=1, max_size=60), st.integers(1, 3))
+def test_any_reason_reads_back_from_any_number_of_partitions(reason: str, partitions: int) -> None:
+    """Whatever the reason holds, it comes back whole, once, and changes no other field."""
+    view = parse_view("n0001", _record(reason=reason) * partitions)
+    assert view.hold == Hold(text=reason, user="root", stamp=1795226977)
+    assert view.flags == {"IDLE", "DRAIN"}
+
+
+def test_work_shows_from_the_state_when_the_count_lags() -> None:
+    """``allocated`` with no CPU counted yet, seen right after a job's start, is at least one CPU and not idle."""
+    view = parse_view("n0001", "n0001|allocated|0/4/0/4|Unknown|Unknown|none|\n")
+    assert (view.allocated_cpus, view.idle) == (1, False)
+    assert parse_view("n0001", _record("mixed", "3/1/0/4")).allocated_cpus == 3
+
+
+def test_completing_and_jobs_are_not_idle() -> None:
+    """A node that completes, or has any job listed, is not idle though no CPU is allocated."""
+    assert not parse_view("n0001", _record("idle+completing+drain")).idle
+    assert not parse_view("n0001", _record(), jobs=("7",)).idle
+    assert parse_view("n0001", _record()).idle
+
+
+def test_silence_about_a_node_is_a_refusal_that_says_what_to_check() -> None:
+    """sinfo exits with 0 and prints nothing for a node it does not know."""
+    with pytest.raises(BackendRefused, match=r"n0001 is not known to slurmctld, .*check \[node\] name"):
+        parse_view("n0001", "\n")
+
+
+@pytest.mark.parametrize(
+    "answer", ["garbage", "n0002|idle|0/4/0/4|Unknown|Unknown|none|\n", "n0001|idle|many|root|1|x|\n", "n0001|idle\n"]
+)
+def test_an_answer_of_another_form_is_unknown(answer: str) -> None:
+    """Another node's record, a missing field or a count that is none is never taken for a healthy node."""
+    with pytest.raises(BackendUnknown, match=r"expected name\|state\|cpus"):
+        parse_view("n0001", answer)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# scontrol show nodes, show config
+
+
+def _line(name: str, state: str, rest: str = "") -> str:
+    return f"NodeName={name} Arch=x86_64 CPUAlloc=0 OS=Linux 6.18 #1 SMP @0  RealMemory=1000 State={state} Weight=1 {rest}\n"
+
+
+@pytest.mark.parametrize(
+    ("state", "is_out"),
+    [
+        ("IDLE", False),
+        ("IDLE+NOT_RESPONDING", False),
+        ("UNKNOWN", False),
+        ("IDLE+CLOUD+POWERED_DOWN", False),
+        ("IDLE+CLOUD+POWERING_DOWN", False),
+        ("IDLE+MAINTENANCE+RESERVED", False),
+        ("MIXED", False),
+        ("MIXED+DRAIN", True),
+        ("DOWN+NOT_RESPONDING", True),
+        ("DOWN*+CLOUD", True),
+        ("IDLE+FAIL", True),
+        ("MIXED+REBOOT_REQUESTED", True),
+        ("DOWN+DRAIN+REBOOT_ISSUED", True),
+        ("IDLE+INVALID_REG", True),
+        ("IDLE+CLOUD+DRAIN+POWERED_DOWN", True),
+        ("IDLE+DRAIN+MAINTENANCE+RESERVED", True),
+    ],
+)
+def test_out_follows_every_flag(state: str, is_out: bool) -> None:
+    """What counts against the fleet's limit: orders and faults, not silence, sleep or a bare reservation."""
+    level = parse_level("me", _line("me", "IDLE") + _line("n1", state))
+    assert level == FleetLevel(out=frozenset({"n1"} if is_out else ()), total=2)
+
+
+def test_nodes_of_the_future_are_not_there() -> None:
+    """FUTURE nodes count neither as out nor in the total, drained or not."""
+    assert parse_level("me", _line("me", "IDLE") + _line("f", "FUTURE+DRAIN")).total == 1
+
+
+def test_a_reason_of_several_lines_adds_no_node() -> None:
+    """The rest of a reason with newlines is not a record."""
+    text = _line("me", "IDLE+DRAIN", "Reason=one [root@1]") + "two State=DOWN\n" + _line("n1", "IDLE")
+    assert parse_level("me", text) == FleetLevel(out=frozenset({"me"}), total=2)
+
+
+@pytest.mark.parametrize("answer", ["", "No nodes in the system\n", _line("n1", "IDLE"), "NodeName=me\n"])
+def test_a_list_without_our_own_node_is_unknown(answer: str) -> None:
+    """An empty or partial list is never a level of 0."""
+    with pytest.raises(BackendUnknown, match="does not have me, our own"):
+        parse_level("me", answer)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.sampled_from(["IDLE", "DOWN", "MIXED+DRAIN", "IDLE+FAIL"])), max_size=40)
+)
+def test_every_node_counts_once(records: list[tuple[int, str]]) -> None:
+    """However often a node is listed, it is one of the total, and out if any record says so."""
+    text = _line("me", "IDLE") + "".join(_line(f"n{number}", state) for number, state in records)
+    level = parse_level("me", text)
+    assert level.total == 1 + len({number for number, _ in records})
+    assert level.out == {f"n{number}" for number, state in records if state != "IDLE"}
+
+
+def test_the_boot_time_is_found_or_unknown() -> None:
+    """BOOT_TIME stands on a line of its own; without it the controller's restart could not be told."""
+    assert parse_boot_time("X = 1\nBOOT_TIME               = 1795226977\nY = 2\n") == "1795226977"
+    with pytest.raises(BackendUnknown, match="no BOOT_TIME"):
+        parse_boot_time("BatchStartTimeout = 10 sec\n")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# scontrol update
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("slurm_update error: Invalid node name specified", BackendRefused),
+        ("slurm_update error: Invalid user id", BackendRefused),
+        ("You must specify a reason when DOWNING or DRAINING a node. Request denied", BackendRefused),
+        ("Invalid input: state=drian\nRequest aborted\nValid states are: NoResp DRAIN FAIL", BackendRefused),
+        ("slurm_update error: Invalid node state specified", BackendUnknown),
+        ("slurm_update error: Unable to contact slurm controller (connect failure)", BackendUnknown),
+        ("slurm_update error: Socket timed out on send/recv operation", BackendUnknown),
+        ("scontrol: error: Munge encode failed\nslurm_update error: Protocol authentication error", BackendUnknown),
+        ("scontrol: fatal: Could not establish a configuration source", BackendUnknown),
+        ("a text of a version to come", BackendUnknown),
+        ("", BackendUnknown),
+    ],
+)
+def test_only_a_known_refusal_is_a_refusal(said: str, kind: type[Exception]) -> None:
+    """What is not plainly refused may have been applied; the message keeps Slurm's own words."""
+    error = update_error("scontrol update n0001 state=drain", said)
+    assert type(error) is kind
+    assert str(error).startswith("scontrol update n0001 state=drain: ")
+    assert not said or any(line in str(error) for line in said.splitlines())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# settings
+
+
+@pytest.mark.parametrize("name", ["", "ALL", "all", "n[1-8]", "n1,n2", "n1 n2", "-n1", "n1=x"])
+def test_a_name_that_slurm_would_take_for_more_than_one_node_is_a_configuration_error(name: str) -> None:
+    """``nodename=ALL`` drains the cluster: such a name never reaches a command line."""
+    with pytest.raises(ConfigError, match=r"\[node\] name = "):
+        SlurmOrchestrator(node=name)
+
+
+def test_the_clients_environment_keeps_the_cluster_and_drops_the_formats() -> None:
+    """SLURM_CONF, SLURM_JWT and PATH pass; formats and filters of a login shell do not; ours are set."""
+    given_environment = {
+        "PATH": "/bin", "SLURM_CONF": "/a", "SLURM_JWT": "t", "SINFO_FORMAT": "%N", "SQUEUE_USERS": "x",
+        "SLURM_CLUSTERS": "b", "SLURM_TIME_FORMAT": "relative", "LC_ALL": "de_DE.UTF-8",
+    }  # fmt: skip
+    kept = {"PATH": "/bin", "SLURM_JWT": "t", "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
+    assert client_environment(given_environment) == {**kept, "SLURM_CONF": "/a"}
+    assert client_environment(given_environment, "/b") == {**kept, "SLURM_CONF": "/b"}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# detection
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> str:
+    """A folder with a scontrol in it."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    (folder / "scontrol").write_text("#!/bin/sh\n")
+    (folder / "scontrol").chmod(0o755)
+    return str(folder)
+
+
+@pytest.mark.parametrize("conf", ["etc/slurm/slurm.conf", "opt/slurm/etc/slurm.conf", "run/slurm/conf/slurm.conf"])
+def test_a_configuration_file_means_slurm(tmp_path: Path, tools: str, conf: str) -> None:
+    """Each place where a slurm.conf is kept is enough, and is named in the reason."""
+    (tmp_path / conf).parent.mkdir(parents=True)
+    (tmp_path / conf).touch()
+    found, why = detect(environ={}, root=str(tmp_path), bin_dir=tools)
+    assert found
+    assert conf in why
+    assert f"{tools}/scontrol" in why
+
+
+def test_the_environment_or_a_running_slurmd_means_slurm(tmp_path: Path, tools: str) -> None:
+    """SLURM_CONF is enough; so is slurmd, which without any file got its configuration from slurmctld."""
+    assert detect(environ={"SLURM_CONF": "/x"}, root=str(tmp_path), bin_dir=tools)[0]
+    for pid, name in {"7": "bash", "12": "slurmd"}.items():
+        (tmp_path / "proc" / pid).mkdir(parents=True)
+        (tmp_path / "proc" / pid / "comm").write_text(f"{name}\n")
+    found, why = detect(environ={}, root=str(tmp_path), bin_dir=tools)
+    assert found
+    assert "slurmd runs as process 12" in why
+
+
+def test_nothing_means_no_slurm_and_says_what_was_looked_for(tmp_path: Path, tools: str) -> None:
+    """Installed clients alone do not make a node of a cluster."""
+    found, why = detect(environ={}, root=str(tmp_path), bin_dir=tools)
+    assert not found
+    assert "SLURM_CONF is not set" in why
+    assert "etc/slurm/slurm.conf" in why
