@@ -49,17 +49,20 @@ class Settings:
     """What ``gpu.count`` compares with."""
 
     expected: int | None = None
-    """How many GPUs this node must have. Left out: what healthd's table says of its instance type; for a type that the
-    table does not know nothing is expected, because a guess would take good nodes out."""
+    """How many GPUs this node must have. Left out: what its instance type has; nothing for a type that healthd's table
+    does not know, because a guess would take good nodes out."""
 
 
-@check("gpu.count", interval_s=30, settings=Settings, codes=(OFF_BUS, DRIVER_LOST, EXCLUDED, NO_DEVICE_FILE, UNEXPECTED))
+_CODES = (OFF_BUS, DRIVER_LOST, EXCLUDED, NO_DEVICE_FILE, UNEXPECTED)
+
+
+@check("gpu.count", interval_s=30, settings=Settings, codes=_CODES)
 def gpu_count(node: Node, settings: Settings) -> Result:
     """All GPUs are there: on the PCI bus, in the driver, as device files.
 
-    Where one is missing tells what is wrong. Off the PCI bus: the hardware or its link. On the bus and not in NVML: the
-    driver gave it up, or was told to exclude it. Only the file missing: the installation. More than expected is news
-    about a table and never acts. MIG never changes the count. One that NVML lists and cannot reach is ``gpu.lost``.
+    Off the PCI bus: the hardware or its link. On the bus and not in NVML: the driver gave it up, or was told to exclude
+    it. Only the file missing: the installation. More than expected is news about a table and never acts. MIG never
+    changes the count. A GPU that NVML lists and cannot reach is ``gpu.lost`` of gpu.recovery.
 
     Sources: EKS node monitoring agent 1.7.0, dcgm_devices.go; NVIDIA Health Validation (a count mismatch is critical).
     """

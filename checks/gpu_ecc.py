@@ -49,8 +49,8 @@ def gpu_ecc(node: Node, _settings: object) -> Result:
     Two counters tell two things. *Volatile* starts at zero with each driver load and GPU reset: above zero, the GPU has
     not been reset since its error. *Aggregate* lives in the board's InfoROM for ever: only its growth means anything,
     and an absolute value would condemn a repaired GPU for life. Corrected errors are readings only. A GPU with ECC off,
-    or without ECC, has no such counters, which is no fault. Where the kernel log or the row remapper explains the error,
-    their finding decides and this one is its symptom.
+    or without ECC, has no such counters, which is no fault. Where the kernel log or the row remapper explains it, their
+    finding decides and this one is its symptom.
 
     Sources: nvml.h (counter types); NVIDIA, GPU memory error management; while errors are being handled these queries
     can answer Unknown Error (field report, driver 550.90.07), which is unknown and not zero.

@@ -15,7 +15,7 @@ _ANY_CALL = "nvmlDeviceGetPersistenceMode"  # for drivers without the field: sho
 
 
 def _code(slug: str, severity: Severity, remedy: Remedy, meaning: str) -> FindingCode:
-    """An XID explains what the driver asks for only if it calls for as much: one that calls for less must not hide it."""
+    """An XID explains what the driver asks for only if it calls for as much: one that calls for less hides nothing."""
     rank = max(REMEDY_RANK[remedy], REMEDY_RANK[Remedy.RESET_GPU])
     causes = tuple(f"gpu.xid.{row.xid}" for row in xid_table().values() if REMEDY_RANK[row.remedy] >= rank)
     return FindingCode(code=slug, severity=severity, remedy=remedy, meaning=meaning, symptom_of=causes)
@@ -48,7 +48,7 @@ def gpu_recovery(node: Node, _settings: object) -> Result:
 
     From branch 565 on the driver names the recovery that a GPU needs, in a field that starts at 0, *none*. An older
     driver answers NOT_SUPPORTED with the value 0: that is no answer, and never *none*. Two return codes say as much on
-    any driver: GPU_IS_LOST (it does not answer on PCIe; only a reboot can help) and RESET_REQUIRED. Any other refusal is
+    any driver: GPU_IS_LOST (it does not answer on PCIe; only a reboot helps) and RESET_REQUIRED. Any other refusal is
     unknown for that GPU alone. One lost GPU hides no other.
 
     Sources: nvml.h (return codes 15 and 16, field 230); open-gpu-kernel-modules 595.45.04 gpu.c (actions 0 to 5);

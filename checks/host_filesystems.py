@@ -8,46 +8,30 @@ from dataclasses import dataclass
 from healthd.check import FindingCode, check, judged, not_applicable
 from healthd.errors import SourceError, SourceMissing
 from healthd.model import Component, Finding, Reading, Remedy, Result, Severity
-from healthd.node import Mount, Node, Space
+from healthd.node import Mount, Node
 
 _LOCAL_TYPES = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"})
-_EMERGENCY = frozenset({"emergency_ro", "shutdown"})  # ext4 super.c, since Linux 6.12 and 6.14
+_STOPPED = frozenset({"emergency_ro", "shutdown"})  # ext4: words of the kernel about itself, never a mount option
+_CRITICAL, _WARNING = Severity.CRITICAL, Severity.WARNING
 
 READ_ONLY = FindingCode(
-    code="host.filesystem.read_only",
-    severity=Severity.CRITICAL,
-    remedy=Remedy.REBOOT_NODE,
-    meaning="A file system stopped taking writes after an error",
+    code="host.filesystem.read_only", severity=_CRITICAL, remedy=Remedy.REBOOT_NODE, meaning="No writes after an error"
 )
 NOT_WRITABLE = FindingCode(
-    code="host.filesystem.not_writable",
-    severity=Severity.WARNING,
-    remedy=Remedy.ASK_HUMAN,
-    meaning="A file system that must be writable is mounted read-only, and shows no error",
+    code="host.filesystem.not_writable", severity=_WARNING, remedy=Remedy.ASK_HUMAN, meaning="Read-only, without error"
 )
 ERRORS = FindingCode(
-    code="host.filesystem.errors",
-    severity=Severity.WARNING,
-    remedy=Remedy.WATCH,
-    meaning="A file system has recorded errors since it was last checked",
+    code="host.filesystem.errors", severity=_WARNING, remedy=Remedy.WATCH, meaning="Errors since it was last repaired"
 )
 FULL = FindingCode(
-    code="host.filesystem.full",
-    severity=Severity.CRITICAL,
-    remedy=Remedy.ASK_HUMAN,
-    meaning="A file system has next to no space or inodes left",
+    code="host.filesystem.full", severity=_CRITICAL, remedy=Remedy.ASK_HUMAN, meaning="Next to no room left"
 )
-LOW = FindingCode(
-    code="host.filesystem.low",
-    severity=Severity.WARNING,
-    remedy=Remedy.WATCH,
-    meaning="A file system is short of space or inodes",
-)
+LOW = FindingCode(code="host.filesystem.low", severity=_WARNING, remedy=Remedy.WATCH, meaning="Little room left")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Which file systems ``host.filesystems`` looks at, and when they are short of space."""
+    """Which file systems ``host.filesystems`` looks at, and when they are short of room."""
 
     writable: tuple[str, ...] = ("/",)
     """Mount points that must be writable. Empty it on systems with a read-only root, such as Bottlerocket."""
@@ -55,47 +39,47 @@ class Settings:
     ignore: tuple[str, ...] = ("/var/lib/kubelet", "/run/containerd", "/snap")
     """Mount points, with all below them, that are not looked at: volumes of pods are their owners' to fill."""
 
-    low_free_ratio: float = 0.05
-    """The share of space, or of inodes, below which a warning is given. ext4 keeps back as much for root."""
+    min_free_ratio: float = 0.05
+    """The share of space, or of inodes, that must be free, 0 to 1. As much as ext4 keeps back for root by default."""
 
     full_free_ratio: float = 0.01
-    """The share of space, or of inodes, below which no job should start: logs and job scripts fail to be written."""
+    """The share below which no job should start, 0 to 1: logs and job scripts can no longer be written."""
 
 
-@check("host.filesystems", interval_s=60, settings=Settings, codes=(READ_ONLY, NOT_WRITABLE, ERRORS, FULL, LOW))
+@check("host.filesystems", settings=Settings, codes=(READ_ONLY, NOT_WRITABLE, ERRORS, FULL, LOW))
 def host_filesystems(node: Node, settings: Settings) -> Result:
     """The node's own disks take writes and have room.
 
-    A file system that met an error says so in one of two ways: newer kernels keep ``rw`` in its options and add
-    ``emergency_ro``, older ones show ``ro`` and count the error in sysfs. A reboot checks and remounts it. Read-only
-    without an error is somebody's choice, or mistake: a person is asked. Shortage of space keeps jobs off when little is
-    left, and no repair of the machine makes room. Only disks are asked for their space, each in a probe with a deadline.
+    After an error, newer kernels keep ``rw`` in the options and add ``emergency_ro``; older ones show ``ro`` and count
+    the error in sysfs. A reboot checks and remounts. Read-only without an error is somebody's choice or mistake: a
+    person is asked. So it is when room runs out, which keeps jobs off and which no repair of the machine mends.
 
-    Sources: Linux 6.18, ext4 (seen on a real error: ``rw,…,emergency_ro``, EROFS on write);
-    Documentation/ABI/testing/sysfs-fs-ext4 (errors_count).
+    Sources: Linux 6.18 (a real error left ``rw,…,emergency_ro`` and EROFS on write); sysfs-fs-ext4 (errors_count).
     """
     mounts = _local(node.mounts(), settings)
     if not mounts:
-        return not_applicable("no local disk file system is mounted")
-    findings, readings, gaps = [], [], []
+        return not_applicable("no file system of a local disk is mounted")
+    findings: list[Finding] = []
+    readings: list[Reading] = []
+    gaps: list[str] = []
     for mount in mounts:
         try:
             findings += _state(node, mount, settings)
-            if not mount.options & {"ro", *_EMERGENCY}:
-                space = node.space(mount.point)
-                findings += _room(mount, space, settings)
-                readings += _readings(mount, space)
+            free = {} if mount.options & {"ro", *_STOPPED} else _free(node, mount)
         except SourceError as error:
             gaps.append(f"{mount.point}: {error}")
+            continue
+        findings += _room(mount, free, settings)
+        readings += [Reading(component=_component(mount), name=f"{k}_free_ratio", value=free[k]) for k in free]
     return judged(findings, readings, gaps=gaps)
 
 
 def _local(table: tuple[Mount, ...], settings: Settings) -> tuple[Mount, ...]:
-    """One mount for each disk: a point that must be writable, else the shortest. A later mount covers an earlier one."""
+    """One mount for each disk: where it must be writable, else the shortest path. A later mount covers one before."""
     visible = {mount.point: mount for mount in table}.values()
-    ours = [m for m in visible if m.fstype in _LOCAL_TYPES and not _below(m.point, settings.ignore)]
-    ours.sort(key=lambda mount: (mount.point not in settings.writable, len(mount.point)))
-    return tuple({mount.source: mount for mount in reversed(ours)}.values())
+    ours = [mount for mount in visible if mount.fstype in _LOCAL_TYPES and not _below(mount.point, settings.ignore)]
+    ours.sort(key=lambda mount: (mount.point not in settings.writable, len(mount.point)), reverse=True)
+    return tuple({mount.source: mount for mount in ours}.values())
 
 
 def _below(point: str, folders: tuple[str, ...]) -> bool:
@@ -103,13 +87,44 @@ def _below(point: str, folders: tuple[str, ...]) -> bool:
 
 
 def _state(node: Node, mount: Mount, settings: Settings) -> Iterator[Finding]:
-    errors = _errors_count(node, mount)
+    where, errors = f"{mount.point} ({mount.source})", _errors(node, mount)
     must_write = "ro" in mount.options and mount.point in settings.writable
-    seen = {"options": sorted(mount.options), "source": mount.source, "errors": errors}
-    if mount.options & _EMERGENCY or (must_write and errors):
-        yield READ_ONLY.at(_component(mount), f"{mount.point} ({mount.source}) takes no writes after an error", **seen)
-        return
-    if must_write:
-        yield NOT_WRITABLE.at(_component(mount), f"{mount.point} ({mount.source}) is mounted read-only", **seen)
-    if errors:
-        yield ERRORS.at(_component(mount), f"{errors} errors recorded on {mount.source} ({mount.point})", **seen)
+    if mount.options & _STOPPED or (must_write and errors):
+        yield READ_ONLY.at(_component(mount), f"{where} takes no writes after an error", options=sorted(mount.options))
+    elif must_write:
+        yield NOT_WRITABLE.at(_component(mount), f"{where} is mounted read-only and shows no error")
+    elif errors:
+        yield ERRORS.at(_component(mount), f"{errors} errors are recorded in {where}", errors_count=errors)
+
+
+def _errors(node: Node, mount: Mount) -> int:
+    """ext4's own count, kept on the disk until e2fsck; 0 for other kinds, which keep none."""
+    if not mount.fstype.startswith("ext"):
+        return 0
+    try:
+        return int(node.sys.read(f"fs/ext4/{node.sys.target(f'dev/block/{mount.device}')}/errors_count"))
+    except SourceMissing:
+        return 0
+
+
+def _free(node: Node, mount: Mount) -> dict[str, float]:
+    space = node.space(mount.point)
+    counts = {
+        "space": (space.available_bytes, space.total_bytes),
+        "inodes": (space.available_inodes, space.total_inodes),
+    }
+    return {kind: free / total for kind, (free, total) in counts.items() if total}
+
+
+def _room(mount: Mount, free: dict[str, float], settings: Settings) -> Iterator[Finding]:
+    short = {kind: ratio for kind, ratio in free.items() if ratio < settings.min_free_ratio}
+    if short:
+        full = min(short.values()) < settings.full_free_ratio
+        limit = settings.full_free_ratio if full else settings.min_free_ratio
+        amounts = ", ".join(f"{ratio:.1%} of {kind}" for kind, ratio in short.items())
+        message = f"{mount.point} has {amounts} free, less than {limit:.0%}"
+        yield (FULL if full else LOW).at(_component(mount), message, free=short, limit_ratio=limit)
+
+
+def _component(mount: Mount) -> Component:
+    return Component(kind="mount", id=mount.point)

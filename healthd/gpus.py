@@ -121,7 +121,7 @@ def pci_gpus(node: Node) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inventory:
-    """The same GPUs seen four ways; ``listed`` and ``files`` are None where those could not be read, ``gaps`` says why."""
+    """The same GPUs seen four ways. ``listed`` and ``files`` are None where they could not be read: see ``gaps``."""
 
     expected: int | None
     pci: tuple[str, ...]

@@ -16,7 +16,7 @@ _DEVICES = "bus/pci/devices"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PciDevice:
-    """One function of a device: ``name`` is its address with the function (``0000:53:00.0``), the rest is hexadecimal."""
+    """One function of a device: ``name`` is its address with the function (``0000:53:00.0``), the rest hexadecimal."""
 
     name: str
     vendor: str
@@ -48,7 +48,7 @@ def pci_devices(node: Node, vendor: str) -> tuple[PciDevice, ...]:
 
 
 def require_pci(node: Node) -> None:
-    """Raise SourceUnreadable where the bus lists no device of any kind: on a node that must have some, /sys is hidden."""
+    """Raise SourceUnreadable where the bus lists no device at all: on a node that must have some, /sys is hidden."""
     if not node.sys.names(_DEVICES):
         raise SourceUnreadable("/sys/bus/pci/devices lists no device of any kind: is the host's /sys visible here?")
 
@@ -62,7 +62,7 @@ def pci_attribute(node: Node, name: str, attribute: str) -> str:
 
 
 def pci_children(node: Node, name: str, folder: str) -> tuple[str, ...]:
-    """What a driver hung below a device, such as ``infiniband``: nothing where no driver has. Raises SourceUnreadable."""
+    """What a driver hung below a device, such as ``infiniband``; nothing if none did. Raises SourceUnreadable."""
     try:
         return node.sys.names(f"{_DEVICES}/{name}/{folder}")
     except SourceMissing:

@@ -305,7 +305,7 @@ class Engine:
             return _ended(case, End.RELEASED, "released: back in service")
         if (turn := self._not_ours_any_more(case, view, now)) is not None:
             return turn
-        if trouble := self._judgement.trouble(case.since):
+        if trouble := self._judgement.trouble(case.opened):
             verify = case.steps.index(Step.VERIFY)
             case = replace(case, index=verify, phase=Phase.PLANNED, since=now, good_since=None)
             return Turn(case=case, said=f"release taken back: {trouble}")

@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
-# Tests in these folders are pure calls or read recorded input; one that starts a process on purpose says so with a marker.
+# Tests in these folders are pure calls or read recorded input; one that starts a process on purpose says so by marker.
 PROCESS_FREE = ("unit", "checks", "property")
+# … or, where processes are what the whole file is about, stands here.
+ABOUT_PROCESSES = ("test_command.py", "test_local_orchestrator.py", "test_local_provisioner.py")
 MAY_START_PROCESSES = ("process", "slurm", "kernel", "nvml", "slow")
 
 _PROCESS_EVENTS = frozenset(
@@ -37,9 +39,7 @@ class Guard:
         """The audit hook. Its exception stops the act; ``caught`` fails the test even if the exception is swallowed."""
         if event in _PROCESS_EVENTS:
             if self.processes_forbidden:
-                self._stop(
-                    f"{event} {arguments[0]!r}: a test here starts no process; mark it with `process` if it must"
-                )
+                self._stop(f"{event} {arguments[0]!r}: tests here start no process; mark one that must `process`")
         elif event in _ADDRESS_EVENTS:
             sock, address = arguments[0], arguments[-1]
             if sock.family in (socket.AF_INET, socket.AF_INET6) and isinstance(address, tuple):
@@ -76,8 +76,9 @@ os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
 def _guarded(request: pytest.FixtureRequest) -> Iterator[None]:
     folder = request.path.relative_to(Path(__file__).parent).parts[0]
     marked = any(request.node.get_closest_marker(name) for name in MAY_START_PROCESSES)
+    allowed = marked or request.path.name in ABOUT_PROCESSES
     _guard.caught.clear()
-    _guard.processes_forbidden = folder in PROCESS_FREE and not marked
+    _guard.processes_forbidden = folder in PROCESS_FREE and not allowed
     yield
     _guard.processes_forbidden = False
     if _guard.caught:
@@ -87,6 +88,7 @@ def _guarded(request: pytest.FixtureRequest) -> Iterator[None]:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """A run in which every test was skipped shows nothing, so it is not green."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    executed = any(reporter.stats.get(outcome) for outcome in ("passed", "failed", "error", "xfailed", "xpassed"))
+    outcomes = ("passed", "failed", "error", "xfailed", "xpassed")
+    executed = reporter is None or any(reporter.stats.get(outcome) for outcome in outcomes)
     if exitstatus == pytest.ExitCode.OK and not executed and not session.config.option.collectonly:
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED

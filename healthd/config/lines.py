@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
+from typing import Any
 
 Key = tuple[str, ...]
 
@@ -50,7 +51,7 @@ def line_of(lines: Mapping[Key, int], key: Key) -> int:
 def _parts(dotted: str) -> Key:
     """``checks."gpu.ecc"`` as ("checks", "gpu.ecc"), by the rules of TOML itself."""
     parts: list[str] = []
-    table = tomllib.loads(f"{dotted} = 0")
+    table: Any = tomllib.loads(f"{dotted} = 0")
     while isinstance(table, dict):
         name, table = next(iter(table.items()))
         parts.append(name)

@@ -211,24 +211,27 @@ def _text(path: Path) -> str | Problem:
 
 
 def _tree(text: str, source: str) -> dict[str, Any] | Problem:
-    for number, line in enumerate(text.split("\n"), 1):
-        if len(line) > MAX_LINE_CHARACTERS:
-            wrong = f"a line of {len(line)} characters, expected at most {MAX_LINE_CHARACTERS}"
+    for number, content in enumerate(text.split("\n"), 1):
+        if len(content) > MAX_LINE_CHARACTERS:
+            wrong = f"a line of {len(content)} characters, expected at most {MAX_LINE_CHARACTERS}"
             return Problem(source=source, line=number, wrong=wrong, advice="break the list over several lines")
     try:
         return tomllib.loads(text)
     except RecursionError:
         return Problem(source=source, wrong="not TOML: nested too deeply", advice="expected sections such as [daemon]")
     except ValueError as error:
-        message = str(error)
-        position = _POSITION.search(message)
-        line, column = (int(position[1] or 0), int(position[2] or 0)) if position else (0, 0)
-        if position and not line:
-            line = text.rstrip("\n").count("\n") + 1
-        twice = message.startswith(("Cannot overwrite", "Cannot declare", "Cannot redefine", "Duplicate"))
-        advice = "it is set twice: keep one" if twice else "correct the line; text values need quotes"
-        wrong = "not TOML: " + _POSITION.sub("", message)
-        return Problem(source=source, line=line, column=column, wrong=wrong, advice=advice)
+        return _syntax(str(error), source, last_line=text.rstrip("\n").count("\n") + 1)
+
+
+def _syntax(message: str, source: str, *, last_line: int) -> Problem:
+    """What tomllib says, with its position taken out of the sentence."""
+    line = column = 0
+    if position := _POSITION.search(message):
+        line, column = int(position[1] or last_line), int(position[2] or 0)
+    twice = message.startswith(("Cannot overwrite", "Cannot declare", "Cannot redefine", "Duplicate"))
+    advice = "it is set twice: keep one" if twice else "correct the line; text values need quotes"
+    wrong = "not TOML: " + _POSITION.sub("", message)
+    return Problem(source=source, line=line, column=column, wrong=wrong, advice=advice)
 
 
 def _environment(environ: Mapping[str, str], allowed: Allowed) -> Iterator[Setting | Problem]:

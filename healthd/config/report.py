@@ -57,7 +57,7 @@ def as_data(loaded: Loaded) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True, kw_only=True)
 class FieldDoc:
-    """One field of a settings class, for the reference pages: ``type`` in words, ``default`` as TOML, ``doc`` unwrapped."""
+    """One field of a settings class, for the reference pages: ``type`` in words, ``default`` as TOML."""
 
     name: str
     type: str

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import healthd
 from healthd.probe import wire
@@ -74,8 +74,8 @@ class Child:
         except OSError:
             os.close(self._stderr)
             raise
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        self._stdin = cast("IO[bytes]", self._process.stdin)
+        self._stdout = cast("IO[bytes]", self._process.stdout)
         self.pid = self._process.pid
 
     def send(self, message: Mapping[str, Any]) -> bool:

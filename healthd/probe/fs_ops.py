@@ -13,7 +13,7 @@ from typing import Any
 from healthd.errors import SourceMissing, SourceUnreadable
 
 
-def family(arguments: Sequence[str]) -> FsFamily:
+def family(_arguments: Sequence[str]) -> FsFamily:
     """The family takes no arguments: the path comes with the question."""
     return FsFamily()
 

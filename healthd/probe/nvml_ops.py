@@ -38,7 +38,7 @@ _STALE = frozenset({UNINITIALIZED, GPU_IS_LOST, UNKNOWN})
 _WORN = frozenset({DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH})
 _NEXT_STEP: Mapping[int, str] = {
     DRIVER_NOT_LOADED: "the nvidia kernel module is not loaded or not usable; see the kernel log (NVRM) and lsmod",
-    LIB_RM_VERSION_MISMATCH: "the library and the loaded driver differ, as in a half-done upgrade; reload the driver or reboot",
+    LIB_RM_VERSION_MISMATCH: "library and loaded driver differ (a half-done upgrade?); reload the driver or reboot",
 }
 
 
@@ -60,7 +60,7 @@ class NvmlFamily:
         self._stale = False
 
     def warm_up(self) -> None:
-        """Initialise before the first question, so that its deadline is not spent on that. Failure waits for the question."""
+        """Initialise before the first question, so that its deadline is not spent on it. A failure waits for it."""
         try:
             self._open()
         except (SourceMissing, SourceUnreadable):
@@ -183,7 +183,7 @@ class NvmlFamily:
 
 
 def parse_call(text: str) -> Call:
-    """``nvmlDeviceGetTotalEccErrors(1, 0)`` taken apart. Raises SourceUnreadable for anything that does not only read."""
+    """``nvmlDeviceGetTotalEccErrors(1, 0)`` taken apart. Raises SourceUnreadable for what is not a reading call."""
     found = _CALL.fullmatch(text.strip())
     if not found:
         raise SourceUnreadable(

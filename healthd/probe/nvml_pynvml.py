@@ -8,10 +8,11 @@ Every result is turned into plain JSON-like values.
 from __future__ import annotations
 
 import ctypes
-import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import pynvml
 
 from healthd.errors import SourceMissing, SourceUnreadable
 from healthd.probe.nvml_library import (
@@ -22,8 +23,6 @@ from healthd.probe.nvml_library import (
     UNKNOWN,
     NvmlError,
 )
-
-_nvml: Any = importlib.import_module("pynvml")  # untyped, and 8,000 lines: loaded in the worker only
 
 # Calls that fill a struct the caller brings, with the structs to try, newest first (nvidia-ml-py 13.615.71).
 _FILLS: Mapping[str, tuple[str, ...]] = {
@@ -45,28 +44,35 @@ class PynvmlLibrary:
         self._path = path
 
     def initialise(self) -> None:
-        if self._path and _nvml.nvmlLib is None:
-            _nvml.nvmlLib = _load(self._path)
-        _checked(_nvml.nvmlInit)
+        """Load the library, once, and nvmlInit."""
+        if self._path and pynvml.nvmlLib is None:
+            pynvml.nvmlLib = _load(self._path)
+        _checked(pynvml.nvmlInit)
 
     def shutdown(self) -> None:
-        _checked(_nvml.nvmlShutdown)
+        """nvmlShutdown; the library stays loaded."""
+        _checked(pynvml.nvmlShutdown)
 
     def count(self) -> int:
-        return int(_checked(_nvml.nvmlDeviceGetCount))
+        """nvmlDeviceGetCount_v2."""
+        return int(_checked(pynvml.nvmlDeviceGetCount))
 
     def excluded_count(self) -> int:
-        return int(_checked(_nvml.nvmlGetExcludedDeviceCount))
+        """nvmlGetExcludedDeviceCount."""
+        return int(_checked(pynvml.nvmlGetExcludedDeviceCount))
 
     def handle(self, index: int) -> Any:
-        return _checked(_nvml.nvmlDeviceGetHandleByIndex, index)
+        """nvmlDeviceGetHandleByIndex_v2."""
+        return _checked(pynvml.nvmlDeviceGetHandleByIndex, index)
 
     def identity(self, handle: Any) -> tuple[str, str]:
-        pci = _checked(_nvml.nvmlDeviceGetPciInfo, handle)
-        return str(_checked(_nvml.nvmlDeviceGetUUID, handle)), str(pci.busId)
+        """nvmlDeviceGetUUID and the bus id of nvmlDeviceGetPciInfo_v3."""
+        pci = _checked(pynvml.nvmlDeviceGetPciInfo, handle)
+        return str(_checked(pynvml.nvmlDeviceGetUUID, handle)), str(pci.busId)
 
     def call(self, handle: Any, name: str, arguments: Sequence[int]) -> Any:
-        function = getattr(_nvml, name, None)
+        """A call that takes integers, or fills a struct of the table above."""
+        function = getattr(pynvml, name, None)
         if function is None:
             raise NvmlError(FUNCTION_NOT_FOUND)
         if name in _FILLS:
@@ -82,7 +88,8 @@ class PynvmlLibrary:
             ) from error
 
     def fields(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> list[int | float | NvmlError]:
-        return [_field(result) for result in _checked(_nvml.nvmlDeviceGetFieldValues, handle, list(wanted))]
+        """nvmlDeviceGetFieldValues; ids may repeat with other scopes."""
+        return [_field(result) for result in _checked(pynvml.nvmlDeviceGetFieldValues, handle, list(wanted))]
 
 
 def plain(value: Any) -> Any:
@@ -98,7 +105,7 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | ctypes.Array):
         return [plain(item) for item in value]
-    if isinstance(value, _nvml.nvmlFriendlyObject):
+    if isinstance(value, pynvml.nvmlFriendlyObject):
         return plain(vars(value))
     raise SourceUnreadable(f"NVML answered with a {type(value).__name__}, which healthd cannot turn into data")
 
@@ -115,7 +122,7 @@ def _load(path: str) -> ctypes.CDLL:
 def _checked(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
-    except _nvml.NVMLError as error:
+    except pynvml.NVMLError as error:
         raise NvmlError(int(error.value)) from error
     except UnicodeDecodeError as error:  # pynvml decodes names itself; a broken InfoROM holds anything
         raise NvmlError(CORRUPTED_INFOROM) from error
@@ -124,7 +131,7 @@ def _checked(function: Callable[..., Any], *arguments: Any) -> Any:
 def _filled(function: Callable[..., Any], handle: Any, structs: Sequence[str]) -> Any:
     """Fill the newest struct that both the wrapper and the driver know; always by reference."""
     for name in structs:
-        kind = getattr(_nvml, name, None)
+        kind = getattr(pynvml, name, None)
         if kind is None:
             continue
         struct = kind()
@@ -140,7 +147,7 @@ def _filled(function: Callable[..., Any], handle: Any, structs: Sequence[str]) -
 
 def _sram_unique(function: Callable[..., Any], handle: Any) -> list[Any]:
     """First the number of entries, then the entries: the struct points to memory of ours."""
-    counts = _nvml.c_nvmlEccSramUniqueUncorrectedErrorCounts_v1_t()
+    counts = pynvml.c_nvmlEccSramUniqueUncorrectedErrorCounts_v1_t()
     try:
         _checked(function, handle, ctypes.byref(counts))
     except NvmlError as error:
@@ -148,14 +155,14 @@ def _sram_unique(function: Callable[..., Any], handle: Any) -> list[Any]:
             raise
     if not counts.entryCount:
         return []
-    entries = (_nvml.c_nvmlEccSramUniqueUncorrectedErrorEntry_v1_t * counts.entryCount)()
+    entries = (pynvml.c_nvmlEccSramUniqueUncorrectedErrorEntry_v1_t * counts.entryCount)()
     counts.entries = entries
     _checked(function, handle, ctypes.byref(counts))
     return [plain(entry) for entry in entries[: counts.entryCount]]
 
 
 def _field(result: Any) -> int | float | NvmlError:
-    """One nvmlFieldValue_t. Its own return code decides: the value of a refused field is 0, which often means healthy."""
+    """One nvmlFieldValue_t. Its own return code decides: a refused field has the value 0, often the healthy one."""
     if result.nvmlReturn:
         return NvmlError(int(result.nvmlReturn))
     member = _UNION.get(int(result.valueType))

@@ -103,7 +103,7 @@ class Probe:
         )
 
     def close(self) -> None:
-        """End the worker, also under a question in flight, which then gets SourceBusy. The next question starts a new one."""
+        """End the worker; a question that is out gets SourceBusy, and the next one starts a new worker."""
         self._closing = True
         try:
             if child := self._child:
@@ -127,26 +127,28 @@ class Probe:
         asked_at = self._clock()
         self._questions += 1
         question = {"id": self._questions, "op": op, "args": dict(args)}
-        answer = self._exchange(question, until)
-        if answer is Trouble.ENDED and self._left_idle():
-            answer = self._exchange(question, until)
-        if isinstance(answer, Trouble) or answer.get("id") != self._questions:
-            raise self._failure(answer if isinstance(answer, Trouble) else Trouble.GARBLED, asked_at, op, deadline_s)
+        child, answer = self._exchange(question, until)
+        if answer is Trouble.ENDED and not child.ending and child.exit_code() == _IDLE_EXIT:  # it left as we asked
+            child, answer = self._exchange(question, until)
+        if isinstance(answer, Trouble):
+            raise self._failure(child, answer, asked_at, op, deadline_s)
+        if answer.get("id") != self._questions:
+            raise self._failure(child, Trouble.GARBLED, asked_at, op, deadline_s)
         self._answered(ends=bool(answer.get("end")))
         if error := wire.error_of(answer):
             raise error
         return answer.get("value")
 
-    def _exchange(self, question: Mapping[str, Any], until: float) -> dict[str, Any] | Trouble:
+    def _exchange(self, question: Mapping[str, Any], until: float) -> tuple[Child, dict[str, Any] | Trouble]:
         child = self._running_child()
         if not child.ready:
             first = child.receive(until)
             if isinstance(first, Trouble):
-                return first
+                return child, first
             if not first.get("ready"):
-                return Trouble.GARBLED
+                return child, Trouble.GARBLED
             child.ready = True
-        return child.receive(until) if child.send(question) else Trouble.ENDED
+        return child, child.receive(until) if child.send(question) else Trouble.ENDED
 
     def _answered(self, *, ends: bool) -> None:
         self._stalled_since, self._losses, self._trouble = None, 0, ""
@@ -156,11 +158,9 @@ class Probe:
             self._child.forget_words()
 
     def _failure(
-        self, trouble: Trouble, asked_at: float, op: str, deadline_s: float
+        self, child: Child, trouble: Trouble, asked_at: float, op: str, deadline_s: float
     ) -> SourceBusy | SourceTimeout | SourceUnreadable:
         """What becomes of the worker that did not answer, as the error to raise."""
-        child = self._child
-        assert child is not None
         if child.ending:
             self._dispose()
             return SourceBusy(f"{self._name} probe: the worker was ended on purpose while {op!r} was out; ask again")
@@ -226,11 +226,6 @@ class Probe:
         wait_s = self._retry_at - self._clock()
         if self._losses and wait_s > 0:
             raise SourceBusy(f"{self._name} probe: restarting in {wait_s:.0f} s; last: {self._trouble}")
-
-    def _left_idle(self) -> bool:
-        """Whether the worker that ended had left by itself, unasked, just as the question was on its way."""
-        child = self._child
-        return child is not None and not child.ending and child.exit_code() == _IDLE_EXIT
 
     def _dispose(self) -> bool:
         """End the worker, if there is one. False when it did not die and had to be abandoned."""

@@ -39,13 +39,16 @@ def main(argv: Sequence[str]) -> NoReturn:
     _thread.start_new_thread(_listen, (questions,))
     family: Family = importlib.import_module(module).family(arguments)
     _send(replies, {"ready": True})
-    while not family.worn:
+    while True:
         try:
             line = questions.get(timeout=float(idle_s) or None)
         except Empty:
             break
-        message = _answer(family, line)
-        _send(replies, {**message, "end": True} if family.worn else message)
+        answer = _answer(family, line)
+        if family.worn:
+            _send(replies, {**answer, "end": True})
+            break
+        _send(replies, answer)
     os._exit(0)
 
 

@@ -112,6 +112,7 @@ class SimNvml:
         self._initialised = False
 
     def initialise(self) -> None:
+        """Read the state and begin."""
         self._initialised = True
         try:
             self._enter()
@@ -120,10 +121,12 @@ class SimNvml:
             raise
 
     def shutdown(self) -> None:
+        """End; everything is refused until the next beginning."""
         self._enter()
         self._initialised = False
 
     def count(self) -> int:
+        """The GPUs that are known, a lost one included."""
         self._enter()
         index = 0
         while f"gpu{index}.uuid" in self._state:
@@ -131,10 +134,12 @@ class SimNvml:
         return index
 
     def excluded_count(self) -> int:
+        """The GPUs that an administrator excluded."""
         self._enter()
         return int(_numbers(self._line("lib.excluded_count"))[0])
 
     def handle(self, index: int) -> int:
+        """What names a GPU in the other calls."""
         if index >= self.count():
             raise NvmlError(INVALID_ARGUMENT)
         fault = self._state.get(f"gpu{index}.fault", "none")
@@ -143,10 +148,12 @@ class SimNvml:
         return index
 
     def identity(self, handle: int) -> tuple[str, str]:
+        """UUID and PCI bus id."""
         self._enter_gpu(handle, even_if_reset_required=True)
         return self._line(f"gpu{handle}.uuid"), self._line(f"gpu{handle}.pci")
 
     def call(self, handle: int | None, name: str, arguments: Sequence[int]) -> Any:
+        """One call by its nvml.h name."""
         if handle is None or name.startswith("nvmlSystem"):
             self._enter()
             key = {"nvmlSystemGetDriverVersion": "driver_version", "nvmlSystemGetNVMLVersion": "nvml_version"}.get(
@@ -160,6 +167,7 @@ class SimNvml:
         return _shaped(name, self._line(exact if arguments and exact in self._state else f"gpu{handle}.{name}"))
 
     def fields(self, handle: int, wanted: Sequence[tuple[int, int]]) -> list[int | float | NvmlError]:
+        """Field values, each with its own refusal."""
         self._enter_gpu(handle)
         return [self._field(handle, field, scope) for field, scope in wanted]
 

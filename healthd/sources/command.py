@@ -66,7 +66,7 @@ def run_command(
     *,
     timeout_s: float,
     env: Mapping[str, str] | None = None,
-    input: str | None = None,
+    input: str | None = None,  # noqa: A002  the name that subprocess has for it
     limit_bytes: int = LIMIT_BYTES,
 ) -> CommandResult:
     """Run ``argv`` and return how it ended; this call takes at most ``timeout_s`` plus 0.3 s.

@@ -52,7 +52,7 @@ class FileTree:
             raise _source_error(full, error) from error
 
     def exists(self, path: str) -> bool:
-        """Whether the path is there; a link counts by what it leads to. Raises SourceUnreadable if that cannot be told."""
+        """Whether the path is there; a link counts by where it leads. Raises SourceUnreadable if it cannot be told."""
         full = self._full(path)
         try:
             os.stat(full)

@@ -1,7 +1,7 @@
 """A machine without a cluster: the hold is a file, the fleet is this node, the jobs are processes on its GPUs.
 
 Keeps the same laws as a real cluster, so that the engine, the demo and a single workstation use one path. Nothing
-here stops a process: whoever starts jobs asks `healthd check` first. It must not take a file it cannot read for no hold.
+here stops a process: whoever starts jobs asks `healthd check` first. A file that cannot be read is not "no hold".
 """
 
 from __future__ import annotations
@@ -127,11 +127,9 @@ def gpu_processes(proc_root: Path, dev_root: Path, ignore: Collection[int] = ())
     """
     if not any(re.fullmatch(r"nvidia\d+", path.name) for path in dev_root.glob("nvidia*")):
         return ()  # no GPU node, nobody can have one open: no need of root to say so
-    found = []
-    for pid in sorted(int(path.name) for path in proc_root.glob("[0-9]*")):
-        if pid not in ignore and _has_gpu_open(proc_root / str(pid) / "fd", f"{dev_root}/nvidia"):
-            found.append(f"{pid} {_name(proc_root / str(pid))}")
-    return tuple(found)
+    pids = sorted(int(path.name) for path in proc_root.glob("[0-9]*"))
+    on_gpu = [pid for pid in pids if pid not in ignore and _has_gpu_open(proc_root / f"{pid}/fd", f"{dev_root}/nvidia")]
+    return tuple(f"{pid} {_name(proc_root / str(pid))}" for pid in on_gpu)
 
 
 def _has_gpu_open(fd_dir: Path, prefix: str) -> bool:
@@ -140,7 +138,9 @@ def _has_gpu_open(fd_dir: Path, prefix: str) -> bool:
             if _link(fd_dir / fd).removeprefix(prefix).removesuffix(" (deleted)").isdecimal():
                 return True
     except PermissionError as error:
-        raise BackendUnknown(f"{fd_dir}: {error.strerror}: jobs on the GPUs cannot be told; run as root") from error
+        raise BackendUnknown(
+            f"{fd_dir}: {error.strerror}: jobs on the GPUs cannot be told; run as root, with CAP_SYS_PTRACE"
+        ) from error
     except OSError:  # the process has ended
         return False
     return False

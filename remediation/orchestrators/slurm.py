@@ -50,7 +50,8 @@ class Run(Protocol):
 
     def __call__(
         self, argv: list[str], *, timeout_s: float, env: Mapping[str, str], limit_bytes: int = ...
-    ) -> CommandResult: ...
+    ) -> CommandResult:
+        """As run_command."""
 
 
 class SlurmOrchestrator:
@@ -149,7 +150,8 @@ def parse_view(node: str, answer: str, *, jobs: tuple[str, ...] = (), controller
     if len(fields) != 6 or fields[0] != node or not re.fullmatch(r"\d+/\d+/\d+/\d+", fields[2]):
         raise BackendUnknown(f"sinfo for {node}: expected name|state|cpus|user|time|reason|, got {answer[:200]!r}")
     head, reason = "|".join(fields[:5]) + "|", fields[5]
-    reason = reason.split(f"|\n{head}")[0].removesuffix("\n").removesuffix("|")
+    first, again, _ = reason.partition(f"|\n{head}")
+    reason = first if again else reason.removesuffix("\n").removesuffix("|")
     flags = _words(fields[1])
     is_out = any(_OUT.fullmatch(flag) for flag in flags)
     return NodeView(
@@ -194,7 +196,8 @@ def update_error(what: str, said: str) -> BackendRefused | BackendUnknown:
     """The error for an update that exited with a failure: refused if the text is a known refusal, else unknown."""
     for text, advice in _REFUSALS.items():
         if text in said:
-            return BackendRefused(f"{what}: {_last_line(said) if text in _last_line(said) else text}; {advice}")
+            line = next(line for line in said.splitlines() if text in line)
+            return BackendRefused(f"{what}: {line.strip()}; {advice}")
     return BackendUnknown(
         f"{what}: {_last_line(said) or 'failed without a word'}; it may have been applied all the same"
     )
@@ -250,7 +253,7 @@ def _allocated_cpus(cpus_state: str, flags: frozenset[str]) -> int:
 
     The count lags by seconds behind the start of a job: ``allocated`` with ``0/4/0/4`` was seen.
     """
-    return max(int(cpus_state.split("/")[0]), 1 if flags & {"ALLOCATED", "MIXED"} else 0)
+    return max(int(cpus_state.partition("/")[0]), 1 if flags & {"ALLOCATED", "MIXED"} else 0)
 
 
 def _last_line(text: str) -> str:

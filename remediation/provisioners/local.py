@@ -16,11 +16,12 @@ from healthd.sources.command import run_command
 class Run(Protocol):
     """How the command is run: run_command, or a test's own."""
 
-    def __call__(self, argv: tuple[str, ...], *, timeout_s: float) -> CommandResult: ...
+    def __call__(self, argv: tuple[str, ...], *, timeout_s: float) -> CommandResult:
+        """As run_command."""
 
 
 class LocalProvisioner:
-    """The Provisioner of a machine whose reboot is ``reboot_command``; an empty one means that it cannot be rebooted."""
+    """The Provisioner of a machine whose reboot is ``reboot_command``; where that is empty, nothing can be done."""
 
     kind = "local"
 

@@ -27,7 +27,7 @@ def lab() -> Iterator[SlurmLab]:
         yield lab
 
 
-@pytest.fixture(params=["local", "slurm"])
+@pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.slurm)])
 def orchestrator(request: pytest.FixtureRequest, tmp_path: Path) -> Orchestrator:
     """Each orchestrator for a node that is in service and has nothing to do."""
     if request.param == "local":
@@ -37,7 +37,7 @@ def orchestrator(request: pytest.FixtureRequest, tmp_path: Path) -> Orchestrator
     return SlurmOrchestrator(node=NODE, conf=str(lab.conf))
 
 
-@pytest.fixture(params=["local", "slurm"])
+@pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.slurm)])
 def deaf_orchestrator(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Orchestrator]:
     """Each orchestrator with a back end that cannot be read."""
     if request.param == "local":

@@ -17,6 +17,8 @@ from healthd.errors import SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.sources import command
 from healthd.sources.command import TRUNCATED, abandoned, find_tool, run_command
 
+pytestmark = pytest.mark.process
+
 SLACK_S = 1.5  # what a busy two-core machine may add
 
 
@@ -56,7 +58,7 @@ def test_arguments_arrive_as_they_are(argument: str) -> None:
 
 
 def test_standard_input_is_empty_unless_given() -> None:
-    """A command that reads its input gets end of file at once, or the text it was given, even more than a pipe holds."""
+    """A command that reads its input gets end of file at once, or the given text, even more than a pipe holds."""
     assert run_command(["cat"], timeout_s=5.0).stdout == ""
     text = "x" * 300_000
     assert run_command(["cat"], timeout_s=5.0, input=text).stdout == text
@@ -88,7 +90,7 @@ def test_the_command_runs_in_a_session_of_its_own() -> None:
 
 
 def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_caller() -> None:
-    """The command has ended; what it left behind keeps the pipe open; the result comes at once and nothing is killed."""
+    """The command has ended, what it left behind keeps the pipe open: the result comes at once, nothing is killed."""
     started_s = time.monotonic()
     result = run_command(["sh", "-c", "sleep 30 & echo $!"], timeout_s=20.0)
     pid = int(result.stdout)
@@ -182,7 +184,7 @@ class HangingFs:
         """End the daemon: the kernel aborts every question that is out, and whoever waits gets an error."""
         self._server.kill()
         self._server.communicate(timeout=5)
-        subprocess.run(["umount", "-l", str(self.point)], check=False, capture_output=True, timeout=5)
+        subprocess.run(["/bin/umount", "-l", str(self.point)], check=False, capture_output=True, timeout=5)
 
 
 @pytest.fixture
@@ -200,6 +202,7 @@ def hanging_fs(tmp_path: Path) -> Iterator[HangingFs]:
         _until(lambda: not abandoned())
 
 
+@pytest.mark.kernel
 def test_a_child_that_cannot_be_killed_is_abandoned_and_counted(hanging_fs: HangingFs) -> None:
     """A D-state child costs the deadline plus 0.3 s, is counted while it lives, and is reaped once it ends."""
     started_s = time.monotonic()
@@ -213,6 +216,7 @@ def test_a_child_that_cannot_be_killed_is_abandoned_and_counted(hanging_fs: Hang
     assert _until(lambda: abandoned() == ())
 
 
+@pytest.mark.kernel
 def test_a_tool_on_a_hung_file_system_does_not_freeze_the_other_threads(hanging_fs: HangingFs) -> None:
     """The tool itself lies on the file system that hangs: the deadline holds, and other threads go on meanwhile."""
     beats: list[float] = []
@@ -277,7 +281,7 @@ def test_the_environment_is_the_given_one_alone() -> None:
 def test_an_argument_that_cannot_be_passed_is_unreadable() -> None:
     """A NUL byte, or more than the kernel takes, is told as such and starts nothing."""
     for argument in ("a\0b", "x" * 10_000_000):
-        with pytest.raises(SourceUnreadable, match="echo .*could not be started"):
+        with pytest.raises(SourceUnreadable, match=r"echo .*could not be started"):
             run_command(["echo", argument], timeout_s=5.0)
 
 

@@ -64,6 +64,7 @@ def test_a_hold_that_cannot_be_written_is_unknown_and_leaves_nothing(tmp_path: P
     assert os.listdir(tmp_path) == ["state"]
 
 
+@pytest.mark.process
 def test_a_write_that_fails_half_way_keeps_the_old_state(tmp_path: Path) -> None:
     """With no room for a byte (RLIMIT_FSIZE 0) the hold is not written, said so, and the folder is as before."""
     script = f"""
@@ -139,11 +140,14 @@ def test_our_own_probe_workers_are_not_jobs(trees: tuple[Path, Path], tmp_path: 
 
 
 def test_a_real_process_with_a_real_descriptor_is_found(tmp_path: Path) -> None:
-    """Against the true /proc: this very process has a file of that name open, until it closes it."""
+    """Against this very process in the true /proc: it has a file of that name open, until it closes it."""
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    (proc / str(os.getpid())).symlink_to(f"/proc/{os.getpid()}")
     with open(tmp_path / "nvidia3", "w"):
-        (job,) = gpu_processes(Path("/proc"), tmp_path)
+        (job,) = gpu_processes(proc, tmp_path)
         assert job.startswith(f"{os.getpid()} ")
-    assert gpu_processes(Path("/proc"), tmp_path) == ()
+    assert gpu_processes(proc, tmp_path) == ()
 
 
 def test_a_process_that_ends_while_it_is_looked_at_is_no_job(trees: tuple[Path, Path]) -> None:
@@ -154,6 +158,8 @@ def test_a_process_that_ends_while_it_is_looked_at_is_no_job(trees: tuple[Path, 
     assert gpu_processes(proc, dev) == ("9 ?", "100 job100")
 
 
+@pytest.mark.process
+@pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user who may not look")
 def test_a_process_that_may_not_be_looked_into_is_unknown(tmp_path: Path) -> None:
     """To a user without the right, the jobs of others are unknown, not none."""

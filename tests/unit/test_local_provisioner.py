@@ -10,6 +10,8 @@ from healthd.errors import BackendRefused, BackendUnknown
 from healthd.model import Remedy
 from healthd.remediation.provisioners.local import LocalProvisioner
 
+pytestmark = pytest.mark.process
+
 
 def test_it_can_do_what_its_command_can() -> None:
     """With a command: a reboot, which resets the GPUs too, and never a replacement. Without one: nothing."""

@@ -204,7 +204,7 @@ class Outer(ctypes.Structure):
 
 
 def test_results_become_plain_data() -> None:
-    """Structs, arrays, bytes and pynvml's friendly objects become dicts, lists and text; the struct version is dropped."""
+    """Structs, arrays, bytes and friendly objects become dicts, lists and text; a struct's version is dropped."""
     value = Outer(1, Inner((ctypes.c_uint8 * 3)(1, 2, 3)), b"abc", 0.5)
     assert nvml_pynvml.plain(value) == {"inner": {"numbers": [1, 2, 3]}, "name": "abc", "ratio": 0.5}
     assert nvml_pynvml.plain((b"\xff", None, {"a": (1,)})) == ["\ufffd", None, {"a": [1]}]

@@ -72,9 +72,9 @@ def test_a_state_file_that_vanishes_is_missing(tmp_path: Path) -> None:
     nvml = library(tmp_path, sim.healthy_state())
     assert nvml.count() == 8
     (tmp_path / "node.sim").unlink()
-    with pytest.raises(SourceMissing, match="node.sim"):
+    with pytest.raises(SourceMissing, match=r"node\.sim"):
         nvml.count()
-    with pytest.raises(SourceMissing, match="node.sim"):
+    with pytest.raises(SourceMissing, match=r"node\.sim"):
         SimNvml(str(tmp_path / "node.sim")).initialise()
 
 

@@ -61,7 +61,7 @@ def _record(state: str = "idle+drain", cpus: str = "0/0/4/4", reason: str = "x")
     ],
 )
 def test_in_service_follows_every_flag(state: str, in_service: bool) -> None:
-    """DRAIN, DOWN, FAIL, REBOOT_*, INVALID_REG and MAINT take out of service; silence, sleep and reservations do not."""
+    """DRAIN, DOWN, FAIL, REBOOT_*, INVALID_REG and MAINT take out of service; silence and sleep do not."""
     view = parse_view("n0001", _record(state))
     assert view.in_service is in_service
     assert view.flags == {word.rstrip("*^").upper() for word in state.split("+")}
@@ -126,7 +126,7 @@ def test_an_answer_of_another_form_is_unknown(answer: str) -> None:
 
 
 def _line(name: str, state: str, rest: str = "") -> str:
-    return f"NodeName={name} Arch=x86_64 CPUAlloc=0 OS=Linux 6.18 #1 SMP @0  RealMemory=1000 State={state} Weight=1 {rest}\n"
+    return f"NodeName={name} Arch=x86_64 OS=Linux 6.18 #1 SMP @0  RealMemory=1000 State={state} Weight=1 {rest}\n"
 
 
 @pytest.mark.parametrize(

@@ -37,11 +37,8 @@ class Clock:
 
 def live_workers(parent: int | None = None) -> list[int]:
     """The probe workers that are children of a process and have not ended, as /proc has them."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and _is_worker_of(entry, parent or os.getpid()):
-            found.append(int(entry.name))
-    return found
+    processes = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return [int(entry.name) for entry in processes if _is_worker_of(entry, parent or os.getpid())]
 
 
 def _is_worker_of(entry: Path, parent: int) -> bool:

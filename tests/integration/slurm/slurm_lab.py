@@ -37,7 +37,8 @@ def why_not() -> str:
     """The sentence that says why no lab can run here; empty if one can."""
     missing = missing_tools()
     if missing:
-        return f"no real Slurm here: {', '.join(missing)} not installed (apt-get install slurmctld slurmd slurm-client munge)"
+        advice = "apt-get install slurmctld slurmd slurm-client munge"
+        return f"no real Slurm here: {', '.join(missing)} not installed ({advice})"
     return "" if os.geteuid() == 0 else "a real Slurm lab needs root: its jobs and hooks run as root"
 
 
@@ -151,7 +152,7 @@ class SlurmLab:
         return self.states()[node]
 
     def shows(self, node: str, key: str) -> str:
-        """One field of ``scontrol show node``, to the end of its line: ``shows("n0001", "Reason")``; empty if absent."""
+        """What ``scontrol show node`` has after ``key=``, to the end of the line, such as Reason; empty if absent."""
         for line in self.scontrol("show", "node", node).stdout.splitlines():
             if line.strip().startswith(f"{key}="):
                 return line.strip().partition("=")[2]

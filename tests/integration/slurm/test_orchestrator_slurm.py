@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,14 +15,16 @@ from healthd.remediation.ports import FleetLevel, Hold
 from healthd.sources.command import abandoned, run_command
 from tests.integration.slurm.slurm_lab import SlurmLab
 
+pytestmark = pytest.mark.slurm
+
 NODE, OTHER = "n0001", "n0002"
 REASON = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
 DEADLINE_S = 0.7
 SLACK_S = 1.5  # a killed child's 0.3 s, and what a busy two-core machine may add
 
 
-def _of(lab: SlurmLab, node: str = NODE, *, timeout_s: float = 5.0, **more: str) -> SlurmOrchestrator:
-    return SlurmOrchestrator(node=node, conf=str(lab.conf), timeout_s=timeout_s, **more)
+def _of(lab: SlurmLab, node: str = NODE, *, timeout_s: float = 5.0, bin_dir: str = "") -> SlurmOrchestrator:
+    return SlurmOrchestrator(node=node, conf=str(lab.conf), timeout_s=timeout_s, bin_dir=bin_dir)
 
 
 def _raises_in_time(act: Callable[[], object]) -> str:
@@ -43,7 +45,7 @@ def test_a_drain_reads_back_with_text_user_and_time(slurm: SlurmLab) -> None:
     """After quarantine the view shows our text, set by root within the last seconds, and the node out of service."""
     orchestrator = _of(slurm)
     before = orchestrator.view()
-    assert (before.in_service, before.hold, before.flags) == (True, None, {"IDLE"})
+    assert (before.in_service, before.hold, before.flags) == (True, None, frozenset({"IDLE"}))
     orchestrator.quarantine(REASON)
     after = orchestrator.view()
     assert after.hold is not None
@@ -66,7 +68,7 @@ def test_a_drain_reads_back_with_text_user_and_time(slurm: SlurmLab) -> None:
     ],
 )
 def test_a_reason_reads_back_as_it_was_written(slurm: SlurmLab, text: str) -> None:
-    """Whatever one line of text holds, no shell, no Slurm syntax and no limit changes it, and no other node is touched."""
+    """Whatever one line of text holds, no shell, no Slurm syntax and no limit changes it, and one node is drained."""
     orchestrator = _of(slurm)
     orchestrator.quarantine(text)
     hold = orchestrator.view().hold
@@ -94,7 +96,7 @@ def test_scontrol_takes_double_quotes_off_both_ends(slurm: SlurmLab) -> None:
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_release_puts_a_drained_node_back(slurm: SlurmLab, resume: bool) -> None:
-    """Undrain and resume both end in service without a hold; the two or three seconds of NOT_RESPONDING are in service."""
+    """Undrain and resume both end in service without a hold; NOT_RESPONDING in between is in service."""
     orchestrator = _of(slurm)
     orchestrator.quarantine(REASON)
     orchestrator.release(resume=resume)
@@ -120,7 +122,7 @@ def test_only_resume_clears_a_down_that_the_drain_went_through(slurm: SlurmLab) 
 
 
 def test_release_just_after_a_controller_restart_is_unknown_and_was_applied(slurm: SlurmLab) -> None:
-    """slurmctld answers "Invalid node state" with status 1 and drops the drain all the same: never call that refused."""
+    """slurmctld says "Invalid node state", status 1, and drops the drain all the same: never call that refused."""
     orchestrator = _of(slurm)
     orchestrator.quarantine(REASON)
     slurm.ctld_stop()
@@ -290,9 +292,9 @@ def test_a_node_that_waits_for_a_reboot_is_out(slurm_lab_factory: Callable[..., 
 
 
 @pytest.fixture(scope="module")
-def mixed_fleet(slurm_lab_factory: Callable[..., SlurmLab]) -> Iterator[SlurmLab]:
+def mixed_fleet(slurm_lab_factory: Callable[..., SlurmLab]) -> SlurmLab:
     """Two real nodes in two partitions, one of them hidden; sleeping cloud nodes; nodes of the future; one dead."""
-    yield slurm_lab_factory(
+    return slurm_lab_factory(
         nodes=2,
         conf={"SuspendTime": "-1", "PrivateData": "cloud", "SuspendProgram": "/bin/true", "ResumeProgram": "/bin/true"},
         lines=[
@@ -337,7 +339,7 @@ def test_a_node_of_a_hidden_partition_alone_is_readable(mixed_fleet: SlurmLab) -
 
 
 def test_a_hung_controller_is_unknown_and_the_update_was_applied(slurm: SlurmLab) -> None:
-    """With slurmctld stopped by SIGSTOP every call ends at our deadline; the drain it missed is there when it goes on."""
+    """With slurmctld stopped every call ends at our deadline; the drain it missed is there when it goes on."""
     orchestrator = _of(slurm, timeout_s=DEADLINE_S)
     slurm.ctld_pause()
     try:

@@ -1,0 +1,94 @@
+"""`healthd check` against a daemon, as a cold process from a wheel, beside `python -c pass` of the same interpreter.
+
+Aim: at most 1.6 times as long and at most 12 MB. The two commands take turns, so that a machine whose speed drifts
+treats both alike; medians are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from measure import run, write_down
+
+ROOT = Path(__file__).resolve().parent.parent
+AIM_RATIO, AIM_MB = 1.6, 12.0
+
+
+def main() -> int:
+    """Build, install, measure, write down. Exit 1 where an aim is missed."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("-n", type=int, default=150, help="pairs of runs")
+    pairs = options.parse_args().n
+    with tempfile.TemporaryDirectory(prefix="healthd-bench-") as folder:
+        venv = install_wheel(Path(folder))
+        with daemon(venv, Path(folder)) as socket:
+            figures = measure(venv, socket, pairs)
+    write_down("check_cold", figures)
+    return 0 if figures["ratio"] <= AIM_RATIO and figures["check_peak_mb"] <= AIM_MB else 1
+
+
+def install_wheel(folder: Path) -> Path:
+    """A fresh environment with nothing but the wheel and what it needs."""
+    wheels, venv = folder / "wheels", folder / "venv"
+    pip = [str(venv / "bin/python"), "-m", "pip", "-q", "--disable-pip-version-check"]
+    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+    subprocess.run([sys.executable, "-m", "build", "--outdir", str(wheels), str(ROOT)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*pip, "install", str(next(wheels.glob("*.whl")))], check=True)
+    return venv
+
+
+@contextlib.contextmanager
+def daemon(venv: Path, folder: Path) -> Iterator[str]:
+    """A daemon on this machine, in observe mode, with its checks done once."""
+    socket, config = folder / "s", folder / "config.toml"
+    config.write_text(f'[orchestrator]\nkind = "local"\n[daemon]\nsocket = "{socket}"\nstate_dir = "{folder}/state"\nhttp = ""\n')
+    process = subprocess.Popen([venv / "bin/healthd", "run", "--config", config], stderr=subprocess.DEVNULL)
+    try:
+        while not socket.exists():
+            if process.poll() is not None:
+                raise SystemExit(f"the daemon ended with {process.returncode} before it listened")
+            time.sleep(0.05)
+        run([str(venv / "bin/healthd"), "check", "--socket", str(socket)])
+        time.sleep(1.0)
+        yield str(socket)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=30)
+
+
+def measure(venv: Path, socket: str, pairs: int) -> dict[str, float]:
+    """Take turns, and compare medians."""
+    os.environ.pop("PYTHONPATH", None)
+    python = str(venv / "bin/python")
+    nothing, check = [python, "-c", "pass"], [str(venv / "bin/healthd"), "check", "--socket", socket]
+    run(nothing), run(check)  # warm the page cache
+    bare, asked = [], []
+    for _ in range(pairs):
+        bare.append(run(nothing))
+        asked.append(run(check))
+    if unusable := {result.code for result in asked} - {0, 1, 2}:
+        raise SystemExit(f"healthd check ended with {unusable}")
+    return {
+        "pairs": pairs,
+        "python_pass_median_ms": round(statistics.median(r.seconds for r in bare) * 1000, 2),
+        "check_median_ms": round(statistics.median(r.seconds for r in asked) * 1000, 2),
+        "ratio": round(statistics.median(a.seconds / b.seconds for a, b in zip(asked, bare, strict=True)), 3),
+        "aim_ratio": AIM_RATIO,
+        "python_pass_peak_mb": round(max(r.peak_kib for r in bare) / 1024, 1),
+        "check_peak_mb": round(max(r.peak_kib for r in asked) / 1024, 1),
+        "aim_mb": AIM_MB,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

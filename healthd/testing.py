@@ -1,0 +1,300 @@
+"""Handwritten stand-ins for the ports of healthd: for its own tests, and for those of checks written elsewhere.
+
+Each is as plain as the port allows and answers only what it was given. What was not given is *missing* and raises
+SourceMissing, so a test cannot pass on an answer that nobody wrote down. Put a SourceError where an answer goes, and
+asking raises it.
+
+    from healthd.testing import FakeNode, FakeNvml, healthy_gpu
+
+    node = FakeNode(sys={"module/nvidia/version": "580.95.05"}, nvml=FakeNvml(healthy_gpu(0), healthy_gpu(1)))
+    result = gpu_ecc(node, NoSettings())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
+
+from healthd.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.node import (
+    CommandResult,
+    GpuAnswer,
+    KernelLogState,
+    KernelRecord,
+    Mount,
+    Nvml,
+    NvmlFailure,
+    ProbeState,
+    Space,
+    Tree,
+)
+
+T = TypeVar("T")
+
+NOT_SUPPORTED = NvmlFailure(code=3, name="NOT_SUPPORTED")
+GPU_IS_LOST = NvmlFailure(code=15, name="GPU_IS_LOST")
+RESET_REQUIRED = NvmlFailure(code=16, name="RESET_REQUIRED")
+UNKNOWN = NvmlFailure(code=999, name="UNKNOWN")
+
+HEALTHY_GPU: Mapping[str, Any] = {
+    "nvmlDeviceGetPersistenceMode": 1,
+    "nvmlDeviceGetTotalEccErrors(0, 0)": 0,
+    "nvmlDeviceGetTotalEccErrors(1, 0)": 0,
+    "nvmlDeviceGetTotalEccErrors(0, 1)": 0,
+    "nvmlDeviceGetTotalEccErrors(1, 1)": 0,
+    "nvmlDeviceGetRemappedRows": [0, 0, 0, 0],
+    "field:230": 0,
+}
+"""What a GPU with nothing wrong answers to each question of the shipped checks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """In a :class:`FakeTree`, a symbolic link. It is only ever asked where it leads, and is not followed."""
+
+    to: str
+
+
+Entry = str | Link | SourceError
+
+
+class FakeTree:
+    """A ``Tree`` held in a dictionary of path to text, :class:`Link` or error. Folders are what paths imply.
+
+    An error at a path is raised by every question about that path, be it a file or a folder; one at ``""`` by every
+    question about the tree.
+    """
+
+    def __init__(self, entries: Mapping[str, Entry] | None = None) -> None:
+        self.entries: dict[str, Entry] = dict(entries or {})
+
+    def read(self, path: str) -> str:
+        """The text at a path. A link that leads to another path of this tree counts as that file."""
+        entry = self._at(path)
+        if not isinstance(entry, str):
+            raise SourceMissing(f"{path}: no such file in this FakeTree")
+        return entry.strip()
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """The names that the given paths imply below this one."""
+        self._at(path)
+        prefix = f"{path}/" if path else ""
+        found = {key[len(prefix) :].split("/")[0] for key in self.entries if key.startswith(prefix) and key != path}
+        if not found:
+            raise SourceMissing(f"{path}: no such folder in this FakeTree")
+        return tuple(sorted(found - {""}))
+
+    def exists(self, path: str) -> bool:
+        """Whether the path, or anything below it, was given."""
+        return self._at(path) is not None or any(key.startswith(f"{path}/") for key in self.entries)
+
+    def target(self, path: str) -> str:
+        """The last part of where a link leads."""
+        entry = self._at(path)
+        if not isinstance(entry, Link):
+            raise SourceMissing(f"{path}: no such link in this FakeTree")
+        return PurePosixPath(entry.to).name
+
+    def _at(self, path: str) -> Entry | None:
+        for key in ("", path):
+            if isinstance(error := self.entries.get(key), SourceError):
+                raise error
+        return self.entries.get(path)
+
+
+class FakeNvml:
+    """An ``Nvml`` that gives the answers it was made with; ``asked`` lists the questions.
+
+    ``error`` is raised by every question. ``excluded``: how many GPUs the driver was told to leave out. ``probe``: how
+    the worker is doing.
+    """
+
+    def __init__(
+        self,
+        *gpus: GpuAnswer,
+        error: SourceError | None = None,
+        excluded: int | None = 0,
+        probe: ProbeState | None = None,
+        driver_version: str = "580.95.05",
+    ) -> None:
+        self.gpus: Sequence[GpuAnswer] = gpus
+        self.error = error
+        self.excluded = excluded
+        self.probe = probe or ProbeState()
+        self.driver_version = driver_version
+        self.asked: list[tuple[str, ...]] = []
+
+    def ask(self, *calls: str, fields: Sequence[int | tuple[int, int]] = ()) -> tuple[GpuAnswer, ...]:
+        """The given answers to these questions. A question that a GPU was given no answer for is SourceMissing."""
+        keys = (*calls, *(_field_key(item) for item in fields))
+        self.asked.append(keys)
+        if self.error:
+            raise self.error
+        return tuple(_only(gpu, keys) for gpu in self.gpus)
+
+    def system(self) -> Mapping[str, Any]:
+        """Versions and counts."""
+        if self.error:
+            raise self.error
+        return {
+            "driver_version": self.driver_version,
+            "nvml_version": f"13.{self.driver_version}",
+            "gpu_count": len(self.gpus),
+            "excluded_count": self.excluded,
+        }
+
+    def state(self) -> ProbeState:
+        """As given."""
+        return self.probe
+
+
+def gpu_uuid(index: int) -> str:
+    """The UUID that :func:`healthy_gpu` gives a GPU."""
+    return f"GPU-fa4e0000-0000-4000-8000-{index:012d}"
+
+
+def healthy_gpu(index: int, *, pci: str | None = None, **answers: Any) -> GpuAnswer:
+    """A GPU with nothing wrong. ``pci`` is ``0000:<index, twice>:00`` unless given."""
+    return gpu_with(index, {}, pci=pci, **answers)
+
+
+def gpu_with(index: int, values: Mapping[str, Any], *, pci: str | None = None) -> GpuAnswer:
+    """A healthy GPU but for these answers: ``{"field:230": 1}``, or an NvmlFailure in the place of a value."""
+    return GpuAnswer(
+        index=index,
+        uuid=gpu_uuid(index),
+        pci=pci or fake_pci(index),
+        values={**HEALTHY_GPU, **values},
+    )
+
+
+def failed_gpu(index: int, failure: NvmlFailure = GPU_IS_LOST, *, named: bool = False) -> GpuAnswer:
+    """A GPU whose very handle is refused. ``named``: its source remembers who it was."""
+    return GpuAnswer(
+        index=index,
+        uuid=gpu_uuid(index) if named else None,
+        pci=fake_pci(index) if named else None,
+        failure=failure,
+        values=dict.fromkeys(HEALTHY_GPU, failure),
+    )
+
+
+def fake_pci(index: int) -> str:
+    """The PCI address that :func:`healthy_gpu` gives a GPU: ``0000:11:00`` for index 1."""
+    return f"0000:{index * 0x11:02x}:00"
+
+
+def pci_tree(*, gpus: Sequence[str] = (), efa: Sequence[str] = ()) -> dict[str, Entry]:
+    """Entries of a /sys with these PCI addresses, and the host bridge that every bus has.
+
+    GPUs are H100 (``0000:53:00``); EFA devices (``0000:4f:00``) are complete up to user space.
+    """
+    devices: dict[str, dict[str, Entry]] = {"0000:00:00.0": {"vendor": "0x8086", "device": "0x1237", "class": "0x060000"}}
+    for address in gpus:
+        devices[f"{address}.0"] = {"vendor": "0x10de", "device": "0x2330", "class": "0x030200"}
+    for number, address in enumerate(efa):
+        name = f"rdmap{int(address.split(':')[1], 16)}s0"
+        devices[f"{address}.0"] = {
+            "vendor": "0x1d0f",
+            "device": "0xefa1",
+            "class": "0x020000",
+            "p2p": "NVIDIA",
+            f"infiniband/{name}/node_type": "4: unspecified",
+            f"infiniband_verbs/uverbs{number}/ibdev": name,
+        }
+    tree: dict[str, Entry] = {
+        f"bus/pci/devices/{name}/{key}": entry for name, entries in devices.items() for key, entry in entries.items()
+    }
+    return {**tree, "module/efa/version": "3.1.0g"} if efa else tree
+
+
+@dataclass(kw_only=True)
+class FakeNode:
+    """A ``Node`` of plain values. Trees may be given as dictionaries; ``mount_table`` None is a missing /proc."""
+
+    name: str = "node-1"
+    boot: str | SourceError = "b007b007-0000-4000-8000-000000000001"
+    instance_type: str | None = None
+    sys: Any = field(default_factory=dict)
+    proc: Any = field(default_factory=dict)
+    dev: Any = field(default_factory=dict)
+    nvml: Nvml = field(default_factory=lambda: FakeNvml(error=SourceMissing("NVML: libnvidia-ml.so.1 is not there")))
+    mount_table: Sequence[Mount] | SourceError | None = None
+    spaces: Mapping[str, Space | SourceError] = field(default_factory=dict)
+    commands: Mapping[tuple[str, ...], CommandResult | SourceError] = field(default_factory=dict)
+    kernel_records: Sequence[KernelRecord] = ()
+    kernel_log: KernelLogState = field(default_factory=lambda: KernelLogState(source="/dev/kmsg", alive=True))
+
+    def __post_init__(self) -> None:
+        """Make trees of dictionaries."""
+        self.sys, self.proc, self.dev = (_tree(tree) for tree in (self.sys, self.proc, self.dev))
+
+    @property
+    def boot_id(self) -> str:
+        """As given."""
+        return _given(self.boot, "the boot id")
+
+    def mounts(self) -> tuple[Mount, ...]:
+        """As given."""
+        return tuple(_given(self.mount_table, "the mount table"))
+
+    def space(self, point: str) -> Space:
+        """As given for this mount point."""
+        return _given(self.spaces.get(point), f"the space of {point}")
+
+    def command(self, *argv: str, timeout_s: float = 5.0) -> CommandResult:
+        """As given for exactly these arguments."""
+        return _given(self.commands.get(argv), f"the command {' '.join(argv)}")
+
+
+class FakeClock:
+    """Time that passes only when it is told to: ``now()`` is aware UTC, calling the clock gives monotonic seconds."""
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._start = start
+        self._passed_s = 0.0
+
+    def __call__(self) -> float:
+        """Monotonic seconds since the start."""
+        return self._passed_s
+
+    def now(self) -> datetime:
+        """The wall clock, which here never steps."""
+        return self._start + timedelta(seconds=self._passed_s)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass. It never goes back."""
+        if seconds < 0:
+            raise ValueError(f"advance({seconds}): monotonic time does not go back")
+        self._passed_s += seconds
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _given(answer: T | SourceError | None, what: str) -> T:
+    if isinstance(answer, SourceError):
+        raise answer
+    if answer is None:
+        raise SourceMissing(f"this FakeNode was not given {what}")
+    return answer
+
+
+def _tree(tree: Tree | Mapping[str, Entry]) -> Tree:
+    return FakeTree(tree) if isinstance(tree, Mapping) else tree
+
+
+def _field_key(item: int | tuple[int, int]) -> str:
+    field_id, scope = item if isinstance(item, tuple) else (item, 0)
+    return f"field:{field_id}/{scope}" if scope else f"field:{field_id}"
+
+
+def _only(gpu: GpuAnswer, keys: tuple[str, ...]) -> GpuAnswer:
+    missing = [key for key in keys if key not in gpu.values]
+    if missing:
+        raise SourceUnreadable(f"this FakeNvml has no answer of GPU {gpu.index} to {', '.join(missing)}")
+    values = {key: gpu.values[key] for key in keys}
+    return GpuAnswer(index=gpu.index, uuid=gpu.uuid, pci=gpu.pci, failure=gpu.failure, values=values)

@@ -1,0 +1,131 @@
+"""A real healthd daemon in a process of its own, with a folder of its own: what scenario tests and benchmarks start."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from healthd.store import Event, Store
+
+ROOT = Path(__file__).resolve().parent.parent
+OFF_THE_BUS = "NVRM: Xid (PCI:{pci}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+UNCONTAINED = "NVRM: Xid (PCI:{pci}): 95, pid=7062, Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-RST: No"
+RECOVERED = "NVRM: Xid (PCI:{pci}): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
+
+
+class RunningNode:
+    """One node with a daemon. ``sections`` are further TOML tables of its configuration, as text.
+
+    The kernel log is a growing file that the test writes; everything else is this machine, unless ``sections`` says
+    otherwise.
+    """
+
+    def __init__(
+        self, folder: Path, name: str, *, sections: str = "", environ: Mapping[str, str] | None = None, kmsg: str = ""
+    ) -> None:
+        self.folder, self.name = folder, name
+        folder.mkdir(parents=True, exist_ok=True)
+        self.kmsg = Path(kmsg) if kmsg else folder / "kmsg"
+        self.socket, self.state_dir, self.config = folder / "s", folder / "state", folder / "config.toml"
+        self.log = folder / "log"
+        self._sequence = 0
+        if not kmsg:
+            self.kmsg.touch()
+        self._environ = {**os.environ, **(environ or {}), "PYTHONPATH": str(ROOT), "AWS_EC2_METADATA_DISABLED": "true"}
+        self.process: subprocess.Popen[bytes] | None = None
+        self.configure(sections)
+
+    def configure(self, sections: str) -> None:
+        """Write the configuration; a running daemon reads it when it is started again."""
+        base = f'[node]\nname = "{self.name}"\n[daemon]\nsocket = "{self.socket}"\nstate_dir = "{self.state_dir}"\nhttp = ""\n'
+        sources = "" if "[sources]" in sections else f'[sources]\nkmsg = "{self.kmsg}"\n'
+        self.config.write_text(base + sources + sections)
+
+    def start(self, *, within_s: float = 20.0) -> None:
+        """Start the daemon and wait until it answers."""
+        argv = [sys.executable, "-m", "healthd", "run", "--config", str(self.config)]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(argv, stderr=log, stdout=log, env=self._environ, cwd="/", start_new_session=True)
+        self.wait(lambda: self.status() is not None, within_s, "the daemon answers")
+
+    def kill(self) -> None:
+        """kill -9: no last words."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int | None:
+        """SIGTERM, and the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> int | None:
+        process, self.process = self.process, None
+        if process is None:
+            return None
+        if process.poll() is None:
+            process.send_signal(number)
+        return process.wait(timeout=30)
+
+    # -- the kernel ---------------------------------------------------------------------------------------------------
+
+    def kernel_says(self, text: str) -> float:
+        """Append one record of the kernel itself; returns the wall-clock time just before."""
+        self._sequence += 1
+        microseconds = int(time.monotonic() * 1e6)
+        at = time.time()
+        with self.kmsg.open("a") as log:
+            log.write(f"4,{self._sequence},{microseconds},-;{text}\n")
+        return at
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    def healthd(self, *arguments: str, timeout_s: float = 60.0, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Run a command line as a process of its own."""
+        argv = [sys.executable, "-m", "healthd", *arguments]
+        environment = {**self._environ, **environ}
+        return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False, cwd="/")
+
+    def check(self, *names: str) -> dict[str, Any]:
+        """The verdict, as the daemon gives it."""
+        answer = self.healthd("check", *names, "--json", "--socket", str(self.socket))
+        data: dict[str, Any] = json.loads(answer.stdout)
+        return data
+
+    def status(self) -> dict[str, Any] | None:
+        """What ``healthd status`` says, or None while nobody answers."""
+        answer = self.healthd("status", "--json", "--socket", str(self.socket))
+        if answer.returncode != 0:
+            return None
+        data: dict[str, Any] = json.loads(answer.stdout)
+        return data
+
+    def events(self) -> tuple[Event, ...]:
+        """The audit trail, read from the database."""
+        store = Store(self.state_dir / "healthd.db", now=datetime.now(UTC))
+        try:
+            return store.events()
+        finally:
+            store.close()
+
+    def said(self) -> str:
+        """All sentences of the audit trail, one a line."""
+        return "\n".join(f"{event.kind}: {event.text}" for event in self.events())
+
+    def wait(self, condition: Callable[[], object], within_s: float, what: str) -> None:
+        """Poll until it is so; fail with the end of the daemon's log."""
+        end = time.monotonic() + within_s
+        while not condition():
+            if self.process is not None and self.process.poll() is not None:
+                raise AssertionError(f"{self.name}: the daemon ended with {self.process.returncode}:\n{self._log_end()}")
+            if time.monotonic() > end:
+                raise AssertionError(f"{self.name}: not within {within_s:g} s: {what}\n{self._log_end()}")
+            time.sleep(0.05)
+
+    def _log_end(self) -> str:
+        return self.log.read_text(errors="replace")[-3000:] if self.log.exists() else "(no log)"
