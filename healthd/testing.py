@@ -64,15 +64,15 @@ Entry = str | Link | SourceError
 class FakeTree:
     """A ``Tree`` held in a dictionary of path to text, :class:`Link` or error. Folders are what paths imply.
 
-    An error at a path is raised by every question about that path, be it a file or a folder; one at ``""`` by every
-    question about the tree.
+    A path that ends in ``/`` is an empty folder. An error at a path is raised by every question about that path, be it a
+    file or a folder; one at ``""`` by every question about the tree.
     """
 
     def __init__(self, entries: Mapping[str, Entry] | None = None) -> None:
         self.entries: dict[str, Entry] = dict(entries or {})
 
     def read(self, path: str) -> str:
-        """The text at a path. A link that leads to another path of this tree counts as that file."""
+        """The text at a path."""
         entry = self._at(path)
         if not isinstance(entry, str):
             raise SourceMissing(f"{path}: no such file in this FakeTree")
@@ -156,9 +156,9 @@ def gpu_uuid(index: int) -> str:
     return f"GPU-fa4e0000-0000-4000-8000-{index:012d}"
 
 
-def healthy_gpu(index: int, *, pci: str | None = None, **answers: Any) -> GpuAnswer:
-    """A GPU with nothing wrong. ``pci`` is ``0000:<index, twice>:00`` unless given."""
-    return gpu_with(index, {}, pci=pci, **answers)
+def healthy_gpu(index: int, *, pci: str | None = None) -> GpuAnswer:
+    """A GPU with nothing wrong, at :func:`fake_pci` unless its address is given."""
+    return gpu_with(index, {}, pci=pci)
 
 
 def gpu_with(index: int, values: Mapping[str, Any], *, pci: str | None = None) -> GpuAnswer:
@@ -192,7 +192,9 @@ def pci_tree(*, gpus: Sequence[str] = (), efa: Sequence[str] = ()) -> dict[str, 
 
     GPUs are H100 (``0000:53:00``); EFA devices (``0000:4f:00``) are complete up to user space.
     """
-    devices: dict[str, dict[str, Entry]] = {"0000:00:00.0": {"vendor": "0x8086", "device": "0x1237", "class": "0x060000"}}
+    devices: dict[str, dict[str, Entry]] = {
+        "0000:00:00.0": {"vendor": "0x8086", "device": "0x1237", "class": "0x060000"}
+    }
     for address in gpus:
         devices[f"{address}.0"] = {"vendor": "0x10de", "device": "0x2330", "class": "0x030200"}
     for number, address in enumerate(efa):

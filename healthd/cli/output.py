@@ -24,6 +24,12 @@ def deliver(answer: Answer) -> int:
     return answer.code
 
 
+def progress(text: str) -> None:
+    """A line of long work, as it happens; the result comes with the answer."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
 def failure(error: HealthdError) -> Answer:
     """How an error reads, and which exit code it has."""
     match error:

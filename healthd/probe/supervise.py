@@ -188,15 +188,9 @@ class Probe:
             case Trouble.GARBLED:
                 return f"worker {child.pid} answered {op!r} with something that is not an answer"
             case Trouble.ENDED:
-                code, words = child.exit_code(), child.last_words()
-                how = (
-                    "closed its pipe"
-                    if code is None
-                    else f"died of signal {-code}"
-                    if code < 0
-                    else f"exited with {code}"
-                )
-                return f"worker {child.pid} {how} before it answered {op!r}" + (f": {words}" if words else "")
+                words = child.last_words()
+                end = f"worker {child.pid} {_end(child.exit_code())} before it answered {op!r}"
+                return f"{end}: {words}" if words else end
 
     # -- the worker ---------------------------------------------------------------------------------------------------
 
@@ -239,3 +233,9 @@ class Probe:
         left_s = self._paused_until - self._clock()
         if left_s > 0:
             raise SourceBusy(f"{self._name} probe: paused for another {left_s:.0f} s: {self._pause_reason}; not asked")
+
+
+def _end(code: int | None) -> str:
+    if code is None:
+        return "closed its pipe"
+    return f"died of signal {-code}" if code < 0 else f"exited with {code}"

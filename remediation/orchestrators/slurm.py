@@ -206,12 +206,16 @@ def update_error(what: str, said: str) -> BackendRefused | BackendUnknown:
 def detect(*, environ: Mapping[str, str] = os.environ, root: str = "/", bin_dir: str = "") -> tuple[bool, str]:
     """Whether this machine belongs to a Slurm cluster, and the sentence for the log that says why.
 
-    ``root``: the file system to look in, for tests. A machine is in a cluster if a configuration is there or slurmd
-    runs (which without a file got it from slurmctld, ``--conf-server``), and scontrol can be found.
+    ``root``: the file system to look in, for tests. A machine is in a cluster if a configuration is there, or slurmd
+    runs without one because slurmctld sends it (``--conf-server``), and scontrol can be found. This looks with the
+    caller's own thread: call it where a file system that hangs may hold it.
     """
-    evidence = _configuration(environ, Path(root)) or _running_slurmd(Path(root, "proc"))
+    evidence = _configuration(environ, Path(root)) or _configless_slurmd(Path(root, "proc"))
     if not evidence:
-        return False, f"no Slurm: SLURM_CONF is not set, none of {', '.join(_CONF_FILES)} exists, and no slurmd runs"
+        return (
+            False,
+            f"no Slurm: SLURM_CONF is not set, none of {', '.join(_CONF_FILES)} exists, and no slurmd runs with --conf-server",
+        )
     try:
         tool = find_tool("scontrol", [bin_dir] if bin_dir else [], env=environ)
     except SourceMissing as error:
@@ -225,14 +229,14 @@ def _configuration(environ: Mapping[str, str], root: Path) -> str:
     return next((str(root / name) for name in _CONF_FILES if (root / name).exists()), "")
 
 
-def _running_slurmd(proc: Path) -> str:
-    for comm in proc.glob("[0-9]*/comm"):
+def _configless_slurmd(proc: Path) -> str:
+    for cmdline in proc.glob("[0-9]*/cmdline"):
         try:
-            name = comm.read_text().strip()
+            words = cmdline.read_bytes().decode(errors="replace").split("\0")
         except OSError:  # ended between the listing and the reading
             continue
-        if name == "slurmd":
-            return f"slurmd runs as process {comm.parent.name}"
+        if Path(words[0]).name == "slurmd" and any(word.startswith("--conf-server") for word in words):
+            return f"slurmd runs with --conf-server as process {cmdline.parent.name}"
     return ""
 
 

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
+
+from tests.integration.slurm.slurm_conf import conf_text, free_ports
 
 TOOL_DIRS = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin:/opt/slurm/sbin:/opt/slurm/bin"
 NEEDED = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "squeue", "sbatch", "scancel")
@@ -279,51 +279,10 @@ class SlurmLab:
         key = self.root / "munge/key"
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(128))
-        ports = _free_ports(len(self.nodes) + 1)
-        self.conf.write_text(self._conf_text(ports))
+        ports = free_ports(len(self.nodes) + 1)
+        text = conf_text(self.root, dict(zip(self.nodes, ports[1:], strict=True)), ports[0], self._cpus, self._settings)
+        self.conf.write_text("\n".join([text, *self._lines, ""]))
         self.conf.chmod(0o644)
-
-    def _conf_text(self, ports: Sequence[int]) -> str:
-        base = self.root
-        settings = {
-            "ClusterName": "lab",
-            "SlurmctldHost": "localhost(127.0.0.1)",
-            "SlurmctldPort": str(ports[0]),
-            "CommunicationParameters": "NoInAddrAny,NoCtldInAddrAny",  # listen on 127.0.0.1 alone
-            "SlurmUser": "root",
-            "AuthType": "auth/munge",
-            "AuthInfo": f"socket={base}/munge/socket",
-            "CredType": "cred/munge",
-            "ProctrackType": "proctrack/linuxproc",
-            "TaskPlugin": "task/none",
-            "JobAcctGatherType": "jobacct_gather/none",
-            "AccountingStorageType": "accounting_storage/none",
-            "SelectType": "select/cons_tres",
-            "SelectTypeParameters": "CR_CPU",
-            "MpiDefault": "none",
-            "SlurmdParameters": "config_overrides",  # a node may claim CPUs that this machine lacks
-            "StateSaveLocation": f"{base}/state",
-            "SlurmdSpoolDir": f"{base}/spool/%n",
-            "SlurmctldLogFile": f"{base}/log/slurmctld.log",
-            "SlurmdLogFile": f"{base}/log/slurmd.%n.log",
-            "SlurmctldPidFile": f"{base}/run/slurmctld.pid",
-            "SlurmdPidFile": f"{base}/run/slurmd.%n.pid",
-            "ReturnToService": "1",
-            "SlurmctldTimeout": "30",
-            "SlurmdTimeout": "30",
-            "KillWait": "2",
-            "MinJobAge": "60",
-            "SchedulerParameters": "sched_interval=1,batch_sched_delay=0,sched_min_interval=0",
-            "DebugFlags": "NO_CONF_HASH",
-            "MaxNodeCount": "256",
-            **self._settings,
-        }
-        lines = [f"{key}={value}" for key, value in settings.items() if value]
-        for node, port in zip(self.nodes, ports[1:], strict=True):
-            where = f"NodeHostname=localhost NodeAddr=127.0.0.1 Port={port}"
-            lines.append(f"NodeName={node} {where} CPUs={self._cpus} RealMemory=1000 State=UNKNOWN")
-        lines.append(f"PartitionName=main Nodes={','.join(self.nodes)} Default=YES State=UP MaxTime=INFINITE")
-        return "\n".join([*lines, *self._lines, ""])
 
     def _start_daemons(self) -> None:
         self.munged_start()
@@ -431,15 +390,3 @@ class SlurmLab:
             return str(self.states())
         except subprocess.TimeoutExpired:
             return "slurmctld does not answer"
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that are free on loopback now, below the range from which outgoing connections take theirs."""
-    ports: list[int] = []
-    for port in random.sample(range(10_000, 32_000), 2_000):
-        with socket.socket() as probe, contextlib.suppress(OSError):  # taken: try the next
-            probe.bind(("127.0.0.1", port))
-            ports.append(port)
-        if len(ports) == count:
-            return ports
-    raise LabError(f"no {count} free ports between 10000 and 32000 on 127.0.0.1")

@@ -1,0 +1,132 @@
+"""``healthd demo``: a real daemon on a SIMULATED p5.48xlarge; XID 79; drained, repaired, verified, back.
+
+The demo plays the machine and its service manager: it lets the GPU fail, and when the daemon has the machine rebooted
+it kills the daemon, boots the machine and starts the daemon again. Everything else is the daemon's own doing, and the
+timeline is read from its audit store.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from healthd.api.wire import Answer
+from healthd.cli.output import progress
+from healthd.errors import HealthdError
+from healthd.remediation.case import Case, End
+from healthd.sim.machine import SimulatedMachine
+from healthd.store import Event, Store
+
+_TIME_S = 55.0
+_FAILS_ON_GPU = 3
+
+
+class DemoError(HealthdError):
+    """The demo did not come to the end it must come to."""
+
+
+def answer(options: Namespace) -> Answer:
+    """Run the demo. Exit 0 only if the audit store says that the node went out, was repaired and came back."""
+    folder = Path(tempfile.mkdtemp(prefix="healthd-demo-"))
+    show = _Show(SimulatedMachine(folder, reboot_fails=options.fail_provisioner))
+    try:
+        show.play()
+        return Answer(code=0, out=show.ending())
+    except DemoError as error:
+        return Answer(code=1, out=show.ending(), err=f"healthd demo FAILED: {error}\n")
+    finally:
+        show.stop()
+        if options.keep:
+            progress(f"the simulated node is kept in {folder}")
+        else:
+            shutil.rmtree(folder)
+
+
+class _Show:
+    def __init__(self, machine: SimulatedMachine) -> None:
+        self._machine, self._began = machine, time.monotonic()
+        self._daemon: subprocess.Popen[bytes] | None = None
+
+    def play(self) -> None:
+        """Healthy; a GPU falls off the bus; wait for the case to end, being the machine meanwhile."""
+        progress("SIMULATED p5.48xlarge: 8 GPUs, 32 EFA devices, a Lustre mount. Constructed, not hardware; the daemon is real.")
+        self._start()
+        progress(self._wait_healthy())
+        progress(f"XID 79 arrives: GPU {_FAILS_ON_GPU} falls off the bus ...")
+        self._machine.gpu_falls_off_the_bus(_FAILS_ON_GPU)
+        case = self._wait_for_the_end()
+        if case.end is not End.RELEASED:
+            raise DemoError(f"the case ended as {case.end}: {case.note}")
+        progress(self._wait_healthy())
+
+    def ending(self) -> str:
+        """The timeline, as the audit store has it."""
+        events, cases = self._audit()
+        lines = ["", "Timeline, from the audit store (SIMULATED node):"]
+        lines += [f"  {event.at:%H:%M:%S}.{event.at.microsecond // 1000:03d}  {event.kind:<9} {event.text}" for event in events]
+        took = time.monotonic() - self._began
+        ends = ", ".join(f"{case.code}: {case.end or 'open'} after {case.attempts} repair attempts" for case in cases)
+        return "\n".join(lines) + f"\n\n{ends or 'no case was opened'}; {took:.1f} s in all\n"
+
+    def stop(self) -> None:
+        """End the daemon that the demo started."""
+        if self._daemon is not None and self._daemon.poll() is None:
+            self._daemon.terminate()
+            self._daemon.wait(timeout=20)
+
+    def _start(self) -> None:
+        argv = [sys.executable, "-m", "healthd", "run", "--config", str(self._machine.config)]
+        with (self._machine.folder / "log").open("ab") as log:
+            self._daemon = subprocess.Popen(argv, stdout=log, stderr=log)
+
+    def _wait_healthy(self) -> str:
+        argv = [sys.executable, "-m", "healthd", "check", "--socket", str(self._machine.socket)]
+        while self._time_is_left("a healthy verdict"):
+            answered = subprocess.run(argv, capture_output=True, text=True, check=False) if self._machine.socket.exists() else None
+            if answered is not None and answered.returncode == 0:
+                return answered.stdout.rstrip()
+            time.sleep(0.2)
+        raise AssertionError("unreachable: the deadline raises")
+
+    def _wait_for_the_end(self) -> Case:
+        while self._time_is_left("the case ends"):
+            if self._machine.reboot_is_wanted:
+                self._power_cycle()
+            ended = [case for case in self._audit()[1] if case.end is not None]
+            if ended:
+                return ended[-1]
+            time.sleep(0.2)
+        raise AssertionError("unreachable: the deadline raises")
+
+    def _power_cycle(self) -> None:
+        """What a reboot does to a daemon: it is gone without a word, and its service manager starts it on the new boot."""
+        assert self._daemon is not None  # noqa: S101 - narrows the type: play() started it
+        self._daemon.kill()
+        self._daemon.wait()
+        self._machine.reboot()
+        progress("the machine reboots: the daemon was killed with it, and is started again")
+        self._start()
+
+    def _time_is_left(self, what: str) -> bool:
+        if time.monotonic() - self._began > _TIME_S:
+            raise DemoError(f"not within {_TIME_S:g} s: {what}")
+        if self._daemon is not None and (code := self._daemon.poll()) is not None:
+            raise DemoError(f"the daemon ended with {code}: {(self._machine.folder / 'log').read_text()[-2000:]}")
+        return True
+
+    def _audit(self) -> tuple[tuple[Event, ...], tuple[Case, ...]]:
+        path = self._machine.state_dir / "healthd.db"
+        if not path.exists():
+            return (), ()
+        store = Store(path, now=datetime.now(UTC))
+        try:
+            return store.events(), store.cases()
+        finally:
+            store.close()
+

@@ -1,0 +1,114 @@
+"""A simulated p5.48xlarge: a folder that healthd takes for a machine, and what can happen to it.
+
+Everything in it is CONSTRUCTED from published facts; nothing was recorded from hardware, and whatever reads it says so.
+The folder holds the trees (``root``), the state of the simulated NVML (``nvml.sim``), the kernel log (``kmsg``) and the
+configuration of a real daemon. ``python -m healthd.sim.machine FOLDER`` is its ``reboot`` command.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from healthd.model import pci_address
+from healthd.sim.nvml import write_state
+from healthd.sim.nvml_state import PROFILES, healthy_state, with_gpu_fault
+from healthd.sim.tree import build, new_boot
+
+INSTANCE_TYPE = "p5.48xlarge"
+NODE = "simulated-p5-48xlarge"
+_DRIVER_LOADS = "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  {version}"
+_OFF_THE_BUS = "NVRM: Xid (PCI:{pci}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+
+class SimulatedMachine:
+    """One simulated machine in ``folder``. ``reboot_fails``: its reboot command ends with an error."""
+
+    def __init__(self, folder: Path, *, reboot_fails: bool = False) -> None:
+        self.folder, self._reboot_fails = folder, reboot_fails
+        self.root, self.kmsg, self.nvml = folder / "root", folder / "kmsg", folder / "nvml.sim"
+        self.config, self.socket, self.state_dir = folder / "config.toml", folder / "healthd.sock", folder / "state"
+        self._profile, self._sequence = PROFILES[INSTANCE_TYPE], 0
+        build(self.root, instance_type=INSTANCE_TYPE)
+        self.config.write_text(self._configuration())
+        self._come_up()
+
+    @property
+    def reboot_is_wanted(self) -> bool:
+        """Whether the reboot command was run and the machine has not come up again since."""
+        return _reboot_request(self.folder).exists()
+
+    def reboot(self) -> None:
+        """Come up again: a new boot id, an empty kernel log, a healthy driver. Whoever runs on it is to be ended first."""
+        new_boot(self.root)
+        self._come_up()
+        _reboot_request(self.folder).unlink()
+
+    def gpu_falls_off_the_bus(self, index: int) -> None:
+        """XID 79: NVML cannot reach the GPU any more, and the kernel says so."""
+        write_state(self.nvml, with_gpu_fault(healthy_state(INSTANCE_TYPE), index, "lost"))
+        self.kernel_says(_OFF_THE_BUS.format(pci=pci_address(self._profile.pci[index])))
+
+    def kernel_says(self, text: str) -> None:
+        """Append one record of the kernel's own (facility 0, level 4)."""
+        since_boot_us = int((time.time() - _boot_time(self.root)) * 1e6)
+        with self.kmsg.open("a") as log:
+            log.write(f"4,{self._sequence},{since_boot_us},-;{text}\n")
+        self._sequence += 1
+
+    def _come_up(self) -> None:
+        self._sequence = 0
+        self.kmsg.write_text("")
+        write_state(self.nvml, healthy_state(INSTANCE_TYPE))
+        self.kernel_says(_DRIVER_LOADS.format(version=self._profile.driver_version))
+
+    def _configuration(self) -> str:
+        reboot = [sys.executable, "-m", "healthd.sim.machine", str(self.folder), *(["--fail"] if self._reboot_fails else [])]
+        return f"""# A SIMULATED node: no hardware is behind these paths.
+[node]
+name = "{NODE}"
+[sources]
+sys_root = "{self.root}/sys"
+proc_root = "{self.root}/proc"
+dev_root = "{self.root}/dev"
+kmsg = "{self.kmsg}"
+nvml_library = "{self.nvml}"
+[orchestrator]
+kind = "local"
+[provisioner]
+kind = "local"
+[provisioner.local]
+reboot_command = {reboot!r}
+[remediation]
+mode = "repair"
+settle_s = 3
+[daemon]
+socket = "{self.socket}"
+state_dir = "{self.state_dir}"
+http = ""
+"""
+
+
+def _reboot_request(folder: Path) -> Path:
+    return folder / "reboot-is-wanted"
+
+
+def _boot_time(root: Path) -> float:
+    for line in (root / "proc/stat").read_text().splitlines():
+        if line.startswith("btime "):
+            return float(line.split()[1])
+    raise ValueError(f"{root}/proc/stat has no btime line")
+
+
+def main(arguments: list[str]) -> int:
+    """The simulated machine's ``reboot``: ask for one, or fail as told."""
+    if "--fail" in arguments:
+        sys.stderr.write("simulated reboot: refused, as the demo was asked to\n")
+        return 1
+    _reboot_request(Path(arguments[0])).touch()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,133 @@
+"""Laws of the kernel log: nothing raises, what was written is read, a restart neither misses nor repeats."""
+
+from __future__ import annotations
+
+import tempfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from healthd import nvrm
+from healthd.sources.kmsg import Cursor, KernelLog, parse_record
+from healthd.sources.kmsg_raw import Lines, any_of
+
+BOOT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+# What a command name can be: up to 15 bytes, anything but NUL; names with ", " are ambiguous in the driver's own format.
+comms = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=15)
+plain_comms = comms.filter(lambda name: ", " not in name and not name.endswith(",") and name != "<unknown>")
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
+addresses = st.tuples(st.integers(0, 0xFFFF), st.integers(0, 0xFF), st.integers(0, 0x1F))
+
+
+def escaped(text: str) -> bytes:
+    """A text as the kernel writes it into a record (msg_add_ext_text in printk.c)."""
+    raw = text.encode()
+    return b"".join(bytes((c,)) if 32 <= c < 127 and c != ord("\\") else b"\\x%02x" % c for c in raw)
+
+
+@given(st.integers(0, 10**9 - 1), st.integers(0, 2**22), plain_comms, texts, addresses)
+def test_any_code_pid_and_name_round_trip(xid: int, pid: int, name: str, text: str, pci: tuple[int, int, int]) -> None:
+    """Whatever the code, the process and its name, the line gives them back."""
+    address = "{:04x}:{:02x}:{:02x}".format(*pci)
+    line = nvrm.parse_line(f"NVRM: Xid (PCI:{address}): {xid}, pid={pid}, name={name}, {text}")
+    assert isinstance(line, nvrm.XidLine)
+    assert (line.xid, line.pci, line.pid, line.process, line.text) == (xid, address, pid, name, text)
+
+
+@given(st.integers(0, 10**9 - 1), st.integers(0, 2**22), comms, texts)
+def test_no_name_hides_the_code(xid: int, pid: int, name: str, text: str) -> None:
+    """A name with commas, brackets or a false code in it changes neither code nor process id, and loses no character."""
+    line = nvrm.parse_line(f"NVRM: Xid (PCI:0000:01:00): {xid}, pid={pid}, name={name}, {text}")
+    assert isinstance(line, nvrm.XidLine)
+    assert (line.xid, line.pid) == (xid, pid)
+    assert f"{line.process or '<unknown>'}, {line.text}" == f"{name}, {text}"
+
+
+@given(texts)
+def test_no_text_raises(text: str) -> None:
+    """Any text is parsed or refused, alone or behind any of the driver's beginnings."""
+    for lead in ("", "NVRM: ", "NVRM: Xid (", "NVRM: Xid (PCI:0000:01:00): 154, ", "NVRM: GPU at PCI:", "NVRM: GPU "):
+        line = nvrm.parse_line(lead + text)
+        if isinstance(line, nvrm.XidLine):
+            nvrm.case_of(line)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_raise(raw: bytes) -> None:
+    """Any bytes are a record or None."""
+    parse_record(raw, boot_id="b", boot_time=BOOT)
+    parse_record(b"6,1,1,-;" + raw, boot_id="b", boot_time=BOOT)
+
+
+@given(st.integers(0, 191), st.integers(0, 10**17), st.integers(0, 10**15), texts)
+def test_records_round_trip(prefix: int, sequence: int, usec: int, text: str) -> None:
+    """What the kernel would write for a text is read back as that text."""
+    record = parse_record(b"%d,%d,%d,-;%b\n" % (prefix, sequence, usec, escaped(text)), boot_id="b", boot_time=BOOT)
+    assert record is not None
+    assert (record.facility * 8 + record.level, record.sequence, record.text) == (prefix, sequence, text)
+    assert record.time == BOOT + timedelta(microseconds=usec)
+
+
+junk = st.binary(max_size=30).map(lambda raw: raw.replace(b"\n", b""))
+bodies = st.one_of(junk, st.just(b"NVRM: wanted"), st.just(b"wanted NVRM: NVRM:"))
+logs = st.lists(bodies, max_size=30)
+
+
+@given(logs, st.lists(st.integers(1, 40), max_size=20), st.booleans())
+def test_lines_arrive_however_they_are_cut(bodies: list[bytes], cuts: list[int], filtered: bool) -> None:
+    """However the writing is cut into pieces, every wanted line is read once, in order, and none before it is whole."""
+    lines = [b"6,%d,1,-;%b" % (number, body) for number, body in enumerate(bodies)]
+    data = b"".join(line + b"\n" for line in lines)
+    wanted = any_of((b"NVRM:",)) if filtered else None
+    seen: list[bytes] = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log"
+        path.touch()
+        with path.open("rb") as reader, path.open("ab", buffering=0) as writer:
+            source = Lines(reader.fileno(), str(path))
+            for size in [*cuts, len(data)]:
+                writer.write(data[:size])
+                data = data[size:]
+                while got := source.read(wanted):
+                    seen += got
+    assert [line for line in seen if b"NVRM:" in line or not filtered] == [
+        line for line in lines if b"NVRM:" in line or not filtered
+    ]
+    assert seen[-1:] == lines[-1:]
+
+
+@given(
+    st.lists(st.booleans(), min_size=1, max_size=40),
+    st.lists(st.tuples(st.integers(1, 5), st.integers(0, 12)), max_size=8),
+)
+def test_restart_neither_misses_nor_repeats(wanted: list[bool], lives: list[tuple[int, int]]) -> None:
+    """Wherever the reader dies and starts again from its saved cursor, every record is judged exactly once."""
+    lines = [f"6,{n},{n},-;{'NVRM: x' if w else 'usb'}\n" for n, w in enumerate(wanted)]
+    seen: list[int] = []
+    cursor: Cursor | None = None
+    written = 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log"
+        for batch_records, more in [*lives, (1024, len(lines))]:
+            with path.open("a") as log:
+                log.writelines(lines[written : written + more])
+            written += more
+            cursor = live_once(path, cursor, batch_records, seen)
+        live_once(path, cursor, 1024, seen)
+    assert seen == [number for number, is_wanted in enumerate(wanted) if is_wanted]
+
+
+def live_once(path: Path, cursor: Cursor | None, batch_records: int, seen: list[int]) -> Cursor | None:
+    """One life of the reader: a batch is read and saved together with its cursor; then the process is gone."""
+    log = KernelLog(
+        str(path), boot_id="b", boot_time=BOOT, cursor=cursor, needles=(b"NVRM:",), batch_records=batch_records
+    )
+    try:
+        batch = log.read_batch(0.0)
+    finally:
+        log.close()
+    seen += [record.sequence for record in batch.records]
+    return batch.cursor

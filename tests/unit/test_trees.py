@@ -1,0 +1,102 @@
+"""File trees: bounded, confined to their root, and honest about what could not be read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from healthd.errors import SourceMissing, SourceUnreadable
+from healthd.sources.trees import MAX_BYTES, FileTree
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> FileTree:
+    (tmp_path / "class/net").mkdir(parents=True)
+    (tmp_path / "class/net/eth0").symlink_to("../../devices/eth0")
+    (tmp_path / "vendor").write_bytes(b"0x10de\n")
+    return FileTree(tmp_path)
+
+
+def test_text_is_stripped(tree: FileTree) -> None:
+    """A kernel attribute comes without its newline."""
+    assert tree.read("vendor") == "0x10de"
+
+
+def test_bytes_that_are_no_text_are_replaced(tree: FileTree, tmp_path: Path) -> None:
+    """Binary noise in a file is replaced, not raised as a decoding error."""
+    (tmp_path / "noise").write_bytes(b"ok \xff\xfe")
+    assert tree.read("noise") == "ok ��"
+
+
+def test_names_are_sorted_and_the_root_has_a_name(tree: FileTree) -> None:
+    """A folder is listed in order, and "" is the root."""
+    assert tree.names("") == ("class", "vendor")
+
+
+@pytest.mark.parametrize("path", ["absent", "class/absent/deeper", "vendor/below"])
+def test_what_is_not_there_is_missing(tree: FileTree, path: str) -> None:
+    """A path that does not exist is missing to every question, and exists says no."""
+    for question in (tree.read, tree.names, tree.target):
+        with pytest.raises(SourceMissing, match=r"ENOENT|ENOTDIR"):
+            question(path)
+    assert not tree.exists(path)
+
+
+def test_the_target_of_a_link_is_its_last_part(tree: FileTree) -> None:
+    """A driver link names the driver, and a link that leads nowhere does not exist."""
+    assert tree.target("class/net/eth0") == "eth0"
+    assert not tree.exists("class/net/eth0")
+
+
+def test_what_is_no_link_has_no_target(tree: FileTree) -> None:
+    """Asking a plain file where it leads is an unreadable answer."""
+    with pytest.raises(SourceUnreadable, match="EINVAL"):
+        tree.target("vendor")
+
+
+def test_an_error_names_path_and_errno(tree: FileTree, tmp_path: Path) -> None:
+    """Reading a folder as a file says which path and which error."""
+    with pytest.raises(SourceUnreadable, match=rf"{tmp_path}/class: Is a directory \(EISDIR\)"):
+        tree.read("class")
+
+
+def test_a_loop_of_links_cannot_be_told(tree: FileTree, tmp_path: Path) -> None:
+    """Where existence cannot be told, exists raises instead of saying no."""
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(SourceUnreadable, match="ELOOP"):
+        tree.exists("loop")
+
+
+def test_half_a_file_is_no_answer(tree: FileTree, tmp_path: Path) -> None:
+    """A file at the bound is read whole; one byte more is refused."""
+    (tmp_path / "big").write_bytes(b"x" * MAX_BYTES)
+    assert len(tree.read("big")) == MAX_BYTES
+    (tmp_path / "big").write_bytes(b"x" * (MAX_BYTES + 1))
+    with pytest.raises(SourceUnreadable, match="longer than"):
+        tree.read("big")
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../secret", "class/../../secret", "a\0b"])
+def test_a_path_out_of_the_root_is_refused(tree: FileTree, path: str) -> None:
+    """Absolute paths, parent folders and NUL are refused by every question."""
+    for question in (tree.read, tree.names, tree.exists, tree.target):
+        with pytest.raises(SourceUnreadable, match="expected a relative path"):
+            question(path)
+
+
+@given(st.text(max_size=40))
+def test_no_path_reads_outside(path: str) -> None:
+    """Whatever the path, a tree raises a SourceError or answers from below its root, which here is empty."""
+    tree = FileTree("/proc/self/fdinfo/absent")
+    with pytest.raises((SourceMissing, SourceUnreadable)):
+        tree.read(path)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/mountinfo"), reason="needs Linux's /proc")
+def test_a_kernel_file_without_a_size_is_read_to_its_end() -> None:
+    """Files of /proc report size 0 and are read all the same."""
+    assert " / " in FileTree("/proc").read("self/mountinfo")
