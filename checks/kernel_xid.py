@@ -118,14 +118,14 @@ class _Batch:
         if pci is None and not line.numbered and self._probed is not None:
             pci = self._probed.pci
         case = nvrm.case_of(line)
-        judgement = tables.xid_cases().get((line.xid, case or "")) or tables.xid_row(line.xid)
         if case == "to:0" and pci is not None:
             note = f"the driver no longer recommends a recovery{_label(record)}"
             self._over.append((ClearsBy.GPU_RESET, pci, record, note))
-        era = sum(1 for _, where, _, _ in self._over if where in (None, pci))
+        era = sum(where in (None, pci) for _, where, _, _ in self._over)
         key = (pci, line.xid, case, record.trusted, era)
         group = self._groups.get(key)
         if group is None:
+            judgement = tables.xid_cases().get((line.xid, case or "")) or tables.xid_row(line.xid)
             group = self._groups[key] = _Group(line=line, judgement=judgement, first=record, last=record)
         group.add(record, line)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from healthd.model import pci_address
 
@@ -101,10 +102,9 @@ class NvLink5:
 
 def parse_line(text: str) -> XidLine | Identity | DriverLoad | ProbeHead | Other | None:
     """What one kernel record says, or None where it is not the NVIDIA driver's. Never raises."""
-    lead = _LEAD.match(text)
-    if lead is None:
+    at = _after_lead(text)
+    if at is None:
         return None
-    at = lead.end()
     if match := _XID.match(text, at):
         return _xid_line(match)
     if match := _IDENTITY.match(text, at):
@@ -151,6 +151,14 @@ def caused_by(text: str) -> int | None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+def _after_lead(text: str) -> int | None:
+    """Where the driver's words begin, or None where they are not the driver's."""
+    if text.startswith("NVRM: "):
+        return len("NVRM: ")
+    lead = _LEAD.match(text)
+    return lead.end() if lead else None
+
+
 def _xid_line(match: re.Match[str]) -> XidLine:
     pci, gpu_instance, compute_instance, xid, rest = match.groups()
     rest = rest or ""
@@ -180,6 +188,7 @@ def _bus_drop(text: str, at: int) -> XidLine | ProbeHead | Other:
     return Other(joins=text.startswith("(PCI ID:", at))
 
 
+@lru_cache(maxsize=256)
 def _pci(text: str) -> str | None:
     try:
         return pci_address(text)

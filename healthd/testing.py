@@ -64,8 +64,8 @@ Entry = str | Link | SourceError
 class FakeTree:
     """A ``Tree`` held in a dictionary of path to text, :class:`Link` or error. Folders are what paths imply.
 
-    A path that ends in ``/`` is an empty folder. An error at a path is raised by every question about that path, be it a
-    file or a folder; one at ``""`` by every question about the tree.
+    A path that ends in ``/`` is an empty folder. An error at a path is raised by every question about that path, be
+    it a file or a folder; one at ``""`` by every question about the tree.
     """
 
     def __init__(self, entries: Mapping[str, Entry] | None = None) -> None:

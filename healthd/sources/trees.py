@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 
 from healthd.errors import SourceError, SourceMissing, SourceUnreadable
 
-MAX_BYTES = 1 << 20
-"""The most of one file that is read. The longest file a check reads, a mount table of thousands, is well below it."""
+MAX_BYTES = 1 << 22
+"""The most of one file that is read. The longest that is read is the mount table, 1 KB for each container at most."""
 
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV})
 

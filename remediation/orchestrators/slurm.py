@@ -212,10 +212,8 @@ def detect(*, environ: Mapping[str, str] = os.environ, root: str = "/", bin_dir:
     """
     evidence = _configuration(environ, Path(root)) or _configless_slurmd(Path(root, "proc"))
     if not evidence:
-        return (
-            False,
-            f"no Slurm: SLURM_CONF is not set, none of {', '.join(_CONF_FILES)} exists, and no slurmd runs with --conf-server",
-        )
+        places = ", ".join(_CONF_FILES)
+        return False, f"no Slurm: no SLURM_CONF, no file {places}, no slurmd that runs with --conf-server"
     try:
         tool = find_tool("scontrol", [bin_dir] if bin_dir else [], env=environ)
     except SourceMissing as error:

@@ -15,7 +15,7 @@ from healthd.sources.kmsg_raw import Lines, any_of
 
 BOOT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
-# What a command name can be: up to 15 bytes, anything but NUL; names with ", " are ambiguous in the driver's own format.
+# What a command name can be: up to 15 bytes, anything but NUL; names with ", " are ambiguous in the driver's format.
 comms = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=15)
 plain_comms = comms.filter(lambda name: ", " not in name and not name.endswith(",") and name != "<unknown>")
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
@@ -39,7 +39,7 @@ def test_any_code_pid_and_name_round_trip(xid: int, pid: int, name: str, text: s
 
 @given(st.integers(0, 10**9 - 1), st.integers(0, 2**22), comms, texts)
 def test_no_name_hides_the_code(xid: int, pid: int, name: str, text: str) -> None:
-    """A name with commas, brackets or a false code in it changes neither code nor process id, and loses no character."""
+    """A name with commas, brackets or a false code in it changes neither code nor process id, and none is lost."""
     line = nvrm.parse_line(f"NVRM: Xid (PCI:0000:01:00): {xid}, pid={pid}, name={name}, {text}")
     assert isinstance(line, nvrm.XidLine)
     assert (line.xid, line.pid) == (xid, pid)

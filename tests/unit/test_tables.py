@@ -9,6 +9,7 @@ import pytest
 from healthd.model import REMEDY_RANK, ClearsBy, Remedy, Severity
 from healthd.tables import (
     UNKNOWN_XID,
+    XidCase,
     XidRow,
     instance_profile,
     instance_types,
@@ -32,7 +33,7 @@ def test_every_published_code_has_a_row() -> None:
     assert {8, 79, 143, 154, 172, 176} <= set(xid_table())
 
 
-@pytest.mark.parametrize("row", xid_table().values(), ids=lambda row: str(row.xid))
+@pytest.mark.parametrize("row", list(xid_table().values()), ids=lambda row: str(row.xid))
 def test_every_row_can_be_read_by_a_person(row: XidRow) -> None:
     """A row says what the code means, why this remedy, and where that was read."""
     assert len(row.meaning) > 5
@@ -94,7 +95,7 @@ def test_what_nvidia_answers_with_a_reset_is_a_reset() -> None:
 
 def test_critical_rows_stay_open_until_evidence() -> None:
     """What takes a node out is never mere news."""
-    rows = [*xid_table().values(), *xid_cases().values()]
+    rows: list[XidRow | XidCase] = [*xid_table().values(), *xid_cases().values()]
     assert all(row.clears_by is not ClearsBy.NOTHING for row in rows if row.severity is Severity.CRITICAL)
 
 
@@ -168,4 +169,4 @@ def test_recognised_families(family: str, gpus: set[int]) -> None:
         assert 0 <= profile.efa_usual <= profile.efa_max <= 32
         assert (profile.nvlink == "none") == (profile.gpus == 1)
         assert profile.arch in ("x86_64", "arm64")
-        assert all(isinstance(size, int) and size > 0 for size in (profile.gpu_memory_mib, profile.nvme_gb))
+        assert min(profile.gpu_memory_mib, profile.nvme_gb, profile.nvme_count) > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -55,16 +56,14 @@ def test_reset_undoes_everything(slurm: SlurmLab) -> None:
     assert slurm.client("squeue", "-h").stdout == ""
 
 
-def test_hooks_run_and_a_reboot_is_one(slurm_lab_factory: Callable[..., SlurmLab], tmp_path: os.PathLike[str]) -> None:
+def test_hooks_run_and_a_reboot_is_one(slurm_lab_factory: Callable[..., SlurmLab], tmp_path: Path) -> None:
     """A Prolog given as a setting runs before the job; a reboot gives the node a new boot time."""
-    prolog = os.path.join(tmp_path, "prolog")
-    with open(prolog, "w") as file:
-        file.write(f"#!/bin/sh\necho $SLURM_JOB_ID > {tmp_path}/seen\n")
-    os.chmod(prolog, 0o755)
-    lab = slurm_lab_factory(nodes=1, conf={"Prolog": prolog, "PrologFlags": "Alloc"})
+    prolog = tmp_path / "prolog"
+    prolog.write_text(f"#!/bin/sh\necho $SLURM_JOB_ID > {tmp_path}/seen\n")
+    prolog.chmod(0o755)
+    lab = slurm_lab_factory(nodes=1, conf={"Prolog": str(prolog), "PrologFlags": "Alloc"})
     job = lab.run_job("n0001")
-    with open(os.path.join(tmp_path, "seen")) as file:
-        assert file.read().strip() == job
+    assert (tmp_path / "seen").read_text().strip() == job
     lab.cancel()
     before = lab.shows("n0001", "BootTime")
     lab.reboot("n0001")

@@ -1,0 +1,205 @@
+"""gpu.count: where a GPU is missing tells what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from healthd.checks.gpu_count import Settings, gpu_count
+from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.model import Remedy, Result, Severity, Status
+from healthd.testing import FakeNode, FakeNvml, failed_gpu, fake_pci, healthy_gpu, pci_tree
+
+NO_LIBRARY = SourceMissing("NVML: libnvidia-ml.so.1 is not there")
+
+
+def node(
+    *,
+    on_pci: int = 8,
+    listed: int = 8,
+    files: int | None = None,
+    instance_type: str | None = "p5.48xlarge",
+    nvml: FakeNvml | None = None,
+    **changes: Any,
+) -> FakeNode:
+    device_files = listed if files is None else files
+    given: dict[str, Any] = {
+        "sys": pci_tree(gpus=[fake_pci(index) for index in range(on_pci)]),
+        "dev": {"null": "", "nvidiactl": "", **{f"nvidia{index}": "" for index in range(device_files)}},
+        "nvml": nvml or FakeNvml(*(healthy_gpu(index) for index in range(listed))),
+        "instance_type": instance_type,
+    }
+    return FakeNode(**{**given, **changes})
+
+
+def run(machine: FakeNode, **settings: Any) -> Result:
+    return gpu_count(machine, Settings(**settings))
+
+
+def codes(result: Result) -> list[str]:
+    return [finding.code for finding in result.findings]
+
+
+def test_all_there() -> None:
+    """Eight on the bus, in the driver and as files is ok, and teaches the other names of each GPU."""
+    result = run(node())
+    assert result.status is Status.OK
+    assert [reading.component.aliases[0] for reading in result.readings] == [fake_pci(index) for index in range(8)]
+
+
+def test_off_the_bus() -> None:
+    """Seven of eight on the bus is critical, calls for a reboot, and XID 79 explains it."""
+    result = run(node(on_pci=7, listed=7))
+    (finding,) = result.findings
+    assert (finding.code, finding.severity, finding.remedy) == (
+        "gpu.count.off_bus",
+        Severity.CRITICAL,
+        Remedy.REBOOT_NODE,
+    )
+    assert finding.symptom_of == ("gpu.xid.79",)
+    assert "7 of 8" in finding.message
+
+
+def test_none_on_a_bus_that_has_other_devices() -> None:
+    """A GPU instance whose bus lists other devices and no GPU has lost them all, library or not."""
+    assert codes(run(node(on_pci=0, listed=0))) == ["gpu.count.off_bus"]
+    result = run(node(on_pci=0, listed=0, nvml=FakeNvml(error=NO_LIBRARY)))
+    assert codes(result) == ["gpu.count.off_bus"]
+    assert result.gaps
+
+
+def test_the_driver_does_not_list_one() -> None:
+    """A GPU on the bus that NVML does not list is named by its PCI address, alone."""
+    machine = node(nvml=FakeNvml(*(healthy_gpu(index) for index in range(8) if index != 5)), files=8)
+    (finding,) = run(machine).findings
+    assert (finding.code, str(finding.component)) == ("gpu.count.driver_lost", f"gpu:{fake_pci(5)}")
+    assert finding.remedy is Remedy.REBOOT_NODE
+
+
+def test_excluded_gpus_are_explained() -> None:
+    """A GPU that the driver was told to leave out is a question for a person, not a lost GPU."""
+    gpus = [healthy_gpu(index) for index in range(7)]
+    (finding,) = run(node(nvml=FakeNvml(*gpus, excluded=1), files=7)).findings
+    assert (finding.code, finding.remedy) == ("gpu.count.excluded", Remedy.ASK_HUMAN)
+
+
+def test_exclusion_explains_no_more_than_it_counts() -> None:
+    """With one excluded and two missing, one is lost; which one cannot be told, so the node is named."""
+    gpus = [healthy_gpu(index) for index in range(6)]
+    result = run(node(nvml=FakeNvml(*gpus, excluded=1), files=6))
+    assert [(finding.code, str(finding.component)) for finding in result.findings] == [
+        ("gpu.count.excluded", "node"),
+        ("gpu.count.driver_lost", "node"),
+    ]
+
+
+def test_an_old_driver_does_not_tell_what_it_excludes() -> None:
+    """Where the driver does not tell the number of excluded GPUs, none are."""
+    gpus = [healthy_gpu(index) for index in range(8)]
+    assert run(node(nvml=FakeNvml(*gpus, excluded=None))).status is Status.OK
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_lost_gpu_that_is_still_listed_is_not_missing(named: bool) -> None:
+    """A GPU that NVML lists and cannot reach is the business of gpu.recovery, named or not."""
+    gpus = [healthy_gpu(index) if index != 3 else failed_gpu(index, named=named) for index in range(8)]
+    if named:
+        gpus[3] = failed_gpu(3, named=True)
+    assert run(node(nvml=FakeNvml(*gpus))).status is Status.OK
+
+
+def test_a_gpu_gone_from_the_bus_while_nvml_still_lists_it() -> None:
+    """NVML listing a GPU that does not answer does not make up for its place on the bus."""
+    gpus = [*(healthy_gpu(index) for index in range(7)), failed_gpu(7)]
+    assert codes(run(node(on_pci=7, nvml=FakeNvml(*gpus)))) == ["gpu.count.off_bus"]
+
+
+def test_gpus_that_answer_are_there_whatever_sysfs_shows() -> None:
+    """A container that hides PCI devices is not a machine that lost them."""
+    assert run(node(on_pci=0)).status is Status.OK
+
+
+def test_missing_device_files_ask_a_person() -> None:
+    """Only the files missing is an installation: a warning that never acts."""
+    (finding,) = run(node(files=6)).findings
+    assert (finding.code, finding.severity, finding.remedy) == (
+        "gpu.count.no_device_file",
+        Severity.WARNING,
+        Remedy.ASK_HUMAN,
+    )
+
+
+def test_more_than_expected_never_acts() -> None:
+    """More GPUs than the table has is news about the table."""
+    (finding,) = run(node(instance_type="g5.12xlarge")).findings
+    assert (finding.code, finding.severity, finding.remedy) == (
+        "gpu.count.unexpected",
+        Severity.WARNING,
+        Remedy.NONE,
+    )
+
+
+@pytest.mark.parametrize("instance_type", [None, "p99.metal"])
+def test_an_unknown_type_expects_nothing(instance_type: str | None) -> None:
+    """On a type that the table does not know any number of GPUs is ok, as long as bus and driver agree."""
+    assert run(node(on_pci=3, listed=3, instance_type=instance_type)).status is Status.OK
+    lost = node(on_pci=4, listed=3, instance_type=instance_type)
+    assert codes(run(lost)) == ["gpu.count.driver_lost"]
+
+
+def test_the_configured_number_comes_before_the_table() -> None:
+    """What the operator expects decides, in both directions."""
+    assert run(node(on_pci=4, listed=4), expected=4).status is Status.OK
+    assert codes(run(node(instance_type=None), expected=9)) == ["gpu.count.off_bus"]
+
+
+def test_a_ml_prefix_is_the_same_type() -> None:
+    """HyperPod's name of a type finds the same row."""
+    assert codes(run(node(on_pci=7, listed=7, instance_type="ml.p5.48xlarge"))) == ["gpu.count.off_bus"]
+
+
+def test_a_node_without_gpus() -> None:
+    """No GPU on the bus, none expected, no library: not applicable; a library that lists none, too."""
+    bare = {"on_pci": 0, "listed": 0, "instance_type": None}
+    assert run(node(**bare, nvml=FakeNvml(error=NO_LIBRARY))).status is Status.NOT_APPLICABLE
+    assert run(node(**bare)).status is Status.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(
+    "error", [NO_LIBRARY, SourceTimeout("NVML: no answer in 5 s"), SourceUnreadable("NVML: DRIVER_NOT_LOADED (9)")]
+)
+def test_a_silent_driver_is_unknown(error: SourceError) -> None:
+    """GPUs on the bus and no answer from NVML is unknown, with the reason."""
+    result = run(node(nvml=FakeNvml(error=error)))
+    assert result.status is Status.UNKNOWN
+    assert str(error) in result.reason
+
+
+def test_a_silent_driver_does_not_hide_what_the_bus_shows() -> None:
+    """A GPU off the bus is found while NVML hangs, and the gap is still said."""
+    result = run(node(on_pci=7, nvml=FakeNvml(error=SourceTimeout("NVML: no answer in 5 s"))))
+    assert codes(result) == ["gpu.count.off_bus"]
+    assert result.gaps == ("NVML: no answer in 5 s",)
+
+
+def test_a_hanging_library_is_not_a_node_without_gpus() -> None:
+    """An empty bus and a library that hangs is unknown: something is there."""
+    machine = node(on_pci=0, instance_type=None, nvml=FakeNvml(error=SourceTimeout("NVML: no answer in 5 s")))
+    assert run(machine).status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize("sys", [{"": SourceUnreadable("/sys: EIO")}, {"bus/pci/devices/": ""}, {}])
+def test_an_unreadable_bus_is_unknown(sys: dict[str, Any]) -> None:
+    """A bus that cannot be listed, lists nothing at all, or has no /sys around it is unknown and no lost GPUs."""
+    with pytest.raises(SourceError):
+        run(node(sys=sys, nvml=FakeNvml(error=NO_LIBRARY)))
+
+
+def test_unreadable_device_files_hide_nothing() -> None:
+    """Findings stay when /dev cannot be read; without any the result is unknown."""
+    dev = {"": SourceUnreadable("/dev: EIO")}
+    assert run(node(dev=dev)).status is Status.UNKNOWN
+    result = run(node(on_pci=7, listed=7, dev=dev))
+    assert codes(result) == ["gpu.count.off_bus"]
+    assert result.gaps == ("/dev: EIO",)

@@ -1,0 +1,150 @@
+"""gpu.ecc: errors since the last reset count; what a board has had in its life does not."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from healthd.check import NoSettings
+from healthd.checks.gpu_ecc import GROWTH, UNCORRECTED, gpu_ecc
+from healthd.errors import SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.history import History, observe
+from healthd.model import Outcome, ReadingKind, Remedy, Result, Severity, Status
+from healthd.node import GpuAnswer
+from healthd.testing import (
+    GPU_IS_LOST,
+    NOT_SUPPORTED,
+    UNKNOWN,
+    FakeNode,
+    FakeNvml,
+    failed_gpu,
+    fake_pci,
+    gpu_uuid,
+    gpu_with,
+    healthy_gpu,
+    pci_tree,
+)
+
+VOLATILE, AGGREGATE = "nvmlDeviceGetTotalEccErrors(1, 0)", "nvmlDeviceGetTotalEccErrors(1, 1)"
+ALL = [f"nvmlDeviceGetTotalEccErrors({kind}, {counter})" for kind in (0, 1) for counter in (0, 1)]
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def run(*gpus: GpuAnswer, driver: str = "580.95.05", boot: str = "boot-1") -> Result:
+    sys = {**pci_tree(gpus=[fake_pci(0)]), "module/nvidia/version": driver}
+    return gpu_ecc(FakeNode(sys=sys, boot=boot, nvml=FakeNvml(*gpus)), NoSettings())
+
+
+def fold(*results: Result) -> History:
+    history = History()
+    for number, result in enumerate(results):
+        at = NOON + timedelta(minutes=number)
+        outcome = Outcome(check="gpu.ecc", result=result, at=at, duration_s=0)
+        history, _ = observe(history, outcome, [GROWTH], at)
+    return history
+
+
+def test_no_errors() -> None:
+    """Four counters per GPU are read, as counters, and zero is ok."""
+    result = run(healthy_gpu(0), healthy_gpu(1))
+    assert result.status is Status.OK
+    assert len(result.readings) == 8
+    assert {reading.kind for reading in result.readings} == {ReadingKind.COUNTER}
+    assert all(reading.name.endswith("_total") for reading in result.readings)
+
+
+def test_an_error_since_the_last_reset() -> None:
+    """A volatile uncorrected error is critical and calls for a reset of that GPU alone."""
+    result = run(healthy_gpu(0), gpu_with(1, {VOLATILE: 2}))
+    (finding,) = result.findings
+    assert (finding.code, finding.severity, finding.remedy) == (UNCORRECTED.code, Severity.CRITICAL, Remedy.RESET_GPU)
+    assert finding.component.id == gpu_uuid(1)
+    assert finding.evidence["volatile_uncorrected"] == 2
+
+
+def test_the_past_of_a_board_condemns_nothing() -> None:
+    """Any number of aggregate errors that does not grow is ok for ever."""
+    result = run(gpu_with(0, {AGGREGATE: 5000}))
+    assert result.status is Status.OK
+    assert not fold(result, result, result).faults
+
+
+def test_corrected_errors_are_readings_only() -> None:
+    """A corrected error is counted and is no finding."""
+    assert run(gpu_with(0, {"nvmlDeviceGetTotalEccErrors(0, 0)": 10_000})).status is Status.OK
+
+
+def test_growth_and_level_are_one_fault() -> None:
+    """One error that shows in both counters is one fault of one code."""
+    history = fold(run(gpu_with(0, {AGGREGATE: 3})), run(gpu_with(0, {AGGREGATE: 4, VOLATILE: 1})))
+    assert [code for _, code in history.faults] == ["gpu.ecc.uncorrected"]
+
+
+def test_growth_alone_is_found() -> None:
+    """An error whose volatile count was reset before we looked still shows as growth of the aggregate."""
+    history = fold(run(gpu_with(0, {AGGREGATE: 3})), run(gpu_with(0, {AGGREGATE: 4}), driver="590.10", boot="boot-2"))
+    assert [code for _, code in history.faults] == ["gpu.ecc.uncorrected"]
+
+
+def test_a_reset_ends_it() -> None:
+    """Once the volatile counter is back at zero the fault is over."""
+    assert not fold(run(gpu_with(0, {VOLATILE: 1, AGGREGATE: 4})), run(gpu_with(0, {AGGREGATE: 4}))).faults
+
+
+def test_volatile_counters_belong_to_boot_and_driver() -> None:
+    """The volatile epoch changes with boot and driver version, the aggregate epoch with neither."""
+    epochs = {
+        (reading.name, reading.epoch)
+        for result in (run(healthy_gpu(0)), run(healthy_gpu(0), boot="boot-2"), run(healthy_gpu(0), driver="590.10"))
+        for reading in result.readings
+        if "uncorrected" in reading.name
+    }
+    assert len([1 for name, _ in epochs if "volatile" in name]) == 3
+    assert len([1 for name, _ in epochs if "aggregate" in name]) == 1
+
+
+def test_ecc_off_is_no_fault() -> None:
+    """A GPU with ECC off has no counters; if no GPU has any, the check does not apply."""
+    off = gpu_with(0, dict.fromkeys(ALL, NOT_SUPPORTED))
+    assert run(off).status is Status.NOT_APPLICABLE
+    mixed = run(off, healthy_gpu(1))
+    assert mixed.status is Status.OK
+    assert {reading.component.id for reading in mixed.readings} == {gpu_uuid(1)}
+
+
+def test_unknown_error_is_unknown_and_not_zero() -> None:
+    """Unknown Error, as seen while errors are being handled, is a gap of that GPU; the others are judged."""
+    result = run(gpu_with(0, dict.fromkeys(ALL, UNKNOWN)), healthy_gpu(1))
+    assert result.status is Status.UNKNOWN
+    assert f"gpu:{gpu_uuid(0)}" in result.reason
+    assert len(result.readings) == 4
+
+
+def test_a_lost_gpu_hides_no_other() -> None:
+    """The error of one GPU is found while another is lost, and the lost one is one gap."""
+    result = run(failed_gpu(0, GPU_IS_LOST, named=True), gpu_with(1, {VOLATILE: 1}))
+    assert [finding.component.id for finding in result.findings] == [gpu_uuid(1)]
+    assert result.gaps == (f"gpu:{gpu_uuid(0)}: NVML answered GPU_IS_LOST (15)",)
+
+
+def test_without_a_library() -> None:
+    """No library: unknown where the bus has GPUs or the type has them, else not applicable."""
+    missing = FakeNvml(error=SourceMissing("NVML: libnvidia-ml.so.1 is not there"))
+    there = FakeNode(sys=pci_tree(gpus=[fake_pci(0)]), nvml=missing)
+    assert gpu_ecc(there, NoSettings()).status is Status.UNKNOWN
+    assert gpu_ecc(FakeNode(sys=pci_tree(), nvml=missing), NoSettings()).status is Status.NOT_APPLICABLE
+    lost = FakeNode(sys=pci_tree(), nvml=missing, instance_type="p5.48xlarge")
+    assert gpu_ecc(lost, NoSettings()).status is Status.UNKNOWN
+
+
+def test_a_library_that_lists_no_gpu() -> None:
+    """NVML without a GPU is unknown where the bus has one."""
+    assert gpu_ecc(FakeNode(sys=pci_tree(gpus=[fake_pci(0)]), nvml=FakeNvml()), NoSettings()).status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize("error", [SourceTimeout("no answer"), SourceUnreadable("DRIVER_NOT_LOADED (9)")])
+def test_a_driver_that_does_not_answer_is_unknown(error: Exception) -> None:
+    """Time-outs and library errors pass through, and the runner makes unknown of them."""
+    with pytest.raises(type(error)):
+        gpu_ecc(FakeNode(nvml=FakeNvml(error=error)), NoSettings())  # type: ignore[arg-type]  # both are SourceErrors

@@ -1,0 +1,115 @@
+"""gpu.remap: pending waits for a reset, failure is an exchange, many is watched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from healthd.checks.gpu_remap import Settings, gpu_remap
+from healthd.model import Remedy, Result, Severity, Status
+from healthd.node import GpuAnswer, NvmlFailure
+from healthd.testing import (
+    NOT_SUPPORTED,
+    UNKNOWN,
+    FakeNode,
+    FakeNvml,
+    failed_gpu,
+    fake_pci,
+    gpu_uuid,
+    gpu_with,
+    healthy_gpu,
+    pci_tree,
+)
+
+ROWS = "nvmlDeviceGetRemappedRows"
+
+
+def run(*gpus: GpuAnswer, **settings: Any) -> Result:
+    node = FakeNode(sys=pci_tree(gpus=[fake_pci(0)]), nvml=FakeNvml(*gpus))
+    return gpu_remap(node, Settings(**settings))
+
+
+def with_rows(index: int, *rows: int) -> GpuAnswer:
+    return gpu_with(index, {ROWS: list(rows)})
+
+
+def test_no_remaps() -> None:
+    """A GPU without remaps is ok, and its rows are counted."""
+    result = run(healthy_gpu(0))
+    assert result.status is Status.OK
+    assert [(reading.name, reading.value) for reading in result.readings] == [
+        ("gpu_remapped_rows_correctable_total", 0),
+        ("gpu_remapped_rows_uncorrectable_total", 0),
+    ]
+
+
+def test_finished_remaps_are_ok() -> None:
+    """Rows that were remapped and took effect are no fault: that is what spare rows are for."""
+    assert run(with_rows(0, 3, 5, 0, 0)).status is Status.OK
+
+
+def test_pending() -> None:
+    """A pending remap lets jobs run, so it is a warning, and calls for a GPU reset."""
+    (finding,) = run(healthy_gpu(0), with_rows(1, 0, 1, 1, 0)).findings
+    assert (finding.code, finding.severity, finding.remedy) == (
+        "gpu.remap.pending",
+        Severity.WARNING,
+        Remedy.RESET_GPU,
+    )
+    assert finding.component.id == gpu_uuid(1)
+
+
+def test_failure() -> None:
+    """A failed remap is NVIDIA's criterion for an exchange."""
+    (finding,) = run(with_rows(0, 0, 8, 0, 1)).findings
+    assert (finding.code, finding.severity, finding.remedy) == (
+        "gpu.remap.failure",
+        Severity.CRITICAL,
+        Remedy.REPLACE_NODE,
+    )
+
+
+def test_pending_and_failed_at_once() -> None:
+    """Both flags give both findings."""
+    assert {finding.code for finding in run(with_rows(0, 0, 8, 1, 1)).findings} == {
+        "gpu.remap.pending",
+        "gpu.remap.failure",
+    }
+
+
+@pytest.mark.parametrize(("correctable", "uncorrectable", "found"), [(5, 5, False), (5, 6, True), (0, 11, True)])
+def test_many(correctable: int, uncorrectable: int, found: bool) -> None:
+    """Ten rows are not many, eleven are, whichever kind they are."""
+    result = run(with_rows(0, correctable, uncorrectable, 0, 0))
+    assert [finding.code for finding in result.findings] == ["gpu.remap.many"] * found
+    assert all(finding.remedy is Remedy.WATCH for finding in result.findings)
+
+
+def test_many_is_a_setting() -> None:
+    """The limit is the operator's."""
+    assert run(with_rows(0, 0, 3, 0, 0), many=2).status is Status.FINDINGS
+    assert run(with_rows(0, 0, 600, 0, 0), many=600).status is Status.OK
+
+
+@pytest.mark.parametrize("code", [3, 13])
+def test_gpus_without_a_row_remapper(code: int) -> None:
+    """Where no GPU or driver knows the question the check does not apply; where one does, it decides."""
+    old = gpu_with(0, {ROWS: NvmlFailure(code=code, name="…")})
+    assert run(old).status is Status.NOT_APPLICABLE
+    assert run(old, healthy_gpu(1)).status is Status.OK
+    assert run(old, with_rows(1, 0, 1, 1, 0)).status is Status.FINDINGS
+
+
+def test_unknown_error_is_a_gap() -> None:
+    """Unknown Error on one GPU is unknown for it, and hides no finding of another."""
+    broken = gpu_with(0, {ROWS: UNKNOWN})
+    assert run(broken, healthy_gpu(1)).status is Status.UNKNOWN
+    result = run(broken, with_rows(1, 0, 1, 1, 0))
+    assert result.status is Status.FINDINGS
+    assert result.gaps == (f"gpu:{gpu_uuid(0)}: {ROWS} answered UNKNOWN (999)",)
+
+
+def test_unsupported_and_broken_is_not_applicable_nowhere() -> None:
+    """One GPU without a remapper and one that fails to answer is unknown."""
+    assert run(gpu_with(0, {ROWS: NOT_SUPPORTED}), failed_gpu(1)).status is Status.UNKNOWN
