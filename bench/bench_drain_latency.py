@@ -75,7 +75,7 @@ def one_fault(lab: SlurmLab, node: RunningNode) -> float:
     drained = drained_at(lab, node.name, mark)
     assert drained is not None
     node.kernel_says(RECOVERED.format(pci=PCI))
-    lab.wait_state(node.name, "idle", within_s=30.0)
+    lab.wait_state(node.name, "IDLE", within_s=30.0)
     return (drained - at) * 1000
 
 

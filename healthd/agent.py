@@ -157,6 +157,9 @@ def read_kernel_once(agent: Agent) -> None:
         unread = KernelLogState(source=sources.kmsg, alive=False, error=str(error))
         machine.kernel_log_state = lambda: unread
         return
+    late = "" if batch.caught_up else f"{sources.kmsg} grows faster than it can be read: its newest records were not judged"
+    read = KernelLogState(source=sources.kmsg, alive=True, gaps=int(batch.gap), error=late)
+    machine.kernel_log_state = lambda: read
     agent.checkup.judge_kernel(batch.records, None)
 
 

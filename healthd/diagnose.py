@@ -7,10 +7,10 @@ GSP time-out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from healthd.history import Fault, History
-from healthd.model import REMEDY_RANK, SEVERITY_RANK, Diagnosis, Outcome, Severity, Status, Verdict
+from healthd.model import REMEDY_RANK, SEVERITY_RANK, Diagnosis, Outcome, Remedy, Severity, Status, Verdict
 
 
 def diagnose(history: History) -> tuple[Diagnosis, ...]:
@@ -26,10 +26,19 @@ def diagnose(history: History) -> tuple[Diagnosis, ...]:
     return tuple(sorted(found, key=_urgency, reverse=True))
 
 
-def is_acknowledged(history: History, diagnosis: Diagnosis) -> bool:
-    """Whether a person has seen every fault behind this diagnosis and put the node back all the same."""
-    where = str(diagnosis.component)
-    mine = [fault for fault in history.faults.values() if str(fault.component) == where and fault.code in diagnosis.codes]
+def is_acknowledged(history: History, diagnosis: Diagnosis, matters: Callable[[Remedy], bool]) -> bool:
+    """Whether a person has seen every fault behind this diagnosis and put the node back all the same.
+
+    Faults whose remedy does not matter (a job's own error) and symptoms of others call for nothing by themselves, so one
+    that comes later takes no order back.
+    """
+    faults = tuple(history.faults.values())
+    cause = _causes(faults)
+    mine = [
+        fault
+        for fault in faults
+        if cause[fault.key] is fault and fault.component == diagnosis.component and matters(fault.remedy)
+    ]
     return bool(mine) and all(fault.acknowledged for fault in mine)
 
 

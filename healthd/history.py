@@ -10,14 +10,17 @@ nothing else: age never clears it. *News* (``clears_by`` NOTHING) was never a st
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from healthd.check import Limit
 from healthd.model import (
     NODE,
+    REMEDY_RANK,
     SEVERITY_RANK,
     Clearance,
     ClearsBy,
@@ -31,6 +34,7 @@ from healthd.model import (
 )
 
 NEWS_IS_LISTED_FOR = timedelta(hours=24)
+UNKNOWN_BOOT = "unknown"
 
 # What each kind of evidence proves to be over, itself included. A reboot ends every job and resets every GPU; a GPU reset
 # does not reload the driver, and a driver reload does not activate a pending row remap (NVIDIA, "GPU memory error
@@ -116,13 +120,16 @@ def observe(
     findings = [*outcome.result.findings, *grown]
     history = _end_levels(history, outcome, {_key(history, finding) for finding in findings})
     signs: list[Clearance | Finding] = [*outcome.result.clearances, *findings]
+    proven: dict[FaultKey, str] = {}
     for item in sorted(signs, key=lambda item: item.time or outcome.at):
         if isinstance(item, Clearance):
-            history, _ = clear(history, item)
+            history, over = clear(history, item)
+            proven.update({change.fault.key: change.why for change in over})
         else:
             history = _open(history, item, outcome)
-    history = _without(history, lambda fault: _stale_news(fault, now))
-    return history, _changes(before, history, f"{outcome.check}: {outcome.result.reason or outcome.result.status}")
+    history, old = _forget_news(history, now)
+    proven.update({change.fault.key: change.why for change in old})
+    return history, _changes(before, history, f"{outcome.check} no longer sees it", proven)
 
 
 def clear(history: History, clearance: Clearance) -> tuple[History, tuple[Change, ...]]:
@@ -132,8 +139,13 @@ def clear(history: History, clearance: Clearance) -> tuple[History, tuple[Change
 
 
 def begin_boot(history: History, boot_id: str) -> tuple[History, tuple[Change, ...]]:
-    """Enter a boot. A new boot id is evidence of a reboot; the first one ever seen is not. Levels stay until re-read."""
-    if not history.boot_id or history.boot_id == boot_id:
+    """Enter a boot. A new boot id is evidence of a reboot; the first one ever seen is not. Levels stay until re-read.
+
+    A boot id that could not be read (empty, or ``UNKNOWN_BOOT``) is evidence of nothing: the last known one stays.
+    """
+    if boot_id in ("", UNKNOWN_BOOT):
+        return replace(history, boot_id=history.boot_id or boot_id), ()
+    if history.boot_id in ("", UNKNOWN_BOOT, boot_id):
         return replace(history, boot_id=boot_id), ()
     rebooted = Clearance(by=ClearsBy.REBOOT, note=f"rebooted: boot id {history.boot_id} became {boot_id}")
     after = _without(history, lambda fault: _proves_over(history, rebooted, fault))
@@ -176,20 +188,33 @@ def _learn_names(history: History, outcome: Outcome) -> History:
         renamed = replace(fault, component=canonical(history, fault.component))
         known = faults.get(renamed.key)
         faults[renamed.key] = renamed if known is None else _merge(known, renamed)
-    return replace(history, faults=faults)
+    baselines = {
+        (str(history.names.get(where, where)), reading): base for (where, reading), base in history.baselines.items()
+    }
+    return replace(history, faults=faults, baselines=baselines)
 
 
-def _merge(one: Fault, other: Fault) -> Fault:
-    """Two records of one fault become one: the earliest start, the latest news, all occurrences."""
-    old, new = sorted((one, other), key=lambda fault: fault.last)
-    worst = max(old.severity, new.severity, key=SEVERITY_RANK.__getitem__)
+def _merge(known: Fault, other: Fault) -> Fault:
+    """Two records of one fault become one: all occurrences, what calls for most, and the strongest evidence to end it.
+
+    One code may have a harmless and a fatal form (XID 74): a later harmless line takes nothing back, and whoever
+    acknowledged the harmless one has not seen the fatal one.
+    """
+    both = (other, known)
+    lead = max(both, key=lambda fault: (REMEDY_RANK[fault.remedy], fault.last))
     return replace(
-        new,
-        severity=worst,
-        first=min(old.first, new.first),
-        count=old.count + new.count,
-        acknowledged=old.acknowledged or new.acknowledged,
+        lead,
+        severity=max((fault.severity for fault in both), key=SEVERITY_RANK.__getitem__),
+        first=min(fault.first for fault in both),
+        last=max(fault.last for fault in both),
+        count=known.count + other.count,
+        clears_by=max((lead.clears_by, known.clears_by, other.clears_by), key=_hardness),
+        acknowledged=any(fault.acknowledged and fault.remedy is lead.remedy for fault in both),
     )
+
+
+def _hardness(by: ClearsBy | None) -> int:
+    return -1 if by is None else len(_PROVES[by])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -201,7 +226,7 @@ def _key(history: History, finding: Finding) -> FaultKey:
 
 
 def _open(history: History, finding: Finding, outcome: Outcome) -> History:
-    time = finding.time or outcome.at
+    time, count = finding.time or outcome.at, finding.evidence.get("count", 1)
     fault = Fault(
         code=finding.code,
         component=canonical(history, finding.component),
@@ -212,14 +237,15 @@ def _open(history: History, finding: Finding, outcome: Outcome) -> History:
         first=time,
         last=time,
         boot_id=history.boot_id,
-        count=int(finding.evidence.get("count", 1)),
+        count=count if isinstance(count, int) else 1,
         clears_by=finding.clears_by,
         symptom_of=finding.symptom_of,
         evidence=finding.evidence,
     )
     known = history.faults.get(fault.key)
-    if known is not None and finding.clears_by is None:
-        fault = replace(fault, first=known.first, boot_id=known.boot_id, acknowledged=known.acknowledged)
+    if known is not None and known.clears_by is None and fault.clears_by is None:
+        seen = known.acknowledged and REMEDY_RANK[fault.remedy] <= REMEDY_RANK[known.remedy]
+        fault = replace(fault, first=known.first, boot_id=known.boot_id, acknowledged=seen)
     elif known is not None:
         fault = _merge(known, fault)
     return replace(history, faults={**history.faults, fault.key: fault})
@@ -233,7 +259,7 @@ def _judge_counters(
     baselines, findings = dict(history.baselines), []
     for reading in readings:
         limit = by_name.get(reading.name)
-        if limit is None:
+        if limit is None or not math.isfinite(reading.value):
             continue
         component = canonical(history, reading.component)
         key = (str(component), reading.name)
@@ -243,7 +269,7 @@ def _judge_counters(
         elif reading.value - base.value > limit.max_increase:
             baselines[key] = replace(base, value=reading.value)
             findings.append(_grown(component, reading, base, limit))
-    return replace(history, baselines=baselines), findings
+    return (history if baselines == history.baselines else replace(history, baselines=baselines)), findings
 
 
 def _grown(component: Component, reading: Reading, base: Baseline, limit: Limit) -> Finding:
@@ -288,8 +314,12 @@ def _proves_over(history: History, clearance: Clearance, fault: Fault) -> bool:
     return fault.clears_by in _PROVES[clearance.by]
 
 
-def _stale_news(fault: Fault, now: datetime) -> bool:
-    return fault.clears_by is ClearsBy.NOTHING and now - fault.last > NEWS_IS_LISTED_FOR
+def _forget_news(history: History, now: datetime) -> tuple[History, tuple[Change, ...]]:
+    def is_old(fault: Fault) -> bool:
+        return fault.clears_by is ClearsBy.NOTHING and now - fault.last > NEWS_IS_LISTED_FOR
+
+    after = _without(history, is_old)
+    return after, _changes(history, after, "it was news, and is listed for a day")
 
 
 def _without(history: History, is_over: Callable[[Fault], bool]) -> History:
@@ -297,11 +327,19 @@ def _without(history: History, is_over: Callable[[Fault], bool]) -> History:
     return history if len(kept) == len(history.faults) else replace(history, faults=kept)
 
 
-def _changes(before: History, after: History, why: str) -> tuple[Change, ...]:
-    """What opened and what ended. A fault that only got a better name did neither."""
+def _changes(
+    before: History, after: History, why: str, proven: Mapping[FaultKey, str] = MappingProxyType({})
+) -> tuple[Change, ...]:
+    """What opened and what ended. A fault that only got a better name did neither; one that ended and came back, both.
+
+    ``why`` a fault ended, unless ``proven`` knows better.
+    """
     was = {(str(canonical(after, fault.component)), fault.code): fault for fault in before.faults.values()}
-    ended = [Change(fault=fault, opened=False, why=why) for key, fault in was.items() if key not in after.faults]
+    kept = {key for key, fault in was.items() if key in after.faults and after.faults[key].first <= fault.first}
+    ended = [
+        Change(fault=fault, opened=False, why=proven.get(key, why)) for key, fault in was.items() if key not in kept
+    ]
     opened = [
-        Change(fault=fault, opened=True, why=fault.message) for key, fault in after.faults.items() if key not in was
+        Change(fault=fault, opened=True, why=fault.message) for key, fault in after.faults.items() if key not in kept
     ]
     return (*ended, *opened)

@@ -6,6 +6,7 @@ setting, and nothing here knows a source, a check or a back end. Times are aware
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -151,16 +152,19 @@ def gpu_component(*, uuid: str | None = None, pci: str | None = None, index: int
     return Component(kind="gpu", id=names[0], aliases=tuple(names[1:]))
 
 
+_PCI_ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.[0-7])?", re.ASCII | re.IGNORECASE)
+
+
 def pci_address(text: str) -> str:
     """One form for the three in use: ``0000:10:1c`` from ``0000:10:1c``, ``00000000:10:1C.0`` or ``0000:10:1c.0``.
 
     XID lines carry no function digit, NVML pads the domain to eight digits and writes upper case (facts: NVIDIA
     open-gpu-kernel-modules kernel_rc.c; pynvml nvmlDeviceGetPciInfo). Raises ValueError for anything else.
     """
-    parts = text.strip().lower().split(".")[0].split(":")
-    if len(parts) == 2:
-        parts.insert(0, "0")
-    domain, bus, device = (int(part, 16) for part in parts)
+    parts = _PCI_ADDRESS.fullmatch(text.strip())
+    if parts is None:
+        raise ValueError(f"{text!r} is no PCI address; expected one like 0000:10:1c or 00000000:10:1C.0")
+    domain, bus, device = (int(part or "0", 16) for part in parts.groups())
     return f"{domain:04x}:{bus:02x}:{device:02x}"
 
 
@@ -207,7 +211,7 @@ class Clearance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """What a check returns. Build it with ``check.ok``, ``check.found``, ``check.unknown``, ``check.not_applicable``.
+    """What a check returns. Build it with ``check.ok``, ``check.judged``, ``check.unknown``, ``check.not_applicable``.
 
     ``gaps`` are parts that could not be read while others could: each counts as unknown, none hides the rest.
     ``clearances`` are evidence, seen on the way, that earlier faults are over.

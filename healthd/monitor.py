@@ -3,8 +3,9 @@
 It is the seam between the threads that look (checks, kernel log) and those that act or answer (engine, API): every
 method is short, takes one lock, and does no I/O but the store's. Judgement itself is in ``history`` and ``diagnose``.
 
-Where the disk refuses, what was seen stays in memory and is written as soon as it can be; nothing is lost and nothing
-is acted on meanwhile, because the engine cannot write its intent either.
+Where the disk refuses, what was seen stays in memory and is written as soon as it can be; no fault is lost, the audit
+trail says how many of its lines did not fit into memory, and nothing is acted on meanwhile, because the engine cannot
+write its intent either.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from datetime import UTC, datetime
 from healthd.check import Check
 from healthd.diagnose import diagnose, is_acknowledged, judge
 from healthd.errors import StoreError
-from healthd.history import Change, Fault, History, acknowledge, begin_boot, canonical, clear, observe
-from healthd.model import Clearance, ClearsBy, Component, Diagnosis, Outcome, Result, Status, Verdict
+from healthd.history import Change, Fault, History, acknowledge, begin_boot, clear, observe
+from healthd.model import NODE, Clearance, ClearsBy, Component, Diagnosis, Outcome, Result, Status, Verdict
 from healthd.remediation.playbook import takes_node_out
 from healthd.store import Event, Store
 
@@ -37,7 +38,8 @@ class Monitor:
         self._cursor = store.cursor() if store else None
         self._cursor_saved_at = datetime.min.replace(tzinfo=UTC)
         self._outcomes: dict[str, Outcome] = {}
-        self._pending: deque[Event] = deque(maxlen=_PENDING_EVENTS)
+        self._pending: deque[Event] = deque()
+        self._dropped = 0
         self._diagnoses = diagnose(self._history)
         self.store_problem = ""
 
@@ -67,7 +69,7 @@ class Monitor:
     def record(self, event: Event) -> None:
         """Add a line to the audit trail; kept and written later where the disk refuses now."""
         with self._lock:
-            self._pending.append(event)
+            self._queue(event)
             self._save(event.at)
 
     def flush(self, now: datetime) -> None:
@@ -99,7 +101,7 @@ class Monitor:
 
     def is_acknowledged(self, diagnosis: Diagnosis) -> bool:
         """Whether a person has undone our drain for exactly this."""
-        return is_acknowledged(self._history, diagnosis)
+        return is_acknowledged(self._history, diagnosis, takes_node_out)
 
     def acknowledge(self, component: str, now: datetime, why: str) -> None:
         """Mark every open fault of a component as seen by a person, until it ends and comes back."""
@@ -149,8 +151,7 @@ class Monitor:
         self._history = history
         if moved:
             self._diagnoses = diagnose(history)
-        self._pending.extend(events)
-        self._pending.extend(_change_event(change, now) for change in changes)
+        self._queue(*events, *(_change_event(change, now) for change in changes))
         if moved or self._pending or self._cursor_is_due(now):
             self._save(now)
         if changes:
@@ -160,7 +161,9 @@ class Monitor:
         if self._store is None:
             self._pending.clear()
             return
-        events = tuple(self._pending)
+        lost = f"{self._dropped} older lines of this trail did not fit into memory while the disk refused them"
+        first = (Event(at=now, kind="daemon", text=lost),) if self._dropped else ()
+        events = (*first, *self._pending)
         try:
             self._store.save_history(self._saved, self._history, events=events, cursor=self._cursor)
         except StoreError as error:
@@ -168,22 +171,44 @@ class Monitor:
             return
         self._saved, self._cursor_saved_at, self.store_problem = self._history, now, ""
         self._pending.clear()
+        self._dropped = 0
+
+    def _queue(self, *events: Event) -> None:
+        """Keep events until they are written: the newest, in bounded memory, and the count of those that had to go."""
+        self._pending.extend(events)
+        while len(self._pending) > _PENDING_EVENTS:
+            self._pending.popleft()
+            self._dropped += 1
 
     def _cursor_is_due(self, now: datetime) -> bool:
         return self._cursor is not None and (now - self._cursor_saved_at).total_seconds() > _CURSOR_EVERY_S
 
 
 def gone_jobs(history: History, is_alive: Callable[[int], bool]) -> tuple[Clearance, ...]:
-    """Clearances for job-level faults whose process has ended: a fault of a job is over when the job is."""
-    gone: dict[Component, int] = {}
+    """Clearances for job-level faults whose processes have ended: a fault of a job is over when the job is.
+
+    A clearance ends every job-level fault of its component, so it is given only where all of them are over.
+    """
+    jobs: dict[Component, list[frozenset[int]]] = {}
     for fault in history.faults.values():
-        pid = fault.evidence.get("pid")
-        if fault.clears_by is ClearsBy.JOB_END and isinstance(pid, int) and not is_alive(pid):
-            gone[canonical(history, fault.component)] = pid
+        if fault.clears_by is ClearsBy.JOB_END:
+            jobs.setdefault(fault.component, []).append(_pids(fault))
+    if NODE in jobs:
+        jobs[NODE] = [pids for each in jobs.values() for pids in each]
     return tuple(
-        Clearance(by=ClearsBy.JOB_END, component=component, note=f"process {pid} has ended")
-        for component, pid in gone.items()
+        Clearance(by=ClearsBy.JOB_END, component=component, note=_ended(frozenset().union(*each)))
+        for component, each in jobs.items()
+        if all(pids and not any(is_alive(pid) for pid in pids) for pids in each)
     )
+
+
+def _pids(fault: Fault) -> frozenset[int]:
+    pids = fault.evidence.get("pids") or (fault.evidence.get("pid"),)
+    return frozenset(pid for pid in pids if isinstance(pid, int))
+
+
+def _ended(pids: frozenset[int]) -> str:
+    return f"process {', '.join(str(pid) for pid in sorted(pids))} has ended"
 
 
 def _change_event(change: Change, now: datetime) -> Event:

@@ -144,6 +144,7 @@ def _check_lines(view: CheckView) -> list[str]:
 
 
 def _well(checks: Sequence[CheckView]) -> str:
-    well = [view.outcome.check for view in checks if view.status is Status.OK]
-    absent = [view.outcome.check for view in checks if view.status is Status.NOT_APPLICABLE]
+    quiet = [view.outcome for view in checks if not _check_lines(view)]
+    absent = [outcome.check for outcome in quiet if outcome.result.status is Status.NOT_APPLICABLE]
+    well = [outcome.check for outcome in quiet if outcome.check not in absent]
     return f"  ok        {len(well)} checks ({', '.join(well) or 'none'}); not applicable: {', '.join(absent) or 'none'}"

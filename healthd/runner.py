@@ -20,14 +20,14 @@ def run_check(check: Check, node: Node, settings: Any, *, optional: bool = False
     """One run. Findings without a time get that of the start of the run; the duration is monotonic."""
     at, started = datetime.now(UTC), time.monotonic()
     try:
-        result = check.run(node, settings)
+        result = _stamped(check.run(node, settings), at)
     except SourceError as error:
         result = unknown(str(error))
     except Exception as error:  # noqa: BLE001 - the contract: a raising check is unknown, never absent, never fatal
         result = unknown(f"the check failed: {type(error).__name__}: {error}; this is a defect of {check.name}")
     return Outcome(
         check=check.name,
-        result=_stamped(result, at),
+        result=result,
         at=at,
         duration_s=time.monotonic() - started,
         optional=optional,

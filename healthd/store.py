@@ -8,12 +8,14 @@ a fresh one is started; :attr:`Store.set_aside` says so, and the daemon says it 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +23,7 @@ import msgspec
 
 from healthd.errors import StoreError
 from healthd.history import Baseline, Fault, History
-from healthd.model import Component
+from healthd.model import NODE, Component
 from healthd.remediation.case import Case
 
 SCHEMA_VERSION = 1
@@ -29,6 +31,8 @@ _SCHEMA = """
 CREATE TABLE event (id INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL,
                     data TEXT NOT NULL);
 CREATE TRIGGER event_keeps_its_words BEFORE UPDATE ON event BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
+CREATE TRIGGER event_is_new BEFORE INSERT ON event WHEN EXISTS (SELECT 1 FROM event WHERE id = NEW.id)
+                    BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
 CREATE TRIGGER event_stays BEFORE DELETE ON event BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
 CREATE TABLE fault (component TEXT NOT NULL, code TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (component, code));
 CREATE TABLE baseline (component TEXT NOT NULL, reading TEXT NOT NULL, body TEXT NOT NULL,
@@ -37,6 +41,24 @@ CREATE TABLE name (alias TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE remedial_case (id TEXT PRIMARY KEY, open INTEGER NOT NULL, body TEXT NOT NULL);
 CREATE TABLE fact (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "fault": ("component", "code"),
+    "baseline": ("component", "reading"),
+    "name": ("alias",),
+}
+# What SQLite says when the disk or its rights are at fault, and not what is in the file (sqlite.org/rescode.html).
+_OF_THE_DISK = frozenset(
+    {
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+    }
+)
 _Row = TypeVar("_Row", bound=Fault | Baseline | Component | Case)
 
 
@@ -53,7 +75,7 @@ class Event:
 class Store:
     """One open database. Safe to use from several threads; every public method is one transaction.
 
-    Raises StoreError where the disk refuses (full, read-only, gone): nothing was written then.
+    Raises StoreError where the disk refuses (full, read-only, gone) or a row makes no sense: nothing was written then.
     """
 
     def __init__(self, path: Path, *, now: datetime) -> None:
@@ -88,9 +110,9 @@ class Store:
     def save_history(self, before: History, after: History, *, events: Iterable[Event], cursor: tuple[str, int] | None) -> None:
         """Write what changed from ``before`` to ``after``, the events it made and the kernel-log cursor, all or nothing."""
         with self._transaction() as db:
-            _sync(db, "fault", ("component", "code"), before.faults, after.faults)
-            _sync(db, "baseline", ("component", "reading"), before.baselines, after.baselines)
-            _sync(db, "name", ("alias",), before.names, after.names)
+            _sync(db, "fault", before.faults, after.faults)
+            _sync(db, "baseline", before.baselines, after.baselines)
+            _sync(db, "name", before.names, after.names)
             _set_fact(db, "boot_id", after.boot_id)
             if cursor is not None:
                 _set_fact(db, "cursor", f"{cursor[0]} {cursor[1]}")
@@ -99,8 +121,7 @@ class Store:
     def cursor(self) -> tuple[str, int] | None:
         """(boot id, sequence) of the last kernel record whose findings are saved; None at first start."""
         with self._transaction() as db:
-            boot_id, _, sequence = _fact(db, "cursor").rpartition(" ")
-        return (boot_id, int(sequence)) if boot_id else None
+            return _cursor(db)
 
     # -- acting -------------------------------------------------------------------------------------------------------
 
@@ -135,11 +156,9 @@ class Store:
     def events(self, *, last: int = 1000) -> tuple[Event, ...]:
         """The newest ``last`` events, oldest of them first."""
         with self._transaction() as db:
-            rows = db.execute("SELECT at, kind, text, data FROM event ORDER BY id DESC LIMIT ?", (last,)).fetchall()
-        return tuple(
-            Event(at=datetime.fromisoformat(at), kind=kind, text=text, data=msgspec.json.decode(data))
-            for at, kind, text, data in reversed(rows)
-        )
+            columns = "CAST(at AS BLOB), CAST(kind AS BLOB), CAST(text AS BLOB), CAST(data AS BLOB)"
+            rows = db.execute(f"SELECT {columns} FROM event ORDER BY id DESC LIMIT ?", (last,)).fetchall()  # noqa: S608
+        return tuple(_event(*(value.decode("utf-8", "replace") for value in row)) for row in reversed(rows))
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
@@ -148,7 +167,7 @@ class Store:
         try:
             return _connect(self.path)
         except _Unusable as problem:
-            aside = self.path.with_name(f"{self.path.name}.set-aside-{now:%Y%m%dT%H%M%S}")
+            aside = _unused(self.path.with_name(f"{self.path.name}.set-aside-{now:%Y%m%dT%H%M%S}"))
             for suffix in ("", "-wal", "-shm"):
                 with contextlib.suppress(FileNotFoundError):
                     os.replace(f"{self.path}{suffix}", f"{aside}{suffix}")
@@ -166,14 +185,15 @@ class Store:
                     self._rollback()
                     raise
                 self._db.execute("COMMIT")
-            except sqlite3.Error as error:
+            except (sqlite3.Error, msgspec.MsgspecError, ValueError) as error:
                 self._rollback()
                 raise StoreError(f"{self.path}: the state was not written: {error}; nothing is acted on until it can be") from error
 
     def _rollback(self) -> None:
         """End a transaction that failed; SQLite has already ended it itself where the disk was full."""
-        if self._db.in_transaction:
-            self._db.execute("ROLLBACK")
+        with contextlib.suppress(sqlite3.ProgrammingError):  # closed: there is none
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
 
 
 class _Unusable(Exception):
@@ -184,13 +204,24 @@ def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
     try:
         _prepare(db)
-    except sqlite3.OperationalError:  # the disk or its rights, not the file's contents: nothing to set aside
+    except (sqlite3.Error, msgspec.MsgspecError, ValueError, _Unusable) as error:
         db.close()
-        raise
-    except (sqlite3.DatabaseError, msgspec.MsgspecError, _Unusable) as error:
-        db.close()
+        if isinstance(error, sqlite3.Error) and _is_of_the_disk(error, path):
+            raise
         raise _Unusable(f"cannot be used: {error}") from error
     return db
+
+
+def _is_of_the_disk(error: sqlite3.Error, path: Path) -> bool:
+    """Whether another file there would fare no better. A damaged header can make SQLite take a file for read-only."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    return code in _OF_THE_DISK or (code == sqlite3.SQLITE_READONLY and not os.access(path, os.W_OK))
+
+
+def _unused(path: Path) -> Path:
+    """This path, or the first free one with a number behind it: what was set aside earlier is not overwritten."""
+    numbered = (path.with_name(f"{path.name}.{number}") for number in itertools.count(2))
+    return next(each for each in itertools.chain([path], numbered) if not each.exists())
 
 
 def _prepare(db: sqlite3.Connection) -> None:
@@ -215,10 +246,34 @@ def _prepare(db: sqlite3.Connection) -> None:
     for table, kind in kinds:
         for (body,) in db.execute(f"SELECT body FROM {table}"):  # noqa: S608 - constant names
             _decode(body, kind)
+    _cursor(db)
+    _try_to_write(db)
 
 
-def _encode(row: Fault | Baseline | Component | Case) -> str:
-    return msgspec.json.encode(row).decode()
+def _try_to_write(db: sqlite3.Connection) -> None:
+    """Write a row to every table, and take it back: a column that lost its name shows now, not at the first fault."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        db.execute("INSERT INTO remedial_case (id, open, body) VALUES ('', 0, '')")
+        for table, columns in _KEYS.items():
+            _sync(db, table, {}, {("",) * len(columns): NODE})
+        _set_fact(db, "", "")
+        _append(db, (Event(at=datetime.fromtimestamp(0, UTC), kind="", text=""),))
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+
+
+def _encode(row: Fault | Baseline | Component | Case | Mapping[str, Any]) -> str:
+    """JSON. What JSON has no form for becomes text: one odd value in an evidence must not keep everything unwritten."""
+    try:
+        return msgspec.json.encode(row, enc_hook=str).decode()
+    except UnicodeEncodeError:  # half a surrogate pair, as file names with odd bytes have them
+        return _encodable(json.dumps(msgspec.to_builtins(row, enc_hook=str), ensure_ascii=False))
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
 
 
 def _decode(body: str, kind: type[_Row]) -> _Row:
@@ -230,23 +285,35 @@ def _fact(db: sqlite3.Connection, key: str) -> str:
     return str(row[0]) if row else ""
 
 
+def _cursor(db: sqlite3.Connection) -> tuple[str, int] | None:
+    boot_id, _, sequence = _fact(db, "cursor").rpartition(" ")
+    return (boot_id, int(sequence)) if boot_id else None
+
+
 def _set_fact(db: sqlite3.Connection, key: str, value: str) -> None:
     db.execute(
         "INSERT INTO fact (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (key, value)
     )
 
 
+def _event(at: str, kind: str, text: str, data: str) -> Event:
+    """One line of the trail. One that can no longer be read is shown as it is: it must not hide the others."""
+    try:
+        return Event(at=datetime.fromisoformat(at), kind=kind, text=text, data=msgspec.json.decode(data))
+    except (msgspec.MsgspecError, ValueError):
+        return Event(at=datetime.fromtimestamp(0, UTC), kind="damaged", text=f"{at} {kind}: {text} {data}")
+
+
 def _append(db: sqlite3.Connection, events: Iterable[Event]) -> None:
     db.executemany(
         "INSERT INTO event (at, kind, text, data) VALUES (?, ?, ?, ?)",
-        [(event.at.isoformat(), event.kind, event.text, msgspec.json.encode(event.data).decode()) for event in events],
+        [(event.at.isoformat(), event.kind, _encodable(event.text), _encode(event.data)) for event in events],
     )
 
 
-def _sync(
-    db: sqlite3.Connection, table: str, columns: tuple[str, ...], before: Mapping[Any, Any], after: Mapping[Any, Any]
-) -> None:
+def _sync(db: sqlite3.Connection, table: str, before: Mapping[Any, Any], after: Mapping[Any, Any]) -> None:
     """Make a table match ``after``, touching only rows that differ from ``before``. Names are ours, never input."""
+    columns = _KEYS[table]
     where = " AND ".join(f"{column} = ?" for column in columns)
     places = ", ".join("?" * (len(columns) + 1))
     gone = [_as_row(key) for key in before if key not in after]
@@ -256,4 +323,4 @@ def _sync(
 
 
 def _as_row(key: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (key,) if isinstance(key, str) else key
+    return tuple(_encodable(part) for part in ((key,) if isinstance(key, str) else key))

@@ -101,13 +101,13 @@ _CODE = re.compile(r"(?:gpu\.)?xid[. ]?(\d{1,9})|(\d{1,9})", re.IGNORECASE)
 @cache
 def xid_table() -> Mapping[int, XidRow]:
     """``xid.csv`` by XID number. Raises ValueError naming the line that cannot be read."""
-    return _by_key("xid.csv", _xid_row, lambda row: row.xid)
+    return keyed_rows("xid.csv", _xid_row, lambda row: row.xid)
 
 
 @cache
 def xid_cases() -> Mapping[tuple[int, str], XidCase]:
     """``xid_cases.csv`` by XID number and case. Raises ValueError naming the line that cannot be read."""
-    return _by_key("xid_cases.csv", _xid_case, lambda row: (row.xid, row.case))
+    return keyed_rows("xid_cases.csv", _xid_case, lambda row: (row.xid, row.case))
 
 
 def xid_row(xid: int) -> XidRow:
@@ -125,7 +125,7 @@ def xid_number(code: str) -> int | None:
 def instance_types() -> Mapping[str, InstanceProfile]:
     """``instance_types.toml`` by type name. Raises ValueError naming the type that cannot be read."""
     rows = tomllib.loads(_text("instance_types.toml"))["instance_types"]
-    return MappingProxyType({name: _profile(name, row) for name, row in rows.items()})
+    return MappingProxyType({name: profile_of(name, row) for name, row in rows.items()})
 
 
 def instance_profile(instance_type: str | None) -> InstanceProfile | None:
@@ -142,7 +142,8 @@ def _text(name: str) -> str:
     return resources.files("healthd.checks").joinpath(_DATA, name).read_text(encoding="utf-8")
 
 
-def _by_key(name: str, parse: Callable[[Mapping[str, str]], R], key: Callable[[R], K]) -> Mapping[K, R]:
+def keyed_rows(name: str, parse: Callable[[Mapping[str, str]], R], key: Callable[[R], K]) -> Mapping[K, R]:
+    """A table by key. Raises ValueError with the line for a row that cannot be read or whose key is taken."""
     table: dict[K, R] = {}
     for line, cells in _lines(name):
         try:
@@ -165,37 +166,39 @@ def _xid_row(cells: Mapping[str, str]) -> XidRow:
     return XidRow(
         xid=int(cells["xid"]),
         mnemonic=cells["mnemonic"],
-        meaning=_said(cells, "meaning"),
-        category=_said(cells, "category"),
+        meaning=filled(cells, "meaning"),
+        category=filled(cells, "category"),
         severity=Severity(cells["severity"]),
         remedy=Remedy(cells["remedy"]),
         clears_by=ClearsBy(cells["clears_by"]),
         pauses_nvml={"yes": True, "no": False}[cells["pauses_nvml"]],
-        reason=_said(cells, "reason"),
-        source=_said(cells, "source"),
+        reason=filled(cells, "reason"),
+        source=filled(cells, "source"),
     )
 
 
 def _xid_case(cells: Mapping[str, str]) -> XidCase:
     return XidCase(
         xid=int(cells["xid"]),
-        case=_said(cells, "case"),
-        meaning=_said(cells, "meaning"),
+        case=filled(cells, "case"),
+        meaning=filled(cells, "meaning"),
         severity=Severity(cells["severity"]),
         remedy=Remedy(cells["remedy"]),
         clears_by=ClearsBy(cells["clears_by"]),
-        reason=_said(cells, "reason"),
-        source=_said(cells, "source"),
+        reason=filled(cells, "reason"),
+        source=filled(cells, "source"),
     )
 
 
-def _said(cells: Mapping[str, str], column: str) -> str:
+def filled(cells: Mapping[str, str], column: str) -> str:
+    """A cell that must not be empty. Raises ValueError."""
     if not cells[column]:
         raise ValueError(f"{column} is empty")
     return cells[column]
 
 
-def _profile(name: str, row: Mapping[str, object]) -> InstanceProfile:
+def profile_of(name: str, row: Mapping[str, object]) -> InstanceProfile:
+    """One row of instance_types.toml. Raises ValueError for a column that is missing or unknown."""
     try:
         return InstanceProfile(type=name, **{"efa_usual": row["efa_max"], **row})  # type: ignore[arg-type]  # TOML's types, tested
     except (KeyError, TypeError) as error:

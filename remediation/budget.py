@@ -5,9 +5,11 @@ The budget is a level, not a rate: it counts nodes that are out *now*, for any c
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 
 def out_limit(max_out: str | int, total: int) -> int:
     """How many nodes may be out: a percentage is rounded down, and one node may always be."""
     if isinstance(max_out, int):
         return max(1, max_out)
-    return max(1, int(total * float(max_out.removesuffix("%")) / 100))
+    return max(1, int(total * Fraction(max_out.removesuffix("%")) / 100))

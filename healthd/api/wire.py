@@ -7,6 +7,7 @@ Answer: ``healthd/1 CODE OUT_BYTES ERR_BYTES\\n`` and then exactly so many bytes
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from healthd.errors import UsageError
 
 VERSION = "healthd/1"
 MAX_REQUEST_BYTES = 65536
+_COUNT = re.compile(r"[0-9]{1,5}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,8 +37,10 @@ class Answer:
 
 def read_request(raw: bytes) -> Request:
     """Take a request apart. Raises UsageError for anything that is not one."""
+    if len(raw) > MAX_REQUEST_BYTES:
+        raise UsageError(f"a request of {len(raw)} bytes or more; expected {MAX_REQUEST_BYTES} at most")
     version, *rest = os.fsdecode(raw).split("\0")
-    if version != VERSION or not rest or not rest[0].isdigit():
+    if version != VERSION or not rest or not _COUNT.fullmatch(rest[0]):
         raise UsageError(f"not a request: {raw[:40]!r}; expected one that begins with {VERSION}")
     count = int(rest[0])
     arguments, environ = rest[1 : count + 1], rest[count + 1 :]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from healthd import __version__
 from healthd.errors import UsageError
@@ -18,7 +18,13 @@ class Shown(Exception):  # noqa: N818 - not an error: --help and --version end t
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises instead of exiting: only ``output`` ends the process, and the daemon must not."""
+    """Raises instead of exiting: only ``output`` ends the process, and the daemon must not.
+
+    Options are not abbreviated: the hot path looks for ``--config`` and its like word by word, and must not miss one.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "allow_abbrev": False})
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}; see {self.prog} --help")

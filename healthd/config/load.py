@@ -336,16 +336,17 @@ def _checked(
 
 
 def _unknown_advice(key: Key, value: Any, allowed: Table) -> str:
-    """A close name at the same place; else the same name at another; else where the names are listed."""
+    """The same name at another place; else a close one at the same place; else where the names are listed."""
     if len(key) == 2 and isinstance(value, dict) and (name := f"{key[1]}.{next(iter(value), '')}") in allowed["checks"]:
         return f'the name of a check is quoted: write [checks."{name}"]'
+    for at, _ in _variables(allowed, ()).values():
+        if at[-1] == key[-1] and at[0] != "checks":
+            return f"did you mean {dotted(at)}?"
     table: Any = allowed
     for part in key[:-1]:
         table = table[part]
-    if guess := close_match(key[-1], table):
-        return f"did you mean {dotted((*key[:-1], guess))}?"
-    elsewhere = [dotted(at) for at, _ in _variables(allowed, ()).values() if at[-1] == key[-1] and at[0] != "checks"]
-    return f"did you mean {elsewhere[0]}?" if elsewhere else _KEYS_ADVICE
+    guess = close_match(key[-1], table)
+    return f"did you mean {dotted((*key[:-1], guess))}?" if guess else _KEYS_ADVICE
 
 
 # ---------------------------------------------------------------------------------------------------------------------

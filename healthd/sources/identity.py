@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from healthd.node import Tree
 from healthd.sources.imds import DEFAULT_ENDPOINT, read_metadata
 
 _DMI = "devices/virtual/dmi/id"
+_BTIME = re.compile(r"btime ([0-9]{1,11})\s*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,9 +33,9 @@ def boot_id(proc: Tree) -> str:
 def boot_time(proc: Tree) -> datetime:
     """When this boot began (``btime`` in ``/proc/stat``, whole seconds). Raises SourceError."""
     for line in proc.read("stat").splitlines():
-        if line.startswith("btime "):
-            return datetime.fromtimestamp(int(line.split()[1]), UTC)
-    raise SourceUnreadable("/proc/stat has no btime line; without it kernel times cannot be placed")
+        if (found := _BTIME.fullmatch(line)) is not None:
+            return datetime.fromtimestamp(int(found[1]), UTC)
+    raise SourceUnreadable("/proc/stat has no line like `btime 1764000000`; without it kernel times cannot be placed")
 
 
 def short_hostname() -> str:

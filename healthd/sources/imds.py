@@ -21,18 +21,28 @@ def read_metadata(endpoint: str, path: str, *, timeout_s: float = _TIMEOUT_S) ->
 
     Raises SourceMissing (404: there is no such item), SourceTimeout, SourceUnreadable (anything else).
     """
-    where = urlsplit(endpoint)
-    connection = http.client.HTTPConnection(where.hostname or "", where.port or 80, timeout=timeout_s)
+    connection = _connection(endpoint, timeout_s)
     try:
         ttl = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_TTL_S)}
         token = _answer(connection, "PUT", "/latest/api/token", ttl)
         return _answer(connection, "GET", f"/latest/meta-data/{path}", {"X-aws-ec2-metadata-token": token})
     except TimeoutError as error:
         raise SourceTimeout(f"IMDS at {endpoint} did not answer within {timeout_s:g} s") from error
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, UnicodeError, http.client.HTTPException) as error:
         raise SourceUnreadable(f"IMDS at {endpoint}: {error}; check hop limit and [sources] imds_endpoint") from error
     finally:
         connection.close()
+
+
+def _connection(endpoint: str, timeout_s: float) -> http.client.HTTPConnection:
+    where = urlsplit(endpoint)
+    try:
+        host, port = where.hostname, where.port
+    except ValueError as error:
+        raise SourceUnreadable(f"IMDS at {endpoint}: {error}; check [sources] imds_endpoint") from error
+    if where.scheme != "http" or not host:
+        raise SourceUnreadable(f"IMDS at {endpoint}: expected http://HOST[:PORT]; check [sources] imds_endpoint")
+    return http.client.HTTPConnection(host, port or 80, timeout=timeout_s)
 
 
 def _answer(connection: http.client.HTTPConnection, method: str, path: str, headers: dict[str, str]) -> str:

@@ -216,6 +216,21 @@ def test_fatal_and_nonfatal_are_not_folded() -> None:
     assert result.findings[1].evidence["nvlink_words"][0] == "0x004505c6"
 
 
+@pytest.mark.parametrize(
+    ("words", "severity"), [("a fatal link error", "critical"), ("a non-fatal link error", "warning")]
+)
+def test_link_error_of_a_new_shape_is_judged_by_its_word(words: str, severity: str) -> None:
+    """Where the registers cannot be read, the word in the text still decides."""
+    assert only(judge(f"NVRM: Xid (PCI:0018:01:00): 147, {words}")).severity == severity
+
+
+def test_address_that_is_none_alarms_on_the_node() -> None:
+    """A code whose address cannot be read is a fault of the node, and such an identity names nobody."""
+    result = judge(f"NVRM: GPU at PCI:0:1:2:3: {UUID}", "NVRM: Xid (PCI:0:1:2:3): 79, GPU has fallen off the bus.")
+    assert only(result).component == NODE
+    assert result.readings == ()
+
+
 def test_cause_of_a_secondary_error_is_kept() -> None:
     """An XID 45 that names the XID it follows is a symptom of that one."""
     finding = only(judge("NVRM: Xid (PCI:0000:01:00): 45, pid=1, name=x, Ch 00000008 caused by previous Xid 31"))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
@@ -17,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.conftest import Guard
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -233,6 +237,12 @@ def test_a_pure_module_asks_no_clock_and_opens_no_file(module: str) -> None:
     assert names & {"open", "print", "input", "exec", "eval", "__import__"} == set()
 
 
+@pytest.mark.parametrize("module", pure_modules())
+def test_a_pure_module_is_imported_by_itself(module: str) -> None:
+    """A pure module needs nothing started first; and one that no test uses shows in the coverage step as uncovered."""
+    assert importlib.import_module(module).__doc__
+
+
 def test_no_file_says_what_it_must_not() -> None:
     """No file names this machine's own paths, patches our modules or leaves a stub."""
     said = []
@@ -247,3 +257,56 @@ def test_names_of_test_files_are_unique() -> None:
     """pytest's importlib mode tolerates twins; people who search for a test by name do not."""
     names = [path.name for path in modules("tests") if path.name.startswith("test_")]
     assert sorted(names) == sorted(set(names))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the guards of tests/conftest.py
+
+
+def test_a_process_is_stopped_where_none_is_expected() -> None:
+    """A unit test that starts a process is stopped, and fails even if the code under test swallows that."""
+    guard = Guard()
+    guard("subprocess.Popen", ("/bin/true", ["true"], None, None))
+    guard.processes_forbidden = True
+    with pytest.raises(RuntimeError, match="tests here start no process"):
+        guard("subprocess.Popen", ("/bin/true", ["true"], None, None))
+    assert len(guard.caught) == 1
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "0.0.0.0", "", "2001:db8::1", "imds.example"])  # noqa: S104  # it must be refused
+def test_an_address_beyond_loopback_is_stopped(host: str) -> None:
+    """No test, of whatever kind, binds or reaches an address that is not loopback."""
+    guard = Guard()
+    with socket.socket() as sock, pytest.raises(RuntimeError, match="stays on loopback"):
+        guard("socket.connect", (sock, (host, 80)))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_loopback_is_left_alone(host: str) -> None:
+    """Servers and clients of one test talk to each other."""
+    guard = Guard()
+    with socket.socket() as sock:
+        guard("socket.bind", (sock, (host, 80)))
+    guard("socket.getaddrinfo", (host, 80, 0, 0, 0))
+    assert guard.caught == []
+
+
+@pytest.mark.process
+def test_a_run_without_an_executed_test_is_red(tmp_path: Path) -> None:
+    """All skipped is no green: pytest's exit code 5, as for no tests at all."""
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    text = "import pytest\n\n\n@pytest.mark.skip(reason='nothing here')\ndef test_one(): ...\n"
+    (tmp_path / "test_nothing.py").write_text(text)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+    ]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert (done.returncode, "1 skipped" in done.stdout) == (5, True), done.stdout + done.stderr

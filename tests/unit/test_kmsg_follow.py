@@ -288,6 +288,18 @@ def test_device_that_breaks_is_opened_again_without_repeats() -> None:
         assert log.state().gaps == 0
 
 
+def forbidden(path: str) -> FakeDevice:
+    raise PermissionError(13, "Permission denied", path)
+
+
+def test_permission_denied_is_told_with_the_next_step() -> None:
+    """A log that may not be read is an error that says what is needed, and reading it raises nothing."""
+    with follow("kmsg", open_source=forbidden) as log:
+        assert log.read_batch(0.3).records == ()
+        assert "run healthd as root or with CAP_SYSLOG" in log.state().error
+        assert log.state().alive
+
+
 def test_wake_ends_a_blocked_read(tmp_path: Path) -> None:
     """A read that waits returns empty-handed as soon as another thread wakes it."""
     path = tmp_path / "log"

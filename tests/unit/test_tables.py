@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from healthd import tables
 from healthd.model import REMEDY_RANK, ClearsBy, Remedy, Severity
 from healthd.tables import (
     UNKNOWN_XID,
@@ -170,3 +171,23 @@ def test_recognised_families(family: str, gpus: set[int]) -> None:
         assert (profile.nvlink == "none") == (profile.gpus == 1)
         assert profile.arch in ("x86_64", "arm64")
         assert min(profile.gpu_memory_mib, profile.nvme_gb, profile.nvme_count) > 0
+
+
+def test_unreadable_row_is_named_with_its_line() -> None:
+    """A table with a bad row is refused as a whole, and the message leads to the row."""
+
+    def refuse(cells: object) -> str:
+        raise TypeError(cells)
+
+    with pytest.raises(ValueError, match=r"xid\.csv, line 2: cannot read .*TypeError"):
+        tables.keyed_rows("xid.csv", refuse, str)
+    with pytest.raises(ValueError, match=r"xid\.csv, line 3: same appears twice"):
+        tables.keyed_rows("xid.csv", lambda cells: cells, lambda row: "same")
+
+
+def test_empty_cell_and_unknown_column_are_refused() -> None:
+    """A row without a source, and a profile with a column that does not exist, are refused."""
+    with pytest.raises(ValueError, match="source is empty"):
+        tables.filled({"source": ""}, "source")
+    with pytest.raises(ValueError, match=r"instance_types\.toml, x\.large: .*gpu_count"):
+        tables.profile_of("x.large", {"efa_max": 0, "gpu_count": 8})

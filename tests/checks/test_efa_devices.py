@@ -1,0 +1,167 @@
+"""efa.devices: what was launched must be there; what could have been launched need not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from healthd.checks.efa_devices import Settings, efa_devices
+from healthd.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.model import Remedy, Result, Severity, Status
+from healthd.testing import Entry, FakeNode, fake_pci, pci_tree
+
+EFA = tuple(f"0000:{bus:02x}:00" for bus in (0x4F, 0x50, 0x51, 0x52))
+LONG_UP = {"uptime": "86400.00 8294400.00"}
+
+
+def run(
+    sys: dict[str, Entry] | None = None, *, instance_type: str | None = None, proc: Any = None, **settings: Any
+) -> Result:
+    tree = pci_tree(gpus=[fake_pci(0)], efa=EFA) if sys is None else sys
+    node = FakeNode(sys=tree, proc=LONG_UP if proc is None else proc, instance_type=instance_type)
+    return efa_devices(node, Settings(**settings))
+
+
+def without(sys: dict[str, Entry], part: str) -> dict[str, Entry]:
+    return {path: entry for path, entry in sys.items() if part not in path}
+
+
+def codes(result: Result) -> list[str]:
+    return [finding.code for finding in result.findings]
+
+
+def test_all_there() -> None:
+    """As many as configured, each with driver, uverbs and GPUDirect, is ok and counted."""
+    result = run(expected=4)
+    assert result.status is Status.OK
+    assert [reading.value for reading in result.readings] == [4]
+
+
+def test_fewer_than_configured() -> None:
+    """A shortfall against the operator's number is critical and calls for a reboot."""
+    (finding,) = run(expected=8).findings
+    assert (finding.code, finding.severity, finding.remedy) == (
+        "efa.missing",
+        Severity.CRITICAL,
+        Remedy.REBOOT_NODE,
+    )
+    assert str(finding.component) == "node"
+
+
+def test_fewer_than_usual_is_only_a_warning() -> None:
+    """A shortfall against the table alone never acts: the count is chosen at launch."""
+    (finding,) = run(instance_type="p5.48xlarge").findings
+    assert (finding.code, finding.severity, finding.remedy) == ("efa.below_usual", Severity.WARNING, Remedy.WATCH)
+
+
+def test_the_operators_number_replaces_the_table() -> None:
+    """With a configured number the table has no say, and more than configured is no fault."""
+    assert run(instance_type="p5.48xlarge", expected=4).status is Status.OK
+    assert run(expected=2).status is Status.OK
+
+
+def test_none_at_all() -> None:
+    """None where several are usual is a warning; none where one may be is a choice; none configured is none needed."""
+    bare = pci_tree(gpus=[fake_pci(0)])
+    assert codes(run(bare, instance_type="p5.48xlarge")) == ["efa.below_usual"]
+    assert run(bare, instance_type="g5.48xlarge").status is Status.NOT_APPLICABLE
+    assert run(bare).status is Status.NOT_APPLICABLE
+    assert run(bare, instance_type="p5.48xlarge", expected=0).status is Status.NOT_APPLICABLE
+    assert codes(run(bare, expected=1)) == ["efa.missing"]
+
+
+def test_ena_is_not_efa() -> None:
+    """Amazon's plain network device has the same vendor and is not counted."""
+    ena: dict[str, Entry] = {
+        "bus/pci/devices/0000:00:05.0/vendor": "0x1d0f",
+        "bus/pci/devices/0000:00:05.0/device": "0xec20",
+    }
+    assert run({**pci_tree(), **ena}).status is Status.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize("device", ["0xefa0", "0xefa1", "0xefa2", "0xefa3", "0xefa4"])
+def test_every_generation_counts(device: str) -> None:
+    """All published device ids are EFA."""
+    tree = {**pci_tree(efa=EFA), f"bus/pci/devices/{EFA[0]}.0/device": device}
+    assert run(tree, expected=4).status is Status.OK
+
+
+def test_a_device_that_the_driver_gave_up() -> None:
+    """A device on the bus without an RDMA device, while the driver runs, is lost to the driver and named."""
+    tree = without(pci_tree(efa=EFA), f"{EFA[2]}.0/infiniband")
+    (finding,) = run(tree, expected=4).findings
+    assert (finding.code, finding.remedy) == ("efa.driver_lost", Remedy.REBOOT_NODE)
+    assert str(finding.component) == f"efa:{EFA[2]}.0"
+
+
+def test_a_driver_that_is_not_loaded_reboots_nobody() -> None:
+    """Without the driver module it is one finding for a person, not four lost devices."""
+    tree = without(without(pci_tree(efa=EFA), "infiniband"), "module/efa")
+    (finding,) = run(tree, expected=4).findings
+    assert (finding.code, finding.severity, finding.remedy) == (
+        "efa.driver_absent",
+        Severity.CRITICAL,
+        Remedy.ASK_HUMAN,
+    )
+
+
+def test_a_device_without_uverbs() -> None:
+    """A device that no program can open is critical, a person's business, and named by its RDMA name."""
+    tree = without(pci_tree(efa=EFA), f"{EFA[1]}.0/infiniband_verbs")
+    (finding,) = run(tree, expected=4).findings
+    assert (finding.code, finding.remedy, str(finding.component)) == (
+        "efa.no_verbs",
+        Remedy.ASK_HUMAN,
+        "efa:rdmap80s0",
+    )
+
+
+@pytest.mark.parametrize("p2p", ["", None])
+def test_no_gpudirect(p2p: str | None) -> None:
+    """An empty or absent p2p attribute is one warning for the node, if it has GPUs and the setting asks for it."""
+    tree = without(pci_tree(gpus=[fake_pci(0)], efa=EFA), "p2p")
+    if p2p is not None:
+        tree |= {f"bus/pci/devices/{address}.0/p2p": p2p for address in EFA}
+    (finding,) = run(tree, expected=4).findings
+    assert (finding.code, finding.severity) == ("efa.no_gpudirect", Severity.WARNING)
+    assert len(finding.evidence["devices"]) == 4
+    assert run(tree, expected=4, gpudirect=False).status is Status.OK
+    assert run(without(pci_tree(efa=EFA), "p2p"), expected=4).status is Status.OK
+
+
+def test_the_port_state_is_never_asked() -> None:
+    """A port that could not even be read changes nothing: its state is hard-coded in the driver."""
+    tree = pci_tree(efa=EFA)
+    for address in EFA:
+        tree[f"bus/pci/devices/{address}.0/infiniband/x/ports/1/state"] = SourceUnreadable("EIO")
+    assert run(tree, expected=4).status is Status.OK
+
+
+@pytest.mark.parametrize(("uptime_s", "status"), [(30, Status.UNKNOWN), (119, Status.UNKNOWN), (121, Status.FINDINGS)])
+def test_late_starters(uptime_s: int, status: Status) -> None:
+    """Shortly after boot a shortfall is unknown, and a finding afterwards."""
+    assert run(expected=8, proc={"uptime": f"{uptime_s}.00 0.00"}).status is status
+
+
+def test_the_uptime_is_asked_only_about_trouble() -> None:
+    """A node whose devices are all there needs no uptime."""
+    assert run(expected=4, proc={}).status is Status.OK
+    with pytest.raises(SourceMissing):
+        run(expected=8, proc={})
+
+
+@pytest.mark.parametrize("sys", [{"": SourceUnreadable("/sys: EIO")}, {"bus/pci/devices/": ""}, {}])
+def test_an_unreadable_bus_is_unknown(sys: dict[str, Entry]) -> None:
+    """A bus that cannot be listed, or that lists nothing, is unknown and no missing device."""
+    with pytest.raises(SourceError):
+        run(sys, instance_type="p5.48xlarge")
+    with pytest.raises(SourceError):
+        run(sys, expected=4)
+
+
+def test_one_unreadable_device_is_unknown() -> None:
+    """A device whose vendor cannot be read may be an EFA, so the count cannot be told."""
+    tree = {**pci_tree(efa=EFA), f"bus/pci/devices/{EFA[0]}.0/vendor": SourceUnreadable("EIO")}
+    with pytest.raises(SourceUnreadable):
+        run(tree, expected=4)

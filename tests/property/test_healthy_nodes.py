@@ -1,0 +1,226 @@
+"""Laws over whole nodes: health is silent, silence is not health, and no answer of a machine breaks a check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from healthd.check import Check, discover
+from healthd.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.model import Outcome, Status, pci_address
+from healthd.node import GpuAnswer, KernelLogState, Mount, NvmlFailure, Space
+from healthd.runner import run_check
+from healthd.sim import tree
+from healthd.sources.mounts import parse_mountinfo
+from healthd.sources.trees import FileTree
+from healthd.tables import InstanceProfile, instance_types
+from healthd.testing import HEALTHY_GPU, FakeNode, FakeNvml, fake_pci, gpu_uuid, gpu_with, healthy_gpu
+
+CHECKS = {name: check for name, check in discover().items() if check.on == "interval"}
+ROOM = Space(total_bytes=100, available_bytes=50, total_inodes=100, available_inodes=50, read_only=False)
+ERRORS = (
+    SourceMissing("not there"),
+    SourceTimeout("no answer in 5 s"),
+    SourceBusy("an earlier question is still out"),
+    SourceUnreadable("EIO"),
+)
+# A part of an answer that these checks do without, when it is certain that it is not there.
+DOES_WITHOUT = {("gpu.ecc", "sys"), ("host.filesystems", "sys")}
+
+
+def build(root: Path, profile: InstanceProfile, *, lustre: bool = True, **nvml: Any) -> FakeNode:
+    """A healthy node of this type: a constructed file tree, and GPUs with nothing wrong at its addresses."""
+    layout = tree.build(root, profile.type, lustre=lustre)
+    gpus = [healthy_gpu(index, pci=pci_address(address)) for index, address in enumerate(layout.gpus)]
+    proc = FileTree(root / "proc")
+    return FakeNode(
+        boot=proc.read("sys/kernel/random/boot_id"),
+        instance_type=profile.type,
+        sys=FileTree(root / "sys"),
+        proc=proc,
+        dev=FileTree(root / "dev"),
+        nvml=FakeNvml(*gpus, **nvml),
+        mount_table=parse_mountinfo(proc.read("self/mountinfo")),
+        spaces={"/": ROOM},
+        kernel_log=KernelLogState(source="/dev/kmsg", alive=True),
+    )
+
+
+@pytest.fixture
+def p5(tmp_path: Path) -> FakeNode:
+    return build(tmp_path / "p5", instance_types()["p5.48xlarge"])
+
+
+def outcomes(node: FakeNode) -> dict[str, Outcome]:
+    return {name: run_check(check, node, check.settings()) for name, check in CHECKS.items()}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@given(st.sampled_from(sorted(instance_types().values(), key=lambda p: p.type)), st.booleans(), st.integers(0, 10**9))
+@settings(max_examples=60, deadline=None)
+def test_a_healthy_node_of_any_type_is_silent(profile: InstanceProfile, lustre: bool, old_errors: int) -> None:
+    """No check finds anything, or is unsure, on a healthy node of any type, whatever its GPUs went through before."""
+    with TemporaryDirectory() as folder:
+        node = build(Path(folder), profile, lustre=lustre)
+        past = {"nvmlDeviceGetTotalEccErrors(1, 1)": old_errors, "nvmlDeviceGetTotalEccErrors(0, 0)": old_errors}
+        node.nvml = FakeNvml(*(replace(gpu, values={**gpu.values, **past}) for gpu in node.nvml.gpus))
+        for name, outcome in outcomes(node).items():
+            assert outcome.result.status in (Status.OK, Status.NOT_APPLICABLE), (name, outcome.result)
+
+
+def test_nothing_is_left_out_on_a_p5(p5: FakeNode) -> None:
+    """On a healthy p5.48xlarge every check applies and is ok."""
+    assert {name: outcome.result.status for name, outcome in outcomes(p5).items()} == dict.fromkeys(CHECKS, Status.OK)
+
+
+@dataclass
+class Unreachable:
+    """A source that answers every question, of whatever name, with the same error, and remembers being asked."""
+
+    error: SourceError
+    asked: bool = False
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def answer(*_: Any, **__: Any) -> Any:
+            self.asked = True
+            raise self.error
+
+        return answer
+
+
+class Spaces(Mapping[str, Space]):
+    """Disks that all answer with one error, remembered as asked by the source behind them."""
+
+    def __init__(self, source: Unreachable) -> None:
+        self._source = source
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._source.asked = True
+        return self._source.error
+
+    def __getitem__(self, key: str) -> Space:
+        raise self._source.error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+class Table:
+    """A mount table that cannot be read."""
+
+    def __init__(self, source: Unreachable) -> None:
+        self._source = source
+
+    def __iter__(self) -> Iterator[Mount]:
+        self._source.asked = True
+        raise self._source.error
+
+
+def cut_off(node: FakeNode, source: str, error: SourceError) -> Unreachable:
+    """The node with one of its sources unreachable."""
+    broken = Unreachable(error)
+    match source:
+        case "mounts":
+            node.mount_table = Table(broken)  # type: ignore[assignment]  # iterated, and no more
+        case "space":
+            node.spaces = Spaces(broken)
+        case _:
+            setattr(node, source, broken)
+    return broken
+
+
+@pytest.mark.parametrize("source", ["sys", "proc", "dev", "nvml", "mounts", "space"])
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("check", CHECKS.values(), ids=lambda check: check.name)
+def test_a_source_that_fails_is_never_ok(p5: FakeNode, check: Check, error: SourceError, source: str) -> None:
+    """On a node that has everything, a source that fails in any way makes every check that asks it unknown.
+
+    Not ok, because nothing was seen; not *not applicable*, because the node does have it; no finding, because a
+    source's failure is evidence of nothing.
+    """
+    broken = cut_off(p5, source, error)
+    if source == "nvml":
+        broken.state = lambda: FakeNvml().state()  # type: ignore[attr-defined]  # the one question that never fails
+    result = run_check(check, p5, check.settings()).result
+    if broken.asked and not (isinstance(error, SourceMissing) and (check.name, source) in DOES_WITHOUT):
+        assert result.status is Status.UNKNOWN, result
+        assert "defect" not in result.reason
+    elif not broken.asked:
+        assert result.status is Status.OK
+
+
+def test_the_matrix_is_not_empty(p5: FakeNode) -> None:
+    """Every source is asked by some check, so no column of the matrix above passes by asking nothing."""
+    for source in ("sys", "dev", "nvml", "mounts", "space"):
+        node = replace(p5)
+        broken = cut_off(node, source, ERRORS[1])
+        if source == "nvml":
+            broken.state = lambda: FakeNvml().state()  # type: ignore[attr-defined]  # as above
+        outcomes(node)
+        assert broken.asked, source
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+FAILURES = st.sampled_from([1, 3, 9, 13, 15, 16, 17, 27, 999]).map(lambda code: NvmlFailure(code=code, name=f"E{code}"))
+COUNTS = st.integers(0, 2**64 - 1)
+
+
+@st.composite
+def gpus(draw: st.DrawFn) -> GpuAnswer:
+    """Any answer that NVML can give: healthy, absurd, refused in part, or lost with or without a name."""
+    index = draw(st.integers(0, 15))
+    if draw(st.integers(0, 3)) == 0:
+        failure, named = draw(FAILURES), draw(st.booleans())
+        return GpuAnswer(
+            index=index,
+            uuid=gpu_uuid(index) if named else None,
+            pci=fake_pci(index) if named else None,
+            failure=failure,
+            values=dict.fromkeys(HEALTHY_GPU, failure),
+        )
+    values: dict[str, Any] = {}
+    for key in HEALTHY_GPU:
+        rows = st.tuples(COUNTS, COUNTS, st.integers(0, 1), st.integers(0, 1)).map(list)
+        values[key] = draw(FAILURES | (rows if key == "nvmlDeviceGetRemappedRows" else COUNTS | st.just(0)))
+    return gpu_with(index, values)
+
+
+@given(
+    st.lists(gpus(), max_size=9, unique_by=lambda gpu: gpu.index),
+    st.none() | st.integers(0, 9),
+    st.sampled_from([None, "p5.48xlarge", "g5.xlarge", "p99.metal"]),
+    st.integers(0, 9),
+)
+@settings(max_examples=200, deadline=None)
+def test_no_answer_of_a_gpu_breaks_a_check(
+    answers: list[GpuAnswer], excluded: int | None, instance_type: str | None, files: int
+) -> None:
+    """Whatever NVML answers, a check judges it in its own declared codes, and never by failing."""
+    from healthd.testing import pci_tree
+
+    node = FakeNode(
+        instance_type=instance_type,
+        sys=pci_tree(gpus=[fake_pci(index) for index in range(8)]),
+        proc={"uptime": "86400.0 0.0"},
+        dev={"null": "", **{f"nvidia{index}": "" for index in range(files)}},
+        nvml=FakeNvml(*answers, excluded=excluded),
+    )
+    for name, check in CHECKS.items():
+        if name.startswith(("gpu.", "nvml.")):
+            result = run_check(check, node, check.settings()).result
+            assert "defect" not in result.reason, (name, result.reason)
+            assert {finding.code for finding in result.findings} <= {code.code for code in check.codes}
+            assert result.status is not Status.OK or not result.gaps
