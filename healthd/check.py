@@ -110,8 +110,10 @@ def check(
     ``settings``: a frozen dataclass, every field with a default and a docstring; ``[checks."<name>"]`` fills it.
     ``explain``: for a family of codes, turns ``gpu.xid.79`` into text, or None if it is not one of the family.
 
-    Raises RegistrationError when the name is taken or malformed, or the function has no docstring.
+    Raises RegistrationError when the name or a code is taken, the name is malformed, a limit is of another's code or the
+    second one on a reading, or the function has no docstring.
     """
+    codes, limits = tuple(codes), tuple(limits)
 
     def register(function: Callable[[Node, Any], Result]) -> Callable[[Node, Any], Result]:
         doc = (function.__doc__ or "").strip()
@@ -119,9 +121,10 @@ def check(
             raise RegistrationError(f"check {name!r} in {function.__module__} has no docstring: its first line is the title")
         if not _NAME.fullmatch(name):
             raise RegistrationError(f"check name {name!r} in {function.__module__}: expected dotted lower case, such as gpu.ecc")
-        if name in _registry and _registry[name].run.__module__ != function.__module__:
-            taken = _registry[name].run.__module__
-            raise RegistrationError(f"check name {name!r} in {function.__module__} is already taken by {taken}")
+        if name in _registry and _origin(_registry[name].run) != _origin(function):
+            taken = _origin(_registry[name].run)
+            raise RegistrationError(f"check name {name!r} of {_origin(function)} is already taken by {taken}")
+        _refuse_bad_codes(name, codes, limits)
         _registry[name] = Check(
             name=name,
             run=function,
@@ -130,8 +133,8 @@ def check(
             interval_s=interval_s,
             timeout_s=timeout_s,
             settings=settings,
-            codes=tuple(codes),
-            limits=tuple(limits),
+            codes=codes,
+            limits=limits,
             on=on,
             needles=tuple(needles),
             explain=explain,
@@ -139,6 +142,22 @@ def check(
         return function
 
     return register
+
+
+def _origin(function: Callable[[Node, Any], Result]) -> str:
+    """Where a function comes from: the same when its module is loaded again, another for its namesake."""
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+def _refuse_bad_codes(name: str, codes: tuple[FindingCode, ...], limits: tuple[Limit, ...]) -> None:
+    for other in _registry.values():
+        if other.name != name and (shared := {code.code for code in codes} & {code.code for code in other.codes}):
+            raise RegistrationError(f"check {name!r}: code {min(shared)!r} is already taken by check {other.name!r}")
+    for limit in limits:
+        if limit.code not in codes:
+            raise RegistrationError(f"check {name!r}: limit on {limit.reading} uses {limit.code.code!r}, not one of its codes")
+    if len({limit.reading for limit in limits}) < len(limits):
+        raise RegistrationError(f"check {name!r}: two limits on one reading; only one could be judged")
 
 
 def discover() -> Mapping[str, Check]:

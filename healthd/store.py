@@ -126,7 +126,7 @@ class Store:
     # -- acting -------------------------------------------------------------------------------------------------------
 
     def open_case(self) -> Case | None:
-        """The one case that is not at its end, or None."""
+        """The one case that the engine still looks after, or None."""
         with self._transaction() as db:
             row = db.execute("SELECT body FROM remedial_case WHERE open ORDER BY rowid DESC LIMIT 1").fetchone()
         return _decode(row[0], Case) if row else None
@@ -142,7 +142,7 @@ class Store:
             db.execute(
                 "INSERT INTO remedial_case (id, open, body) VALUES (?, ?, ?)"
                 " ON CONFLICT (id) DO UPDATE SET open = excluded.open, body = excluded.body",
-                (case.id, case.end is None, _encode(case)),
+                (case.id, case.is_open, _encode(case)),
             )
             _append(db, (event,))
 
@@ -234,7 +234,7 @@ def _prepare(db: sqlite3.Connection) -> None:
         version = SCHEMA_VERSION
     if version != SCHEMA_VERSION:
         raise _Unusable(f"its schema version is {version}, this healthd knows {SCHEMA_VERSION}")
-    (state,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    (state,) = db.execute("PRAGMA integrity_check(1)").fetchone()
     if state != "ok":
         raise _Unusable(f"it is damaged: {state}")
     kinds: tuple[tuple[str, type[Fault | Baseline | Component | Case]], ...] = (

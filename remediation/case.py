@@ -30,7 +30,7 @@ class End(StrEnum):
     ABANDONED = "abandoned"  # the fault was over before anything was done
     LOST = "lost"  # somebody else holds the node now: not touched again
     ACKNOWLEDGED = "acknowledged"  # a person undid our drain: an order
-    FAILED = "failed"  # out of attempts or time: a person is paged, the node stays out
+    FAILED = "failed"  # out of attempts: a person is paged, the node stays out and is watched until somebody acts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +67,11 @@ class Case:
     def step(self) -> Step:
         """The step that the case stands at."""
         return self.steps[self.index]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the engine still has to look after it: a node that was given up is out by our drain all the same."""
+        return self.end in (None, End.FAILED)
 
 
 def reason_text(diagnosis: Diagnosis, case_id: str) -> str:

@@ -21,7 +21,7 @@ from healthd.sim import tree
 from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.trees import FileTree
 from healthd.tables import InstanceProfile, instance_types
-from healthd.testing import HEALTHY_GPU, FakeNode, FakeNvml, fake_pci, gpu_uuid, gpu_with, healthy_gpu
+from healthd.testing import HEALTHY_GPU, FakeNode, FakeNvml, fake_pci, gpu_uuid, gpu_with, pci_tree
 
 CHECKS = {name: check for name, check in discover().items() if check.on == "interval"}
 ROOM = Space(total_bytes=100, available_bytes=50, total_inodes=100, available_inodes=50, read_only=False)
@@ -31,14 +31,17 @@ ERRORS = (
     SourceBusy("an earlier question is still out"),
     SourceUnreadable("EIO"),
 )
+HEALTHY_CALLS = tuple(key for key in HEALTHY_GPU if not key.startswith("field:"))
 # A part of an answer that these checks do without, when it is certain that it is not there.
 DOES_WITHOUT = {("gpu.ecc", "sys"), ("host.filesystems", "sys")}
 
 
-def build(root: Path, profile: InstanceProfile, *, lustre: bool = True, **nvml: Any) -> FakeNode:
-    """A healthy node of this type: a constructed file tree, and GPUs with nothing wrong at its addresses."""
+def build(
+    root: Path, profile: InstanceProfile, *, lustre: bool = True, past: Mapping[str, int] | None = None
+) -> FakeNode:
+    """A healthy node of this type: a constructed file tree, and GPUs at its addresses with nothing wrong since."""
     layout = tree.build(root, profile.type, lustre=lustre)
-    gpus = [healthy_gpu(index, pci=pci_address(address)) for index, address in enumerate(layout.gpus)]
+    gpus = [gpu_with(index, past or {}, pci=pci_address(address)) for index, address in enumerate(layout.gpus)]
     proc = FileTree(root / "proc")
     return FakeNode(
         boot=proc.read("sys/kernel/random/boot_id"),
@@ -46,7 +49,7 @@ def build(root: Path, profile: InstanceProfile, *, lustre: bool = True, **nvml: 
         sys=FileTree(root / "sys"),
         proc=proc,
         dev=FileTree(root / "dev"),
-        nvml=FakeNvml(*gpus, **nvml),
+        nvml=FakeNvml(*gpus),
         mount_table=parse_mountinfo(proc.read("self/mountinfo")),
         spaces={"/": ROOM},
         kernel_log=KernelLogState(source="/dev/kmsg", alive=True),
@@ -70,9 +73,8 @@ def outcomes(node: FakeNode) -> dict[str, Outcome]:
 def test_a_healthy_node_of_any_type_is_silent(profile: InstanceProfile, lustre: bool, old_errors: int) -> None:
     """No check finds anything, or is unsure, on a healthy node of any type, whatever its GPUs went through before."""
     with TemporaryDirectory() as folder:
-        node = build(Path(folder), profile, lustre=lustre)
         past = {"nvmlDeviceGetTotalEccErrors(1, 1)": old_errors, "nvmlDeviceGetTotalEccErrors(0, 0)": old_errors}
-        node.nvml = FakeNvml(*(replace(gpu, values={**gpu.values, **past}) for gpu in node.nvml.gpus))
+        node = build(Path(folder), profile, lustre=lustre, past=past)
         for name, outcome in outcomes(node).items():
             assert outcome.result.status in (Status.OK, Status.NOT_APPLICABLE), (name, outcome.result)
 
@@ -80,6 +82,66 @@ def test_a_healthy_node_of_any_type_is_silent(profile: InstanceProfile, lustre: 
 def test_nothing_is_left_out_on_a_p5(p5: FakeNode) -> None:
     """On a healthy p5.48xlarge every check applies and is ok."""
     assert {name: outcome.result.status for name, outcome in outcomes(p5).items()} == dict.fromkeys(CHECKS, Status.OK)
+
+
+def off_the_bus(root: Path) -> None:
+    tree.remove_gpu(root, "0000:ca:00")
+
+
+def last_efa_gone(root: Path) -> None:
+    assert tree.remove_efa(root) == ("rdmap201s0",)
+
+
+def last_efa_unbound(root: Path) -> None:
+    assert tree.unbind_efa(root) == ("0000:c9:00.0",)
+
+
+def fsx_gone(root: Path) -> None:
+    tree.unmount(root, "/fsx")
+
+
+def root_in_error(root: Path) -> None:
+    tree.unmount(root, "/")
+    tree.mount(root, "26 1 259:1 / / rw,relatime - ext4 /dev/nvme0n1p1 rw,errors=remount-ro,emergency_ro")
+
+
+@pytest.mark.parametrize(
+    ("fault", "found"),
+    [
+        (off_the_bus, {"gpu.count.off_bus"}),
+        (last_efa_gone, {"efa.below_usual"}),
+        (last_efa_unbound, {"efa.driver_lost"}),
+        (fsx_gone, set()),
+        (root_in_error, {"host.filesystem.read_only"}),
+    ],
+)
+def test_one_fault_of_the_tree_is_one_finding(tmp_path: Path, fault: Callable[[Path], None], found: set[str]) -> None:
+    """Each change of the constructed machine shows in the check that it is about, and in no other."""
+    root = tmp_path / "p5"
+    node = build(root, instance_types()["p5.48xlarge"])
+    fault(root)
+    node.mount_table = parse_mountinfo(node.proc.read("self/mountinfo"))
+    on_bus = node.sys.names("bus/pci/devices")
+    node.nvml = FakeNvml(*(gpu for gpu in node.nvml.ask(*HEALTHY_CALLS, fields=[230]) if f"{gpu.pci}.0" in on_bus))
+    results = [outcome.result for outcome in outcomes(node).values()]
+    assert {finding.code for result in results for finding in result.findings} == found
+    assert not any(result.status is Status.UNKNOWN for result in results)
+
+
+def test_a_new_boot_is_a_new_epoch(tmp_path: Path) -> None:
+    """A reboot of the constructed machine changes its boot id, and with it what volatile counters belong to."""
+    node = build(tmp_path / "p5", instance_types()["p5.48xlarge"])
+    before = {reading.epoch for reading in outcomes(node)["gpu.ecc"].result.readings}
+    node.boot = tree.new_boot(tmp_path / "p5")
+    assert node.boot == node.proc.read("sys/kernel/random/boot_id") != tree.BOOT_ID
+    after = {reading.epoch for reading in outcomes(node)["gpu.ecc"].result.readings}
+    assert before & after == {"inforom"}
+
+
+def test_a_type_that_the_table_does_not_know_is_not_built(tmp_path: Path) -> None:
+    """No hardware is invented for an unknown type."""
+    with pytest.raises(KeyError, match=r"p99\.metal"):
+        tree.build(tmp_path, "p99.metal")
 
 
 @dataclass
@@ -209,8 +271,6 @@ def test_no_answer_of_a_gpu_breaks_a_check(
     answers: list[GpuAnswer], excluded: int | None, instance_type: str | None, files: int
 ) -> None:
     """Whatever NVML answers, a check judges it in its own declared codes, and never by failing."""
-    from healthd.testing import pci_tree
-
     node = FakeNode(
         instance_type=instance_type,
         sys=pci_tree(gpus=[fake_pci(index) for index in range(8)]),

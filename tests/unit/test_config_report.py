@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from healthd.config import schema
 from healthd.config.lines import key_lines, line_of
 from healthd.config.load import examine, load
 from healthd.config.report import annotated, as_data, documented_fields, shown
-from healthd.config.values import from_text, shortened, toml_value
+from healthd.config.values import converted, expected, from_text, shortened, toml_value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,3 +184,24 @@ def test_a_setting_without_a_docstring_is_refused() -> None:
 
     with pytest.raises(ValueError, match="Bare.width has no docstring under it"):
         documented_fields(Bare)
+
+
+@pytest.mark.parametrize(
+    ("hint", "words"),
+    [
+        (float, "a number"),
+        (Mapping[str, int], "a table whose values are a whole number"),
+        (tuple[float, ...], "a list, each element a number"),
+        (Path, "a value of type Path"),
+        (int | None, "a whole number"),
+    ],
+)
+def test_a_type_is_said_in_words(hint: object, words: str) -> None:
+    """Types that only a check's settings use are described too."""
+    assert expected(hint) == words
+
+
+def test_nan_is_no_number_to_set() -> None:
+    """A limit of nan would compare false with everything, so it is refused where no bound refuses it."""
+    with pytest.raises(ValueError, match="nan is not a number"):
+        converted(float("nan"), float)
