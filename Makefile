@@ -47,7 +47,7 @@ coverage: .venv/dev.stamp
 	$(VENV)/coverage report --include="$(PURE)" --fail-under=100
 
 bench: .venv/dev.stamp
-	@set -e; for file in bench/bench_*.py; do echo "== $$file"; $(VENV)/python "$$file" $(BENCH_ARGS); done
+	@set -e; for file in bench/bench_*.py bench/kmsg_storm.py; do echo "== $$file"; $(VENV)/python "$$file" $(BENCH_ARGS); done
 
 # By way of the sdist, from nothing: a build/ left behind would bring deleted modules back.
 wheel: .venv/dev.stamp

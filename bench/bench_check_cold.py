@@ -55,7 +55,9 @@ def install_wheel(folder: Path) -> Path:
 def daemon(venv: Path, folder: Path) -> Iterator[str]:
     """A daemon on this machine, in observe mode, with its checks done once."""
     path, config = folder / "s", folder / "config.toml"
-    config.write_text(f'[orchestrator]\nkind = "local"\n[daemon]\nsocket = "{path}"\nstate_dir = "{folder}/state"\nhttp = ""\n')
+    config.write_text(
+        f'[orchestrator]\nkind = "local"\n[daemon]\nsocket = "{path}"\nstate_dir = "{folder}/state"\nhttp = ""\n'
+    )
     process = subprocess.Popen([venv / "bin/healthd", "run", "--config", config], stderr=subprocess.DEVNULL)
     try:
         while not path.exists():

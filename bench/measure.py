@@ -49,7 +49,10 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 def write_down(name: str, figures: dict[str, object]) -> None:
     """Print the figures and keep them beside the benchmark as ``results/<name>.json``."""
-    machine = {"machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores", "python": platform.python_version()}
+    machine = {
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "python": platform.python_version(),
+    }
     record = {"benchmark": name, **figures, **machine}
     text = json.dumps(record, indent=2) + "\n"
     folder = Path(__file__).parent / "results"

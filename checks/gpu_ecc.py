@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from healthd.check import FindingCode, Limit, check, judged, not_applicable
 from healthd.gpus import GpuValues, ask_gpus, driver_epoch, gaps_of
-from healthd.model import Finding, Reading, ReadingKind, Remedy, Result, Severity
+from healthd.model import ClearsBy, Finding, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.node import Node
 
 # nvmlDeviceGetTotalEccErrors(type, counter): type 0 corrected, 1 uncorrected; counter 0 volatile, 1 aggregate (nvml.h).
@@ -34,21 +34,25 @@ UNCORRECTED = FindingCode(
         "gpu.remap.failure",
     ),
 )
-GROWTH = Limit(
-    reading="gpu_ecc_uncorrected_aggregate_total",
-    max_increase=0,
-    code=UNCORRECTED,
-    source="NVIDIA, GPU memory error management: every uncorrectable error calls for a GPU reset",
+RECORDED = FindingCode(
+    code="gpu.ecc.recorded",
+    severity=Severity.WARNING,
+    remedy=Remedy.WATCH,
+    meaning="An uncorrectable memory error was added to the GPU's lifelong record",
+    clears_by=ClearsBy.NOTHING,
+    symptom_of=(UNCORRECTED.code, *UNCORRECTED.symptom_of),
 )
+_SOURCE = "NVIDIA, GPU memory error management: every uncorrectable error calls for a GPU reset"
+GROWTH = Limit(reading="gpu_ecc_uncorrected_aggregate_total", max_increase=0, code=RECORDED, source=_SOURCE)
 
 
-@check("gpu.ecc", interval_s=60, codes=(UNCORRECTED,), limits=(GROWTH,))
+@check("gpu.ecc", interval_s=60, codes=(UNCORRECTED, RECORDED), limits=(GROWTH,))
 def gpu_ecc(node: Node, _settings: object) -> Result:
     """No GPU has had an uncorrectable memory error since its last reset.
 
     Two counters tell two things. *Volatile* starts at zero with each driver load and GPU reset: above zero, the GPU has
-    not been reset since its error. *Aggregate* lives in the board's InfoROM for ever: only its growth means anything,
-    and an absolute value would condemn a repaired GPU for life. Corrected errors are readings only. A GPU with ECC off,
+    not been reset since its error; *Aggregate* lives in the board's InfoROM for ever: only its growth means anything, and
+    growth without a volatile count is an error whose GPU was reset before we looked, which is news and no fault. Corrected errors are readings only. A GPU with ECC off,
     or without ECC, has no such counters, which is no fault. Where the kernel log or the row remapper explains it, their
     finding decides and this one is its symptom.
 
@@ -77,4 +81,4 @@ def _findings(gpu: GpuValues) -> Iterator[Finding]:
     count = gpu.values.get(_UNCORRECTED_NOW, 0)
     if count > 0:
         message = f"{count} uncorrectable memory errors since the last GPU reset"
-        yield UNCORRECTED.at(gpu.gpu, message, volatile_uncorrected=count, limit=0, limit_source=GROWTH.source)
+        yield UNCORRECTED.at(gpu.gpu, message, volatile_uncorrected=count, limit=0, limit_source=_SOURCE)

@@ -157,7 +157,11 @@ def read_kernel_once(agent: Agent) -> None:
         unread = KernelLogState(source=sources.kmsg, alive=False, error=str(error))
         machine.kernel_log_state = lambda: unread
         return
-    late = "" if batch.caught_up else f"{sources.kmsg} grows faster than it can be read: its newest records were not judged"
+    late = (
+        ""
+        if batch.caught_up
+        else f"{sources.kmsg} grows faster than it can be read: its newest records were not judged"
+    )
     read = KernelLogState(source=sources.kmsg, alive=True, gaps=int(batch.gap), error=late)
     machine.kernel_log_state = lambda: read
     agent.checkup.judge_kernel(batch.records, None)
@@ -194,7 +198,9 @@ def lock_state(state_dir: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
-        raise StoreError(f"{state_dir}: another healthd is using it; stop that one, or set another state_dir") from error
+        raise StoreError(
+            f"{state_dir}: another healthd is using it; stop that one, or set another state_dir"
+        ) from error
     return descriptor
 
 

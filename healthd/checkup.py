@@ -109,7 +109,9 @@ class Checkup:
     # -- running ------------------------------------------------------------------------------------------------------
 
     def _run(self, name: str) -> Outcome:
-        outcome = run_check(self.checks[name], self.machine, self._settings[name].settings, optional=self._optional(name))
+        outcome = run_check(
+            self.checks[name], self.machine, self._settings[name].settings, optional=self._optional(name)
+        )
         self.monitor.absorb(outcome)
         return self.monitor.outcomes().get(name, outcome)
 

@@ -108,7 +108,9 @@ class Monitor:
         with self._lock:
             named = str(self._history.names.get(component, component))
             keys = [key for key in self._history.faults if key[0] == named]
-            events = [Event(at=now, kind="fault", text=f"acknowledged {code} on {where}: {why}") for where, code in keys]
+            events = [
+                Event(at=now, kind="fault", text=f"acknowledged {code} on {where}: {why}") for where, code in keys
+            ]
             self._fold(acknowledge(self._history, keys), (), now, events)
 
     def outcomes(self) -> Mapping[str, Outcome]:
@@ -144,9 +146,7 @@ class Monitor:
 
     # -- keeping ------------------------------------------------------------------------------------------------------
 
-    def _fold(
-        self, history: History, changes: tuple[Change, ...], now: datetime, events: Iterable[Event] = ()
-    ) -> None:
+    def _fold(self, history: History, changes: tuple[Change, ...], now: datetime, events: Iterable[Event] = ()) -> None:
         moved = history is not self._history
         self._history = history
         if moved:
@@ -218,7 +218,12 @@ def _change_event(change: Change, now: datetime) -> Event:
         at=now,
         kind="fault",
         text=f"{fault.code} on {fault.component} {word}: {change.why}",
-        data={"code": fault.code, "component": str(fault.component), "opened": change.opened, "evidence": fault.evidence},
+        data={
+            "code": fault.code,
+            "component": str(fault.component),
+            "opened": change.opened,
+            "evidence": fault.evidence,
+        },
     )
 
 

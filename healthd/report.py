@@ -147,4 +147,6 @@ def _well(checks: Sequence[CheckView]) -> str:
     quiet = [view.outcome for view in checks if not _check_lines(view)]
     absent = [outcome.check for outcome in quiet if outcome.result.status is Status.NOT_APPLICABLE]
     well = [outcome.check for outcome in quiet if outcome.check not in absent]
-    return f"  ok        {len(well)} checks ({', '.join(well) or 'none'}); not applicable: {', '.join(absent) or 'none'}"
+    return (
+        f"  ok        {len(well)} checks ({', '.join(well) or 'none'}); not applicable: {', '.join(absent) or 'none'}"
+    )

@@ -75,13 +75,14 @@ class Case:
 
 
 def reason_text(diagnosis: Diagnosis, case_id: str) -> str:
-    """What the cluster shows: ``healthd: gpu.xid.79 gpu:GPU-… [id]``. One line, no ``|``: Slurm keeps both, readers trip.
+    """What the cluster shows: ``healthd: gpu.xid.79 gpu:GPU-… [id]``. One printable line, no ``|``: Slurm keeps all of
+    them, readers trip.
 
     Slurm stores a reason unescaped, puts its own stamp behind the *first* line, and separates sinfo columns by what we
     choose (facts: Slurm 22.05.8, measured).
     """
     words = f"{PREFIX}{diagnosis.code} {diagnosis.component} [{case_id}]"
-    return " ".join(words.replace("|", "/").split())
+    return " ".join("".join(c if c.isprintable() else " " for c in words.replace("|", "/")).split())
 
 
 def is_our_text(text: str) -> bool:

@@ -53,7 +53,9 @@ class RunningNode:
         """Start the daemon and wait until it answers."""
         argv = [sys.executable, "-m", "healthd", "run", "--config", str(self.config)]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(argv, stderr=log, stdout=log, env=self._environ, cwd="/", start_new_session=True)
+            self.process = subprocess.Popen(
+                argv, stderr=log, stdout=log, env=self._environ, cwd="/", start_new_session=True
+            )
         self.wait(lambda: self.status() is not None, within_s, "the daemon answers")
 
     def kill(self) -> None:
@@ -89,7 +91,9 @@ class RunningNode:
         """Run a command line as a process of its own."""
         argv = [sys.executable, "-m", "healthd", *arguments]
         environment = {**self._environ, **environ}
-        return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False, cwd="/")
+        return subprocess.run(
+            argv, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False, cwd="/"
+        )
 
     def check(self, *names: str) -> dict[str, Any]:
         """The verdict, as the daemon gives it."""
@@ -122,7 +126,9 @@ class RunningNode:
         end = time.monotonic() + within_s
         while not condition():
             if self.process is not None and self.process.poll() is not None:
-                raise AssertionError(f"{self.name}: the daemon ended with {self.process.returncode}:\n{self._log_end()}")
+                raise AssertionError(
+                    f"{self.name}: the daemon ended with {self.process.returncode}:\n{self._log_end()}"
+                )
             if time.monotonic() > end:
                 raise AssertionError(f"{self.name}: not within {within_s:g} s: {what}\n{self._log_end()}")
             time.sleep(0.05)

@@ -20,7 +20,9 @@ class HttpServer:
 
     def __init__(self, address: str, agent: Agent, *, problem: Callable[[], str], say: Callable[..., None]) -> None:
         host, _, port = address.rpartition(":")
-        handler = type("Handler", (_Handler,), {"agent": agent, "problem": staticmethod(problem), "say": staticmethod(say)})
+        handler = type(
+            "Handler", (_Handler,), {"agent": agent, "problem": staticmethod(problem), "say": staticmethod(say)}
+        )
         self._server = ThreadingHTTPServer((host.strip("[]"), int(port)), handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()

@@ -33,9 +33,13 @@ class _Snapshot:
         yield from self._daemon()
 
     def _checks(self) -> Iterator[Metric]:
-        status = GaugeMetricFamily("healthd_check_status", "1 for what the last run of a check came to", labels=["check", "status"])
+        status = GaugeMetricFamily(
+            "healthd_check_status", "1 for what the last run of a check came to", labels=["check", "status"]
+        )
         age = GaugeMetricFamily("healthd_check_last_run_seconds", "Seconds since a check last ran", labels=["check"])
-        took = GaugeMetricFamily("healthd_check_duration_seconds", "Duration of the last run of a check", labels=["check"])
+        took = GaugeMetricFamily(
+            "healthd_check_duration_seconds", "Duration of the last run of a check", labels=["check"]
+        )
         now = datetime.now(UTC)
         outcomes = self._agent.monitor.outcomes()
         for name in self._agent.checkup.checks:
@@ -72,17 +76,29 @@ class _Snapshot:
 
     def _daemon(self) -> Iterator[Metric]:
         log, nvml = self._agent.machine.kernel_log, self._agent.machine.nvml.state()
-        yield CounterMetricFamily("healthd_kernel_log_gaps", "Times that kernel records were lost unread", value=log.gaps)
-        yield CounterMetricFamily("healthd_kernel_log_malformed", "Kernel records that made no sense", value=log.malformed)
-        yield CounterMetricFamily("healthd_kernel_log_untrusted", "Records from user space, not believed", value=log.untrusted)
+        yield CounterMetricFamily(
+            "healthd_kernel_log_gaps", "Times that kernel records were lost unread", value=log.gaps
+        )
+        yield CounterMetricFamily(
+            "healthd_kernel_log_malformed", "Kernel records that made no sense", value=log.malformed
+        )
+        yield CounterMetricFamily(
+            "healthd_kernel_log_untrusted", "Records from user space, not believed", value=log.untrusted
+        )
         yield GaugeMetricFamily("healthd_kernel_log_idle_seconds", "Since the reader last came round", value=log.idle_s)
-        yield GaugeMetricFamily("healthd_nvml_stalled_seconds", "Since the first unanswered NVML question", value=nvml.stalled_s)
+        yield GaugeMetricFamily(
+            "healthd_nvml_stalled_seconds", "Since the first unanswered NVML question", value=nvml.stalled_s
+        )
         yield CounterMetricFamily("healthd_nvml_worker_restarts", "Starts of a new NVML worker", value=nvml.restarts)
-        refusals = CounterMetricFamily("healthd_decisions", "Decisions and refusals, each counted once when it is new", labels=["action"])
+        refusals = CounterMetricFamily(
+            "healthd_decisions", "Decisions and refusals, each counted once when it is new", labels=["action"]
+        )
         if self._agent.engine is not None:
             for action, count in self._agent.engine.decided.items():
                 refusals.add_metric([action], count)
         yield refusals
         yield GaugeMetricFamily(
-            "healthd_store_failing", "1 while the state cannot be written", value=float(bool(self._agent.monitor.store_problem))
+            "healthd_store_failing",
+            "1 while the state cannot be written",
+            value=float(bool(self._agent.monitor.store_problem)),
         )

@@ -100,7 +100,9 @@ class Server:
             case "hook" if self._may_act(peer):
                 return hook_answer(self._agent, options, request.environ)
             case "hook":
-                return Answer(code=_REFUSED, err=f"healthd: uid {peer.uid} may not act here; be root or in [daemon] group\n")
+                return Answer(
+                    code=_REFUSED, err=f"healthd: uid {peer.uid} may not act here; be root or in [daemon] group\n"
+                )
             case verb:
                 raise UsageError(f"healthd: the daemon does not answer {verb!r}; run it without the socket")
 
@@ -117,7 +119,9 @@ def _listen(path: str) -> socket.socket:
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         if _is_alive(path):
-            raise ConfigError((f"daemon.socket = {path}: another daemon answers there; stop it or choose another path",))
+            raise ConfigError(
+                (f"daemon.socket = {path}: another daemon answers there; stop it or choose another path",)
+            )
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -125,7 +129,9 @@ def _listen(path: str) -> socket.socket:
         os.chmod(path, 0o666)
         listener.listen(128)
     except OSError as error:
-        raise ConfigError((f"daemon.socket = {path}: {error}; expected a path that can be made (107 bytes at most)",)) from error
+        raise ConfigError(
+            (f"daemon.socket = {path}: {error}; expected a path that can be made (107 bytes at most)",)
+        ) from error
     return listener
 
 
@@ -165,4 +171,6 @@ def _group_id(group: str) -> int | None:
     try:
         return grp.getgrnam(group).gr_gid
     except KeyError as error:
-        raise ConfigError((f"daemon.group = {group}: no such group on this machine; create it or leave it empty",)) from error
+        raise ConfigError(
+            (f"daemon.group = {group}: no such group on this machine; create it or leave it empty",)
+        ) from error

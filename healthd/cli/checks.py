@@ -20,8 +20,13 @@ def answer(options: Namespace) -> Answer:
                 "title": check.title,
                 "interval_s": check.interval_s,
                 "on": check.on,
-                "settings": [{"name": f.name, "default": f.default, "doc": f.doc} for f in documented_fields(check.settings)],
-                "codes": [{"code": c.code, "severity": c.severity, "remedy": c.remedy, "meaning": c.meaning} for c in check.codes],
+                "settings": [
+                    {"name": f.name, "default": f.default, "doc": f.doc} for f in documented_fields(check.settings)
+                ],
+                "codes": [
+                    {"code": c.code, "severity": c.severity, "remedy": c.remedy, "meaning": c.meaning}
+                    for c in check.codes
+                ],
             }
             for check in checks
         ]

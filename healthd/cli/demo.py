@@ -55,7 +55,9 @@ class _Show:
 
     def play(self) -> None:
         """Healthy; a GPU falls off the bus; wait for the case to end, being the machine meanwhile."""
-        progress("SIMULATED p5.48xlarge: 8 GPUs, 32 EFA devices, a Lustre mount. Constructed, not hardware; the daemon is real.")
+        progress(
+            "SIMULATED p5.48xlarge: 8 GPUs, 32 EFA devices, a Lustre mount. Constructed, not hardware; the daemon is real."
+        )
         self._start()
         progress(self._wait_healthy())
         progress(f"XID 79 arrives: GPU {_FAILS_ON_GPU} falls off the bus ...")
@@ -69,7 +71,10 @@ class _Show:
         """The timeline, as the audit store has it."""
         events, cases = self._audit()
         lines = ["", "Timeline, from the audit store (SIMULATED node):"]
-        lines += [f"  {event.at:%H:%M:%S}.{event.at.microsecond // 1000:03d}  {event.kind:<9} {event.text}" for event in events]
+        lines += [
+            f"  {event.at:%H:%M:%S}.{event.at.microsecond // 1000:03d}  {event.kind:<9} {event.text}"
+            for event in events
+        ]
         took = time.monotonic() - self._began
         ends = ", ".join(f"{case.code}: {case.end or 'open'} after {case.attempts} repair attempts" for case in cases)
         return "\n".join(lines) + f"\n\n{ends or 'no case was opened'}; {took:.1f} s in all\n"
@@ -88,7 +93,11 @@ class _Show:
     def _wait_healthy(self) -> str:
         argv = [sys.executable, "-m", "healthd", "check", "--socket", str(self._machine.socket)]
         while self._time_is_left("a healthy verdict"):
-            answered = subprocess.run(argv, capture_output=True, text=True, check=False) if self._machine.socket.exists() else None
+            answered = (
+                subprocess.run(argv, capture_output=True, text=True, check=False)
+                if self._machine.socket.exists()
+                else None
+            )
             if answered is not None and answered.returncode == 0:
                 return answered.stdout.rstrip()
             time.sleep(0.2)
@@ -129,4 +138,3 @@ class _Show:
             return store.events(), store.cases()
         finally:
             store.close()
-

@@ -30,4 +30,6 @@ def explained(wanted: str) -> str:
         if check.explain is not None and (text := check.explain(wanted)):
             return text
     near = difflib.get_close_matches(wanted, codes, n=1)
-    raise UsageError(f"healthd explain: no code is named {wanted!r}; {f'did you mean {near[0]}?' if near else 'see `healthd checks`'}")
+    raise UsageError(
+        f"healthd explain: no code is named {wanted!r}; {f'did you mean {near[0]}?' if near else 'see `healthd checks`'}"
+    )

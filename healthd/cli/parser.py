@@ -79,7 +79,9 @@ def _grammar() -> _Parser:
     _common(hook, socket=True)
 
     demo = verbs.add_parser("demo", help="watch a fault being repaired on a SIMULATED p5.48xlarge")
-    demo.add_argument("--fail-provisioner", action="store_true", help="let the reboot fail: the demo must end in failure")
+    demo.add_argument(
+        "--fail-provisioner", action="store_true", help="let the reboot fail: the demo must end in failure"
+    )
     demo.add_argument("--keep", action="store_true", help="keep the simulated node's folder")
     return top
 

@@ -10,4 +10,6 @@ from healthd.api.wire import Answer
 def answer(options: Namespace) -> Answer:
     """Exit 2: unknown."""
     where = options.socket or "$HEALTHD_SOCKET or the default socket"
-    return Answer(code=2, err=f"healthd: no daemon answers at {where}; start it with `healthd run`, or use `healthd check`\n")
+    return Answer(
+        code=2, err=f"healthd: no daemon answers at {where}; start it with `healthd run`, or use `healthd check`\n"
+    )

@@ -64,7 +64,13 @@ class SimulatedMachine:
         self.kernel_says(_DRIVER_LOADS.format(version=self._profile.driver_version))
 
     def _configuration(self) -> str:
-        reboot = [sys.executable, "-m", "healthd.sim.machine", str(self.folder), *(["--fail"] if self._reboot_fails else [])]
+        reboot = [
+            sys.executable,
+            "-m",
+            "healthd.sim.machine",
+            str(self.folder),
+            *(["--fail"] if self._reboot_fails else []),
+        ]
         return f"""# A SIMULATED node: no hardware is behind these paths.
 [node]
 name = "{NODE}"

@@ -2,7 +2,7 @@
 
 Two libraries read the same state file and answer the same: :class:`SimNvml` here, chosen by a library path that ends
 in ``.sim``, needs no compiler; ``tests/nvml_sim/nvml_sim.c`` is a shared object that the real pynvml loads, and finds
-the file through ``HEALTHD_NVML_SIM_STATE``. The file is read again whenever it changes; replace it, never edit it in
+the file through ``NVML_SIM_STATE``. The file is read again whenever it changes; replace it, never edit it in
 place (:func:`write_state`). It holds one ``key = value`` per line; blank lines and lines that begin with ``#`` are
 skipped. The keys:
 

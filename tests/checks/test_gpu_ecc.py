@@ -9,8 +9,9 @@ import pytest
 from healthd.check import NoSettings
 from healthd.checks.gpu_ecc import GROWTH, UNCORRECTED, gpu_ecc
 from healthd.errors import SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.diagnose import diagnose
 from healthd.history import History, observe
-from healthd.model import Outcome, ReadingKind, Remedy, Result, Severity, Status
+from healthd.model import ClearsBy, Outcome, ReadingKind, Remedy, Result, Severity, Status
 from healthd.node import GpuAnswer
 from healthd.testing import (
     GPU_IS_LOST,
@@ -75,16 +76,18 @@ def test_corrected_errors_are_readings_only() -> None:
     assert run(gpu_with(0, {"nvmlDeviceGetTotalEccErrors(0, 0)": 10_000})).status is Status.OK
 
 
-def test_growth_and_level_are_one_fault() -> None:
-    """One error that shows in both counters is one fault of one code."""
+def test_growth_and_level_are_one_diagnosis() -> None:
+    """One error that shows in both counters is one diagnosis: the level, with the growth as its symptom."""
     history = fold(run(gpu_with(0, {AGGREGATE: 3})), run(gpu_with(0, {AGGREGATE: 4, VOLATILE: 1})))
-    assert [code for _, code in history.faults] == ["gpu.ecc.uncorrected"]
+    (diagnosis,) = diagnose(history)
+    assert diagnosis.codes == ("gpu.ecc.uncorrected", "gpu.ecc.recorded")
 
 
 def test_growth_alone_is_found() -> None:
-    """An error whose volatile count was reset before we looked still shows as growth of the aggregate."""
+    """An error whose volatile count was reset before we looked is news from the aggregate, and takes no node out."""
     history = fold(run(gpu_with(0, {AGGREGATE: 3})), run(gpu_with(0, {AGGREGATE: 4}), driver="590.10", boot="boot-2"))
-    assert [code for _, code in history.faults] == ["gpu.ecc.uncorrected"]
+    (fault,) = history.faults.values()
+    assert (fault.code, fault.remedy, fault.clears_by) == ("gpu.ecc.recorded", Remedy.WATCH, ClearsBy.NOTHING)
 
 
 def test_a_reset_ends_it() -> None:

@@ -79,7 +79,7 @@ def test_evidence_names_process_and_mig_instance() -> None:
     assert (evidence["pid"], evidence["process"]) == (7194, "train.py")
     assert (evidence["gpu_instance"], evidence["compute_instance"]) == (5, 1)
     assert (evidence["sequence"], evidence["boot_id"], evidence["trusted"]) == (0, "boot", True)
-    assert finding.clears_by is ClearsBy.JOB_END
+    assert finding.clears_by is ClearsBy.GPU_RESET
     assert "NVIDIA" in evidence["source"]
 
 

@@ -1,4 +1,4 @@
-/* A simulated libnvidia-ml.so.1 that the real pynvml loads. Its state is the file named by HEALTHD_NVML_SIM_STATE, read
+/* A simulated libnvidia-ml.so.1 that the real pynvml loads. Its state is the file named by NVML_SIM_STATE, read
  * again whenever it changes; the format is described once, in healthd/sim/nvml.py. No NVIDIA header is needed: the
  * struct layouts below are those of nvml.h as nvidia-ml-py 13.615.71 declares them.
  *
@@ -47,7 +47,7 @@ static char *trimmed(char *text)
 
 static int refresh(void)
 {
-    const char *path = getenv("HEALTHD_NVML_SIM_STATE");
+    const char *path = getenv("NVML_SIM_STATE");
     struct stat now;
     if (!path || stat(path, &now)) return UNKNOWN;
     if (now.st_ino == seen.st_ino && now.st_size == seen.st_size && now.st_mtim.tv_sec == seen.st_mtim.tv_sec &&

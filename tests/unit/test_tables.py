@@ -51,7 +51,7 @@ def test_every_row_can_be_read_by_a_person(row: XidRow) -> None:
         (64, ("critical", "reset_gpu", "gpu_reset")),
         (79, ("critical", "reboot_node", "reboot")),
         (92, ("warning", "watch", "nothing")),
-        (94, ("warning", "restart_app", "job_end")),
+        (94, ("warning", "restart_app", "gpu_reset")),
         (95, ("critical", "reset_gpu", "gpu_reset")),
         (119, ("critical", "reset_gpu", "gpu_reset")),
         (120, ("critical", "reset_gpu", "gpu_reset")),
@@ -72,8 +72,8 @@ def test_job_level_codes_never_take_a_node_out(xid: int) -> None:
 
 
 def test_whatever_nvidia_answers_with_a_restart_of_the_application_ends_with_the_job() -> None:
-    """NVIDIA's RESTART_APP bucket is warning, restart_app and job_end, row by row."""
-    rows = [row for row in xid_table().values() if "): RESTART_APP" in row.source]
+    """NVIDIA's RESTART_APP bucket is warning, restart_app and job_end, row by row; 94 also left an ECC count to reset."""
+    rows = [row for xid, row in xid_table().items() if "): RESTART_APP" in row.source and xid != 94]
     assert len(rows) > 40
     assert {(row.severity, row.remedy, row.clears_by) for row in rows} == {
         (Severity.WARNING, Remedy.RESTART_APP, ClearsBy.JOB_END)

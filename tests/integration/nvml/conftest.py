@@ -110,7 +110,7 @@ def state_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A healthy p5.48xlarge, where both simulated libraries find it."""
     path = tmp_path / "node.sim"
     write_state(path, healthy_state())
-    monkeypatch.setenv("HEALTHD_NVML_SIM_STATE", str(path))
+    monkeypatch.setenv("NVML_SIM_STATE", str(path))
     return path
 
 

@@ -155,9 +155,7 @@ def test_at_the_limit_nothing_more_is_taken_out(slurm: SlurmLab, nodes: Nodes) -
     slurm.wait(lambda: "DRAIN" in slurm.state("n0001"), 15.0, "taken out once there is room")
 
 
-def test_a_reboot_ends_xid_79_and_resumes_the_node(
-    slurm_lab_factory: Callable[..., SlurmLab], tmp_path: Path
-) -> None:
+def test_a_reboot_ends_xid_79_and_resumes_the_node(slurm_lab_factory: Callable[..., SlurmLab], tmp_path: Path) -> None:
     """A drained node that rebooted is DOWN+DRAIN with our text; a new boot id explains that, and it is resumed."""
     lab = slurm_lab_factory(nodes=2, conf={"SlurmdTimeout": "6"})
     proc = tmp_path / "proc"
@@ -259,7 +257,9 @@ def test_an_admin_is_never_overruled_but_in_the_window(slurm: SlurmLab, nodes: N
         node.kernel_says(UNCONTAINED.format(pci=PCI))
         slurm.wait(lambda: "DRAIN" in slurm.state(name), 10.0, "drained by somebody")
         node.kernel_says(RECOVERED.format(pci=PCI))
-        slurm.wait(lambda: bin_dir.acted() or "DRAIN" not in slurm.state(name), 15.0, "the admin acts or it is released")
+        slurm.wait(
+            lambda: bin_dir.acted() or "DRAIN" not in slurm.state(name), 15.0, "the admin acts or it is released"
+        )
         time.sleep(1.5)
         kept = "DRAIN" in slurm.state(name) and reason(slurm, name) == "admin: hands off"
         reached, calls = bin_dir.acted(), bin_dir.calls()

@@ -1,0 +1,398 @@
+"""A whole node around the real engine, store and monitor, with every boundary of the engine's ports numbered.
+
+The ports are wrapped from outside: before and after each call something may happen, a kill -9 included. Machine and
+cluster are fakes that live on when the daemon dies. Time passes in steps of five seconds, and only here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+from healthd.check import Check, NoSettings, judged
+from healthd.model import Clearance, ClearsBy, Component, Finding, Mode, Outcome, Remedy, Result, Severity, Step
+from healthd.monitor import Monitor
+from healthd.node import Node
+from healthd.remediation.case import Case, Phase
+from healthd.remediation.engine import Engine, Patience
+from healthd.remediation.policy import Rules
+from healthd.remediation.ports import FleetLevel, NodeView, Orchestrator, Provisioner
+from healthd.store import Event, Store
+from healthd.testing import FakeClock
+from healthd.testing_cluster import FakeCluster, FakeOrchestrator, FakeProvisioner, FakeUpdate
+
+T = TypeVar("T")
+
+NODE = "n1"
+GPU = Component(kind="gpu", id="GPU-5e1f")
+PATIENCE = Patience(settle_s=30.0, verify_timeout_s=300.0, reboot_timeout_s=600.0, max_attempts=2)
+STEP_S = 5.0
+BOOT_TAKES_S = 40.0
+
+
+class Killed(BaseException):
+    """kill -9: nothing of ours may catch it."""
+
+
+def kill() -> None:
+    """What a hook does to kill the daemon where it stands."""
+    raise Killed
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the ports, wrapped
+
+
+class Wire:
+    """Every boundary that the engine passes, in order, and what is to happen at some of them."""
+
+    def __init__(self) -> None:
+        self.passed: list[str] = []
+        self.at: dict[int, Callable[[], None]] = {}
+
+    def boundary(self, name: str) -> None:
+        number = len(self.passed)
+        self.passed.append(name)
+        if number in self.at:
+            self.at[number]()
+
+    def around(self, name: str, call: Callable[[], T]) -> T:
+        self.boundary(f"before {name}")
+        result = call()
+        self.boundary(f"after {name}")
+        return result
+
+    def numbers(self, *names: str) -> list[int]:
+        return [number for number, name in enumerate(self.passed) if name in names]
+
+
+@dataclass
+class WiredOrchestrator:
+    inner: Orchestrator
+    wire: Wire
+    intended: Callable[[Step], None]
+    kind: str = "wired"
+
+    def view(self, *, jobs: bool = False) -> NodeView:
+        return self.wire.around("view", lambda: self.inner.view(jobs=jobs))
+
+    def level(self) -> FleetLevel:
+        return self.wire.around("level", self.inner.level)
+
+    def quarantine(self, text: str) -> None:
+        self.intended(Step.DRAIN)
+        self.wire.around("quarantine", lambda: self.inner.quarantine(text))
+
+    def release(self, *, resume: bool) -> None:
+        self.intended(Step.RELEASE)
+        self.wire.around("release", lambda: self.inner.release(resume=resume))
+
+
+@dataclass
+class WiredProvisioner:
+    inner: Provisioner
+    wire: Wire
+    intended: Callable[[Step], None]
+    kind: str = "wired"
+
+    def can(self, remedy: Remedy) -> bool:
+        return self.inner.can(remedy)
+
+    def reboot(self) -> None:
+        self.intended(Step.REBOOT)
+        self.wire.around("reboot", self.inner.reboot)
+
+
+@dataclass
+class WiredCases:
+    inner: Store
+    wire: Wire
+
+    def open_case(self) -> Case | None:
+        return self.inner.open_case()
+
+    def save_case(self, case: Case, event: Event) -> None:
+        self.wire.around("save", lambda: self.inner.save_case(case, event))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the checks
+
+
+def _run_elsewhere(node: Node, settings: NoSettings) -> Result:
+    raise AssertionError("the rig absorbs outcomes itself")
+
+
+def _a_check(name: str, on: str) -> Check:
+    return Check(
+        name=name,
+        run=_run_elsewhere,
+        title=name,
+        doc=name,
+        interval_s=60.0,
+        timeout_s=10.0,
+        settings=NoSettings,
+        on="kernel" if on == "kernel" else "interval",
+    )
+
+
+LEVEL, LOG = "gpu.level", "kernel.log"
+CHECKS = {LEVEL: _a_check(LEVEL, "interval"), LOG: _a_check(LOG, "kernel")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """What breaks in a story, and what of it a reboot heals."""
+
+    code: str = "gpu.xid.95"
+    remedy: Remedy = Remedy.RESET_GPU
+    clears_by: ClearsBy | None = ClearsBy.GPU_RESET
+    component: Component = GPU
+
+    def finding(self) -> Finding:
+        return Finding(
+            code=self.code,
+            severity=Severity.CRITICAL,
+            component=self.component,
+            message=f"{self.code} was seen",
+            remedy=self.remedy,
+            clears_by=self.clears_by,
+        )
+
+
+XID_95 = Trouble()
+XID_79 = Trouble(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE, clears_by=ClearsBy.REBOOT)
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the world
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """Where a story ended: what must not depend on kills, time-outs or a full disk."""
+
+    in_service: bool
+    holder: str
+    ends: tuple[str, ...]
+    drains: int
+    releases: int
+
+
+class World:
+    """One node, its cluster and its daemon. ``local`` gives another orchestrator than that of the fake cluster."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        mode: Mode = Mode.QUARANTINE,
+        fleet: int = 40,
+        max_out: str | int = "5%",
+        local: Callable[[World], Orchestrator] | None = None,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.clock, self.wire = folder, FakeClock(), Wire()
+        self.cluster = FakeCluster(*(f"n{number}" for number in range(1, fleet + 1)), clock=self.seconds)
+        self.rules = Rules(mode=mode, max_out=max_out)
+        self.boot, self.boots_at_s, self.never_boots = 1, 0.0, False
+        self.reboot_heals = True
+        self.script: list[tuple[float, Callable[[], object]]] = []
+        self.levels: set[Trouble] = set()
+        self.said: list[str] = []
+        self.kills = 0
+        self.held_by_at_reboot: list[str] = []
+        self.provisioner = FakeProvisioner(self._asked_to_reboot)
+        self.orchestrator = local(self) if local else FakeOrchestrator(self.cluster, NODE)
+        self._ids = 0
+        self._start()
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def seconds(self) -> float:
+        return self.clock.now().timestamp()
+
+    def at(self, seconds: float, *happenings: Callable[[], object]) -> World:
+        """Let something happen at a time of the story."""
+        self.script += [(seconds, happening) for happening in happenings]
+        self.script.sort(key=lambda item: item[0])
+        return self
+
+    def step(self) -> str:
+        """Five seconds: what falls due happens, checks look, and the engine turns. Returns what it said."""
+        self.clock.advance(1.0)
+        while self.script and self.script[0][0] <= self.clock():
+            self.script.pop(0)[1]()
+        if self.boots_at_s and self.clock() >= self.boots_at_s:
+            self.power_cycle()
+        self._look()
+        self.clock.advance(STEP_S - 1.0)
+        try:
+            said = self.engine.turn(self.clock.now())
+        except Killed:
+            said = "killed"
+            self.restart_daemon()
+        self.said.append(said)
+        return said
+
+    def run(self, steps: int) -> World:
+        for _ in range(steps):
+            self.step()
+        return self
+
+    def run_to_end(self, *, steps: int = 600) -> World:
+        """Until nothing is left to happen, no case is open, and it stays so for a while."""
+        quiet = 0
+        for _ in range(steps):
+            self.step()
+            case = self.store.open_case()
+            quiet = quiet + 1 if not self.script and (case is None or case.end is not None) else 0
+            if quiet > 4:
+                return self
+        raise AssertionError(f"no end after {steps} steps; last said: {self.said[-1]}")
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def log_line(self, trouble: Trouble) -> None:
+        """A fault is seen in the kernel log."""
+        self._absorb(LOG, judged([trouble.finding()]))
+
+    def reset_gpu(self) -> None:
+        """A person resets the GPU, and a check sees it."""
+        self.monitor.clear(Clearance(by=ClearsBy.GPU_RESET, component=GPU, note="the GPU was reset"), self.clock.now())
+
+    def start_job(self, job: str = "12") -> None:
+        self.cluster.nodes[NODE].jobs.append(job)
+
+    def end_jobs(self) -> None:
+        self.cluster.nodes[NODE].jobs.clear()
+
+    def restart_daemon(self) -> None:
+        """kill -9, and the service manager starts it again."""
+        self.kills += 1
+        self.store.close()
+        self._start()
+
+    def power_cycle(self) -> None:
+        """The machine goes through a reboot."""
+        self.boots_at_s = 0.0
+        self.boot += 1
+        self.cluster.rebooted(NODE)
+        if self.reboot_heals:
+            self.levels.clear()
+        self.restart_daemon()
+
+    def _asked_to_reboot(self) -> None:
+        hold = self.cluster.nodes[NODE].hold
+        self.held_by_at_reboot.append(hold.user if hold else "nobody")
+        if not self.never_boots:
+            self.boots_at_s = self.boots_at_s or self.clock() + BOOT_TAKES_S
+
+    # -- what is seen -------------------------------------------------------------------------------------------------
+
+    @property
+    def ours(self) -> list[FakeUpdate]:
+        """What we changed in the cluster; an update that changed nothing is none."""
+        return [update for update in self.cluster.updates if update.user == "healthd" and update.before != update.after]
+
+    @property
+    def hold_text(self) -> str:
+        hold = self.cluster.nodes[NODE].hold
+        return hold.text if hold else ""
+
+    def audit(self, *kinds: str) -> list[str]:
+        return [event.text for event in self.store.events() if event.kind in kinds]
+
+    def ending(self) -> Ending:
+        view = self.orchestrator.view()
+        return Ending(
+            in_service=view.in_service,
+            holder=view.hold.user if view.hold else "",
+            ends=tuple(str(case.end) for case in self.store.cases()),
+            drains=sum(update.word == "drain" for update in self.ours),
+            releases=sum(update.word in ("undrain", "resume") for update in self.ours),
+        )
+
+    def close(self) -> None:
+        self.store.close()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """A new daemon on the same disk: everything that was in memory is new."""
+        now = self.clock.now()
+        self.store = Store(self.folder / "healthd.db", now=now)
+        self.monitor = Monitor(CHECKS, self.store)
+        self._wanted: set[str] = set(CHECKS)
+        self.monitor.begin_boot(f"boot-{self.boot}", now)
+        self.engine = Engine(
+            orchestrator=WiredOrchestrator(self.orchestrator, self.wire, self._intended),
+            provisioner=WiredProvisioner(self.provisioner, self.wire, self._intended),
+            judgement=self.monitor,
+            cases=WiredCases(self.store, self.wire),
+            rules=lambda: self.rules,
+            collect=lambda case: self.wire.around("collect", lambda: f"bundle-{case.id}"),
+            look_again=self._look_again,
+            patience=PATIENCE,
+            new_id=self._new_id,
+        )
+
+    def _new_id(self) -> str:
+        self._ids += 1
+        return f"c{self._ids}"
+
+    def _intended(self, step: Step) -> None:
+        """No act without a written intent: asserted at every act of every test."""
+        case = self.store.open_case()
+        assert case is not None
+        assert (case.step, case.phase) == (step, Phase.INTENDED)
+
+    def _look(self) -> None:
+        """Run what is due: the kernel log at every step, the interval check every minute or when it was asked for."""
+        self._absorb(LOG, judged([]))
+        outcome = self.monitor.outcomes().get(LEVEL)
+        if LEVEL in self._wanted or outcome is None or self.clock.now() - outcome.at >= timedelta(seconds=60):
+            self._wanted.discard(LEVEL)
+            self._absorb(LEVEL, judged([trouble.finding() for trouble in sorted(self.levels, key=str)]))
+
+    def _look_again(self, since: object) -> None:
+        outcome = self.monitor.outcomes().get(LEVEL)
+        if outcome is None or outcome.at < since:  # type: ignore[operator]
+            self._wanted.add(LEVEL)
+
+    def _absorb(self, check: str, result: Result) -> None:
+        self.monitor.absorb(Outcome(check=check, result=result, at=self.clock.now(), duration_s=0.01))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the two happy stories
+
+
+def quarantine_story(folder: Path, **options: object) -> World:
+    """A GPU fault that a person mends: drained, out until it is well, verified, released."""
+    world = World(folder, mode=Mode.QUARANTINE, **options)  # type: ignore[arg-type]
+    return world.at(3, world.start_job).at(10, lambda: world.log_line(XID_95)).at(60, world.end_jobs, world.reset_gpu)
+
+
+def repair_story(folder: Path, **options: object) -> World:
+    """A GPU off the bus that a reboot mends: drained, job ended, evidence, reboot, verified, released."""
+    world = World(folder, mode=Mode.REPAIR, **options)  # type: ignore[arg-type]
+    return world.at(3, world.start_job).at(10, lambda: world.log_line(XID_79)).at(40, world.end_jobs)
+
+
+STORIES = {"quarantine": quarantine_story, "repair": repair_story}
+
+
+def lowered(world: World, mode: Mode) -> None:
+    world.rules = replace(world.rules, mode=mode)
+
+
+def opted_out(world: World) -> None:
+    world.rules = replace(world.rules, opted_out="/etc/healthd/hands-off exists")
+
+
+def every(numbers: Iterable[int], *, but: Iterable[int] = ()) -> list[int]:
+    """Boundary numbers in order, less some."""
+    return sorted(set(numbers) - set(but))

@@ -1,0 +1,68 @@
+"""The state of one case, and the words by which a drain is known as ours."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from healthd.model import Component, Mode, Remedy, Step
+from healthd.remediation.case import Case, Phase, is_our_text, reason_text
+from healthd.remediation.playbook import REBOOT
+from tests.judgement import START, diagnosis
+
+
+def a_case(**changes: object) -> Case:
+    plain = Case(
+        id="0a1b",
+        opened=START,
+        since=START,
+        mode=Mode.REPAIR,
+        code="gpu.xid.79",
+        component="gpu:GPU-0",
+        remedy=Remedy.REBOOT_NODE,
+        why="it fell off the bus",
+        text="healthd: gpu.xid.79 gpu:GPU-0 [0a1b]",
+        steps=REBOOT,
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def test_a_new_case_stands_before_its_first_step() -> None:
+    """Nothing is intended, tried or held yet."""
+    case = a_case()
+    assert (case.step, case.phase, case.attempts, case.hold, case.end) == (Step.DRAIN, Phase.PLANNED, 0, None, None)
+
+
+@pytest.mark.parametrize(("index", "step"), list(enumerate(REBOOT)))
+def test_a_case_names_the_step_it_stands_at(index: int, step: Step) -> None:
+    """The index points into the case's own steps, so a playbook that changes does not move a case that is open."""
+    assert a_case(index=index).step is step
+
+
+def test_the_reason_is_what_the_issue_says() -> None:
+    """``healthd: <code> <component> [id]``."""
+    assert reason_text(diagnosis(code="gpu.xid.79"), "k3v9") == "healthd: gpu.xid.79 gpu:GPU-0 [k3v9]"
+
+
+@pytest.mark.parametrize(
+    ("place", "shown"),
+    [
+        ("/fsx\n2nd line", "/fsx 2nd line"),
+        ("/a|b", "/a/b"),
+        ("/a\0b", "/a b"),
+        ("/\x1b[31mred", "/ [31mred"),
+        ("/odd\udcff", "/odd"),
+    ],
+)
+def test_a_mount_point_cannot_break_the_line(place: str, shown: str) -> None:
+    """Line ends, column marks, NULs, escapes and undecodable bytes of a name do not reach the cluster."""
+    mount = diagnosis(code="lustre.hung", component=Component(kind="mount", id=place))
+    assert reason_text(mount, "k3v9") == f"healthd: lustre.hung mount:{shown} [k3v9]"
+
+
+@pytest.mark.parametrize("text", ["", "healthd", "NHC: check_fs", "Healthd: x", " healthd: x", "prolog error"])
+def test_other_peoples_words_are_not_ours(text: str) -> None:
+    """Only a text that begins with our mark carries it."""
+    assert not is_our_text(text)
+    assert is_our_text(f"healthd: {text}")
