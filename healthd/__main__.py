@@ -9,8 +9,10 @@ import os
 import sys
 
 DEFAULT_SOCKET = "/run/healthd/healthd.sock"
-_DEADLINE_S = {"check": 30.0, "status": 10.0, "hook": 10.0}
+_DEADLINE_S = {"check": 30.0, "status": 10.0, "hook": 8.0}  # a hook's own limit is 10 s, Python's start included
 _LOCAL_ONLY = ("--no-daemon", "--config", "--help", "-h", "--version")
+_HOOK_LOCAL_ONLY = ("--help", "-h")  # a hook's --config is for the look without a daemon; a daemon comes first
+_HOOK_CODES = (0, 1, 64)  # any other would drain the node with "Prolog error": our own trouble never refuses a job
 _HOOK_ENVIRON = ("SLURM_JOB_ID", "SLURM_JOB_USER", "SLURMD_NODENAME")
 
 
@@ -28,7 +30,8 @@ def main(argv: list[str] | None = None) -> int:
 def _ask_daemon(arguments: list[str]) -> int | None:
     """The daemon's exit code after writing its answer out; None where there is no daemon, or it is not to be asked."""
     verb = arguments[0] if arguments else ""
-    if verb not in _DEADLINE_S or any(a.partition("=")[0] in _LOCAL_ONLY for a in arguments):
+    local_only = _HOOK_LOCAL_ONLY if verb == "hook" else _LOCAL_ONLY
+    if verb not in _DEADLINE_S or any(a.partition("=")[0] in local_only for a in arguments):
         return None
     import _socket
 
@@ -41,10 +44,13 @@ def _ask_daemon(arguments: list[str]) -> int | None:
     try:
         connection.sendall(_request(arguments))
         connection.shutdown(_socket.SHUT_WR)
-        return _write_out(connection)
+        code = _write_out(connection)
     except (OSError, ValueError) as error:
-        os.write(2, f"healthd: the daemon did not answer: {error}; see its log\n".encode())
+        passes = ", the job passes" if verb == "hook" else ""
+        os.write(2, f"healthd: the daemon did not answer: {error}{passes}; see its log\n".encode())
         return 0 if verb == "hook" else 2
+    else:
+        return code if verb != "hook" or code in _HOOK_CODES else 0
     finally:
         connection.close()
 

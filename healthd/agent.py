@@ -9,8 +9,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -34,6 +36,8 @@ from healthd.sources.kmsg import Cursor, KernelLog, read_all
 from healthd.sources.machine import Machine, open_machine
 from healthd.store import Event, Store
 
+_LOCK_POLL_S = 0.05
+
 
 @dataclass(kw_only=True)
 class Agent:
@@ -46,6 +50,8 @@ class Agent:
     store: Store | None = None
     engine: Engine | None = None
     orchestrator: Orchestrator | None = None
+    hooks: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """Hooks answered, by (kind, verdict, ``passed`` or ``refused``)."""
 
     def close(self) -> None:
         """End the workers and close the store."""
@@ -167,6 +173,32 @@ def read_kernel_once(agent: Agent) -> None:
     agent.checkup.judge_kernel(batch.records, None)
 
 
+def catch_up_kernel_log(agent: Agent, *, within_s: float = 3.0) -> None:
+    """Judge what came since the last run and keep the new cursor, as the daemon would: for a hook that acts alone.
+
+    What was judged before is not judged again: a fault that ended by other evidence must not come back from an old
+    line.
+    """
+    source, until = agent.config.sources.kmsg, time.monotonic() + within_s
+    try:
+        log = open_kernel_log(agent)
+    except SourceError as error:
+        unread = KernelLogState(source=source, alive=False, error=str(error))
+        agent.machine.kernel_log_state = lambda: unread
+        return
+    caught_up = False
+    while not caught_up and not log.state().error and time.monotonic() < until:
+        batch = log.read_batch(0.0)
+        cursor = (batch.cursor.boot_id, batch.cursor.sequence) if batch.cursor else None
+        agent.checkup.judge_kernel(batch.records, cursor)
+        caught_up = batch.caught_up
+    read = log.state()
+    if not caught_up and not read.error:
+        read = replace(read, error=f"{source} could not be read to its end within {within_s:g} s")
+    log.close()
+    agent.machine.kernel_log_state = lambda: read
+
+
 def kernel_needles(checks: Mapping[str, Check]) -> tuple[bytes, ...]:
     """What a kernel record must hold one of for any check to want it."""
     return tuple(sorted({needle.encode() for check in checks.values() for needle in check.needles}))
@@ -184,9 +216,10 @@ def collect_evidence(agent: Agent, case: Case) -> str:
     return str(folder)
 
 
-def lock_state(state_dir: Path) -> int:
+def lock_state(state_dir: Path, *, wait_s: float = 0.0) -> int:
     """Take the one lock of a state directory, and return its descriptor: it is held until that is closed.
 
+    ``wait_s``: how long to wait for another healthd to let go of it.
     Raises StoreError when another healthd has it, or the directory cannot be used.
     """
     try:
@@ -194,14 +227,21 @@ def lock_state(state_dir: Path) -> int:
         descriptor = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StoreError(f"{state_dir}: cannot be used: {error.strerror}; check [daemon] state_dir") from error
+    until = time.monotonic() + wait_s
+    while not _locked(descriptor):
+        if time.monotonic() >= until:
+            os.close(descriptor)
+            raise StoreError(f"{state_dir}: another healthd is using it; stop that one, or set another state_dir")
+        time.sleep(_LOCK_POLL_S)
+    return descriptor
+
+
+def _locked(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise StoreError(
-            f"{state_dir}: another healthd is using it; stop that one, or set another state_dir"
-        ) from error
-    return descriptor
+    except BlockingIOError:
+        return False
+    return True
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ Each check runs at most once at a time, on a small pool of threads; whoever asks
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime
@@ -24,6 +25,14 @@ from healthd.tables import xid_number, xid_row
 
 NVML_PAUSE_S = 300.0
 _READER_IS_STUCK_AFTER_S = 30.0
+_PATIENCE_S = 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Run:
+    future: Future[Outcome]
+    began: float
+    """Monotonic seconds."""
 
 
 class Checkup:
@@ -43,7 +52,7 @@ class Checkup:
         self.checks, self.machine, self.monitor = checks, machine, monitor
         self._settings, self._source, self.notices = settings, source, notices
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="check")
-        self._running: dict[str, Future[Outcome]] = {}
+        self._running: dict[str, _Run] = {}
         self._lock = Lock()
 
     def close(self) -> None:
@@ -58,9 +67,9 @@ class Checkup:
         """Run a check, or join the run that is under way."""
         with self._lock:
             running = self._running.get(name)
-            if running is None or running.done():
-                running = self._running[name] = self._pool.submit(self._run, name)
-            return running
+            if running is None or running.future.done():
+                running = self._running[name] = _Run(self._pool.submit(self._run, name), time.monotonic())
+            return running.future
 
     def start_older_than(self, since: datetime) -> None:
         """Start every interval check that has not looked since then, and wait for none."""
@@ -116,13 +125,14 @@ class Checkup:
         return self.monitor.outcomes().get(name, outcome)
 
     def _refreshed(self, names: Sequence[str], deadline_s: float) -> tuple[Outcome, ...]:
-        now, known = datetime.now(UTC), self.monitor.outcomes()
-        stale = {
-            name: self.start(name)
-            for name in names
-            if self.checks[name].on == "interval" and not self._fresh(known.get(name), now)
-        }
-        wait(stale.values(), timeout=deadline_s)
+        """The last outcomes, with stale ones run again. A run that began earlier and does not end is not waited for
+        long: a source that hangs must not make the answer hang with it."""
+        now, known, began = datetime.now(UTC), self.monitor.outcomes(), time.monotonic()
+        stale = [name for name in names if self.checks[name].on == "interval" and not self._fresh(known.get(name), now)]
+        earlier = [future for name in stale if (future := self._under_way(name)) is not None]
+        new = [future for future in map(self.start, stale) if future not in earlier]
+        wait(new, timeout=deadline_s)
+        wait(earlier, timeout=max(0.0, min(deadline_s, _PATIENCE_S) - (time.monotonic() - began)))
         known = self.monitor.outcomes()
         log = self.machine.kernel_log
         return tuple(
@@ -133,11 +143,23 @@ class Checkup:
         )
 
     def _fresh(self, outcome: Outcome | None, now: datetime) -> bool:
-        return outcome is not None and (now - outcome.at).total_seconds() <= 2 * self.interval_s(outcome.check)
+        """Counted from the end of the run: one that waited for a source until its deadline is news all the same."""
+        if outcome is None:
+            return False
+        return (now - outcome.at).total_seconds() - outcome.duration_s <= 2 * self.interval_s(outcome.check)
+
+    def _under_way(self, name: str) -> Future[Outcome] | None:
+        with self._lock:
+            running = self._running.get(name)
+        return None if running is None or running.future.done() else running.future
 
     def _answered(self, name: str, outcome: Outcome | None, deadline_s: float) -> Outcome:
         if outcome is not None and self._fresh(outcome, datetime.now(UTC)):
             return outcome
+        running = self._running.get(name)
+        if running is not None and not running.future.done():
+            age_s = time.monotonic() - running.began
+            return self._unknown(name, f"no answer yet: its run has been under way for {age_s:.1f} s")
         return self._unknown(name, f"no result younger than twice its interval, and none within {deadline_s:g} s")
 
     def _kernel_outcome(self, name: str, outcome: Outcome | None, log: KernelLogState) -> Outcome:

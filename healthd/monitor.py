@@ -202,6 +202,12 @@ def gone_jobs(history: History, is_alive: Callable[[int], bool]) -> tuple[Cleara
     )
 
 
+def has_live_job(history: History, is_alive: Callable[[int], bool]) -> bool:
+    """Whether a process that a job-level fault names still lives."""
+    named = [_pids(fault) for fault in history.faults.values() if fault.clears_by is ClearsBy.JOB_END]
+    return any(is_alive(pid) for pids in named for pid in pids)
+
+
 def _pids(fault: Fault) -> frozenset[int]:
     pids = fault.evidence.get("pids") or (fault.evidence.get("pid"),)
     return frozenset(pid for pid in pids if isinstance(pid, int))

@@ -6,7 +6,7 @@ The JSON is the published schema ``healthd.verdict/v1``; fields are added to it,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -90,24 +90,12 @@ def as_text(report: Report) -> str:
     for view in report.checks:
         lines += _check_lines(view)
     lines.append(_well(report.checks))
-    return "\n".join(lines) + "\n"
+    return "\n".join(_printable(line) for line in lines) + "\n"
 
 
-def select(report: Report, names: Iterable[str], verdict: Verdict) -> Report:
-    """The report reduced to some checks, with the verdict that those alone come to."""
-    wanted = frozenset(names)
-    codes = {fault.code for view in report.checks if view.outcome.check in wanted for fault in view.faults}
-    return Report(
-        node=report.node,
-        boot_id=report.boot_id,
-        instance_type=report.instance_type,
-        generated_at=report.generated_at,
-        source=report.source,
-        verdict=verdict,
-        checks=tuple(view for view in report.checks if view.outcome.check in wanted),
-        diagnoses=tuple(diagnosis for diagnosis in report.diagnoses if codes & set(diagnosis.codes)),
-        notices=report.notices,
-    )
+def _printable(line: str) -> str:
+    """One line that does to a terminal what a line does: a mount may be named by whoever made it."""
+    return "".join(character if character.isprintable() else "?" for character in line)
 
 
 def _check_data(view: CheckView) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import sqlite3
 import threading
@@ -269,11 +268,19 @@ def _encode(row: Fault | Baseline | Component | Case | Mapping[str, Any]) -> str
     try:
         return msgspec.json.encode(row, enc_hook=str).decode()
     except UnicodeEncodeError:  # half a surrogate pair, as file names with odd bytes have them
-        return _encodable(json.dumps(msgspec.to_builtins(row, enc_hook=str), ensure_ascii=False))
+        return msgspec.json.encode(_encodable(msgspec.to_builtins(row, enc_hook=str))).decode()
 
 
-def _encodable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
+def _encodable(value: Any) -> Any:
+    """The same, with a question mark for each character that UTF-8 has no bytes for."""
+    match value:
+        case str():
+            return value.encode("utf-8", "replace").decode()
+        case dict():
+            return {_encodable(key): _encodable(each) for key, each in value.items()}
+        case list():
+            return [_encodable(each) for each in value]
+    return value
 
 
 def _decode(body: str, kind: type[_Row]) -> _Row:

@@ -172,7 +172,7 @@ class Engine:
         """
         mode = self._rules().mode
         asked = case.step is Step.REBOOT and case.phase is Phase.INTENDED
-        if mode is Mode.REPAIR or Step.REBOOT not in case.steps or asked or case.end is not None:
+        if mode is not Mode.QUARANTINE or Step.REBOOT not in case.steps or asked or case.end is not None:
             return case
         if case.step in QUARANTINE:
             return replace(case, steps=QUARANTINE, index=QUARANTINE.index(case.step), mode=mode)

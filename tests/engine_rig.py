@@ -6,9 +6,9 @@ cluster are fakes that live on when the daemon dies. Time passes in steps of fiv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
 
@@ -202,8 +202,10 @@ class World:
         self.script: list[tuple[float, Callable[[], object]]] = []
         self.levels: set[Trouble] = set()
         self.said: list[str] = []
+        self.turned_at: list[datetime] = []
         self.kills = 0
         self.held_by_at_reboot: list[str] = []
+        self.acting: Callable[[Step], None] = lambda _: None
         self.provisioner = FakeProvisioner(self._asked_to_reboot)
         self.orchestrator = local(self) if local else FakeOrchestrator(self.cluster, NODE)
         self._ids = 0
@@ -235,6 +237,7 @@ class World:
             said = "killed"
             self.restart_daemon()
         self.said.append(said)
+        self.turned_at.append(self.clock.now())
         return said
 
     def run(self, steps: int) -> World:
@@ -302,6 +305,15 @@ class World:
         hold = self.cluster.nodes[NODE].hold
         return hold.text if hold else ""
 
+    def transcript(self) -> list[str]:
+        """The time and the sentence of every turn that said something else than the one before."""
+        turns = list(zip(self.turned_at, self.said, strict=True))
+        return [
+            f"{at:%H:%M:%S} {said}"
+            for (at, said), before in zip(turns, ["", *self.said], strict=False)
+            if said != before
+        ]
+
     def audit(self, *kinds: str) -> list[str]:
         return [event.text for event in self.store.events() if event.kind in kinds]
 
@@ -325,7 +337,8 @@ class World:
         now = self.clock.now()
         self.store = Store(self.folder / "healthd.db", now=now)
         self.monitor = Monitor(CHECKS, self.store)
-        self._wanted: set[str] = set(CHECKS)
+        self._wanted: set[str] = {LEVEL}
+        self._just_started = True
         self.monitor.begin_boot(f"boot-{self.boot}", now)
         self.engine = Engine(
             orchestrator=WiredOrchestrator(self.orchestrator, self.wire, self._intended),
@@ -348,18 +361,25 @@ class World:
         case = self.store.open_case()
         assert case is not None
         assert (case.step, case.phase) == (step, Phase.INTENDED)
+        self.acting(step)
 
     def _look(self) -> None:
-        """Run what is due: the kernel log at every step, the interval check every minute or when it was asked for."""
+        """Run what is due: the kernel log at every step, the interval check every minute or when it was asked for.
+
+        A daemon that has just started may turn its engine before any check has looked.
+        """
+        if self._just_started:
+            self._just_started = False
+            return
         self._absorb(LOG, judged([]))
         outcome = self.monitor.outcomes().get(LEVEL)
         if LEVEL in self._wanted or outcome is None or self.clock.now() - outcome.at >= timedelta(seconds=60):
             self._wanted.discard(LEVEL)
             self._absorb(LEVEL, judged([trouble.finding() for trouble in sorted(self.levels, key=str)]))
 
-    def _look_again(self, since: object) -> None:
+    def _look_again(self, since: datetime) -> None:
         outcome = self.monitor.outcomes().get(LEVEL)
-        if outcome is None or outcome.at < since:  # type: ignore[operator]
+        if outcome is None or outcome.at < since:
             self._wanted.add(LEVEL)
 
     def _absorb(self, check: str, result: Result) -> None:
@@ -391,8 +411,3 @@ def lowered(world: World, mode: Mode) -> None:
 
 def opted_out(world: World) -> None:
     world.rules = replace(world.rules, opted_out="/etc/healthd/hands-off exists")
-
-
-def every(numbers: Iterable[int], *, but: Iterable[int] = ()) -> list[int]:
-    """Boundary numbers in order, less some."""
-    return sorted(set(numbers) - set(but))

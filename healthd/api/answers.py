@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 
 from healthd.agent import Agent
 from healthd.api.wire import Answer
-from healthd.errors import StoreError, UsageError
+from healthd.errors import BackendError, StoreError, UsageError
 from healthd.model import Clearance, ClearsBy, Mode, Verdict
+from healthd.monitor import has_live_job
 from healthd.remediation.case import Case
 from healthd.report import EXIT_CODE, Report, as_json, as_text, diagnosis_data
 from healthd.store import Event
@@ -50,38 +51,56 @@ def status_answer(agent: Agent, options: Namespace) -> Answer:
 
 def hook_answer(agent: Agent, options: Namespace, environ: Mapping[str, str]) -> Answer:
     """What a Slurm hook does and says. Only the prolog may refuse, and only where our drain stands for the cause."""
-    now = datetime.now(UTC)
-    job = environ.get("SLURM_JOB_ID", "")
     if options.kind == "epilog":
-        agent.monitor.clear(Clearance(by=ClearsBy.JOB_END, note=f"job {job or 'unknown'} has ended"), now)
+        _job_has_ended(agent, environ.get("SLURM_JOB_ID") or "unknown")
     report = agent.checkup.report(deadline_s=_PROLOG_DEADLINE_S)
-    if options.kind != "prolog":
-        return _passed(agent, options.kind, job, f"verdict {report.verdict}", now)
-    return _prolog(agent, report, job, now)
+    drain, why_not = _our_drain(agent, report) if options.kind == "prolog" else ("", "")
+    agent.hooks[options.kind, report.verdict, "refused" if drain else "passed"] += 1
+    if report.verdict in (Verdict.OK, Verdict.WARNING):
+        return Answer(code=0)
+    if options.kind != "prolog":  # the audit has what was found; a line per job and minute would say nothing new
+        return Answer(code=0, err=f"healthd: {options.kind}: verdict {report.verdict}\n")
+    return _prolog(agent, environ.get("SLURM_JOB_ID") or "?", drain, f"verdict {report.verdict}{why_not}")
 
 
-def _prolog(agent: Agent, report: Report, job: str, now: datetime) -> Answer:
-    """Refuse the job if the node is critical, may be taken out, and is out: by us, or by somebody else already."""
+def _prolog(agent: Agent, job: str, drain: str, why: str) -> Answer:
+    """Refuse the job in words for its owner, or say why a node that is not well takes it all the same."""
+    if drain:
+        text = f"prolog refused job {job}: {drain}"
+        words = f"healthd: node {agent.machine.name} is not fit for job {job}: {drain}"
+        answer = Answer(code=1, out=f"print {words}\n", err=f"{words}\n")
+    else:
+        text = f"prolog let job {job} pass: {why}"
+        answer = Answer(code=0, err=f"healthd: {text}\n")
+    agent.monitor.record(Event(at=datetime.now(UTC), kind="hook", text=text))
+    return answer
+
+
+def _our_drain(agent: Agent, report: Report) -> tuple[str, str]:
+    """(the reason text of our drain, made now if need be and read back just now; else, why there is none).
+
+    A refusal without it would make Slurm drain the node itself, for "Prolog error".
+    """
     if report.verdict is not Verdict.CRITICAL:
-        return _passed(agent, "prolog", job, f"verdict {report.verdict}", now)
-    if agent.mode is Mode.OBSERVE or agent.engine is None:
-        return _passed(agent, "prolog", job, "verdict critical, but in observe mode nothing is refused", now)
-    said = agent.engine.turn(now, wait_s=_TURN_WAIT_S)
-    held = agent.engine.holds_node()
-    if held is None:
-        return _passed(agent, "prolog", job, f"verdict critical, but the node is not drained: {said}", now)
-    words = f"healthd: node {agent.machine.name} is not fit for job {job or '?'}: {held.text}"
-    agent.monitor.record(Event(at=now, kind="hook", text=f"prolog refused job {job or '?'}: {held.text}"))
-    return Answer(code=1, out=f"print {words}\n", err=f"{words}\n")
+        return "", ""
+    if agent.mode is Mode.OBSERVE or agent.engine is None or agent.orchestrator is None:
+        return "", ", but in observe mode no job is refused"
+    said = agent.engine.turn(datetime.now(UTC), wait_s=_TURN_WAIT_S)
+    try:
+        case = agent.engine.holds_node()
+        if case is not None and agent.orchestrator.view().hold == case.hold:
+            return case.text, ""
+    except (StoreError, BackendError) as error:
+        said = str(error)
+    return "", f", but no drain of ours stands: {said}"
 
 
-def _passed(agent: Agent, kind: str, job: str, why: str, now: datetime) -> Answer:
-    """Let it pass, visibly where there was something to see."""
-    words = f"{kind} of job {job or '?'} passed: {why}"
-    if why not in (f"verdict {Verdict.OK}", f"verdict {Verdict.WARNING}"):
-        agent.monitor.record(Event(at=now, kind="hook", text=words))
-        return Answer(code=0, err=f"healthd: {words}\n")
-    return Answer(code=0)
+def _job_has_ended(agent: Agent, job: str) -> None:
+    """End the faults of jobs whose processes are gone; those that name none, once no other job's process is left."""
+    now = datetime.now(UTC)
+    agent.housekeeping(now)
+    if not has_live_job(agent.monitor.history, lambda pid: agent.machine.proc.exists(str(pid))):
+        agent.monitor.clear(Clearance(by=ClearsBy.JOB_END, note=f"job {job} has ended"), now)
 
 
 def _known(names: Sequence[str], agent: Agent) -> Sequence[str]:

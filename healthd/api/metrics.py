@@ -97,6 +97,12 @@ class _Snapshot:
             for action, count in self._agent.engine.decided.items():
                 refusals.add_metric([action], count)
         yield refusals
+        hooks = CounterMetricFamily(
+            "healthd_hooks", "Slurm hooks answered; only a prolog refuses", labels=["kind", "verdict", "answer"]
+        )
+        for labels, count in self._agent.hooks.copy().items():
+            hooks.add_metric(labels, count)
+        yield hooks
         yield GaugeMetricFamily(
             "healthd_store_failing",
             "1 while the state cannot be written",

@@ -12,6 +12,7 @@ import pwd
 import socket
 import struct
 import threading
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,6 @@ from healthd.errors import ConfigError, HealthdError, UsageError
 
 _CLIENTS = 32
 _CLIENT_S = 5.0
-_REFUSED = 77  # sysexits.h EX_NOPERM
 _PEER = struct.Struct("3i")
 
 
@@ -97,14 +97,20 @@ class Server:
                 return check_answer(self._agent, options)
             case "status":
                 return status_answer(self._agent, options)
-            case "hook" if self._may_act(peer):
-                return hook_answer(self._agent, options, request.environ)
             case "hook":
-                return Answer(
-                    code=_REFUSED, err=f"healthd: uid {peer.uid} may not act here; be root or in [daemon] group\n"
-                )
+                answer = self._hook(options, request, peer)
+                if answer.err:
+                    self._say("hook", kind=options.kind, code=answer.code, said=answer.err.strip())
+                return answer
             case verb:
                 raise UsageError(f"healthd: the daemon does not answer {verb!r}; run it without the socket")
+
+    def _hook(self, options: Namespace, request: Request, peer: Peer) -> Answer:
+        """A caller without the right gets a word and exit 0: another exit code would drain the node, "Prolog error"."""
+        if self._may_act(peer):
+            return hook_answer(self._agent, options, request.environ)
+        words = f"uid {peer.uid} may not act here, nothing was done; be root or in [daemon] group"
+        return Answer(code=0, err=f"healthd: hook {options.kind}: {words}\n")
 
     def _may_act(self, peer: Peer) -> bool:
         if peer.uid == 0:

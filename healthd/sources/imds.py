@@ -35,8 +35,8 @@ def read_metadata(endpoint: str, path: str, *, timeout_s: float = _TIMEOUT_S) ->
 
 
 def _connection(endpoint: str, timeout_s: float) -> http.client.HTTPConnection:
-    where = urlsplit(endpoint)
     try:
+        where = urlsplit(endpoint)
         host, port = where.hostname, where.port
     except ValueError as error:
         raise SourceUnreadable(f"IMDS at {endpoint}: {error}; check [sources] imds_endpoint") from error

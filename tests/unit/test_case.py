@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from healthd.model import Component, Mode, Remedy, Step
-from healthd.remediation.case import Case, Phase, is_our_text, reason_text
+from healthd.remediation.case import Case, End, Phase, is_our_text, reason_text
 from healthd.remediation.playbook import REBOOT
 from tests.judgement import START, diagnosis
 
@@ -38,6 +38,12 @@ def test_a_new_case_stands_before_its_first_step() -> None:
 def test_a_case_names_the_step_it_stands_at(index: int, step: Step) -> None:
     """The index points into the case's own steps, so a playbook that changes does not move a case that is open."""
     assert a_case(index=index).step is step
+
+
+@pytest.mark.parametrize("end", [None, *End])
+def test_a_case_is_open_while_our_drain_may_stand(end: End | None) -> None:
+    """Without an end, and where it was given up: then the node is out by our hand all the same, and is watched."""
+    assert a_case(end=end).is_open == (end in (None, End.FAILED))
 
 
 def test_the_reason_is_what_the_issue_says() -> None:

@@ -1,0 +1,37 @@
+#!/bin/sh
+# healthd's Prolog for Slurm; see README.md beside this file.
+#
+# Exits 1, which refuses the job, only when healthd itself said so: the node is critical and was drained with healthd's
+# own reason. Everything else (healthd missing, broken, hung, out of time) lets the job pass: a Prolog that fails for
+# any other cause drains node after node with the reason "Prolog error".
+#
+# Slurm runs this with neither PATH nor HOME. Set these here where yours differ:
+#   HEALTHD          the healthd command                 (found in the PATH below)
+#   HEALTHD_SOCKET   the daemon's socket, if it was moved (/run/healthd/healthd.sock)
+
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/healthd/bin:/opt/slurm/bin
+export PATH
+
+# healthd keeps to 10 s by itself; timeout is for a Python that does not even start.
+{ said=$(timeout -k 1 12 "${HEALTHD:-healthd}" hook prolog 2>&3); code=$?; } 3>&2
+
+newline='
+'
+case "$code:$newline$said" in
+"1:"*"${newline}print healthd: "*) ;;
+"0:"*) exit 0 ;;
+*)
+    words="prolog of job ${SLURM_JOB_ID:-?} ended with $code without a refusal; the job passes"
+    echo "healthd: $words" >&2
+    timeout 2 logger -t healthd -p daemon.err -- "$words" 2>/dev/null
+    exit 0
+    ;;
+esac
+
+# Slurm 22.05 shows a Prolog's output to nobody but slurmd's log. The owner hears of it in two other ways: srun and
+# salloc print the notice; for a batch job the text stands in `scontrol show job`, as AdminComment, also once requeued.
+printf '%s\n' "$said"
+words=${said#*"print "}
+timeout -k 1 2 scontrol notify "${SLURM_JOB_ID:-0}" "$words" >/dev/null 2>&1
+timeout -k 1 2 scontrol update "jobid=${SLURM_JOB_ID:-0}" "admincomment=$words" >/dev/null 2>&1
+exit 1

@@ -1,0 +1,231 @@
+"""Laws of the engine over any order of faults, admins, kills, silences, restarts, reboots and changes of mode.
+
+What happens here happens between the engine's turns, or as a kill or a lost answer at one of its boundaries; an admin
+never acts inside the window between our last reading and our update, which ``scenario/test_engine_replay.py`` measures.
+So there is no excuse in this file: what an admin holds is never touched.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from healthd.errors import BackendRefused, BackendUnknown, StoreError
+from healthd.model import ClearsBy, Mode, Remedy, Step
+from healthd.remediation.case import End
+from healthd.remediation.ports import Hold
+from tests.engine_rig import NODE, PATIENCE, STEP_S, XID_79, XID_95, Trouble, World, kill, lowered
+
+LEVEL = Trouble(code="gpu.recovery", remedy=Remedy.REBOOT_NODE, clears_by=None)
+WORN_OUT = replace(XID_79, code="gpu.remap.failed", remedy=Remedy.REPLACE_NODE, clears_by=ClearsBy.REBOOT)
+QUIET_STEPS = 700
+ADMIN = "mine"
+
+
+def no_answer() -> None:
+    raise BackendUnknown("no answer")
+
+
+def refused() -> None:
+    raise BackendRefused("no")
+
+
+def disk_full() -> None:
+    raise StoreError("disk full")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happens, a number that it may use, and how many turns pass before the next."""
+
+    what: str
+    number: int
+    steps: int
+
+
+EVENTS = st.builds(
+    Event,
+    # Faults are named often, or most lives would be idle.
+    what=st.sampled_from(
+        "line line line level level line_then_wrong line_then_wrong wrong wrong wrong admin admin resume reset job hang"
+        " restart restart kill reboot mode opt_out limit boots nothing nothing".split()
+    ),
+    number=st.integers(0, 59),
+    steps=st.sampled_from([1, 1, 2, 3, 8, 20, 130]),
+)
+
+
+class Life:
+    """One node's life: events in order, laws judged at every act and after every event."""
+
+    def __init__(self, folder: Path, mode: Mode) -> None:
+        self.world = World(folder, mode=mode)
+        self.world.acting = self.judge
+        self.asked: Counter[str] = Counter()
+        self.passing: list[tuple[float, Callable[[], None]]] = []
+
+    def go_through(self, event: Event) -> None:
+        getattr(self, f"_{event.what}")(event.number)
+        for _ in range(event.steps):
+            due = [end for at, end in self.passing if at <= self.world.clock()]
+            self.passing = [item for item in self.passing if item[0] > self.world.clock()]
+            for end in due:
+                end()
+            self.world.step()
+        for update in self.world.ours:
+            assert update.before is None or update.before.user == "healthd", f"not ours to change: {update}"
+        assert sum(case.is_open for case in self.world.store.cases()) <= 1
+
+    def judge(self, step: Step) -> None:
+        """At each act of the engine. The rig has judged already that its intent is on disk."""
+        world = self.world
+        node, case = world.cluster.nodes[NODE], world.store.open_case()
+        assert case is not None
+        assert world.rules.mode is not Mode.OBSERVE, "observe mode touches nothing"
+        assert not world.rules.opted_out
+        if step is Step.DRAIN:
+            assert not node.flags, f"a node that is out, held by {node.hold}, is not drained"
+        else:
+            assert node.hold == case.hold, f"{step} of a node that is held by {node.hold}"
+            assert node.hold is not None
+            assert node.hold.user == "healthd"
+        if step is Step.RELEASE:
+            assert not world.boots_at_s, "no job meets a reboot that was asked for"
+        if step is Step.REBOOT:
+            assert world.rules.mode is Mode.REPAIR
+            assert not node.jobs, "no reboot under a job"
+            self.asked[case.id] += 1
+            assert self.asked[case.id] <= PATIENCE.max_attempts
+
+    def comes_to_rest(self) -> None:
+        """Once the world is quiet and nobody else holds it, our drain does not stay on a node that is well."""
+        world = self.world
+        self._make_quiet()
+        for _ in range(QUIET_STEPS):
+            if (hold := self._hold()) is not None and hold.user != "healthd":
+                world.cluster.update(NODE, "resume")
+            world.step()
+            case = world.store.open_case()
+            if (case is None or case.end is End.FAILED) and not world.boots_at_s and self._hold() is None:
+                break
+        case = world.store.open_case()
+        if case is not None and case.end is End.FAILED:
+            assert case.attempts >= PATIENCE.max_attempts
+        else:
+            assert self._hold() is None, f"still out, {world.cluster.nodes[NODE]}: {world.transcript()[-3:]}"
+
+    def _make_quiet(self) -> None:
+        world = self.world
+        world.wire.at.clear()
+        for _, end in self.passing:
+            end()
+        world.levels, world.never_boots, world.reboot_heals = set(), False, True
+        lowered(world, Mode.REPAIR)
+        world.reset_gpu()
+        world.power_cycle()
+
+    def _hold(self) -> Hold | None:
+        return self.world.cluster.nodes[NODE].hold
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def _nothing(self, number: int) -> None:
+        pass
+
+    def _line(self, number: int) -> None:
+        self.world.log_line((XID_95, XID_79, WORN_OUT)[number % 3])
+
+    def _level(self, number: int) -> None:
+        self.world.levels = {LEVEL} if number % 3 else set()
+
+    def _reset(self, number: int) -> None:
+        self.world.reset_gpu()
+
+    def _line_then_wrong(self, number: int) -> None:
+        self._line(number)
+        self._wrong(number)
+
+    def _wrong(self, number: int) -> None:
+        """At a boundary that comes up: the daemon dies, an answer is lost or a no, or a write fails."""
+        wire = self.world.wire
+        what = (kill, no_answer, disk_full, refused)[number % 4]
+        wire.at[len(wire.passed) + number // 4] = partial(self._go_wrong, what)
+
+    def _go_wrong(self, what: Callable[[], None]) -> None:
+        when, port = self.world.wire.passed[-1].split()
+        if what is kill or (what is disk_full) == (port in ("save", "collect")):
+            if what is not refused or when == "before":  # refused: nothing was applied
+                what()
+
+    def _admin(self, number: int) -> None:
+        words = [("drain",), ("down",), ("fail",), ("undrain",), ("undrain", "drain"), ("",)][number % 6]
+        for word in () if self.world.cluster.hung else words:
+            self.world.cluster.update(NODE, word, "" if word == "undrain" else ADMIN)
+
+    def _resume(self, number: int) -> None:
+        if not self.world.cluster.hung and self.world.cluster.nodes[NODE].flags:
+            self.world.cluster.update(NODE, "resume")
+
+    def _restart(self, number: int) -> None:
+        self.world.cluster.restart(losing=[NODE] if number % 2 else [])
+
+    def _kill(self, number: int) -> None:
+        self.world.restart_daemon()
+
+    def _reboot(self, number: int) -> None:
+        self.world.power_cycle()
+
+    def _boots(self, number: int) -> None:
+        self.world.reboot_heals, self.world.never_boots = bool(number % 2), number % 3 == 0
+
+    # -- what passes, or the engine would hardly ever do anything -----------------------------------------------------
+
+    def _for_a_while(self, number: int, begin: Callable[[], object], end: Callable[[], object]) -> None:
+        begin()
+        self.passing.append((self.world.clock() + (1 + number // 4) * STEP_S, lambda: (end(), None)[1]))
+
+    def _job(self, number: int) -> None:
+        if not self.world.cluster.nodes[NODE].flags:
+            self._for_a_while(number, self.world.start_job, self.world.end_jobs)
+
+    def _hang(self, number: int) -> None:
+        self._for_a_while(number, partial(setattr, self.world.cluster, "hung", True), self.world.cluster.wake)
+
+    def _mode(self, number: int) -> None:
+        begin, end = list(Mode)[number % 3], (Mode.REPAIR, Mode.REPAIR, Mode.QUARANTINE)[number % 4 % 3]
+        self._for_a_while(number, partial(lowered, self.world, begin), partial(lowered, self.world, end))
+
+    def _opt_out(self, number: int) -> None:
+        self._for_a_while(number, partial(self._opted, "hands off"), partial(self._opted, ""))
+
+    def _opted(self, why: str) -> None:
+        self.world.rules = replace(self.world.rules, opted_out=why)
+
+    def _limit(self, number: int) -> None:
+        self._for_a_while(number, partial(self._others_are, {"DOWN"}), partial(self._others_are, set()))
+
+    def _others_are(self, flags: set[str]) -> None:
+        for name in ("n2", "n3", "n4"):
+            self.world.cluster.nodes[name].flags = set(flags)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(events=st.lists(EVENTS, min_size=5, max_size=40), mode=st.sampled_from([Mode.QUARANTINE, Mode.REPAIR]))
+def test_whatever_happens_nobody_is_overruled_and_a_well_node_comes_back(events: list[Event], mode: Mode) -> None:
+    """In observe mode nothing is touched, nobody else's hold ever is, no reboot under a job or beyond the attempts, and
+    once the world is quiet our drain does not stay on a node that is well."""
+    with tempfile.TemporaryDirectory(prefix="healthd-laws-") as folder:
+        life = Life(Path(folder), mode)
+        try:
+            for event in events:
+                life.go_through(event)
+            life.comes_to_rest()
+        finally:
+            life.world.close()

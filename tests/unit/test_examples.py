@@ -1,0 +1,134 @@
+"""What the pages show works: configuration is loaded, command lines are parsed, the example check is run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from healthd.check import discover
+from healthd.cli.parser import Shown, parse
+from healthd.config.load import load
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "bench/README.md"])
+BY_HAND = [page for page in PAGES if page != ROOT / "docs/reference/cli.md"]  # its usage lines come from the parser
+FENCE = re.compile(r"^```(\S*)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SHELL = ("sh", "console", "text", "")
+# What may stand before the command: a prompt, sudo, exec, an assignment; and a path to it.
+COMMAND = re.compile(r"^(?:[$#] )?(?:(?:sudo|exec|[A-Z_]+=\S*) )*(?:\S*/)?healthd ([a-z-].*)$")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """One fenced block: the words of its first line, and where it stands."""
+
+    page: str
+    line: int
+    language: str
+    title: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks() -> Iterator[Block]:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for found in FENCE.finditer(text):
+            line = text.count("\n", 0, found.start()) + 1
+            name = page.relative_to(ROOT).as_posix()
+            yield Block(page=name, line=line, language=found[1], title=found[2].strip(), text=found[3])
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """(where, arguments) of every command line of ours, from shell blocks and from backquotes in the text."""
+    by_hand = {page.relative_to(ROOT).as_posix() for page in BY_HAND}
+    for block in blocks():
+        if block.page in by_hand and block.language in SHELL:
+            for line in block.text.splitlines():
+                if found := COMMAND.match(line.strip()):
+                    yield str(block), found[1]
+    for page in BY_HAND:
+        text = FENCE.sub("", page.read_text(encoding="utf-8"))
+        for spoken in re.findall(r"`([^`]+)`", text):
+            if (found := COMMAND.match(" ".join(spoken.split()))) and not is_a_heading(found[1]):
+                yield page.relative_to(ROOT).as_posix(), found[1]
+
+
+def is_a_heading(words: str) -> bool:
+    """``healthd hook prolog|epilog``: alternatives, which are checked one by one where they are used."""
+    return bool(re.search(r"\w\|\w", words))
+
+
+TOML = [block for block in blocks() if block.language == "toml"]
+COMMANDS = sorted(set(commands()))
+
+
+def arguments(line: str) -> list[str]:
+    """The words of a command line up to where the shell takes over."""
+    words = shlex.split(line, comments=True)
+    ends = [index for index, word in enumerate(words) if word in ("|", "||", "&&", "&", ">", ">>", "2>&1", ";")]
+    return words[: min(ends, default=len(words))]
+
+
+def test_there_is_something_to_try() -> None:
+    """The pages hold configuration and commands; a fence written differently would hide them all."""
+    assert len(TOML) >= 5
+    assert len(COMMANDS) >= 20
+    assert any("hook prolog" in line for _, line in COMMANDS)
+
+
+@pytest.mark.parametrize("block", TOML, ids=str)
+def test_configuration_loads(block: Block, tmp_path: Path) -> None:
+    """Every TOML block is a whole configuration that healthd takes."""
+    path = tmp_path / "config.toml"
+    path.write_text(block.text, encoding="utf-8")
+    names = {name: check.settings for name, check in discover().items()}
+    assert load(path, checks=names, environ={}).config is not None
+
+
+@pytest.mark.parametrize(("where", "line"), COMMANDS, ids=[f"{where} {line}" for where, line in COMMANDS])
+def test_command_lines_parse(where: str, line: str) -> None:
+    """Every command line of ours is one that the parser takes."""
+    with contextlib.suppress(Shown):  # --help and --version are answered with a text
+        assert parse(arguments(line)).verb
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_the_example_check_works_as_written(tmp_path: Path) -> None:
+    """The files of write-a-check.md, put where it says, pass their own tests and what every check keeps to."""
+    files = {block.title: block.text for block in blocks() if block.page.endswith("write-a-check.md") and block.title}
+    assert sorted(files) == ["checks/host_tasks.py", "tests/checks/test_host_tasks.py"]
+    for name in ("healthd", "checks", "remediation", "tests/contract"):
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, link in (("checks", "../checks"), ("remediation", "../remediation")):
+        if not (tmp_path / "healthd" / name).exists():
+            (tmp_path / "healthd" / name).symlink_to(link)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    tests = ["tests/checks/test_host_tasks.py", "tests/contract/test_checks.py"]
+    pytest_run = run_in(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", *tests)
+    assert pytest_run.returncode == 0, pytest_run.stdout + pytest_run.stderr
+    explained = run_in(tmp_path, "-m", "healthd", "explain", "host.tasks.near_limit")
+    assert "found by host.tasks" in explained.stdout, explained.stderr
+
+
+def run_in(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Python with these words, in a folder whose packages it must find first."""
+    environ = {**os.environ, "PYTHONPATH": str(folder)}
+    return subprocess.run(
+        [sys.executable, *words], check=False, capture_output=True, text=True, cwd=folder, env=environ, timeout=120
+    )

@@ -1,0 +1,239 @@
+"""Who this machine is: boot, name and instance, with a real metadata service on loopback."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.sources.identity import Identity, boot_id, boot_time, find_identity, short_hostname
+from healthd.sources.imds import read_metadata
+from healthd.testing import Entry, FakeTree
+
+DMI = "devices/virtual/dmi/id"
+NITRO: Mapping[str, Entry] = {
+    f"{DMI}/sys_vendor": "Amazon EC2\n",
+    f"{DMI}/product_name": "p5.48xlarge\n",
+    f"{DMI}/board_asset_tag": "i-0123456789abcdef0\n",
+}
+
+
+class Imds(ThreadingHTTPServer):
+    """IMDSv2: items are given out against a token that was asked for with PUT and a lifetime, and only so."""
+
+    daemon_threads = True
+
+    def __init__(self, items: Mapping[str, str]) -> None:
+        super().__init__(("127.0.0.1", 0), Visitor)
+        self.items, self.delay_s, self.token_status = dict(items), 0.0, 200
+        self.requests: list[str] = []
+
+    def handle_error(self, *_: Any) -> None:
+        """A client that left before its answer is one of these tests."""
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Visitor(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Imds
+
+    def do_PUT(self) -> None:  # noqa: N802 - the name that http.server calls
+        lifetime = int(self.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "0"))
+        known = self.path == "/latest/api/token" and 1 <= lifetime <= 21600
+        self._answer(self.server.token_status if known else 400, "s3cret")
+
+    def do_GET(self) -> None:  # noqa: N802 - as above
+        if self.headers.get("X-aws-ec2-metadata-token") != "s3cret":
+            self._answer(401, "")
+            return
+        item = self.server.items.get(self.path.removeprefix("/latest/meta-data/"))
+        self._answer(404 if item is None else 200, item or "")
+
+    def _answer(self, status: int, text: str) -> None:
+        self.server.requests.append(f"{self.command} {self.path}")
+        time.sleep(self.server.delay_s)
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing: the test reads ``requests``."""
+
+
+@pytest.fixture
+def imds(monkeypatch: pytest.MonkeyPatch) -> Iterator[Imds]:
+    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED", raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    server = Imds({"instance-type": "p5.48xlarge", "instance-id": "i-0123456789abcdef0"})
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the metadata service
+
+
+def test_a_token_comes_first(imds: Imds) -> None:
+    """Version 2: PUT for a token, then GET with it; a proxy in the environment is not used."""
+    assert read_metadata(imds.endpoint, "instance-type") == "p5.48xlarge"
+    assert imds.requests == ["PUT /latest/api/token", "GET /latest/meta-data/instance-type"]
+
+
+def test_an_item_that_is_not_there_is_missing(imds: Imds) -> None:
+    """404 is an answer: there is no such item."""
+    with pytest.raises(SourceMissing, match="IMDS has no /latest/meta-data/spot/instance-action"):
+        read_metadata(imds.endpoint, "spot/instance-action")
+
+
+def test_a_refused_token_is_unreadable(imds: Imds) -> None:
+    """A service that is switched off answers 403, and that is no item either."""
+    imds.token_status = 403
+    with pytest.raises(SourceUnreadable, match="IMDS answered 403 to PUT /latest/api/token; expected 200"):
+        read_metadata(imds.endpoint, "instance-type")
+
+
+def test_a_service_that_keeps_silent_is_a_time_out(imds: Imds) -> None:
+    """Accepted and not answered: the deadline is kept and named."""
+    imds.delay_s, started = 1.0, time.monotonic()
+    with pytest.raises(SourceTimeout, match=r"did not answer within 0\.1 s"):
+        read_metadata(imds.endpoint, "instance-type", timeout_s=0.1)
+    assert time.monotonic() - started < 0.9
+
+
+def test_nobody_there_is_unreadable_with_the_next_step() -> None:
+    """A refused connection names the endpoint and the setting."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(SourceUnreadable, match=rf"{endpoint}: .*; check hop limit and \[sources\] imds_endpoint"):
+            read_metadata(endpoint, "instance-type")
+
+
+def test_somebody_else_there_is_unreadable() -> None:
+    """A port that speaks no HTTP is no metadata service."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def speak() -> None:
+            client, _ = listener.accept()
+            with client:
+                client.recv(4096)
+                client.sendall(b"\x00\x01SSH-2.0\r\n")
+
+        speaker = threading.Thread(target=speak)
+        speaker.start()
+        with pytest.raises(SourceUnreadable, match="IMDS at"):
+            read_metadata(f"http://127.0.0.1:{listener.getsockname()[1]}", "instance-type")
+        speaker.join()
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["", "169.254.169.254", "https://127.0.0.1", "http://", "http://127.0.0.1:99999", "http://127.0.0.1:x", "http://[::1"],
+)
+def test_a_wrong_endpoint_is_unreadable_not_a_crash(endpoint: str) -> None:
+    """A mistake in the setting is said with the setting's name."""
+    with pytest.raises(SourceUnreadable, match=r"check \[sources\] imds_endpoint"):
+        read_metadata(endpoint, "instance-type")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the instance
+
+
+def found(sys: Mapping[str, Entry], configured: str = "", endpoint: str = "") -> Identity:
+    return find_identity(FakeTree(sys), configured_type=configured, imds_endpoint=endpoint)
+
+
+def test_the_firmware_tells_on_nitro(imds: Imds) -> None:
+    """DMI has both; nobody is asked over the network."""
+    identity = found(NITRO, endpoint=imds.endpoint)
+    assert identity == Identity(instance_type="p5.48xlarge", instance_id="i-0123456789abcdef0")
+    assert imds.requests == []
+
+
+def test_what_the_firmware_lacks_the_service_tells(imds: Imds) -> None:
+    """On EC2 with an asset tag that is no instance id only the id is asked for."""
+    imds.items["instance-id"] = "i-0fedcba9876543210"
+    identity = found({**NITRO, f"{DMI}/board_asset_tag": "Not Specified"}, endpoint=imds.endpoint)
+    assert identity == Identity(instance_type="p5.48xlarge", instance_id="i-0fedcba9876543210")
+    assert [line for line in imds.requests if "instance-type" in line] == []
+
+
+def test_an_endpoint_is_asked_where_there_is_no_firmware(imds: Imds) -> None:
+    """In a container without DMI a set endpoint tells both; HyperPod's ``ml.`` is stripped."""
+    imds.items["instance-type"] = "ml.p5.48xlarge"
+    assert found({}, endpoint=imds.endpoint) == Identity(instance_type="p5.48xlarge", instance_id="i-0123456789abcdef0")
+
+
+def test_configuration_wins(imds: Imds) -> None:
+    """What the operator says is the type is the type."""
+    assert found(NITRO, configured="ml.p5en.48xlarge").instance_type == "p5en.48xlarge"
+
+
+def test_elsewhere_nobody_is_asked() -> None:
+    """Another vendor's machine, or none known, without an endpoint: nothing is found, and that is no problem."""
+    assert found({f"{DMI}/sys_vendor": "Dell Inc.", f"{DMI}/product_name": "PowerEdge"}) == Identity()
+    assert found({"": SourceUnreadable("/sys: permission denied")}) == Identity()
+
+
+def test_a_silent_service_is_a_problem_and_no_crash(imds: Imds) -> None:
+    """What was found before stays, and the problem says what did not answer."""
+    imds.token_status = 500
+    identity = found({f"{DMI}/sys_vendor": "Amazon EC2", f"{DMI}/product_name": "p5.48xlarge"}, endpoint=imds.endpoint)
+    assert (identity.instance_type, identity.instance_id) == ("p5.48xlarge", "")
+    assert identity.problem == "IMDS answered 500 to PUT /latest/api/token; expected 200"
+
+
+@pytest.mark.parametrize("word", ["true", "TRUE", "True"])
+def test_the_service_can_be_forbidden(imds: Imds, monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    """AWS_EC2_METADATA_DISABLED, the variable of AWS's own tools, is honoured."""
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", word)
+    assert found({}, endpoint=imds.endpoint) == Identity()
+    assert imds.requests == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the boot
+
+
+def test_the_boot_is_read_from_proc() -> None:
+    """The kernel's id, and the start in whole seconds as aware UTC."""
+    proc = FakeTree({"sys/kernel/random/boot_id": "b007\n", "stat": "cpu 1 2\nbtime 1764000000\nprocesses 7\n"})
+    assert boot_id(proc) == "b007"
+    assert boot_time(proc) == datetime.fromtimestamp(1764000000, UTC)
+
+
+@pytest.mark.parametrize("stat", ["", "cpu 1 2", "btime", "btime ", "btime soon", "btime -1", "xbtime 5", "btime " + "9" * 20])
+def test_a_stat_without_a_start_is_unreadable(stat: str) -> None:
+    """A torn or foreign /proc/stat says what is missing, and is never a crash."""
+    with pytest.raises(SourceUnreadable, match="/proc/stat has no line like `btime 1764000000`"):
+        boot_time(FakeTree({"stat": stat}))
+
+
+def test_a_hidden_proc_is_a_source_error() -> None:
+    """Both questions pass on why /proc did not answer."""
+    for question in (boot_id, boot_time):
+        with pytest.raises(SourceError):
+            question(FakeTree())
+
+
+def test_the_short_name_is_one_label() -> None:
+    """What Slurm calls this node by default."""
+    assert short_hostname() == socket.gethostname().partition(".")[0]
+    assert "." not in short_hostname()

@@ -1,0 +1,395 @@
+"""What the daemon knows: outcomes folded, kept, and written when the disk allows."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from healthd import monitor as module
+from healthd.check import Check, FindingCode, Limit, NoSettings, judged, not_applicable, ok, unknown
+from healthd.history import History
+from healthd.model import Clearance, ClearsBy, NODE, Outcome, Reading, Remedy, Result, Severity, Status, Verdict
+from healthd.monitor import Monitor, gone_jobs, has_live_job
+from healthd.node import Node
+from healthd.store import Event, Store
+from tests.judgement import (
+    BY_PCI,
+    GPU,
+    START,
+    at,
+    could_not_tell,
+    counter,
+    fault,
+    finding,
+    history,
+    looked,
+    said,
+)
+
+GROWN = FindingCode(code="gpu.grown", severity=Severity.CRITICAL, remedy=Remedy.RESET_GPU, meaning="Errors grew")
+LIMIT = Limit(reading="errors_total", max_increase=0, code=GROWN, source="this test")
+NOTE = Event(at=START, kind="daemon", text="healthd started")
+
+
+def never_run(_node: Node, _settings: object) -> Result:
+    raise AssertionError("the monitor runs no check")
+
+
+def a_check(name: str, **changes: object) -> Check:
+    plain = Check(name=name, run=never_run, title="", doc="", interval_s=60, timeout_s=10, settings=NoSettings)
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+CHECKS = {
+    "gpu.look": a_check("gpu.look", limits=(LIMIT,)),
+    "host.look": a_check("host.look"),
+    "kernel.xid": a_check("kernel.xid", on="kernel"),
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    one = Store(tmp_path / "healthd.db", now=START)
+    yield one
+    one.close()
+
+
+def forget_how_to_write(store: Store) -> Callable[[], None]:
+    """Make the disk refuse, as SQLite says it; what is returned makes it obey again."""
+    store._db.execute("PRAGMA query_only = 1")
+    return lambda: store._db.execute("PRAGMA query_only = 0") and None
+
+
+def trail(store: Store) -> list[str]:
+    return [event.text for event in store.events()]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# folding
+
+
+def test_an_outcome_becomes_a_diagnosis_a_verdict_and_a_line(store: Store) -> None:
+    """One look at a sick GPU: the change is returned, whoever waits is told, and all of it is on disk at once."""
+    told: list[str] = []
+    monitor = Monitor(CHECKS, store, changed=lambda: told.append("changed"))
+    (change,) = monitor.absorb(looked(finding()))
+    assert (change.opened, change.fault.code) == (True, "gpu.sick")
+    assert [each.code for each in monitor.diagnoses()] == ["gpu.sick"]
+    assert monitor.verdict(monitor.outcomes().values()) is Verdict.CRITICAL
+    assert [each.code for each in monitor.faults_of("gpu.look")] == ["gpu.sick"]
+    assert told == ["changed"]
+    assert store.history() == monitor.history
+    assert trail(store) == ["gpu.look is findings", "gpu.sick on gpu:GPU-0 opened: gpu.sick on gpu:GPU-0"]
+
+
+def test_the_limits_of_the_check_are_judged(store: Store) -> None:
+    """A counter that grows past its check's limit is a fault; the same reading of another check is not."""
+    monitor = Monitor(CHECKS, store)
+    for value in (0, 1):
+        monitor.absorb(said(ok([counter(value)]), check="host.look"))
+        monitor.absorb(said(ok([counter(value)]), check="no.such.check"))
+    assert monitor.diagnoses() == ()
+    for value in (5, 6):
+        monitor.absorb(said(ok([counter(value)])))
+    assert [each.code for each in monitor.diagnoses()] == ["gpu.grown"]
+
+
+def test_a_restart_goes_on_where_it_was(store: Store) -> None:
+    """Faults, names, baselines, boot and cursor are what they were; outcomes are looked for anew."""
+    before = Monitor(CHECKS, store)
+    before.begin_boot("boot-1", START)
+    before.absorb(looked(finding("gpu.xid.79", BY_PCI[0], clears_by=ClearsBy.REBOOT), check="kernel.xid"), cursor=("b", 7))
+    before.absorb(said(ok([counter(5)])))
+    after = Monitor(CHECKS, store)
+    assert (after.history, after.boot_id, after.cursor) == (before.history, "boot-1", ("b", 7))
+    assert after.diagnoses() == before.diagnoses()
+    assert after.outcomes() == {}
+
+
+def test_a_new_boot_is_evidence(store: Store) -> None:
+    """What a reboot ends is ended, and the trail says by which boots."""
+    monitor = Monitor(CHECKS, store)
+    monitor.begin_boot("boot-1", START)
+    monitor.absorb(looked(finding("gpu.xid.79", clears_by=ClearsBy.REBOOT), check="kernel.xid"))
+    monitor.begin_boot("boot-2", at(60))
+    assert monitor.diagnoses() == ()
+    assert trail(store)[-1] == "gpu.xid.79 on gpu:GPU-0 ended: rebooted: boot id boot-1 became boot-2"
+
+
+def test_evidence_from_elsewhere_is_applied(store: Store) -> None:
+    """The end of a job ends the faults of jobs, and no other."""
+    monitor = Monitor(CHECKS, store)
+    monitor.absorb(looked(finding("gpu.xid.13", clears_by=ClearsBy.JOB_END), finding("level")))
+    monitor.clear(Clearance(by=ClearsBy.JOB_END, note="job 7 has ended"), at(60))
+    assert [each.code for each in monitor.diagnoses()] == ["level"]
+    assert trail(store)[-1] == "gpu.xid.13 on gpu:GPU-0 ended: job 7 has ended"
+
+
+def test_the_trail_tells_turns_not_runs(store: Store) -> None:
+    """A check that says the same again adds no line; one that turns does, with its reason."""
+    monitor = Monitor(CHECKS, store)
+    for seconds, outcome in enumerate(
+        (looked(), looked(), could_not_tell(), could_not_tell(), looked(), said(not_applicable("no GPU")))
+    ):
+        monitor.absorb(replace(outcome, at=at(seconds)))
+    assert trail(store) == [
+        "gpu.look is ok",
+        "gpu.look is unknown: NVML is silent",
+        "gpu.look is ok",
+        "gpu.look is not_applicable: no GPU",
+    ]
+
+
+def test_without_a_store_it_judges_all_the_same() -> None:
+    """``healthd check`` without a daemon keeps nothing and knows as much."""
+    monitor = Monitor(CHECKS, None)
+    monitor.begin_boot("boot-1", START)
+    monitor.absorb(looked(finding()), cursor=("boot-1", 3))
+    monitor.record(NOTE)
+    monitor.flush(at(600))
+    assert ([each.code for each in monitor.diagnoses()], monitor.cursor, monitor.store_problem) == (
+        ["gpu.sick"], ("boot-1", 3), "",
+    )  # fmt: skip
+
+
+def test_a_verdict_of_some_checks_is_of_their_faults() -> None:
+    """Asked about a part, it judges that part: another check's fault or silence does not count, its own does."""
+    monitor = Monitor(CHECKS, None)
+    for outcome in (looked(finding()), could_not_tell(check="host.look"), said(ok(), check="kernel.xid")):
+        monitor.absorb(outcome)
+    known = monitor.outcomes()
+    assert {name: monitor.verdict([known[name]]) for name in known} == {
+        "gpu.look": Verdict.CRITICAL,
+        "host.look": Verdict.UNKNOWN,
+        "kernel.xid": Verdict.OK,
+    }
+
+
+def test_threads_that_look_at_once_lose_nothing(store: Store) -> None:
+    """Eight threads fold at the same time: every fault is known, and is on disk."""
+    monitor = Monitor(CHECKS, store)
+
+    def look(number: int) -> None:
+        monitor.absorb(looked(finding(f"code.{number}"), check=f"check.{number}"))
+
+    threads = [threading.Thread(target=look, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {fault.code for fault in store.history().faults.values()} == {f"code.{number}" for number in range(8)}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# acknowledging and trusting
+
+
+def test_an_acknowledgement_is_a_persons_order(store: Store) -> None:
+    """All that is open on the part is marked, by whichever of its names, and said; it outlives a restart."""
+    monitor = Monitor(CHECKS, store)
+    monitor.absorb(looked(finding(), finding("other.part", GPU[1]), readings=[counter(0, GPU[0], name="x")]))
+    monitor.acknowledge(str(BY_PCI[0]), at(9), "our drain was undone")
+    assert [monitor.is_acknowledged(each) for each in monitor.diagnoses()] == [
+        str(each.component) == str(GPU[0]) for each in monitor.diagnoses()
+    ]
+    assert trail(store)[-1] == "acknowledged gpu.sick on gpu:GPU-0: our drain was undone"
+    assert [Monitor(CHECKS, store).is_acknowledged(each) for each in monitor.diagnoses()].count(True) == 1
+
+
+def test_noise_after_an_order_does_not_undo_it() -> None:
+    """A job's XID on a GPU that a person put back calls for nothing; a new fault of the GPU does."""
+    monitor = Monitor({}, None)
+    monitor.absorb(looked(finding("gpu.xid.79", clears_by=ClearsBy.REBOOT), check="kernel.xid"))
+    monitor.acknowledge("gpu:GPU-0", at(1), "resumed by anna")
+    noise = finding("gpu.xid.13", remedy=Remedy.RESTART_APP, clears_by=ClearsBy.JOB_END)
+    monitor.absorb(looked(noise, check="kernel.xid"))
+    assert [monitor.is_acknowledged(each) for each in monitor.diagnoses()] == [True]
+    assert monitor.trouble(at(2)) == ""
+    monitor.absorb(looked(finding("gpu.xid.95", clears_by=ClearsBy.GPU_RESET), check="kernel.xid"))
+    assert [monitor.is_acknowledged(each) for each in monitor.diagnoses()] == [False]
+
+
+def all_looked(monitor: Monitor, seconds: float) -> None:
+    for name in CHECKS:
+        monitor.absorb(said(ok(), check=name, seconds=seconds))
+
+
+def test_a_node_is_trusted_when_every_check_has_looked_since() -> None:
+    """Interval checks must have run after the moment that counts; a kernel check speaks only when there is a record."""
+    monitor = Monitor(CHECKS, None)
+    assert monitor.trouble(START) == "gpu.look has not looked since 00:00:00"
+    all_looked(monitor, 10)
+    assert monitor.trouble(at(5)) == ""
+    assert monitor.trouble(at(61)) == "gpu.look has not looked since 00:01:01"
+    monitor.absorb(looked(seconds=70))
+    assert monitor.trouble(at(61)) == "host.look has not looked since 00:01:01"
+    monitor.absorb(looked(check="host.look", seconds=70))
+    assert monitor.trouble(at(61)) == ""
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        (could_not_tell(seconds=20), "gpu.look is unknown: NVML is silent"),
+        (looked(gaps=("gpu:GPU-1 did not answer",), seconds=20), "gpu.look is unknown: gpu:GPU-1 did not answer"),
+        (looked(finding(), seconds=20), "gpu.sick on gpu:GPU-0 is still open"),
+        (looked(finding(remedy=Remedy.ASK_HUMAN), seconds=20), ""),
+        (replace(could_not_tell(seconds=20), optional=True), ""),
+        (said(not_applicable("no GPU"), seconds=20), ""),
+    ],
+)
+def test_what_keeps_a_node_from_being_trusted(outcome: Outcome, words: str) -> None:
+    """What takes a node out keeps it out, and so does what could not be told, unless it is optional."""
+    monitor = Monitor(CHECKS, None)
+    all_looked(monitor, 10)
+    monitor.absorb(outcome)
+    assert monitor.trouble(START) == words
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# keeping
+
+
+def test_a_disk_that_refuses_is_said_and_caught_up_with(store: Store) -> None:
+    """Faults, cursor and lines of the trail wait in memory, in order, and are written together when it can be."""
+    monitor = Monitor(CHECKS, store)
+    obey = forget_how_to_write(store)
+    monitor.absorb(looked(finding("gpu.xid.79", clears_by=ClearsBy.REBOOT), check="kernel.xid"), cursor=("boot-1", 7))
+    monitor.record(NOTE)
+    assert "the state was not written: attempt to write a readonly database" in monitor.store_problem
+    assert [each.code for each in monitor.diagnoses()] == ["gpu.xid.79"]
+    assert (trail(store), store.history().faults, store.cursor()) == ([], {}, None)
+    obey()
+    monitor.flush(at(1))
+    assert monitor.store_problem == ""
+    assert store.history() == monitor.history
+    assert store.cursor() == ("boot-1", 7)
+    assert trail(store) == [
+        "kernel.xid is findings",
+        "gpu.xid.79 on gpu:GPU-0 opened: gpu.xid.79 on gpu:GPU-0",
+        "healthd started",
+    ]
+
+
+def test_a_fault_that_came_and_went_while_the_disk_refused_leaves_its_lines(store: Store) -> None:
+    """Nothing is open in the end, and the trail still tells both."""
+    monitor = Monitor(CHECKS, store)
+    obey = forget_how_to_write(store)
+    monitor.absorb(looked(finding()))
+    monitor.absorb(looked(seconds=60))
+    obey()
+    monitor.flush(at(61))
+    assert store.history().faults == {}
+    assert [text.split(":")[0] for text in trail(store)] == [
+        "gpu.look is findings", "gpu.sick on gpu", "gpu.look is ok", "gpu.sick on gpu",
+    ]  # fmt: skip
+
+
+def test_memory_is_bounded_and_the_trail_says_what_it_lost(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest lines are kept, and the number of those that had to go is written first."""
+    monkeypatch.setattr(module, "_PENDING_EVENTS", 3)
+    monitor = Monitor(CHECKS, store)
+    obey = forget_how_to_write(store)
+    for number in range(5):
+        monitor.record(replace(NOTE, text=f"line {number}"))
+    obey()
+    monitor.flush(at(1))
+    monitor.record(NOTE)
+    assert trail(store) == [
+        "2 older lines of this trail did not fit into memory while the disk refused them",
+        "line 2",
+        "line 3",
+        "line 4",
+        "healthd started",
+    ]
+
+
+def statements(store: Store) -> list[str]:
+    """Every statement that the database runs from now on."""
+    seen: list[str] = []
+    store._db.set_trace_callback(seen.append)
+    return seen
+
+
+def test_a_look_that_tells_nothing_new_writes_nothing(store: Store) -> None:
+    """An idle node's disk is left alone: no transaction for a clean look, and none for an empty batch of the log."""
+    monitor = Monitor(CHECKS, store)
+    all_looked(monitor, 0)
+    monitor.absorb(said(ok([counter(1)])))
+    seen = statements(store)
+    for seconds in (1, 2, 3):
+        monitor.absorb(said(ok([counter(1)]), seconds=seconds))
+        monitor.absorb(said(ok(), check="kernel.xid", seconds=seconds), cursor=("boot-1", seconds))
+        monitor.flush(at(seconds))
+    assert seen == []
+    assert monitor.cursor == ("boot-1", 3)
+
+
+def test_the_cursor_is_written_once_a_minute(store: Store) -> None:
+    """A log without findings moves the cursor on disk from time to time, by a look or by the clock."""
+    monitor = Monitor(CHECKS, store)
+    monitor.absorb(said(ok(), check="kernel.xid"), cursor=("boot-1", 1))
+    monitor.absorb(said(ok(), check="kernel.xid", seconds=59), cursor=("boot-1", 2))
+    assert store.cursor() == ("boot-1", 1)
+    monitor.flush(at(60))
+    assert store.cursor() == ("boot-1", 1)
+    monitor.flush(at(61))
+    assert store.cursor() == ("boot-1", 2)
+
+
+def test_a_cursor_never_gets_ahead_of_its_findings(store: Store) -> None:
+    """Where the save of a finding fails the cursor stays behind it, so a restart reads the line again."""
+    monitor = Monitor(CHECKS, store)
+    monitor.absorb(said(ok(), check="kernel.xid"), cursor=("boot-1", 1))
+    with sqlite3.connect(store.path) as other:
+        other.execute("CREATE TRIGGER spite BEFORE INSERT ON fault BEGIN SELECT RAISE(ABORT, 'no faults today'); END")
+    other.close()
+    monitor.absorb(looked(finding(), check="kernel.xid", seconds=90), cursor=("boot-1", 2))
+    monitor.flush(at(200))
+    assert "no faults today" in monitor.store_problem
+    assert (store.cursor(), store.history().faults) == (("boot-1", 1), {})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# jobs that ended
+
+
+def of_job(code: str, where: object = GPU[0], **evidence: object) -> object:
+    return fault(code, where, clears_by=ClearsBy.JOB_END, evidence=evidence)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("faults", "alive", "cleared"),
+    [
+        ([of_job("a", pid=1)], set(), [("gpu:GPU-0", "process 1 has ended")]),
+        ([of_job("a", pid=1)], {1}, []),
+        ([of_job("a", pid=1, pids=[1, 2])], {2}, []),
+        ([of_job("a", pid=1, pids=[2, 1])], set(), [("gpu:GPU-0", "process 1, 2 has ended")]),
+        ([of_job("a", pid=1), of_job("b", pid=2)], {2}, []),
+        ([of_job("a", pid=1), of_job("b", GPU[1], pid=2)], {2}, [("gpu:GPU-0", "process 1 has ended")]),
+        ([of_job("a", pid=1), of_job("b")], set(), []),
+        ([of_job("a", pid="<unknown>")], set(), []),
+        ([of_job("a", NODE, pid=1), of_job("b", pid=2)], {2}, []),
+        (
+            [of_job("a", NODE, pid=1), of_job("b", pid=2)],
+            set(),
+            [("node", "process 1, 2 has ended"), ("gpu:GPU-0", "process 2 has ended")],
+        ),
+        ([fault("level", evidence={"pid": 1}), fault("x", clears_by=ClearsBy.REBOOT, evidence={"pid": 1})], set(), []),
+        ([], set(), []),
+    ],
+)
+def test_a_jobs_faults_are_over_when_all_its_processes_are(faults: list, alive: set, cleared: list) -> None:  # type: ignore[type-arg]
+    """One that lives, or that no line named, keeps the faults of its part; another part's do not wait for it."""
+    known = history(*faults)
+    given = gone_jobs(known, alive.__contains__)
+    assert [(str(each.component), each.note) for each in given] == cleared
+    assert all(each.by is ClearsBy.JOB_END for each in given)
+    assert has_live_job(known, alive.__contains__) == any(
+        pid in alive for each in faults if each.clears_by is ClearsBy.JOB_END for pid in module._pids(each)
+    )

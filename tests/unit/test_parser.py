@@ -1,0 +1,106 @@
+"""The grammar of the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from healthd import __version__
+from healthd.__main__ import _LOCAL_ONLY
+from healthd.cli.parser import Shown, parse
+from healthd.errors import UsageError
+
+VERBS = ("check", "run", "status", "explain", "checks", "config", "hook", "demo")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("check", {"verb": "check", "names": [], "context": "manual", "json": False, "no_daemon": False, "config": None}),
+        (
+            "check gpu.ecc efa.devices --context prolog --json --no-daemon --config /c --socket /s",
+            {
+                "names": ["gpu.ecc", "efa.devices"],
+                "context": "prolog",
+                "json": True,
+                "no_daemon": True,
+                "config": "/c",
+                "socket": "/s",
+            },
+        ),
+        ("check --json gpu.ecc", {"names": ["gpu.ecc"], "json": True}),
+        ("check --socket=/s", {"socket": "/s"}),
+        ("run --config /c", {"verb": "run", "config": "/c"}),
+        ("status --json", {"verb": "status", "json": True, "socket": None}),
+        ("explain 79", {"verb": "explain", "code": "79", "json": False}),
+        ("checks --json", {"verb": "checks", "json": True}),
+        ("config show", {"verb": "config", "what": "show"}),
+        ("config validate --config /c", {"what": "validate", "config": "/c"}),
+        ("hook health-check-program", {"verb": "hook", "kind": "health-check-program"}),
+        ("demo --fail-provisioner --keep", {"verb": "demo", "fail_provisioner": True, "keep": True}),
+    ],
+)
+def test_the_forms_of_the_issue_are_understood(line: str, expected: dict[str, object]) -> None:
+    """Verbs, names and options come out as their values."""
+    options = vars(parse(line.split()))
+    assert {name: options[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", "VERB"),
+        ("chekc", "invalid choice: 'chekc'"),
+        ("check --context lunch", "invalid choice: 'lunch'"),
+        ("check --config", "expected one argument"),
+        ("check --bogus", "unrecognized arguments: --bogus"),
+        ("config", "required: what"),
+        ("hook start", "invalid choice: 'start'"),
+        ("explain", "required: CODE"),
+        ("run now", "unrecognized arguments: now"),
+    ],
+)
+def test_a_mistake_is_a_usage_error_with_the_next_step(line: str, words: str) -> None:
+    """The message says what is wrong and where help is; the process is not ended here."""
+    with pytest.raises(UsageError, match=rf"{words}.*; see healthd.* --help"):
+        parse(line.split())
+
+
+@pytest.mark.parametrize("line", ["check --no-d", "check --conf /c", "check --sock /s", "status --js", "--vers"])
+def test_options_are_not_abbreviated(line: str) -> None:
+    """The hot path looks for whole words; an abbreviation that only the grammar understood would ask the wrong daemon, or
+    ask one where none was wanted."""
+    with pytest.raises(UsageError):
+        parse(line.split())
+
+
+@pytest.mark.parametrize("line", ["--help", "-h", *(f"{verb} --help" for verb in VERBS)])
+def test_help_is_a_text(line: str) -> None:
+    """Help is shown by whoever prints; parsing never writes or exits."""
+    with pytest.raises(Shown, match=r"^usage: healthd"):
+        parse(line.split())
+
+
+def test_help_names_every_verb() -> None:
+    """What can be done is in the first text a person asks for."""
+    with pytest.raises(Shown) as shown:
+        parse(["--help"])
+    assert [verb for verb in VERBS if f"    {verb} " not in str(shown.value)] == []
+
+
+def test_the_version_is_a_text() -> None:
+    """One line with the name and the version."""
+    with pytest.raises(Shown) as shown:
+        parse(["--version"])
+    assert str(shown.value) == f"healthd {__version__}\n"
+
+
+@pytest.mark.parametrize("option", _LOCAL_ONLY)
+def test_what_keeps_the_hot_path_at_home_is_in_the_grammar(option: str) -> None:
+    """Each word for which the client does not ask the daemon is an option of ``check``, or of the program."""
+    arguments = ["check", option, "/c"] if option == "--config" else ["check", option]
+    if option == "--version":
+        arguments = [option]
+    try:
+        assert parse(arguments).verb == "check"
+    except Shown as shown:
+        assert option in ("--help", "-h", "--version"), shown

@@ -1,0 +1,89 @@
+"""One run of one check: whatever happens becomes an outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from healthd.check import Check, NoSettings, judged, not_applicable, ok
+from healthd.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.model import Result, Status
+from healthd.node import Node
+from healthd.runner import run_check
+from healthd.testing import FakeNode
+from tests.judgement import at, finding
+
+
+def a_check(run: Callable[[Node, Any], Result]) -> Check:
+    return Check(name="test.look", run=run, title="", doc="", interval_s=60, timeout_s=10, settings=NoSettings)
+
+
+def outcome_of(run: Callable[[Node, Any], Any], **options: bool) -> Any:
+    return run_check(a_check(run), FakeNode(), NoSettings(), **options)
+
+
+def test_a_result_is_passed_on_with_its_time() -> None:
+    """The outcome is of the start of the run, in aware UTC, and says how long the run took."""
+    before = datetime.now(UTC)
+    outcome = outcome_of(lambda _node, _settings: ok(reason="idle"))
+    assert (outcome.check, outcome.result, outcome.optional) == ("test.look", ok(reason="idle"), False)
+    assert before <= outcome.at <= datetime.now(UTC)
+    assert outcome.at.utcoffset() == timedelta(0)
+    assert 0 <= outcome.duration_s < 5
+
+
+def test_the_node_and_the_settings_reach_the_check() -> None:
+    """The check is called with exactly what the runner was given."""
+    node, settings, seen = FakeNode(), NoSettings(), []
+
+    def run(*given: object) -> Result:
+        seen.extend(given)
+        return ok()
+
+    run_check(a_check(run), node, settings)
+    assert (seen[0] is node, seen[1] is settings) == (True, True)
+
+
+def test_findings_without_a_time_get_that_of_the_run() -> None:
+    """A level is dated by the look; what happened at a known time keeps it."""
+    outcome = outcome_of(lambda _node, _settings: judged([finding(), finding("dated", time=at(5))]))
+    assert [each.time for each in outcome.result.findings] == [outcome.at, at(5)]
+
+
+@pytest.mark.parametrize("kind", [SourceMissing, SourceTimeout, SourceBusy, SourceUnreadable, SourceError])
+def test_a_source_that_does_not_answer_is_unknown(kind: type[SourceError]) -> None:
+    """The source's own words are the reason."""
+
+    def run(_node: Node, _settings: Any) -> Result:
+        raise kind("NVML did not answer within 10 s")
+
+    result = outcome_of(run).result
+    assert (result.status, result.reason) == (Status.UNKNOWN, "NVML did not answer within 10 s")
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("by zero"), KeyError("x"), RecursionError("deep"), MemoryError()])
+def test_a_raising_check_is_unknown_and_named(error: Exception) -> None:
+    """A defect of a check is neither a fault of the node nor silence."""
+
+    def run(_node: Node, _settings: Any) -> Result:
+        raise error
+
+    result = outcome_of(run).result
+    assert result.status is Status.UNKNOWN
+    assert result.reason == f"the check failed: {type(error).__name__}: {error}; this is a defect of test.look"
+
+
+@pytest.mark.parametrize("nonsense", [None, "ok", (), True, object()])
+def test_what_is_no_result_is_unknown(nonsense: object) -> None:
+    """A check that forgets its return, or returns something else, is unknown as well."""
+    result = outcome_of(lambda _node, _settings: nonsense).result
+    assert result.status is Status.UNKNOWN
+    assert "this is a defect of test.look" in result.reason
+
+
+def test_optional_is_remembered() -> None:
+    """Whether an unknown counts is the outcome's to say, whatever the result."""
+    assert outcome_of(lambda _node, _settings: not_applicable("no GPU"), optional=True).optional
