@@ -24,8 +24,8 @@ sys.path.insert(0, str(ROOT))
 
 from healthd.agent import looking_agent  # noqa: E402 - runs from a checkout in which nothing is installed
 from healthd.check import Check, NoSettings, discover  # noqa: E402
-from healthd.cli.output import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE  # noqa: E402
-from healthd.cli.parser import _grammar  # noqa: E402
+from healthd.api.wire import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE  # noqa: E402
+from healthd.api.grammar import _grammar  # noqa: E402
 from healthd.config import schema  # noqa: E402
 from healthd.config.load import load  # noqa: E402
 from healthd.config.report import FieldDoc, documented_fields  # noqa: E402
@@ -251,7 +251,7 @@ def cli_page() -> str:
     about = {action.dest: action.help or "" for action in verbs._choices_actions}
     overview = [(f"[{name}](#healthd-{name})", text) for name, text in about.items()]
     parts = [
-        NOTE.format(source="healthd/cli/parser.py"),
+        NOTE.format(source="healthd/api/grammar.py"),
         CLI.format(about=grammar.description),
         table(("verb", "what it does"), overview),
         exit_codes(),

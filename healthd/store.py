@@ -96,7 +96,7 @@ class Store:
 
     def history(self) -> History:
         """The History as it was last saved; an empty one in a fresh database."""
-        with self._transaction() as db:
+        with self._transaction(writes=False) as db:
             faults = [_decode(body, Fault) for (body,) in db.execute("SELECT body FROM fault")]
             baselines = {
                 (component, reading): _decode(body, Baseline)
@@ -119,20 +119,20 @@ class Store:
 
     def cursor(self) -> tuple[str, int] | None:
         """(boot id, sequence) of the last kernel record whose findings are saved; None at first start."""
-        with self._transaction() as db:
+        with self._transaction(writes=False) as db:
             return _cursor(db)
 
     # -- acting -------------------------------------------------------------------------------------------------------
 
     def open_case(self) -> Case | None:
         """The one case that the engine still looks after, or None."""
-        with self._transaction() as db:
+        with self._transaction(writes=False) as db:
             row = db.execute("SELECT body FROM remedial_case WHERE open ORDER BY rowid DESC LIMIT 1").fetchone()
         return _decode(row[0], Case) if row else None
 
     def cases(self) -> tuple[Case, ...]:
         """All cases, oldest first."""
-        with self._transaction() as db:
+        with self._transaction(writes=False) as db:
             return tuple(_decode(body, Case) for (body,) in db.execute("SELECT body FROM remedial_case ORDER BY rowid"))
 
     def save_case(self, case: Case, event: Event) -> None:
@@ -154,7 +154,7 @@ class Store:
 
     def events(self, *, last: int = 1000) -> tuple[Event, ...]:
         """The newest ``last`` events, oldest of them first."""
-        with self._transaction() as db:
+        with self._transaction(writes=False) as db:
             columns = "CAST(at AS BLOB), CAST(kind AS BLOB), CAST(text AS BLOB), CAST(data AS BLOB)"
             rows = db.execute(f"SELECT {columns} FROM event ORDER BY id DESC LIMIT ?", (last,)).fetchall()  # noqa: S608
         return tuple(_event(*(value.decode("utf-8", "replace") for value in row)) for row in reversed(rows))
@@ -174,10 +174,11 @@ class Store:
             return _connect(self.path)
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, *, writes: bool = True) -> Iterator[sqlite3.Connection]:
+        """One transaction. One that only reads asks for no right to write: a disk that refuses writing can still tell."""
         with self._lock:
             try:
-                self._db.execute("BEGIN IMMEDIATE")
+                self._db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
                 try:
                     yield self._db
                 except BaseException:
@@ -186,7 +187,9 @@ class Store:
                 self._db.execute("COMMIT")
             except (sqlite3.Error, msgspec.MsgspecError, ValueError) as error:
                 self._rollback()
-                raise StoreError(f"{self.path}: the state was not written: {error}; nothing is acted on until it can be") from error
+                what = "written" if writes else "read"
+                text = f"{self.path}: the state was not {what}: {error}; nothing is acted on until it can be"
+                raise StoreError(text) from error
 
     def _rollback(self) -> None:
         """End a transaction that failed; SQLite has already ended it itself where the disk was full."""

@@ -19,9 +19,8 @@ from pathlib import Path
 
 from healthd.agent import Agent
 from healthd.api.answers import check_answer, hook_answer, status_answer
-from healthd.api.wire import MAX_REQUEST_BYTES, Answer, Request, read_request, write_answer
-from healthd.cli.output import failure
-from healthd.cli.parser import Shown, parse
+from healthd.api.wire import Answer, failure, MAX_REQUEST_BYTES, read_request, Request, write_answer
+from healthd.api.grammar import Shown, parse
 from healthd.errors import ConfigError, HealthdError, UsageError
 
 _CLIENTS = 32

@@ -1,4 +1,4 @@
-"""The few bytes that cross the unix socket, both ways. Pure.
+"""What a command line comes to, and the few bytes that carry it across the unix socket, both ways. Pure.
 
 Request, ended by the client's shutdown of its side: ``healthd/1 NUL count NUL argument… NUL NAME=value…``.
 Answer: ``healthd/1 CODE OUT_BYTES ERR_BYTES\\n`` and then exactly so many bytes for standard output and standard error.
@@ -11,10 +11,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from healthd.errors import UsageError
+from healthd.errors import ConfigError, HealthdError, UsageError
 
 VERSION = "healthd/1"
 MAX_REQUEST_BYTES = 65536
+
+EXIT_USAGE = 64  # sysexits.h EX_USAGE
+EXIT_FAILED = 70  # sysexits.h EX_SOFTWARE
+EXIT_CONFIG = 78  # sysexits.h EX_CONFIG
 _COUNT = re.compile(r"[0-9]{1,5}")
 
 
@@ -53,3 +57,15 @@ def write_answer(answer: Answer) -> bytes:
     """The bytes of an answer."""
     out, err = (text.encode("utf-8", "surrogateescape") for text in (answer.out, answer.err))
     return f"{VERSION} {answer.code} {len(out)} {len(err)}\n".encode() + out + err
+
+
+def failure(error: HealthdError) -> Answer:
+    """How an error reads, and which exit code it has."""
+    match error:
+        case UsageError():
+            return Answer(code=EXIT_USAGE, err=f"{error}\n")
+        case ConfigError():
+            listed = "".join(f"healthd: {problem}\n" for problem in error.problems)
+            return Answer(code=EXIT_CONFIG, err=listed)
+        case _:
+            return Answer(code=EXIT_FAILED, err=f"healthd: {error}\n")

@@ -7,8 +7,7 @@ import os
 from argparse import Namespace
 from pathlib import Path
 
-from healthd.api.wire import Answer
-from healthd.cli.output import EXIT_CONFIG
+from healthd.api.wire import EXIT_CONFIG, Answer
 from healthd.cli.settings import check_settings, loaded
 from healthd.config.load import examine
 from healthd.config.report import annotated, as_data, shown

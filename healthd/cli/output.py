@@ -5,11 +5,6 @@ from __future__ import annotations
 import sys
 
 from healthd.api.wire import Answer
-from healthd.errors import ConfigError, HealthdError, UsageError
-
-EXIT_USAGE = 64  # sysexits.h EX_USAGE
-EXIT_CONFIG = 78  # sysexits.h EX_CONFIG
-EXIT_FAILED = 70  # sysexits.h EX_SOFTWARE
 
 
 def deliver(answer: Answer) -> int:
@@ -29,14 +24,3 @@ def progress(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
-
-def failure(error: HealthdError) -> Answer:
-    """How an error reads, and which exit code it has."""
-    match error:
-        case UsageError():
-            return Answer(code=EXIT_USAGE, err=f"{error}\n")
-        case ConfigError():
-            listed = "".join(f"healthd: {problem}\n" for problem in error.problems)
-            return Answer(code=EXIT_CONFIG, err=listed)
-        case _:
-            return Answer(code=EXIT_FAILED, err=f"healthd: {error}\n")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from healthd.check import discover
-from healthd.cli.parser import Shown, parse
+from healthd.api.grammar import Shown, parse
 from healthd.config.load import load
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ import pytest
 
 from healthd import __version__
 from healthd.__main__ import _LOCAL_ONLY
-from healthd.cli.parser import Shown, parse
+from healthd.api.grammar import Shown, parse
 from healthd.errors import UsageError
 
 VERBS = ("check", "run", "status", "explain", "checks", "config", "hook", "demo")

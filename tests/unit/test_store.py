@@ -634,3 +634,17 @@ def test_steps_are_words_on_disk(tmp_path: Path, whole: bytes) -> None:
     db.close()
     assert body["steps"] == [str(step) for step in REBOOT]
     assert body["steps"][0] == Step.DRAIN
+
+
+def test_a_disk_that_refuses_writing_can_still_be_read(tmp_path: Path, whole: bytes) -> None:
+    """A file system that turned read-only under the daemon: what is known stays known, so that a drain is not forgotten."""
+    (tmp_path / "healthd.db").write_bytes(whole)
+    store = opened(tmp_path)
+    store._db.execute("PRAGMA query_only = 1")
+    with pytest.raises(StoreError, match="the state was not written: attempt to write a readonly database"):
+        store.save_case(CASE, EVENT)
+    assert store.open_case() == CASE
+    assert (len(store.history().faults), store.cursor(), len(store.events()), store.cases()) == (
+        20, ("boot-1", 7), 21, (CASE,),
+    )  # fmt: skip
+    store.close()
