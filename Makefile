@@ -3,7 +3,7 @@
 #   make demo    healthd on this machine, then a simulated node that breaks, is drained, repaired and let back
 #   make test    all tests; installs Slurm, munge, FUSE and a C compiler first where apt and root are there
 #   make check   what CI runs: lint, types, import contracts, branch coverage of the pure modules, all tests
-#   make bench   measurements; make wheel: dist/; make lock: requirements/*.txt; make clean
+#   make bench   measurements; make docs: the generated reference pages; make wheel: dist/; make lock; make clean
 #
 # Variables: PYTHON (which python3), TESTS (paths for make test), PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS, LOCK_ARGS.
 
@@ -17,7 +17,7 @@ PURE := */healthd/model.py,*/healthd/history.py,*/healthd/diagnose.py
 PURE := $(PURE),*/remediation/policy.py,*/remediation/playbook.py,*/remediation/budget.py,*/remediation/case.py
 PURE_TESTS = tests/unit tests/property
 
-.PHONY: demo test check lint types contracts coverage bench lock wheel clean
+.PHONY: demo test check lint types contracts coverage bench docs lock wheel clean
 
 # `healthd check` may find this machine wanting (1) or hard to tell (2); only a crash of ours fails the demo.
 demo: .venv/runtime.stamp
@@ -53,6 +53,9 @@ bench: .venv/dev.stamp
 wheel: .venv/dev.stamp
 	rm -rf build dist
 	$(VENV)/python -m build --no-isolation --outdir dist .
+
+docs: .venv/dev.stamp
+	$(VENV)/python docs/generate.py
 
 lock:
 	sh packaging/lock.sh $(LOCK_ARGS)

@@ -51,10 +51,10 @@ def gpu_ecc(node: Node, _settings: object) -> Result:
     """No GPU has had an uncorrectable memory error since its last reset.
 
     Two counters tell two things. *Volatile* starts at zero with each driver load and GPU reset: above zero, the GPU has
-    not been reset since its error; *Aggregate* lives in the board's InfoROM for ever: only its growth means anything, and
-    growth without a volatile count is an error whose GPU was reset before we looked, which is news and no fault. Corrected errors are readings only. A GPU with ECC off,
-    or without ECC, has no such counters, which is no fault. Where the kernel log or the row remapper explains it, their
-    finding decides and this one is its symptom.
+    not been reset since its error; *Aggregate* lives in the board's InfoROM for ever: only its growth means anything,
+    and growth without a volatile count is an error whose GPU was reset before we looked, which is news and no fault.
+    Corrected errors are readings only. A GPU with ECC off, or without ECC, has no such counters, which is no fault.
+    Where the kernel log or the row remapper explains it, their finding decides and this one is its symptom.
 
     Sources: nvml.h (counter types); NVIDIA, GPU memory error management; while errors are being handled these queries
     can answer Unknown Error (field report, driver 550.90.07), which is unknown and not zero.

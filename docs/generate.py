@@ -23,9 +23,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from healthd.agent import looking_agent  # noqa: E402 - runs from a checkout in which nothing is installed
-from healthd.check import Check, NoSettings, discover  # noqa: E402
-from healthd.api.wire import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE  # noqa: E402
 from healthd.api.grammar import _grammar  # noqa: E402
+from healthd.api.wire import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE  # noqa: E402
+from healthd.check import Check, NoSettings, discover  # noqa: E402
 from healthd.config import schema  # noqa: E402
 from healthd.config.load import load  # noqa: E402
 from healthd.config.report import FieldDoc, documented_fields  # noqa: E402

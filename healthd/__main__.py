@@ -79,10 +79,14 @@ def _write_out(connection: object) -> int:
     cut = int(out_bytes)
     if len(body) != cut + int(err_bytes):
         raise ValueError("the answer is torn")
-    for stream, text in ((1, body[:cut]), (2, body[cut:])):
-        while text:
-            text = text[os.write(stream, text) :]
+    _write(1, body[:cut])
+    _write(2, body[cut:])
     return int(code)
+
+
+def _write(stream: int, text: bytes) -> None:
+    while text:
+        text = text[os.write(stream, text) :]
 
 
 if __name__ == "__main__":

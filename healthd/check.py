@@ -110,17 +110,21 @@ def check(
     ``settings``: a frozen dataclass, every field with a default and a docstring; ``[checks."<name>"]`` fills it.
     ``explain``: for a family of codes, turns ``gpu.xid.79`` into text, or None if it is not one of the family.
 
-    Raises RegistrationError when the name or a code is taken, the name is malformed, a limit is of another's code or the
-    second one on a reading, or the function has no docstring.
+    Raises RegistrationError when the name or a code is taken, the name is malformed, a limit is of another's code or
+    the second one on a reading, or the function has no docstring.
     """
     codes, limits = tuple(codes), tuple(limits)
 
     def register(function: Callable[[Node, Any], Result]) -> Callable[[Node, Any], Result]:
         doc = (function.__doc__ or "").strip()
         if not doc:
-            raise RegistrationError(f"check {name!r} in {function.__module__} has no docstring: its first line is the title")
+            raise RegistrationError(
+                f"check {name!r} in {function.__module__} has no docstring: its first line is the title"
+            )
         if not _NAME.fullmatch(name):
-            raise RegistrationError(f"check name {name!r} in {function.__module__}: expected dotted lower case, such as gpu.ecc")
+            raise RegistrationError(
+                f"check name {name!r} in {function.__module__}: expected dotted lower case, such as gpu.ecc"
+            )
         if name in _registry and _origin(_registry[name].run) != _origin(function):
             taken = _origin(_registry[name].run)
             raise RegistrationError(f"check name {name!r} of {_origin(function)} is already taken by {taken}")
@@ -155,7 +159,9 @@ def _refuse_bad_codes(name: str, codes: tuple[FindingCode, ...], limits: tuple[L
             raise RegistrationError(f"check {name!r}: code {min(shared)!r} is already taken by check {other.name!r}")
     for limit in limits:
         if limit.code not in codes:
-            raise RegistrationError(f"check {name!r}: limit on {limit.reading} uses {limit.code.code!r}, not one of its codes")
+            raise RegistrationError(
+                f"check {name!r}: limit on {limit.reading} uses {limit.code.code!r}, not one of its codes"
+            )
     if len({limit.reading for limit in limits}) < len(limits):
         raise RegistrationError(f"check {name!r}: two limits on one reading; only one could be judged")
 

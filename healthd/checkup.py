@@ -89,7 +89,7 @@ class Checkup:
             self.monitor.absorb(outcome, cursor=cursor if name == names[-1] else None)
 
     def report(self, names: Sequence[str] = (), *, deadline_s: float = 20.0) -> Report:
-        """The state of the node, or of some of its checks. What is missing or too old is run again within the deadline."""
+        """The state of the node, or of some checks. What is missing or too old is run again within the deadline."""
         wanted = tuple(names) or tuple(self.checks)
         outcomes = self._refreshed(wanted, deadline_s)
         now = datetime.now(UTC)

@@ -1,7 +1,8 @@
 """The daemon: threads, signals and doors around an agent. The composition root; it decides nothing.
 
 Threads: the kernel log is followed and judged as it arrives; APScheduler starts the interval checks; the engine turns
-when something changed and every few seconds; the doors answer. The main thread keeps the watchdog and waits for signals.
+when something changed and every few seconds; the doors answer. The main thread keeps the watchdog and waits for
+signals.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ class Daemon:
         agent.monitor.record(Event(at=datetime.now(UTC), kind="daemon", text=text))
 
     def _open_http(self) -> Any:
-        """The HTTP server, or None. An address that is taken must not keep a node from being watched: it is said loudly."""
+        """The HTTP server, or None. A taken address must not keep a node from being watched: it is said loudly."""
         if not self._config.daemon.http:
             return None
         from healthd.api.http import HttpServer

@@ -29,8 +29,8 @@ def diagnose(history: History) -> tuple[Diagnosis, ...]:
 def is_acknowledged(history: History, diagnosis: Diagnosis, matters: Callable[[Remedy], bool]) -> bool:
     """Whether a person has seen every fault behind this diagnosis and put the node back all the same.
 
-    Faults whose remedy does not matter (a job's own error) and symptoms of others call for nothing by themselves, so one
-    that comes later takes no order back.
+    Faults whose remedy does not matter (a job's own error) and symptoms of others call for nothing by themselves, so
+    one that comes later takes no order back.
     """
     faults = tuple(history.faults.values())
     cause = _causes(faults)
@@ -57,7 +57,7 @@ def _is_unknown(outcome: Outcome) -> bool:
 
 
 def _causes(faults: Sequence[Fault]) -> Mapping[tuple[str, str], Fault]:
-    """For every fault the root fault that explains it, itself if none does. Faults that explain each other are roots."""
+    """For every fault the root that explains it, itself if none does. Faults that explain each other are roots."""
     cause = {fault.key: fault for fault in faults if not any(_explains(other, fault) for other in faults)}
     frontier = list(cause.values())
     while frontier:

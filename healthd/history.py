@@ -36,7 +36,7 @@ from healthd.model import (
 NEWS_IS_LISTED_FOR = timedelta(hours=24)
 UNKNOWN_BOOT = "unknown"
 
-# What each kind of evidence proves to be over, itself included. A reboot ends every job and resets every GPU; a GPU reset
+# What each kind of evidence proves to be over, itself included. A reboot ends every job and resets every GPU; a reset
 # does not reload the driver, and a driver reload does not activate a pending row remap (NVIDIA, "GPU memory error
 # management": remaps are activated by a GPU reset).
 _PROVES: Mapping[ClearsBy, frozenset[ClearsBy]] = {
@@ -55,8 +55,8 @@ FaultKey = tuple[str, str]
 class Fault:
     """One thing that is wrong and not known to be over: all findings of one code on one component.
 
-    ``count`` counts occurrences as the checks report them. ``acknowledged``: a person has seen it and put the node back;
-    it holds until the fault ends, and a fault that comes back is a new one.
+    ``count`` counts occurrences as the checks report them. ``acknowledged``: a person has seen it and put the node
+    back; it holds until the fault ends, and a fault that comes back is a new one.
     """
 
     code: str
@@ -171,7 +171,7 @@ def canonical(history: History, component: Component) -> Component:
 
 
 def _learn_names(history: History, outcome: Outcome) -> History:
-    """Remember that ``gpu:0000:05:00`` is ``gpu:GPU-<uuid>``, and rename the faults and baselines that used the former."""
+    """Remember that ``gpu:0000:05:00`` is ``gpu:GPU-<uuid>``, and rename the faults and baselines of the former."""
     result = outcome.result
     seen = [item.component for items in (result.readings, result.findings, result.clearances) for item in items]
     new = {

@@ -170,7 +170,7 @@ def pci_address(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """One number a check read. ``name`` ends in its unit; ``epoch`` names the driver load, boot or reset it belongs to."""
+    """One number a check read. ``name`` ends in its unit; ``epoch``: the driver load, boot or reset it belongs to."""
 
     component: Component
     name: str
@@ -251,7 +251,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """What the policy says to do now, or why not: ``reason`` is the sentence that the log, the audit and a test read."""
+    """What the policy says to do now, or why not: ``reason`` is what the log, the audit and a test read."""
 
     action: Action
     reason: str

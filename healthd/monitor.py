@@ -130,8 +130,8 @@ class Monitor:
         return judge(diagnose(replace(self._history, faults=part)), outcomes)
 
     def trouble(self, since: datetime) -> str:
-        """Why the node cannot be trusted with a job again, or "" if it can: nothing calls for it, every check has looked
-        since then and none that counts is unknown."""
+        """Why the node cannot be trusted with a job again, or "" if it can: nothing calls for it, every check has
+        looked since then and none that counts is unknown."""
         with self._lock:
             for diagnosis in self._diagnoses:
                 if takes_node_out(diagnosis.remedy) and not self.is_acknowledged(diagnosis):

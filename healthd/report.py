@@ -34,7 +34,7 @@ class CheckView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """All that ``healthd check`` says. ``source``: ``daemon`` or ``local``. ``notices``: what a person must not miss."""
+    """What ``healthd check`` says. ``source``: ``daemon`` or ``local``. ``notices``: what a person must not miss."""
 
     node: str
     boot_id: str

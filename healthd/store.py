@@ -1,8 +1,8 @@
 """The state on disk: SQLite, one file, a versioned schema, an audit trail that cannot be rewritten.
 
 What must be true together is written together: the findings of a batch of kernel records and the cursor behind it, an
-intent and the case it belongs to. A database that cannot be used (damaged, or of a later version) is put aside whole and
-a fresh one is started; :attr:`Store.set_aside` says so, and the daemon says it loudly.
+intent and the case it belongs to. A database that cannot be used (damaged, or of a later version) is put aside whole
+and a fresh one is started; :attr:`Store.set_aside` says so, and the daemon says it loudly.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ class Store:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._db = self._opened(now)
         except (OSError, sqlite3.Error) as error:
-            raise StoreError(f"{path}: cannot open the state database: {error}; check [daemon] state_dir and its disk") from error
+            raise StoreError(
+                f"{path}: cannot open the state database: {error}; check [daemon] state_dir and its disk"
+            ) from error
 
     def close(self) -> None:
         """Close the database; what was committed stays."""
@@ -106,8 +108,10 @@ class Store:
             boot_id = _fact(db, "boot_id")
         return History(boot_id=boot_id, faults={f.key: f for f in faults}, baselines=baselines, names=names)
 
-    def save_history(self, before: History, after: History, *, events: Iterable[Event], cursor: tuple[str, int] | None) -> None:
-        """Write what changed from ``before`` to ``after``, the events it made and the kernel-log cursor, all or nothing."""
+    def save_history(
+        self, before: History, after: History, *, events: Iterable[Event], cursor: tuple[str, int] | None
+    ) -> None:
+        """Write what changed since ``before``, the events it made and the kernel-log cursor, all or nothing."""
         with self._transaction() as db:
             _sync(db, "fault", before.faults, after.faults)
             _sync(db, "baseline", before.baselines, after.baselines)
@@ -175,7 +179,7 @@ class Store:
 
     @contextlib.contextmanager
     def _transaction(self, *, writes: bool = True) -> Iterator[sqlite3.Connection]:
-        """One transaction. One that only reads asks for no right to write: a disk that refuses writing can still tell."""
+        """One transaction. One that only reads asks for no more: a disk that refuses writing can still tell."""
         with self._lock:
             try:
                 self._db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
@@ -194,8 +198,7 @@ class Store:
     def _rollback(self) -> None:
         """End a transaction that failed; SQLite has already ended it itself where the disk was full."""
         with contextlib.suppress(sqlite3.ProgrammingError):  # closed: there is none
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
+            self._db.rollback()
 
 
 class _Unusable(Exception):
@@ -262,8 +265,7 @@ def _try_to_write(db: sqlite3.Connection) -> None:
         _set_fact(db, "", "")
         _append(db, (Event(at=datetime.fromtimestamp(0, UTC), kind="", text=""),))
     finally:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
+        db.rollback()
 
 
 def _encode(row: Fault | Baseline | Component | Case | Mapping[str, Any]) -> str:
@@ -302,7 +304,8 @@ def _cursor(db: sqlite3.Connection) -> tuple[str, int] | None:
 
 def _set_fact(db: sqlite3.Connection, key: str, value: str) -> None:
     db.execute(
-        "INSERT INTO fact (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (key, value)
+        "INSERT INTO fact (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+        (key, value),
     )
 
 

@@ -1,6 +1,6 @@
 """Who may be out, and how many. Pure.
 
-The budget is a level, not a rate: it counts nodes that are out *now*, for any cause, as the cluster itself reports them.
+The budget is a level, not a rate: it counts nodes that are out *now*, for any cause, as the cluster reports them.
 """
 
 from __future__ import annotations

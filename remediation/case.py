@@ -86,5 +86,5 @@ def reason_text(diagnosis: Diagnosis, case_id: str) -> str:
 
 
 def is_our_text(text: str) -> bool:
-    """Whether a reason carries our mark. A mark is a hint for a person, never proof of ownership: anybody can write it."""
+    """Whether a reason carries our mark. It is a hint for a person, never proof of ownership: anybody can write it."""
     return text.startswith(PREFIX)

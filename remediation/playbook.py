@@ -10,7 +10,7 @@ QUARANTINE: tuple[Step, ...] = (Step.DRAIN, Step.VERIFY, Step.RELEASE)
 """Out, until the fault is gone for a reason that others brought about; then back."""
 
 REBOOT: tuple[Step, ...] = (Step.DRAIN, Step.WAIT_IDLE, Step.COLLECT, Step.REBOOT, Step.VERIFY, Step.RELEASE)
-"""Drain, let the job end, save the evidence, reboot, prove it, back. It also answers RESET_GPU: a reboot resets them."""
+"""Drain, let the job end, save the evidence, reboot, prove it, back. It answers RESET_GPU too: a reboot resets them."""
 
 
 def takes_node_out(remedy: Remedy) -> bool:

@@ -1,7 +1,7 @@
 """The decision: diagnoses, the node as the cluster shows it, the fleet's level and the mode in; one Decision out.
 
-Purely computational. The ladder below is the whole policy; each rung returns the sentence that a person will read in the
-log, the audit trail and ``healthd status``. A refusal is a decision like any other.
+Purely computational. The ladder below is the whole policy; each rung returns the sentence that a person will read in
+the log, the audit trail and ``healthd status``. A refusal is a decision like any other.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def decide(
         return _nothing_calls(diagnoses)
     worst = next((diagnosis for diagnosis in calling if not acknowledged(diagnosis)), None)
     if worst is None:
-        return _hold(calling[0], "acknowledged: a person put the node back, and the fault has not gone and come back since")
+        return _hold(
+            calling[0], "acknowledged: a person put the node back, and the fault has not gone and come back since"
+        )
     if rules.opted_out:
         return _hold(worst, f"opted out: {rules.opted_out}")
     if rules.mode is Mode.OBSERVE:
@@ -57,7 +59,9 @@ def decide(
 def _in_place(worst: Diagnosis, situation: Situation, rules: Rules, steps: tuple[Step, ...]) -> Decision:
     view, level = situation.view, situation.level
     if view is None:
-        return _page(worst, f"the node's state in the cluster could not be read, so nothing is taken out: {situation.problem}")
+        return _page(
+            worst, f"the node's state in the cluster could not be read, so nothing is taken out: {situation.problem}"
+        )
     if not view.in_service:
         held = f'{view.hold.user} with "{view.hold.text}"' if view.hold else "/".join(sorted(view.flags))
         return _hold(worst, f"already out of service, held by {held}: left alone")

@@ -75,7 +75,7 @@ class Orchestrator(Protocol):
         """Keep new jobs off, with ``text`` as the visible reason. Never called on a node that is held already."""
 
     def release(self, *, resume: bool) -> None:
-        """Let jobs in again. ``resume`` also clears a DOWN that the drain went through. The caller checked ownership."""
+        """Let jobs in again. ``resume`` also clears a DOWN that the drain went through. The caller owns the drain."""
 
 
 class Provisioner(Protocol):

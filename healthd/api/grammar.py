@@ -12,9 +12,11 @@ from typing import Any, NoReturn
 from healthd import __version__
 from healthd.errors import UsageError
 
+CONTEXTS = ("manual", "prolog", "epilog", "boot")
 
-class Shown(Exception):  # noqa: N818 - not an error: --help and --version end the parse with a text
-    """The command line asks for a text, not for work."""
+
+class Shown(Exception):
+    """The command line asks for a text, not for work: --help and --version end the parse with one. No error."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -42,7 +44,7 @@ class _Version(argparse.Action):
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options of a command line; ``verb`` names its module. Raises UsageError, or Shown for --help and --version."""
+    """The options of a command line; ``verb`` names its module. Raises UsageError; Shown for --help, --version."""
     return _grammar().parse_args(arguments)
 
 
@@ -53,7 +55,7 @@ def _grammar() -> _Parser:
 
     check = verbs.add_parser("check", help="the verdict of this node for a job, now")
     check.add_argument("names", nargs="*", metavar="NAME", help="only these checks (default: all)")
-    check.add_argument("--context", choices=("manual", "prolog", "epilog", "boot"), default="manual", help="who asks")
+    check.add_argument("--context", choices=CONTEXTS, default="manual", help="who asks; all but manual are audited")
     check.add_argument("--no-daemon", action="store_true", help="look now, without asking the daemon")
     _common(check, json=True, socket=True)
 

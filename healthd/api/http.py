@@ -63,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
             case _:
                 self._send(404, "text/plain; charset=utf-8", "there are /metrics, /healthz and /verdict\n")
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the base class gives it
         """Requests go to the log at debug level."""
         self.say("http request", request=format % args)
 

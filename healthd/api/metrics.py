@@ -76,15 +76,6 @@ class _Snapshot:
 
     def _daemon(self) -> Iterator[Metric]:
         log, nvml = self._agent.machine.kernel_log, self._agent.machine.nvml.state()
-        yield CounterMetricFamily(
-            "healthd_kernel_log_gaps", "Times that kernel records were lost unread", value=log.gaps
-        )
-        yield CounterMetricFamily(
-            "healthd_kernel_log_malformed", "Kernel records that made no sense", value=log.malformed
-        )
-        yield CounterMetricFamily(
-            "healthd_kernel_log_untrusted", "Records from user space, not believed", value=log.untrusted
-        )
         yield GaugeMetricFamily("healthd_kernel_log_idle_seconds", "Since the reader last came round", value=log.idle_s)
         yield GaugeMetricFamily(
             "healthd_nvml_stalled_seconds", "Since the first unanswered NVML question", value=nvml.stalled_s

@@ -56,7 +56,7 @@ class _Show:
     def play(self) -> None:
         """Healthy; a GPU falls off the bus; wait for the case to end, being the machine meanwhile."""
         progress(
-            "SIMULATED p5.48xlarge: 8 GPUs, 32 EFA devices, a Lustre mount. Constructed, not hardware; the daemon is real."
+            "SIMULATED p5.48xlarge: 8 GPUs, 32 EFA devices, Lustre. Constructed, not hardware; the daemon is real."
         )
         self._start()
         progress(self._wait_healthy())
@@ -114,7 +114,7 @@ class _Show:
         raise AssertionError("unreachable: the deadline raises")
 
     def _power_cycle(self) -> None:
-        """What a reboot does to a daemon: it is gone without a word, and its service manager starts it on the new boot."""
+        """What a reboot does to a daemon: gone without a word, and started on the new boot by its service manager."""
         assert self._daemon is not None  # noqa: S101 - narrows the type: play() started it
         self._daemon.kill()
         self._daemon.wait()

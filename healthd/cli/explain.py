@@ -25,11 +25,11 @@ def explained(wanted: str) -> str:
     if wanted in codes:
         check, code = codes[wanted]
         ends = f"It ends by: {code.clears_by}." if code.clears_by else f"It ends when {check.name} no longer sees it."
-        return f"{code.code}: {code.meaning}\n  severity {code.severity}, calls for {code.remedy}; found by {check.name}. {ends}"
+        judged = f"severity {code.severity}, calls for {code.remedy}; found by {check.name}"
+        return f"{code.code}: {code.meaning}\n  {judged}. {ends}"
     for check in discover().values():
         if check.explain is not None and (text := check.explain(wanted)):
             return text
     near = difflib.get_close_matches(wanted, codes, n=1)
-    raise UsageError(
-        f"healthd explain: no code is named {wanted!r}; {f'did you mean {near[0]}?' if near else 'see `healthd checks`'}"
-    )
+    hint = f"did you mean {near[0]}?" if near else "see `healthd checks`"
+    raise UsageError(f"healthd explain: no code is named {wanted!r}; {hint}")

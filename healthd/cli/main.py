@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 
+from healthd.api.grammar import Shown, parse
 from healthd.api.wire import Answer, failure
 from healthd.cli.output import deliver
-from healthd.api.grammar import Shown, parse
 from healthd.errors import HealthdError
 
 

@@ -23,4 +23,3 @@ def progress(text: str) -> None:
     """A line of long work, as it happens; the result comes with the answer."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
-

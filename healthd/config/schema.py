@@ -36,8 +36,8 @@ class NodeSection:
     """Who this node is. Both are found out by healthd itself when left empty."""
 
     name: Name = ""
-    """The node's name in its cluster, as the orchestrator writes it. Empty: found by itself (Slurm's own name for this
-    host, else the short host name), because a name written down twice is a name that can differ."""
+    """The node's name in its cluster, as the orchestrator writes it. Empty: the first label of the host's name (a hook
+    without a daemon takes SLURMD_NODENAME). Set it where slurm.conf gives the node another NodeName."""
 
     instance_type: Name = ""
     """The EC2 instance type, such as ``p5.48xlarge``, which says what hardware must be there. Empty: found by itself
@@ -95,8 +95,9 @@ class OrchestratorSection:
     """What takes the node out of service and puts it back."""
 
     kind: Literal["auto", "slurm", "kubernetes", "local"] = "auto"
-    """Which orchestrator runs this node. ``auto`` looks for a running slurmd or kubelet and falls back to ``local``,
-    which only writes down that the node is out. Right on all but machines that run two."""
+    """Which orchestrator runs this node. ``auto`` is ``slurm`` where SLURM_CONF is set, a slurm.conf is in its usual
+    place or a configless slurmd runs, and scontrol is there; else ``local``, which only writes down that the node is
+    out. ``kubernetes`` is not in this version."""
 
     slurm: SlurmSection = field(default_factory=SlurmSection)
     """Read where the kind is, or turns out to be, ``slurm``."""
@@ -140,8 +141,8 @@ class RemediationSection:
     driver start and fabric manager on eight GPUs with a wide margin."""
 
     step_timeout_s: Seconds = 60.0
-    """Deadline, in seconds, of one step that is no wait: drain, collect, release. Several calls to a slow controller
-    fit into it."""
+    """Deadline, in seconds, of the local provisioner's reboot command. It only has to ask for the reboot, not to see
+    it through."""
 
     reboot_timeout_s: Seconds = 1_800.0
     """How long, in seconds, until a reboot that was asked for must show as a changed boot id. Half an hour: a large

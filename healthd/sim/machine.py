@@ -40,7 +40,7 @@ class SimulatedMachine:
         return _reboot_request(self.folder).exists()
 
     def reboot(self) -> None:
-        """Come up again: a new boot id, an empty kernel log, a healthy driver. Whoever runs on it is to be ended first."""
+        """Come up again: a new boot id, an empty kernel log, a healthy driver. Whoever runs on it is ended first."""
         new_boot(self.root)
         self._come_up()
         _reboot_request(self.folder).unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -38,9 +39,12 @@ def boot_time(proc: Tree) -> datetime:
     raise SourceUnreadable("/proc/stat has no line like `btime 1764000000`; without it kernel times cannot be placed")
 
 
-def short_hostname() -> str:
-    """The first label of the host's name: what Slurm calls a node unless slurm.conf says otherwise."""
-    return socket.gethostname().split(".")[0]
+def node_name(environ: Mapping[str, str]) -> str:
+    """The node's name in its cluster: what Slurm told its hook (SLURMD_NODENAME), else the host's first label.
+
+    The label is what Slurm calls a node unless slurm.conf gives it another NodeName; ``[node] name`` is for those.
+    """
+    return environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
 
 
 def find_identity(sys: Tree, *, configured_type: str, imds_endpoint: str) -> Identity:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from healthd.config.schema import Config
 from healthd.node import CommandResult, KernelLogState, KernelRecord, Mount, Space
 from healthd.sources.command import run_command
 from healthd.sources.filesystem import FilesystemSource
-from healthd.sources.identity import Identity, boot_id, find_identity, short_hostname
+from healthd.sources.identity import Identity, boot_id, find_identity, node_name
 from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.nvml import NvmlSource
 from healthd.sources.trees import FileTree
@@ -73,7 +74,7 @@ def open_machine(config: Config, kernel_log_state: Callable[[], KernelLogState])
     sources = config.sources
     sys, proc, dev = (FileTree(Path(root)) for root in (sources.sys_root, sources.proc_root, sources.dev_root))
     return Machine(
-        name=config.node.name or short_hostname(),
+        name=config.node.name or node_name(os.environ),
         identity=find_identity(sys, configured_type=config.node.instance_type, imds_endpoint=sources.imds_endpoint),
         sys=sys,
         proc=proc,

@@ -135,7 +135,7 @@ def test_a_later_line_never_weakens_a_fault_from_the_log(first: Fault, line_agai
 @LAW
 @given(faults(*ClearsBy, None), findings)
 def test_an_acknowledgement_does_not_stretch_to_something_worse(first: Fault, more: Finding) -> None:
-    """Whoever put the node back has seen what there was: when the same code comes to call for more, it is open again."""
+    """Whoever put the node back has seen what there was: a code that comes to call for more is open again."""
     worse = replace(more, code=first.code, component=first.component)
     assume(REMEDY_RANK[worse.remedy] > REMEDY_RANK[first.remedy])
     start = history(replace(first, acknowledged=True))
@@ -333,7 +333,7 @@ def test_acknowledging_marks_and_does_nothing_else(start: History, keys: list[Fa
 @LAW
 @given(histories())
 def test_no_fault_is_lost_in_diagnosis(start: History) -> None:
-    """Whatever explains whatever, in circles too: each open fault is in exactly one diagnosis, once, and by its words."""
+    """Whatever explains whatever, in circles too: each fault is in exactly one diagnosis, once, by its words."""
     found = diagnose(start)
     reasons = [reason for each in found for reason in each.reasons]
     assert sorted(reasons) == sorted(fault.message for fault in start.faults.values())
@@ -357,7 +357,7 @@ def test_a_diagnosis_calls_for_what_one_of_its_faults_calls_for(start: History) 
 @LAW
 @given(histories())
 def test_what_nothing_explains_is_never_played_down(start: History) -> None:
-    """A fault that names no cause counts in full: its remedy and its severity are reached by its component's diagnosis."""
+    """A fault that names no cause counts in full: its component's diagnosis reaches its remedy and severity."""
     found = {str(each.component): each for each in diagnose(start)}
     for fault in start.faults.values():
         if not fault.symptom_of:

@@ -149,7 +149,7 @@ def test_the_worst_that_nobody_acknowledged_decides(case: Case) -> None:
 @LAW
 @given(cases)
 def test_the_cluster_is_asked_only_when_it_matters(case: Case) -> None:
-    """A controller is not troubled by nodes that may not, or need not, be taken out; and is asked once by the others."""
+    """A controller is not troubled by nodes that may not, or need not, be taken out; the others ask it once."""
     case.decide()
     matters = bool(case.calling()) and case.rules.mode is not Mode.OBSERVE and not case.rules.opted_out
     assert len(case.asked) == int(matters)
@@ -197,4 +197,3 @@ def test_a_reason_is_one_line_that_slurm_keeps(code: str, place: str, case_id: s
     assert "|" not in text
     assert is_our_text(text)
     assert text.endswith(f"[{case_id}]")
-

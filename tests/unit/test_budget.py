@@ -27,5 +27,5 @@ def test_a_share_is_rounded_down_and_a_number_is_taken_as_it_is(max_out: str | i
 
 @pytest.mark.parametrize(("max_out", "total"), [("5%", 8), ("5%", 1), ("5%", 0), ("0%", 1000), (0, 1000), (-4, 10)])
 def test_one_node_may_always_be_out(max_out: str | int, total: int) -> None:
-    """However small the share or the fleet, the limit is never below one: a cluster of two can still lose its sick one."""
+    """However small the share or the fleet, one node may be out: a cluster of two can still lose its sick one."""
     assert out_limit(max_out, total) == 1

@@ -15,7 +15,7 @@ from healthd.history import History, observe
 from healthd.model import Clearance, ClearsBy, Reading, ReadingKind, Remedy, Result, Severity, Status, gpu_component
 from healthd.node import Node
 from healthd.runner import run_check
-from healthd.testing import FakeNode, FakeNvml, NOT_SUPPORTED, gpu_uuid, gpu_with, healthy_gpu
+from healthd.testing import NOT_SUPPORTED, FakeNode, FakeNvml, gpu_uuid, gpu_with, healthy_gpu
 from tests.judgement import GPU, at, finding
 
 UNCORRECTED = FindingCode(
@@ -57,7 +57,13 @@ def test_everything_follows_from_the_declaration(registry: dict[str, Check]) -> 
         at_most: int = 3
 
     decorate = check(
-        "test.look", interval_s=5, timeout_s=2, settings=Settings, codes=[UNCORRECTED], limits=[GROWTH], needles=["NVRM:"]
+        "test.look",
+        interval_s=5,
+        timeout_s=2,
+        settings=Settings,
+        codes=[UNCORRECTED],
+        limits=[GROWTH],
+        needles=["NVRM:"],
     )
     assert decorate(look) is look
     made = registry["test.look"]
@@ -66,9 +72,11 @@ def test_everything_follows_from_the_declaration(registry: dict[str, Check]) -> 
     assert (made.codes, made.limits, made.needles, made.on) == ((UNCORRECTED,), (GROWTH,), ("NVRM:",), "interval")
 
 
-@pytest.mark.parametrize("name", ["", "ecc", "gpu", "Gpu.ecc", "gpu.", ".ecc", "gpu.ecc ", "gpu-1.ecc", "1gpu.ecc", "gpu.1"])
+@pytest.mark.parametrize(
+    "name", ["", "ecc", "gpu", "Gpu.ecc", "gpu.", ".ecc", "gpu.ecc ", "gpu-1.ecc", "1gpu.ecc", "gpu.1"]
+)
 def test_a_name_is_dotted_lower_case(name: str) -> None:
-    """A name that would not do as a settings table, a label or a word on the command line is refused with an example."""
+    """A name that would not do as a settings table, a label or a command line's word is refused with an example."""
     with pytest.raises(RegistrationError, match="expected dotted lower case, such as gpu.ecc"):
         check(name)(look)
 

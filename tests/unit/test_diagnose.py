@@ -39,14 +39,19 @@ def test_a_diagnosis_carries_its_fault() -> None:
 
 
 def test_one_part_one_diagnosis() -> None:
-    """Faults of one GPU are one diagnosis: the furthest remedy leads, the worst severity counts, the earliest dates it."""
+    """Faults of one GPU are one diagnosis: the furthest remedy leads, the worst severity counts."""
     (both,) = diagnose(
         history(
             fault("gpu.hot", remedy=Remedy.WATCH, severity=Severity.CRITICAL, first=at(1), message="hot"),
             fault("gpu.remap", remedy=Remedy.RESET_GPU, severity=Severity.WARNING, first=at(5), message="pending"),
         )
     )
-    assert (both.code, both.remedy, both.severity, both.since) == ("gpu.remap", Remedy.RESET_GPU, Severity.CRITICAL, at(1))
+    assert (both.code, both.remedy, both.severity, both.since) == (
+        "gpu.remap",
+        Remedy.RESET_GPU,
+        Severity.CRITICAL,
+        at(1),
+    )
     assert both.reasons == ("pending", "hot")
 
 

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from healthd.check import FindingCode, Limit, judged, not_applicable, ok
 from healthd.history import Baseline, History, acknowledge, begin_boot, canonical, clear, observe
 from healthd.model import NODE, Clearance, ClearsBy, Component, Finding, Remedy, Severity
-from healthd.tables import xid_cases, xid_row
-from tests.judgement import BY_PCI, DRIVER, GPU, at, could_not_tell, counter, fault, finding, fold, history, looked, said
+from healthd.tables import XidCase, XidRow, xid_cases, xid_row
+from tests.judgement import (
+    BY_PCI,
+    DRIVER,
+    GPU,
+    at,
+    could_not_tell,
+    counter,
+    fault,
+    finding,
+    fold,
+    history,
+    looked,
+    said,
+)
 
 GROWN = FindingCode(code="gpu.grown", severity=Severity.CRITICAL, remedy=Remedy.RESET_GPU, meaning="Errors grew")
 LIMIT = Limit(reading="errors_total", max_increase=2, code=GROWN, source="NVIDIA, page 7")
 NAMED = counter(0, GPU[0], name="not_judged")
 
 
-def line(code: str = "gpu.xid.79", seconds: float = 0, by: ClearsBy = ClearsBy.REBOOT, **changes: object) -> Finding:
+def line(code: str = "gpu.xid.79", seconds: float = 0, by: ClearsBy = ClearsBy.REBOOT, **changes: Any) -> Finding:
     return finding(code, time=at(seconds), clears_by=by, **changes)
 
 
@@ -87,9 +101,10 @@ def test_a_restart_reads_the_log_in_any_order() -> None:
 def test_a_harmless_form_of_an_xid_does_not_hide_the_fatal_one() -> None:
     """XID 74 is fatal by its text: a later 74 without that word leaves the GPU to be reset."""
     fatal, plain = xid_cases()[74, "fatal"], xid_row(74)
+    rows: tuple[XidRow | XidCase, ...] = (fatal, plain)
     forms = [
         line("gpu.xid.74", seconds, row.clears_by, severity=row.severity, remedy=row.remedy, message=row.meaning)
-        for seconds, row in enumerate((fatal, plain))
+        for seconds, row in enumerate(rows)
     ]
     for order in (forms, forms[::-1]):
         (known,) = fold(History(), [looked(*order)]).faults.values()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.sources.identity import Identity, boot_id, boot_time, find_identity, short_hostname
+from healthd.sources.identity import Identity, boot_id, boot_time, find_identity, node_name
 from healthd.sources.imds import read_metadata
 from healthd.testing import Entry, FakeTree
 
@@ -47,12 +47,12 @@ class Visitor(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Imds
 
-    def do_PUT(self) -> None:  # noqa: N802 - the name that http.server calls
+    def do_PUT(self) -> None:
         lifetime = int(self.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "0"))
         known = self.path == "/latest/api/token" and 1 <= lifetime <= 21600
         self._answer(self.server.token_status if known else 400, "s3cret")
 
-    def do_GET(self) -> None:  # noqa: N802 - as above
+    def do_GET(self) -> None:
         if self.headers.get("X-aws-ec2-metadata-token") != "s3cret":
             self._answer(401, "")
             return
@@ -144,7 +144,15 @@ def test_somebody_else_there_is_unreadable() -> None:
 
 @pytest.mark.parametrize(
     "endpoint",
-    ["", "169.254.169.254", "https://127.0.0.1", "http://", "http://127.0.0.1:99999", "http://127.0.0.1:x", "http://[::1"],
+    [
+        "",
+        "169.254.169.254",
+        "https://127.0.0.1",
+        "http://",
+        "http://127.0.0.1:99999",
+        "http://127.0.0.1:x",
+        "http://[::1",
+    ],
 )
 def test_a_wrong_endpoint_is_unreadable_not_a_crash(endpoint: str) -> None:
     """A mistake in the setting is said with the setting's name."""
@@ -219,7 +227,9 @@ def test_the_boot_is_read_from_proc() -> None:
     assert boot_time(proc) == datetime.fromtimestamp(1764000000, UTC)
 
 
-@pytest.mark.parametrize("stat", ["", "cpu 1 2", "btime", "btime ", "btime soon", "btime -1", "xbtime 5", "btime " + "9" * 20])
+@pytest.mark.parametrize(
+    "stat", ["", "cpu 1 2", "btime", "btime ", "btime soon", "btime -1", "xbtime 5", "btime " + "9" * 20]
+)
 def test_a_stat_without_a_start_is_unreadable(stat: str) -> None:
     """A torn or foreign /proc/stat says what is missing, and is never a crash."""
     with pytest.raises(SourceUnreadable, match="/proc/stat has no line like `btime 1764000000`"):
@@ -235,5 +245,5 @@ def test_a_hidden_proc_is_a_source_error() -> None:
 
 def test_the_short_name_is_one_label() -> None:
     """What Slurm calls this node by default."""
-    assert short_hostname() == socket.gethostname().partition(".")[0]
-    assert "." not in short_hostname()
+    assert node_name({}) == socket.gethostname().partition(".")[0]
+    assert "." not in node_name({})

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from healthd import monitor as module
-from healthd.check import Check, FindingCode, Limit, NoSettings, judged, not_applicable, ok, unknown
-from healthd.history import History
-from healthd.model import Clearance, ClearsBy, NODE, Outcome, Reading, Remedy, Result, Severity, Status, Verdict
+from healthd.check import Check, FindingCode, Limit, NoSettings, not_applicable, ok
+from healthd.model import NODE, Clearance, ClearsBy, Outcome, Remedy, Result, Severity, Verdict
 from healthd.monitor import Monitor, gone_jobs, has_live_job
 from healthd.node import Node
 from healthd.store import Event, Store
@@ -61,8 +60,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def forget_how_to_write(store: Store) -> Callable[[], None]:
     """Make the disk refuse, as SQLite says it; what is returned makes it obey again."""
+
+    def obey() -> None:
+        store._db.execute("PRAGMA query_only = 0")
+
     store._db.execute("PRAGMA query_only = 1")
-    return lambda: store._db.execute("PRAGMA query_only = 0") and None
+    return obey
 
 
 def trail(store: Store) -> list[str]:
@@ -103,7 +106,9 @@ def test_a_restart_goes_on_where_it_was(store: Store) -> None:
     """Faults, names, baselines, boot and cursor are what they were; outcomes are looked for anew."""
     before = Monitor(CHECKS, store)
     before.begin_boot("boot-1", START)
-    before.absorb(looked(finding("gpu.xid.79", BY_PCI[0], clears_by=ClearsBy.REBOOT), check="kernel.xid"), cursor=("b", 7))
+    before.absorb(
+        looked(finding("gpu.xid.79", BY_PCI[0], clears_by=ClearsBy.REBOOT), check="kernel.xid"), cursor=("b", 7)
+    )
     before.absorb(said(ok([counter(5)])))
     after = Monitor(CHECKS, store)
     assert (after.history, after.boot_id, after.cursor) == (before.history, "boot-1", ("b", 7))

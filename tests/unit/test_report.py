@@ -30,7 +30,7 @@ SILENT = {"$schema", "$id", "$defs", "title", "description"}
 
 
 def violations(value: Any, schema: dict[str, Any], root: dict[str, Any], where: str = "$") -> Iterator[str]:
-    """Where a value breaks a schema, for the keywords that ours uses; any other keyword is a KeyError, never ignored."""
+    """Where a value breaks a schema, by the keywords that ours uses; any other is a KeyError, never ignored."""
     for keyword, asked in schema.items():
         if keyword == "$ref":
             yield from violations(value, root["$defs"][asked.removeprefix("#/$defs/")], root, where)
@@ -164,19 +164,24 @@ def test_the_schema_knows_every_word(words: Any, schema: dict[str, Any]) -> None
 def test_the_schema_refuses_what_is_not_so(path: list[Any], value: Any, schema: dict[str, Any]) -> None:
     """The guard above can fail: each of these is caught, and so is each field when it is missing."""
     *parents, last = path
-    for spoil in (lambda place: place.update({last: value}), lambda place: place.pop(last)):
+    for missing in (False, True):
         data = copy.deepcopy(as_data(a_report()))
         place: Any = data
         for step in parents:
             place = place[step]
-        spoil(place)
+        if missing:
+            del place[last]
+        else:
+            place[last] = value
         assert list(violations(data, schema, schema)) != []
 
 
 def test_findings_are_those_that_are_open() -> None:
     """A fault stays listed while it is open, with its count and its first time, and makes the outcome ``findings`` even
     where the last look was clean or could not tell."""
-    data = as_data(a_report(checks=(view("kernel.xid", ok(), fault(count=3)), view("gpu.count", unknown("?"), fault()))))
+    data = as_data(
+        a_report(checks=(view("kernel.xid", ok(), fault(count=3)), view("gpu.count", unknown("?"), fault())))
+    )
     assert [each["outcome"] for each in data["checks"]] == ["findings", "findings"]
     assert [each["reason"] for each in data["checks"]] == ["", "?"]
     assert data["checks"][0]["findings"][0]["evidence"] == {"count": 3, "first": "2026-01-01T00:00:00+00:00"}

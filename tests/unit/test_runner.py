@@ -37,7 +37,8 @@ def test_a_result_is_passed_on_with_its_time() -> None:
 
 def test_the_node_and_the_settings_reach_the_check() -> None:
     """The check is called with exactly what the runner was given."""
-    node, settings, seen = FakeNode(), NoSettings(), []
+    node, settings = FakeNode(), NoSettings()
+    seen: list[object] = []
 
     def run(*given: object) -> Result:
         seen.extend(given)

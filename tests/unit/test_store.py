@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import errno
 import os
 import random
 import shutil
@@ -68,7 +68,9 @@ def opened(folder: Path) -> Store:
     return Store(folder / "healthd.db", now=START)
 
 
-def saved(store: Store, after: History, *, before: History | None = None, cursor: tuple[str, int] | None = None) -> None:
+def saved(
+    store: Store, after: History, *, before: History | None = None, cursor: tuple[str, int] | None = None
+) -> None:
     store.save_history(before or History(), after, events=(), cursor=cursor)
 
 
@@ -178,7 +180,7 @@ def test_events_come_back_in_order_and_the_newest_first_in(tmp_path: Path) -> No
     ],
 )
 def test_odd_evidence_keeps_nothing_unwritten(tmp_path: Path, evidence: Mapping[str, Any], kept: object) -> None:
-    """What JSON or UTF-8 has no form for is written as near as can be: one odd value must not poison every later save."""
+    """What JSON or UTF-8 has no form for is written as near as can be: one odd value poisons no later save."""
     store = opened(tmp_path)
     odd = fault(component=Component(kind="mount", id="/odd\udcff"), evidence=evidence, message="\udcff")
     event = Event(at=START, kind="fault", text="on mount:/odd\udcff", data=evidence)
@@ -196,7 +198,7 @@ def test_odd_evidence_keeps_nothing_unwritten(tmp_path: Path, evidence: Mapping[
 
 
 def test_findings_and_cursor_are_one(tmp_path: Path) -> None:
-    """Where a save ends in the middle, after the faults and the cursor and before the last event, none of it is there."""
+    """Where a save ends in the middle, after the faults and the cursor and before the last event, nothing is there."""
     store = opened(tmp_path)
     saved(store, history(fault("first")), cursor=("boot-1", 1))
 
@@ -206,7 +208,11 @@ def test_findings_and_cursor_are_one(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         store.save_history(history(fault("first")), history(fault("second")), events=torn(), cursor=("boot-1", 2))
-    assert ([code for _, code in store.history().faults], store.cursor(), store.events()) == (["first"], ("boot-1", 1), ())
+    assert ([code for _, code in store.history().faults], store.cursor(), store.events()) == (
+        ["first"],
+        ("boot-1", 1),
+        (),
+    )
     saved(store, history(fault("second")), before=history(fault("first")), cursor=("boot-1", 2))
     assert ([code for _, code in store.history().faults], store.cursor()) == (["second"], ("boot-1", 2))
     store.close()
@@ -370,7 +376,9 @@ def use(store: Store) -> None:
 
 def kept_whole(folder: Path, damaged: bytes) -> bool:
     """Whether what was set aside is what was there; SQLite may have touched the header, its first 100 bytes."""
-    aside = [path for path in folder.iterdir() if ".set-aside-" in path.name and not path.name.endswith(("-wal", "-shm"))]
+    aside = [
+        path for path in folder.iterdir() if ".set-aside-" in path.name and not path.name.endswith(("-wal", "-shm"))
+    ]
     return [path.read_bytes()[100:] for path in aside] == [damaged[100:]]
 
 
@@ -430,7 +438,10 @@ def test_an_empty_file_is_a_fresh_database(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
-        (f"PRAGMA user_version = {SCHEMA_VERSION + 1}", f"its schema version is {SCHEMA_VERSION + 1}, this healthd knows 1"),
+        (
+            f"PRAGMA user_version = {SCHEMA_VERSION + 1}",
+            f"its schema version is {SCHEMA_VERSION + 1}, this healthd knows 1",
+        ),
         ("PRAGMA user_version = 0", "its schema version is 0, this healthd knows 1"),
         ("PRAGMA user_version = -7", "its schema version is -7"),
         ("UPDATE fault SET body = '{torn'", "JSON"),
@@ -492,7 +503,9 @@ def test_a_write_ahead_log_goes_with_its_database(tmp_path: Path, whole: bytes) 
     fresh = opened(copy)
     fresh.close()
     assert "its schema version is 9" in fresh.set_aside
-    (old,) = (path for path in copy.glob("*.set-aside-*") if path.suffix != ".db" and not path.name.endswith(("wal", "shm")))
+    (old,) = (
+        path for path in copy.glob("*.set-aside-*") if path.suffix != ".db" and not path.name.endswith(("wal", "shm"))
+    )
     kept = sqlite3.connect(old)
     assert kept.execute("SELECT text FROM event").fetchall() == [(EVENT.text,)]
     kept.close()
@@ -550,11 +563,9 @@ def fill(folder: Path) -> Path:
     path = folder / "filler"
     with path.open("ab", buffering=0) as filler:
         for size in (4096, 1):
-            try:
+            with pytest.raises(OSError, match="No space left"):
                 while True:
                     filler.write(bytes(size))
-            except OSError as error:
-                assert error.errno == errno.ENOSPC
     return path
 
 
@@ -572,7 +583,11 @@ def test_a_full_disk_is_a_store_error_and_loses_nothing(small_disk: Path) -> Non
         store.save_history(history(fault("first")), bigger, events=[EVENT], cursor=("boot-1", 2))
     with pytest.raises(StoreError, match="full"):
         store.save_case(replace(CASE, why="x" * 20_000), EVENT)
-    assert ([code for _, code in store.history().faults], store.cursor(), store.events()) == (["first"], ("boot-1", 1), ())
+    assert ([code for _, code in store.history().faults], store.cursor(), store.events()) == (
+        ["first"],
+        ("boot-1", 1),
+        (),
+    )
     assert store.open_case() is None
     filler.unlink()
     store.save_history(history(fault("first")), bigger, events=[EVENT], cursor=("boot-1", 2))
@@ -591,10 +606,8 @@ def test_a_start_on_a_full_disk_sets_nothing_aside(small_disk: Path) -> None:
     saved(store, history(fault("first")), cursor=("boot-1", 1))
     store.close()
     filler = fill(small_disk)
-    try:
+    with contextlib.suppress(StoreError):  # whether it needs room depends on what SQLite left behind
         opened(small_disk).close()
-    except StoreError as error:
-        assert "cannot open the state database" in str(error)  # noqa: PT017 - a start that works is as good
     assert list(small_disk.glob("*.set-aside-*")) == []
     filler.unlink()
     again = opened(small_disk)
@@ -604,8 +617,8 @@ def test_a_start_on_a_full_disk_sets_nothing_aside(small_disk: Path) -> None:
 
 @pytest.mark.root
 def test_the_monitor_keeps_what_a_full_disk_refuses(small_disk: Path) -> None:
-    """While the disk is full faults are judged, shown and said to be unwritten; with room again faults, cursor and trail
-    are written, together."""
+    """While the disk is full faults are judged, shown and said to be unwritten; with room again faults, cursor and
+    trail are written, together."""
     store = opened(small_disk)
     monitor = Monitor({}, store)
     monitor.begin_boot("boot-1", START)
@@ -622,7 +635,10 @@ def test_the_monitor_keeps_what_a_full_disk_refuses(small_disk: Path) -> None:
     again = opened(small_disk)
     assert again.history() == monitor.history
     assert again.cursor() == ("boot-1", 7)
-    assert [event.text for event in again.events()][-2:] == ["gpu.sick on gpu:GPU-0 opened: gpu.sick on gpu:GPU-0", EVENT.text]
+    assert [event.text for event in again.events()][-2:] == [
+        "gpu.sick on gpu:GPU-0 opened: gpu.sick on gpu:GPU-0",
+        EVENT.text,
+    ]
     again.close()
 
 
@@ -637,7 +653,7 @@ def test_steps_are_words_on_disk(tmp_path: Path, whole: bytes) -> None:
 
 
 def test_a_disk_that_refuses_writing_can_still_be_read(tmp_path: Path, whole: bytes) -> None:
-    """A file system that turned read-only under the daemon: what is known stays known, so that a drain is not forgotten."""
+    """A file system that turned read-only under the daemon: what is known stays known, and no drain is forgotten."""
     (tmp_path / "healthd.db").write_bytes(whole)
     store = opened(tmp_path)
     store._db.execute("PRAGMA query_only = 1")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.__main__ import _request
-from healthd.api.wire import MAX_REQUEST_BYTES, Answer, Request, read_request, write_answer
-from healthd.errors import UsageError
+from healthd.api.wire import MAX_REQUEST_BYTES, Answer, Request, failure, read_request, write_answer
+from healthd.errors import BackendUnknown, ConfigError, HealthdError, StoreError, UsageError
 
 # What an argument can be: anything but NUL, undecodable bytes as the file system encoding escapes them.
 words = st.binary(max_size=12).map(lambda raw: os.fsdecode(raw.replace(b"\0", b"")))
@@ -82,3 +82,17 @@ def test_an_answer_says_how_long_it_is(code: int, out: str, err: str) -> None:
     assert version == b"healthd/1"
     assert [int(number) for number in numbers] == [code, len(os.fsencode(out)), len(os.fsencode(err))]
     assert body == os.fsencode(out) + os.fsencode(err)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (UsageError("healthd: no such verb"), 64, "healthd: no such verb\n"),
+        (ConfigError(("a.toml:1: wrong", "a.toml:2: too")), 78, "healthd: a.toml:1: wrong\nhealthd: a.toml:2: too\n"),
+        (StoreError("the disk is full"), 70, "healthd: the disk is full\n"),
+        (BackendUnknown("sinfo: no answer"), 70, "healthd: sinfo: no answer\n"),
+    ],
+)
+def test_an_error_has_its_exit_code_and_all_its_words(error: HealthdError, code: int, words: str) -> None:
+    """64 usage, 78 configuration with every problem on its own line, 70 for the rest; the result stays empty."""
+    assert failure(error) == Answer(code=code, err=words)
