@@ -180,6 +180,7 @@ class Daemon:
         self._kernel_log.close()
         for thread in threads:
             thread.join(timeout=15.0)
+        self.agent.checkup.close()
         self.agent.monitor.record(Event(at=datetime.now(UTC), kind="daemon", text="healthd stopped"))
         self.agent.close()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from healthd.history import Fault, History
-from healthd.model import REMEDY_RANK, SEVERITY_RANK, Diagnosis, Outcome, Remedy, Severity, Status, Verdict
+from healthd.model import REMEDY_RANK, SEVERITY_RANK, Diagnosis, Outcome, Severity, Status, Verdict
 
 
 def diagnose(history: History) -> tuple[Diagnosis, ...]:
@@ -26,10 +26,10 @@ def diagnose(history: History) -> tuple[Diagnosis, ...]:
     return tuple(sorted(found, key=_urgency, reverse=True))
 
 
-def is_acknowledged(history: History, diagnosis: Diagnosis, matters: Callable[[Remedy], bool]) -> bool:
+def is_acknowledged(history: History, diagnosis: Diagnosis, matters: Callable[[Fault], bool]) -> bool:
     """Whether a person has seen every fault behind this diagnosis and put the node back all the same.
 
-    Faults whose remedy does not matter (a job's own error) and symptoms of others call for nothing by themselves, so
+    Faults that do not matter (a job's own error) and symptoms of others call for nothing by themselves, so
     one that comes later takes no order back.
     """
     faults = tuple(history.faults.values())
@@ -37,7 +37,7 @@ def is_acknowledged(history: History, diagnosis: Diagnosis, matters: Callable[[R
     mine = [
         fault
         for fault in faults
-        if cause[fault.key] is fault and fault.component == diagnosis.component and matters(fault.remedy)
+        if cause[fault.key] is fault and fault.component == diagnosis.component and matters(fault)
     ]
     return bool(mine) and all(fault.acknowledged for fault in mine)
 

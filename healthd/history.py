@@ -245,7 +245,7 @@ def _open(history: History, finding: Finding, outcome: Outcome) -> History:
     known = history.faults.get(fault.key)
     if known is not None and known.clears_by is None and fault.clears_by is None:
         seen = known.acknowledged and REMEDY_RANK[fault.remedy] <= REMEDY_RANK[known.remedy]
-        fault = replace(fault, first=known.first, boot_id=known.boot_id, acknowledged=seen)
+        fault = replace(fault, first=min(known.first, time), boot_id=known.boot_id, acknowledged=seen)
     elif known is not None:
         fault = _merge(known, fault)
     return replace(history, faults={**history.faults, fault.key: fault})

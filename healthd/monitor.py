@@ -134,7 +134,7 @@ class Monitor:
         looked since then and none that counts is unknown."""
         with self._lock:
             for diagnosis in self._diagnoses:
-                if takes_node_out(diagnosis.remedy) and not self.is_acknowledged(diagnosis):
+                if takes_node_out(diagnosis) and not self.is_acknowledged(diagnosis):
                     return f"{diagnosis.code} on {diagnosis.component} is still open"
             for name, check in self._checks.items():
                 outcome = self._outcomes.get(name)

@@ -52,6 +52,31 @@ class Space:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FileProbe:
+    """One small file of healthd's own, written, read back and removed on a mount. Seconds of each act.
+
+    ``refused`` names the error of a server that answered and said no (EACCES, EPERM, EROFS): nothing was written, and
+    ``write_s`` is how long the answer took. ``same`` is False where what was read is not what was written.
+    """
+
+    size_bytes: int
+    write_s: float
+    read_s: float = 0.0
+    unlink_s: float = 0.0
+    same: bool = True
+    refused: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelClock:
+    """What adjtimex(2) says of the system clock. ``max_error_s`` grows while nobody disciplines the clock."""
+
+    synchronised: bool
+    offset_s: float
+    max_error_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CommandResult:
     """A command that ended by itself within its deadline."""
 
@@ -187,6 +212,25 @@ class Node(Protocol):
 
     def space(self, point: str) -> Space:
         """statvfs of a mount point, in a probe worker of that mount. Raises SourceError."""
+
+    def file_probe(self, point: str, folder: str = "", *, size_bytes: int = 1 << 18) -> FileProbe:
+        """Write, read back and remove a file of this node's own in ``folder`` (default: the mount point itself).
+
+        In the probe worker of the mount point, with a deadline. Raises SourceError: SourceUnreadable with the name of
+        the error (``EIO``), SourceTimeout, SourceBusy while an earlier question to that mount is still out.
+        """
+
+    def mount_state(self, point: str) -> ProbeState:
+        """How the probe worker of a mount point is doing; never blocks and never raises."""
+
+    def clock(self) -> KernelClock:
+        """What the kernel says of its clock. Raises SourceUnreadable."""
+
+    def metadata(self, path: str) -> str | None:
+        """``/latest/meta-data/<path>`` of the EC2 instance metadata service; None where it has no such item.
+
+        Raises SourceMissing (there is no such service here, or it may not be asked), SourceTimeout, SourceUnreadable.
+        """
 
     def command(self, *argv: str, timeout_s: float = 5.0) -> CommandResult:
         """Run a command in its own process group with a deadline. Raises SourceMissing, SourceTimeout."""

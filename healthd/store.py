@@ -242,15 +242,16 @@ def _prepare(db: sqlite3.Connection) -> None:
     (state,) = db.execute("PRAGMA integrity_check(1)").fetchone()
     if state != "ok":
         raise _Unusable(f"it is damaged: {state}")
-    kinds: tuple[tuple[str, type[Fault | Baseline | Component | Case]], ...] = (
-        ("fault", Fault),
-        ("baseline", Baseline),
-        ("name", Component),
-        ("remedial_case", Case),
-    )
-    for table, kind in kinds:
-        for (body,) in db.execute(f"SELECT body FROM {table}"):  # noqa: S608 - constant names
-            _decode(body, kind)
+    for component, code, body in db.execute("SELECT component, code, body FROM fault"):
+        if _decode(body, Fault).key != (component, code):
+            raise _Unusable(f"the row of {code} on {component} holds another fault")
+    for case_id, body in db.execute("SELECT id, body FROM remedial_case"):
+        if _decode(body, Case).id != case_id:
+            raise _Unusable(f"the row of case {case_id} holds another case")
+    for (body,) in db.execute("SELECT body FROM baseline"):
+        _decode(body, Baseline)
+    for (body,) in db.execute("SELECT body FROM name"):
+        _decode(body, Component)
     _cursor(db)
     _try_to_write(db)
 

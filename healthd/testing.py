@@ -21,7 +21,9 @@ from typing import Any, TypeVar
 from healthd.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.node import (
     CommandResult,
+    FileProbe,
     GpuAnswer,
+    KernelClock,
     KernelLogState,
     KernelRecord,
     Mount,
@@ -39,6 +41,55 @@ GPU_IS_LOST = NvmlFailure(code=15, name="GPU_IS_LOST")
 RESET_REQUIRED = NvmlFailure(code=16, name="RESET_REQUIRED")
 UNKNOWN = NvmlFailure(code=999, name="UNKNOWN")
 
+_SRAM_MEMBERS = ("aggregateUncParity", "aggregateUncSecDed", "aggregateCor", "volatileUncParity", "volatileUncSecDed")
+_SRAM_BUCKETS = tuple(f"aggregateUncBucket{unit}" for unit in ("L2", "Sm", "Pcie", "Mcu", "Other"))
+HEALTHY_SRAM: Mapping[str, Any] = {
+    "nvmlDeviceGetSramEccErrorStatus": dict.fromkeys(
+        (*_SRAM_MEMBERS, "volatileCor", *_SRAM_BUCKETS, "bThresholdExceeded"), 0
+    ),
+    "nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts": [],
+}
+HEALTHY_PHYSICS: Mapping[str, Any] = {
+    "nvmlDeviceValidateInforom": None,
+    "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
+    "nvmlDeviceGetVbiosVersion": "96.00.A5.00.01",
+    "nvmlDeviceGetTemperature(0)": 34,
+    "nvmlDeviceGetTemperatureThreshold(1)": 90,
+    "nvmlDeviceGetTemperatureThreshold(2)": 95,
+    "nvmlDeviceGetMarginTemperature": 53,
+    "field:82": 41,
+    "field:194": -2,
+    "nvmlDeviceGetPowerUsage": 71_000,
+    "nvmlDeviceGetEnforcedPowerLimit": 700_000,
+    "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
+    "nvmlDeviceGetCurrentClocksEventReasons": 1,
+    "nvmlDeviceGetClockInfo(1)": 345,
+    "nvmlDeviceGetUtilizationRates": {"gpu": 0, "memory": 0},
+    "nvmlDeviceGetMemoryInfo": {"total": 85_520_809_984, "free": 85_029_027_840, "used": 491_782_144},
+    "nvmlDeviceGetComputeRunningProcesses": [],
+    "nvmlDeviceGetGraphicsRunningProcesses": [],
+    **{f"field:{field}": 0 for field in (74, 269, 270, 271)},
+}
+HEALTHY_LINKS: Mapping[str, Any] = {
+    "nvmlDeviceGetCurrPcieLinkWidth": 16,
+    "nvmlDeviceGetMaxPcieLinkWidth": 16,
+    "nvmlDeviceGetCurrPcieLinkGeneration": 5,
+    "nvmlDeviceGetMaxPcieLinkGeneration": 5,
+    "nvmlDeviceGetPcieReplayCounter": 0,
+    "nvmlDeviceGetMigMode": [0, 0],
+    "nvmlDeviceGetP2PStatus(2)": [0] * 8,
+    **{f"nvmlDeviceGetNvLinkState({link})": 1 for link in range(18)},
+    **{f"field:{field}": 0 for field in (38, 52, 59)},
+    **{f"field:{field}/{link}" if link else f"field:{field}": 0 for field in (208, 214) for link in range(18)},
+    "nvmlDeviceGetGpuFabricInfoV": {
+        "clusterUuid": [0] * 16,
+        "status": 0,
+        "cliqueId": 0,
+        "state": 3,
+        "healthMask": 0,
+        "healthSummary": 1,
+    },
+}
 HEALTHY_GPU: Mapping[str, Any] = {
     "nvmlDeviceGetPersistenceMode": 1,
     "nvmlDeviceGetTotalEccErrors(0, 0)": 0,
@@ -47,6 +98,9 @@ HEALTHY_GPU: Mapping[str, Any] = {
     "nvmlDeviceGetTotalEccErrors(1, 1)": 0,
     "nvmlDeviceGetRemappedRows": [0, 0, 0, 0],
     "field:230": 0,
+    **HEALTHY_SRAM,
+    **HEALTHY_PHYSICS,
+    **HEALTHY_LINKS,
 }
 """What a GPU with nothing wrong answers to each question of the shipped checks."""
 
@@ -215,7 +269,10 @@ def pci_tree(*, gpus: Sequence[str] = (), efa: Sequence[str] = ()) -> dict[str, 
 
 @dataclass(kw_only=True)
 class FakeNode:
-    """A ``Node`` of plain values. Trees may be given as dictionaries; ``mount_table`` None is a missing /proc."""
+    """A ``Node`` of plain values. Trees may be given as dictionaries; ``mount_table`` None is a missing /proc.
+
+    ``metadata_items`` None: no instance metadata service is here.
+    """
 
     name: str = "node-1"
     boot: str | SourceError = "b007b007-0000-4000-8000-000000000001"
@@ -226,6 +283,10 @@ class FakeNode:
     nvml: Nvml = field(default_factory=lambda: FakeNvml(error=SourceMissing("NVML: libnvidia-ml.so.1 is not there")))
     mount_table: Sequence[Mount] | SourceError | None = None
     spaces: Mapping[str, Space | SourceError] = field(default_factory=dict)
+    file_probes: Mapping[str, FileProbe | SourceError] = field(default_factory=dict)
+    mount_states: Mapping[str, ProbeState] = field(default_factory=dict)
+    kernel_clock: KernelClock | SourceError | None = None
+    metadata_items: Mapping[str, str | SourceError] | SourceError | None = None
     commands: Mapping[tuple[str, ...], CommandResult | SourceError] = field(default_factory=dict)
     kernel_records: Sequence[KernelRecord] = ()
     kernel_log: KernelLogState = field(default_factory=lambda: KernelLogState(source="/dev/kmsg", alive=True))
@@ -246,6 +307,23 @@ class FakeNode:
     def space(self, point: str) -> Space:
         """As given for this mount point."""
         return _given(self.spaces.get(point), f"the space of {point}")
+
+    def file_probe(self, point: str, folder: str = "", *, size_bytes: int = 1 << 18) -> FileProbe:
+        """As given for this folder, or this mount point."""
+        return _given(self.file_probes.get(folder or point), f"the file probe of {folder or point}")
+
+    def mount_state(self, point: str) -> ProbeState:
+        """As given for this mount point; else a worker that was never asked."""
+        return self.mount_states.get(point, ProbeState())
+
+    def clock(self) -> KernelClock:
+        """As given."""
+        return _given(self.kernel_clock, "the kernel's clock")
+
+    def metadata(self, path: str) -> str | None:
+        """As given; an item that was not given is one that the service does not have."""
+        item = _given(self.metadata_items, "an instance metadata service").get(path)
+        return None if item is None else _given(item, path)
 
     def command(self, *argv: str, timeout_s: float = 5.0) -> CommandResult:
         """As given for exactly these arguments."""

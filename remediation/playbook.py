@@ -1,10 +1,11 @@
-"""Which steps answer which remedy. Pure data and one function."""
+"""What takes a node out, and which steps answer it. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
-from healthd.model import REMEDY_RANK, Mode, Remedy, Step
+from healthd.model import REMEDY_RANK, Mode, Remedy, Severity, Step
 
 QUARANTINE: tuple[Step, ...] = (Step.DRAIN, Step.VERIFY, Step.RELEASE)
 """Out, until the fault is gone for a reason that others brought about; then back."""
@@ -13,15 +14,30 @@ REBOOT: tuple[Step, ...] = (Step.DRAIN, Step.WAIT_IDLE, Step.COLLECT, Step.REBOO
 """Drain, let the job end, save the evidence, reboot, prove it, back. It answers RESET_GPU too: a reboot resets them."""
 
 
-def takes_node_out(remedy: Remedy) -> bool:
-    """Whether a remedy needs the node to itself. Restarting an application, watching or asking a person does not."""
-    return REMEDY_RANK[remedy] >= REMEDY_RANK[Remedy.RESET_GPU]
+class Judged(Protocol):
+    """A fault or a diagnosis, as far as it matters here."""
+
+    @property
+    def severity(self) -> Severity:
+        """Whether a job may start now."""
+
+    @property
+    def remedy(self) -> Remedy:
+        """What it calls for."""
 
 
-def steps_for(remedy: Remedy, mode: Mode, can: Callable[[Remedy], bool]) -> tuple[Step, ...]:
-    """The steps that ``remedy`` calls for, as far as ``mode`` and the provisioner go; empty when none are allowed."""
-    if mode is Mode.OBSERVE or not takes_node_out(remedy):
+def takes_node_out(judged: Judged) -> bool:
+    """Whether new jobs must be kept off: no job may start here now, or the remedy needs the node to itself.
+
+    A critical fault that only a person can mend keeps jobs off as well, until it is gone.
+    """
+    return judged.severity is Severity.CRITICAL or REMEDY_RANK[judged.remedy] >= REMEDY_RANK[Remedy.RESET_GPU]
+
+
+def steps_for(judged: Judged, mode: Mode, can: Callable[[Remedy], bool]) -> tuple[Step, ...]:
+    """The steps that a diagnosis calls for, as far as ``mode`` and the provisioner go; empty when none are allowed."""
+    if mode is Mode.OBSERVE or not takes_node_out(judged):
         return ()
-    if mode is Mode.REPAIR and remedy is not Remedy.REPLACE_NODE and can(remedy):
+    if mode is Mode.REPAIR and judged.remedy in (Remedy.RESET_GPU, Remedy.REBOOT_NODE) and can(judged.remedy):
         return REBOOT
     return QUARANTINE

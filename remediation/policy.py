@@ -41,7 +41,7 @@ def decide(
     can: Callable[[Remedy], bool],
 ) -> Decision:
     """Decide about a node that no case of ours holds. ``situation`` is asked only when the answer depends on it."""
-    calling = [diagnosis for diagnosis in diagnoses if takes_node_out(diagnosis.remedy)]
+    calling = [diagnosis for diagnosis in diagnoses if takes_node_out(diagnosis)]
     if not calling:
         return _nothing_calls(diagnoses)
     worst = next((diagnosis for diagnosis in calling if not acknowledged(diagnosis)), None)
@@ -53,7 +53,7 @@ def decide(
         return _hold(worst, f"opted out: {rules.opted_out}")
     if rules.mode is Mode.OBSERVE:
         return _hold(worst, f"observe mode: would take the node out for {_what(worst)}")
-    return _in_place(worst, situation(), rules, steps_for(worst.remedy, rules.mode, can))
+    return _in_place(worst, situation(), rules, steps_for(worst, rules.mode, can))
 
 
 def _in_place(worst: Diagnosis, situation: Situation, rules: Rules, steps: tuple[Step, ...]) -> Decision:

@@ -347,7 +347,7 @@ class Steps:
 
     def _is_over(self, case: Case) -> str:
         for diagnosis in self._judgement.diagnoses():
-            calls = takes_node_out(diagnosis.remedy) and not self._judgement.is_acknowledged(diagnosis)
+            calls = takes_node_out(diagnosis) and not self._judgement.is_acknowledged(diagnosis)
             if calls and case.component in diagnosis.component.all_names():
                 return ""
         return f"{case.code} on {case.component} is over"

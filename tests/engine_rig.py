@@ -1,7 +1,7 @@
-"""A whole node around the real engine, store and monitor, with every boundary of the engine's ports numbered.
+"""A whole node around the real engine, store and monitor; machine and cluster are fakes that outlive the daemon.
 
-The ports are wrapped from outside: before and after each call something may happen, a kill -9 included. Machine and
-cluster are fakes that live on when the daemon dies. Time passes in steps of five seconds, and only here.
+Every boundary of the engine's ports is numbered, and a kill -9 may come at each. Time passes in steps of five seconds,
+and only here.
 """
 
 from __future__ import annotations
@@ -10,113 +10,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TypeVar
 
 from healthd.check import Check, NoSettings, judged
 from healthd.model import Clearance, ClearsBy, Component, Finding, Mode, Outcome, Remedy, Result, Severity, Step
 from healthd.monitor import Monitor
 from healthd.node import Node
-from healthd.remediation.case import Case, Phase
+from healthd.remediation.case import Phase
 from healthd.remediation.engine import Engine, Patience
 from healthd.remediation.policy import Rules
-from healthd.remediation.ports import FleetLevel, NodeView, Orchestrator, Provisioner
-from healthd.store import Event, Store
+from healthd.remediation.ports import Orchestrator
+from healthd.store import Store
 from healthd.testing import FakeClock
 from healthd.testing_cluster import FakeCluster, FakeOrchestrator, FakeProvisioner, FakeUpdate
-
-T = TypeVar("T")
+from tests.engine_wire import Killed, Wire, WiredCases, WiredOrchestrator, WiredProvisioner
 
 NODE = "n1"
 GPU = Component(kind="gpu", id="GPU-5e1f")
 PATIENCE = Patience(settle_s=30.0, verify_timeout_s=300.0, reboot_timeout_s=600.0, max_attempts=2)
 STEP_S = 5.0
 BOOT_TAKES_S = 40.0
-
-
-class Killed(BaseException):
-    """kill -9: nothing of ours may catch it."""
-
-
-def kill() -> None:
-    """What a hook does to kill the daemon where it stands."""
-    raise Killed
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# the ports, wrapped
-
-
-class Wire:
-    """Every boundary that the engine passes, in order, and what is to happen at some of them."""
-
-    def __init__(self) -> None:
-        self.passed: list[str] = []
-        self.at: dict[int, Callable[[], None]] = {}
-
-    def boundary(self, name: str) -> None:
-        number = len(self.passed)
-        self.passed.append(name)
-        if number in self.at:
-            self.at[number]()
-
-    def around(self, name: str, call: Callable[[], T]) -> T:
-        self.boundary(f"before {name}")
-        result = call()
-        self.boundary(f"after {name}")
-        return result
-
-    def numbers(self, *names: str) -> list[int]:
-        return [number for number, name in enumerate(self.passed) if name in names]
-
-
-@dataclass
-class WiredOrchestrator:
-    inner: Orchestrator
-    wire: Wire
-    intended: Callable[[Step], None]
-    kind: str = "wired"
-
-    def view(self, *, jobs: bool = False) -> NodeView:
-        return self.wire.around("view", lambda: self.inner.view(jobs=jobs))
-
-    def level(self) -> FleetLevel:
-        return self.wire.around("level", self.inner.level)
-
-    def quarantine(self, text: str) -> None:
-        self.intended(Step.DRAIN)
-        self.wire.around("quarantine", lambda: self.inner.quarantine(text))
-
-    def release(self, *, resume: bool) -> None:
-        self.intended(Step.RELEASE)
-        self.wire.around("release", lambda: self.inner.release(resume=resume))
-
-
-@dataclass
-class WiredProvisioner:
-    inner: Provisioner
-    wire: Wire
-    intended: Callable[[Step], None]
-    kind: str = "wired"
-
-    def can(self, remedy: Remedy) -> bool:
-        return self.inner.can(remedy)
-
-    def reboot(self) -> None:
-        self.intended(Step.REBOOT)
-        self.wire.around("reboot", self.inner.reboot)
-
-
-@dataclass
-class WiredCases:
-    inner: Store
-    wire: Wire
-
-    def open_case(self) -> Case | None:
-        return self.inner.open_case()
-
-    def save_case(self, case: Case, event: Event) -> None:
-        self.wire.around("save", lambda: self.inner.save_case(case, event))
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # the checks

@@ -1,16 +1,22 @@
 """The family "fs": questions that a file system may never answer. Runs in the worker only.
 
-statfs on a lost Lustre or NFS mount sleeps uninterruptibly, so each network mount point has a worker of its own.
+statfs on a lost Lustre or NFS mount sleeps uninterruptibly, so each network mount point has a worker of its own. A
+file is judged here only as far as it must be: whether it was written, and whether what was read back is the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from healthd.errors import SourceMissing, SourceUnreadable
+
+_REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+"""Errors with which a server that is well says no: root squash, a foreign folder, a read-only export."""
 
 
 def family(_arguments: Sequence[str]) -> FsFamily:
@@ -19,25 +25,27 @@ def family(_arguments: Sequence[str]) -> FsFamily:
 
 
 class FsFamily:
-    """Questions: ``statvfs``."""
+    """Questions: ``statvfs``, ``file``."""
 
     worn = False
 
     def answer(self, op: str, args: Mapping[str, Any]) -> Any:
         """One question. Raises SourceMissing for a path that is not there, SourceUnreadable for any other error."""
-        if op == "statvfs":
-            return _statvfs(str(args["path"]))
-        raise SourceUnreadable(f"the fs worker knows no question {op!r}: expected 'statvfs'")
+        path = str(args.get("path", ""))
+        try:
+            if op == "statvfs":
+                return _statvfs(path)
+            if op == "file":
+                return _file(path, int(args["size_bytes"]))
+        except FileNotFoundError as error:
+            raise SourceMissing(f"{op} {path}: it is not there") from error
+        except OSError as error:
+            raise SourceUnreadable(f"{op} {path}: {error.strerror} ({_word(error)})") from error
+        raise SourceUnreadable(f"the fs worker knows no question {op!r}: expected 'statvfs' or 'file'")
 
 
 def _statvfs(path: str) -> dict[str, Any]:
-    try:
-        found = os.statvfs(path)
-    except FileNotFoundError as error:
-        raise SourceMissing(f"statvfs {path}: it is not there") from error
-    except OSError as error:
-        word = errno.errorcode.get(error.errno or 0, str(error.errno))
-        raise SourceUnreadable(f"statvfs {path}: {error.strerror} ({word})") from error
+    found = os.statvfs(path)
     return {
         "total_bytes": found.f_blocks * found.f_frsize,
         "available_bytes": found.f_bavail * found.f_frsize,
@@ -45,3 +53,61 @@ def _statvfs(path: str) -> dict[str, Any]:
         "available_inodes": found.f_favail,
         "read_only": bool(found.f_flag & os.ST_RDONLY),
     }
+
+
+def _file(path: str, size_bytes: int) -> dict[str, Any]:
+    """Write, read back, remove; the file is gone afterwards whatever failed, if the file system still lets it go."""
+    data, began = os.urandom(size_bytes), time.monotonic()
+    try:
+        file = _fresh(path)
+    except OSError as error:
+        if error.errno not in _REFUSALS:
+            raise
+        return {"size_bytes": 0, "write_s": time.monotonic() - began, "refused": _word(error)}
+    try:
+        with os.fdopen(file, "r+b", buffering=0) as raw:
+            _write_all(raw.fileno(), data)
+            os.fsync(raw.fileno())
+            written = time.monotonic()
+            same = _read_back(raw.fileno(), size_bytes) == data
+        read = time.monotonic()
+    except OSError:
+        with contextlib.suppress(OSError):  # the first error is the one to tell
+            os.unlink(path)
+        raise
+    os.unlink(path)
+    return {
+        "size_bytes": size_bytes,
+        "write_s": written - began,
+        "read_s": read - written,
+        "unlink_s": time.monotonic() - read,
+        "same": same,
+    }
+
+
+def _fresh(path: str) -> int:
+    """A file that did not exist. One of that name is removed first and never opened: whoever may write to the folder
+    could have put a link to another's file there, and this process is root."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
+def _read_back(file: int, size_bytes: int) -> bytes:
+    """The file from its start, asked of the server where the kernel will: what it has cached is dropped first."""
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.lseek(file, 0, os.SEEK_SET)
+    parts: list[bytes] = []
+    while part := os.read(file, size_bytes):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _word(error: OSError) -> str:
+    return errno.errorcode.get(error.errno or 0, str(error.errno))

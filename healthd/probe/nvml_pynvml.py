@@ -33,6 +33,7 @@ _FILLS: Mapping[str, tuple[str, ...]] = {
     "nvmlDeviceGetPlatformInfo": ("c_nvmlPlatformInfo_v2_t", "c_nvmlPlatformInfo_v1_t"),
 }
 _SRAM_UNIQUE = "nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts"
+_P2P = "nvmlDeviceGetP2PStatus"  # takes a second GPU, so it is asked about all of them, in the order of their index
 # nvmlValueType_t -> member of the nvmlValue_t union (nvml.h)
 _UNION: Mapping[int, str] = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
 
@@ -79,6 +80,8 @@ class PynvmlLibrary:
             return _filled(function, handle, _FILLS[name])
         if name == _SRAM_UNIQUE:
             return _sram_unique(function, handle)
+        if name == _P2P:
+            return self._peers(function, handle, *arguments)
         device = () if name.startswith("nvmlSystem") else (handle,)
         try:
             return plain(_checked(function, *device, *arguments))
@@ -86,6 +89,19 @@ class PynvmlLibrary:
             raise SourceUnreadable(
                 f"NVML call {name}{tuple(arguments)}: {error}; it may need a row in _FILLS"
             ) from error
+
+    def _peers(self, function: Callable[..., Any], handle: Any, capability: int) -> list[int | None]:
+        """One status for each GPU: itself is 0 (OK), one whose handle is refused is None and breaks nothing else."""
+        found: list[int | None] = []
+        for index in range(self.count()):
+            try:
+                peer = self.handle(index)
+            except NvmlError:
+                found.append(None)
+                continue
+            itself = ctypes.cast(peer, ctypes.c_void_p).value == ctypes.cast(handle, ctypes.c_void_p).value
+            found.append(0 if itself else int(_checked(function, handle, peer, capability)))
+        return found
 
     def fields(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> list[int | float | NvmlError]:
         """nvmlDeviceGetFieldValues; ids may repeat with other scopes."""

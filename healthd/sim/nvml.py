@@ -19,7 +19,8 @@ skipped. The keys:
 
 A call or field without a line is refused as NOT_SUPPORTED; the value ``error 13`` refuses it with that return code. A
 value is text, or numbers with a blank between them: one number, a list, or the fields of a struct in the order of
-nvml.h (:data:`STRUCTS`). A field may say its type, ``ull:5``: double uint ulong ull sll int ushort, uint if left out.
+nvml.h (:data:`STRUCTS`). P2P status has one line per peer and capability, nvmlDeviceGetP2PStatus(1,2); the call takes
+the capability alone and answers for all GPUs. A field may say its type, ``ull:5``: double uint ulong ull sll int ushort, uint if left out.
 
 The faults, as NVML has them: ``lost`` is refused with 15 at the handle already; ``unknown_error`` with 999, likewise;
 ``reset_required`` gives a handle, a UUID and a PCI address, and 16 to everything else; ``hang`` sleeps in each call
@@ -66,6 +67,8 @@ STRUCTS: Mapping[str, tuple[str, ...]] = {
         "aggregateUncBucketOther",
         "bThresholdExceeded",
     ),
+    "nvmlDeviceGetMemoryInfo": ("total", "free", "used"),
+    "nvmlDeviceGetUtilizationRates": ("gpu", "memory"),
 }
 """Calls that answer with a struct of numbers, and the names of its fields (nvml.h; nvidia-ml-py 13.615.71)."""
 
@@ -75,6 +78,10 @@ _FABRIC_FIELDS = ("status", "cliqueId", "state", "healthMask", "healthSummary")
 _RETIRED = "nvmlDeviceGetRetiredPages_v2"
 _SRAM_UNIQUE = "nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts"
 _SRAM_UNIQUE_FIELDS = ("unit", "location", "sublocation", "extlocation", "address", "isParity", "count")
+_VALIDATE = "nvmlDeviceValidateInforom"
+_P2P = "nvmlDeviceGetP2PStatus"
+_PROCESSES = frozenset({"nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"})
+_PROCESS_FIELDS = ("pid", "usedGpuMemory", "gpuInstanceId", "computeInstanceId")
 _LIBRARY_FAULTS = {"version_mismatch": LIB_RM_VERSION_MISMATCH, "driver_not_loaded": DRIVER_NOT_LOADED}
 _GPU_FAULTS = {"lost": GPU_IS_LOST, "reset_required": RESET_REQUIRED, "unknown_error": UNKNOWN}
 
@@ -163,8 +170,9 @@ class SimNvml:
         if name == "nvmlDeviceGetUUID":
             return self.identity(handle)[0]
         self._enter_gpu(handle)
-        exact = f"gpu{handle}.{name}({','.join(map(str, arguments))})"
-        return _shaped(name, self._line(exact if arguments and exact in self._state else f"gpu{handle}.{name}"))
+        if name == _P2P:
+            return [self._peer(handle, peer, *arguments) for peer in range(self.count())]
+        return _shaped(name, self._of(handle, name, *arguments))
 
     def fields(self, handle: int, wanted: Sequence[tuple[int, int]]) -> list[int | float | NvmlError]:
         """Field values, each with its own refusal."""
@@ -192,6 +200,20 @@ class SimNvml:
         fault = self._state.get(f"gpu{index}.fault", "none")
         if not (even_if_reset_required and fault == "reset_required"):
             _suffer(fault, _GPU_FAULTS)
+
+    def _of(self, index: int, name: str, *arguments: int) -> str:
+        exact = f"gpu{index}.{name}({','.join(map(str, arguments))})"
+        return self._line(exact if arguments and exact in self._state else f"gpu{index}.{name}")
+
+    def _peer(self, index: int, peer: int, capability: int) -> int | None:
+        """What one GPU says about another; None where the other has no handle."""
+        if peer == index:
+            return 0
+        try:
+            self.handle(peer)
+        except NvmlError:
+            return None
+        return _numbers(self._of(index, _P2P, peer, capability))[0]
 
     def _line(self, key: str) -> str:
         value = self._state.get(key)
@@ -229,6 +251,8 @@ def _shaped(name: str, value: str) -> Any:
     if name in _TEXTS:
         return value
     numbers = _numbers(value)
+    if name == _VALIDATE:
+        return None
     if name in STRUCTS:
         return dict(zip(STRUCTS[name], numbers, strict=True))
     if name == _FABRIC:
@@ -236,10 +260,16 @@ def _shaped(name: str, value: str) -> Any:
     if name == _RETIRED:
         return [{"address": address, "timestamp": at} for address, at in zip(numbers[::2], numbers[1::2], strict=True)]
     if name == _SRAM_UNIQUE:
-        width = len(_SRAM_UNIQUE_FIELDS)
-        rows = [numbers[start : start + width] for start in range(0, len(numbers), width)]
-        return [dict(zip(_SRAM_UNIQUE_FIELDS, row, strict=True)) for row in rows]
+        return _rows(_SRAM_UNIQUE_FIELDS, numbers)
+    if name in _PROCESSES:
+        return _rows(_PROCESS_FIELDS, numbers)
     return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _rows(fields: Sequence[str], numbers: Sequence[int]) -> list[dict[str, int]]:
+    width = len(fields)
+    rows = [numbers[start : start + width] for start in range(0, len(numbers), width)]
+    return [dict(zip(fields, row, strict=True)) for row in rows]
 
 
 def _numbers(value: str) -> list[int]:

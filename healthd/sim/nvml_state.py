@@ -14,6 +14,9 @@ from healthd.sim.nvml import State
 RECOVERY_ACTION_FIELD = 230
 """NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: 0 none, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset (nvml.h)."""
 
+NVLINK_ERROR_FIELDS = (38, 52, 59, 206, 207, 208, 211, 213, 214, 215)
+"""NVLink error counters: CRC flits, replays and recoveries of a whole GPU, then one for each link (nvml.h)."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
@@ -48,18 +51,35 @@ _HEALTHY: Mapping[str, str] = {
     "nvmlDeviceGetSramEccErrorStatus": "0 0 0 0 0 0 0 0 0 0 0 0",
     "nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts": "",
     "nvmlDeviceGetGpuFabricInfoV": "0 0 3 0 1",
+    "nvmlDeviceValidateInforom": "0",
+    "nvmlDeviceGetNvLinkState": "1",
+    "nvmlDeviceGetP2PStatus": "0",
     "nvmlDeviceGetTemperature": "34",
+    "nvmlDeviceGetTemperatureThreshold": "90",
+    "nvmlDeviceGetMarginTemperature": "53",
     "nvmlDeviceGetPowerUsage": "71000",
     "nvmlDeviceGetEnforcedPowerLimit": "700000",
+    "nvmlDeviceGetPowerManagementDefaultLimit": "700000",
     "nvmlDeviceGetCurrentClocksEventReasons": "1",
+    "nvmlDeviceGetClockInfo": "345",
+    "nvmlDeviceGetMaxClockInfo": "1980",
+    "nvmlDeviceGetUtilizationRates": "0 0",
+    "nvmlDeviceGetMemoryInfo": "85520809984 85029027840 491782144",
+    "nvmlDeviceGetComputeRunningProcesses": "",
+    "nvmlDeviceGetGraphicsRunningProcesses": "",
     "nvmlDeviceGetCurrPcieLinkWidth": "16",
     "nvmlDeviceGetMaxPcieLinkWidth": "16",
     "nvmlDeviceGetCurrPcieLinkGeneration": "5",
     "nvmlDeviceGetMaxPcieLinkGeneration": "5",
+    "nvmlDeviceGetGpuMaxPcieLinkGeneration": "5",
     "nvmlDeviceGetPcieReplayCounter": "0",
     **{f"field.{field}": "ull:0" for field in (3, 4, 5, 6)},  # ECC totals: SBE, DBE, volatile then aggregate
     **{f"field.{field}": "0" for field in (142, 143, 144, 145)},  # remapped rows
     f"field.{RECOVERY_ACTION_FIELD}": "0",
+    "field.82": "41",  # memory temperature, degrees Celsius
+    **{f"field.{field}": f"int:{limit}" for field, limit in ((193, -7), (194, -2), (195, 0), (196, 0))},  # T.Limits
+    **{f"field.{field}": "ull:0" for field in (74, 75, 269, 270, 271)},  # throttled time, nanoseconds
+    **{f"field.{field}": "ull:0" for field in NVLINK_ERROR_FIELDS},
 }
 
 

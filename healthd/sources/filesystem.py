@@ -1,4 +1,4 @@
-"""How full a file system is, asked where it may hang: in a probe worker.
+"""How full a file system is and whether it takes a file, asked where it may hang: in a probe worker.
 
 Local file systems share one worker. Any other kind has a worker for each mount point, so that one lost server hides
 nothing else. Workers start on demand and end by themselves when nobody asks.
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from healthd.errors import SourceUnreadable
-from healthd.node import ProbeState, Space
+from healthd.node import FileProbe, ProbeState, Space
 from healthd.probe.child import kill_group
 from healthd.probe.supervise import Probe
 
@@ -41,7 +41,7 @@ LOCAL = "local"
 
 
 class FilesystemSource:
-    """statvfs with a deadline. ``idle_s``: a worker that nobody asked for so long ends by itself."""
+    """statvfs and a small file, with a deadline. ``idle_s``: a worker that nobody asked for so long ends by itself."""
 
     def __init__(
         self,
@@ -67,6 +67,18 @@ class FilesystemSource:
             return Space(**answer)
         except TypeError as error:
             raise SourceUnreadable(f"statvfs {point}: the worker answered {answer!r}") from error
+
+    def file_probe(self, point: str, path: str, fstype: str = "", *, size_bytes: int) -> FileProbe:
+        """Write, read back and remove the file ``path`` on the mount ``point``, in the worker that :meth:`space` asks.
+
+        What an earlier probe left at ``path`` is removed first. Raises as :meth:`space`.
+        """
+        probe = self._probe(LOCAL if fstype in LOCAL_TYPES else point)
+        answer = probe.request("file", {"path": path, "size_bytes": size_bytes}, deadline_s=self._deadline_s)
+        try:
+            return FileProbe(**answer)
+        except TypeError as error:
+            raise SourceUnreadable(f"file {path}: the worker answered {answer!r}") from error
 
     def state(self, point: str) -> ProbeState:
         """How the worker of a mount point of its own is doing, or ``"local"`` for the shared one; never blocks."""

@@ -53,18 +53,28 @@ def find_identity(sys: Tree, *, configured_type: str, imds_endpoint: str) -> Ide
     On Nitro, DMI's product_name is the instance type and board_asset_tag the instance id (aws-ofi-nccl reads it so).
     """
     product, asset = _dmi(sys, "product_name"), _dmi(sys, "board_asset_tag")
-    on_ec2 = _dmi(sys, "sys_vendor") == "Amazon EC2"
+    on_ec2, endpoint = _on_ec2(sys), metadata_endpoint(sys, imds_endpoint)
     found_type = configured_type or (product if on_ec2 else "")
     found_id = asset if on_ec2 and asset.startswith("i-") else ""
     problem = ""
-    if not (found_type and found_id) and (imds_endpoint or on_ec2) and not _imds_disabled():
+    if endpoint and not (found_type and found_id):
         try:
-            endpoint = imds_endpoint or DEFAULT_ENDPOINT
             found_type = found_type or read_metadata(endpoint, "instance-type")
             found_id = found_id or read_metadata(endpoint, "instance-id")
         except SourceError as error:
             problem = str(error)
     return Identity(instance_type=found_type.removeprefix("ml."), instance_id=found_id, problem=problem)
+
+
+def metadata_endpoint(sys: Tree, configured: str) -> str:
+    """Where the instance metadata service may be asked: as configured, its own address on EC2, else nowhere ("")."""
+    if _imds_disabled():
+        return ""
+    return configured or (DEFAULT_ENDPOINT if _on_ec2(sys) else "")
+
+
+def _on_ec2(sys: Tree) -> bool:
+    return _dmi(sys, "sys_vendor") == "Amazon EC2"
 
 
 def _dmi(sys: Tree, name: str) -> str:

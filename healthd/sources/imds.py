@@ -34,6 +34,27 @@ def read_metadata(endpoint: str, path: str, *, timeout_s: float = _TIMEOUT_S) ->
         connection.close()
 
 
+class MetadataSource:
+    """The service of one node. ``endpoint`` "": there is none to ask. A cut-off item costs ``timeout_s`` at most."""
+
+    def __init__(self, endpoint: str, *, timeout_s: float = _TIMEOUT_S) -> None:
+        self._endpoint, self._timeout_s = endpoint, timeout_s
+
+    def read(self, path: str) -> str | None:
+        """The item, or None where the service has none of that name.
+
+        Raises SourceMissing (no service here, or no token from it), SourceTimeout, SourceUnreadable.
+        """
+        if not self._endpoint:
+            raise SourceMissing("no instance metadata service: this is not EC2 by its DMI, or asking it is disabled")
+        try:
+            return read_metadata(self._endpoint, path, timeout_s=self._timeout_s)
+        except SourceMissing as error:
+            if path in str(error):
+                return None
+            raise SourceUnreadable(f"{error}, where every IMDSv2 has one; check [sources] imds_endpoint") from error
+
+
 def _connection(endpoint: str, timeout_s: float) -> http.client.HTTPConnection:
     try:
         where = urlsplit(endpoint)

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from healthd.config.schema import Config
-from healthd.node import CommandResult, KernelLogState, KernelRecord, Mount, Space
+from healthd.node import CommandResult, FileProbe, KernelClock, KernelLogState, KernelRecord, Mount, ProbeState, Space
+from healthd.sources.clock import kernel_clock
 from healthd.sources.command import run_command
 from healthd.sources.filesystem import FilesystemSource
-from healthd.sources.identity import Identity, boot_id, find_identity, node_name
+from healthd.sources.identity import Identity, boot_id, find_identity, metadata_endpoint, node_name
+from healthd.sources.imds import MetadataSource
 from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.nvml import NvmlSource
 from healthd.sources.trees import FileTree
@@ -32,6 +34,7 @@ class Machine:
     dev: FileTree
     nvml: NvmlSource
     file_systems: FilesystemSource
+    imds: MetadataSource
     kernel_log_state: Callable[[], KernelLogState]
     kernel_records: Sequence[KernelRecord] = field(default=())
 
@@ -56,12 +59,31 @@ class Machine:
 
     def space(self, point: str) -> Space:
         """statvfs, in the probe worker that belongs to the mount point."""
-        fstype = next((mount.fstype for mount in reversed(self.mounts()) if mount.point == point), "")
-        return self.file_systems.space(point, fstype)
+        return self.file_systems.space(point, self._fstype(point))
+
+    def file_probe(self, point: str, folder: str = "", *, size_bytes: int = 1 << 18) -> FileProbe:
+        """Write, read back and remove a file named after this node, in the worker of the mount point."""
+        path = f"{(folder or point).rstrip('/')}/.healthd-probe-{self.name}"
+        return self.file_systems.file_probe(point, path, self._fstype(point), size_bytes=size_bytes)
+
+    def mount_state(self, point: str) -> ProbeState:
+        """How the worker of a mount point of its own is doing."""
+        return self.file_systems.state(point)
+
+    def clock(self) -> KernelClock:
+        """The kernel that runs here: it has one clock, whatever the roots of the trees are."""
+        return kernel_clock()
+
+    def metadata(self, path: str) -> str | None:
+        """One item of the instance metadata service, or None."""
+        return self.imds.read(path)
 
     def command(self, *argv: str, timeout_s: float = 5.0) -> CommandResult:
         """Run a command with a deadline, in its own process group."""
         return run_command(argv, timeout_s=timeout_s)
+
+    def _fstype(self, point: str) -> str:
+        return next((mount.fstype for mount in reversed(self.mounts()) if mount.point == point), "")
 
     def close(self) -> None:
         """End the probe workers."""
@@ -81,5 +103,6 @@ def open_machine(config: Config, kernel_log_state: Callable[[], KernelLogState])
         dev=dev,
         nvml=NvmlSource(library=sources.nvml_library),
         file_systems=FilesystemSource(),
+        imds=MetadataSource(metadata_endpoint(sys, sources.imds_endpoint)),
         kernel_log_state=kernel_log_state,
     )

@@ -297,18 +297,34 @@ ONE(nvmlDeviceGetPersistenceMode)
 ONE(nvmlDeviceGetRetiredPagesPendingStatus)
 ONE(nvmlDeviceGetPowerUsage)
 ONE(nvmlDeviceGetEnforcedPowerLimit)
+ONE(nvmlDeviceGetPowerManagementDefaultLimit)
 ONE(nvmlDeviceGetCurrPcieLinkWidth)
 ONE(nvmlDeviceGetMaxPcieLinkWidth)
 ONE(nvmlDeviceGetCurrPcieLinkGeneration)
 ONE(nvmlDeviceGetMaxPcieLinkGeneration)
+ONE(nvmlDeviceGetGpuMaxPcieLinkGeneration)
 ONE(nvmlDeviceGetPcieReplayCounter)
 ONE_OF(nvmlDeviceGetTemperature)
 ONE_OF(nvmlDeviceGetTemperatureThreshold)
 ONE_OF(nvmlDeviceGetNvLinkState)
+ONE_OF(nvmlDeviceGetClockInfo)
+ONE_OF(nvmlDeviceGetMaxClockInfo)
 LONG(nvmlDeviceGetCurrentClocksEventReasons)
 LONG(nvmlDeviceGetCurrentClocksThrottleReasons)
 FOUR(nvmlDeviceGetRemappedRows)
 
+int nvmlDeviceValidateInforom(device_t gpu)
+{
+    int count, ret;
+    u64 ignored[1];
+    ret = numbers(gpu, "nvmlDeviceValidateInforom", "", ignored, 1, &count);
+    return ret;
+}
+int nvmlDeviceGetP2PStatus(device_t gpu, device_t peer, unsigned index, unsigned *out)
+{
+    ARGS("(%d,%u)", peer->index, index);
+    return numbers_into(gpu, "nvmlDeviceGetP2PStatus", arguments, &out, 1);
+}
 int nvmlDeviceGetTotalEccErrors(device_t gpu, unsigned type, unsigned counter, u64 *out)
 {
     ARGS("(%u,%u)", type, counter);
@@ -339,7 +355,77 @@ int nvmlDeviceGetRetiredPages_v2(device_t gpu, unsigned cause, unsigned *count, 
     return OK;
 }
 
+/* ---- structs without a version ---- */
+
+typedef struct { u64 total, free, used; } memory_t;
+
+int nvmlDeviceGetMemoryInfo(device_t gpu, memory_t *out)
+{
+    u64 found[3] = { 0 };
+    int count, ret = numbers(gpu, "nvmlDeviceGetMemoryInfo", "", found, 3, &count);
+    if (!ret) *out = (memory_t){ found[0], found[1], found[2] };
+    return ret;
+}
+
+typedef struct { unsigned gpu, memory; } utilization_t;
+
+int nvmlDeviceGetUtilizationRates(device_t gpu, utilization_t *out)
+{
+    unsigned *into[] = { &out->gpu, &out->memory };
+    return numbers_into(gpu, "nvmlDeviceGetUtilizationRates", "", into, 2);
+}
+
+/* Processes: four numbers each. pynvml's first call brings no room. */
+typedef struct { unsigned pid; u64 memory; unsigned gpu_instance, compute_instance; } process_t;
+
+static int processes(device_t gpu, const char *name, unsigned *count, process_t *out)
+{
+    u64 found[256] = { 0 };
+    int all, ret;
+    if ((ret = numbers(gpu, name, "", found, 256, &all))) return ret;
+    unsigned there = (unsigned)all / 4, room = *count;
+    *count = there;
+    if (room < there) return INSUFFICIENT_SIZE;
+    for (unsigned i = 0; out && i < there; i++)
+        out[i] = (process_t){ (unsigned)found[4 * i], found[4 * i + 1], (unsigned)found[4 * i + 2], (unsigned)found[4 * i + 3] };
+    return OK;
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(device_t gpu, unsigned *count, process_t *out)
+{
+    return processes(gpu, "nvmlDeviceGetComputeRunningProcesses", count, out);
+}
+int nvmlDeviceGetGraphicsRunningProcesses_v3(device_t gpu, unsigned *count, process_t *out)
+{
+    return processes(gpu, "nvmlDeviceGetGraphicsRunningProcesses", count, out);
+}
+
 /* ---- calls that fill a struct the caller brings ---- */
+
+typedef struct { unsigned version; int margin; } margin_t;
+
+int nvmlDeviceGetMarginTemperature(device_t gpu, margin_t *out)
+{
+    u64 found[1] = { 0 };
+    int count, ret;
+    if (out->version != (1u << 24 | sizeof *out)) return ARGUMENT_VERSION_MISMATCH;
+    if (!(ret = numbers(gpu, "nvmlDeviceGetMarginTemperature", "", found, 1, &count))) out->margin = (int)found[0];
+    return ret;
+}
+
+typedef struct { unsigned version, flags[2]; } flags_t;
+
+int nvmlDeviceGetRepairStatus(device_t gpu, flags_t *out)
+{
+    unsigned *into[] = { &out->flags[0], &out->flags[1] };
+    if (out->version != (1u << 24 | sizeof *out)) return ARGUMENT_VERSION_MISMATCH;
+    return numbers_into(gpu, "nvmlDeviceGetRepairStatus", "", into, 2);
+}
+int nvmlDeviceGetUnrepairableMemoryFlag_v1(device_t gpu, flags_t *out)
+{
+    unsigned *into[] = { &out->flags[0] };
+    if (out->version != (1u << 24 | 8)) return ARGUMENT_VERSION_MISMATCH;
+    return numbers_into(gpu, "nvmlDeviceGetUnrepairableMemoryFlag_v1", "", into, 1);
+}
 
 typedef struct { unsigned version; u64 counts[11]; unsigned threshold_exceeded; } sram_t;
 

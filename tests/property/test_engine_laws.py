@@ -17,28 +17,16 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from healthd.errors import BackendRefused, BackendUnknown, StoreError
 from healthd.model import ClearsBy, Mode, Remedy, Step
-from healthd.remediation.case import End
+from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.ports import Hold
-from tests.engine_rig import NODE, PATIENCE, STEP_S, XID_79, XID_95, Trouble, World, kill, lowered
+from tests.engine_rig import NODE, PATIENCE, STEP_S, XID_79, XID_95, Trouble, World, lowered
+from tests.engine_wire import disk_is_full, kill, no_answer, refused
 
 LEVEL = Trouble(code="gpu.recovery", remedy=Remedy.REBOOT_NODE, clears_by=None)
 WORN_OUT = replace(XID_79, code="gpu.remap.failed", remedy=Remedy.REPLACE_NODE, clears_by=ClearsBy.REBOOT)
 QUIET_STEPS = 700
 ADMIN = "mine"
-
-
-def no_answer() -> None:
-    raise BackendUnknown("no answer")
-
-
-def refused() -> None:
-    raise BackendRefused("no")
-
-
-def disk_full() -> None:
-    raise StoreError("disk full")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,20 +38,19 @@ class Event:
     steps: int
 
 
+# How often each happens. Faults are frequent, or most lives would be idle.
+WEIGHTS = {"line": 3, "line_then_wrong": 2, "level": 2, "wrong": 3, "admin": 2, "restart": 2, "nothing": 2}
+ONCE = ("resume", "reset", "job", "hang", "kill", "reboot", "mode", "opt_out", "limit", "boots")
 EVENTS = st.builds(
     Event,
-    # Faults are named often, or most lives would be idle.
-    what=st.sampled_from(
-        "line line line level level line_then_wrong line_then_wrong wrong wrong wrong admin admin resume reset job hang"
-        " restart restart kill reboot mode opt_out limit boots nothing nothing".split()
-    ),
+    what=st.sampled_from([*ONCE, *Counter(WEIGHTS).elements()]),
     number=st.integers(0, 59),
     steps=st.sampled_from([1, 1, 2, 3, 8, 20, 130]),
 )
 
 
 class Life:
-    """One node's life: events in order, laws judged at every act and after every event."""
+    """One node's life: events in order, laws judged at every act and after every event. ``_<what>`` happens."""
 
     def __init__(self, folder: Path, mode: Mode) -> None:
         self.world = World(folder, mode=mode)
@@ -153,16 +140,21 @@ class Life:
         self._wrong(number)
 
     def _wrong(self, number: int) -> None:
-        """At a boundary that comes up: the daemon dies, an answer is lost or a no, or a write fails."""
+        """At a boundary ahead: the daemon dies, an answer is lost or a no, a write fails, the mode is lowered."""
         wire = self.world.wire
-        what = (kill, no_answer, disk_full, refused)[number % 4]
+        what = (kill, no_answer, disk_is_full, refused, self._mode_is_lowered)[number % 5]
         wire.at[len(wire.passed) + number // 4] = partial(self._go_wrong, what)
 
     def _go_wrong(self, what: Callable[[], None]) -> None:
+        """What cannot go wrong there does not: a write has no answer to lose, and what is refused was not applied."""
         when, port = self.world.wire.passed[-1].split()
-        if what is kill or (what is disk_full) == (port in ("save", "collect")):
-            if what is not refused or when == "before":  # refused: nothing was applied
-                what()
+        writes = port in ("save", "collect")
+        fits = what in (kill, self._mode_is_lowered) or (what is disk_is_full) == writes
+        if fits and (what is not refused or when == "before"):
+            what()
+
+    def _mode_is_lowered(self) -> None:
+        self._for_a_while(9, partial(lowered, self.world, Mode.OBSERVE), partial(lowered, self.world, Mode.REPAIR))
 
     def _admin(self, number: int) -> None:
         words = [("drain",), ("down",), ("fail",), ("undrain",), ("undrain", "drain"), ("",)][number % 6]
@@ -170,11 +162,29 @@ class Life:
             self.world.cluster.update(NODE, word, "" if word == "undrain" else ADMIN)
 
     def _resume(self, number: int) -> None:
+        """Whoever puts a node back that we hold, and that we see we hold, has given an order."""
+        held = self._held_in_calm()
         if not self.world.cluster.hung and self.world.cluster.nodes[NODE].flags:
             self.world.cluster.update(NODE, "resume")
+        if held is not None and held.controller == f"start {self.world.cluster.starts}":
+            said = self.world.step()
+            assert said == "our drain was undone by a person: that is an order"
 
     def _restart(self, number: int) -> None:
+        """A controller that forgets our drain gives no order."""
+        held = self._held_in_calm()
         self.world.cluster.restart(losing=[NODE] if number % 2 else [])
+        if held is not None and number % 2 and not self.world.cluster.nodes[NODE].flags:
+            said = self.world.step()
+            assert said == "the controller restarted and lost our drain: it is made again"
+
+    def _held_in_calm(self) -> Case | None:
+        """The case whose drain is on the node, if nothing keeps the engine from looking at it in the next turn."""
+        world, case = self.world, self.world.store.open_case()
+        allowed = world.rules.mode is not Mode.OBSERVE and not world.rules.opted_out
+        if case is None or case.hold is None or case.hold != self._hold() or case.phase is Phase.INTENDED:
+            return None
+        return case if allowed and not world.cluster.hung and not world.wire.at and not world.boots_at_s else None
 
     def _kill(self, number: int) -> None:
         self.world.restart_daemon()

@@ -267,7 +267,7 @@ def test_a_better_name_keeps_exactly_one_fault(one: Fault, other: Fault) -> None
     other = replace(other, code=one.code)
     start = history(one, other)
     outcome = said(ok([counter(0, GPU[0], name="not_judged")]), check="someone")
-    after, changes = observe(start, outcome, (), one.last)
+    after, changes = observe(start, outcome, (), at(0))
     assert changes == ()
     assert set(after.faults) == {(str(GPU[0]), one.code)}
     known = after.faults[str(GPU[0]), one.code]

@@ -8,7 +8,7 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from healthd.model import REMEDY_RANK, Action, Component, Decision, Diagnosis, Mode, Remedy, Step
+from healthd.model import REMEDY_RANK, Action, Component, Decision, Diagnosis, Mode, Remedy, Severity, Step
 from healthd.remediation.budget import out_limit
 from healthd.remediation.case import is_our_text, reason_text
 from healthd.remediation.playbook import steps_for, takes_node_out
@@ -43,7 +43,7 @@ class Case:
         return self.situation
 
     def calling(self) -> list[Diagnosis]:
-        return [each for each in self.diagnoses if takes_node_out(each.remedy) and not self.is_acknowledged(each)]
+        return [each for each in self.diagnoses if takes_node_out(each) and not self.is_acknowledged(each)]
 
     def forbidden(self) -> str:
         """Why no node may be taken out here, in the words of this test; "" if one may."""
@@ -114,7 +114,7 @@ def test_the_reason_is_always_there(case: Case) -> None:
     assert decision.action is not Action.RELEASE
     assert decision.diagnosis is None or decision.diagnosis in case.diagnoses
     assert decision.diagnosis is not None or not any(
-        takes_node_out(each.remedy) or each.remedy is Remedy.ASK_HUMAN for each in case.diagnoses
+        takes_node_out(each) or each.remedy is Remedy.ASK_HUMAN for each in case.diagnoses
     )
 
 
@@ -168,13 +168,14 @@ def test_more_nodes_out_never_let_a_node_go(case: Case, more: frozenset[str]) ->
 
 
 @LAW
-@given(st.sampled_from(Remedy), st.sampled_from(Mode), st.frozensets(st.sampled_from(Remedy)))
-def test_below_a_gpu_reset_there_are_no_steps(remedy: Remedy, mode: Mode, able: frozenset[Remedy]) -> None:
-    """What a restart, a watch or a person answers takes no node out, in no mode, whatever the provider can do."""
-    steps = steps_for(remedy, mode, able.__contains__)
-    needs_the_node = remedy in (Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
-    assert bool(steps) == (needs_the_node and mode is not Mode.OBSERVE)
-    assert takes_node_out(remedy) == needs_the_node
+@given(cases, st.sampled_from(Mode), st.frozensets(st.sampled_from(Remedy)))
+def test_only_what_is_critical_or_needs_the_node_has_steps(case: Case, mode: Mode, able: frozenset[Remedy]) -> None:
+    """A warning that a restart, a watch or a person answers takes no node out, in no mode."""
+    for each in case.diagnoses:
+        needs_the_node = each.remedy in (Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
+        out = needs_the_node or each.severity is Severity.CRITICAL
+        assert takes_node_out(each) == out
+        assert bool(steps_for(each, mode, able.__contains__)) == (out and mode is not Mode.OBSERVE)
 
 
 @LAW

@@ -66,6 +66,11 @@ def open_codes(node: RunningNode) -> set[str]:
     return {finding["code"] for check in node.check()["checks"] for finding in check["findings"]}
 
 
+def noise(size: int) -> bytes:
+    """Bytes that mean nothing, the same ones in every run."""
+    return random.Random(79).randbytes(size)  # noqa: S311 - not for secrets
+
+
 def run_once(node: RunningNode, **environ: str) -> tuple[int, str, float]:
     """`healthd run` that is expected to end by itself: (exit code, stderr, seconds)."""
     began = time.monotonic()
@@ -105,7 +110,7 @@ def test_a_megabyte_of_garbage_is_refused_quickly(node: RunningNode, kind: str) 
     """1 MB of nonsense as the configuration: exit 78 within seconds, a message that names the file, no stack trace."""
     megabyte = 1024 * 1024
     garbage = {
-        "bytes": random.Random(79).randbytes(megabyte),
+        "bytes": noise(megabyte),
         "brackets": b"[" * megabyte,
         "keys": b"".join(b"k%d = [[1, {a = 2}], 'x']\n" % number for number in range(megabyte // 28)),
     }
@@ -155,7 +160,7 @@ def damage(path: Path, how: str) -> None:
             db.close()
         case "pages":
             content = bytearray(path.read_bytes())
-            content[4096:12288] = random.Random(95).randbytes(8192)
+            content[4096:12288] = noise(8192)
             path.write_bytes(content)
         case _:
             path.write_bytes(b"this is no database\n" * 500)
@@ -163,7 +168,7 @@ def damage(path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["future", "pages", "text"])
 def test_a_database_that_cannot_be_used_is_set_aside(node: RunningNode, how: str) -> None:
-    """A later version's or a damaged database is kept whole beside a fresh one, loudly; the log's faults are found anew."""
+    """A later version's or a damaged database is kept whole beside a fresh one, loudly; the log is judged anew."""
     node.start()
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
     node.wait(lambda: "out until it is well" in node.said(), 10.0, "drained")

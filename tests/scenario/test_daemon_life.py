@@ -1,4 +1,4 @@
-"""The daemon as its service manager knows it: start, watchdog, end, and nothing left behind; and one verdict for all."""
+"""The daemon as its service manager knows it: start, watchdog, end, nothing left behind. And one verdict for all."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def ask(node: RunningNode, *names: str, stdout: int = subprocess.DEVNULL) -> sub
 def children(node: RunningNode) -> list[psutil.Process]:
     """The daemon's processes, itself left out."""
     assert node.process is not None
-    return psutil.Process(node.process.pid).children(recursive=True)
+    found: list[psutil.Process] = psutil.Process(node.process.pid).children(recursive=True)
+    return found
 
 
 def are_gone(processes: list[psutil.Process], within_s: float) -> bool:

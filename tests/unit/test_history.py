@@ -56,6 +56,12 @@ def test_a_level_is_open_from_when_it_was_first_seen() -> None:
     assert (now.first, now.last, now.message, now.count, now.boot_id) == (at(0), at(60), "worse", 4, "boot-1")
 
 
+def test_a_clock_that_steps_back_makes_no_fault_end_before_it_began() -> None:
+    """NTP may set the clock back between two looks."""
+    (known,) = fold(History(), [looked(finding(), seconds=60), looked(finding(), seconds=30)]).faults.values()
+    assert (known.first, known.last) == (at(30), at(30))
+
+
 def test_a_level_ends_when_its_check_no_longer_sees_it() -> None:
     """And the trail says who did not see it any more."""
     assert sentences(History(), looked(finding()), looked(seconds=60)) == ["gpu.sick ended: gpu.look no longer sees it"]

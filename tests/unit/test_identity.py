@@ -243,7 +243,7 @@ def test_a_hidden_proc_is_a_source_error() -> None:
             question(FakeTree())
 
 
-def test_the_short_name_is_one_label() -> None:
-    """What Slurm calls this node by default."""
-    assert node_name({}) == socket.gethostname().partition(".")[0]
-    assert "." not in node_name({})
+def test_a_node_is_called_what_slurm_calls_it() -> None:
+    """A hook is told the name; elsewhere it is the host's first label."""
+    assert node_name({"SLURMD_NODENAME": "gpu-7.cluster"}) == "gpu-7.cluster"
+    assert node_name({}) == node_name({"SLURMD_NODENAME": ""}) == socket.gethostname().partition(".")[0]

@@ -210,8 +210,9 @@ def test_noise_after_an_order_does_not_undo_it() -> None:
     """A job's XID on a GPU that a person put back calls for nothing; a new fault of the GPU does."""
     monitor = Monitor({}, None)
     monitor.absorb(looked(finding("gpu.xid.79", clears_by=ClearsBy.REBOOT), check="kernel.xid"))
-    monitor.acknowledge("gpu:GPU-0", at(1), "resumed by anna")
-    noise = finding("gpu.xid.13", remedy=Remedy.RESTART_APP, clears_by=ClearsBy.JOB_END)
+    monitor.acknowledge("gpu:GPU-0", at(1), "resumed by an admin")
+    warning = {"severity": Severity.WARNING, "remedy": Remedy.RESTART_APP}
+    noise = finding("gpu.xid.13", clears_by=ClearsBy.JOB_END, **warning)
     monitor.absorb(looked(noise, check="kernel.xid"))
     assert [monitor.is_acknowledged(each) for each in monitor.diagnoses()] == [True]
     assert monitor.trouble(at(2)) == ""
@@ -243,7 +244,8 @@ def test_a_node_is_trusted_when_every_check_has_looked_since() -> None:
         (could_not_tell(seconds=20), "gpu.look is unknown: NVML is silent"),
         (looked(gaps=("gpu:GPU-1 did not answer",), seconds=20), "gpu.look is unknown: gpu:GPU-1 did not answer"),
         (looked(finding(), seconds=20), "gpu.sick on gpu:GPU-0 is still open"),
-        (looked(finding(remedy=Remedy.ASK_HUMAN), seconds=20), ""),
+        (looked(finding(remedy=Remedy.ASK_HUMAN), seconds=20), "gpu.sick on gpu:GPU-0 is still open"),
+        (looked(finding(remedy=Remedy.ASK_HUMAN, severity=Severity.WARNING), seconds=20), ""),
         (replace(could_not_tell(seconds=20), optional=True), ""),
         (said(not_applicable("no GPU"), seconds=20), ""),
     ],

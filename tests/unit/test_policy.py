@@ -51,15 +51,15 @@ def test_a_well_node_is_held() -> None:
 
 @pytest.mark.parametrize("remedy", [Remedy.NONE, Remedy.WATCH, Remedy.RESTART_APP])
 def test_a_jobs_own_error_takes_no_node_out(remedy: Remedy) -> None:
-    """XID 13, 31, 43 and 45 are about a job, however critical they look."""
-    decision = decided(diagnosis(remedy, severity=Severity.CRITICAL))
+    """XID 13, 31, 43 and 45 are warnings about a job: nothing of it calls for the node."""
+    decision = decided(diagnosis(remedy, severity=Severity.WARNING))
     assert decision == Decision(action=Action.HOLD, reason="nothing calls for taking the node out")
 
 
 def test_what_only_a_person_can_settle_pages() -> None:
     """The first diagnosis that asks for a person is named."""
-    asking = diagnosis(Remedy.ASK_HUMAN, code="gpu.xid.154", component=GPU[1])
-    decision = decided(diagnosis(Remedy.WATCH), asking)
+    asking = diagnosis(Remedy.ASK_HUMAN, code="gpu.xid.154", component=GPU[1], severity=Severity.WARNING)
+    decision = decided(diagnosis(Remedy.WATCH, severity=Severity.WARNING), asking)
     assert (decision.action, decision.diagnosis) == (Action.PAGE, asking)
     assert decision.reason == "a person has to look at gpu.xid.154 on gpu:GPU-1 (ask_human)"
 
@@ -103,7 +103,7 @@ def test_what_cannot_be_read_pages_and_takes_nothing_out(situation: Situation, w
 @pytest.mark.parametrize(
     ("hold", "flags", "holder"),
     [
-        (Hold(text="bad fan", user="anna", stamp=5), {"DRAIN"}, 'anna with "bad fan"'),
+        (Hold(text="bad fan", user="admin", stamp=5), {"DRAIN"}, 'admin with "bad fan"'),
         (None, {"DOWN", "NOT_RESPONDING"}, "DOWN/NOT_RESPONDING"),
     ],
 )

@@ -347,6 +347,13 @@ def test_a_damaged_line_hides_no_other(tmp_path: Path, column: str, value: objec
 # a database that cannot be used
 
 
+class Bytes(bytes):
+    """Bytes that a failing example does not print."""
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} bytes>"
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The bytes of a good database with a row of every kind."""
@@ -358,7 +365,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     store.save_history(History(), full, events=[EVENT] * 20, cursor=("boot-1", 7))
     store.save_case(CASE, EVENT)
     store.close()
-    return store.path.read_bytes()
+    return Bytes(store.path.read_bytes())
 
 
 def use(store: Store) -> None:
@@ -451,6 +458,8 @@ def test_an_empty_file_is_a_fresh_database(tmp_path: Path) -> None:
         ("UPDATE name SET body = '{}'", "missing required field `kind`"),
         ("INSERT INTO baseline VALUES ('gpu:GPU-0', 'x', '{\"epoch\": \"a\", \"value\": null}')", "Expected `float`"),
         ("UPDATE remedial_case SET body = ''", "truncated"),
+        ("UPDATE remedial_case SET id = '9'", "the row of case 9 holds another case"),
+        ("UPDATE fault SET code = 'x' WHERE code = 'gpu.xid.7'", "the row of x on gpu:GPU-0 holds another fault"),
         ("UPDATE fact SET value = 'boot-1 seven' WHERE key = 'cursor'", "invalid literal"),
         ("DROP TABLE fact", "no such table: fact"),
         ("DROP TABLE event", "no such table: event"),
@@ -563,7 +572,7 @@ def fill(folder: Path) -> Path:
     path = folder / "filler"
     with path.open("ab", buffering=0) as filler:
         for size in (4096, 1):
-            with pytest.raises(OSError, match="No space left"):
+            with contextlib.suppress(OSError):
                 while True:
                     filler.write(bytes(size))
     return path

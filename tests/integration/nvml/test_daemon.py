@@ -95,7 +95,7 @@ def daemon_library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path
     folder = tmp_path_factory.mktemp("nvml_daemon")
     library, state, shim = folder / "libnvidia-ml.so.1", folder / "state", folder / "shim.h"
     shim.write_text(f'#include <stdlib.h>\n#define getenv(name) "{state}"\n')
-    flags = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-shared", "-fPIC", "-include", shim]
+    flags = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-shared", "-fPIC", "-include", str(shim)]
     subprocess.run([compiler, *flags, "-o", library, C_SOURCE, "-lm"], check=True, timeout=60)
     return library, state
 
@@ -112,7 +112,8 @@ def watched(
     p5: SimulatedNode, until: Callable[[dict[str, Any]], bool], within_s: float
 ) -> tuple[list[str], list[float]]:
     """Ask again and again, cold each time: the outcomes of nvml.probe in order, and how long each answer took."""
-    outcomes, took, end = [], [], time.monotonic() + within_s
+    outcomes: list[str] = []
+    took, end = [], time.monotonic() + within_s
     while time.monotonic() < end:
         began = time.monotonic()
         probe = p5.probe()

@@ -31,6 +31,21 @@ CALLS = (
     "nvmlDeviceGetRetiredPages_v2(0)",
     "nvmlDeviceGetRetiredPagesPendingStatus",
     "nvmlDeviceGetTemperature(0)",
+    "nvmlDeviceGetTemperatureThreshold(1)",
+    "nvmlDeviceGetMarginTemperature",
+    "nvmlDeviceValidateInforom",
+    "nvmlDeviceGetP2PStatus(2)",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetGraphicsRunningProcesses",
+    "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetClockInfo(1)",
+    "nvmlDeviceGetMaxClockInfo(1)",
+    "nvmlDeviceGetPowerManagementDefaultLimit",
+    "nvmlDeviceGetGpuMaxPcieLinkGeneration",
+    "nvmlDeviceGetNvLinkState(3)",
+    "nvmlDeviceGetRepairStatus",
+    "nvmlDeviceGetUnrepairableMemoryFlag_v1",
     "nvmlDeviceGetPowerUsage",
     "nvmlDeviceGetCurrentClocksEventReasons",
     "nvmlSystemGetDriverVersion",
@@ -50,6 +65,13 @@ SORE = {
     "gpu0.nvmlDeviceGetRetiredPages_v2(0)": "0x1000 1700000000 0x2000 1700000001",
     "gpu0.nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts": "1 2 3 4 5 1 9 6 7 8 9 10 0 2",
     "gpu0.nvmlDeviceGetGpuFabricInfoV": "15 2 3 85 2",
+    "gpu0.nvmlDeviceValidateInforom": "error 14",
+    "gpu0.nvmlDeviceGetP2PStatus(1,2)": "5",
+    "gpu0.nvmlDeviceGetMarginTemperature": "-3",
+    "gpu0.nvmlDeviceGetComputeRunningProcesses": "4711 1048576 0 0 4712 2097152 1 2",
+    "gpu0.nvmlDeviceGetNvLinkState(3)": "0",
+    "gpu0.nvmlDeviceGetRepairStatus": "1 0",
+    "gpu0.nvmlDeviceGetUnrepairableMemoryFlag_v1": "1",
 }  # fmt: skip
 
 
@@ -63,9 +85,10 @@ SORE = {
         sim.with_gpu_fault(SORE, 0, "unknown_error"),
         sim.with_line(HEALTHY, "gpu0.nvmlDeviceGetName", "error 3"),
         sim.with_recovery_action(HEALTHY, 0, 2),
+        sim.with_gpu_fault(SORE, 3, "lost"),
         sim.without_last_gpus(HEALTHY, 8),
     ],
-    ids=["healthy", "sore", "lost", "reset_required", "unknown_error", "refused", "recovery", "no_gpus"],
+    ids=["healthy", "sore", "lost", "reset_required", "unknown_error", "refused", "recovery", "peer_lost", "no_gpus"],
 )
 def test_both_libraries_answer_the_same(real_pynvml: Any, python_sim: Any, state: dict[str, str]) -> None:
     """The real pynvml on the C library and the Python library tell no difference, values and failures alike."""
@@ -89,6 +112,10 @@ def test_structs_by_reference_come_back_whole(machine: Any) -> None:
     assert (fabric["healthMask"], fabric["healthSummary"]) == (85, 2)
     entries = values["nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts"]
     assert [(entry["unit"], entry["count"]) for entry in entries] == [(1, 9), (6, 2)]
+    assert values["nvmlDeviceGetP2PStatus(2)"] == [0, 5, 0, 0, 0, 0, 0, 0]
+    assert values["nvmlDeviceGetMarginTemperature"] == -3
+    assert [row["pid"] for row in values["nvmlDeviceGetComputeRunningProcesses"]] == [4711, 4712]
+    assert (values["nvmlDeviceGetRepairStatus"], values["nvmlDeviceGetUnrepairableMemoryFlag_v1"]) == ([1, 0], 1)
     assert values["nvmlDeviceGetRetiredPages_v2(0)"][1] == {"address": 0x2000, "timestamp": 1700000001}
 
 
@@ -106,7 +133,9 @@ def test_every_library_knows_every_line_of_a_healthy_state(machine: Any) -> None
     """No line of the healthy profile is dead: each call answers, and none is refused."""
     calls = sorted({key.partition(".")[2] for key in HEALTHY if key.startswith("gpu0.nvmlDevice")})
     arguments = {"nvmlDeviceGetTotalEccErrors": "(0,0)", "nvmlDeviceGetMemoryErrorCounter": "(0,0,2)"}
-    arguments["nvmlDeviceGetTemperature"] = "(0)"
+    arguments |= dict.fromkeys(("nvmlDeviceGetTemperature", "nvmlDeviceGetNvLinkState"), "(0)")
+    of_one = ("nvmlDeviceGetTemperatureThreshold", "nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo")
+    arguments |= dict.fromkeys((*of_one, "nvmlDeviceGetP2PStatus"), "(1)")
     values = machine.source().ask(*[call + arguments.get(call, "") for call in calls])[0].values
     assert not [call for call, value in values.items() if isinstance(value, NvmlFailure)]
     assert len(values) == len(calls)

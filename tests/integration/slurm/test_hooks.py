@@ -304,7 +304,7 @@ def test_a_hung_daemon_does_not_hold_a_job_up_for_long(hooked: Hooked) -> None:
     assert node.process is not None
     node.process.send_signal(signal.SIGSTOP)
     hooked.lab.run_job("n0001", "exec sleep 30")
-    hooked.lab.wait(lambda: hooked.calls("n0001", "prolog"), 15.0, "the prolog ends")
+    hooked.lab.wait(lambda: bool(hooked.calls("n0001", "prolog")), 15.0, "the prolog ends")
     ((code, took_ms),) = hooked.calls("n0001", "prolog")
     assert code == 0
     assert took_ms < 10_000
@@ -378,7 +378,7 @@ def test_before_slurmd_registers_the_health_check_is_quick(hooked: Hooked) -> No
     hooked.lab.slurmd_stop("n0003")
     began = time.monotonic()
     hooked.lab.slurmd_start("n0003")
-    hooked.lab.wait(lambda: hooked.calls("n0003", "health-check-program"), 15.0, "it ran")
+    hooked.lab.wait(lambda: bool(hooked.calls("n0003", "health-check-program")), 15.0, "it ran")
     hooked.lab.wait_state("n0003", "IDLE")
     assert time.monotonic() - began < 10
     assert hooked.calls("n0003", "health-check-program")[0][0] == 0

@@ -1,0 +1,101 @@
+"""The check ``gpu.health``: GPUs that answer oddly, or not as their siblings do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from healthd.check import FindingCode, check, judged
+from healthd.errors import SourceUnreadable
+from healthd.gpus import GPU_IS_LOST, RESET_REQUIRED, GpuValues, ask_gpus
+from healthd.model import NODE, Component, Finding, Remedy, Result, Severity
+from healthd.node import Node
+
+_INFOROM, _MODEL, _VBIOS = "nvmlDeviceValidateInforom", "nvmlDeviceGetName", "nvmlDeviceGetVbiosVersion"
+_CORRUPTED_INFOROM = 14  # nvml.h, nvmlReturn_t
+_MISMATCH = "LIB_RM_VERSION_MISMATCH"  # nvml.h's word for 18, as the NVML source writes it
+_OTHERS_JOB = frozenset({GPU_IS_LOST, RESET_REQUIRED})
+_DRIVER = Component(kind="driver", id="nvidia")
+
+INFOROM = FindingCode(
+    code="gpu.inforom.corrupted",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="The GPU's configuration memory (InfoROM) is corrupted",
+)
+MISMATCH = FindingCode(
+    code="gpu.driver.mismatch",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="The driver's library and its kernel module are of different versions",
+)
+FAILING = FindingCode(
+    code="gpu.failing",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="One GPU cannot be opened while others can",
+    symptom_of=("gpu.xid.79", "gpu.xid.119", "gpu.xid.120", "gpu.count.driver_lost"),
+)
+MIXED_MODELS = FindingCode(
+    code="gpu.mixed.model",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="The GPUs of one node are of different models",
+)
+MIXED_VBIOS = FindingCode(
+    code="gpu.mixed.vbios",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="GPUs of one model in one node run different firmware (VBIOS)",
+)
+
+
+@check("gpu.health", interval_s=60, codes=(INFOROM, MISMATCH, FAILING, MIXED_MODELS, MIXED_VBIOS))
+def gpu_health(node: Node, _settings: object) -> Result:
+    """Every GPU can be opened, its InfoROM is whole, and siblings are alike.
+
+    A library that does not fit the loaded kernel module is normal while a driver is being exchanged, so it must last
+    five minutes; until then, and whatever else NVML as a whole refuses, is unknown. Inside a container the library may
+    be the stale one and the node fine, so it never takes a node out. A GPU that is lost or waits for a reset is the
+    business of gpu.recovery; one whose handle is refused for another reason is found here if a sibling answers. All of
+    it is unproven on hardware and a warning at most.
+
+    Sources: nvml.h (return codes 14, 18, 999); gpud 4a8de33a (Unknown Error at the handle: reboot; corrupted InfoROM);
+    NVIDIA Health Validation, Azure NHC (VBIOS must agree between the GPUs of a node).
+    """
+    try:
+        gpus = ask_gpus(node, _INFOROM, _MODEL, _VBIOS)
+    except SourceUnreadable as error:
+        if _MISMATCH not in str(error):
+            raise
+        return judged([MISMATCH.at(_DRIVER, "library and loaded kernel module differ", nvml=str(error))])
+    if isinstance(gpus, Result):
+        return gpus
+    findings = {gpu.gpu: tuple(_of_one(gpu, gpus)) for gpu in gpus}
+    gaps = [gap for gpu in gpus for gap in gpu.gaps if not findings[gpu.gpu]]
+    return judged([*(each for some in findings.values() for each in some), *_odd_ones(gpus)], gaps=gaps)
+
+
+def _of_one(gpu: GpuValues, all_gpus: Sequence[GpuValues]) -> Iterator[Finding]:
+    if _CORRUPTED_INFOROM in gpu.codes:
+        yield INFOROM.at(gpu.gpu, "NVML answers CORRUPTED_INFOROM (14)", nvml_return=_CORRUPTED_INFOROM)
+    elif not gpu.values and gpu.codes and not gpu.unsupported and not gpu.codes & _OTHERS_JOB:
+        answering = sum(bool(other.values) for other in all_gpus)
+        if answering:
+            message = f"NVML cannot open this GPU ({'; '.join(gpu.gaps)}), while {answering} others answer"
+            yield FAILING.at(gpu.gpu, message, nvml_return=sorted(gpu.codes))
+
+
+def _odd_ones(gpus: Sequence[GpuValues]) -> Iterator[Finding]:
+    models: dict[str, list[GpuValues]] = {}
+    for gpu in gpus:
+        models.setdefault(str(gpu.values.get(_MODEL, "")), []).append(gpu)
+    models.pop("", None)
+    if len(models) > 1:
+        counts = {model: len(of_model) for model, of_model in models.items()}
+        yield MIXED_MODELS.at(NODE, f"different models in one node: {counts}", models=counts)
+    for model, of_model in models.items():
+        versions = sorted({str(gpu.values[_VBIOS]) for gpu in of_model if _VBIOS in gpu.values})
+        if len(versions) > 1:
+            gpus_of = {v: [str(gpu.gpu) for gpu in of_model if gpu.values.get(_VBIOS) == v] for v in versions}
+            message = f"{model}: VBIOS {' and '.join(versions)} in one node"
+            yield MIXED_VBIOS.at(NODE, message, gpus=gpus_of)

@@ -1,0 +1,171 @@
+"""The check ``lustre.io``: whether a network file system answers, takes a file, and gives it back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from healthd.check import FindingCode, check, judged, not_applicable
+from healthd.errors import SourceBusy, SourceError, SourceTimeout
+from healthd.model import Component, Finding, Reading, Remedy, Result, Severity
+from healthd.node import FileProbe, Mount, Node
+
+_ERRNO = re.compile(r"\((E[A-Z0-9]+)\)$")  # how a source ends what a file system answered
+_NO_ROOM = frozenset({"ENOSPC", "EDQUOT"})
+
+HUNG = FindingCode(
+    code="lustre.io.hung",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="A network file system has left questions unanswered for long",
+)
+ERROR = FindingCode(
+    code="lustre.io.error",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="A network file system answers with errors",
+)
+FULL = FindingCode(
+    code="lustre.io.full",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="A network file system has no room for a small file",
+)
+CORRUPT = FindingCode(
+    code="lustre.io.corrupt",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="A network file system gave back other bytes than were written",
+)
+SLOW = FindingCode(
+    code="lustre.io.slow",
+    severity=Severity.WARNING,
+    remedy=Remedy.WATCH,
+    meaning="A network file system takes long for a small file",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Which mounts ``lustre.io`` asks, and when it calls them slow or hung."""
+
+    fstypes: tuple[str, ...] = ("lustre", "nfs", "nfs4")
+    """The kinds of file system that are asked, as the mount table names them."""
+
+    ignore: tuple[str, ...] = ("/var/lib/kubelet",)
+    """Mount points that are left alone, and everything below them: volumes of pods are their owners'."""
+
+    folders: Mapping[str, str] = field(default_factory=dict)
+    """Where the file is written, by mount point, such as ``{"/home" = "/home/healthd"}``. Default: the mount point
+    itself, where an NFS server that squashes root refuses; a refusal is an answer, and no fault."""
+
+    write: bool = True
+    """Whether a file is written at all. Without it only statfs is asked, which with Lustre's ``lazystatfs`` tests the
+    metadata server and no object server."""
+
+    size_bytes: int = 1 << 18
+    """Size of the file. 256 KiB every two minutes from 1,000 nodes is 2 MB/s on the servers."""
+
+    slow_after_s: float = 2.0
+    """A write, read or removal that takes longer is slow. FSx for Lustre answers small requests in milliseconds; a
+    client that flushes a checkpoint at the same time may need a second."""
+
+    hung_after_s: float = 60.0
+    """How long a mount may leave questions unanswered until that is a finding. A fail-over of FSx for Lustre within its
+    weekly window takes minutes and ends by itself; until this time has passed the mount is unknown."""
+
+
+@check("lustre.io", interval_s=120, timeout_s=60, settings=Settings, codes=(HUNG, ERROR, FULL, CORRUPT, SLOW))
+def lustre_io(node: Node, settings: Settings) -> Result:
+    """Lustre and NFS mounts answer, take a small file and give it back.
+
+    Slow, hung and error are three findings. Each mount is asked in a worker of its own with a deadline; while one
+    question is out no second one is put to that mount, and the other mounts are asked all the same. None of these is
+    critical: a server or a network in trouble looks the same from every node, and no node can tell that it is alone.
+    The file is this node's own (``.healthd-probe-<node>``), removed at once, and never opened if it was there before. A
+    mount that is read-only is asked for statfs alone; whether it should be is the business of ``lustre.mount``.
+
+    Sources: pcluster-diag ("hang is a first-class failure"); Lustre manual, ``lazystatfs``; lustre-release
+    ``import.c`` (a client waits for recovery without a limit); nfs(5), ``hard``.
+    """
+    asked = [mount for mount in _tops(node.mounts()) if _is_wanted(mount, settings)]
+    if not asked:
+        return not_applicable(f"no file system of type {', '.join(settings.fstypes)} is mounted")
+    results = [_ask(node, mount, settings) for mount in asked]
+    return judged(
+        [finding for result in results for finding in result.findings],
+        [reading for result in results for reading in result.readings],
+        gaps=[gap for result in results for gap in result.gaps],
+    )
+
+
+def _tops(table: Sequence[Mount]) -> Sequence[Mount]:
+    """What programs see: of several mounts on one point the last."""
+    return tuple({mount.point: mount for mount in table}.values())
+
+
+def _is_wanted(mount: Mount, settings: Settings) -> bool:
+    below = any(mount.point == point or mount.point.startswith(f"{point}/") for point in settings.ignore)
+    return mount.fstype in settings.fstypes and not below
+
+
+def _ask(node: Node, mount: Mount, settings: Settings) -> Result:
+    where = Component(kind="mount", id=mount.point)
+    try:
+        node.space(mount.point)
+        if not settings.write or "ro" in mount.options:
+            return judged([])
+        folder = settings.folders.get(mount.point, "")
+        probe = node.file_probe(mount.point, folder, size_bytes=settings.size_bytes)
+    except (SourceTimeout, SourceBusy) as error:
+        return _silent(node, mount, where, str(error), settings)
+    except SourceError as error:
+        return _refused(mount, where, str(error))
+    return judged(_findings(where, probe, settings), _readings(where, probe))
+
+
+def _silent(node: Node, mount: Mount, where: Component, error: str, settings: Settings) -> Result:
+    """No answer in time: unknown at first, a finding once it has lasted."""
+    state = node.mount_state(mount.point)
+    if state.stalled_s < settings.hung_after_s:
+        return judged([], gaps=[f"{mount.point}: {error}"])
+    finding = HUNG.at(
+        where,
+        f"{mount.point} ({mount.source}) has answered nothing for {state.stalled_s:.0f} s",
+        stalled_s=state.stalled_s,
+        limit_s=settings.hung_after_s,
+        last_error=error,
+        abandoned_workers=state.abandoned,
+    )
+    return judged([finding])
+
+
+def _refused(mount: Mount, where: Component, error: str) -> Result:
+    """An error number is the file system's answer. Without one the worker failed, or the path cannot be seen."""
+    answer = _ERRNO.search(error)
+    if answer is None:
+        return judged([], gaps=[f"{mount.point}: {error}"])
+    code = FULL if answer[1] in _NO_ROOM else ERROR
+    return judged([code.at(where, f"{mount.point}: {error}", source=mount.source, error=answer[1])])
+
+
+def _findings(where: Component, probe: FileProbe, settings: Settings) -> Iterator[Finding]:
+    if not probe.same:
+        yield CORRUPT.at(where, f"{probe.size_bytes} bytes were written, and others were read back")
+    acts = {"write": probe.write_s, "read": probe.read_s, "unlink": probe.unlink_s}
+    slow = {act: round(took_s, 3) for act, took_s in acts.items() if took_s > settings.slow_after_s}
+    if slow:
+        words = ", ".join(f"{act} {took_s:.1f} s" for act, took_s in slow.items())
+        message = f"a file of {probe.size_bytes} bytes took long: {words}; expected {settings.slow_after_s:g} s at most"
+        yield SLOW.at(where, message, took_s=slow, limit_s=settings.slow_after_s, limit_source="settings.slow_after_s")
+
+
+def _readings(where: Component, probe: FileProbe) -> Iterator[Reading]:
+    yield Reading(component=where, name="file_probe_refused_bool", value=bool(probe.refused))
+    if probe.refused:
+        return
+    for act, took_s in (("write", probe.write_s), ("read", probe.read_s), ("unlink", probe.unlink_s)):
+        yield Reading(component=where, name=f"file_{act}_s", value=took_s)
+        if act != "unlink" and took_s > 0:
+            yield Reading(component=where, name=f"file_{act}_bytes_per_s", value=probe.size_bytes / took_s)

@@ -1,0 +1,120 @@
+"""gpu.health: what one GPU, or NVML as a whole, says oddly. Answers are constructed from nvml.h, not recorded."""
+
+from __future__ import annotations
+
+import pytest
+
+from healthd.check import NoSettings
+from healthd.checks.gpu_health import gpu_health
+from healthd.errors import SourceError, SourceTimeout, SourceUnreadable
+from healthd.model import REMEDY_RANK, Remedy, Result, Severity, Status
+from healthd.node import GpuAnswer, NvmlFailure
+from healthd.testing import (
+    GPU_IS_LOST,
+    NOT_SUPPORTED,
+    RESET_REQUIRED,
+    UNKNOWN,
+    FakeNode,
+    FakeNvml,
+    failed_gpu,
+    fake_pci,
+    gpu_uuid,
+    gpu_with,
+    healthy_gpu,
+    pci_tree,
+)
+
+INFOROM, MODEL, VBIOS = "nvmlDeviceValidateInforom", "nvmlDeviceGetName", "nvmlDeviceGetVbiosVersion"
+CORRUPTED = NvmlFailure(code=14, name="CORRUPTED_INFOROM")
+
+
+def run(*gpus: GpuAnswer, error: SourceError | None = None) -> Result:
+    node = FakeNode(sys=pci_tree(gpus=[fake_pci(0), fake_pci(1)]), nvml=FakeNvml(*gpus, error=error))
+    result = gpu_health(node, NoSettings())
+    for finding in result.findings:  # all of it is unproven on hardware
+        assert finding.severity is Severity.WARNING
+        assert REMEDY_RANK[finding.remedy] < REMEDY_RANK[Remedy.RESET_GPU]
+    return result
+
+
+def codes(result: Result) -> list[str]:
+    return [finding.code for finding in result.findings]
+
+
+def test_alike_and_whole() -> None:
+    """Siblings that are alike and open are ok."""
+    assert run(healthy_gpu(0), healthy_gpu(1)).status is Status.OK
+
+
+def test_corrupted_inforom() -> None:
+    """The InfoROM's own return code is a finding of that GPU, and no gap besides."""
+    result = run(healthy_gpu(0), gpu_with(1, {INFOROM: CORRUPTED}))
+    assert codes(result) == ["gpu.inforom.corrupted"]
+    assert result.findings[0].component.id == gpu_uuid(1)
+    assert result.gaps == ()
+
+
+def test_inforom_that_cannot_be_validated_is_unknown() -> None:
+    """Another refusal of the validation is unknown; a GPU without an InfoROM to validate is fine."""
+    assert run(gpu_with(0, {INFOROM: UNKNOWN})).status is Status.UNKNOWN
+    assert run(gpu_with(0, {INFOROM: NOT_SUPPORTED})).status is Status.OK
+
+
+def test_one_failing_while_others_answer() -> None:
+    """A handle refused for no known reason is a finding if a sibling answers."""
+    result = run(healthy_gpu(0), failed_gpu(1, UNKNOWN, named=True))
+    assert codes(result) == ["gpu.failing"]
+    assert result.findings[0].component.id == gpu_uuid(1)
+    assert result.gaps == ()
+
+
+def test_all_failing_is_unknown() -> None:
+    """If no GPU answers it is NVML that fails, and unknown."""
+    result = run(failed_gpu(0, UNKNOWN), failed_gpu(1, UNKNOWN))
+    assert (result.status, len(result.gaps)) == (Status.UNKNOWN, 2)
+
+
+@pytest.mark.parametrize("failure", [GPU_IS_LOST, RESET_REQUIRED])
+def test_lost_and_reset_required_belong_to_another_check(failure: NvmlFailure) -> None:
+    """gpu.recovery finds these; here they are parts that were not seen."""
+    result = run(healthy_gpu(0), failed_gpu(1, failure))
+    assert (result.status, result.findings, len(result.gaps)) == (Status.UNKNOWN, (), 1)
+
+
+def test_driver_and_library_differ() -> None:
+    """NVML's word for a half-done upgrade is a finding of the driver."""
+    error = SourceUnreadable("NVML: nvmlInit answered LIB_RM_VERSION_MISMATCH (18): library and loaded driver differ")
+    (finding,) = run(error=error).findings
+    assert (finding.code, str(finding.component)) == ("gpu.driver.mismatch", "driver:nvidia")
+
+
+@pytest.mark.parametrize("error", [SourceUnreadable("NVML: nvmlInit answered UNKNOWN (999)"), SourceTimeout("5 s")])
+def test_other_silence_is_unknown(error: SourceError) -> None:
+    """Whatever else NVML as a whole answers is an error of the source."""
+    with pytest.raises(type(error)):
+        run(error=error)
+
+
+def test_different_vbios() -> None:
+    """Two firmwares on one model are one finding that names who has which."""
+    result = run(healthy_gpu(0), healthy_gpu(1), gpu_with(2, {VBIOS: "96.00.99.00.01"}))
+    assert codes(result) == ["gpu.mixed.vbios"]
+    assert result.findings[0].evidence["gpus"]["96.00.99.00.01"] == [f"gpu:{gpu_uuid(2)}"]
+
+
+def test_different_models() -> None:
+    """Two models are one finding, and their firmwares may differ then."""
+    other = gpu_with(1, {MODEL: "NVIDIA H200", VBIOS: "96.00.99.00.01"})
+    assert codes(run(healthy_gpu(0), other)) == ["gpu.mixed.model"]
+
+
+def test_a_sibling_that_does_not_say_is_no_odd_one() -> None:
+    """A GPU that cannot tell its model or firmware is unknown, and not different."""
+    result = run(healthy_gpu(0), gpu_with(1, {MODEL: UNKNOWN, VBIOS: NOT_SUPPORTED}))
+    assert (result.status, result.findings) == (Status.UNKNOWN, ())
+
+
+def test_everything_at_once() -> None:
+    """One GPU's trouble hides no other's."""
+    result = run(healthy_gpu(0), gpu_with(1, {INFOROM: CORRUPTED, VBIOS: "x"}), failed_gpu(2, UNKNOWN))
+    assert set(codes(result)) == {"gpu.inforom.corrupted", "gpu.failing", "gpu.mixed.vbios"}

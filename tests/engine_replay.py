@@ -1,0 +1,65 @@
+"""Plays one story of ``engine_rig`` once undisturbed, and then once per boundary with something happening there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.engine_rig import Ending, World
+
+Story = Callable[[Path], World]
+WELL = Ending(in_service=True, holder="", ends=("released",), drains=1, releases=1)
+ADMIN = "psu is being changed"
+
+
+def happening(act: Callable[[World], object], world: World) -> Callable[[], None]:
+    """``act`` as what happens at a boundary."""
+
+    def happen() -> None:
+        act(world)
+
+    return happen
+
+
+class Replay:
+    """Plays one story once undisturbed, and then once per boundary with something happening there."""
+
+    def __init__(self, story: Story, folder: Path) -> None:
+        self._story, self._folder, self._count = story, folder, 0
+        self.plain = self.play().run_to_end()
+        self.plain.close()
+        self.passed = self.plain.wire.passed
+
+    def play(self) -> World:
+        self._count += 1
+        return self._story(self._folder / str(self._count))
+
+    def at_every_boundary(self, act: Callable[[World], object]) -> Iterator[tuple[int, World]]:
+        """One world per boundary in which ``act`` will happen there, not yet begun."""
+        for number in range(len(self.passed)):
+            world = self.play()
+            world.wire.at[number] = happening(act, world)
+            yield number, world
+            world.close()
+
+    def numbers(self, *labels: str) -> set[int]:
+        return {number for number, label in enumerate(self.passed) if label in labels}
+
+    def window(self, *acts: str) -> set[int]:
+        """The documented window: from the answer of the last reading before an act to the act itself."""
+        found: set[int] = set()
+        for number in self.numbers(*(f"before {act}" for act in acts)):
+            assert self.passed[number - 2 : number] == ["before view", "after view"], "the last look precedes the act"
+            found |= {number - 1, number}
+        return found
+
+
+def when(world: World, label: str, happen: Callable[[], None]) -> None:
+    """Let something happen at every boundary of this name from now on, until ``world.wire.at`` is cleared."""
+
+    def look() -> None:
+        if world.wire.passed[-1] == label:
+            happen()
+
+    begin = len(world.wire.passed)
+    world.wire.at = dict.fromkeys(range(begin, begin + 10_000), look)

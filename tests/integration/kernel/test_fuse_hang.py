@@ -1,0 +1,237 @@
+"""lustre.io on a real mount that hangs: a FUSE file system whose server does not answer, as a lost server would not.
+
+Slow, hung and error are three things; a hang blocks nothing else, and no second probe starts while the first lives.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from healthd.checks.lustre_io import Settings, lustre_io
+from healthd.config.schema import Config
+from healthd.model import Result, Status
+from healthd.node import KernelLogState
+from healthd.sources.filesystem import FilesystemSource
+from healthd.sources.machine import Machine, open_machine
+
+SERVER = Path(__file__).with_name("fuse_disk.py")
+DEADLINE_S = 0.6
+
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount"),
+    pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="needs /dev/fuse"),
+]
+
+
+@dataclass
+class Disk:
+    """A mounted FUSE file system; what its server does is what the control file says."""
+
+    point: Path
+    control: Path
+    server: subprocess.Popen[str]
+
+    def becomes(self, *words: str) -> None:
+        """From the next request on, and for the ones that are held."""
+        fresh = self.control.with_suffix(".new")
+        fresh.write_text(" ".join(words))
+        fresh.replace(self.control)
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Callable[[str], Disk]]:
+    """Mounts by name. Ending the server aborts its connection, which frees whoever hangs on it."""
+    with ExitStack() as cleanup:
+
+        def mount(name: str) -> Disk:
+            point, control = tmp_path / name, tmp_path / f"{name}.control"
+            point.mkdir()
+            control.write_text("")
+            command = [sys.executable, str(SERVER), str(point), str(control)]
+            server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            cleanup.callback(end, server, point)
+            assert server.stdout is not None
+            if server.stdout.readline() != "ready\n":
+                assert server.stderr is not None
+                pytest.skip(f"FUSE cannot be mounted here: {server.stderr.read()[-300:]}")
+            return Disk(point=point, control=control, server=server)
+
+        yield mount
+
+
+def end(server: subprocess.Popen[str], point: Path) -> None:
+    server.kill()
+    server.communicate(timeout=10)
+    subprocess.run(["umount", "--lazy", str(point)], check=False, capture_output=True, timeout=10)
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    log = KernelLogState(source="/dev/kmsg", alive=True)
+    opened = replace(open_machine(Config(), lambda: log), file_systems=FilesystemSource(deadline_s=DEADLINE_S))
+    yield opened
+    opened.close()
+
+
+def look(machine: Machine, *disks: Disk, hung_after_s: float = 60.0) -> Result:
+    """lustre.io on these mounts alone."""
+    others = tuple(mount.point for mount in machine.mounts() if mount.point not in [str(disk.point) for disk in disks])
+    return lustre_io(
+        machine,
+        Settings(fstypes=("fuse.healthd",), ignore=others, slow_after_s=0.2, hung_after_s=hung_after_s),
+    )
+
+
+def found(result: Result) -> list[tuple[str, str]]:
+    return [(finding.code.removeprefix("lustre.io."), finding.component.id) for finding in result.findings]
+
+
+def until_ok(machine: Machine, disk: Disk, within_s: float) -> Result:
+    """The first look that is ok: a lost worker is replaced after a back-off of seconds."""
+    end_at = time.monotonic() + within_s
+    while (result := look(machine, disk)).status is not Status.OK and time.monotonic() < end_at:
+        time.sleep(0.1)
+    return result
+
+
+def children() -> set[int]:
+    """The probe workers of this process that still live, in whatever state."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and b"probe/worker.py" in (entry / "cmdline").read_bytes():
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                found |= {int(entry.name)} if int(parent) == os.getpid() and state != "Z" else set()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def test_a_mount_that_answers(machine: Machine, mounted: Callable[[str], Disk]) -> None:
+    """The file is written, read back and gone, and its latency is measured."""
+    disk = mounted("fsx")
+    result = look(machine, disk)
+    assert result.status is Status.OK, result
+    assert {reading.name for reading in result.readings} >= {"file_write_s", "file_read_bytes_per_s"}
+    disk.becomes("fail:create:EEXIST")  # the file of the last probe is gone, so a lookup finds nothing to remove
+    assert "EEXIST" in look(machine, disk).findings[0].message
+
+
+@pytest.mark.parametrize("op", ["write", "read", "unlink", "fsync"])
+def test_slow_is_not_hung(machine: Machine, mounted: Callable[[str], Disk], op: str) -> None:
+    """An answer within the deadline but past the limit is slow."""
+    disk = mounted("fsx")
+    disk.becomes(f"slow:{op}:0.15" if op in ("write", "read") else f"slow:{op}:0.3")  # 256 KiB are two requests
+    assert found(look(machine, disk)) == [("slow", str(disk.point))]
+
+
+@pytest.mark.parametrize(
+    ("word", "code"),
+    [
+        ("fail:statfs:EIO", "error"),
+        ("fail:statfs:ESTALE", "error"),
+        ("fail:create:EIO", "error"),
+        ("fail:write:ENOTCONN", "error"),
+        ("fail:fsync:EIO", "error"),
+        ("fail:read:EIO", "error"),
+        ("fail:unlink:EIO", "error"),
+        ("fail:write:ENOSPC", "full"),
+        ("corrupt:read", "corrupt"),
+    ],
+)
+def test_an_error_is_neither_slow_nor_hung(
+    machine: Machine, mounted: Callable[[str], Disk], word: str, code: str
+) -> None:
+    """Each error of the file system is told at once, and is over with the next good answer."""
+    disk = mounted("fsx")
+    disk.becomes(word)
+    assert found(look(machine, disk)) == [(code, str(disk.point))]
+    disk.becomes()
+    assert look(machine, disk).status is Status.OK
+
+
+def test_a_refusal_is_no_fault(machine: Machine, mounted: Callable[[str], Disk]) -> None:
+    """Root squash answers EACCES: the mount is alive."""
+    disk = mounted("fsx")
+    disk.becomes("fail:create:EACCES")
+    assert look(machine, disk).status is Status.OK
+
+
+@pytest.mark.parametrize("op", ["statfs", "create", "write", "fsync", "read", "unlink"])
+def test_a_hang_is_unknown_then_hung_then_over(machine: Machine, mounted: Callable[[str], Disk], op: str) -> None:
+    """A mount that hangs in any act is unknown, then hung, with one worker left alone; when it answers it is ok."""
+    disk = mounted("fsx")
+    disk.becomes(f"hang:{op}")
+    began = time.monotonic()
+    result = look(machine, disk)
+    assert time.monotonic() - began < DEADLINE_S + 1.5
+    assert (result.status, result.findings) == (Status.UNKNOWN, ())
+    stuck = children()
+    assert len(stuck) <= 1
+    assert found(look(machine, disk, hung_after_s=0.1)) == [("hung", str(disk.point))]
+    assert children() <= stuck, "no second worker starts while the first lives"
+    disk.becomes()
+    assert until_ok(machine, disk, within_s=10).status is Status.OK
+
+
+def test_no_second_probe_while_one_cannot_die(machine: Machine, mounted: Callable[[str], Disk]) -> None:
+    """A worker that SIGKILL does not end is counted, never replaced, and questions meanwhile cost no time."""
+    disk = mounted("fsx")
+    disk.becomes("hang:write")
+    look(machine, disk)
+    if machine.mount_state(str(disk.point)).abandoned != 1:
+        pytest.skip("this kernel lets a killed process leave a FUSE request")
+    stuck, began = children(), time.monotonic()
+    for _ in range(20):
+        assert found(look(machine, disk, hung_after_s=0.0)) == [("hung", str(disk.point))]
+    assert time.monotonic() - began < DEADLINE_S
+    assert children() == stuck
+
+
+def test_a_hang_of_one_mount_hides_no_other(machine: Machine, mounted: Callable[[str], Disk]) -> None:
+    """Beside a mount that hangs, another is asked, judged, and its error found."""
+    hung, sick = mounted("fsx"), mounted("home")
+    hung.becomes("hang:all")
+    sick.becomes("fail:write:EIO")
+    result = look(machine, hung, sick)
+    assert found(result) == [("error", str(sick.point))]
+    assert [str(hung.point) in gap for gap in result.gaps] == [True]
+    assert machine.space("/").total_bytes > 0
+
+
+def test_a_server_that_ended_is_an_error(machine: Machine, mounted: Callable[[str], Disk]) -> None:
+    """A mount whose connection was aborted answers ENOTCONN, which is an error and no hang."""
+    disk = mounted("fsx")
+    disk.server.kill()
+    disk.server.wait(10)
+    (finding,) = look(machine, disk).findings
+    assert (finding.code, finding.evidence["error"]) == ("lustre.io.error", "ENOTCONN")
+
+
+def test_a_full_tmpfs(machine: Machine, tmp_path: Path) -> None:
+    """A real file system without room for the file says so, and nothing of the probe stays behind."""
+    point = tmp_path / "small"
+    point.mkdir()
+    ran = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(point)], check=False, capture_output=True, timeout=10
+    )
+    if ran.returncode:
+        pytest.skip(f"tmpfs cannot be mounted here: {ran.stderr.decode()[-200:]}")
+    try:
+        others = tuple(mount.point for mount in machine.mounts() if mount.point != str(point))
+        result = lustre_io(machine, Settings(fstypes=("tmpfs",), ignore=others))
+        assert found(result) == [("full", str(point))]
+        assert os.listdir(point) == []
+    finally:
+        subprocess.run(["umount", str(point)], check=True, timeout=10)
