@@ -41,10 +41,11 @@ UNKNOWN_BOOT = "unknown"
 # management": remaps are activated by a GPU reset).
 _PROVES: Mapping[ClearsBy, frozenset[ClearsBy]] = {
     ClearsBy.NOTHING: frozenset(),
+    ClearsBy.LOG_LINE: frozenset({ClearsBy.LOG_LINE}),
     ClearsBy.JOB_END: frozenset({ClearsBy.JOB_END}),
     ClearsBy.GPU_RESET: frozenset({ClearsBy.JOB_END, ClearsBy.GPU_RESET}),
     ClearsBy.DRIVER_RELOAD: frozenset({ClearsBy.JOB_END, ClearsBy.DRIVER_RELOAD}),
-    ClearsBy.REBOOT: frozenset({ClearsBy.JOB_END, ClearsBy.GPU_RESET, ClearsBy.DRIVER_RELOAD, ClearsBy.REBOOT}),
+    ClearsBy.REBOOT: frozenset(ClearsBy) - {ClearsBy.NOTHING, ClearsBy.REPLACE},
     ClearsBy.REPLACE: frozenset(ClearsBy) - {ClearsBy.NOTHING},
 }
 
@@ -305,6 +306,8 @@ def _end_levels(history: History, outcome: Outcome, reported: set[FaultKey]) -> 
 def _proves_over(history: History, clearance: Clearance, fault: Fault) -> bool:
     """Whether this evidence ends that fault: strong enough, at its place, and not older than the fault's last sign."""
     if clearance.time is not None and clearance.time < fault.last:
+        return False
+    if clearance.code and clearance.code != fault.code:
         return False
     where = canonical(history, clearance.component)
     if where not in (NODE, fault.component):

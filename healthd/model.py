@@ -58,10 +58,11 @@ class Remedy(StrEnum):
 class ClearsBy(StrEnum):
     """The evidence that closes a fault which came from a log line. Age never does.
 
-    NOTHING: the line is news, not a state, and is never held open.
+    NOTHING: the line is news, not a state, and is never held open. LOG_LINE: a later line says that it is over.
     """
 
     NOTHING = "nothing"
+    LOG_LINE = "log_line"
     JOB_END = "job_end"
     GPU_RESET = "gpu_reset"
     DRIVER_RELOAD = "driver_reload"
@@ -201,12 +202,16 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clearance:
-    """Evidence, seen by a check or by the daemon, that faults of a component are over. ``component`` NODE means all."""
+    """Evidence, seen by a check or by the daemon, that faults of a component are over. ``component`` NODE means all.
+
+    ``code``: only the fault of this code is; empty, every fault that such evidence ends.
+    """
 
     by: ClearsBy
     component: Component = NODE
     time: datetime | None = None
     note: str = ""
+    code: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,9 @@
-"""The grammar of the NVIDIA driver's kernel lines: XIDs of every driver branch, bus drops, identities, driver loads.
+"""The grammar of the NVIDIA driver's kernel lines: XIDs of every driver branch, bus drops, identities, driver loads,
+and the SXids of its NVSwitches.
 
-Pure, and only grammar: what a code means is ``checks/data/xid.csv``'s. Shapes are those of krcReportXid in kernel_rc.c
-(open-gpu-kernel-modules 515.43.04 to 595.45.04), osinit.c, osapi.c and gpu.c of the same.
+Pure, and only grammar: what a code means is ``checks/data/xid.csv``'s and ``sxid.csv``'s. Shapes are those of
+krcReportXid in kernel_rc.c (open-gpu-kernel-modules 515.43.04 to 595.45.04), osinit.c, osapi.c, gpu.c and the
+NVSwitch's error_nvswitch.c and intr_nvswitch.h of the same.
 
 A line is recognised at the start of its record only, behind nothing but a priority, ``[…]`` tags or a syslog header.
 Facility 0 says that the kernel wrote a record, not that it chose the words: an unprivileged user can have it echo a
@@ -14,18 +16,16 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from healthd.loglines import after_lead
 from healthd.model import pci_address
 
 NVLINK5_XIDS = range(144, 151)
 RECOVERY_ACTION_XID = 154
 BUS_DROP_XID = 79
-_NVLINK_XID = 74
+GSP_TIMEOUT_XID = 119
+NVLINK_XID = 74
 
-_LEAD = re.compile(
-    r"\s*(?:<\d{1,3}>\s*)?"
-    r"(?:(?:[A-Z][a-z]{2} +\d{1,2} [\d:]{8}|\d{4}-\d\d-\d\dT\S{8,32}) \S{1,64} kernel: )?"
-    r"(?:\[[^\]\n]{1,32}\]\s*)*NVRM: "
-)
+_NVRM = "NVRM: "
 _PCI = r"(?:PCI:)?([0-9a-fA-F:.]{1,20})"
 _XID = re.compile(
     rf"Xid \({_PCI}(?: GPU-I:(\d{{1,4}}))?(?: GPU-CI:(\d{{1,4}}))?\): (\d{{1,9}})(?:, ?(.*))?\Z", re.DOTALL
@@ -39,6 +39,11 @@ _LOADING = re.compile(r"loading NVIDIA UNIX .{0,80}?\s(\d+(?:\.\d+)+)")
 _CAUSE = re.compile(r"caused by previous Xid (\d{1,9})")
 _HEX = re.compile(r"0x([0-9a-fA-F]{1,16})")
 _FATAL = re.compile(r"(?<!non-)(?<!non )(?<!\w)fatal\b", re.IGNORECASE)
+_RATE_LIMIT = re.compile(rf"Rate limiting GSP RPC error prints for GPU at {_PCI} \(printing 1 of every (\d{{1,6}})\)")
+_REGISTERS = re.compile(r"link (-?\d{1,3}) ?\(((?:0x[0-9a-fA-F]{1,16}(?:, ?|(?=\))))+)\)")
+_SXID = re.compile(r"nvidia-nvswitch(\d{1,3}): SXid \(PCI:([0-9a-fA-F:.]{1,20})\): (\d{1,9}),\s*(.*)\Z", re.DOTALL)
+_SXID_TEXT = re.compile(r"(Fatal|Non-fatal|Correctable), (?:Link (-?\d{1,3}) )?(.*)\Z", re.DOTALL)
+_SXID_MORE = re.compile(r"Severity \d+ Engine instance|Data \{")
 _NVLINK5 = re.compile(
     r"(\S{1,64})\s+(Fatal|Nonfatal)\s+XC(\d{1,2})\s+i(\d{1,3})\s+Link\s+(-?\d{1,3})\s+\(((?:0x[0-9a-fA-F]{1,16}\s*)+)"
 )
@@ -49,6 +54,7 @@ class XidLine:
     """One XID. ``pci`` is None where the line does not name its GPU; ``numbered`` is False where it carries no code.
 
     ``process`` ends at the first comma and space: a command name may itself hold those, so it is a hint and no key.
+    ``prints_one_of``: the driver says here that from now on it prints one of so many.
     """
 
     xid: int
@@ -59,6 +65,7 @@ class XidLine:
     gpu_instance: int | None = None
     compute_instance: int | None = None
     numbered: bool = True
+    prints_one_of: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,11 +107,28 @@ class NvLink5:
     words: tuple[int, ...]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SxidLine:
+    """One SXid of the NVSwitch at ``pci``. ``word``: Fatal, Non-fatal or Correctable, None where the line has none.
+
+    ``continues``: it only adds registers to the SXid before it, and is no fault of its own.
+    """
+
+    sxid: int
+    pci: str | None
+    switch: int
+    text: str
+    word: str | None = None
+    link: int | None = None
+    continues: bool = False
+
+
 def parse_line(text: str) -> XidLine | Identity | DriverLoad | ProbeHead | Other | None:
     """What one kernel record says, or None where it is not the NVIDIA driver's. Never raises."""
-    at = _after_lead(text)
-    if at is None:
+    at = after_lead(text)
+    if not text.startswith(_NVRM, at):
         return None
+    at += len(_NVRM)
     if match := _XID.match(text, at):
         return _xid_line(match)
     if match := _IDENTITY.match(text, at):
@@ -112,7 +136,29 @@ def parse_line(text: str) -> XidLine | Identity | DriverLoad | ProbeHead | Other
         return Identity(pci=pci, uuid=match[2]) if pci else Other(joins=False)
     if match := _LOADING.match(text, at):
         return DriverLoad(version=match[1])
-    return _bus_drop(text, at)
+    return _unnumbered(text, at)
+
+
+def parse_sxid(text: str) -> SxidLine | None:
+    """What one kernel record says of an NVSwitch, or None where it says nothing of one. Never raises.
+
+    The forms: a severity word with a link, one without (``…, instance=2, chiplet=1``), no severity word at all (heat,
+    the switch's own controller, optical modules), and lines that continue the one before with the same number.
+    """
+    match = _SXID.match(text, after_lead(text))
+    if match is None:
+        return None
+    switch, pci, sxid, rest = match.groups()
+    said = _SXID_TEXT.match(rest)
+    return SxidLine(
+        sxid=int(sxid),
+        pci=_pci(pci),
+        switch=int(switch),
+        text=said[3] if said else rest,
+        word=said[1] if said else None,
+        link=int(said[2]) if said and said[2] else None,
+        continues=_SXID_MORE.match(rest) is not None,
+    )
 
 
 def case_of(line: XidLine) -> str | None:
@@ -122,7 +168,7 @@ def case_of(line: XidLine) -> str | None:
         return None if action is None else f"to:{action}"
     if line.xid in NVLINK5_XIDS and (link := nvlink5(line.text)):
         return "fatal" if link.fatal else None
-    if line.xid in NVLINK5_XIDS or line.xid == _NVLINK_XID:
+    if line.xid in NVLINK5_XIDS or line.xid == NVLINK_XID:
         return "fatal" if _FATAL.search(line.text) else None
     return None
 
@@ -142,6 +188,12 @@ def nvlink5(text: str) -> NvLink5 | None:
     return NvLink5(unit=match[1], fatal=match[2] == "Fatal", link=int(match[5]), words=words)
 
 
+def link_registers(text: str) -> tuple[int, tuple[int, ...]] | None:
+    """The link and the registers at the end of an XID 74, seven of them as a rule; None where there are none."""
+    match = _REGISTERS.search(text)
+    return (int(match[1]), tuple(int(word, 16) for word in match[2].replace(",", " ").split())) if match else None
+
+
 def caused_by(text: str) -> int | None:
     """The XID that an XID 45 says it follows (drivers from 575)."""
     match = _CAUSE.search(text)
@@ -149,14 +201,6 @@ def caused_by(text: str) -> int | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-def _after_lead(text: str) -> int | None:
-    """Where the driver's words begin, or None where they are not the driver's."""
-    if text.startswith("NVRM: "):
-        return len("NVRM: ")
-    lead = _LEAD.match(text)
-    return lead.end() if lead else None
 
 
 def _xid_line(match: re.Match[str]) -> XidLine:
@@ -175,8 +219,9 @@ def _xid_line(match: re.Match[str]) -> XidLine:
     )
 
 
-def _bus_drop(text: str, at: int) -> XidLine | ProbeHead | Other:
-    """The forms without a number: one at run time, one when the driver probes, whole or in three lines."""
+def _unnumbered(text: str, at: int) -> XidLine | ProbeHead | Other:
+    """The forms without a number: a bus drop at run time, one when the driver probes, whole or in three lines; and the
+    notice that GSP time-outs are printed one in so many from now on, which only follows time-outs."""
     if match := _DROPPED.match(text, at):
         return XidLine(xid=BUS_DROP_XID, pci=_pci(match[1]), text=text[at:], numbered=False)
     if match := _PROBED.match(text, at):
@@ -185,6 +230,11 @@ def _bus_drop(text: str, at: int) -> XidLine | ProbeHead | Other:
         return ProbeHead(pci=_pci(match[1]))
     if text.startswith(_NOT_RESPONDING, at):
         return XidLine(xid=BUS_DROP_XID, pci=None, text=text[at:], numbered=False)
+    if match := _RATE_LIMIT.match(text, at):
+        every = int(match[2])
+        return XidLine(
+            xid=GSP_TIMEOUT_XID, pci=_pci(match[1]), text=text[at:], numbered=False, prints_one_of=every
+        )
     return Other(joins=text.startswith("(PCI ID:", at))
 
 

@@ -34,9 +34,13 @@ class Replay:
         self._count += 1
         return self._story(self._folder / str(self._count))
 
-    def at_every_boundary(self, act: Callable[[World], object]) -> Iterator[tuple[int, World]]:
-        """One world per boundary in which ``act`` will happen there, not yet begun."""
-        for number in range(len(self.passed)):
+    def at_every_boundary(self, act: Callable[[World], object], *, half: bool = False) -> Iterator[tuple[int, World]]:
+        """One world per boundary in which ``act`` will happen there, not yet begun.
+
+        After a call and before the next is one moment but for what lies between the engine's ports; ``half`` takes one
+        of the two.
+        """
+        for number in range(0, len(self.passed), 2 if half else 1):
             world = self.play()
             world.wire.at[number] = happening(act, world)
             yield number, world

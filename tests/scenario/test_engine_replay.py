@@ -73,7 +73,7 @@ def test_killed_between_the_intent_and_the_reboot_it_asks_once_more_after_the_ti
 
 def test_killed_twice_it_ends_in_the_same_place(replay: Replay) -> None:
     """A second kill a few boundaries after the first changes nothing either."""
-    for number, world in replay.at_every_boundary(lambda _: kill()):
+    for number, world in replay.at_every_boundary(lambda _: kill(), half=True):
         world.wire.at[number + 1 + number % 7] = kill
         assert world.run_to_end().ending() == WELL, (number, replay.passed[number])
 
@@ -85,7 +85,7 @@ def local_orchestrator(world: World) -> Orchestrator:
 def test_killed_at_any_boundary_with_the_real_local_orchestrator(tmp_path: Path, name: str) -> None:
     """The hold that is a file obeys the same law."""
     replay = Replay(lambda folder: STORIES[name](folder, local=local_orchestrator), tmp_path)
-    for number, world in replay.at_every_boundary(lambda _: kill()):
+    for number, world in replay.at_every_boundary(lambda _: kill(), half=True):
         ending = world.run_to_end().ending()
         assert (ending.in_service, ending.ends) == (True, ("released",)), (number, replay.passed[number])
         assert world.provisioner.requests <= 1
@@ -229,7 +229,7 @@ def test_while_the_cluster_is_silent_nothing_is_touched(replay: Replay, steps: i
     that was under way is sent to it, and the end is the same, or that the fault was over before anything was done."""
     spared = Ending(in_service=True, holder="", ends=(), drains=0, releases=0)
     ends = [WELL] if steps < 60 else [WELL, spared, replace(spared, ends=("abandoned",))]
-    for number, world in replay.at_every_boundary(lambda world: setattr(world.cluster, "hung", True)):
+    for number, world in replay.at_every_boundary(lambda world: setattr(world.cluster, "hung", True), half=True):
         while not world.cluster.hung:
             world.step()
         acts = len(world.wire.numbers("before quarantine", "before release", "before reboot"))
@@ -244,7 +244,7 @@ def test_a_controller_that_loses_our_drain_gets_it_again(replay: Replay) -> None
     """A restart that forgot the drain, at any boundary, is not a person's order: nothing is acknowledged, and a node
     whose fault is open is out again. While a reboot that was asked for is awaited nobody looks: lost in that time, the
     node comes back as Slurm's own DOWN, and is left to a person."""
-    for number, world in replay.at_every_boundary(lambda world: world.cluster.restart(losing=[NODE])):
+    for number, world in replay.at_every_boundary(lambda world: world.cluster.restart(losing=[NODE]), half=True):
         while number >= len(world.wire.passed):
             world.step()
         world.run(2)
@@ -274,7 +274,7 @@ def test_without_a_written_intent_nothing_is_done(replay: Replay) -> None:
 
 def test_a_disk_that_stays_full_stops_everything_until_it_can_be_written(replay: Replay) -> None:
     """From any boundary on for a minute: not one act that was not intended before."""
-    for number, world in replay.at_every_boundary(lambda world: when(world, "before save", disk_is_full)):
+    for number, world in replay.at_every_boundary(lambda world: when(world, "before save", disk_is_full), half=True):
         while number >= len(world.wire.passed):
             world.step()
         world.run(7)
@@ -294,7 +294,7 @@ def test_opted_out_or_observing_nothing_more_is_done(replay: Replay, stop: Calla
         allowed = world.rules
         while number >= len(world.wire.passed):
             world.step()
-        world.run(100)
+        world.run(30)
         later = [act for act in world.wire.passed[number + 1 :] if act in acts]
         assert later == [], (number, replay.passed[number])
         world.rules = allowed
@@ -307,7 +307,7 @@ def test_a_mode_lowered_to_quarantine_reboots_nothing_any_more(tmp_path: Path) -
     for number, world in replay.at_every_boundary(partial(lowered, mode=Mode.QUARANTINE)):
         while number >= len(world.wire.passed):
             world.step()
-        world.run(60)
+        world.run(15)
         assert world.wire.passed[number + 1 :].count("before reboot") == 0, (number, replay.passed[number])
         if not world.provisioner.requests:
             assert world.hold_text.startswith("healthd: gpu.xid.79"), (number, replay.passed[number])

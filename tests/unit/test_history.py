@@ -132,10 +132,11 @@ def test_an_all_clear_of_the_driver_is_no_reboot() -> None:
     ("seen", "ends"),
     [
         (ClearsBy.NOTHING, {}),
+        (ClearsBy.LOG_LINE, {ClearsBy.LOG_LINE}),
         (ClearsBy.JOB_END, {ClearsBy.JOB_END}),
         (ClearsBy.GPU_RESET, {ClearsBy.JOB_END, ClearsBy.GPU_RESET}),
         (ClearsBy.DRIVER_RELOAD, {ClearsBy.JOB_END, ClearsBy.DRIVER_RELOAD}),
-        (ClearsBy.REBOOT, {ClearsBy.JOB_END, ClearsBy.GPU_RESET, ClearsBy.DRIVER_RELOAD, ClearsBy.REBOOT}),
+        (ClearsBy.REBOOT, set(ClearsBy) - {ClearsBy.NOTHING, ClearsBy.REPLACE}),
         (ClearsBy.REPLACE, set(ClearsBy) - {ClearsBy.NOTHING}),
     ],
 )
@@ -146,6 +147,15 @@ def test_what_each_evidence_proves(seen: ClearsBy, ends: set[ClearsBy]) -> None:
     _, changes = clear(start, Clearance(by=seen, note="seen"))
     news = {ClearsBy.NOTHING} if seen is not ClearsBy.NOTHING else set()
     assert {change.fault.clears_by for change in changes} == set(ends) | news
+
+
+def test_a_line_that_names_its_fault_ends_no_other() -> None:
+    """Evidence for one code leaves the other faults of its component open, news included."""
+    codes = {"nvswitch.sxid.10004": ClearsBy.LOG_LINE, "lustre.connection_lost": ClearsBy.LOG_LINE, "x": ClearsBy.NOTHING}
+    start = history(*(fault(code, clears_by=by) for code, by in codes.items()))
+    after, changes = clear(start, Clearance(by=ClearsBy.LOG_LINE, code="nvswitch.sxid.10004", note="10005"))
+    assert [change.fault.code for change in changes] == ["nvswitch.sxid.10004"]
+    assert len(after.faults) == 2
 
 
 def test_evidence_holds_for_its_own_gpu_only() -> None:

@@ -1,0 +1,186 @@
+"""Kernel lines that a table knows: recognised, folded into findings, and ended by the lines that say it is over.
+
+For checks whose facts are rows of ``checks/data/kernel_lines.csv``: a pattern, what it means and what it calls for. Pure.
+A line is recognised at the start of its record only, behind nothing but a priority, ``[…]`` tags or a syslog header:
+facility 0 says that the kernel wrote a record, not that it chose the words, and a user can have it echo a text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from healthd.check import FindingCode, judged
+from healthd.model import NODE, Clearance, ClearsBy, Component, Finding, Result
+from healthd.node import KernelRecord
+from healthd.tables import LineRow, line_rows
+
+LINE_CHARS = 1024
+NOT_KERNEL = " (not from the kernel: trust_user_kmsg)"
+_LEAD = re.compile(
+    r"\s*(?:<\d{1,3}>\s*)?"
+    r"(?:(?:[A-Z][a-z]{2} +\d{1,2} [\d:]{8}|\d{4}-\d\d-\d\dT\S{8,32}) \S{1,64} kernel: )?"
+    r"(?:\[[^\]\n]{1,32}\]\s*)*"
+)
+
+Groups = Mapping[str, str | None]
+Place = Callable[[LineRow, Groups], Component]
+More = Callable[[KernelRecord, Groups], Mapping[str, Any]]
+
+
+def after_lead(text: str) -> int:
+    """Where the words of a record begin: behind priority, syslog header and tags, if there are any."""
+    lead = _LEAD.match(text)
+    return lead.end() if lead else 0
+
+
+def label(record: KernelRecord) -> str:
+    """What a message must say beside its fault where the record may be a user's: "" for the kernel's own."""
+    return "" if record.trusted else NOT_KERNEL
+
+
+def codes_of(check: str) -> tuple[FindingCode, ...]:
+    """The finding codes of a check's rows. Rows of one code agree in all but their pattern (``line_rows`` sees to it)."""
+    rows = {row.code: row for row in line_rows(check) if not row.ends}
+    return tuple(
+        FindingCode(
+            code=row.code, severity=row.severity, remedy=row.remedy, meaning=row.meaning, clears_by=row.clears_by
+        )
+        for row in rows.values()
+    )
+
+
+def needles_of(check: str) -> tuple[str, ...]:
+    """What a record must hold one of for any row of the check to fit."""
+    return tuple(sorted({row.needle for row in line_rows(check)}))
+
+
+def explain_row(check: str, code: str) -> str | None:
+    """A code's rows in words; None where it is no code of the check."""
+    rows = [row for row in line_rows(check) if row.code == code and not row.ends]
+    if not rows:
+        return None
+    first = rows[0]
+    ends = [f"It ends by such a line: {row.example}" for row in line_rows(check) if row.ends and row.code == code]
+    lines = [
+        f"{code}: {first.meaning}.",
+        f"{first.severity}; calls for: {first.remedy}; ends by: {first.clears_by}. {first.reason}",
+        *(f"Such a line: {row.example}" for row in rows),
+        *ends,
+        *dict.fromkeys(f"Source: {row.source}" for row in rows),
+    ]
+    return "\n".join(lines)
+
+
+def judge_lines(
+    check: str,
+    records: Iterable[KernelRecord],
+    *,
+    place: Place | None = None,
+    more: More = lambda record, groups: {},
+) -> Result:
+    """What the rows of a check make of a batch: one finding per code and component, however many lines.
+
+    ``place``: the component of a line, else the row's own. ``more``: evidence beyond what the pattern names.
+    """
+    batch = _Batch(check=check, place=place or place_of, more=more)
+    for record in records:
+        batch.take(record)
+    return judged(batch.findings(), clearances=batch.clearances)
+
+
+def place_of(row: LineRow, groups: Groups) -> Component:
+    """``disk:{disk}`` with what the line says; the node where it says nothing."""
+    kind, _, name = row.component.partition(":")
+    named = name.format_map({key: value or "" for key, value in groups.items()})
+    return Component(kind=kind, id=named) if named else NODE
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True, slots=True)
+class _Group:
+    """Lines that are one fault. The first one stands for all."""
+
+    row: LineRow
+    component: Component
+    first: KernelRecord
+    last: KernelRecord
+    groups: Groups
+    count: int = 0
+
+
+@dataclass(kw_only=True)
+class _Batch:
+    """The fold of one batch. A line that ends a fault starts a new one: nothing folds across it."""
+
+    check: str
+    place: Place
+    more: More
+    clearances: list[Clearance] = field(default_factory=list)
+    _folded: dict[tuple[object, ...], _Group] = field(default_factory=dict)
+
+    def take(self, record: KernelRecord) -> None:
+        """Fold one record in."""
+        found = _recognised(self.check, record.text)
+        if found is None:
+            return
+        row, groups = found
+        component = self.place(row, groups)
+        if row.ends:
+            note = f"{record.text[:LINE_CHARS]}{label(record)}"
+            over = Clearance(by=ClearsBy.LOG_LINE, component=component, time=record.time, note=note, code=row.code)
+            self.clearances.append(over)
+            return
+        era = sum(over.code == row.code and over.component in (NODE, component) for over in self.clearances)
+        key = (row.code, component, record.trusted, era)
+        group = self._folded.get(key)
+        if group is None:
+            group = self._folded[key] = _Group(
+                row=row, component=component, first=record, last=record, groups=groups
+            )
+        group.count += 1
+        group.last = record
+
+    def findings(self) -> Iterator[Finding]:
+        """One finding per group, in the order of their first lines."""
+        for group in self._folded.values():
+            yield self._finding(group)
+
+    def _finding(self, group: _Group) -> Finding:
+        row, record = group.row, group.first
+        times = f", {group.count} times" if group.count > 1 else ""
+        evidence = {
+            "line": record.text[:LINE_CHARS],
+            **{name: value for name, value in group.groups.items() if value},
+            **self.more(record, group.groups),
+            "count": group.count,
+            "sequence": record.sequence,
+            "last_sequence": group.last.sequence,
+            "last_time": group.last.time.isoformat(),
+            "boot_id": record.boot_id,
+            "trusted": record.trusted,
+            "why": row.reason,
+            "source": row.source,
+        }
+        return Finding(
+            code=row.code,
+            severity=row.severity,
+            component=group.component,
+            message=f"{row.meaning}{times}: {record.text[:200]}{label(record)}",
+            remedy=row.remedy,
+            evidence=evidence,
+            time=record.time,
+            clears_by=row.clears_by,
+        )
+
+
+def _recognised(check: str, text: str) -> tuple[LineRow, Groups] | None:
+    at = after_lead(text)
+    for row in line_rows(check):
+        if row.needle in text and (match := row.pattern.match(text, at, LINE_CHARS)):
+            return row, match.groupdict()
+    return None
