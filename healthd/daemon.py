@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from healthd import __version__
 from healthd.agent import Agent, acting_agent, lock_state, open_kernel_log
 from healthd.api.server import Server
+from healthd.api.wire import EXIT_FAILED
 from healthd.config.schema import Config
 from healthd.model import Action
 from healthd.notify import notify
@@ -49,7 +51,7 @@ def serve(config: Config) -> int:
         daemon.run()
     finally:
         os.close(lock)
-    return 0
+    return EXIT_FAILED if daemon.failed else 0
 
 
 class Daemon:
@@ -62,6 +64,7 @@ class Daemon:
         self._kernel_log: KernelLog = open_kernel_log(self.agent)
         self.agent.machine.kernel_log_state = self._kernel_log.state
         self._engine_beat = time.monotonic()
+        self.failed = False
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(1)},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
@@ -74,8 +77,8 @@ class Daemon:
             signal.signal(number, lambda *_: self._stop.set())
         self._say_hello()
         threads = [
-            threading.Thread(target=self._follow_kernel_log, name="kmsg", daemon=True),
-            threading.Thread(target=self._turn_engine, name="engine", daemon=True),
+            threading.Thread(target=self._or_end, args=(work,), name=name, daemon=True)
+            for name, work in (("kmsg", self._follow_kernel_log), ("engine", self._turn_engine))
         ]
         server = Server(self._config.daemon.socket, self.agent, group=self._config.daemon.group, say=self._log.info)
         http = self._open_http()
@@ -102,6 +105,15 @@ class Daemon:
         return ""
 
     # -- threads ------------------------------------------------------------------------------------------------------
+
+    def _or_end(self, work: Callable[[], None]) -> None:
+        """Do the work of a thread; a defect that ends it ends the daemon, for its service manager to start it anew."""
+        try:
+            work()
+        except Exception:  # noqa: BLE001 - half a daemon looks alive and is not: this one says so and goes
+            self._log.critical("a thread of the daemon failed; this is a defect of healthd", exc_info=True)
+            self.failed = True
+            self._stop.set()
 
     def _follow_kernel_log(self) -> None:
         """Judge each batch as it arrives. An empty one is judged too: it says that the log was looked at."""

@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 from healthd.errors import BackendError, StoreError
 from healthd.model import Action, Decision, Diagnosis, Mode, Step
@@ -29,7 +29,8 @@ class Engine:
     """One node's engine. ``turn`` is called whenever something changed and every few seconds; calls never overlap.
 
     ``rules`` is asked before every step and once more right before every act. ``collect`` saves the evidence of a case
-    and returns where. ``look_again`` has every check run that has not looked since then, and waits for none.
+    and returns where. ``look_again`` has every check run that has not looked since then, and waits for none. ``clock``
+    stamps the audit trail: a turn takes as long as the cluster does.
     """
 
     def __init__(
@@ -44,10 +45,11 @@ class Engine:
         look_again: Callable[[datetime], None],
         patience: Patience,
         new_id: Callable[[], str] = lambda: secrets.token_hex(4),
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._orchestrator, self._provisioner = orchestrator, provisioner
         self._judgement, self._cases = judgement, cases
-        self._rules, self._new_id = rules, new_id
+        self._rules, self._new_id, self._clock = rules, new_id, clock
         self._steps = Steps(
             orchestrator=orchestrator,
             provisioner=provisioner,
@@ -58,6 +60,7 @@ class Engine:
             collect=collect,
             look_again=look_again,
             patience=patience,
+            clock=clock,
         )
         self._lock = threading.Lock()
         self._last_noted = ""
@@ -78,7 +81,7 @@ class Engine:
             said = f"nothing was done: {error}"
         except BackendError as error:
             said = f"the cluster did not answer, so nothing more was done: {error}"
-            self._note(said, Event(at=now, kind="step", text=said))
+            self._note(said, Event(at=self._clock(), kind="step", text=said))
         finally:
             self._lock.release()
         return said
@@ -95,7 +98,7 @@ class Engine:
         if decision.action not in (Action.QUARANTINE, Action.REPAIR) or decision.diagnosis is None:
             return decision.reason
         case = self._opened(decision, decision.diagnosis, now)
-        self._steps.write(case, now, f"intends to drain: {decision.reason}")
+        self._steps.write(case, f"intends to drain: {decision.reason}")
         return self._go_on(case, now)
 
     def _decide(self, now: datetime) -> Decision:
@@ -109,7 +112,7 @@ class Engine:
             self._last_noted = ""  # the same refusal, of a fault that comes back, is news
             return decision
         data = {"action": decision.action, "code": diagnosis.code, "component": str(diagnosis.component)}
-        if self._note(decision.reason, Event(at=now, kind="decision", text=decision.reason, data=data)):
+        if self._note(decision.reason, Event(at=self._clock(), kind="decision", text=decision.reason, data=data)):
             self.decided[decision.action] += 1
         return decision
 

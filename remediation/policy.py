@@ -65,7 +65,7 @@ def _in_place(worst: Diagnosis, situation: Situation, rules: Rules, steps: tuple
     if not view.in_service:
         held = f'{view.hold.user} with "{view.hold.text}"' if view.hold else "/".join(sorted(view.flags))
         return _hold(worst, f"already out of service, held by {held}: left alone")
-    if level is None:
+    if level is None or level.total < 1:
         return _page(worst, f"the fleet's level could not be read, so nothing is taken out: {situation.problem}")
     limit = out_limit(rules.max_out, level.total)
     if len(level.out - {view.name}) >= limit:

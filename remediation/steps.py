@@ -46,8 +46,8 @@ class Judgement(Protocol):
     def is_acknowledged(self, diagnosis: Diagnosis) -> bool:
         """Whether a person has seen it and put the node back."""
 
-    def acknowledge(self, component: str, now: datetime, why: str) -> None:
-        """Mark a component's faults as seen."""
+    def acknowledge(self, now: datetime, why: str) -> None:
+        """Mark every open fault as seen."""
 
     def trouble(self, since: datetime) -> str:
         """Why the node cannot be trusted yet, or ""."""
@@ -93,11 +93,12 @@ class Steps:
         collect: Callable[[Case], str],
         look_again: Callable[[datetime], None],
         patience: Patience,
+        clock: Callable[[], datetime],
     ) -> None:
         self._orchestrator, self._provisioner = orchestrator, provisioner
         self._judgement, self._cases, self._rules = judgement, cases, rules
         self._forbidden, self._collect, self._look_again = forbidden, collect, look_again
-        self._patience = patience
+        self._patience, self._clock = patience, clock
         self._began: datetime | None = None
         self._written: Case | None = None
         self._take: Mapping[Step, Callable[[Case, datetime], Turn]] = {
@@ -120,13 +121,13 @@ class Steps:
             turn = self._take[case.step](case, now)
         moved = replace(turn.case, note=turn.said)
         if moved != self._written:
-            self.write(moved, now, turn.said)
+            self.write(moved, turn.said)
         return replace(turn, case=moved)
 
-    def write(self, case: Case, now: datetime, said: str) -> None:
+    def write(self, case: Case, said: str) -> None:
         """Put a case and the sentence why it moved on disk. Raises StoreError."""
         data = {"case": case.id, "step": case.step, "phase": case.phase, "end": case.end, "code": case.code}
-        self._cases.save_case(case, Event(at=now, kind="step", text=f"[{case.id}] {said}", data=data))
+        self._cases.save_case(case, Event(at=self._clock(), kind="step", text=f"[{case.id}] {said}", data=data))
         self._written = case
 
     def resume(self) -> Case | None:
@@ -309,7 +310,7 @@ class Steps:
 
     def _intend(self, case: Case, now: datetime, act: str) -> Case:
         case = replace(case, phase=Phase.INTENDED, since=now)
-        self.write(case, now, f"intends to {act}")
+        self.write(case, f"intends to {act}")
         return case
 
     def _intend_drain(self, case: Case, now: datetime) -> Case:
@@ -331,7 +332,7 @@ class Steps:
             case = replace(case, index=0, phase=Phase.PLANNED, hold=None, since=now, end=None)
             return Turn(case=case, said="the controller restarted and lost our drain: it is made again")
         why = "our drain was undone by a person: that is an order"
-        self._judgement.acknowledge(case.component, now, why)
+        self._judgement.acknowledge(now, why)
         return _ended(case, End.ACKNOWLEDGED, why)
 
     def _lost(self, case: Case, view: NodeView) -> Turn:

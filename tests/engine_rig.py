@@ -262,6 +262,7 @@ class World:
             look_again=self._look_again,
             patience=PATIENCE,
             new_id=self._new_id,
+            clock=self.clock.now,
         )
 
     def _new_id(self) -> str:

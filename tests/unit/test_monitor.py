@@ -195,24 +195,24 @@ def test_threads_that_look_at_once_lose_nothing(store: Store) -> None:
 
 
 def test_an_acknowledgement_is_a_persons_order(store: Store) -> None:
-    """All that is open on the part is marked, by whichever of its names, and said; it outlives a restart."""
+    """All that is open on the node is marked, and said; it outlives a restart, and the next fault is not covered."""
     monitor = Monitor(CHECKS, store)
     monitor.absorb(looked(finding(), finding("other.part", GPU[1]), readings=[counter(0, GPU[0], name="x")]))
-    monitor.acknowledge(str(BY_PCI[0]), at(9), "our drain was undone")
-    assert [monitor.is_acknowledged(each) for each in monitor.diagnoses()] == [
-        str(each.component) == str(GPU[0]) for each in monitor.diagnoses()
-    ]
-    assert trail(store)[-1] == "acknowledged gpu.sick on gpu:GPU-0: our drain was undone"
-    assert [Monitor(CHECKS, store).is_acknowledged(each) for each in monitor.diagnoses()].count(True) == 1
+    monitor.acknowledge(at(9), "our drain was undone")
+    assert [monitor.is_acknowledged(each) for each in monitor.diagnoses()] == [True, True]
+    assert "acknowledged gpu.sick on gpu:GPU-0: our drain was undone" in trail(store)
+    again = Monitor(CHECKS, store)
+    again.absorb(looked(finding(), finding("other.part", GPU[1]), finding("third.part", GPU[1]), seconds=20))
+    assert [again.is_acknowledged(each) for each in again.diagnoses()].count(False) == 1
 
 
 def test_noise_after_an_order_does_not_undo_it() -> None:
     """A job's XID on a GPU that a person put back calls for nothing; a new fault of the GPU does."""
     monitor = Monitor({}, None)
     monitor.absorb(looked(finding("gpu.xid.79", clears_by=ClearsBy.REBOOT), check="kernel.xid"))
-    monitor.acknowledge("gpu:GPU-0", at(1), "resumed by an admin")
-    warning = {"severity": Severity.WARNING, "remedy": Remedy.RESTART_APP}
-    noise = finding("gpu.xid.13", clears_by=ClearsBy.JOB_END, **warning)
+    monitor.acknowledge(at(1), "resumed by an admin")
+    job = ClearsBy.JOB_END
+    noise = finding("gpu.xid.13", severity=Severity.WARNING, remedy=Remedy.RESTART_APP, clears_by=job)
     monitor.absorb(looked(noise, check="kernel.xid"))
     assert [monitor.is_acknowledged(each) for each in monitor.diagnoses()] == [True]
     assert monitor.trouble(at(2)) == ""
