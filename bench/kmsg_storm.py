@@ -4,7 +4,8 @@
 
 A storm of uninteresting lines, one XID in a thousand, is read from a growing file and from a FIFO in the record format
 (1,000,000 records each) and, where there is one, from this machine's own /dev/kmsg, whose ring is read again and again:
-that is the path with one read() per record. The last figure is a storm of nothing but XIDs, judged by kernel.xid.
+that is the path with one read() per record. The reader looks for what every kernel check needs, and every kernel check
+judges every batch. The last figures are storms of nothing but one line, judged by every kernel check.
 """
 
 from __future__ import annotations
@@ -17,20 +18,27 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
 
-from healthd.check import NoSettings
-from healthd.checks.kernel_xid import kernel_xid
-from healthd.node import KernelRecord, Node
+from healthd.agent import kernel_needles
+from healthd.check import discover
+from healthd.config.schema import CheckConfig
+from healthd.model import Finding
+from healthd.node import KernelRecord
 from healthd.sources.kmsg import KernelLog
+from healthd.testing import FakeNode
 
 BOOT = datetime(2026, 1, 1, tzinfo=UTC)
 EVERY = 1000
 
 
-class Batch:
-    def __init__(self, records: Sequence[KernelRecord]) -> None:
-        self.kernel_records = records
+CHECKS = {name: check for name, check in discover().items() if check.on == "kernel"}
+NEEDLES = kernel_needles(CHECKS, {name: CheckConfig(settings=check.settings()) for name, check in CHECKS.items()})
+
+
+def judge(records: Sequence[KernelRecord]) -> list[Finding]:
+    """What all kernel checks find, as the daemon runs them: one after the other on the same batch."""
+    node = FakeNode(kernel_records=records)
+    return [finding for check in CHECKS.values() for finding in check.run(node, check.settings()).findings]
 
 
 def storm(total: int) -> bytes:
@@ -41,13 +49,12 @@ def storm(total: int) -> bytes:
 
 def follow(path: str, total: int | None) -> tuple[float, int, set[int]]:
     """Read until ``total`` records went by, or to the end: (seconds, records gone by, XIDs found)."""
-    log = KernelLog(path, boot_id="b", boot_time=BOOT, needles=(b"NVRM:",))
+    log = KernelLog(path, boot_id="b", boot_time=BOOT, needles=NEEDLES)
     found: set[int] = set()
     started = time.perf_counter()
     while True:
         batch = log.read_batch(1.0 if total else 0.0)
-        result = kernel_xid(cast(Node, Batch(batch.records)), NoSettings())
-        found.update(finding.evidence["xid"] for finding in result.findings)
+        found.update(f.evidence["xid"] for f in judge(batch.records) if "xid" in f.evidence)
         seen = batch.cursor.sequence + 1 if batch.cursor else 0
         if (total and seen >= total) or (not total and batch.caught_up):
             break
@@ -90,12 +97,19 @@ def through_device() -> None:
     report("/dev/kmsg", elapsed, int(records), "one read() per record, opening included")
 
 
+STORMS = {
+    "XID 95": "NVRM: Xid (PCI:0000:01:00): 95, pid=7062, name=python, Uncontained: LTC TAG (0x2, 0x1). RST: Yes",
+    "SXid 20034": "nvidia-nvswitch0: SXid (PCI:0000:00:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
+    "I/O error": "I/O error, dev nvme1n1, sector 895222784 op 0x1:(WRITE) flags 0x0 phys_seg 1 prio class 0",
+}
+
+
 def judged(total: int) -> None:
-    text = "NVRM: Xid (PCI:0000:01:00): 95, pid=7062, name=python, Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-RST: No"
-    records = [KernelRecord(boot_id="b", sequence=0, time=BOOT, text=text)] * total
-    started = time.perf_counter()
-    result = kernel_xid(cast(Node, Batch(records)), NoSettings())
-    report("kernel.xid, all XID 95", time.perf_counter() - started, total, f"{len(result.findings)} finding")
+    for name, text in STORMS.items():
+        records = [KernelRecord(boot_id="b", sequence=0, time=BOOT, text=text)] * total
+        started = time.perf_counter()
+        findings = judge(records)
+        report(f"all {name}", time.perf_counter() - started, total, f"{len(findings)} finding")
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from healthd.check import FindingCode, Limit, check, judged, not_applicable
+from healthd.check import Accelerating, FindingCode, Limit, check, judged, not_applicable
 from healthd.gpus import GpuValues, ask_gpus, driver_epoch, gaps_of
 from healthd.model import ClearsBy, Finding, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.node import Node
@@ -17,6 +17,13 @@ _CALLS = {
     "nvmlDeviceGetTotalEccErrors(1, 1)": "gpu_ecc_uncorrected_aggregate_total",
 }
 _UNCORRECTED_NOW = "nvmlDeviceGetTotalEccErrors(1, 0)"
+# nvmlDeviceGetMemoryErrorCounter(type, counter, location), locations as nvml.h has them; volatile counters.
+_LOCATIONS = {1: "l2_cache", 2: "dram", 3: "register_file", 7: "sram"}
+_DETAILS = {
+    f"nvmlDeviceGetMemoryErrorCounter({type_}, 0, {location})": f"gpu_ecc_{kind}_volatile_{word}_total"
+    for type_, kind in enumerate(("corrected", "uncorrected"))
+    for location, word in _LOCATIONS.items()
+}
 
 UNCORRECTED = FindingCode(
     code="gpu.ecc.uncorrected",
@@ -44,22 +51,35 @@ RECORDED = FindingCode(
 )
 _SOURCE = "NVIDIA, GPU memory error management: every uncorrectable error calls for a GPU reset"
 GROWTH = Limit(reading="gpu_ecc_uncorrected_aggregate_total", max_increase=0, code=RECORDED, source=_SOURCE)
+ACCELERATING = FindingCode(
+    code="gpu.ecc.accelerating",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="Corrected memory errors come faster from day to day",
+    symptom_of=(UNCORRECTED.code, *UNCORRECTED.symptom_of),
+)
+FASTER = Accelerating(
+    reading="gpu_ecc_corrected_aggregate_total",
+    code=ACCELERATING,
+    source="healthd.trends: a likelihood ratio that noise passes in one of 10,000 node-days at most",
+)
 
 
-@check("gpu.ecc", interval_s=60, codes=(UNCORRECTED, RECORDED), limits=(GROWTH,))
+@check("gpu.ecc", interval_s=60, codes=(UNCORRECTED, RECORDED, ACCELERATING), limits=(GROWTH, FASTER))
 def gpu_ecc(node: Node, _settings: object) -> Result:
     """No GPU has had an uncorrectable memory error since its last reset.
 
     Two counters tell two things. *Volatile* starts at zero with each driver load and GPU reset: above zero, the GPU has
     not been reset since its error; *Aggregate* lives in the board's InfoROM for ever: only its growth means anything,
     and growth without a volatile count is an error whose GPU was reset before we looked, which is news and no fault.
-    Corrected errors are readings only. A GPU with ECC off, or without ECC, has no such counters, which is no fault.
-    Where the kernel log or the row remapper explains it, their finding decides and this one is its symptom.
+    Corrected errors are what ECC is for: only a rate that grows from day to day is a warning. Which memory the errors
+    are in is told besides. A GPU with ECC off, or without ECC, has no such counters, which is no fault. Where the
+    kernel log or the row remapper explains it, their finding decides and this one is its symptom.
 
     Sources: nvml.h (counter types); NVIDIA, GPU memory error management; while errors are being handled these queries
     can answer Unknown Error (field report, driver 550.90.07), which is unknown and not zero.
     """
-    gpus = ask_gpus(node, *_CALLS)
+    gpus = ask_gpus(node, *_CALLS, *_DETAILS)
     if isinstance(gpus, Result):
         return gpus
     if all(gpu.unsupported.issuperset(_CALLS) for gpu in gpus):
@@ -70,7 +90,7 @@ def gpu_ecc(node: Node, _settings: object) -> Result:
 
 
 def _readings(gpu: GpuValues, epoch: str) -> Iterator[Reading]:
-    for call, name in _CALLS.items():
+    for call, name in (*_CALLS.items(), *_DETAILS.items()):
         if call in gpu.values:
             belongs_to = epoch if "volatile" in name else "inforom"
             value = float(gpu.values[call])
@@ -81,4 +101,10 @@ def _findings(gpu: GpuValues) -> Iterator[Finding]:
     count = gpu.values.get(_UNCORRECTED_NOW, 0)
     if count > 0:
         message = f"{count} uncorrectable memory errors since the last GPU reset"
-        yield UNCORRECTED.at(gpu.gpu, message, volatile_uncorrected=count, limit=0, limit_source=_SOURCE)
+        counts = {
+            word: gpu.values.get(f"nvmlDeviceGetMemoryErrorCounter(1, 0, {at})") for at, word in _LOCATIONS.items()
+        }
+        where = {word: errors for word, errors in counts.items() if errors}
+        yield UNCORRECTED.at(
+            gpu.gpu, message, volatile_uncorrected=count, by_location=where, limit=0, limit_source=_SOURCE
+        )

@@ -27,12 +27,14 @@ MISMATCH = FindingCode(
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
     meaning="The driver's library and its kernel module are of different versions",
+    lasting_s=300.0,
 )
 FAILING = FindingCode(
     code="gpu.failing",
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
     meaning="One GPU cannot be opened while others can",
+    lasting_s=300.0,
     symptom_of=("gpu.xid.79", "gpu.xid.119", "gpu.xid.120", "gpu.count.driver_lost"),
 )
 MIXED_MODELS = FindingCode(
@@ -54,10 +56,10 @@ def gpu_health(node: Node, _settings: object) -> Result:
     """Every GPU can be opened, its InfoROM is whole, and siblings are alike.
 
     A library that does not fit the loaded kernel module is normal while a driver is being exchanged, so it must last
-    five minutes; until then, and whatever else NVML as a whole refuses, is unknown. Inside a container the library may
-    be the stale one and the node fine, so it never takes a node out. A GPU that is lost or waits for a reset is the
-    business of gpu.recovery; one whose handle is refused for another reason is found here if a sibling answers. All of
-    it is unproven on hardware and a warning at most.
+    five minutes, and so must a GPU that cannot be opened, since a reset looks like that. Whatever else NVML as a whole
+    refuses is unknown. Inside a container the library may be the stale one and the node fine, so it never takes a node
+    out. A GPU that is lost or waits for a reset is the business of gpu.recovery; one whose handle is refused for
+    another reason is found here if a sibling answers. All of it is unproven on hardware and a warning at most.
 
     Sources: nvml.h (return codes 14, 18, 999); gpud 4a8de33a (Unknown Error at the handle: reboot; corrupted InfoROM);
     NVIDIA Health Validation, Azure NHC (VBIOS must agree between the GPUs of a node).

@@ -16,6 +16,7 @@ _MEMORY_MAX = "nvmlDeviceGetTemperatureThreshold(2)"  # NVML_TEMPERATURE_THRESHO
 _MARGIN = "nvmlDeviceGetMarginTemperature"
 _REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
 _MEMORY, _SLOWDOWN_TLIMIT = "field:82", "field:194"  # NVML_FI_DEV_MEMORY_TEMP, …_TEMPERATURE_SLOWDOWN_TLIMIT
+_SOURCE = "the GPU itself (NVML)"
 _THERMAL = 0x20 | 0x40  # clocks event reasons: software and hardware thermal slowdown (nvml.h)
 _READINGS = {_CORE: "gpu_temperature_c", _MEMORY: "gpu_memory_temperature_c", _MARGIN: "gpu_temperature_margin_c"}
 
@@ -72,17 +73,16 @@ def gpu_temperature(node: Node, settings: Settings) -> Result:
 def _findings(gpu: GpuValues, margin_c: float) -> Iterator[Finding]:
     value = gpu.values.get
     if (limit := value(_SLOWDOWN)) and (core := value(_CORE)) is not None and core >= limit - margin_c:
-        yield SLOWDOWN.at(gpu.gpu, f"{core} °C; it slows down at {limit} °C", value_c=core, limit_c=limit, **_GPUS_OWN)
+        yield SLOWDOWN.at(
+            gpu.gpu, f"{core} °C; it slows down at {limit} °C", value_c=core, limit_c=limit, limit_source=_SOURCE
+        )
     elif _is_throttled_by_heat(gpu, margin_c):
         message = f"{value(_MARGIN)} °C are left, and heat is the reason of the clocks"
-        evidence = {"margin_c": value(_MARGIN), "limit_c": value(_SLOWDOWN_TLIMIT), "reasons": value(_REASONS)}
-        yield SLOWDOWN.at(gpu.gpu, message, **evidence, **_GPUS_OWN)
+        left, limit, reasons = (value(key) for key in (_MARGIN, _SLOWDOWN_TLIMIT, _REASONS))
+        yield SLOWDOWN.at(gpu.gpu, message, margin_c=left, limit_c=limit, reasons=reasons, limit_source=_SOURCE)
     if (limit := value(_MEMORY_MAX)) and (memory := value(_MEMORY)) is not None and memory >= limit - margin_c:
         message = f"its memory is at {memory} °C; {limit} °C is the highest allowed"
-        yield MEMORY.at(gpu.gpu, message, value_c=memory, limit_c=limit, **_GPUS_OWN)
-
-
-_GPUS_OWN = {"limit_source": "the GPU itself (NVML)"}
+        yield MEMORY.at(gpu.gpu, message, value_c=memory, limit_c=limit, limit_source=_SOURCE)
 
 
 def _is_throttled_by_heat(gpu: GpuValues, margin_c: float) -> bool:

@@ -1,17 +1,20 @@
 """NVIDIA XID errors, read from the kernel log: the primary source of GPU faults, and the one that outlives the driver.
 
-What a code means and calls for is a row of ``checks/data/xid.csv`` (and ``xid_cases.csv`` where the text decides); this
-file must not know a code's meaning. A burst is one finding: what counts is distinct faults, never log lines.
+What a code means and calls for is a row of ``checks/data/xid.csv`` (``xid_cases.csv`` where the text decides,
+``nvlink5_rules.csv`` where registers do); this file must not know a code's meaning. A burst is one finding: what counts
+is distinct faults, never log lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from healthd import nvrm, tables
-from healthd.check import FindingCode, NoSettings, check, judged
+from healthd import kernel_tables, nvrm, tables
+from healthd.check import FindingCode, check, judged
+from healthd.jobs import owner_of
+from healthd.loglines import LINE_CHARS, label
 from healthd.model import (
     NODE,
     Clearance,
@@ -20,6 +23,7 @@ from healthd.model import (
     Finding,
     Reading,
     Remedy,
+    Repeats,
     Result,
     Severity,
     gpu_component,
@@ -32,10 +36,27 @@ FAMILY = FindingCode(
     remedy=Remedy.WATCH,
     meaning="The NVIDIA driver reported an error (XID); its number and its text decide what it calls for",
 )
+ACROSS_JOBS = FindingCode(
+    code="gpu.xid.repeated_across_jobs.*",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="Different jobs met the same job-level error (its number is the last part of the code) on the same GPU",
+    clears_by=ClearsBy.GPU_RESET,
+)
 _PIDS = 16
-_LINE_CHARS = 1024
-_NOT_KERNEL = " (not from the kernel: trust_user_kmsg)"
 _Key = tuple[object, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """When ``kernel.xid`` doubts a GPU because of errors that are evidence about jobs."""
+
+    same_error_jobs: int = 3
+    """How many different jobs must meet the same job-level XID (13, 31, …) on the same GPU for a warning. One job's
+    error is its own; with three, the GPU is what they have in common. Counts only jobs and pods that could be named."""
+
+    same_error_window_s: float = 86_400.0
+    """Within how many seconds. A day, as NVSentinel has it."""
 
 
 def explain(code: str) -> str | None:
@@ -53,23 +74,30 @@ def explain(code: str) -> str | None:
         for (number, _), case in tables.xid_cases().items()
         if number == xid
     ]
+    if rules := sum(rule.xid == xid for rule in kernel_tables.nvlink5_rules()):
+        lines.append(f"Its unit, sub-code and status decide where one of {rules} rules fits (nvlink5_rules.csv).")
     if row.pauses_nvml:
         lines.append("NVML calls may hang after it, so healthd pauses them.")
     return "\n".join([*lines, f"Source: {row.source}"])
 
 
-@check("kernel.xid", on="kernel", needles=("NVRM:",), codes=(FAMILY,), explain=explain)
-def kernel_xid(node: Node, _settings: NoSettings) -> Result:
+@check("kernel.xid", on="kernel", needles=("^NVRM: ",), settings=Settings, codes=(FAMILY, ACROSS_JOBS), explain=explain)
+def kernel_xid(node: Node, settings: Settings) -> Result:
     """NVIDIA driver errors (XID) in the kernel log.
 
     Accepts the lines of every driver branch, codes that no table knows, and bus drops that carry no number. Lines of
-    one code on one GPU within a batch are one finding. A driver that says the recovery action is none again, or that is
-    loaded anew, is evidence that earlier faults are over.
+    one code on one GPU within a batch are one finding. NVLink errors of Blackwell (144 to 150) are decoded by unit and
+    registers, in the layouts before and from driver 575. A driver that says the recovery action is none again, or that
+    is loaded anew, is evidence that earlier faults are over.
+
+    The process that a line names is tied to its Slurm job or pod while it still lives; a process that is gone is never
+    guessed at. The same job-level error in several jobs on one GPU is a finding of its own.
     """
     batch = _Batch()
     for record in node.kernel_records:
         batch.take(record)
-    return judged(batch.findings(), batch.readings(), clearances=batch.clearances())
+    findings = [found for group in batch.groups() for found in _findings(node, settings, group)]
+    return judged(findings, batch.readings(), clearances=batch.clearances())
 
 
 @dataclass(kw_only=True, slots=True)
@@ -80,12 +108,16 @@ class _Group:
     judgement: tables.XidRow | tables.XidCase
     first: KernelRecord
     last: KernelRecord
+    pci: str | None = None
+    component: Component = NODE
     count: int = 0
+    prints_one_of: int | None = None
     pids: list[int] = field(default_factory=list)
 
     def add(self, record: KernelRecord, line: nvrm.XidLine) -> None:
         self.count += 1
         self.last = record
+        self.prints_one_of = line.prints_one_of or self.prints_one_of
         if line.pid is not None and line.pid not in self.pids and len(self.pids) < _PIDS:
             self.pids.append(line.pid)
 
@@ -108,7 +140,7 @@ class _Batch:
             case nvrm.Identity():
                 self._uuids[said.pci] = said.uuid
             case nvrm.DriverLoad():
-                note = f"NVIDIA driver {said.version} was loaded{_label(record)}"
+                note = f"NVIDIA driver {said.version} was loaded{label(record)}"
                 self._over.append((ClearsBy.DRIVER_RELOAD, None, record, note))
         if said is not None and not (isinstance(said, nvrm.Other) and said.joins):
             self._probed = said if isinstance(said, nvrm.ProbeHead) else None
@@ -117,22 +149,22 @@ class _Batch:
         pci = line.pci
         if pci is None and not line.numbered and self._probed is not None:
             pci = self._probed.pci
-        case = nvrm.case_of(line)
+        judgement, case = _judgement(line)
         if case == "to:0" and pci is not None:
-            note = f"the driver no longer recommends a recovery{_label(record)}"
+            note = f"the driver no longer recommends a recovery{label(record)}"
             self._over.append((ClearsBy.GPU_RESET, pci, record, note))
         era = sum(where in (None, pci) for _, where, _, _ in self._over)
         key = (pci, line.xid, case, record.trusted, era)
         group = self._groups.get(key)
         if group is None:
-            judgement = tables.xid_cases().get((line.xid, case or "")) or tables.xid_row(line.xid)
-            group = self._groups[key] = _Group(line=line, judgement=judgement, first=record, last=record)
+            group = self._groups[key] = _Group(line=line, judgement=judgement, first=record, last=record, pci=pci)
         group.add(record, line)
 
-    def findings(self) -> Iterator[Finding]:
-        """One finding per group, in the order of their first lines."""
-        for (pci, *_), group in self._groups.items():
-            yield _finding(group, self._component(pci), pci)
+    def groups(self) -> Iterator[_Group]:
+        """One group per fault, in the order of their first lines."""
+        for group in self._groups.values():
+            group.component = self._component(group.pci)
+            yield group
 
     def readings(self) -> Iterator[Reading]:
         """Passes learned identities on, so that later lines, which carry only the PCI address, find their GPU."""
@@ -144,47 +176,79 @@ class _Batch:
         for by, pci, record, note in self._over:
             yield Clearance(by=by, component=self._component(pci), time=record.time, note=note)
 
-    def _component(self, pci: object) -> Component:
-        return gpu_component(uuid=self._uuids.get(pci), pci=pci) if isinstance(pci, str) else NODE
+    def _component(self, pci: str | None) -> Component:
+        return gpu_component(uuid=self._uuids.get(pci), pci=pci) if pci else NODE
 
 
-def _finding(group: _Group, component: Component, pci: object) -> Finding:
+def _judgement(line: nvrm.XidLine) -> tuple[tables.XidRow | tables.XidCase, str | None]:
+    """What a line is judged by, and the name of its case. Where registers and the driver's word contradict each other
+    on whether it is fatal, the word wins: some events are made fatal at run time."""
+    case = nvrm.case_of(line)
+    link = nvrm.nvlink5(line.text) if line.xid in nvrm.NVLINK5_XIDS else None
+    rule = kernel_tables.nvlink5_rule(line.xid, link.unit, link.words) if link else None
+    if rule is not None and not (rule.nonfatal and case == "fatal"):
+        return rule.verdict, rule.verdict.case
+    return tables.xid_cases().get((line.xid, case or "")) or tables.xid_row(line.xid), case
+
+
+def _findings(node: Node, settings: Settings, group: _Group) -> Iterator[Finding]:
     line, judgement, record = group.line, group.judgement, group.first
     cause = nvrm.caused_by(line.text)
     times = f", {group.count} times" if group.count > 1 else ""
-    where = f"GPU {pci}" if pci else "a GPU that the line does not name"
-    return Finding(
+    where = f"GPU {group.pci}" if group.pci else "a GPU that the line does not name"
+    owners = [found for pid in group.pids if (found := owner_of(node, pid, group.last.time))]
+    finding = Finding(
         code=f"gpu.xid.{line.xid}",
         severity=judgement.severity,
-        component=component,
-        message=f"XID {line.xid} on {where}{times}: {judgement.meaning}{_label(record)}",
+        component=group.component,
+        message=f"XID {line.xid} on {where}{times}: {judgement.meaning}{label(record)}",
         remedy=judgement.remedy,
-        evidence={name: value for name, value in _evidence(group, pci, cause) if value not in (None, "", [])},
+        evidence={name: value for name, value in _evidence(group, cause, owners) if value not in (None, "", [])},
         time=record.time,
         clears_by=judgement.clears_by,
         symptom_of=() if cause is None else (f"gpu.xid.{cause}",),
     )
+    yield finding
+    if owners and judgement.clears_by is ClearsBy.JOB_END and group.component != NODE:
+        yield _across_jobs(finding, line.xid, owners, settings)
 
 
-def _evidence(group: _Group, pci: object, cause: int | None) -> Sequence[tuple[str, Any]]:
+def _across_jobs(finding: Finding, xid: int, owners: Sequence[Mapping[str, str]], settings: Settings) -> Finding:
+    jobs = sorted({f"{kind}:{name}" for owner in owners for kind, name in owner.items()})
+    return Finding(
+        code=f"gpu.xid.repeated_across_jobs.{xid}",
+        severity=ACROSS_JOBS.severity,
+        component=finding.component,
+        message=f"XID {xid} on the same GPU in different jobs, the last of them {', '.join(jobs)}",
+        remedy=ACROSS_JOBS.remedy,
+        evidence={"jobs": jobs, "xid": xid, "line": finding.evidence["line"], "limit": settings.same_error_jobs},
+        time=finding.time,
+        clears_by=ACROSS_JOBS.clears_by,
+        repeats=Repeats(times=settings.same_error_jobs, window_s=settings.same_error_window_s, distinct="jobs"),
+    )
+
+
+def _evidence(group: _Group, cause: int | None, owners: Sequence[Mapping[str, str]]) -> Sequence[tuple[str, Any]]:
     line, record = group.line, group.first
-    link = nvrm.nvlink5(line.text) if line.xid in nvrm.NVLINK5_XIDS else None
+    pods, jobs = ([owner[kind] for owner in owners if kind in owner] for kind in ("pod_uid", "job"))
     return (
-        ("line", record.text[:_LINE_CHARS]),
+        ("line", record.text[:LINE_CHARS]),
         ("xid", line.xid),
         ("form", "xid" if line.numbered else "number-less"),
-        ("gpu", pci or "unknown"),
+        ("gpu", group.pci or "unknown"),
         ("pid", line.pid),
         ("pids", group.pids if len(group.pids) > 1 else None),
         ("process", line.process),
+        ("job", jobs[0] if jobs else None),
+        ("jobs", sorted(set(jobs)) if len(set(jobs)) > 1 else None),
+        ("pod_uid", pods[0] if pods else None),
         ("gpu_instance", line.gpu_instance),
         ("compute_instance", line.compute_instance),
         ("caused_by_xid", cause),
         ("recovery_action", nvrm.recovery_action(line.text) if line.xid == nvrm.RECOVERY_ACTION_XID else None),
-        ("nvlink_unit", link.unit if link else None),
-        ("nvlink_link", link.link if link else None),
-        ("nvlink_words", [f"0x{word:08x}" for word in link.words] if link else None),
+        *_link(line),
         ("count", group.count),
+        ("count_is_at_least", f"1 in {group.prints_one_of} printed" if group.prints_one_of else None),
         ("sequence", record.sequence),
         ("last_sequence", group.last.sequence),
         ("last_time", group.last.time.isoformat()),
@@ -195,5 +259,22 @@ def _evidence(group: _Group, pci: object, cause: int | None) -> Sequence[tuple[s
     )
 
 
-def _label(record: KernelRecord) -> str:
-    return "" if record.trusted else _NOT_KERNEL
+def _link(line: nvrm.XidLine) -> Iterator[tuple[str, Any]]:
+    """What the registers of an NVLink error say, as far as that is published."""
+    link = nvrm.nvlink5(line.text) if line.xid in nvrm.NVLINK5_XIDS else None
+    if link is not None:
+        rule = kernel_tables.nvlink5_rule(line.xid, link.unit, link.words)
+        yield "nvlink_unit", link.unit
+        yield "nvlink_link", link.link
+        yield "nvlink_words", [f"0x{word:08x}" for word in link.words]
+        yield "nvlink_subcode", link.words[0] >> 20 & 0x3F
+        yield "nvlink_investigate", rule.investigate if rule else "no published rule fits"
+    if line.xid == nvrm.NVLINK_XID and (found := nvrm.link_registers(line.text)):
+        number, registers = found
+        bits = [where for where in kernel_tables.xid74_bits() if where[0] < len(registers)]
+        yield "nvlink_link", number
+        yield "nvlink_words", [f"0x{word:08x}" for word in registers]
+        yield (
+            "nvlink_hint",
+            sorted({kernel_tables.xid74_bits()[at, bit] for at, bit in bits if registers[at] >> bit & 1}),
+        )

@@ -13,36 +13,24 @@ from healthd.node import FileProbe, Mount, Node
 
 _ERRNO = re.compile(r"\((E[A-Z0-9]+)\)$")  # how a source ends what a file system answered
 _NO_ROOM = frozenset({"ENOSPC", "EDQUOT"})
+_WARNING, _ASK = Severity.WARNING, Remedy.ASK_HUMAN
 
 HUNG = FindingCode(
-    code="lustre.io.hung",
-    severity=Severity.WARNING,
-    remedy=Remedy.ASK_HUMAN,
-    meaning="A network file system has left questions unanswered for long",
+    code="lustre.io.hung", severity=_WARNING, remedy=_ASK, meaning="A mount has answered nothing for long"
 )
-ERROR = FindingCode(
-    code="lustre.io.error",
-    severity=Severity.WARNING,
-    remedy=Remedy.ASK_HUMAN,
-    meaning="A network file system answers with errors",
-)
+ERROR = FindingCode(code="lustre.io.error", severity=_WARNING, remedy=_ASK, meaning="A mount answers with errors")
 FULL = FindingCode(
-    code="lustre.io.full",
-    severity=Severity.WARNING,
-    remedy=Remedy.ASK_HUMAN,
-    meaning="A network file system has no room for a small file",
+    code="lustre.io.full", severity=_WARNING, remedy=_ASK, meaning="A mount has no room for a small file"
 )
 CORRUPT = FindingCode(
-    code="lustre.io.corrupt",
-    severity=Severity.WARNING,
-    remedy=Remedy.ASK_HUMAN,
-    meaning="A network file system gave back other bytes than were written",
+    code="lustre.io.corrupt", severity=_WARNING, remedy=_ASK, meaning="A mount gives back other bytes than were written"
 )
 SLOW = FindingCode(
     code="lustre.io.slow",
-    severity=Severity.WARNING,
+    severity=_WARNING,
     remedy=Remedy.WATCH,
-    meaning="A network file system takes long for a small file",
+    meaning="A mount takes long for a small file",
+    lasting_s=300.0,
 )
 
 
@@ -68,8 +56,8 @@ class Settings:
     """Size of the file. 256 KiB every two minutes from 1,000 nodes is 2 MB/s on the servers."""
 
     slow_after_s: float = 2.0
-    """A write, read or removal that takes longer is slow. FSx for Lustre answers small requests in milliseconds; a
-    client that flushes a checkpoint at the same time may need a second."""
+    """A write, read or removal that takes longer is slow; that counts once it has lasted five minutes. FSx for Lustre
+    answers small requests in milliseconds; a client that flushes a checkpoint at the same time may need a second."""
 
     hung_after_s: float = 60.0
     """How long a mount may leave questions unanswered until that is a finding. A fail-over of FSx for Lustre within its
@@ -93,11 +81,9 @@ def lustre_io(node: Node, settings: Settings) -> Result:
     if not asked:
         return not_applicable(f"no file system of type {', '.join(settings.fstypes)} is mounted")
     results = [_ask(node, mount, settings) for mount in asked]
-    return judged(
-        [finding for result in results for finding in result.findings],
-        [reading for result in results for reading in result.readings],
-        gaps=[gap for result in results for gap in result.gaps],
-    )
+    findings = [finding for result in results for finding in result.findings]
+    readings = [reading for result in results for reading in result.readings]
+    return judged(findings, readings, gaps=[gap for result in results for gap in result.gaps])
 
 
 def _tops(table: Sequence[Mount]) -> Sequence[Mount]:
@@ -116,8 +102,7 @@ def _ask(node: Node, mount: Mount, settings: Settings) -> Result:
         node.space(mount.point)
         if not settings.write or "ro" in mount.options:
             return judged([])
-        folder = settings.folders.get(mount.point, "")
-        probe = node.file_probe(mount.point, folder, size_bytes=settings.size_bytes)
+        probe = node.file_probe(mount.point, settings.folders.get(mount.point, ""), size_bytes=settings.size_bytes)
     except (SourceTimeout, SourceBusy) as error:
         return _silent(node, mount, where, str(error), settings)
     except SourceError as error:

@@ -140,9 +140,9 @@ def check_section(check: Check) -> str:
     parts = [f"## {check.name}\n", f"{check.title}.\n", unindented(body), f"Runs {often(check)}.\n"]
     rows = [(f"`{code.code}`", code.severity, code.remedy, code.meaning) for code in check.codes]
     parts.append(table(("code", "severity", "calls for", "meaning"), rows))
-    limits = [(f"`{x.reading}`", f"grows by {x.max_increase:g}", f"`{x.code.code}`", x.source) for x in check.limits]
+    limits = [(f"`{x.reading}`", x.words, f"`{x.code.code}`", x.source) for x in check.limits]
     if limits:
-        parts += ["Limits, judged within one epoch:\n", table(("reading", "at most", "else", "source"), limits)]
+        parts += ["Limits, judged over time:\n", table(("reading", "at most", "else", "source"), limits)]
     own = documented_fields(check.settings) if check.settings is not NoSettings else ()
     if own:
         parts += [f'Settings, in `[checks."{check.name}"]`:\n', fields_table(own)]

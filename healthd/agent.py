@@ -18,7 +18,7 @@ from pathlib import Path
 
 from healthd.check import Check, discover
 from healthd.checkup import Checkup, boot_id_or_unknown
-from healthd.config.schema import Config
+from healthd.config.schema import CheckConfig, Config
 from healthd.errors import ConfigError, SourceError, StoreError
 from healthd.model import Mode
 from healthd.monitor import Monitor, gone_jobs
@@ -114,6 +114,7 @@ def acting_agent(config: Config, *, source: str, environ: Mapping[str, str], cha
     agent.engine = _engine(agent, store, orchestrator)
     if store.set_aside:
         monitor.record(Event(at=now, kind="daemon", text=f"database set aside: {store.set_aside}"))
+    monitor.begin_instance(machine.identity.instance_id, now)
     monitor.begin_boot(boot_id_or_unknown(machine), now)
     return agent
 
@@ -143,7 +144,7 @@ def open_kernel_log(agent: Agent) -> KernelLog:
         boot_id=agent.monitor.boot_id,
         boot_time=boot_time(agent.machine.proc),
         cursor=Cursor(boot_id=cursor[0], sequence=cursor[1]) if cursor else None,
-        needles=kernel_needles(agent.checkup.checks),
+        needles=kernel_needles(agent.checkup.checks, agent.config.checks),
         trust_user_kmsg=sources.trust_user_kmsg,
     )
 
@@ -156,7 +157,7 @@ def read_kernel_once(agent: Agent) -> None:
             sources.kmsg,
             boot_id=agent.monitor.boot_id,
             boot_time=boot_time(machine.proc),
-            needles=kernel_needles(agent.checkup.checks),
+            needles=kernel_needles(agent.checkup.checks, agent.config.checks),
             trust_user_kmsg=sources.trust_user_kmsg,
         )
     except SourceError as error:
@@ -199,9 +200,11 @@ def catch_up_kernel_log(agent: Agent, *, within_s: float = 3.0) -> None:
     agent.machine.kernel_log_state = lambda: read
 
 
-def kernel_needles(checks: Mapping[str, Check]) -> tuple[bytes, ...]:
+def kernel_needles(checks: Mapping[str, Check], settings: Mapping[str, CheckConfig]) -> tuple[bytes, ...]:
     """What a kernel record must hold one of for any check to want it."""
-    return tuple(sorted({needle.encode() for check in checks.values() for needle in check.needles}))
+    needles = {needle for check in checks.values() for needle in check.needles}
+    needles.update(*(getattr(settings[name].settings, "needles", ()) for name in checks))
+    return tuple(sorted(needle.encode() for needle in needles))
 
 
 def collect_evidence(agent: Agent, case: Case) -> str:

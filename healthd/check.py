@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from healthd.errors import RegistrationError
-from healthd.model import Clearance, ClearsBy, Component, Finding, Reading, Remedy, Result, Severity, Status
+from healthd.model import Clearance, ClearsBy, Component, Finding, Reading, Remedy, Repeats, Result, Severity, Status
 from healthd.node import Node
 
 
@@ -30,6 +30,11 @@ class FindingCode:
     """One thing a check can find: a stable slug with what it means, how bad it is and what it calls for.
 
     A code that ends in ``.*`` stands for a family (``gpu.xid.*``) whose members a table describes.
+
+    ``lasting_s``: for a level. It counts only once every look has reported it for so long; a look that could not tell
+    is no look. Until then it is in no diagnosis. ``healthd check`` without a daemon looks once and cannot wait: there
+    it is a warning at most, calls for no more than watching, and says so.
+    ``repeats``: it counts only once it was seen so many times within a window.
     """
 
     code: str
@@ -38,6 +43,8 @@ class FindingCode:
     meaning: str
     clears_by: ClearsBy | None = None
     symptom_of: tuple[str, ...] = ()
+    lasting_s: float = 0.0
+    repeats: Repeats | None = None
 
     def at(self, component: Component, message: str, *, time: datetime | None = None, **evidence: Any) -> Finding:
         """A finding of this code on ``component``; ``evidence`` holds what was seen and the limit it broke."""
@@ -51,14 +58,20 @@ class FindingCode:
             time=time,
             clears_by=self.clears_by,
             symptom_of=self.symptom_of,
+            lasting_s=self.lasting_s,
+            repeats=self.repeats,
         )
+
+
+# What history judges over time. A limit names a reading and the code to find; ``source`` says where its number comes
+# from. The first value of an epoch is a baseline for every limit on a counter, and a value that went backwards is one.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limit:
-    """A limit that history judges: ``reading`` may grow by at most ``max_increase`` within one epoch.
+    """Growth: ``reading`` may grow by at most ``max_increase`` within one epoch. What was found is not found again.
 
-    The first value of an epoch is its baseline. ``source`` says where the limit comes from.
+    A reading that carries its own ``limit`` is judged by that one, here and in :class:`Rate`.
     """
 
     reading: str
@@ -66,12 +79,84 @@ class Limit:
     code: FindingCode
     source: str
 
+    @property
+    def words(self) -> str:
+        """What is allowed, for a table."""
+        return f"grows by {self.max_increase:g}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rate:
+    """A counter may grow by at most ``max_increase`` in any ``window_s``. A level: it ends when the window is calm."""
+
+    reading: str
+    max_increase: float
+    window_s: float
+    code: FindingCode
+    source: str
+
+    @property
+    def words(self) -> str:
+        """What is allowed, for a table."""
+        return f"grows by {self.max_increase:g} in {self.window_s:g} s"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stall:
+    """A counter must advance: standing still for ``for_s``, over three looks at least, is a level until it moves."""
+
+    reading: str
+    for_s: float
+    code: FindingCode
+    source: str
+
+    @property
+    def words(self) -> str:
+        """What is allowed, for a table."""
+        return f"stands still for {self.for_s:g} s"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Learned:
+    """A gauge must not fall below the highest value that it had on this instance. Only a new instance id, or a person
+    who says so, makes it learn anew. Leave the reading out where configuration says what there must be."""
+
+    reading: str
+    code: FindingCode
+    source: str
+
+    @property
+    def words(self) -> str:
+        """What is allowed, for a table."""
+        return "stays at the highest value seen on this instance"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accelerating:
+    """A counter of corrected errors may be noisy, but its daily rate must not grow from day to day. A level.
+
+    How it tells growth from noise is explained in ``healthd.trends``.
+    """
+
+    reading: str
+    code: FindingCode
+    source: str
+
+    @property
+    def words(self) -> str:
+        """What is allowed, for a table."""
+        return "does not grow faster from day to day"
+
+
+AnyLimit = Limit | Rate | Stall | Learned | Accelerating
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
     """A registered check. ``on`` is ``"interval"``, or ``"kernel"`` for one that runs on each batch of kernel records.
 
-    ``needles``: a kernel check sees only records whose text contains one of these.
+    ``needles``: a kernel check sees only records whose text contains one of these, or begins with one that is written
+    with a ``^`` in front, which is much cheaper. Settings with an attribute ``needles`` add their own.
     """
 
     name: str
@@ -82,7 +167,7 @@ class Check:
     timeout_s: float
     settings: type
     codes: tuple[FindingCode, ...] = ()
-    limits: tuple[Limit, ...] = ()
+    limits: tuple[AnyLimit, ...] = ()
     on: Literal["interval", "kernel"] = "interval"
     needles: tuple[str, ...] = ()
     explain: Callable[[str], str | None] | None = field(default=None)
@@ -99,7 +184,7 @@ def check(
     timeout_s: float = 10.0,
     settings: type = NoSettings,
     codes: Iterable[FindingCode] = (),
-    limits: Iterable[Limit] = (),
+    limits: Iterable[AnyLimit] = (),
     on: Literal["interval", "kernel"] = "interval",
     needles: Iterable[str] = (),
     explain: Callable[[str], str | None] | None = None,
@@ -110,8 +195,8 @@ def check(
     ``settings``: a frozen dataclass, every field with a default and a docstring; ``[checks."<name>"]`` fills it.
     ``explain``: for a family of codes, turns ``gpu.xid.79`` into text, or None if it is not one of the family.
 
-    Raises RegistrationError when the name or a code is taken, the name is malformed, a limit is of another's code or
-    the second one on a reading, or the function has no docstring.
+    Raises RegistrationError when the name or a code is taken, the name is malformed, a limit or a code could not be
+    judged, or the function has no docstring.
     """
     codes, limits = tuple(codes), tuple(limits)
 
@@ -128,7 +213,8 @@ def check(
         if name in _registry and _origin(_registry[name].run) != _origin(function):
             taken = _origin(_registry[name].run)
             raise RegistrationError(f"check name {name!r} of {_origin(function)} is already taken by {taken}")
-        _refuse_bad_codes(name, codes, limits)
+        _refuse_bad_codes(name, codes)
+        _refuse_bad_limits(name, codes, limits)
         _registry[name] = Check(
             name=name,
             run=function,
@@ -153,24 +239,45 @@ def _origin(function: Callable[[Node, Any], Result]) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
-def _refuse_bad_codes(name: str, codes: tuple[FindingCode, ...], limits: tuple[Limit, ...]) -> None:
+def _refuse_bad_codes(name: str, codes: tuple[FindingCode, ...]) -> None:
     for other in _registry.values():
         if other.name != name and (shared := {code.code for code in codes} & {code.code for code in other.codes}):
             raise RegistrationError(f"check {name!r}: code {min(shared)!r} is already taken by check {other.name!r}")
+    for code in codes:
+        if code.lasting_s and (code.clears_by is not None or code.repeats is not None):
+            raise RegistrationError(
+                f"check {name!r}: {code.code!r} has lasting_s, which is for a level; expected no clears_by, no repeats"
+            )
+
+
+def _refuse_bad_limits(name: str, codes: tuple[FindingCode, ...], limits: tuple[AnyLimit, ...]) -> None:
     for limit in limits:
         if limit.code not in codes:
             raise RegistrationError(
                 f"check {name!r}: limit on {limit.reading} uses {limit.code.code!r}, not one of its codes"
             )
-    if len({limit.reading for limit in limits}) < len(limits):
-        raise RegistrationError(f"check {name!r}: two limits on one reading; only one could be judged")
+        if not isinstance(limit, Limit) and limit.code.clears_by is not None:
+            raise RegistrationError(
+                f"check {name!r}: {type(limit).__name__} on {limit.reading} is a level, which ends by itself; "
+                f"expected {limit.code.code!r} without clears_by"
+            )
+    if len({(type(limit), limit.reading) for limit in limits}) < len(limits):
+        raise RegistrationError(f"check {name!r}: two limits on one reading of one kind; only one could be judged")
 
 
 def discover() -> Mapping[str, Check]:
-    """Import every module of ``healthd.checks`` and return the registered checks by name, in name order."""
+    """Import every module of ``healthd.checks`` and return the registered checks by name, in name order.
+
+    Raises RegistrationError for a module that cannot be imported: a check that is silently absent looks like health.
+    """
     package = importlib.import_module("healthd.checks")
     for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"healthd.checks.{module.name}")
+        try:
+            importlib.import_module(f"healthd.checks.{module.name}")
+        except (ImportError, SyntaxError) as error:
+            raise RegistrationError(
+                f"checks/{module.name}.py cannot be imported: {error}; mend or remove it"
+            ) from error
     return dict(sorted(_registry.items()))
 
 

@@ -15,6 +15,7 @@ from threading import Lock
 from healthd.check import Check, unknown
 from healthd.config.schema import CheckConfig
 from healthd.errors import SourceError
+from healthd.history import UNKNOWN_BOOT
 from healthd.model import Outcome
 from healthd.monitor import Monitor
 from healthd.node import KernelLogState, KernelRecord
@@ -196,4 +197,4 @@ def boot_id_or_unknown(machine: Machine) -> str:
     try:
         return machine.boot_id
     except SourceError:
-        return "unknown"
+        return UNKNOWN_BOOT

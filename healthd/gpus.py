@@ -44,7 +44,7 @@ class GpuValues:
     gaps: tuple[str, ...]
 
 
-def ask_gpus(node: Node, *calls: str, fields: Sequence[int] = ()) -> tuple[GpuValues, ...] | Result:
+def ask_gpus(node: Node, *calls: str, fields: Sequence[int | tuple[int, int]] = ()) -> tuple[GpuValues, ...] | Result:
     """The sorted answers of every GPU; or, where no GPU can answer at all, the result that says why.
 
     No library, or no GPU in its list: *not applicable* on a node without NVIDIA GPUs, *unknown* on one with them.

@@ -10,14 +10,13 @@ nothing else: age never clears it. *News* (``clears_by`` NOTHING) was never a st
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
-from healthd.check import Limit
+from healthd.check import AnyLimit
 from healthd.model import (
     NODE,
     REMEDY_RANK,
@@ -32,6 +31,8 @@ from healthd.model import (
     Severity,
     Status,
 )
+from healthd.trends import MEMORY, Baseline, Days, Highest, Key, Window, judge_all
+from healthd.waiting import Sightings, Waiting, wait, without_waiting
 
 NEWS_IS_LISTED_FOR = timedelta(hours=24)
 UNKNOWN_BOOT = "unknown"
@@ -82,21 +83,27 @@ class Fault:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Baseline:
-    """The value a counter had when its epoch began for us, or when it last raised a finding."""
-
-    epoch: str
-    value: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class History:
-    """Everything judgement remembers. ``names`` maps other names of a component to its canonical one."""
+    """Everything judgement remembers. ``names`` maps other names of a component to its canonical one.
+
+    What takes no part in equality lives in memory only: it starts anew with the daemon, and is not worth a write.
+    """
 
     boot_id: str = ""
+    instance_id: str = ""
     faults: Mapping[FaultKey, Fault] = field(default_factory=dict)
-    baselines: Mapping[FaultKey, Baseline] = field(default_factory=dict)
     names: Mapping[str, Component] = field(default_factory=dict)
+    baselines: Mapping[Key, Baseline] = field(default_factory=dict)
+    learned: Mapping[Key, Highest] = field(default_factory=dict)
+    days: Mapping[Key, Days] = field(default_factory=dict)
+    sightings: Mapping[FaultKey, Sightings] = field(default_factory=dict)
+    rates: Mapping[Key, Window] = field(default_factory=dict, compare=False)
+    stalls: Mapping[Key, Window] = field(default_factory=dict, compare=False)
+    lasting: Mapping[FaultKey, tuple[str, datetime]] = field(default_factory=dict, compare=False)
+
+
+# Everything that is kept by the name of a component, and renamed with it.
+_BY_COMPONENT = (*MEMORY.values(), "sightings", "lasting")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,17 +116,17 @@ class Change:
 
 
 def observe(
-    history: History, outcome: Outcome, limits: Iterable[Limit], now: datetime
+    history: History, outcome: Outcome, limits: Iterable[AnyLimit], now: datetime
 ) -> tuple[History, tuple[Change, ...]]:
-    """Fold one outcome in: learn names, judge counters, open and end faults, apply evidence that others are over.
+    """Fold one outcome in: learn names, judge readings, open and end faults, apply evidence that others are over.
 
     Clearances apply in the order of their time: a fault that is seen after the evidence stays open.
     """
     before = history
     history = _learn_names(history, outcome)
-    history, grown = _judge_counters(history, outcome.result.readings, tuple(limits))
-    findings = [*outcome.result.findings, *grown]
-    history = _end_levels(history, outcome, {_key(history, finding) for finding in findings})
+    history, broken, unsure = _judge_readings(history, outcome.result.readings, limits, now)
+    history, findings, repeated = _wait(history, outcome, [*outcome.result.findings, *broken], now)
+    history = _end_levels(history, outcome, unsure | repeated | {_key(history, finding) for finding in findings})
     signs: list[Clearance | Finding] = [*outcome.result.clearances, *findings]
     proven: dict[FaultKey, str] = {}
     for item in sorted(signs, key=lambda item: item.time or outcome.at):
@@ -153,6 +160,32 @@ def begin_boot(history: History, boot_id: str) -> tuple[History, tuple[Change, .
     return replace(after, boot_id=boot_id), _changes(history, after, rebooted.note)
 
 
+def begin_instance(history: History, instance_id: str) -> tuple[History, tuple[Change, ...]]:
+    """Enter an instance. A new id on an old disk is another machine: nothing learned or counted holds for it.
+
+    An empty id (no cloud, or it could not be read) is evidence of nothing.
+    """
+    if instance_id in ("", history.instance_id):
+        return history, ()
+    if not history.instance_id:
+        return replace(history, instance_id=instance_id), ()
+    moved = Clearance(by=ClearsBy.REPLACE, note=f"instance {history.instance_id} became {instance_id}")
+    faults = _without(history, lambda fault: _proves_over(history, moved, fault)).faults
+    after = History(boot_id=history.boot_id, instance_id=instance_id, faults=faults)
+    return after, _changes(history, after, moved.note)
+
+
+def relearn(history: History, component: str = "") -> History:
+    """Forget the highest values of a component, or of all: a person says that what is there now is right."""
+    named = str(history.names.get(component, component))
+    return replace(history, learned={key: each for key, each in history.learned.items() if named not in ("", key[0])})
+
+
+def counted(history: History, outcome: Outcome) -> Outcome:
+    """The outcome as people see it: without findings that wait to last or to repeat, which its reason names."""
+    return replace(outcome, result=without_waiting(outcome.result, lambda each: _key(history, each) in history.faults))
+
+
 def acknowledge(history: History, keys: Iterable[FaultKey]) -> History:
     """Mark open faults as seen by a person. Keys that are not open are ignored: there is nothing to acknowledge."""
     faults = dict(history.faults)
@@ -172,7 +205,7 @@ def canonical(history: History, component: Component) -> Component:
 
 
 def _learn_names(history: History, outcome: Outcome) -> History:
-    """Remember that ``gpu:0000:05:00`` is ``gpu:GPU-<uuid>``, and rename the faults and baselines of the former."""
+    """Remember that ``gpu:0000:05:00`` is ``gpu:GPU-<uuid>``, and rename what is remembered of the former."""
     result = outcome.result
     seen = [item.component for items in (result.readings, result.findings, result.clearances) for item in items]
     new = {
@@ -189,10 +222,12 @@ def _learn_names(history: History, outcome: Outcome) -> History:
         renamed = replace(fault, component=canonical(history, fault.component))
         known = faults.get(renamed.key)
         faults[renamed.key] = renamed if known is None else _merge(known, renamed)
-    baselines = {
-        (str(history.names.get(where, where)), reading): base for (where, reading), base in history.baselines.items()
-    }
-    return replace(history, faults=faults, baselines=baselines)
+    memory: dict[str, Any] = {name: _rekeyed(history.names, getattr(history, name)) for name in _BY_COMPONENT}
+    return replace(history, faults=faults, **memory)
+
+
+def _rekeyed(names: Mapping[str, Component], memory: Mapping[Key, Any]) -> Mapping[Key, Any]:
+    return {(str(names.get(where, where)), what): state for (where, what), state in memory.items()}
 
 
 def _merge(known: Fault, other: Fault) -> Fault:
@@ -203,14 +238,17 @@ def _merge(known: Fault, other: Fault) -> Fault:
     """
     both = (other, known)
     lead = max(both, key=lambda fault: (REMEDY_RANK[fault.remedy], fault.last))
+    severity = max((fault.severity for fault in both), key=SEVERITY_RANK.__getitem__)
     return replace(
         lead,
-        severity=max((fault.severity for fault in both), key=SEVERITY_RANK.__getitem__),
+        severity=severity,
         first=min(fault.first for fault in both),
         last=max(fault.last for fault in both),
         count=known.count + other.count,
         clears_by=max((lead.clears_by, known.clears_by, other.clears_by), key=_hardness),
-        acknowledged=any(fault.acknowledged and fault.remedy is lead.remedy for fault in both),
+        acknowledged=any(
+            fault.acknowledged and (fault.remedy, fault.severity) == (lead.remedy, severity) for fault in both
+        ),
     )
 
 
@@ -245,47 +283,39 @@ def _open(history: History, finding: Finding, outcome: Outcome) -> History:
     )
     known = history.faults.get(fault.key)
     if known is not None and known.clears_by is None and fault.clears_by is None:
-        seen = known.acknowledged and REMEDY_RANK[fault.remedy] <= REMEDY_RANK[known.remedy]
+        worse = (
+            REMEDY_RANK[fault.remedy] > REMEDY_RANK[known.remedy]
+            or SEVERITY_RANK[fault.severity] > SEVERITY_RANK[known.severity]
+        )
+        seen = known.acknowledged and not worse
         fault = replace(fault, first=min(known.first, time), boot_id=known.boot_id, acknowledged=seen)
     elif known is not None:
         fault = _merge(known, fault)
     return replace(history, faults={**history.faults, fault.key: fault})
 
 
-def _judge_counters(
-    history: History, readings: Iterable[Reading], limits: tuple[Limit, ...]
-) -> tuple[History, list[Finding]]:
-    """Compare counters with their baselines. A new epoch, or a counter that went backwards, starts a new baseline."""
-    by_name = {limit.reading: limit for limit in limits}
-    baselines, findings = dict(history.baselines), []
-    for reading in readings:
-        limit = by_name.get(reading.name)
-        if limit is None or not math.isfinite(reading.value):
-            continue
-        component = canonical(history, reading.component)
-        key = (str(component), reading.name)
-        base = baselines.get(key)
-        if base is None or base.epoch != reading.epoch or reading.value < base.value:
-            baselines[key] = Baseline(epoch=reading.epoch, value=reading.value)
-        elif reading.value - base.value > limit.max_increase:
-            baselines[key] = replace(base, value=reading.value)
-            findings.append(_grown(component, reading, base, limit))
-    return (history if baselines == history.baselines else replace(history, baselines=baselines)), findings
+def _judge_readings(
+    history: History, readings: Iterable[Reading], limits: Iterable[AnyLimit], now: datetime
+) -> tuple[History, list[Finding], set[FaultKey]]:
+    """What the readings broke, and the faults of which this look cannot yet tell whether they are over."""
+    memory = {name: getattr(history, name) for name in MEMORY.values()}
+    look = judge_all(memory, readings, limits, lambda component: canonical(history, component), now)
+    changed: dict[str, Any] = dict(look.changed)
+    return (replace(history, **changed) if changed else history), look.findings, look.unsure
 
 
-def _grown(component: Component, reading: Reading, base: Baseline, limit: Limit) -> Finding:
-    increase = reading.value - base.value
-    message = f"{limit.code.meaning}: {reading.name} rose by {increase:g}, from {base.value:g} to {reading.value:g}"
-    return limit.code.at(
-        component,
-        message,
-        reading=reading.name,
-        baseline=base.value,
-        value=reading.value,
-        epoch=reading.epoch,
-        limit=limit.max_increase,
-        limit_source=limit.source,
+def _wait(
+    history: History, outcome: Outcome, findings: list[Finding], now: datetime
+) -> tuple[History, list[Finding], set[FaultKey]]:
+    """Hold back what has not lasted, or repeated, for long enough."""
+    before = Waiting(lasting=history.lasting, sightings=history.sightings)
+    keyed = [(_key(history, finding), finding) for finding in findings]
+    after, counting, staying = wait(
+        before, keyed, check=outcome.check, open_faults=history.faults, saw_all=_saw_all(outcome), now=now
     )
+    if after != before:
+        history = replace(history, lasting=after.lasting, sightings=after.sightings)
+    return history, counting, staying
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -294,13 +324,16 @@ def _grown(component: Component, reading: Reading, base: Baseline, limit: Limit)
 
 def _end_levels(history: History, outcome: Outcome, reported: set[FaultKey]) -> History:
     """End the levels of this check that it no longer reports, if it saw everything it looks at."""
-    result = outcome.result
-    if result.gaps or result.status not in (Status.OK, Status.FINDINGS):
+    if not _saw_all(outcome):
         return history
     return _without(
         history,
         lambda fault: fault.check == outcome.check and fault.clears_by is None and fault.key not in reported,
     )
+
+
+def _saw_all(outcome: Outcome) -> bool:
+    return not outcome.result.gaps and outcome.result.status in (Status.OK, Status.FINDINGS)
 
 
 def _proves_over(history: History, clearance: Clearance, fault: Fault) -> bool:

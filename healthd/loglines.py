@@ -1,6 +1,6 @@
 """Kernel lines that a table knows: recognised, folded into findings, and ended by the lines that say it is over.
 
-For checks whose facts are rows of ``checks/data/kernel_lines.csv``: a pattern, what it means and what it calls for. Pure.
+For checks whose facts are rows of ``checks/data/kernel_lines.csv``: a pattern, what it means, what it calls for. Pure.
 A line is recognised at the start of its record only, behind nothing but a priority, ``[…]`` tags or a syslog header:
 facility 0 says that the kernel wrote a record, not that it chose the words, and a user can have it echo a text.
 """
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from healthd.check import FindingCode, judged
+from healthd.kernel_tables import LineRow, line_rows
 from healthd.model import NODE, Clearance, ClearsBy, Component, Finding, Result
 from healthd.node import KernelRecord
-from healthd.tables import LineRow, line_rows
 
 LINE_CHARS = 1024
 NOT_KERNEL = " (not from the kernel: trust_user_kmsg)"
@@ -42,7 +42,7 @@ def label(record: KernelRecord) -> str:
 
 
 def codes_of(check: str) -> tuple[FindingCode, ...]:
-    """The finding codes of a check's rows. Rows of one code agree in all but their pattern (``line_rows`` sees to it)."""
+    """The finding codes of a check's rows. Rows of one code agree in all but their patterns."""
     rows = {row.code: row for row in line_rows(check) if not row.ends}
     return tuple(
         FindingCode(
@@ -79,16 +79,20 @@ def judge_lines(
     records: Iterable[KernelRecord],
     *,
     place: Place | None = None,
-    more: More = lambda record, groups: {},
+    more: More | None = None,
 ) -> Result:
     """What the rows of a check make of a batch: one finding per code and component, however many lines.
 
     ``place``: the component of a line, else the row's own. ``more``: evidence beyond what the pattern names.
     """
-    batch = _Batch(check=check, place=place or place_of, more=more)
+    batch = _Batch(check=check, place=place or place_of, more=more or _nothing)
     for record in records:
         batch.take(record)
     return judged(batch.findings(), clearances=batch.clearances)
+
+
+def _nothing(_record: KernelRecord, _groups: Groups) -> Mapping[str, Any]:
+    return {}
 
 
 def place_of(row: LineRow, groups: Groups) -> Component:
@@ -139,9 +143,7 @@ class _Batch:
         key = (row.code, component, record.trusted, era)
         group = self._folded.get(key)
         if group is None:
-            group = self._folded[key] = _Group(
-                row=row, component=component, first=record, last=record, groups=groups
-            )
+            group = self._folded[key] = _Group(row=row, component=component, first=record, last=record, groups=groups)
         group.count += 1
         group.last = record
 

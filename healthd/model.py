@@ -171,13 +171,30 @@ def pci_address(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """One number a check read. ``name`` ends in its unit; ``epoch``: the driver load, boot or reset it belongs to."""
+    """One number a check read. ``name`` ends in its unit; ``epoch``: the driver load, boot or reset it belongs to.
+
+    ``limit``: how much it may grow, where that differs from part to part; it takes the place of the declared number.
+    """
 
     component: Component
     name: str
     value: float
     kind: ReadingKind = ReadingKind.GAUGE
     epoch: str = ""
+    limit: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repeats:
+    """How often something must be seen to count: ``times`` on one component within ``window_s``.
+
+    ``distinct``: the key in a finding's evidence of which each value counts once: ``"pids"``, for as many processes.
+    Without it each finding counts as often as its evidence's ``count`` says, else once.
+    """
+
+    times: int
+    window_s: float
+    distinct: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,6 +204,7 @@ class Finding:
     ``time`` is when it happened (a log line) or was seen (a level); a check may leave it None and the runner stamps it.
     ``clears_by`` is None for a level, which closes when its check no longer reports it.
     ``symptom_of`` names codes that, open on the same component or on the node, explain this one.
+    ``lasting_s`` and ``repeats``: it counts only once it was seen for so long, or so often.
     """
 
     code: str
@@ -198,6 +216,8 @@ class Finding:
     time: datetime | None = None
     clears_by: ClearsBy | None = None
     symptom_of: tuple[str, ...] = ()
+    lasting_s: float = 0.0
+    repeats: Repeats | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,10 +19,22 @@ from datetime import UTC, datetime
 from healthd.check import Check
 from healthd.diagnose import diagnose, is_acknowledged, judge
 from healthd.errors import StoreError
-from healthd.history import Change, Fault, History, acknowledge, begin_boot, clear, observe
+from healthd.history import (
+    Change,
+    Fault,
+    History,
+    acknowledge,
+    begin_boot,
+    begin_instance,
+    clear,
+    counted,
+    observe,
+    relearn,
+)
 from healthd.model import NODE, Clearance, ClearsBy, Component, Diagnosis, Outcome, Result, Status, Verdict
 from healthd.remediation.playbook import takes_node_out
 from healthd.store import Event, Store
+from healthd.waiting import seen_once
 
 _PENDING_EVENTS = 10_000
 _CURSOR_EVERY_S = 60.0
@@ -50,13 +62,22 @@ class Monitor:
         with self._lock:
             self._fold(*begin_boot(self._history, boot_id), now)
 
+    def begin_instance(self, instance_id: str, now: datetime) -> None:
+        """Enter an instance: on another one than before, nothing that was learned or counted holds."""
+        with self._lock:
+            self._fold(*begin_instance(self._history, instance_id), now)
+
     def absorb(self, outcome: Outcome, *, cursor: tuple[str, int] | None = None) -> tuple[Change, ...]:
         """Fold one outcome in. ``cursor``: the kernel record behind it, saved together with its findings."""
+        if self._store is None:  # it looks once: nothing can last
+            findings = tuple(map(seen_once, outcome.result.findings))
+            outcome = replace(outcome, result=replace(outcome.result, findings=findings))
         with self._lock:
             limits = self._checks[outcome.check].limits if outcome.check in self._checks else ()
+            history, changes = observe(self._history, outcome, limits, outcome.at)
+            outcome = counted(history, outcome)
             events = _outcome_events(self._outcomes.get(outcome.check), outcome)
             self._outcomes[outcome.check] = outcome
-            history, changes = observe(self._history, outcome, limits, outcome.at)
             self._cursor = cursor or self._cursor
             self._fold(history, changes, outcome.at, events)
         return changes
@@ -75,7 +96,7 @@ class Monitor:
     def flush(self, now: datetime) -> None:
         """Write what could not be written before, and the cursor if it is due."""
         with self._lock:
-            if self._pending or self._saved is not self._history or self._cursor_is_due(now):
+            if self._pending or self._saved != self._history or self._cursor_is_due(now):
                 self._save(now)
 
     # -- what is known ------------------------------------------------------------------------------------------------
@@ -103,15 +124,20 @@ class Monitor:
         """Whether a person has undone our drain for exactly this."""
         return is_acknowledged(self._history, diagnosis, takes_node_out)
 
-    def acknowledge(self, component: str, now: datetime, why: str) -> None:
-        """Mark every open fault of a component as seen by a person, until it ends and comes back."""
+    def acknowledge(self, now: datetime, why: str) -> None:
+        """Mark every open fault as seen by a person, until it ends and comes back: an order is about the node."""
         with self._lock:
-            named = str(self._history.names.get(component, component))
-            keys = [key for key in self._history.faults if key[0] == named]
+            keys = [key for key, fault in self._history.faults.items() if not fault.acknowledged]
             events = [
                 Event(at=now, kind="fault", text=f"acknowledged {code} on {where}: {why}") for where, code in keys
             ]
             self._fold(acknowledge(self._history, keys), (), now, events)
+
+    def relearn(self, component: str, now: datetime, why: str) -> None:
+        """Forget the highest values of a component, or of all where it is empty: what the next look sees is right."""
+        with self._lock:
+            event = Event(at=now, kind="daemon", text=f"learns anew what {component or 'this node'} has: {why}")
+            self._fold(relearn(self._history, component), (), now, [event])
 
     def outcomes(self) -> Mapping[str, Outcome]:
         """The last outcome of every check that has run."""
@@ -147,10 +173,10 @@ class Monitor:
     # -- keeping ------------------------------------------------------------------------------------------------------
 
     def _fold(self, history: History, changes: tuple[Change, ...], now: datetime, events: Iterable[Event] = ()) -> None:
-        moved = history is not self._history
-        self._history = history
-        if moved:
+        if history.faults is not self._history.faults:
             self._diagnoses = diagnose(history)
+        moved = history != self._history  # what lives in memory only is not worth a write
+        self._history = history
         self._queue(*events, *(_change_event(change, now) for change in changes))
         if moved or self._pending or self._cursor_is_due(now):
             self._save(now)

@@ -232,9 +232,7 @@ def _unnumbered(text: str, at: int) -> XidLine | ProbeHead | Other:
         return XidLine(xid=BUS_DROP_XID, pci=None, text=text[at:], numbered=False)
     if match := _RATE_LIMIT.match(text, at):
         every = int(match[2])
-        return XidLine(
-            xid=GSP_TIMEOUT_XID, pci=_pci(match[1]), text=text[at:], numbered=False, prints_one_of=every
-        )
+        return XidLine(xid=GSP_TIMEOUT_XID, pci=_pci(match[1]), text=text[at:], numbered=False, prints_one_of=every)
     return Other(joins=text.startswith("(PCI ID:", at))
 
 

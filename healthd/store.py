@@ -21,9 +21,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from healthd.errors import StoreError
-from healthd.history import Baseline, Fault, History
+from healthd.history import Fault, History
 from healthd.model import NODE, Component
 from healthd.remediation.case import Case
+from healthd.trends import Baseline, Days, Highest
+from healthd.waiting import Sightings
 
 SCHEMA_VERSION = 1
 _SCHEMA = """
@@ -36,6 +38,11 @@ CREATE TRIGGER event_stays BEFORE DELETE ON event BEGIN SELECT RAISE(ABORT, 'the
 CREATE TABLE fault (component TEXT NOT NULL, code TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (component, code));
 CREATE TABLE baseline (component TEXT NOT NULL, reading TEXT NOT NULL, body TEXT NOT NULL,
                        PRIMARY KEY (component, reading));
+CREATE TABLE learned (component TEXT NOT NULL, reading TEXT NOT NULL, body TEXT NOT NULL,
+                      PRIMARY KEY (component, reading));
+CREATE TABLE days (component TEXT NOT NULL, reading TEXT NOT NULL, body TEXT NOT NULL,
+                   PRIMARY KEY (component, reading));
+CREATE TABLE sightings (component TEXT NOT NULL, code TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (component, code));
 CREATE TABLE name (alias TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE remedial_case (id TEXT PRIMARY KEY, open INTEGER NOT NULL, body TEXT NOT NULL);
 CREATE TABLE fact (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -43,6 +50,9 @@ CREATE TABLE fact (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "fault": ("component", "code"),
     "baseline": ("component", "reading"),
+    "learned": ("component", "reading"),
+    "days": ("component", "reading"),
+    "sightings": ("component", "code"),
     "name": ("alias",),
 }
 # What SQLite says when the disk or its rights are at fault, and not what is in the file (sqlite.org/rescode.html).
@@ -58,7 +68,8 @@ _OF_THE_DISK = frozenset(
         sqlite3.SQLITE_PROTOCOL,
     }
 )
-_Row = TypeVar("_Row", bound=Fault | Baseline | Component | Case)
+_AnyRow = Fault | Baseline | Highest | Days | Sightings | Component | Case
+_Row = TypeVar("_Row", bound=_AnyRow)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,13 +111,17 @@ class Store:
         """The History as it was last saved; an empty one in a fresh database."""
         with self._transaction(writes=False) as db:
             faults = [_decode(body, Fault) for (body,) in db.execute("SELECT body FROM fault")]
-            baselines = {
-                (component, reading): _decode(body, Baseline)
-                for component, reading, body in db.execute("SELECT component, reading, body FROM baseline")
-            }
             names = {alias: _decode(body, Component) for alias, body in db.execute("SELECT alias, body FROM name")}
-            boot_id = _fact(db, "boot_id")
-        return History(boot_id=boot_id, faults={f.key: f for f in faults}, baselines=baselines, names=names)
+            return History(
+                boot_id=_fact(db, "boot_id"),
+                instance_id=_fact(db, "instance_id"),
+                faults={fault.key: fault for fault in faults},
+                names=names,
+                baselines=_pairs(db, "baseline", Baseline),
+                learned=_pairs(db, "learned", Highest),
+                days=_pairs(db, "days", Days),
+                sightings=_pairs(db, "sightings", Sightings),
+            )
 
     def save_history(
         self, before: History, after: History, *, events: Iterable[Event], cursor: tuple[str, int] | None
@@ -115,8 +130,12 @@ class Store:
         with self._transaction() as db:
             _sync(db, "fault", before.faults, after.faults)
             _sync(db, "baseline", before.baselines, after.baselines)
+            _sync(db, "learned", before.learned, after.learned)
+            _sync(db, "days", before.days, after.days)
+            _sync(db, "sightings", before.sightings, after.sightings)
             _sync(db, "name", before.names, after.names)
             _set_fact(db, "boot_id", after.boot_id)
+            _set_fact(db, "instance_id", after.instance_id)
             if cursor is not None:
                 _set_fact(db, "cursor", f"{cursor[0]} {cursor[1]}")
             _append(db, events)
@@ -269,7 +288,7 @@ def _try_to_write(db: sqlite3.Connection) -> None:
         db.rollback()
 
 
-def _encode(row: Fault | Baseline | Component | Case | Mapping[str, Any]) -> str:
+def _encode(row: _AnyRow | Mapping[str, Any]) -> str:
     """JSON. What JSON has no form for becomes text: one odd value in an evidence must not keep everything unwritten."""
     try:
         return msgspec.json.encode(row, enc_hook=str).decode()
@@ -291,6 +310,13 @@ def _encodable(value: Any) -> Any:
 
 def _decode(body: str, kind: type[_Row]) -> _Row:
     return msgspec.json.decode(body, type=kind)
+
+
+def _pairs(db: sqlite3.Connection, table: str, kind: type[_Row]) -> dict[tuple[str, str], _Row]:
+    """What a table holds by component and reading, or code. The name is ours, never input."""
+    columns = ", ".join(_KEYS[table])
+    rows = db.execute(f"SELECT {columns}, body FROM {table}")  # noqa: S608 - constant names
+    return {(component, what): _decode(body, kind) for component, what, body in rows}
 
 
 def _fact(db: sqlite3.Connection, key: str) -> str:

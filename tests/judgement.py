@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from healthd.check import judged, unknown
-from healthd.history import Baseline, Fault, History, observe
+from healthd.history import Fault, History, observe
 from healthd.model import (
     NODE,
     Clearance,
@@ -29,6 +29,7 @@ from healthd.model import (
     Severity,
     gpu_component,
 )
+from healthd.trends import Baseline
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PCI = ("0000:10:1c", "0000:20:1c")

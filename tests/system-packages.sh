@@ -7,7 +7,7 @@ PATH=$PATH:/usr/sbin:/sbin
 
 missing=
 # command:package
-for pair in slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge fusermount3:fuse3 cc:gcc git:git; do
+for pair in slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge fusermount3:fuse3 ip:iproute2 cc:gcc git:git; do
     command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
 done
 # A compiler without the C library's headers compiles nothing.

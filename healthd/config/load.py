@@ -17,6 +17,7 @@ from typing import Any, get_type_hints
 
 from healthd.config import schema
 from healthd.config.lines import Key, key_lines, line_of
+from healthd.config.rows import row_problems
 from healthd.config.values import choices, close_match, converted, expected, from_text, shortened
 from healthd.errors import ConfigError, RegistrationError
 
@@ -189,7 +190,7 @@ def _file(
     lines = cache(lambda: key_lines(text))
     for key, value, hint in _leaves(tree, allowed() if tree else {}, ()):
         line = line_of(lines(), key)
-        yield _checked(key, value, hint, source=str(path), line=line, allowed=allowed)
+        yield from _checked(key, value, hint, source=str(path), line=line, allowed=allowed)
 
 
 def _text(path: Path) -> str | Problem:
@@ -244,7 +245,7 @@ def _environment(environ: Mapping[str, str], allowed: Allowed) -> Iterator[Setti
         if name in variables:
             key, hint = variables[name]
             source = f"environment {name}"
-            yield _checked(key, environ[name], hint, source=source, from_environment=True, allowed=allowed)
+            yield from _checked(key, environ[name], hint, source=source, from_environment=True, allowed=allowed)
         elif not _SERVICE_LINK.fullmatch(name):
             guess = close_match(name, variables)
             advice = f"did you mean {guess}?" if guess else "expected HEALTHD_<SECTION>_<KEY>: unset it or correct it"
@@ -310,8 +311,19 @@ def _leaves(tree: Mapping[str, Any], table: Table, path: Key) -> Iterator[tuple[
 
 def _checked(
     key: Key, value: Any, hint: Any, *, source: str, allowed: Allowed, line: int = 0, from_environment: bool = False
+) -> Iterator[Setting | Problem]:
+    """The setting, or what is wrong with it, row by row where it is a list of tables."""
+    rows = list(row_problems(value, hint, from_environment=from_environment))
+    for row in rows:
+        at = dotted(key) + row.place
+        yield Problem(source=source, line=line, key=at, value=row.value, wrong=row.wrong, advice=row.advice)
+    if not rows:
+        yield _leaf(key, value, hint, source=source, allowed=allowed, line=line, from_environment=from_environment)
+
+
+def _leaf(
+    key: Key, value: Any, hint: Any, *, source: str, allowed: Allowed, line: int, from_environment: bool
 ) -> Setting | Problem:
-    """The setting, or what is wrong with it."""
     name = dotted(key)
     if hint is _UNKNOWN:
         wrong = "no such check" if key[0] == "checks" and len(key) == 2 else "no such key"

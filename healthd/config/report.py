@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 from healthd.config.lines import Key
 from healthd.config.load import Loaded, Problem, dotted
 from healthd.config.schema import CheckConfig
-from healthd.config.values import expected, toml_value
+from healthd.config.values import expected, plain, toml_value
 
 CONTEXT_LINES = 1
 SHOWN_COLUMNS = 160
@@ -51,7 +51,9 @@ def shown(loaded: Loaded) -> str:
 def as_data(loaded: Loaded) -> dict[str, dict[str, Any]]:
     """The effective configuration for programs: dotted key to ``{"value": …, "origin": …}``."""
     return {
-        dotted(key): {"value": value, "origin": origin} for _, rows in _sections(loaded) for key, value, origin in rows
+        dotted(key): {"value": plain(value), "origin": origin}
+        for _, rows in _sections(loaded)
+        for key, value, origin in rows
     }
 
 

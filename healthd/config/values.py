@@ -9,7 +9,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -37,12 +37,18 @@ def converted(value: Any, hint: Any) -> Any:
     return result
 
 
+def row_class(hint: Any) -> Any:
+    """The settings class of each row, where ``hint`` is a list of tables; else None."""
+    row = get_args(hint)[0] if get_origin(hint) in (tuple, list) else None
+    return row if is_dataclass(row) else None
+
+
 def from_text(text: str, hint: Any) -> Any:
     """``text``, as an environment variable holds it: as it stands where that fits, else read as a TOML value."""
     try:
         return converted(text, hint)
     except ValueError:
-        return converted(_as_toml(text), hint)
+        return converted(as_toml(text), hint)
 
 
 def expected(hint: Any) -> str:
@@ -59,6 +65,8 @@ def expected(hint: Any) -> str:
         return " or ".join(expected(part) for part in arguments if part is not NoneType)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return f"a table whose values are {expected(arguments[1])}"
+    if row_class(hint):
+        return f"a list of tables, each with {', '.join(item.name for item in fields(arguments[0]))}"
     if origin is not None:
         return f"a list, each element {expected(arguments[0])}"
     return _WORDS.get(hint, f"a value of type {getattr(hint, '__name__', hint)}")
@@ -94,9 +102,16 @@ def toml_value(value: Any) -> str:
         case set() | frozenset():
             return "[" + ", ".join(sorted(toml_value(item) for item in value)) + "]"
         case list() | tuple():
-            return "[" + ", ".join(toml_value(item) for item in value) + "]"
+            return "[" + ", ".join(toml_value(plain(item)) for item in value) + "]"
         case _:
             return "" if is_dataclass(value) else str(value)
+
+
+def plain(value: Any) -> Any:
+    """``value`` with every settings class in it as the table that it was written as."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def shortened(value: Any) -> str:
@@ -116,7 +131,7 @@ def _one_of(words: Iterable[Any]) -> str:
     return "one of " + ", ".join(toml_value(word) for word in words)
 
 
-def _as_toml(text: str) -> Any:
+def as_toml(text: str) -> Any:
     """``text`` as one TOML value. Raises ValueError; a text of several lines could smuggle in further keys."""
     if "\n" in text:
         raise ValueError("a value of several lines")

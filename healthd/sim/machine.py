@@ -18,6 +18,15 @@ from healthd.sim.tree import build, new_boot
 
 INSTANCE_TYPE = "p5.48xlarge"
 NODE = "simulated-p5-48xlarge"
+NOT_SIMULATED = (
+    "cloud.events",
+    "ena.allowances",
+    "host.clock",
+    "host.services",
+    "lustre.io",
+    "storage.nvme",
+)
+"""Checks that are off on the simulated machine: what they ask (a clock, tools, EC2) would be the real one's."""
 _DRIVER_LOADS = "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  {version}"
 _OFF_THE_BUS = "NVRM: Xid (PCI:{pci}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 
@@ -71,6 +80,7 @@ class SimulatedMachine:
             str(self.folder),
             *(["--fail"] if self._reboot_fails else []),
         ]
+        off = "".join(f'[checks."{name}"]\nenabled = false\n' for name in NOT_SIMULATED)
         return f"""# A SIMULATED node: no hardware is behind these paths.
 [node]
 name = "{NODE}"
@@ -93,7 +103,7 @@ settle_s = 3
 socket = "{self.socket}"
 state_dir = "{self.state_dir}"
 http = ""
-"""
+{off}"""
 
 
 def _reboot_request(folder: Path) -> Path:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from healthd.model import pci_address
+from healthd.sim.host import write_host
 from healthd.sim.nvml_state import PROFILES
 from healthd.tables import InstanceProfile, instance_profile
 
@@ -38,6 +39,16 @@ _GPU_DEVICE_IDS = {
 """PCI device ids by GPU model (pci-ids.ucw.cz, vendor 10de). Nothing in healthd reads them."""
 _NVSWITCH_BUSES = {"A100": 6, "H100": 4, "H200": 4}
 _DEVICES = "devices/pci0000:00"
+_EFA_COUNTERS = ("submitted_cmds", "completed_cmds", "cmds_err", "no_completion_cmds", "keep_alive_rcvd", "reg_mr_err")
+_EFA_PORT_COUNTERS = ("tx_bytes", "tx_pkts", "rx_bytes", "rx_pkts", "rx_drops", "rdma_read_wr_err", "rdma_write_wr_err")
+_EFA_NITRO_V4_COUNTERS = (
+    "retrans_bytes",
+    "retrans_pkts",
+    "retrans_timeout_events",
+    "unresponsive_remote_events",
+    "impaired_remote_conn_events",
+)
+"""Counters that healthd reads, and some others (amzn-drivers efa). The last five need Nitro v4, which p4d has not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,11 +81,13 @@ def build(root: Path, instance_type: str = "p5.48xlarge", *, lustre: bool = True
     for address in layout.nvswitches:
         _pci(root, address, vendor="0x10de", device="0x22a3", kind="0x068000", driver="nvidia-nvswitch")
     for number, address in enumerate(layout.efa):
-        _efa(root, number, address)
-    for name in ("nvidiactl", "nvidia-uvm"):
+        _efa(root, number, address, nitro_v4=profile.gpu_model != "A100")
+    imex = ("nvidia-caps-imex-channels/channel0",) if profile.nvlink == "nvl72" else ()
+    for name in ("nvidiactl", "nvidia-uvm", "gdrdrv", *imex):
         _write(root / "dev" / name)
     _disk(root)
     _proc(root, lustre=lustre)
+    write_host(root, profile, lustre=lustre)
     return layout
 
 
@@ -171,7 +184,13 @@ def _dmi(root: Path, instance_type: str) -> None:
 
 
 def _drivers(root: Path) -> None:
-    versions = {"nvidia": PROFILES["p5.48xlarge"].driver_version, "efa": "3.1.0g", "ib_uverbs": ""}
+    versions = {
+        "nvidia": PROFILES["p5.48xlarge"].driver_version,
+        "efa": "3.1.0g",
+        "gdrdrv": "2.5",
+        "ib_uverbs": "",
+        "nvidia_peermem": "",
+    }
     for name, version in versions.items():
         _write(root / "sys/module" / name / "initstate", "live\n")
         if version:
@@ -190,12 +209,16 @@ def _pci(root: Path, address: str, *, vendor: str, device: str, kind: str, drive
     return folder
 
 
-def _efa(root: Path, number: int, address: str) -> None:
+def _efa(root: Path, number: int, address: str, *, nitro_v4: bool) -> None:
     folder = _pci(root, address, vendor="0x1d0f", device="0xefa1", kind="0x020000", driver="efa")
     name = f"rdmap{int(address.split(':')[1], 16)}s0"
     _write(folder / "p2p", "NVIDIA\n")
     _write(folder / "infiniband" / name / "node_type", "4: unspecified\n")
     _write(folder / "infiniband" / name / "ports/1/state", "4: ACTIVE\n")
+    for counter in _EFA_COUNTERS:
+        _write(folder / "infiniband" / name / "hw_counters" / counter, "0\n")
+    for counter in (*_EFA_PORT_COUNTERS, *(_EFA_NITRO_V4_COUNTERS if nitro_v4 else ())):
+        _write(folder / "infiniband" / name / "ports/1/hw_counters" / counter, "0\n")
     (folder / "infiniband" / name / "device").symlink_to("../../../" + address)
     _write(folder / f"infiniband_verbs/uverbs{number}/ibdev", f"{name}\n")
     _link(root / "sys/class/infiniband" / name, f"../../{_DEVICES}/{address}/infiniband/{name}")
@@ -230,6 +253,7 @@ def _proc(root: Path, *, lustre: bool) -> None:
     _write(root / "proc/sys/kernel/random/boot_id", f"{BOOT_ID}\n")
     _write(root / "proc/stat", f"cpu  0 0 0 0 0 0 0 0 0 0\nbtime {BOOT_TIME_S}\n")
     _write(root / "proc/uptime", "86400.00 8294400.00\n")
+    _write(root / "proc/sys/kernel/osrelease", "6.14.0-1011-aws\n")
     _write(root / "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module (constructed)\n")
     lines = [
         "21 26 0:20 / /proc rw,nosuid,nodev,noexec,relatime shared:1 - proc proc rw",

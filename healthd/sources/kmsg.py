@@ -63,7 +63,8 @@ class KernelLog:
     ``cursor``: where an earlier run left off. Of the same boot, records up to it are skipped; of another, or None,
     everything of this boot is read. On a FIFO or a file, whose writer may number anew, skipping ends for good at the
     first record beyond the cursor. ``needles``: records whose bytes hold none of them only move the cursor; a needle is
-    plain printable ASCII without a backslash, as the kernel escapes everything else. ``clock`` is monotonic.
+    plain printable ASCII without a backslash, as the kernel escapes everything else, and one that begins with ``^``
+    must begin the record's words. ``clock`` is monotonic.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class KernelLog:
         if not self._is_new(sequence):
             return None
         self._last = sequence
-        if self._wanted is not None and self._wanted.search(raw) is None:
+        if self._wanted is not None and not self._wanted.holds(raw):
             return None
         record = parse_record(raw, boot_id=self._boot_id, boot_time=self._boot_time)
         if record is None:

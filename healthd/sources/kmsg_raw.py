@@ -33,6 +33,12 @@ _REPORTS = {errno.EPIPE: HOLE, errno.EINVAL: TORN}
 _RECORD = re.compile(rb"(\d{1,10}),(\d{1,18}),(\d{1,18}),[^;\n]*;([^\n\x00-\x08\x0b-\x1f\x7f]*)(?:\n|\Z)")
 _HEAD = re.compile(rb"\d{1,10},(\d{1,18}),\d{1,18},")
 _ESCAPE = re.compile(rb"\\x([0-9a-fA-F]{2})")
+# What may stand before a record's words: a priority, a syslog header, tags (healthd.loglines reads them the same way).
+_LEAD = (
+    rb"\s*(?:<\d{1,3}>\s*)?"
+    rb"(?:(?:[A-Z][a-z]{2} +\d{1,2} [\d:]{8}|\d{4}-\d\d-\d\dT\S{8,32}) \S{1,64} kernel: )?"
+    rb"(?:\[[^\]\n]{1,32}\]\s*)*"
+)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -75,19 +81,50 @@ def sequence_of(raw: bytes) -> int | None:
     return int(match[1]) if match else None
 
 
-def any_of(needles: tuple[bytes, ...]) -> re.Pattern[bytes] | None:
+class Wanted:
+    """Finds the records that a check wants, in one pass over as many bytes as are at hand.
+
+    Needles that must begin a record's words cost one try per record, however many there are; the others are sought in
+    all of it, one by one.
+    """
+
+    def __init__(self, needles: tuple[bytes, ...]) -> None:
+        begin = b"|".join(re.escape(needle[1:]) for needle in needles if needle.startswith(b"^"))
+        self._begins = re.compile(rb"^[^;\n]*;%b(?:%b)" % (_LEAD, begin), re.MULTILINE) if begin else None
+        self._anywhere = tuple(needle for needle in needles if not needle.startswith(b"^"))
+
+    def holds(self, raw: bytes) -> bool:
+        """Whether one record holds a needle."""
+        if self._begins is not None and self._begins.match(raw):
+            return True
+        return any(needle in raw for needle in self._anywhere)
+
+    def hits(self, block: bytes) -> list[int]:
+        """Where needles are, in order; some of one line may be left out if another of it is there."""
+        found = [match.start() for match in self._begins.finditer(block)] if self._begins else []
+        for needle in self._anywhere:
+            at = block.find(needle)
+            while at >= 0:
+                found.append(at)
+                at = block.find(needle, (block.find(b"\n", at) + 1) or len(block))
+        return sorted(found)
+
+
+def any_of(needles: tuple[bytes, ...]) -> Wanted | None:
     """What finds a needle in raw bytes; None where there are none, and every record is wanted."""
-    return re.compile(b"|".join(map(re.escape, needles))) if needles else None
+    return Wanted(needles) if needles else None
 
 
-def _record_lines(block: bytes, wanted: re.Pattern[bytes] | None) -> list[bytes]:
+def _record_lines(block: bytes, wanted: Wanted | None) -> list[bytes]:
     """The lines of a block that begin a record and hold a needle, and the last one: it moves the cursor."""
     if wanted is None:
         return [line for line in block.split(b"\n") if line and not line.startswith(b" ")]
     lines, position = [], 0
-    while match := wanted.search(block, position):
-        start = block.rfind(b"\n", position, match.start()) + 1 or position
-        position = block.find(b"\n", match.end()) + 1 or len(block)
+    for hit in wanted.hits(block):
+        if hit < position:
+            continue
+        start = block.rfind(b"\n", position, hit) + 1 or position
+        position = block.find(b"\n", hit) + 1 or len(block)
         lines.append(block[start:position].rstrip(b"\n"))
     if position < len(block):
         lines += _record_lines(block[position:], None)[-1:]
@@ -104,7 +141,7 @@ class Source(Protocol):
     numbered: bool
     pollable: int | None
 
-    def read(self, wanted: re.Pattern[bytes] | None) -> Sequence[bytes] | None:
+    def read(self, wanted: Wanted | None) -> Sequence[bytes] | None:
         """What is there now; HOLE and TORN where something is not. None: the source is gone, open it anew."""
 
     def close(self) -> None:
@@ -121,7 +158,7 @@ class Device:
         self._fd = fd
         self._read = read
 
-    def read(self, wanted: re.Pattern[bytes] | None) -> Sequence[bytes] | None:
+    def read(self, wanted: Wanted | None) -> Sequence[bytes] | None:
         """A burst: its first record, what is wanted, and its last. An error after those is left for the next call."""
         records: list[bytes] = []
         unwanted = b""
@@ -140,7 +177,7 @@ class Device:
             if not raw:
                 self.pollable = None  # at its end and always readable, as /dev/null is: look again, do not spin
                 break
-            if not records or wanted is None or wanted.search(raw):
+            if not records or wanted is None or wanted.holds(raw):
                 records.append(raw)
                 unwanted = b""
             else:
@@ -171,7 +208,7 @@ class Lines:
         self._tail = b""
         self._overlong = False
 
-    def read(self, wanted: re.Pattern[bytes] | None) -> Sequence[bytes] | None:
+    def read(self, wanted: Wanted | None) -> Sequence[bytes] | None:
         """The complete lines of the next chunk that hold a needle, and the last one."""
         replaced = self._replaced()  # looked at first: what was written before the replacement is still read
         for _ in range(_BURST):
@@ -209,7 +246,7 @@ class Lines:
         tail, self._tail = self._tail, b""
         return bool(tail)
 
-    def _split(self, chunk: bytes, wanted: re.Pattern[bytes] | None) -> list[bytes]:
+    def _split(self, chunk: bytes, wanted: Wanted | None) -> list[bytes]:
         if self._overlong:
             _, newline, chunk = chunk.partition(b"\n")
             self._overlong = not newline

@@ -1,7 +1,8 @@
 #!/bin/sh
 # healthd's HealthCheckProgram for Slurm; see README.md beside this file.
 #
-# Asks healthd to look, so that slurmd's log shows the verdict. Never fails and drains nothing: the daemon does that.
+# Asks healthd to look: what is due is checked, and the verdict is fresh when the next job comes. Never fails, because
+# slurmd would only log it, and drains nothing: the daemon does that.
 # Slurm also runs it once before slurmd registers, and a slow one keeps the node away for so long: it takes 12 s at most.
 #
 # Slurm runs this with SLURMD_NODENAME and nothing else. HEALTHD and HEALTHD_SOCKET: as in prolog.sh.

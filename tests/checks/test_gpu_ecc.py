@@ -8,8 +8,8 @@ import pytest
 
 from healthd.check import NoSettings
 from healthd.checks.gpu_ecc import GROWTH, UNCORRECTED, gpu_ecc
-from healthd.errors import SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.diagnose import diagnose
+from healthd.errors import SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.history import History, observe
 from healthd.model import ClearsBy, Outcome, ReadingKind, Remedy, Result, Severity, Status
 from healthd.node import GpuAnswer
@@ -26,9 +26,11 @@ from healthd.testing import (
     healthy_gpu,
     pci_tree,
 )
+from tests.over_time import open_codes
 
 VOLATILE, AGGREGATE = "nvmlDeviceGetTotalEccErrors(1, 0)", "nvmlDeviceGetTotalEccErrors(1, 1)"
 ALL = [f"nvmlDeviceGetTotalEccErrors({kind}, {counter})" for kind in (0, 1) for counter in (0, 1)]
+WHERE = [f"nvmlDeviceGetMemoryErrorCounter({kind}, 0, {place})" for kind in (0, 1) for place in (1, 2, 3, 7)]
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
@@ -47,10 +49,10 @@ def fold(*results: Result) -> History:
 
 
 def test_no_errors() -> None:
-    """Four counters per GPU are read, as counters, and zero is ok."""
+    """Four counters per GPU, and eight that tell where, are read as counters, and zero is ok."""
     result = run(healthy_gpu(0), healthy_gpu(1))
     assert result.status is Status.OK
-    assert len(result.readings) == 8
+    assert len(result.readings) == 2 * (4 + 8)
     assert {reading.kind for reading in result.readings} == {ReadingKind.COUNTER}
     assert all(reading.name.endswith("_total") for reading in result.readings)
 
@@ -95,13 +97,41 @@ def test_a_reset_ends_it() -> None:
     assert not fold(run(gpu_with(0, {VOLATILE: 1, AGGREGATE: 4})), run(gpu_with(0, {AGGREGATE: 4}))).faults
 
 
+def test_which_memory() -> None:
+    """The finding tells in which memory the errors are, as far as the GPU tells."""
+    sick = {
+        VOLATILE: 3,
+        "nvmlDeviceGetMemoryErrorCounter(1, 0, 2)": 3,
+        "nvmlDeviceGetMemoryErrorCounter(1, 0, 7)": UNKNOWN,
+    }
+    (finding,) = run(gpu_with(0, sick)).findings
+    assert finding.evidence["by_location"] == {"dram": 3}
+
+
+def corrected_over_days(*by_day: int) -> set[str]:
+    """What is open after so many corrected errors on each day, spread over its hours, looked at hourly."""
+    total, looks = 0.0, [0.0]
+    for errors in by_day:
+        looks += [total + errors * (hour + 1) / 24 for hour in range(24)]
+        total += errors
+    results = [run(gpu_with(0, {"nvmlDeviceGetTotalEccErrors(0, 1)": int(count)})) for count in looks]
+    return open_codes("gpu.ecc", results, every_s=3600.0)[-1]
+
+
+def test_corrected_errors_that_accelerate() -> None:
+    """One a day that doubles daily is found by the sixth day; a steady fifty a day never, nor an old total."""
+    assert corrected_over_days(1, 2, 4, 8, 16, 32) == {"gpu.ecc.accelerating"}
+    assert corrected_over_days(*[50] * 14) == set()
+    assert corrected_over_days(0, 0, 400, 0, 0, 0, 0) == set()
+
+
 def test_volatile_counters_belong_to_boot_and_driver() -> None:
     """The volatile epoch changes with boot and driver version, the aggregate epoch with neither."""
     epochs = {
         (reading.name, reading.epoch)
         for result in (run(healthy_gpu(0)), run(healthy_gpu(0), boot="boot-2"), run(healthy_gpu(0), driver="590.10"))
         for reading in result.readings
-        if "uncorrected" in reading.name
+        if reading.name in ("gpu_ecc_uncorrected_volatile_total", "gpu_ecc_uncorrected_aggregate_total")
     }
     assert len([1 for name, _ in epochs if "volatile" in name]) == 3
     assert len([1 for name, _ in epochs if "aggregate" in name]) == 1
@@ -109,7 +139,7 @@ def test_volatile_counters_belong_to_boot_and_driver() -> None:
 
 def test_ecc_off_is_no_fault() -> None:
     """A GPU with ECC off has no counters; if no GPU has any, the check does not apply."""
-    off = gpu_with(0, dict.fromkeys(ALL, NOT_SUPPORTED))
+    off = gpu_with(0, dict.fromkeys((*ALL, *WHERE), NOT_SUPPORTED))
     assert run(off).status is Status.NOT_APPLICABLE
     mixed = run(off, healthy_gpu(1))
     assert mixed.status is Status.OK
@@ -118,10 +148,10 @@ def test_ecc_off_is_no_fault() -> None:
 
 def test_unknown_error_is_unknown_and_not_zero() -> None:
     """Unknown Error, as seen while errors are being handled, is a gap of that GPU; the others are judged."""
-    result = run(gpu_with(0, dict.fromkeys(ALL, UNKNOWN)), healthy_gpu(1))
+    result = run(gpu_with(0, dict.fromkeys((*ALL, *WHERE), UNKNOWN)), healthy_gpu(1))
     assert result.status is Status.UNKNOWN
     assert f"gpu:{gpu_uuid(0)}" in result.reason
-    assert len(result.readings) == 4
+    assert len(result.readings) == 12
 
 
 def test_a_lost_gpu_hides_no_other() -> None:

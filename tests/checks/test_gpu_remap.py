@@ -21,6 +21,7 @@ from healthd.testing import (
     healthy_gpu,
     pci_tree,
 )
+from tests.over_time import open_codes
 
 ROWS = "nvmlDeviceGetRemappedRows"
 
@@ -38,10 +39,12 @@ def test_no_remaps() -> None:
     """A GPU without remaps is ok, and its rows are counted."""
     result = run(healthy_gpu(0))
     assert result.status is Status.OK
-    assert [(reading.name, reading.value) for reading in result.readings] == [
-        ("gpu_remapped_rows_correctable_total", 0),
-        ("gpu_remapped_rows_uncorrectable_total", 0),
-    ]
+    assert {reading.name: reading.value for reading in result.readings} == {
+        "gpu_remapped_rows_correctable_total": 0,
+        "gpu_remapped_rows_uncorrectable_total": 0,
+        "gpu_banks_with_max_spare_rows_count": 640,
+        **{f"gpu_banks_with_{word}_spare_rows_count": 0 for word in ("high", "partial", "low", "none")},
+    }
 
 
 def test_finished_remaps_are_ok() -> None:
@@ -113,3 +116,92 @@ def test_unknown_error_is_a_gap() -> None:
 def test_unsupported_and_broken_is_not_applicable_nowhere() -> None:
     """One GPU without a remapper and one that fails to answer is unknown."""
     assert run(gpu_with(0, {ROWS: NOT_SUPPORTED}), failed_gpu(1)).status is Status.UNKNOWN
+
+
+HISTOGRAM, PAGES_PENDING = "nvmlDeviceGetRowRemapperHistogram", "nvmlDeviceGetRetiredPagesPendingStatus"
+REPAIR, UNREPAIRABLE = "nvmlDeviceGetRepairStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1"
+SINGLE, DOUBLE = "nvmlDeviceGetRetiredPages_v2(0)", "nvmlDeviceGetRetiredPages_v2(1)"
+TURING = {ROWS: NOT_SUPPORTED, HISTOGRAM: NOT_SUPPORTED, SINGLE: [], DOUBLE: [], PAGES_PENDING: 0}
+
+
+def codes(result: Result) -> list[str]:
+    return [finding.code for finding in result.findings]
+
+
+def pages(count: int) -> list[dict[str, int]]:
+    return [{"address": 4096 * number, "timestamp": 1_700_000_000 + number} for number in range(count)]
+
+
+@pytest.mark.parametrize("word", ["max", "high", "partial", "low", "none"])
+def test_headroom(word: str) -> None:
+    """How many banks have how much left is read; only a bank without any spare row is a warning."""
+    spare = {**dict.fromkeys(("max", "high", "partial", "low", "none"), 0), word: 2}
+    result = run(gpu_with(0, {HISTOGRAM: spare}))
+    assert codes(result) == ["gpu.remap.no_spare"] * (word == "none")
+    assert {r.name: r.value for r in result.readings}[f"gpu_banks_with_{word}_spare_rows_count"] == 2
+
+
+@pytest.mark.parametrize("flags", [[1, 0], [0, 1], [1, 1]])
+def test_a_repair_that_waits(flags: list[int]) -> None:
+    """Blackwell's repair of a channel or a TPC waits for a reset, as a row remap does."""
+    (finding,) = run(gpu_with(0, {REPAIR: flags, UNREPAIRABLE: 0})).findings
+    assert (finding.code, finding.severity, finding.remedy) == (
+        "gpu.repair.pending",
+        Severity.WARNING,
+        Remedy.RESET_GPU,
+    )
+    assert run(gpu_with(0, {REPAIR: [0, 0]})).status is Status.OK
+
+
+def test_memory_that_cannot_be_repaired() -> None:
+    """The driver's flag is a warning for a person, as XID 161 is."""
+    (finding,) = run(gpu_with(0, {UNREPAIRABLE: 1})).findings
+    assert (finding.code, finding.severity, finding.remedy) == (
+        "gpu.repair.impossible",
+        Severity.WARNING,
+        Remedy.ASK_HUMAN,
+    )
+
+
+def test_before_ampere() -> None:
+    """A GPU that retires pages is judged by its pages, and needs no row remapper."""
+    result = run(gpu_with(0, {**TURING, SINGLE: pages(3), DOUBLE: pages(2)}))
+    assert result.status is Status.OK
+    assert {reading.name: reading.value for reading in result.readings} == {
+        "gpu_retired_pages_single_bit_total": 3,
+        "gpu_retired_pages_double_bit_total": 2,
+    }
+
+
+def test_a_retirement_that_waits() -> None:
+    """A page whose retirement is recorded waits for the driver to be loaded again."""
+    (finding,) = run(gpu_with(0, {**TURING, PAGES_PENDING: 1})).findings
+    assert (finding.code, finding.severity, finding.remedy) == (
+        "gpu.pages.pending",
+        Severity.WARNING,
+        Remedy.RESET_GPU,
+    )
+
+
+@pytest.mark.parametrize(("single", "double", "found"), [(62, 0, False), (60, 3, True), (0, 64, True)])
+def test_pages_used_up(single: int, double: int, found: bool) -> None:
+    """Sixty-three pages of either kind are DCGM's limit."""
+    result = run(gpu_with(0, {**TURING, SINGLE: pages(single), DOUBLE: pages(double)}))
+    assert codes(result) == ["gpu.pages.full"] * found
+
+
+@pytest.mark.parametrize(
+    ("by_day", "found"),
+    [([14, 15], False), ([16, 16, 16], False), ([16, 17], False), ([16, 17, 18], True), ([3, 9, 15], False)],
+)
+def test_pages_that_keep_failing(by_day: list[int], found: bool) -> None:
+    """Over fifteen pages with double-bit errors, and more than one more within a week, is DCGM's other limit."""
+    looks = [run(gpu_with(0, {**TURING, DOUBLE: pages(count)})) for count in by_day]
+    assert ("gpu.pages.growing" in open_codes("gpu.remap", looks, every_s=86_400.0)[-1]) is found
+
+
+def test_a_gpu_that_does_neither() -> None:
+    """Neither rows nor pages: out of scope; a failure to tell is unknown."""
+    neither = {**TURING, SINGLE: NOT_SUPPORTED, DOUBLE: NOT_SUPPORTED}
+    assert run(gpu_with(0, neither)).status is Status.NOT_APPLICABLE
+    assert run(gpu_with(0, {**neither, DOUBLE: UNKNOWN})).status is Status.UNKNOWN

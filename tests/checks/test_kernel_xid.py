@@ -7,24 +7,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from healthd.check import NoSettings, discover
-from healthd.checks.kernel_xid import explain, kernel_xid
-from healthd.model import NODE, ClearsBy, Finding, Result, Severity, Status
-from healthd.node import KernelRecord, Node
+from healthd.check import discover
+from healthd.checks.kernel_xid import Settings, explain, kernel_xid
+from healthd.errors import SourceUnreadable
+from healthd.kernel_tables import NvLink5Rule, nvlink5_rules
+from healthd.model import NODE, ClearsBy, Finding, Repeats, Result, Severity, Status
+from healthd.node import KernelRecord
+from healthd.testing import Entry, FakeNode
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 UUID = "GPU-6d7ec8a1-1111-2222-3333-444455556666"
-
-
-class KernelNode:
-    """A node of which only the batch of kernel records is asked."""
-
-    def __init__(self, records: Sequence[KernelRecord]) -> None:
-        self.kernel_records = records
 
 
 def record(text: str, number: int = 0) -> KernelRecord:
@@ -36,7 +31,7 @@ def judge(*texts: str) -> Result:
 
 
 def judge_records(records: Sequence[KernelRecord]) -> Result:
-    return kernel_xid(cast(Node, KernelNode(records)), NoSettings())
+    return kernel_xid(FakeNode(kernel_records=records), Settings())
 
 
 def only(result: Result) -> Finding:
@@ -208,8 +203,8 @@ def test_burst_is_one_fault() -> None:
 
 
 def test_fatal_and_nonfatal_are_not_folded() -> None:
-    """A nonfatal link error in front does not hide the fatal one behind it."""
-    line = "NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT  {}   XC0 i0 Link 08 (0x004505c6 0x0 0x0 0x0 0x0 0x0)"
+    """A nonfatal link error in front does not hide the fatal one behind it; where no rule fits, the word decides."""
+    line = "NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT  {}   XC0 i0 Link 08 (0x004505c6 0x77 0x0 0x0 0x0 0x0)"
     result = judge(line.format("Nonfatal"), line.format("Fatal"))
     assert [finding.severity for finding in result.findings] == [Severity.WARNING, Severity.CRITICAL]
     assert result.findings[1].evidence["nvlink_link"] == 8
@@ -288,4 +283,242 @@ def test_explain_knows_codes_in_any_spelling() -> None:
 def test_check_is_discovered() -> None:
     """The check runs on kernel batches that hold the driver's prefix."""
     found = discover()["kernel.xid"]
-    assert (found.on, found.needles) == ("kernel", ("NVRM:",))
+    assert (found.on, found.needles) == ("kernel", ("^NVRM: ",))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# NVLink registers
+
+
+def link_line(rule: NvLink5Rule, layout: int, unit: str, *, noise: int = 0) -> str:
+    """A line that the rule is for: its fixed bits, and ``noise`` in the others."""
+    mask, value = rule.patterns[layout]
+    intrinfo, word = value | (noise & ~mask & 0xFFFFFFFF), "Nonfatal" if rule.nonfatal else "Fatal"
+    return (
+        f"NVRM: Xid (PCI:0018:01:00): {rule.xid}, pid=876767, name=ray::WorkerDict, {unit} {word}   XC0 i0 Link 08 "
+        f"(0x{intrinfo:08x} 0x{rule.error_status:08x} 0x00000000 0x00000000 0x00000000 0x00000000)"
+    )
+
+
+@pytest.mark.parametrize("rule", nvlink5_rules(), ids=lambda rule: f"{rule.xid} {rule.verdict.case}")
+@pytest.mark.parametrize("layout", [0, 1], ids=["before 575", "from 575"])
+def test_every_nvlink5_rule_is_found_in_both_layouts(rule: NvLink5Rule, layout: int) -> None:
+    """Whatever stands in the other bits, and whichever name of its unit the line uses, the rule's verdict is given."""
+    for unit in (*sorted(rule.units), "/".join(sorted(rule.units))):
+        for noise in (0, 0xFFFFFFFF, 0x12345678):
+            finding = only(judge(link_line(rule, layout, unit, noise=noise)))
+            verdict = rule.verdict
+            assert (finding.severity, finding.remedy, finding.clears_by) == (
+                verdict.severity,
+                verdict.remedy,
+                verdict.clears_by,
+            )
+            assert finding.evidence["nvlink_subcode"] == rule.subcode
+            assert finding.evidence["nvlink_investigate"] == rule.investigate
+
+
+def test_rules_follow_nvidia() -> None:
+    """A reset is a reset, 'see XID 154' and 'ignore' are watched at most; two sub-codes of 149 are hardware."""
+    said = {(rule.immediate, rule.verdict.remedy) for rule in nvlink5_rules() if rule.subcode not in (4, 10)}
+    assert said == {
+        ("RESET_GPU", "reset_gpu"),
+        ("XID_154_EVAL", "watch"),
+        ("IGNORE", "watch"),
+        ("IGNORE", "none"),
+    }
+    assert len(nvlink5_rules()) == 94
+    assert sum(rule.immediate == "RESET_GPU" for rule in nvlink5_rules()) == 41
+
+
+@pytest.mark.parametrize("subcode", [4, 10])
+def test_a_bad_link_is_hardware(subcode: int) -> None:
+    """149 with sub-code 4 (connector) or 10 (physical layer) asks for another node: a reset mends neither."""
+    line = (
+        f"NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 08 (0x{0x5C6 | subcode << 20:08x} "
+        "0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)"
+    )
+    finding = only(judge(line))
+    assert (finding.severity, finding.remedy, finding.clears_by) == ("critical", "replace_node", "replace")
+
+
+NVLINK5 = "NVRM: Xid (PCI:0018:01:00): {}, {} {} XC0 i0 Link 08 ({:#010x} {:#010x} 0x0 0x0 0x0 0x0)"
+
+
+def test_several_status_bits_are_as_bad_as_the_worst() -> None:
+    """Two errors at once: the reset that one of them needs is asked for."""
+    tagstate = 0b0100000010  # RLW_TAGSTATE before 575
+    finding = only(judge(NVLINK5.format(145, "RLW_TAGSTATE", "Nonfatal", tagstate, 0x1 | 0x2)))
+    assert (finding.severity, finding.remedy) == ("critical", "reset_gpu")
+    harmless = only(judge(NVLINK5.format(145, "RLW_TAGSTATE", "Nonfatal", tagstate, 0x1 | 0x10000)))
+    assert (harmless.severity, harmless.remedy) == ("info", "none")
+
+
+@pytest.mark.parametrize(
+    ("unit", "intrinfo", "status"),
+    [
+        ("RLW_TAGSTATE", 0x102, 0x3 | 0x400),
+        ("RLW_OTHER", 0x102, 0x1),
+        ("RLW_TAGSTATE", 0x3FF, 0x1),
+        ("RLW_TAGSTATE", 0x102, 0),
+    ],
+)
+def test_where_no_rule_fits_the_word_decides(unit: str, intrinfo: int, status: int) -> None:
+    """An unknown bit, unit, layout or status is not guessed at."""
+    fatal, harmless = (judge(NVLINK5.format(145, unit, word, intrinfo, status)) for word in ("Fatal", "Nonfatal"))
+    assert (only(fatal).severity, only(fatal).remedy) == ("critical", "reset_gpu")
+    assert (only(harmless).severity, only(harmless).remedy) == ("warning", "watch")
+    assert only(fatal).evidence["nvlink_investigate"] == "no published rule fits"
+
+
+def test_the_drivers_fatal_beats_a_rule_that_says_nonfatal() -> None:
+    """Some events are made fatal at run time: the word of the line wins over the table."""
+    finding = only(judge(NVLINK5.format(145, "RLW_TAGSTATE", "Fatal", 0x102, 0x1)))
+    assert (finding.severity, finding.remedy) == ("critical", "reset_gpu")
+
+
+def test_different_rules_of_one_code_do_not_fold() -> None:
+    """What is to be ignored, and what needs a reset, are two findings."""
+    lines = [NVLINK5.format(145, "RLW_TAGSTATE", "Nonfatal", 0x102, status) for status in (1, 1, 2)]
+    assert [finding.evidence["count"] for finding in judge(*lines).findings] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("registers", "hint"),
+    [
+        ("0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0", None),
+        ("0x10, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", ["an ECC or parity error"]),
+        ("0x200030, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0", ["an ECC or parity error", "bad signal integrity"]),
+    ],
+)
+def test_registers_of_the_older_nvlink_error(registers: str, hint: list[str] | None) -> None:
+    """XID 74 keeps its link and registers; the published bits are named, and the word decides what it calls for."""
+    line = f"NVRM: Xid (PCI:0000:5b:00): 74, …, NVLink: fatal error detected on link 14({registers})"
+    finding = only(judge(line))
+    assert finding.evidence["nvlink_link"] == 14
+    assert len(finding.evidence["nvlink_words"]) == 7
+    assert finding.evidence.get("nvlink_hint") == hint
+    assert (finding.severity, finding.remedy) == ("critical", "reset_gpu")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# rate-limited prints
+
+LIMITING = (
+    "NVRM: Rate limiting GSP RPC error prints for GPU at PCI:0000:b3:00 (printing 1 of every 30)."
+    "  The GPU likely needs to be reset."
+)
+TIMEOUT = (
+    "NVRM: Xid (PCI:0000:b3:00): 119, pid=1580259, name=nvidia-smi, Timeout after 6s of waiting for RPC response from "
+    "GPU4 GSP! Expected function 76 (GSP_RM_CONTROL) (0x20803039 0x4)."
+)
+
+
+def test_rate_limited_prints_say_that_the_count_is_too_low() -> None:
+    """After the notice, the number of lines is a lower bound, and the evidence says so; other GPUs' are not."""
+    limited, other = judge(TIMEOUT, LIMITING, TIMEOUT, TIMEOUT.replace("b3:00", "b4:00")).findings
+    assert limited.evidence["count_is_at_least"] == "1 in 30 printed"
+    assert limited.evidence["count"] == 3
+    assert "count_is_at_least" not in other.evidence
+
+
+def test_the_notice_alone_is_the_time_out() -> None:
+    """It only follows time-outs: where a batch holds nothing else of them, the fault is still known."""
+    finding = only(judge(LIMITING))
+    assert (finding.code, str(finding.component), finding.severity) == ("gpu.xid.119", "gpu:0000:b3:00", "critical")
+    assert finding.evidence["form"] == "number-less"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# jobs
+
+FAULT = "NVRM: Xid (PCI:0000:01:00): 31, pid={}, name=python3, Ch 00000008, MMU Fault"
+POD = "0f3a1c2d-4e5f-6071-8293-a4b5c6d7e8f9"
+
+
+def proc_of(processes: dict[int, str], started_s: float = -100.0) -> dict[str, Entry]:
+    """A /proc with these processes and control groups, all started so long after the first record's time."""
+    booted = int(START.timestamp()) - 1000
+    ticks = int((1000 + started_s) * 100)
+    entries: dict[str, Entry] = {"stat": f"cpu  1 2 3\nbtime {booted}\nprocesses 9"}
+    for pid, cgroup in processes.items():
+        entries[f"{pid}/stat"] = f"{pid} (a) b) R 1 {'0 ' * 17}{ticks} 0 0"
+        entries[f"{pid}/cgroup"] = cgroup
+    return entries
+
+
+def judge_with(proc: dict[str, Entry], *texts: str, settings: Settings | None = None) -> Result:
+    records = [record(text, number) for number, text in enumerate(texts)]
+    return kernel_xid(FakeNode(kernel_records=records, proc=proc), settings or Settings())
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "key", "value"),
+    [
+        ("0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0", "job", "42"),
+        ("5:memory:/slurm/uid_1000/job_42/step_batch\n1:name=systemd:/x", "job", "42"),
+        ("0::/kubepods/burstable/pod0f3a1c2d-4e5f-6071-8293-a4b5c6d7e8f9/abc", "pod_uid", POD),
+        (
+            "0::/kubepods.slice/kubepods-pod0f3a1c2d_4e5f_6071_8293_a4b5c6d7e8f9.slice/cri-containerd-1.scope",
+            "pod_uid",
+            POD,
+        ),
+    ],
+)
+def test_a_process_is_tied_to_its_job_or_pod(cgroup: str, key: str, value: str) -> None:
+    """The control group of the living process tells the Slurm job, on cgroup v1 and v2, or the pod."""
+    finding = judge_with(proc_of({4711: cgroup}), FAULT.format(4711)).findings[0]
+    assert finding.evidence[key] == value
+    assert {"job", "pod_uid"} & finding.evidence.keys() == {key}
+
+
+@pytest.mark.parametrize(
+    "proc",
+    [
+        {},
+        proc_of({4711: "0::/user.slice/user-1000.slice/session-3.scope"}),
+        proc_of({4711: "0::/system.slice/slurmstepd.scope/job_x/step_0"}),
+        proc_of({4711: "0::/system.slice/slurmstepd.scope/job_42/step_0"}, started_s=60.0),
+        {**proc_of({4711: "0::/system.slice/slurmstepd.scope/job_42/step_0"}), "stat": "no boot time"},
+        {**proc_of({4711: "0::/x/job_42"}), "4711/cgroup": SourceUnreadable("permission denied")},
+        {**proc_of({4711: "0::/x/job_42"}), "4711/stat": "4711 (a"},
+    ],
+    ids=["gone", "no job", "no number", "another process since", "no boot time", "unreadable", "torn"],
+)
+def test_a_process_that_cannot_be_tied_is_nobodys(proc: dict[str, Entry]) -> None:
+    """Gone, of no job, started after the line, or unreadable: the finding stands, and names no job."""
+    (finding,) = judge_with(proc, FAULT.format(4711)).findings
+    assert not {"job", "pod_uid", "jobs"} & finding.evidence.keys()
+    assert finding.evidence["pid"] == 4711
+
+
+def test_the_same_error_in_different_jobs_is_counted_for_the_gpu() -> None:
+    """A job-level code in a known job counts towards a finding of the GPU itself, each job once, within a day."""
+    cgroups = {pid: f"0::/system.slice/slurmstepd.scope/job_{pid}/step_0" for pid in (41, 42)}
+    result = judge_with(proc_of(cgroups), FAULT.format(41), FAULT.format(42), FAULT.format(43))
+    error, across = result.findings
+    assert error.evidence["jobs"] == ["41", "42"]
+    assert across.code == "gpu.xid.repeated_across_jobs.31"
+    assert (across.component, across.evidence["jobs"]) == (error.component, ["job:41", "job:42"])
+    assert across.repeats == Repeats(times=3, window_s=86_400.0, distinct="jobs")
+    assert (across.severity, across.remedy) == (Severity.WARNING, "ask_human")
+
+
+@pytest.mark.parametrize("xid", [45, 48, 79, 94, 154])
+def test_other_codes_are_not_counted_across_jobs(xid: int) -> None:
+    """News, and errors of the GPU itself, need no second job to be what they are."""
+    proc = proc_of({4711: "0::/system.slice/slurmstepd.scope/job_42/step_0"})
+    line = f"NVRM: Xid (PCI:0000:01:00): {xid}, pid=4711, name=python3, text"
+    assert [finding.code for finding in judge_with(proc, line).findings] == [f"gpu.xid.{xid}"]
+
+
+def test_an_error_of_nobody_is_not_counted_across_jobs() -> None:
+    """Three processes that are gone may have been one job: nothing is counted that could not be named."""
+    assert len(judge_with({}, *[FAULT.format(pid) for pid in (1, 2, 3)]).findings) == 1
+
+
+def test_how_many_jobs_is_a_setting() -> None:
+    """A site may ask for more jobs, or a shorter time."""
+    proc = proc_of({4711: "0::/system.slice/slurmstepd.scope/job_42/step_0"})
+    settings = Settings(same_error_jobs=5, same_error_window_s=60.0)
+    across = judge_with(proc, FAULT.format(4711), settings=settings).findings[1]
+    assert across.repeats == Repeats(times=5, window_s=60.0, distinct="jobs")

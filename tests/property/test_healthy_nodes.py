@@ -15,9 +15,19 @@ from hypothesis import strategies as st
 from healthd.check import Check, discover
 from healthd.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.model import Outcome, Status, pci_address
-from healthd.node import GpuAnswer, KernelLogState, Mount, NvmlFailure, Space
+from healthd.node import (
+    CommandResult,
+    FileProbe,
+    GpuAnswer,
+    KernelClock,
+    KernelLogState,
+    Mount,
+    NvmlFailure,
+    Space,
+)
 from healthd.runner import run_check
 from healthd.sim import tree
+from healthd.sim.host import disk_names
 from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.trees import FileTree
 from healthd.tables import InstanceProfile, instance_types
@@ -32,8 +42,65 @@ ERRORS = (
     SourceUnreadable("EIO"),
 )
 HEALTHY_CALLS = tuple(key for key in HEALTHY_GPU if not key.startswith("field:"))
+HEALTHY_FIELDS = tuple(
+    (int(field), int(scope or "0"))
+    for field, _, scope in (
+        key.removeprefix("field:").partition("/") for key in HEALTHY_GPU if key.startswith("field:")
+    )
+)
 # A part of an answer that these checks do without, when it is certain that it is not there.
-DOES_WITHOUT = {("gpu.ecc", "sys"), ("host.filesystems", "sys")}
+SOURCES = ("sys", "proc", "dev", "nvml", "mounts", "space", "file_probe", "clock", "metadata", "command")
+DOES_WITHOUT = {
+    ("gpu.ecc", "sys"),
+    ("host.filesystems", "sys"),
+    ("host.kernel", "sys"),  # a kernel without pstore
+    ("host.cpu", "proc"),  # a kernel without pressure stall information
+    ("host.clock", "command"),  # no chronyd: the kernel is asked
+    ("cloud.events", "metadata"),  # not EC2
+    *((check, "sys") for check in ("gpu.nvlink", "gpu.pcie", "gpu.sram", "gpu.throttle")),  # no version: as gpu.ecc
+    ("gpu.peermem", "proc"),  # there are two other ways
+    ("stack.versions", "command"),  # parts that are not installed
+    ("efa.provider", "command"),  # jobs bring libfabric in their containers
+}
+NEEDS_CONFIGURATION = {"plugin.run"}
+QUICK = FileProbe(size_bytes=1 << 18, write_s=0.004, read_s=0.002, unlink_s=0.001)
+CLOCK = KernelClock(synchronised=True, offset_s=0.0, max_error_s=0.01)
+CHRONY = "A9FEA97B,169.254.169.123,4,1764000000.1,0.000001,0.0,0.0,-12.3,0.0,0.02,0.0003,0.0002,16.2,Normal"
+ALLOWANCES = "NIC statistics:\n     bw_in_allowance_exceeded: 0\n     conntrack_allowance_exceeded: 0"
+GDRAPI = "/usr/lib/x86_64-linux-gnu/libgdrapi.so.2"
+FABRIC_TOOLS: Mapping[tuple[str, ...], str] = {
+    ("cat", "/opt/amazon/efa_installed_packages"): (
+        "# EFA installer version: 1.44.0\n# Packages installed:\n"
+        "libfabric-aws-2.3.1-1.x86_64 libnccl-ofi-1.17.1-1.x86_64"
+    ),
+    ("/sbin/ldconfig", "-p"): f"\tlibgdrapi.so.2 (libc6,x86-64) => {GDRAPI}",
+    ("readlink", "-f", GDRAPI): f"{GDRAPI}.5",
+}
+SMART = '{"critical_warning": 0, "media_errors": 0}'
+
+
+def said(argv: tuple[str, ...], stdout: str) -> CommandResult:
+    return CommandResult(argv=argv, code=0, stdout=stdout, stderr="", duration_s=0.01)
+
+
+class Tools(dict[tuple[str, ...], CommandResult | SourceError]):
+    """The commands of a healthy host: chronyd in step, every unit active, nothing exceeded, no disk that warns."""
+
+    def __init__(self, profile: InstanceProfile) -> None:
+        smart = [("nvme", "smart-log", "-o", "json", f"/dev/{name}") for name in disk_names(profile)]
+        texts = {("chronyc", "-c", "tracking"): CHRONY, ("ethtool", "-S", "eth0"): ALLOWANCES, **FABRIC_TOOLS}
+        texts["/opt/amazon/efa/bin/fi_info", "-p", "efa"] = "".join(
+            f"provider: efa\n    fabric: efa\n    domain: rdmap{int(address.split(':')[1], 16)}s0-rdm\n"
+            for address in tree.layout_of(profile).efa
+        )
+        super().__init__({argv: said(argv, text) for argv, text in (texts | dict.fromkeys(smart, SMART)).items()})
+
+    def get(self, argv: Any, default: Any = None) -> Any:
+        if argv[:2] != ("systemctl", "show"):
+            return super().get(argv, default)
+        units = argv[argv.index("--") + 1 :]
+        blocks = (f"Id={name}\nLoadState=loaded\nActiveState=active\nNRestarts=0" for name in units)
+        return said(argv, "\n\n".join(blocks))
 
 
 def build(
@@ -51,14 +118,24 @@ def build(
         dev=FileTree(root / "dev"),
         nvml=FakeNvml(*gpus),
         mount_table=parse_mountinfo(proc.read("self/mountinfo")),
-        spaces={"/": ROOM},
+        spaces={"/": ROOM, "/fsx": ROOM},
+        file_probes={"/fsx": QUICK},
+        kernel_clock=CLOCK,
+        metadata_items={},
+        commands=Tools(profile),
         kernel_log=KernelLogState(source="/dev/kmsg", alive=True),
     )
 
 
+@pytest.fixture(scope="module")
+def whole_p5(tmp_path_factory: pytest.TempPathFactory) -> FakeNode:
+    return build(tmp_path_factory.mktemp("whole") / "p5", instance_types()["p5.48xlarge"])
+
+
 @pytest.fixture
-def p5(tmp_path: Path) -> FakeNode:
-    return build(tmp_path / "p5", instance_types()["p5.48xlarge"])
+def p5(whole_p5: FakeNode) -> FakeNode:
+    """A copy whose sources a test may cut off; the files behind it are everybody's, and stay as they are."""
+    return replace(whole_p5)
 
 
 def outcomes(node: FakeNode) -> dict[str, Outcome]:
@@ -80,8 +157,10 @@ def test_a_healthy_node_of_any_type_is_silent(profile: InstanceProfile, lustre: 
 
 
 def test_nothing_is_left_out_on_a_p5(p5: FakeNode) -> None:
-    """On a healthy p5.48xlarge every check applies and is ok."""
-    assert {name: outcome.result.status for name, outcome in outcomes(p5).items()} == dict.fromkeys(CHECKS, Status.OK)
+    """On a healthy p5.48xlarge every check applies and is ok, but for those that a site must configure first."""
+    found = {name: outcome.result.status for name, outcome in outcomes(p5).items()}
+    assert {name for name, status in found.items() if status is not Status.OK} == NEEDS_CONFIGURATION
+    assert {found[name] for name in NEEDS_CONFIGURATION} == {Status.NOT_APPLICABLE}
 
 
 def off_the_bus(root: Path) -> None:
@@ -122,7 +201,8 @@ def test_one_fault_of_the_tree_is_one_finding(tmp_path: Path, fault: Callable[[P
     fault(root)
     node.mount_table = parse_mountinfo(node.proc.read("self/mountinfo"))
     on_bus = node.sys.names("bus/pci/devices")
-    node.nvml = FakeNvml(*(gpu for gpu in node.nvml.ask(*HEALTHY_CALLS, fields=[230]) if f"{gpu.pci}.0" in on_bus))
+    gpus = node.nvml.ask(*HEALTHY_CALLS, fields=HEALTHY_FIELDS)
+    node.nvml = FakeNvml(*(gpu for gpu in gpus if f"{gpu.pci}.0" in on_bus))
     results = [outcome.result for outcome in outcomes(node).values()]
     assert {finding.code for result in results for finding in result.findings} == found
     assert not any(result.status is Status.UNKNOWN for result in results)
@@ -198,12 +278,14 @@ def cut_off(node: FakeNode, source: str, error: SourceError) -> Unreachable:
             node.mount_table = Table(broken)  # type: ignore[assignment]  # iterated, and no more
         case "space":
             node.spaces = Spaces(broken)
+        case "file_probe" | "clock" | "metadata" | "command":
+            setattr(node, source, broken.answer)
         case _:
             setattr(node, source, broken)
     return broken
 
 
-@pytest.mark.parametrize("source", ["sys", "proc", "dev", "nvml", "mounts", "space"])
+@pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("check", CHECKS.values(), ids=lambda check: check.name)
 def test_a_source_that_fails_is_never_ok(p5: FakeNode, check: Check, error: SourceError, source: str) -> None:
@@ -220,13 +302,15 @@ def test_a_source_that_fails_is_never_ok(p5: FakeNode, check: Check, error: Sour
         assert result.status is Status.UNKNOWN, result
         assert "defect" not in result.reason
     elif not broken.asked:
-        assert result.status is Status.OK
+        assert result.status is (Status.NOT_APPLICABLE if check.name in NEEDS_CONFIGURATION else Status.OK)
 
 
 def test_the_matrix_is_not_empty(p5: FakeNode) -> None:
     """Every source is asked by some check, so no column of the matrix above passes by asking nothing."""
-    for source in ("sys", "dev", "nvml", "mounts", "space"):
+    for source in SOURCES:
         node = replace(p5)
+        if source == "clock":  # asked where no chronyd answers
+            node.commands = {}
         broken = cut_off(node, source, ERRORS[1])
         if source == "nvml":
             broken.state = lambda: FakeNvml().state()  # type: ignore[attr-defined]  # as above
@@ -238,6 +322,18 @@ def test_the_matrix_is_not_empty(p5: FakeNode) -> None:
 
 FAILURES = st.sampled_from([1, 3, 9, 13, 15, 16, 17, 27, 999]).map(lambda code: NvmlFailure(code=code, name=f"E{code}"))
 COUNTS = st.integers(0, 2**64 - 1)
+PLACE = dict.fromkeys(("unit", "location", "sublocation", "extlocation", "address", "isParity", "count"), 0)
+HOLDER = {"pid": 1, "usedGpuMemory": None, "gpuInstanceId": 0, "computeInstanceId": 0}
+ANSWERS: Mapping[str, Any] = {
+    **HEALTHY_GPU,
+    "nvmlDeviceGetRemappedRows": [0, 0, False, False],
+    "nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts": [PLACE],
+    "nvmlDeviceGetComputeRunningProcesses": [HOLDER],
+    "nvmlDeviceGetRetiredPages_v2(1)": [{"address": 0, "timestamp": 0}],
+    "nvmlDeviceGetRetiredPagesPendingStatus": 0,
+    "nvmlDeviceGetRepairStatus": [0, 0],
+    "nvmlDeviceGetUnrepairableMemoryFlag_v1": 0,
+}
 
 
 @st.composite
@@ -253,11 +349,23 @@ def gpus(draw: st.DrawFn) -> GpuAnswer:
             failure=failure,
             values=dict.fromkeys(HEALTHY_GPU, failure),
         )
-    values: dict[str, Any] = {}
-    for key in HEALTHY_GPU:
-        rows = st.tuples(COUNTS, COUNTS, st.integers(0, 1), st.integers(0, 1)).map(list)
-        values[key] = draw(FAILURES | (rows if key == "nvmlDeviceGetRemappedRows" else COUNTS | st.just(0)))
-    return gpu_with(index, values)
+    strange = draw(st.lists(st.sampled_from(sorted(ANSWERS)), max_size=8, unique=True))
+    return gpu_with(index, {**ANSWERS, **{key: draw(FAILURES | shaped(ANSWERS[key])) for key in strange}})
+
+
+def shaped(like: Any) -> st.SearchStrategy[Any]:
+    """Any answer of this shape: absurd numbers in the same fields."""
+    match like:
+        case dict():
+            return st.fixed_dictionaries({name: shaped(value) for name, value in like.items()})
+        case list():
+            return st.tuples(*(shaped(value) for value in like)).map(list)
+        case str():
+            return st.text(max_size=4)
+        case None | NvmlFailure():
+            return st.just(like)
+        case _:
+            return COUNTS | st.just(0)
 
 
 @given(

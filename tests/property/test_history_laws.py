@@ -137,7 +137,10 @@ def test_a_later_line_never_weakens_a_fault_from_the_log(first: Fault, line_agai
 def test_an_acknowledgement_does_not_stretch_to_something_worse(first: Fault, more: Finding) -> None:
     """Whoever put the node back has seen what there was: a code that comes to call for more is open again."""
     worse = replace(more, code=first.code, component=first.component)
-    assume(REMEDY_RANK[worse.remedy] > REMEDY_RANK[first.remedy])
+    assume(
+        REMEDY_RANK[worse.remedy] > REMEDY_RANK[first.remedy]
+        or SEVERITY_RANK[worse.severity] > SEVERITY_RANK[first.severity]
+    )
     start = history(replace(first, acknowledged=True))
     outcome = replace(looked(worse, check=first.check), at=first.last)
     after, _ = observe(start, outcome, (), outcome.at)

@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd import nvrm
+from healthd.check import discover
+from healthd.kernel_tables import nvlink5_rules
+from healthd.loglines import after_lead
+from healthd.model import Status
+from healthd.node import KernelRecord
 from healthd.sources.kmsg import Cursor, KernelLog, parse_record
 from healthd.sources.kmsg_raw import Lines, any_of
+from healthd.testing import FakeNode
 
 BOOT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -46,11 +52,117 @@ def test_no_name_hides_the_code(xid: int, pid: int, name: str, text: str) -> Non
     assert f"{line.process or '<unknown>'}, {line.text}" == f"{name}, {text}"
 
 
+@given(
+    switch=st.integers(0, 999),
+    pci=addresses,
+    sxid=st.integers(0, 10**9 - 1),
+    word=st.sampled_from(["Fatal", "Non-fatal", "Correctable", None]),
+    link=st.one_of(st.none(), st.integers(0, 63)),
+    text=st.text(st.characters(exclude_categories=["Cs"]), max_size=60),
+)
+def test_any_switch_error_round_trips(
+    *, switch: int, pci: tuple[int, int, int], sxid: int, word: str | None, link: int | None, text: str
+) -> None:
+    """Whatever the switch, number, severity and link, the line gives them back; a text cannot change the number."""
+    address = "{:04x}:{:02x}:{:02x}".format(*pci)
+    said = f"{word}, " + (f"Link {link:02d} " if link is not None else "") if word else ""
+    line = nvrm.parse_sxid(f"nvidia-nvswitch{switch}: SXid (PCI:{address}.0): {sxid:05d}, {said}{text}")
+    assert line is not None
+    assert (line.switch, line.pci, line.sxid) == (switch, address, sxid)
+    if word:
+        assert line.word == word
+        assert line.link == link or link is None
+
+
+LEADS = (
+    "",
+    "NVRM: ",
+    "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 10001, ",
+    "efa 0000:4f:00.0 rdmap79s0: ",
+    "Lustre: ",
+    "LustreError: 1:0:(x.c:1:f()) ",
+    "LNetError: ",
+    "INFO: task ",
+    "oom-kill:constraint=CONSTRAINT_",
+    "BUG: ",
+    "mce: [Hardware Error]: ",
+    "EDAC MC0: ",
+    "nvme nvme0: ",
+    "I/O error, dev ",
+    "EXT4-fs error (device ",
+    "XFS (",
+    "<4>[",
+)
+
+
+@given(texts, st.sampled_from(LEADS))
+def test_no_kernel_check_raises(text: str, lead: str) -> None:
+    """Any text, behind any of the beginnings that the kernel checks know, is judged or passed over."""
+    record = KernelRecord(boot_id="b", sequence=0, time=BOOT, text=lead + text)
+    for check in discover().values():
+        if check.on == "kernel":
+            result = check.run(FakeNode(kernel_records=[record]), check.settings())
+            assert result.status is not Status.UNKNOWN
+
+
+@given(st.integers(0, 0xFFFFFFFF), st.integers(0, 0xFFFFFFFF))
+def test_no_word_fits_rules_that_disagree(intrinfo: int, noise: int) -> None:
+    """The two register layouts exclude each other: whatever stands in the free bits, all rules that fit one word of one
+    error agree on what it calls for, so the driver's version is not needed."""
+    for rule in nvlink5_rules():
+        for mask, value in rule.patterns:
+            word = value | ((intrinfo ^ noise) & ~mask & 0xFFFFFFFF)
+            verdicts = {
+                (other.verdict.severity, other.verdict.remedy)
+                for other in nvlink5_rules()
+                if (other.xid, other.error_status) == (rule.xid, rule.error_status)
+                and any(word & other_mask == fixed for other_mask, fixed in other.patterns)
+            }
+            assert len(verdicts) == 1
+
+
+anchored = st.lists(
+    st.sampled_from([b"^NVRM: ", b"^EXT4-fs ", b"SXid (", b"I/O error", b"^{", b"x"]), min_size=1, max_size=4
+)
+contents = st.lists(
+    st.tuples(
+        st.sampled_from(["", "<4>", "[ T12] ", "<4>[1.5] ", "Jan  2 03:04:05 host kernel: ", "x "]),
+        st.sampled_from(
+            ["NVRM: y", "EXT4-fs error", "usb", "a SXid (b", "I/O error, dev", "{1}[Hardware", "NVRM: SXid ("]
+        ),
+    ),
+    max_size=12,
+)
+
+
+@given(anchored, contents)
+def test_the_reader_finds_what_holds_a_needle_and_nothing_else(
+    needles: list[bytes], parts: list[tuple[str, str]]
+) -> None:
+    """Record by record, or in a whole block: what begins with, or holds, a needle is found, and all else passed over."""
+    wanted = any_of(tuple(needles))
+    assert wanted is not None
+    texts = [lead + words for lead, words in parts]
+    block = b"".join(b"6,%d,1,-;%b\n" % (number, text.encode()) for number, text in enumerate(texts))
+    expected = [
+        any(
+            text[after_lead(text) :].startswith(needle[1:].decode()) if needle[:1] == b"^" else needle.decode() in text
+            for needle in needles
+        )
+        for text in texts
+    ]
+    lines = block.split(b"\n")[:-1]
+    assert [wanted.holds(line) for line in lines] == expected
+    found = {block.count(b"\n", 0, hit) for hit in wanted.hits(block)}
+    assert found == {number for number, is_wanted in enumerate(expected) if is_wanted}
+
+
 @given(texts)
 def test_no_text_raises(text: str) -> None:
     """Any text is parsed or refused, alone or behind any of the driver's beginnings."""
     for lead in ("", "NVRM: ", "NVRM: Xid (", "NVRM: Xid (PCI:0000:01:00): 154, ", "NVRM: GPU at PCI:", "NVRM: GPU "):
         line = nvrm.parse_line(lead + text)
+        nvrm.parse_sxid(lead + text)
         if isinstance(line, nvrm.XidLine):
             nvrm.case_of(line)
 

@@ -96,7 +96,7 @@ def test_a_signal_ends_it_in_order(node: RunningNode, number: signal.Signals) ->
 def test_it_ends_while_nvml_hangs(node: RunningNode, machine: SimulatedMachine) -> None:
     """A question that is out does not hold the end up: the worker is killed with it."""
     node.start()
-    node.wait(lambda: node.check()["verdict"] == "ok", 20.0, "all is well")
+    node.wait(lambda: node.check("gpu.count")["verdict"] == "ok", 20.0, "all GPUs are there")
     write_state(machine.nvml, with_gpu_fault(healthy_state(), 2, "hang 60"))
     asking = ask(node, "gpu.count")
     workers = children(node)
@@ -179,7 +179,7 @@ def test_the_verdict_is_the_same_with_and_without_a_daemon(
 
 def test_without_a_daemon_status_is_unknown_and_check_looks(node: RunningNode) -> None:
     """Nobody at the socket: `check` looks for itself, `status` has nothing to tell and says how to start a daemon."""
-    assert node.healthd("check", "--config", str(node.config)).returncode == 0
+    assert node.healthd("check", "gpu.count", "--config", str(node.config)).returncode == 0
     status = node.healthd("status", "--socket", str(node.socket))
     assert (status.returncode, status.stdout) == (2, "")
     assert f"no daemon answers at {node.socket}; start it with `healthd run`" in status.stderr

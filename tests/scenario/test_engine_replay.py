@@ -229,7 +229,7 @@ def test_while_the_cluster_is_silent_nothing_is_touched(replay: Replay, steps: i
     that was under way is sent to it, and the end is the same, or that the fault was over before anything was done."""
     spared = Ending(in_service=True, holder="", ends=(), drains=0, releases=0)
     ends = [WELL] if steps < 60 else [WELL, spared, replace(spared, ends=("abandoned",))]
-    for number, world in replay.at_every_boundary(lambda world: setattr(world.cluster, "hung", True), half=True):
+    for number, world in replay.at_every_boundary(lambda world: setattr(world.cluster, "hung", True)):
         while not world.cluster.hung:
             world.step()
         acts = len(world.wire.numbers("before quarantine", "before release", "before reboot"))

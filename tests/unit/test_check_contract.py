@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from healthd import check as contract
-from healthd.check import Check, FindingCode, Limit, NoSettings, check, discover, judged, not_applicable, ok, unknown
+from healthd.check import (
+    AnyLimit,
+    Check,
+    FindingCode,
+    Limit,
+    NoSettings,
+    Rate,
+    check,
+    discover,
+    judged,
+    not_applicable,
+    ok,
+    unknown,
+)
 from healthd.errors import RegistrationError, SourceMissing, SourceTimeout
 from healthd.history import History, observe
-from healthd.model import Clearance, ClearsBy, Reading, ReadingKind, Remedy, Result, Severity, Status, gpu_component
+from healthd.model import (
+    Clearance,
+    ClearsBy,
+    Reading,
+    ReadingKind,
+    Remedy,
+    Repeats,
+    Result,
+    Severity,
+    Status,
+    gpu_component,
+)
 from healthd.node import Node
 from healthd.runner import run_check
 from healthd.testing import NOT_SUPPORTED, FakeNode, FakeNvml, gpu_uuid, gpu_with, healthy_gpu
@@ -26,6 +50,9 @@ UNCORRECTED = FindingCode(
     symptom_of=("gpu.xid.48",),
 )
 GROWTH = Limit(reading="ecc_uncorrected_total", max_increase=0, code=UNCORRECTED, source="this test")
+
+RATE = Rate(reading="ecc_uncorrected_total", max_increase=0, window_s=60, code=UNCORRECTED, source="this test")
+HELD = replace(UNCORRECTED, code="test.held", clears_by=ClearsBy.REBOOT)
 
 
 @pytest.fixture(autouse=True)
@@ -127,10 +154,18 @@ def test_a_taken_code_is_refused() -> None:
     [
         ([], [GROWTH], "limit on ecc_uncorrected_total uses 'test.ecc.uncorrected', not one of its codes"),
         ([UNCORRECTED], [GROWTH, GROWTH], "two limits on one reading"),
+        ([HELD], [replace(RATE, code=HELD)], "Rate on ecc_uncorrected_total is a level, which ends by itself"),
+        ([UNCORRECTED], [RATE, RATE], "two limits on one reading of one kind"),
+        ([replace(HELD, lasting_s=60)], [], "'test.held' has lasting_s, which is for a level"),
+        (
+            [replace(UNCORRECTED, lasting_s=60, repeats=Repeats(times=2, window_s=60))],
+            [],
+            "expected no clears_by, no repe",
+        ),
     ],
 )
-def test_a_limit_that_could_not_be_judged_is_refused(codes: list[FindingCode], limits: list[Limit], words: str) -> None:
-    """A limit raises one of its check's own codes, and a reading has one limit."""
+def test_what_could_not_be_judged_is_refused(codes: list[FindingCode], limits: list[AnyLimit], words: str) -> None:
+    """A limit raises one of its check's own codes, and ends by itself; a reading has one limit of a kind."""
     with pytest.raises(RegistrationError, match=words):
         check("test.look", codes=codes, limits=limits)(look)
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from healthd.check import FindingCode, Limit, judged, not_applicable, ok
-from healthd.history import Baseline, History, acknowledge, begin_boot, canonical, clear, observe
+from healthd.history import History, acknowledge, begin_boot, canonical, clear, observe
 from healthd.model import NODE, Clearance, ClearsBy, Component, Finding, Remedy, Severity
 from healthd.tables import XidCase, XidRow, xid_cases, xid_row
+from healthd.trends import Baseline
 from tests.judgement import (
     BY_PCI,
     DRIVER,
@@ -151,7 +152,11 @@ def test_what_each_evidence_proves(seen: ClearsBy, ends: set[ClearsBy]) -> None:
 
 def test_a_line_that_names_its_fault_ends_no_other() -> None:
     """Evidence for one code leaves the other faults of its component open, news included."""
-    codes = {"nvswitch.sxid.10004": ClearsBy.LOG_LINE, "lustre.connection_lost": ClearsBy.LOG_LINE, "x": ClearsBy.NOTHING}
+    codes = {
+        "nvswitch.sxid.10004": ClearsBy.LOG_LINE,
+        "lustre.connection_lost": ClearsBy.LOG_LINE,
+        "x": ClearsBy.NOTHING,
+    }
     start = history(*(fault(code, clears_by=by) for code, by in codes.items()))
     after, changes = clear(start, Clearance(by=ClearsBy.LOG_LINE, code="nvswitch.sxid.10004", note="10005"))
     assert [change.fault.code for change in changes] == ["nvswitch.sxid.10004"]

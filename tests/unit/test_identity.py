@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.sources.identity import Identity, boot_id, boot_time, find_identity, node_name
-from healthd.sources.imds import read_metadata
+from healthd.sources.identity import Identity, boot_id, boot_time, find_identity, metadata_endpoint, node_name
+from healthd.sources.imds import MetadataSource, read_metadata
 from healthd.testing import Entry, FakeTree
 
 DMI = "devices/virtual/dmi/id"
@@ -247,3 +247,38 @@ def test_a_node_is_called_what_slurm_calls_it() -> None:
     """A hook is told the name; elsewhere it is the host's first label."""
     assert node_name({"SLURMD_NODENAME": "gpu-7.cluster"}) == "gpu-7.cluster"
     assert node_name({}) == node_name({"SLURMD_NODENAME": ""}) == socket.gethostname().partition(".")[0]
+
+
+def test_a_missing_item_is_no_event(imds: Imds) -> None:
+    """404 is None, an item is its text; a service that has no token to give is unreadable, not empty."""
+    source = MetadataSource(imds.endpoint)
+    assert source.read("spot/instance-action") is None
+    assert source.read("instance-id") == "i-0123456789abcdef0"
+    imds.token_status = 404
+    with pytest.raises(SourceUnreadable, match="where every IMDSv2 has one"):
+        source.read("instance-id")
+
+
+def test_where_there_is_no_service_nothing_is_sent(imds: Imds) -> None:
+    """Off EC2, and where asking is disabled, there is no endpoint, and every item is missing."""
+    with pytest.raises(SourceMissing, match="not EC2"):
+        MetadataSource("").read("instance-id")
+    assert imds.requests == []
+
+
+@pytest.mark.parametrize(
+    ("tree", "configured", "disabled", "endpoint"),
+    [
+        (NITRO, "", "false", "http://169.254.169.254"),
+        (NITRO, "http://127.0.0.1:9", "false", "http://127.0.0.1:9"),
+        ({}, "http://127.0.0.1:9", "false", "http://127.0.0.1:9"),
+        ({}, "", "false", ""),
+        (NITRO, "http://127.0.0.1:9", "true", ""),
+    ],
+)
+def test_where_the_service_may_be_asked(
+    monkeypatch: pytest.MonkeyPatch, tree: Mapping[str, Entry], configured: str, disabled: str, endpoint: str
+) -> None:
+    """On EC2 by its firmware, or where someone said so; nowhere when it is disabled."""
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", disabled)
+    assert metadata_endpoint(FakeTree(tree), configured) == endpoint

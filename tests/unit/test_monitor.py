@@ -11,8 +11,19 @@ from pathlib import Path
 import pytest
 
 from healthd import monitor as module
-from healthd.check import Check, FindingCode, Limit, NoSettings, not_applicable, ok
-from healthd.model import NODE, Clearance, ClearsBy, Outcome, Remedy, Result, Severity, Verdict
+from healthd.check import (
+    Accelerating,
+    Check,
+    FindingCode,
+    Learned,
+    Limit,
+    NoSettings,
+    Rate,
+    Stall,
+    not_applicable,
+    ok,
+)
+from healthd.model import NODE, Clearance, ClearsBy, Finding, Outcome, Remedy, Repeats, Result, Severity, Verdict
 from healthd.monitor import Monitor, gone_jobs, has_live_job
 from healthd.node import Node
 from healthd.store import Event, Store
@@ -32,7 +43,17 @@ from tests.judgement import (
 
 GROWN = FindingCode(code="gpu.grown", severity=Severity.CRITICAL, remedy=Remedy.RESET_GPU, meaning="Errors grew")
 LIMIT = Limit(reading="errors_total", max_increase=0, code=GROWN, source="this test")
+LEVEL = FindingCode(code="gpu.less", severity=Severity.WARNING, remedy=Remedy.WATCH, meaning="It is less")
+RATE = Rate(reading="errors_total", max_increase=99, window_s=600, code=LEVEL, source="this test")
+STALL = Stall(reading="errors_total", for_s=600, code=LEVEL, source="this test")
+LEARNED = Learned(reading="errors_total", code=LEVEL, source="this test")
+GROWING = Accelerating(reading="errors_total", code=LEVEL, source="this test")
 NOTE = Event(at=START, kind="daemon", text="healthd started")
+
+
+def waiting() -> Finding:
+    """A level that counts after a minute."""
+    return finding(lasting_s=60)
 
 
 def never_run(_node: Node, _settings: object) -> Result:
@@ -335,6 +356,75 @@ def test_a_look_that_tells_nothing_new_writes_nothing(store: Store) -> None:
         monitor.flush(at(seconds))
     assert seen == []
     assert monitor.cursor == ("boot-1", 3)
+
+
+def test_what_lives_in_memory_only_writes_nothing(store: Store) -> None:
+    """Windows, days under way and faults that wait to last are followed at every look without a write."""
+    monitor = Monitor({"gpu.look": a_check("gpu.look", limits=(RATE, STALL, GROWING))}, store)
+    monitor.absorb(looked(waiting(), readings=[counter(1)]))
+    seen = statements(store)
+    for second in range(1, 60):
+        monitor.absorb(looked(waiting(), readings=[counter(1 + second)], seconds=second))
+        monitor.flush(at(second))
+    assert seen == []
+    assert monitor.history.rates["gpu:GPU-0", "errors_total"].marks[-1][1] == 60
+
+
+def test_what_was_learned_and_counted_by_day_outlives_a_restart(store: Store) -> None:
+    """The highest value, the days and what repeats are on disk; what waits to last begins anew."""
+    checks = {"gpu.look": a_check("gpu.look", limits=(LEARNED, GROWING))}
+    monitor = Monitor(checks, store)
+    monitor.begin_instance("i-1", START)
+    once = replace(waiting(), code="x", lasting_s=0, repeats=Repeats(times=2, window_s=60))
+    for day in range(3):
+        monitor.absorb(looked(waiting(), once, readings=[counter(5 * day)], seconds=86_400 * day))
+    again = Monitor(checks, store)
+    assert again.history == monitor.history
+    assert again.history.days["gpu:GPU-0", "errors_total"].closed == ((86_400, 5), (86_400, 5))
+    assert (again.history.learned["gpu:GPU-0", "errors_total"].value, len(again.history.sightings)) == (10, 1)
+    assert again.diagnoses() == monitor.diagnoses()
+    assert again.history.lasting == {}
+
+
+def test_another_instance_learns_anew(store: Store) -> None:
+    """A disk that moved to another machine brings neither heights nor faults of the log along."""
+    monitor = Monitor({"gpu.look": a_check("gpu.look", limits=(LEARNED,))}, store)
+    monitor.begin_instance("i-1", START)
+    monitor.absorb(looked(finding("gpu.xid.79", clears_by=ClearsBy.REPLACE), readings=[counter(32)]))
+    monitor.begin_instance("", at(1))
+    assert len(monitor.diagnoses()) == 1
+    monitor.begin_instance("i-2", at(2))
+    monitor.absorb(said(ok([counter(8)]), seconds=3))
+    assert (monitor.diagnoses(), store.history().instance_id) == ((), "i-2")
+    assert trail(store)[-2].endswith("ended: instance i-1 became i-2")
+
+
+def test_a_person_makes_it_learn_anew(store: Store) -> None:
+    """What the next look sees is right, the trail says who said so, and the fault ends by that look."""
+    monitor = Monitor({"gpu.look": a_check("gpu.look", limits=(LEARNED,))}, store)
+    for seconds, value in ((0, 32), (1, 31)):
+        monitor.absorb(said(ok([counter(value)]), seconds=seconds))
+    assert [each.code for each in monitor.diagnoses()] == ["gpu.less"]
+    monitor.relearn("", at(2), "anna removed a device")
+    assert trail(store)[-1] == "learns anew what this node has: anna removed a device"
+    assert store.history().learned == {}
+    monitor.absorb(said(ok([counter(31)]), seconds=3))
+    assert monitor.diagnoses() == ()
+    monitor.relearn("gpu:GPU-0", at(4), "again")
+    assert trail(store)[-1] == "learns anew what gpu:GPU-0 has: again"
+
+
+def test_what_waits_is_no_finding_and_its_reason_says_so(store: Store) -> None:
+    """Neither a verdict nor a diagnosis knows of it before it has lasted; the trail tells the turn."""
+    monitor = Monitor(CHECKS, store)
+    for seconds, verdict in ((0, Verdict.OK), (59, Verdict.OK), (60, Verdict.CRITICAL)):
+        monitor.absorb(looked(waiting(), seconds=seconds))
+        assert monitor.verdict(monitor.outcomes().values()) is verdict
+    assert trail(store) == [
+        "gpu.look is ok: gpu.sick on gpu:GPU-0 does not count yet",
+        "gpu.look is findings",
+        "gpu.sick on gpu:GPU-0 opened: gpu.sick on gpu:GPU-0",
+    ]
 
 
 def test_the_cursor_is_written_once_a_minute(store: Store) -> None:

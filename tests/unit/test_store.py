@@ -25,12 +25,14 @@ from hypothesis import strategies as st
 
 from healthd.errors import StoreError
 from healthd.history import History
-from healthd.model import Component, Mode, Remedy, Step
+from healthd.model import Component, Mode, Remedy, Repeats, Step
 from healthd.monitor import Monitor
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.playbook import QUARANTINE, REBOOT
 from healthd.remediation.ports import Hold
 from healthd.store import SCHEMA_VERSION, Event, Store
+from healthd.trends import Days, Highest
+from healthd.waiting import Sightings
 from tests.judgement import (
     GPU,
     START,
@@ -77,12 +79,34 @@ def saved(
 # ---------------------------------------------------------------------------------------------------------------------
 # what is saved is what is loaded
 
+keys = st.tuples(anyhow, anyhow)
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+days = st.builds(
+    Days,
+    epoch=anyhow,
+    opened=times,
+    base=numbers,
+    carried=numbers,
+    closed=st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple),
+    growing=st.booleans(),
+    last=numbers,
+)
+sightings = st.builds(
+    Sightings,
+    check=anyhow,
+    rule=st.builds(Repeats, times=st.integers(1, 9), window_s=numbers, distinct=anyhow),
+    seen=st.lists(st.tuples(numbers, anyhow), max_size=3).map(tuple),
+)
 histories = st.builds(
-    lambda some, boot_id, bases, names: history(*some, boot_id=boot_id, baselines=bases, names=names),
+    lambda some, boot_id, instance_id, **memory: history(*some, boot_id=boot_id, instance_id=instance_id, **memory),
     st.lists(faults(components=any_component, evidences=evidences), max_size=3),
     anyhow,
-    st.dictionaries(st.tuples(anyhow, anyhow), baselines, max_size=2),
-    st.dictionaries(anyhow, any_component, max_size=2),
+    anyhow,
+    baselines=st.dictionaries(keys, baselines, max_size=2),
+    learned=st.dictionaries(keys, st.builds(Highest, value=numbers, since=times), max_size=2),
+    days=st.dictionaries(keys, days, max_size=2),
+    sightings=st.dictionaries(keys, sightings, max_size=2),
+    names=st.dictionaries(anyhow, any_component, max_size=2),
 )
 cases = st.builds(
     Case,

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from healthd.check import discover
 from healthd.remediation.orchestrators.local import HOLD_FILE
 from healthd.sim import nvml_state as sim
 from healthd.sim.machine import SimulatedMachine
@@ -44,9 +45,11 @@ opt_out_file = ""
 interval_s = 2
 unresponsive_after_s = 6
 """
-EAGER = "".join(
-    f'[checks."{name}"]\ninterval_s = 3\n' for name in ("gpu.count", "gpu.ecc", "gpu.remap", "gpu.recovery")
-)
+NVML_CHECKS = ("gpu.count", "gpu.ecc", "gpu.remap", "gpu.recovery")
+WATCHED = (*NVML_CHECKS, "nvml.probe", "kernel.xid", "kmsg.reader")
+EAGER = "".join(f'[checks."{name}"]\ninterval_s = 3\n' for name in NVML_CHECKS)
+# What else there is to check on a machine is no matter here.
+OTHERS = "".join(f'[checks."{name}"]\nenabled = false\n' for name in discover() if name not in WATCHED)
 
 
 class SimulatedNode:
@@ -57,8 +60,11 @@ class SimulatedNode:
         self.becomes(HEALTHY)
         self.machine = SimulatedMachine(folder / "machine")
         places = {"root": self.machine.root, "kmsg": self.machine.kmsg, "library": library}
-        sections = SECTIONS.format(**places) + EAGER
+        sections = SECTIONS.format(**places) + EAGER + OTHERS
         self.node = RunningNode(folder / "node", "p5", sections=sections, kmsg=str(self.machine.kmsg))
+
+    def start(self) -> None:
+        """Start the daemon and wait until all is well."""
         self.node.start()
         self.node.wait(lambda: self.node.check()["verdict"] == "ok", 20.0, "all is well")
 
@@ -104,8 +110,11 @@ def daemon_library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path
 def p5(tmp_path: Path, daemon_library: tuple[Path, Path]) -> Iterator[SimulatedNode]:
     """A healthy simulated node with a running daemon."""
     made = SimulatedNode(tmp_path, *daemon_library)
-    yield made
-    made.node.stop()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.node.stop()
 
 
 def watched(

@@ -140,7 +140,7 @@ def test_a_release_waits_for_slurm_too(slurm: SlurmLab, nodes: Nodes) -> None:
     node.wait(lambda: "out until it is well" in node.said(), 10.0, "drained")
     slurm.munged_pause()
     node.kernel_says(RECOVERED.format(pci=PCI))
-    node.wait(lambda: node.check()["verdict"] == "ok", 10.0, "the fault is over")
+    node.wait(lambda: node.check("kernel.xid")["verdict"] == "ok", 10.0, "the fault is over")
     time.sleep(1.5)
     assert "released" not in node.said()
     slurm.munged_resume()

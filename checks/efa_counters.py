@@ -1,0 +1,133 @@
+"""The check ``efa.counters``: what each Elastic Fabric Adapter counts of its own and of the fabric's trouble."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from healthd.check import AnyLimit, FindingCode, Limit, Rate, Stall, check, judged, not_applicable
+from healthd.errors import SourceMissing, SourceUnreadable
+from healthd.model import ClearsBy, Component, Reading, ReadingKind, Remedy, Result, Severity
+from healthd.node import Node
+from healthd.pci import pci_children, pci_devices
+from healthd.tables import filled, keyed_rows
+
+_FOLDERS = {"device": "hw_counters", "port": "ports/1/hw_counters"}
+_TOLERATED = ("(EINVAL)", "(EOPNOTSUPP)")
+
+KEEP_ALIVE = FindingCode(
+    code="efa.counters.keep_alive",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="An EFA device shows no sign of life",
+)
+NO_COMPLETION = FindingCode(
+    code="efa.counters.no_completion",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="An EFA device left a command of its driver unanswered",
+    clears_by=ClearsBy.DRIVER_RELOAD,
+)
+COMMAND_ERROR = FindingCode(
+    code="efa.counters.command_error",
+    severity=Severity.WARNING,
+    remedy=Remedy.WATCH,
+    meaning="An EFA device refused a command of its driver",
+    clears_by=ClearsBy.NOTHING,
+    symptom_of=(NO_COMPLETION.code,),
+)
+FABRIC = FindingCode(
+    code="efa.counters.fabric",
+    severity=Severity.WARNING,
+    remedy=Remedy.WATCH,
+    meaning="The fabric, or a remote node, loses what this EFA device sends",
+)
+_CODES = {code.code: code for code in (KEEP_ALIVE, NO_COMPLETION, COMMAND_ERROR, FABRIC)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counter:
+    """A counter of the driver, where it stands, and how it is judged; ``limit`` None: it is a reading only."""
+
+    name: str
+    place: str
+    limit: AnyLimit | None
+    source: str
+
+    @property
+    def reading(self) -> str:
+        """The name of its reading."""
+        return f"efa_{self.name}_total"
+
+
+def _counter(cells: Mapping[str, str]) -> Counter:
+    name, source = filled(cells, "counter"), filled(cells, "source")
+    code, limit = _CODES.get(cells["code"]), None
+    if code is not None:
+        limit = _limit(f"efa_{name}_total", cells, code, source)
+    return Counter(name=name, place=filled(cells, "place"), limit=limit, source=source)
+
+
+def _limit(reading: str, cells: Mapping[str, str], code: FindingCode, source: str) -> AnyLimit:
+    match cells["judgement"]:
+        case "growth":
+            return Limit(reading=reading, max_increase=float(cells["allowed"]), code=code, source=source)
+        case "rate":
+            allowed, window_s = float(cells["allowed"]), float(cells["window_s"])
+            return Rate(reading=reading, max_increase=allowed, window_s=window_s, code=code, source=source)
+        case "stall":
+            return Stall(reading=reading, for_s=float(cells["window_s"]), code=code, source=source)
+    raise ValueError(f"judgement {cells['judgement']!r}: expected growth, rate, stall, or reading without a code")
+
+
+COUNTERS = keyed_rows("efa_counters.csv", _counter, lambda row: row.name)
+_LIMITS = tuple(row.limit for row in COUNTERS.values() if row.limit)
+
+
+@check("efa.counters", interval_s=60, codes=_CODES.values(), limits=_LIMITS)
+def efa_counters(node: Node, _settings: object) -> Result:
+    """No EFA device has stopped answering its driver, and few packets are lost.
+
+    Two kinds of trouble: the device's own (no keep-alive, commands that it never answered or refused), and the fabric's
+    (drops, retransmissions, remote ends that do not answer), which is mostly another node's. The first sample is a
+    baseline, whatever it is. p4d has no retransmission counters; a counter that its driver refuses to read is left out.
+    A device without any counter is unknown. The port state is never asked. Unproven on hardware, and a warning at most.
+
+    Sources: rows of efa_counters.csv; amzn-drivers (hw_counters of device and port; reads may end with EINVAL or
+    EOPNOTSUPP).
+    """
+    functions = [pci.name for pci in pci_devices(node, "0x1d0f") if pci.device.startswith("0xefa")]
+    paths = {
+        device: f"bus/pci/devices/{name}/infiniband/{device}"
+        for name in functions
+        for device in pci_children(node, name, "infiniband")
+    }
+    if not paths:
+        return not_applicable("no EFA device with a driver; efa.devices judges that")
+    epoch = f"boot {node.boot_id}"
+    readings = {device: tuple(_readings(node, device, path, epoch)) for device, path in paths.items()}
+    gaps = [f"efa:{device}: no counter could be read below {paths[device]}" for device in paths if not readings[device]]
+    return judged([], [reading for some in readings.values() for reading in some], gaps=gaps)
+
+
+def _readings(node: Node, device: str, path: str, epoch: str) -> Iterator[Reading]:
+    part = Component(kind="efa", id=device)
+    for row in COUNTERS.values():
+        value = _value(node, f"{path}/{_FOLDERS[row.place]}/{row.name}")
+        if value is not None:
+            yield Reading(component=part, name=row.reading, value=value, kind=ReadingKind.COUNTER, epoch=epoch)
+
+
+def _value(node: Node, path: str) -> int | None:
+    """The counter; None where this device does not have it, or refuses to tell. Raises SourceUnreadable."""
+    try:
+        text = node.sys.read(path)
+    except SourceMissing:
+        return None
+    except SourceUnreadable as error:
+        if str(error).endswith(_TOLERATED):
+            return None
+        raise
+    if not text.isdecimal():
+        raise SourceUnreadable(f"/sys/{path}: {text[:40]!r}; expected a number")
+    return int(text)

@@ -1,0 +1,121 @@
+"""The check ``efa.provider``: EFA as programs see it, through libfabric and NCCL's plug-in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from healthd.check import FindingCode, check, judged, not_applicable
+from healthd.errors import SourceError, SourceMissing
+from healthd.gpus import pci_gpus
+from healthd.model import NODE, Component, Finding, Reading, Remedy, Result, Severity
+from healthd.node import CommandResult, Node
+from healthd.pci import pci_children, pci_devices
+from healthd.versions import minimums, older, read_stack
+
+_FI_INFO = "/opt/amazon/efa/bin/fi_info"
+_PARTS = ("efa_installer", "aws_ofi_nccl")
+_DOMAIN = re.compile(r"^\s*domain:\s*(\S+?)(?:-(?:rdm|dgrm|dgram))?\s*$", re.MULTILINE)
+_LOCKED = re.compile(r"^Max locked memory\s+(\S+)", re.MULTILINE)
+_STARTS_JOBS = frozenset({"slurmd", "containerd"})
+_MEMLOCK_BYTES = 16 << 30
+_MEMLOCK_SOURCE = "AWS, EFA documentation: memlock unlimited, or 16 GiB at least"
+
+_W, _HUMAN = Severity.WARNING, Remedy.ASK_HUMAN
+NO_DOMAIN = FindingCode(
+    code="efa.provider.no_domain", severity=_W, remedy=_HUMAN, meaning="libfabric does not see an EFA device"
+)
+FAILED = FindingCode(
+    code="efa.provider.failed", severity=_W, remedy=_HUMAN, meaning="libfabric finds no EFA provider at all"
+)
+NO_PLUGIN = FindingCode(
+    code="efa.provider.no_plugin", severity=_W, remedy=_HUMAN, meaning="NCCL's EFA plug-in (aws-ofi-nccl) is missing"
+)
+TOO_OLD = FindingCode(
+    code="efa.provider.too_old", severity=_W, remedy=_HUMAN, meaning="EFA's software is older than the type needs"
+)
+MEMLOCK = FindingCode(
+    code="efa.provider.memlock", severity=_W, remedy=_HUMAN, meaning="Jobs may not lock enough memory for EFA"
+)
+_CODES = (NO_DOMAIN, FAILED, NO_PLUGIN, TOO_OLD, MEMLOCK)
+
+
+@check("efa.provider", interval_s=600, timeout_s=60, codes=_CODES)
+def efa_provider(node: Node, _settings: object) -> Result:
+    """libfabric sees every EFA device, NCCL's plug-in is there, and jobs may lock memory.
+
+    What the driver offers (efa.devices) and what a program gets are two things: fi_info asks as a program does. Without
+    EFA's software on the host, jobs bring it in containers, and there is nothing to judge. Huge pages are a reading:
+    libfabric takes them if it can get them. The limit on locked memory is that of slurmd and containerd, from which
+    jobs inherit it. Unproven on hardware, and a warning at most.
+
+    Sources: libfabric fi_info(1); AWS, EFA documentation (memlock, installer); rows of stack.csv, minimum_versions.csv.
+    """
+    functions = [pci.name for pci in pci_devices(node, "0x1d0f") if pci.device.startswith("0xefa")]
+    devices = [device for name in functions for device in pci_children(node, name, "infiniband")]
+    if not devices:
+        return not_applicable("no EFA device with a driver; efa.devices judges that")
+    try:
+        info = node.command(_FI_INFO, "-p", "efa", timeout_s=20.0)
+    except SourceMissing:
+        return not_applicable(f"{_FI_INFO} is not installed: jobs bring libfabric themselves")
+    stack = read_stack(node, _PARTS)
+    findings = [*_seen(info, devices), *_judged(node, stack.versions)]
+    gaps = list(stack.gaps)
+    readings = [Reading(component=NODE, name="efa_domain_count", value=len(_domains(info)))]
+    try:
+        findings.extend(_locked(node))
+        readings.extend(_huge_pages(node))
+    except SourceError as error:
+        gaps.append(str(error))
+    return judged(findings, readings, gaps=gaps)
+
+
+def _domains(info: CommandResult) -> frozenset[str]:
+    return frozenset(_DOMAIN.findall(info.stdout))
+
+
+def _seen(info: CommandResult, devices: Sequence[str]) -> Iterator[Finding]:
+    domains = _domains(info)
+    unseen = [device for device in devices if device not in domains]
+    if info.code or not domains:
+        message = f"fi_info -p efa ended with {info.code}: {(info.stderr or info.stdout).strip()[:200]}"
+        yield FAILED.at(NODE, message, devices=list(devices))
+    elif unseen:
+        for device in unseen:
+            yield NO_DOMAIN.at(Component(kind="efa", id=device), f"{device} is no domain of fi_info -p efa")
+
+
+def _judged(node: Node, versions: Mapping[str, str]) -> Iterator[Finding]:
+    if "efa_installer" in versions and "aws_ofi_nccl" not in versions and pci_gpus(node):
+        installer = versions["efa_installer"]
+        yield NO_PLUGIN.at(NODE, f"EFA installer {installer} is here without package libnccl-ofi", installer=installer)
+    for row in minimums(node.instance_type):
+        if row.part in versions and row.part in _PARTS and older(version := versions[row.part], row.minimum):
+            message = f"{row.part} {version}; {node.instance_type} needs {row.minimum} or newer"
+            yield TOO_OLD.at(NODE, message, version=version, limit=row.minimum, limit_source=row.source)
+
+
+def _locked(node: Node) -> Iterator[Finding]:
+    """The limit of each process whose children are jobs."""
+    for pid in (name for name in node.proc.names("") if name.isdigit()):
+        try:
+            if (name := node.proc.read(f"{pid}/comm")) not in _STARTS_JOBS:
+                continue
+            found = _LOCKED.search(node.proc.read(f"{pid}/limits"))
+        except SourceMissing:
+            continue  # it has ended
+        if found and found[1] != "unlimited" and int(found[1]) < _MEMLOCK_BYTES:
+            locked, where = int(found[1]), Component(kind="process", id=name)
+            message = f"{name} (pid {pid}) may lock {locked >> 20} MiB, and so may jobs: set LimitMEMLOCK=infinity"
+            yield MEMLOCK.at(
+                where, message, value_bytes=locked, limit_bytes=_MEMLOCK_BYTES, limit_source=_MEMLOCK_SOURCE
+            )
+
+
+def _huge_pages(node: Node) -> Iterator[Reading]:
+    for line in node.proc.read("meminfo").splitlines():
+        word, _, value = line.partition(":")
+        if word in ("HugePages_Total", "HugePages_Free"):
+            name = f"host_{word.lower().replace('hugepages', 'huge_pages')}_count"
+            yield Reading(component=NODE, name=name, value=int(value))

@@ -1,0 +1,85 @@
+"""The check ``ena.allowances``: packets that EC2 holds back or drops because the instance exceeds what it may send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from healthd.check import FindingCode, Rate, check, judged, not_applicable
+from healthd.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.host_text import key_numbers
+from healthd.model import Component, Reading, ReadingKind, Remedy, Result, Severity
+from healthd.node import Node
+
+_NET, _DRIVER = "class/net", "ena"
+
+EXCEEDED = FindingCode(
+    code="ena.allowance_exceeded",
+    severity=Severity.WARNING,
+    remedy=Remedy.WATCH,
+    meaning="EC2 holds packets of this instance back, or drops them, over an allowance",
+)
+
+# Counter of the ENA driver, and what an hour may add: a burst that is shaped adds some, and the numbers are healthd's
+# choice of what is no burst any more. A connection past the conntrack allowance cannot be made at all.
+_PER_HOUR = {
+    "bw_in_allowance_exceeded": 10_000,
+    "bw_out_allowance_exceeded": 10_000,
+    "pps_allowance_exceeded": 1_000,
+    "conntrack_allowance_exceeded": 0,
+    "linklocal_allowance_exceeded": 100,
+}
+_SOURCE = "EC2 user guide, Monitor network performance for ENA settings; the number is healthd's choice"
+_LIMITS = tuple(
+    Rate(reading=f"ena_{name}_total", max_increase=most, window_s=3600.0, code=EXCEEDED, source=_SOURCE)
+    for name, most in _PER_HOUR.items()
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Which interfaces ``ena.allowances`` asks."""
+
+    ignore: tuple[str, ...] = ()
+    """Names of interfaces that are not asked."""
+
+
+@check("ena.allowances", interval_s=60, timeout_s=30, settings=Settings, codes=(EXCEEDED,), limits=_LIMITS)
+def ena_allowances(node: Node, settings: Settings) -> Result:
+    """The instance stays within what EC2 lets its ENA interfaces carry.
+
+    What exceeds it is a job, or a type of instance too small for its work, and never a fault of the machine, so
+    this warns. The counters are the driver's, asked for with ``ethtool -S`` and a deadline; the first value after a
+    boot is a baseline. Without ethtool, or from an interface that does not answer, they are unknown.
+
+    Sources: EC2 user guide, "Monitor network performance for ENA settings on your EC2 instance"; ethtool(8); EKS node
+    monitoring agent (BandwidthInExceeded and its kind, all of them warnings).
+    """
+    names = [name for name in node.sys.names(_NET) if name not in settings.ignore and _is_ena(node, name)]
+    if not names:
+        return not_applicable("no interface of the ENA driver")
+    readings, gaps = list[Reading](), []
+    for name in names:
+        try:
+            readings.extend(_counters(node, name))
+        except SourceError as error:
+            gaps.append(f"{name}: {error}")
+    return judged([], readings, gaps=gaps)
+
+
+def _is_ena(node: Node, name: str) -> bool:
+    try:
+        return node.sys.target(f"{_NET}/{name}/device/driver") == _DRIVER
+    except SourceMissing:
+        return False  # a virtual interface has no device
+
+
+def _counters(node: Node, name: str) -> Iterator[Reading]:
+    answer = node.command("ethtool", "-S", name, timeout_s=3.0)
+    if answer.code != 0:
+        raise SourceUnreadable(f"ethtool -S: exit {answer.code}: {answer.stderr.strip()[:200]}; expected exit 0")
+    counters = key_numbers(answer.stdout)
+    where, kind, epoch = Component(kind="interface", id=name), ReadingKind.COUNTER, node.boot_id
+    for each in _PER_HOUR:
+        if each in counters:  # older drivers have fewer
+            yield Reading(component=where, name=f"ena_{each}_total", value=counters[each], kind=kind, epoch=epoch)

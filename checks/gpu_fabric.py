@@ -1,0 +1,134 @@
+"""The check ``gpu.fabric``: whether the GPUs have joined the NVLink fabric, and what the fabric says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from healthd.check import FindingCode, check, judged, not_applicable
+from healthd.gpus import GpuValues, ask_gpus, gaps_of
+from healthd.model import NODE, Finding, Reading, Remedy, Result, Severity
+from healthd.node import Node
+from healthd.tables import filled, instance_profile, keyed_rows
+
+_INFO = "nvmlDeviceGetGpuFabricInfoV"
+_NOT_SUPPORTED, _COMPLETED = 0, 3  # nvmlGpuFabricState_t (nvml.h); between them not started and in progress
+_STATES = {1: "not started", 2: "in progress"}
+_SUMMARIES = {2: "unhealthy", 3: "limited capacity"}  # NVML_GPU_FABRIC_HEALTH_SUMMARY_…
+_CHANNELS = "nvidia-caps-imex-channels"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MaskPart:
+    """One part of the health mask: where its bits are, and which of its values are a fault. Zero is: not told."""
+
+    part: str
+    shift: int
+    bits: int
+    faults: frozenset[int]
+    meaning: str
+    source: str
+
+
+def _mask_part(cells: Mapping[str, str]) -> MaskPart:
+    return MaskPart(
+        part=filled(cells, "part"),
+        shift=int(cells["shift"]),
+        bits=int(cells["bits"]),
+        faults=frozenset(map(int, cells["faults"].split())),
+        meaning=filled(cells, "meaning"),
+        source=filled(cells, "source"),
+    )
+
+
+MASK = keyed_rows("fabric_health.csv", _mask_part, lambda row: row.part)
+_W, _HUMAN = Severity.WARNING, Remedy.ASK_HUMAN
+
+NOT_READY = FindingCode(
+    code="gpu.fabric.not_ready",
+    severity=_W,
+    remedy=_HUMAN,
+    meaning="A GPU has not joined the NVLink fabric: is the Fabric Manager running?",
+    lasting_s=300.0,
+)
+FAILED = FindingCode(
+    code="gpu.fabric.failed", severity=_W, remedy=_HUMAN, meaning="A GPU could not join the NVLink fabric"
+)
+UNHEALTHY = FindingCode(
+    code="gpu.fabric.unhealthy", severity=_W, remedy=_HUMAN, meaning="The NVLink fabric says that it is not healthy"
+)
+SPLIT = FindingCode(
+    code="gpu.fabric.split", severity=_W, remedy=_HUMAN, meaning="GPUs of one node are in different NVLink domains"
+)
+NO_IMEX = FindingCode(
+    code="gpu.fabric.no_imex",
+    severity=_W,
+    remedy=_HUMAN,
+    meaning="No IMEX channel: no memory is shared across nodes",
+)
+
+
+@check("gpu.fabric", interval_s=60, codes=(NOT_READY, FAILED, UNHEALTHY, SPLIT, NO_IMEX))
+def gpu_fabric(node: Node, _settings: object) -> Result:
+    """Every GPU has joined the NVLink fabric, the fabric is healthy, and one node is in one domain.
+
+    Judged on types with NVSwitch only. Before Hopper the driver does not tell. In the health mask each part has its own
+    values, and 1 is a fault where 2 is none: a mask that is not zero says nothing by itself. Joining takes a while
+    after a driver load, so what is under way is a finding only after five minutes. On UltraServers (GB200) the GPUs of
+    a node share cluster and clique, and IMEX channels are there. That all 36 or 72 GPUs of an UltraServer are in the
+    domain no single node can see. Unproven on hardware, and a warning at most.
+
+    Sources: nvml.h (nvmlGpuFabricInfo_v3_t); EKS node monitoring agent 1.7.0 dcgm_watchfield.go; fabric_health.csv;
+    NVIDIA IMEX guide (/dev/nvidia-caps-imex-channels).
+    """
+    profile = instance_profile(node.instance_type)
+    if profile is None or profile.nvlink not in ("nvswitch", "nvl72"):
+        return not_applicable("this instance type has no NVSwitch, or is not in healthd's table")
+    gpus = ask_gpus(node, _INFO)
+    if isinstance(gpus, Result):
+        return gpus
+    told = [gpu for gpu in gpus if gpu.values.get(_INFO, {}).get("state", _NOT_SUPPORTED) != _NOT_SUPPORTED]
+    if not told and not gaps_of(gpus):
+        return not_applicable("these GPUs, or their driver, do not tell about the fabric (Hopper and newer do)")
+    findings = [finding for gpu in told for finding in _findings(gpu)]
+    if profile.nvlink == "nvl72":
+        findings.extend(_domain(node, told))
+    readings = [
+        Reading(component=gpu.gpu, name="gpu_fabric_clique_id", value=gpu.values[_INFO]["cliqueId"]) for gpu in told
+    ]
+    return judged(findings, readings, gaps=gaps_of(gpus))
+
+
+def _findings(gpu: GpuValues) -> Iterator[Finding]:
+    info = gpu.values[_INFO]
+    state, status = info["state"], info["status"]
+    if state != _COMPLETED:
+        yield NOT_READY.at(gpu.gpu, f"joining the fabric: {_STATES.get(state, f'state {state}')}", state=state)
+    elif status:
+        yield FAILED.at(gpu.gpu, f"joining the fabric ended with NVML status {status}", status=status)
+    words = [*faults_of(info.get("healthMask", 0))]
+    if summary := _SUMMARIES.get(info.get("healthSummary", 0)):
+        words.append(summary)
+    if words:
+        yield UNHEALTHY.at(gpu.gpu, "; ".join(words), health_mask=info.get("healthMask", 0))
+
+
+def faults_of(mask: int) -> Iterator[str]:
+    """What the parts of a health mask say that is wrong."""
+    for row in MASK.values():
+        value = mask >> row.shift & (1 << row.bits) - 1
+        if value in row.faults:
+            yield row.meaning if len(row.faults) == 1 else f"{row.meaning} (reason {value})"
+
+
+def _domain(node: Node, gpus: Sequence[GpuValues]) -> Iterator[Finding]:
+    domains = {_domain_of(gpu.values[_INFO]) for gpu in gpus}
+    if len(domains) > 1:
+        yield SPLIT.at(NODE, f"{len(domains)} different (cluster, clique) in one node", domains=sorted(domains))
+    if not node.dev.exists(_CHANNELS):
+        yield NO_IMEX.at(NODE, f"/dev/{_CHANNELS} is missing; nvidia-modprobe and nvidia-imex.service make it")
+
+
+def _domain_of(info: Mapping[str, Any]) -> str:
+    return f"{bytes(info['clusterUuid']).hex()}/{info['cliqueId']}"

@@ -1,0 +1,98 @@
+"""The check ``gpu.gdrcopy``: GDRCopy, with which the CPU reads and writes GPU memory without the GPU's help."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from healthd.check import FindingCode, check, judged, not_applicable
+from healthd.errors import SourceMissing, SourceUnreadable
+from healthd.gpus import pci_gpus
+from healthd.model import Component, Finding, Remedy, Result, Severity
+from healthd.node import Node
+from healthd.tables import instance_profile
+
+_MODULE, _DEVICE = "module/gdrdrv", "gdrdrv"
+_DRIVER = Component(kind="driver", id="gdrdrv")
+_LIBRARY = re.compile(r"libgdrapi\.so\S* .*=> (\S+)")
+_VERSION = re.compile(r"(\d+)\.(\d+)")
+
+ABSENT = FindingCode(
+    code="gdrcopy.absent",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="The GDRCopy driver (gdrdrv) is not loaded: small messages take the slow way",
+)
+NO_DEVICE = FindingCode(
+    code="gdrcopy.no_device",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="The GDRCopy driver is loaded, but /dev/gdrdrv is missing: no program can use it",
+)
+MISMATCH = FindingCode(
+    code="gdrcopy.mismatch",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="The GDRCopy library does not work with the loaded driver",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Where ``gpu.gdrcopy`` is needed."""
+
+    required: bool | None = None
+    """Whether this node must have GDRCopy. Left out: on types that join their GPUs by NVSwitch (p4d, p5 and p6),
+    which is where AWS uses it; p5.4xlarge and the g types do without."""
+
+
+@check("gpu.gdrcopy", interval_s=300, settings=Settings, codes=(ABSENT, NO_DEVICE, MISMATCH))
+def gpu_gdrcopy(node: Node, settings: Settings) -> Result:
+    """GDRCopy is loaded, can be opened, and its library fits.
+
+    Without it NCCL and libfabric still work, slower, so all of it is a warning. The library speaks to a driver of its
+    own major version only; it may be missing here, since jobs bring theirs in containers. Whether memory can really be
+    pinned and copied only an active test on an idle GPU can tell (gdrcopy_sanity); this check does not touch a GPU.
+
+    Sources: gdrcopy gdrdrv.c (MODULE_VERSION, /dev/gdrdrv), gdrapi.c (gdr_open_safe: minimum driver version of the same
+    major); AWS's cluster health checks (gdrdrv on p4d and p5, a miss is a warning).
+    """
+    profile = instance_profile(node.instance_type)
+    usual = profile is not None and profile.nvlink in ("nvswitch", "nvl72")
+    loaded = node.sys.exists(_MODULE)
+    required = usual if settings.required is None else settings.required
+    if not loaded and not (required and pci_gpus(node)):
+        return not_applicable("gdrdrv is not loaded, and this node does not need it")
+    if not loaded:
+        return judged([ABSENT.at(_DRIVER, "module gdrdrv is not loaded; package gdrdrv-dkms brings it")])
+    if not node.dev.exists(_DEVICE):
+        return judged([NO_DEVICE.at(_DRIVER, "/dev/gdrdrv is missing; gdrcopy.service or udev makes it")])
+    return _compared(node)
+
+
+def _compared(node: Node) -> Result:
+    try:
+        driver, library = node.sys.read(f"{_MODULE}/version"), _library(node)
+    except SourceMissing as error:
+        return judged([], gaps=[f"the versions of GDRCopy cannot be compared: {error}"])
+    findings: list[Finding] = []
+    if library and _major(driver) != _major(library):
+        message = f"driver gdrdrv {driver}, library libgdrapi {library}: the major versions must agree"
+        findings.append(MISMATCH.at(_DRIVER, message, driver=driver, library=library))
+    return judged(findings)
+
+
+def _library(node: Node) -> str:
+    """The version in the full name of the library that programs would load; "" where the host has none."""
+    listing = node.command("/sbin/ldconfig", "-p")
+    found = _LIBRARY.search(listing.stdout)
+    if listing.code:
+        raise SourceUnreadable(f"ldconfig -p ended with {listing.code}: {listing.stderr.strip()[:200]}")
+    return "" if found is None else node.command("readlink", "-f", found[1]).stdout.strip().rpartition(".so.")[2]
+
+
+def _major(version: str) -> str:
+    number = _VERSION.match(version)
+    if number is None:
+        raise SourceUnreadable(f"GDRCopy version {version!r}: expected one like 2.5")
+    return number[1]

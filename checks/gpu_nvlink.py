@@ -1,0 +1,127 @@
+"""The check ``gpu.nvlink``: the links between the GPUs of one node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from healthd.check import FindingCode, Limit, Rate, check, judged, not_applicable
+from healthd.gpus import GpuValues, ask_gpus, driver_epoch, gaps_of
+from healthd.model import ClearsBy, Component, Finding, Reading, ReadingKind, Remedy, Repeats, Result, Severity
+from healthd.node import Node
+from healthd.tables import filled, instance_profile, keyed_rows
+
+_P2P, _MIG = "nvmlDeviceGetP2PStatus(2)", "nvmlDeviceGetMigMode"  # 2: NVML_P2P_CAPS_INDEX_NVLINK
+# nvmlGpuP2PStatus_t (nvml.h), from 0 on
+_P2P_WORDS = (
+    *("OK", "CHIPSET_NOT_SUPPORTED", "GPU_NOT_SUPPORTED", "IOH_TOPOLOGY_NOT_SUPPORTED", "DISABLED_BY_REGKEY"),
+    *("NOT_SUPPORTED", "UNKNOWN"),
+)
+_OF_A_GPU = {38: "gpu_nvlink_crc_errors_total", 52: "gpu_nvlink_replays_total", 59: "gpu_nvlink_recoveries_total"}
+_OF_A_LINK = {208: "nvlink_receive_errors_total", 214: "nvlink_recovery_failures_total"}
+"""Fields of nvml.h: totals of a GPU up to Hopper; from Blackwell on (driver 560), for each link."""
+LINKS = keyed_rows(
+    "nvlinks.csv", lambda row: (row["model"], int(row["links"]), filled(row, "source")), lambda row: row[0]
+)
+
+_W, _HUMAN = Severity.WARNING, Remedy.ASK_HUMAN
+DOWN = FindingCode(
+    code="gpu.nvlink.down", severity=_W, remedy=_HUMAN, meaning="NVLinks of a GPU are down", lasting_s=120.0
+)
+NO_P2P = FindingCode(
+    code="gpu.nvlink.no_p2p",
+    severity=_W,
+    remedy=_HUMAN,
+    meaning="A GPU cannot reach a sibling over NVLink",
+    symptom_of=(DOWN.code,),
+    lasting_s=120.0,
+)
+STORM = FindingCode(
+    code="gpu.nvlink.errors", severity=_W, remedy=_HUMAN, meaning="A GPU's NVLinks have errors in masses"
+)
+GROWING = FindingCode(
+    code="gpu.nvlink.growing",
+    severity=_W,
+    remedy=Remedy.WATCH,
+    meaning="NVLink errors keep coming",
+    symptom_of=(STORM.code, DOWN.code),
+    repeats=Repeats(times=16, window_s=1800.0),
+)
+NOT_RECOVERED = FindingCode(
+    code="gpu.nvlink.recovery_failed",
+    severity=_W,
+    remedy=_HUMAN,
+    meaning="An NVLink could not be recovered",
+    clears_by=ClearsBy.NOTHING,
+)
+_DCGM = "NVIDIA DCGM 4.6: fails at 100 CRC errors per second; here over a minute"
+_NVRX = "NVIDIA resiliency extension d8686d9c: growth in more than 15 of 30 one-minute looks"
+_RECOVERY = "nvml.h field 214: a recovery that fails leaves the link down, so none is acceptable"
+_COMING = (*_OF_A_GPU.values(), _OF_A_LINK[208])
+_LIMITS: tuple[Rate | Limit, ...] = (
+    Rate(reading=_OF_A_GPU[38], max_increase=6000.0, window_s=60.0, code=STORM, source=_DCGM),
+    *(Limit(reading=name, max_increase=0, code=GROWING, source=_NVRX) for name in _COMING),
+    Limit(reading=_OF_A_LINK[214], max_increase=0, code=NOT_RECOVERED, source=_RECOVERY),
+)
+
+
+@check("gpu.nvlink", interval_s=60, codes=(DOWN, NO_P2P, STORM, GROWING, NOT_RECOVERED), limits=_LIMITS)
+def gpu_nvlink(node: Node, _settings: object) -> Result:
+    """All NVLinks that the instance type has are up, join every GPU with every other, and have few errors.
+
+    How many links there are follows from the type; a type that the table does not know is not judged. Single errors
+    are normal and repeated by the hardware: what counts is that they keep coming, or come in masses. With MIG on, GPUs
+    do not reach each other, which is no fault. Unproven on hardware, and a warning at most; XID 74 and 144 to 150 tell
+    of fatal link errors and act.
+
+    Sources: nvml.h (nvmlDeviceGetNvLinkState, nvmlDeviceGetP2PStatus, fields 38, 52, 59, 208, 214); nvlinks.csv.
+    """
+    profile = instance_profile(node.instance_type)
+    row = LINKS.get(profile.gpu_model) if profile and profile.nvlink in ("nvswitch", "nvl72") else None
+    if row is None:
+        return not_applicable("this instance type has no NVLink between its GPUs, or is not in healthd's table")
+    links = range(row[1])
+    fields = [*((field, 0) for field in _OF_A_GPU), *((field, link) for field in _OF_A_LINK for link in links)]
+    gpus = ask_gpus(node, *map(_state, links), _P2P, _MIG, fields=fields)
+    if isinstance(gpus, Result):
+        return gpus
+    epoch = driver_epoch(node)
+    findings = [finding for gpu in gpus for finding in (*_down(gpu, links, row[2]), *_apart(gpu))]
+    readings = [reading for gpu in gpus for reading in _readings(gpu, links, epoch)]
+    return judged(findings, readings, gaps=gaps_of(gpus))
+
+
+def _state(link: int) -> str:
+    return f"nvmlDeviceGetNvLinkState({link})"
+
+
+def _down(gpu: GpuValues, links: Sequence[int], source: str) -> Iterator[Finding]:
+    """A link that NVML does not know where there must be one is down as well."""
+    down = [link for link in links if gpu.values.get(_state(link)) == 0 or _state(link) in gpu.unsupported]
+    if down:
+        up = len(links) - len(down)
+        message = f"{up} of {len(links)} NVLinks are up; down: {', '.join(map(str, down))}"
+        yield DOWN.at(gpu.gpu, message, down=down, limit=len(links), limit_source=source)
+
+
+def _apart(gpu: GpuValues) -> Iterator[Finding]:
+    if gpu.values.get(_MIG, [0])[0]:
+        return
+    statuses = enumerate(gpu.values.get(_P2P, ()))
+    apart = {str(peer): _word(status) for peer, status in statuses if status}
+    if apart:
+        message = f"no NVLink to GPU {', '.join(f'{peer} ({word})' for peer, word in apart.items())}"
+        yield NO_P2P.at(gpu.gpu, message, by_index=apart)
+
+
+def _word(status: int) -> str:
+    return _P2P_WORDS[status] if status < len(_P2P_WORDS) else f"status {status}"
+
+
+def _readings(gpu: GpuValues, links: Sequence[int], epoch: str) -> Iterator[Reading]:
+    keys = [(gpu.gpu, f"field:{field}", name) for field, name in _OF_A_GPU.items()]
+    for link in links:
+        part = Component(kind="nvlink", id=f"{gpu.gpu.id}/{link}")
+        keys += [(part, f"field:{field}/{link}" if link else f"field:{field}", n) for field, n in _OF_A_LINK.items()]
+    for part, key, name in keys:
+        if key in gpu.values:
+            yield Reading(component=part, name=name, value=gpu.values[key], kind=ReadingKind.COUNTER, epoch=epoch)

@@ -1,0 +1,90 @@
+"""The check ``gpu.peermem``: whether network adapters have a way into GPU memory (GPUDirect RDMA)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from healthd.check import FindingCode, check, judged, not_applicable, ok
+from healthd.errors import SourceMissing
+from healthd.gpus import pci_gpus
+from healthd.model import Component, Remedy, Result, Severity
+from healthd.node import Node
+
+_DMA_BUF_SINCE = (5, 12)
+_DRIVER = Component(kind="driver", id="nvidia_peermem")
+
+NO_ROUTE = FindingCode(
+    code="gpu.peermem.no_route",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="No way for a network adapter into GPU memory: every byte goes through the host",
+)
+NOT_LOADED = FindingCode(
+    code="gpu.peermem.not_loaded",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="nvidia_peermem is required here and not loaded",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What ``gpu.peermem`` asks for."""
+
+    module_required: bool = False
+    """Whether the module nvidia_peermem itself must be loaded, for software that knows neither dma-buf nor EFA's own
+    way. Off by default: NVIDIA advises dma-buf, and EFA on AWS needs neither."""
+
+
+@check("gpu.peermem", interval_s=300, settings=Settings, codes=(NO_ROUTE, NOT_LOADED))
+def gpu_peermem(node: Node, settings: Settings) -> Result:
+    """Network adapters can reach GPU memory.
+
+    One of three ways is enough: the module nvidia_peermem; EFA's driver with its own provider (attribute ``p2p``); or
+    dma-buf, which takes NVIDIA's open kernel module and Linux 5.12 or newer. Which one a job uses is its own choice, so
+    no way at all is a warning. Without an RDMA device, or without a GPU, there is nothing to reach.
+
+    Sources: NVIDIA GPU Operator documentation, GPUDirect RDMA (dma-buf: open kernel module, Linux 5.12; the legacy
+    module nvidia_peermem); amzn-drivers (efa ``p2p``: NVIDIA, NVIDIA peermem, NEURON).
+    """
+    devices = _rdma(node)
+    if not devices or not pci_gpus(node):
+        return not_applicable("no RDMA device, or no NVIDIA GPU, on this node")
+    peermem = node.sys.exists("module/nvidia_peermem")
+    if settings.module_required and not peermem:
+        return judged([NOT_LOADED.at(_DRIVER, "module nvidia_peermem is not loaded (modprobe nvidia-peermem)")])
+    ways = [
+        *(["nvidia_peermem"] if peermem else []),
+        *(["EFA's own provider"] if all(_has_p2p(node, device) for device in devices) else []),
+        *(["dma-buf"] if _has_dma_buf(node) else []),
+    ]
+    if ways:
+        return ok(reason=f"by {', '.join(ways)}")
+    message = f"{len(devices)} RDMA devices have no way into GPU memory: load nvidia_peermem, or use the open driver"
+    return judged([NO_ROUTE.at(_DRIVER, message, devices=list(devices))])
+
+
+def _rdma(node: Node) -> tuple[str, ...]:
+    try:
+        return node.sys.names("class/infiniband")
+    except SourceMissing:
+        if not node.sys.exists("bus"):
+            raise  # /sys itself is hidden
+        return ()
+
+
+def _has_p2p(node: Node, device: str) -> bool:
+    try:
+        return "NVIDIA" in node.sys.read(f"class/infiniband/{device}/device/p2p")
+    except SourceMissing:
+        return False
+
+
+def _has_dma_buf(node: Node) -> bool:
+    try:
+        is_open = "Open Kernel Module" in node.proc.read("driver/nvidia/version")
+    except SourceMissing:
+        return False
+    release = re.match(r"(\d+)\.(\d+)", node.proc.read("sys/kernel/osrelease"))
+    return is_open and release is not None and (int(release[1]), int(release[2])) >= _DMA_BUF_SINCE

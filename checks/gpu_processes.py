@@ -1,0 +1,128 @@
+"""The check ``gpu.processes``: who holds the GPUs, and what was left behind on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from healthd.check import FindingCode, check, judged, not_applicable
+from healthd.errors import SourceMissing
+from healthd.gpus import GpuValues, ask_gpus, gaps_of
+from healthd.model import Finding, Reading, Remedy, Result, Severity
+from healthd.node import Node
+
+_LISTS = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
+_MEMORY = "nvmlDeviceGetMemoryInfo"
+_MIB = 1 << 20
+# A Slurm job's cgroup ends in …/job_<id>/step_<id>/…, a pod's begins with kubepods (slurm.schedmd.com/cgroup_v2.html;
+# kubernetes.io, container runtimes, cgroup drivers).
+_OF_A_JOB = re.compile(r"/job_\d+(?:/|$)|/kubepods[./-]", re.MULTILINE)
+_STATE = re.compile(r"^State:\s+(\S)", re.MULTILINE)
+
+ENDED = FindingCode(
+    code="gpu.processes.ended",
+    severity=Severity.WARNING,
+    remedy=Remedy.WATCH,
+    meaning="A process that has ended still holds a GPU",
+    lasting_s=60.0,
+)
+LEFTOVER = FindingCode(
+    code="gpu.processes.leftover",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="A process of no job holds a GPU",
+)
+MEMORY = FindingCode(
+    code="gpu.processes.memory",
+    severity=Severity.WARNING,
+    remedy=Remedy.WATCH,
+    meaning="GPU memory is in use although no process holds the GPU",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What ``gpu.processes`` calls left behind. Both are a site's own: as shipped, nothing is."""
+
+    jobs_only: bool = False
+    """Whether every process on a GPU must belong to a Slurm job or a pod. Switch it on where people have no other way
+    to a GPU than a job; where they log in and compute, it would warn about them."""
+
+    idle_memory_mib: int | None = None
+    """How much memory of a GPU, in MiB, the driver itself may hold while no process does. It differs by driver and
+    model, so none is assumed: read ``gpu_memory_used_bytes`` of an idle node and add some."""
+
+
+@check("gpu.processes", interval_s=60, settings=Settings, codes=(ENDED, LEFTOVER, MEMORY))
+def gpu_processes(node: Node, settings: Settings) -> Result:
+    """No GPU is held by what a job left behind.
+
+    Three things are told apart: a process that has ended, or is a zombie, and still holds a GPU (the driver waits for
+    the hardware, or a child lives); one that belongs to no job; and memory without any process. How many there are and
+    how much they use are readings. healthd kills nobody. With MIG, NVML lists processes without their GPU instance only
+    to root. In a container without the host's process ids, ``ended`` means nothing: run it with hostPID.
+
+    Sources: nvml.h (nvmlDeviceGetComputeRunningProcesses_v3, nvmlDeviceGetMemoryInfo); Meta's gcm looks for leftover
+    processes and memory before a job. A process that ends between two
+    questions looks ended for one look, so it takes two.
+    """
+    gpus = ask_gpus(node, *_LISTS, _MEMORY)
+    if isinstance(gpus, Result):
+        return gpus
+    if all(gpu.unsupported.issuperset(_LISTS) for gpu in gpus):
+        return not_applicable("no GPU here lists its processes")
+    findings = [finding for gpu in gpus for finding in _findings(node, gpu, settings)]
+    return judged(findings, [reading for gpu in gpus for reading in _readings(gpu)], gaps=gaps_of(gpus))
+
+
+def _pids(gpu: GpuValues) -> list[int]:
+    return sorted({row["pid"] for call in _LISTS for row in gpu.values.get(call, ())})
+
+
+def _findings(node: Node, gpu: GpuValues, settings: Settings) -> Iterator[Finding]:
+    pids = _pids(gpu)
+    states = {pid: _state(node, pid) for pid in pids}
+    if ended := [pid for pid in pids if states[pid] in ("", "Z", "X")]:
+        yield ENDED.at(gpu.gpu, f"held by processes that have ended: {ended}", pids=ended)
+    strangers = [pid for pid in pids if pid not in ended and settings.jobs_only and not _is_of_a_job(node, pid)]
+    if strangers:
+        names = {str(pid): _name(node, pid) for pid in strangers}
+        states_of = {str(pid): states[pid] for pid in strangers}
+        yield LEFTOVER.at(gpu.gpu, f"held by processes of no job: {names}", names=names, states=states_of)
+    used_mib = gpu.values.get(_MEMORY, {}).get("used", 0) / _MIB
+    limit = settings.idle_memory_mib
+    if limit is not None and used_mib > limit and not pids and gpu.values.keys() >= set(_LISTS[:1]):
+        message = f"{used_mib:.0f} MiB are in use and no process holds it; {limit} MiB are expected"
+        yield MEMORY.at(gpu.gpu, message, value_mib=used_mib, limit_mib=limit, limit_source="settings.idle_memory_mib")
+
+
+def _state(node: Node, pid: int) -> str:
+    """The letter of proc(5), such as R or Z; "" for a process that is not there."""
+    try:
+        found = _STATE.search(node.proc.read(f"{pid}/status"))
+    except SourceMissing:
+        return ""
+    return found[1] if found else "?"
+
+
+def _is_of_a_job(node: Node, pid: int) -> bool:
+    """Whether its cgroup is a job's or a pod's; one that ends under our eyes is no stranger."""
+    try:
+        return _OF_A_JOB.search(node.proc.read(f"{pid}/cgroup")) is not None
+    except SourceMissing:
+        return True
+
+
+def _name(node: Node, pid: int) -> str:
+    try:
+        return node.proc.read(f"{pid}/comm")
+    except SourceMissing:
+        return "ended"
+
+
+def _readings(gpu: GpuValues) -> Iterator[Reading]:
+    if gpu.values.keys() & set(_LISTS):
+        yield Reading(component=gpu.gpu, name="gpu_process_count", value=len(_pids(gpu)))
+    if _MEMORY in gpu.values:
+        yield Reading(component=gpu.gpu, name="gpu_memory_used_bytes", value=gpu.values[_MEMORY]["used"])

@@ -1,0 +1,118 @@
+"""The check ``gpu.throttle``: GPUs that are held back by heat, by the power supply, or by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from healthd.check import FindingCode, Rate, check, judged, not_applicable
+from healthd.gpus import GpuValues, ask_gpus, driver_epoch, gaps_of
+from healthd.model import Finding, Reading, ReadingKind, Remedy, Repeats, Result, Severity
+from healthd.node import Node
+
+_REASONS, _CLOCK = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetClockInfo(1)"  # 1: NVML_CLOCK_SM
+_IDLE = 0x1
+_HARDWARE = {0x8: "hardware slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}  # nvml.h
+# Fields of nvml.h that count the nanoseconds for which a reason held, and the readings they become.
+_FIELDS = {
+    74: "gpu_throttled_software_power_seconds_total",
+    269: "gpu_throttled_software_heat_seconds_total",
+    270: "gpu_throttled_hardware_heat_seconds_total",
+    271: "gpu_throttled_power_brake_seconds_total",
+}
+_NANO = 1e-9
+_WINDOW_S = 600.0
+_SOURCE = "gpud 4a8de33a: 0.6 events a minute over 10 minutes, at a look a minute: 6 of 10 looks, or 360 of 600 s"
+
+HEAT = FindingCode(
+    code="gpu.throttle.heat",
+    severity=Severity.WARNING,
+    remedy=Remedy.WATCH,
+    meaning="The GPU's hardware slows it down for heat, most of the time",
+)
+BRAKE = FindingCode(
+    code="gpu.throttle.power_brake",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="The power supply holds the GPU back, most of the time",
+)
+SLOWDOWN = FindingCode(
+    code="gpu.throttle.hardware",
+    severity=Severity.WARNING,
+    remedy=Remedy.WATCH,
+    meaning="The GPU's hardware slows it down again and again",
+    symptom_of=(HEAT.code, BRAKE.code),
+    repeats=Repeats(times=6, window_s=_WINDOW_S),
+)
+SLOW = FindingCode(
+    code="gpu.throttle.slower_than_siblings",
+    severity=Severity.WARNING,
+    remedy=Remedy.WATCH,
+    meaning="A working GPU's clock is below that of its working siblings",
+    symptom_of=(HEAT.code, BRAKE.code, SLOWDOWN.code),
+    lasting_s=_WINDOW_S,
+)
+_LIMITS = (
+    Rate(reading=_FIELDS[270], max_increase=360.0, window_s=_WINDOW_S, code=HEAT, source=_SOURCE),
+    Rate(reading=_FIELDS[271], max_increase=360.0, window_s=_WINDOW_S, code=BRAKE, source=_SOURCE),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What ``gpu.throttle`` calls slow."""
+
+    siblings_ratio: float | None = None
+    """A working GPU whose SM clock is below this share of the median of its working siblings, for ten minutes, is a
+    warning (0.9 is nine tenths). Left out: clocks are readings only, since no limit for it is published."""
+
+
+@check("gpu.throttle", interval_s=60, settings=Settings, codes=(HEAT, BRAKE, SLOWDOWN, SLOW), limits=_LIMITS)
+def gpu_throttle(node: Node, settings: Settings) -> Result:
+    """No GPU's hardware holds it back for long.
+
+    From driver 575 on the GPU counts the time for which each reason held, and history judges its growth: that sees what
+    happens between two looks. The reasons of the moment are looked at as well; a single one is noise, six in ten
+    minutes are not. Software power capping is what a busy GPU does, and a reading. Unproven on hardware, and a warning
+    at most: heat and power are mostly the room's and the rack's.
+
+    Sources: nvml.h (fields 74 and 269 to 271, clocks event reasons 0x8, 0x40, 0x80); gpud 4a8de33a (0.6 a minute).
+    """
+    gpus = ask_gpus(node, _REASONS, _CLOCK, fields=list(_FIELDS))
+    if isinstance(gpus, Result):
+        return gpus
+    if all(gpu.unsupported.issuperset((_REASONS, *_keys())) for gpu in gpus):
+        return not_applicable("no GPU here tells why its clocks are what they are")
+    epoch = driver_epoch(node)
+    readings = [reading for gpu in gpus for reading in _readings(gpu, epoch)]
+    findings = [*(finding for gpu in gpus for finding in _held_back(gpu)), *_slow(gpus, settings.siblings_ratio)]
+    return judged(findings, readings, gaps=gaps_of(gpus))
+
+
+def _keys() -> list[str]:
+    return [f"field:{field}" for field in _FIELDS]
+
+
+def _held_back(gpu: GpuValues) -> Iterator[Finding]:
+    reasons = int(gpu.values.get(_REASONS, 0))
+    if words := [word for bit, word in _HARDWARE.items() if reasons & bit]:
+        yield SLOWDOWN.at(gpu.gpu, f"held back by {', '.join(words)}", reasons=reasons, limit_source=_SOURCE)
+
+
+def _slow(gpus: Sequence[GpuValues], ratio: float | None) -> Iterator[Finding]:
+    working = [gpu for gpu in gpus if _CLOCK in gpu.values and not int(gpu.values.get(_REASONS, _IDLE)) & _IDLE]
+    for gpu in working if ratio is not None else ():
+        others = sorted(other.values[_CLOCK] for other in working if other is not gpu)
+        if others and ratio is not None and gpu.values[_CLOCK] < ratio * (usual := others[len(others) // 2]):
+            message = f"SM clock {gpu.values[_CLOCK]} MHz, its working siblings' median is {usual} MHz"
+            limit = ratio * usual
+            yield SLOW.at(gpu.gpu, message, value_mhz=gpu.values[_CLOCK], limit_mhz=limit, limit_source="settings")
+
+
+def _readings(gpu: GpuValues, epoch: str) -> Iterator[Reading]:
+    for field, name in _FIELDS.items():
+        if (value := gpu.values.get(f"field:{field}")) is not None:
+            seconds = value * _NANO
+            yield Reading(component=gpu.gpu, name=name, value=seconds, kind=ReadingKind.COUNTER, epoch=epoch)
+    if _CLOCK in gpu.values:
+        yield Reading(component=gpu.gpu, name="gpu_sm_clock_mhz", value=gpu.values[_CLOCK])

@@ -1,0 +1,86 @@
+"""The check ``host.cpu``: whether all processors of the node are there and running."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from healthd.check import FindingCode, check, judged
+from healthd.errors import SourceMissing, SourceUnreadable
+from healthd.host_text import cpu_list, pressure
+from healthd.model import NODE, Finding, Reading, Remedy, Result, Severity
+from healthd.node import Node
+
+_CPU = "devices/system/cpu"
+_SMT_IS_OFF = frozenset({"off", "forceoff"})
+
+OFFLINE = FindingCode(
+    code="host.cpu.offline",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="Processors of this node are switched off",
+)
+COUNT = FindingCode(
+    code="host.cpu.count",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="This node has another number of processors than configured",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How many processors ``host.cpu`` expects."""
+
+    count: int = 0
+    """How many processors (vCPUs) must run here. 0: as many as the machine shows; an instance can be launched with
+    fewer than its type has (CPU options), so the type alone does not tell."""
+
+    offline: tuple[int, ...] = ()
+    """Processors that are switched off on purpose, by number."""
+
+
+@check("host.cpu", interval_s=300, settings=Settings, codes=(OFFLINE, COUNT))
+def host_cpu(node: Node, settings: Settings) -> Result:
+    """Every processor that the machine has is running.
+
+    Processors that are present and not online were switched off by someone, or by the kernel after a hardware error.
+    Where simultaneous multithreading is off, the siblings are offline by that choice, and are not counted. The share of
+    time in which something waited for a processor is a reading.
+
+    Sources: Linux, Documentation/admin-guide/cputopology.rst (present, online),
+    Documentation/ABI/testing/sysfs-devices-system-cpu (smt/control), Documentation/accounting/psi.rst; EC2 user guide,
+    "CPU options".
+    """
+    present, online = cpu_list(node.sys.read(f"{_CPU}/present")), cpu_list(node.sys.read(f"{_CPU}/online"))
+    if not online:
+        raise SourceUnreadable(f"/sys/{_CPU}/online lists no processor, and one is reading it")
+    off = sorted(present - online - frozenset(settings.offline) - _siblings_off(node, present, online))
+    findings = list(_findings(off, len(online), settings))
+    readings = [Reading(component=NODE, name="cpus_online_count", value=len(online)), *_pressure(node)]
+    return judged(findings, readings)
+
+
+def _siblings_off(node: Node, present: frozenset[int], online: frozenset[int]) -> frozenset[int]:
+    """Where multithreading is off, at most every second processor is: which ones, only their cores could say."""
+    try:
+        off = node.sys.read(f"{_CPU}/smt/control") in _SMT_IS_OFF
+    except SourceMissing:
+        off = False
+    return present - online if off and 2 * len(online) >= len(present) else frozenset()
+
+
+def _findings(off: list[int], online: int, settings: Settings) -> Iterator[Finding]:
+    if off:
+        message = f"{len(off)} processors are present and offline: {', '.join(map(str, off[:16]))}"
+        yield OFFLINE.at(NODE, message, offline=off[:16], count=len(off))
+    if settings.count and online != settings.count:
+        yield COUNT.at(NODE, f"{online} processors run; {settings.count} are configured", online=online)
+
+
+def _pressure(node: Node) -> Iterator[Reading]:
+    try:
+        shares = pressure(node.proc.read("pressure/cpu"))
+    except SourceMissing:
+        return  # a kernel without pressure stall information
+    yield Reading(component=NODE, name="cpu_pressure_some_ratio", value=shares.get("some", 0.0))

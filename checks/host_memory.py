@@ -1,0 +1,135 @@
+"""The check ``host.memory``: errors of the node's main memory, and whether there is enough of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from healthd.check import FindingCode, Rate, check, judged
+from healthd.errors import SourceMissing, SourceUnreadable
+from healthd.host_text import key_numbers, pressure, whole
+from healthd.model import NODE, Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
+from healthd.node import Node
+
+_EDAC = "devices/system/edac/mc"
+_WARNING, _ASK, _WATCH = Severity.WARNING, Remedy.ASK_HUMAN, Remedy.WATCH
+
+UNCORRECTED = FindingCode(
+    code="host.memory.uncorrected", severity=_WARNING, remedy=_ASK, meaning="Memory errors beyond correction"
+)
+CORRECTED = FindingCode(
+    code="host.memory.corrected", severity=_WARNING, remedy=_WATCH, meaning="Many corrected memory errors"
+)
+OUT_OF_MEMORY = FindingCode(
+    code="host.memory.out_of_memory",
+    severity=Severity.INFO,
+    remedy=Remedy.NONE,
+    meaning="The kernel ended a process for want of memory",
+)
+PRESSURE = FindingCode(
+    code="host.memory.pressure", severity=_WARNING, remedy=_WATCH, meaning="Programs wait for memory", lasting_s=300.0
+)
+SMALL = FindingCode(code="host.memory.small", severity=_WARNING, remedy=_ASK, meaning="Less memory than configured")
+
+# A module that goes bad corrects thousands of errors a day, and one that is well a few.
+_FEW, _NONE = "healthd's choice", "each is a process that a job lost"
+_LIMITS = (
+    Rate(reading="memory_corrected_errors_total", max_increase=100, window_s=86_400.0, code=CORRECTED, source=_FEW),
+    Rate(reading="oom_kills_total", max_increase=0, window_s=600.0, code=OUT_OF_MEMORY, source=_NONE),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """When ``host.memory`` calls it little."""
+
+    min_total_bytes: int = 0
+    """The least main memory that this node must have, in bytes, as MemTotal of /proc/meminfo. 0: not judged. Firmware
+    and kernel keep 1 to 3 % of the nominal size for themselves."""
+
+    max_pressure_ratio: float = 0.2
+    """The share of the last 5 minutes in which everything that could run waited for memory. A training node waits for
+    none; at 20 % it thrashes."""
+
+
+@check(
+    "host.memory",
+    interval_s=60,
+    settings=Settings,
+    codes=(UNCORRECTED, CORRECTED, OUT_OF_MEMORY, PRESSURE, SMALL),
+    limits=_LIMITS,
+)
+def host_memory(node: Node, settings: Settings) -> Result:
+    """Main memory has no errors, and there is enough of it.
+
+    Errors come from EDAC, and from the pages that the kernel had to give up (HardwareCorrupted). Most virtual machines
+    have no EDAC, because their hypervisor keeps the errors to itself: there only the pages are counted. Uncorrected
+    errors are a warning here, unproven on hardware. What ran out of memory is a job, not the node.
+
+    Sources: Linux, Documentation/admin-guide/RAS/main.rst (ce_count, ue_count), Documentation/mm/hwpoison.rst,
+    Documentation/accounting/psi.rst, proc_vmstat(5) oom_kill, proc_meminfo(5).
+    """
+    meminfo, vmstat = key_numbers(node.proc.read("meminfo")), key_numbers(node.proc.read("vmstat"))
+    if "MemTotal" not in meminfo:
+        raise SourceUnreadable("/proc/meminfo has no MemTotal: is the host's /proc visible here?")
+    counts = dict(_controllers(node))
+    stalled = _stalled(node)
+    findings = [*_uncorrected(meminfo, counts), *_little(meminfo, stalled, settings)]
+    return judged(findings, _readings(meminfo, vmstat, counts, stalled, node.boot_id))
+
+
+def _controllers(node: Node) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Corrected and uncorrected errors of each memory controller; none on a machine without EDAC."""
+    names = [name for name in node.sys.names(_EDAC) if name.startswith("mc")] if node.sys.exists(_EDAC) else []
+    for name in names:
+        if node.sys.exists(f"{_EDAC}/{name}/ue_count"):
+            corrected, uncorrected = (
+                whole(node.sys.read(f"{_EDAC}/{name}/{kind}_count"), f"{name}/{kind}_count") for kind in ("ce", "ue")
+            )
+            yield name, (corrected, uncorrected)
+
+
+def _stalled(node: Node) -> float | None:
+    try:
+        return pressure(node.proc.read("pressure/memory")).get("full", 0.0)
+    except SourceMissing:
+        return None  # a kernel without pressure stall information
+
+
+def _uncorrected(meminfo: Mapping[str, int], counts: Mapping[str, tuple[int, int]]) -> Iterator[Finding]:
+    for name, (_, uncorrected) in counts.items():
+        if uncorrected:
+            where = Component(kind="memory", id=name)
+            yield UNCORRECTED.at(where, f"{name} counts {uncorrected} uncorrected errors since boot", count=uncorrected)
+    if poisoned := meminfo.get("HardwareCorrupted", 0):
+        message = f"{poisoned} KiB of memory were given up after hardware errors"
+        yield UNCORRECTED.at(NODE, message, hardware_corrupted_kib=poisoned)
+
+
+def _little(meminfo: Mapping[str, int], stalled: float | None, settings: Settings) -> Iterator[Finding]:
+    total = meminfo["MemTotal"] * 1024
+    if total < settings.min_total_bytes:
+        message = f"{total} bytes of memory; at least {settings.min_total_bytes} are configured"
+        yield SMALL.at(NODE, message, total_bytes=total, limit_bytes=settings.min_total_bytes)
+    if stalled is not None and stalled > settings.max_pressure_ratio:
+        message = f"everything waited for memory during {stalled:.0%} of the last 5 minutes"
+        yield PRESSURE.at(NODE, message, stalled_ratio=stalled, limit_ratio=settings.max_pressure_ratio)
+
+
+def _readings(
+    meminfo: Mapping[str, int],
+    vmstat: Mapping[str, int],
+    counts: Mapping[str, tuple[int, int]],
+    stalled: float | None,
+    boot_id: str,
+) -> Iterator[Reading]:
+    for where, name, total in (
+        *((Component(kind="memory", id=mc), "memory_corrected_errors_total", count[0]) for mc, count in counts.items()),
+        (NODE, "oom_kills_total", vmstat.get("oom_kill")),
+    ):
+        if total is not None:
+            yield Reading(component=where, name=name, value=total, kind=ReadingKind.COUNTER, epoch=boot_id)
+    if "MemAvailable" in meminfo:
+        yield Reading(component=NODE, name="memory_available_bytes", value=meminfo["MemAvailable"] * 1024)
+    if stalled is not None:
+        yield Reading(component=NODE, name="memory_pressure_full_ratio", value=stalled)

@@ -1,0 +1,117 @@
+"""The check ``host.processes``: processes that are stuck or left over, and how near the kernel is to its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from healthd.check import FindingCode, check, judged
+from healthd.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.host_text import Process, process, whole
+from healthd.model import NODE, Component, Finding, Reading, Remedy, Result, Severity
+from healthd.node import Node
+
+_UNINTERRUPTIBLE, _ZOMBIE = "D", "Z"
+
+STUCK = FindingCode(
+    code="host.processes.nvidia_stuck",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="A process of the NVIDIA driver has been in uninterruptible sleep for minutes",
+    lasting_s=300.0,
+)
+ZOMBIES = FindingCode(
+    code="host.processes.zombies",
+    severity=Severity.WARNING,
+    remedy=Remedy.WATCH,
+    meaning="Many ended processes have not been collected by their parents",
+    lasting_s=300.0,
+)
+NEAR_LIMIT = FindingCode(
+    code="host.processes.near_limit",
+    severity=Severity.WARNING,
+    remedy=Remedy.WATCH,
+    meaning="The kernel is near a limit past which it refuses new processes or files",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """When ``host.processes`` calls something many or near."""
+
+    near_ratio: float = 0.7
+    """The share of a limit (processes, open files) past which it is near. The EKS node agent warns at 70 %."""
+
+    zombies: int = 20
+    """The most processes that may wait to be collected; more than this for minutes is a parent that does not. The EKS
+    node monitoring agent draws the line there."""
+
+    stuck_names: tuple[str, ...] = ("nvidia",)
+    """How the names of the processes begin whose uninterruptible sleep is a finding: the threads and tools of the
+    driver, which wait there when a GPU does not answer. Other processes sleep so for their disks."""
+
+
+@check("host.processes", interval_s=120, settings=Settings, codes=(STUCK, ZOMBIES, NEAR_LIMIT))
+def host_processes(node: Node, settings: Settings) -> Result:
+    """No process of the driver is stuck, and processes and open files are far from their limits.
+
+    Processes are read by ``/proc/PID/stat``, which does not touch their memory and so cannot wait for them. Driver
+    threads and tools that stay in uninterruptible sleep wait for a GPU that does not answer, which the GPU checks see
+    from their side; here it is a warning, unproven on hardware.
+
+    Sources: proc_pid_stat(5); Linux, Documentation/admin-guide/sysctl/fs.rst (file-nr) and kernel.rst (pid_max,
+    threads-max); gpud (nvidia processes in D state); EKS node monitoring agent (ApproachingKernelPidMax,
+    ApproachingMaxOpenFiles, ExcessiveZombieProcesses).
+    """
+    processes = tuple(_processes(node))
+    if not processes:
+        raise SourceUnreadable("/proc lists no process: is the host's /proc visible here?")
+    readings = list(_levels(node, processes))
+    return judged([*_in_trouble(processes, settings), *_near(readings, settings)], readings)
+
+
+def _processes(node: Node) -> Iterator[Process]:
+    for name in node.proc.names(""):
+        if name.isdecimal():
+            try:
+                yield process(node.proc.read(f"{name}/stat"))
+            except SourceMissing:
+                continue  # it ended between the listing and the reading
+            except SourceError:
+                if node.proc.exists(f"{name}/stat"):  # ESRCH: it ended while it was read
+                    raise
+
+
+def _in_trouble(processes: tuple[Process, ...], settings: Settings) -> Iterator[Finding]:
+    for each in processes:
+        if each.state == _UNINTERRUPTIBLE and each.name.startswith(settings.stuck_names):
+            where = Component(kind="process", id=str(each.pid))
+            yield STUCK.at(where, f"{each.name} (pid {each.pid}) is in uninterruptible sleep", process=each.name)
+    zombies = sum(each.state == _ZOMBIE for each in processes)
+    if zombies > settings.zombies:
+        message = f"{zombies} ended processes wait to be collected, more than {settings.zombies}"
+        yield ZOMBIES.at(NODE, message, zombies=zombies, limit=settings.zombies)
+
+
+def _levels(node: Node, processes: tuple[Process, ...]) -> Iterator[Reading]:
+    """Shares of the limits. Every thread takes a pid, so threads are what counts against pid_max."""
+    pid_max = whole(node.proc.read("sys/kernel/pid_max"), "sys/kernel/pid_max")
+    threads_max = whole(node.proc.read("sys/kernel/threads-max"), "sys/kernel/threads-max")
+    match node.proc.read("loadavg").split(), node.proc.read("sys/fs/file-nr").split():
+        case [_, _, _, running, _], [files, _, files_max]:
+            threads = whole(running.partition("/")[2], "loadavg")
+            limit = max(1, min(pid_max, threads_max))
+            yield Reading(component=NODE, name="threads_used_ratio", value=threads / limit)
+            used = whole(files, "file-nr") / max(1, whole(files_max, "file-nr"))
+            yield Reading(component=NODE, name="open_files_used_ratio", value=used)
+        case other:
+            raise SourceUnreadable(f"/proc/loadavg, /proc/sys/fs/file-nr: {other}: expected five and three numbers")
+    yield Reading(component=NODE, name="zombies_count", value=sum(each.state == _ZOMBIE for each in processes))
+
+
+def _near(readings: list[Reading], settings: Settings) -> Iterator[Finding]:
+    over = {reading.name: round(reading.value, 3) for reading in readings if reading.name.endswith("_used_ratio")}
+    near = {name: value for name, value in over.items() if value > settings.near_ratio}
+    if near:
+        words = ", ".join(f"{name.removesuffix('_used_ratio').replace('_', ' ')} {near[name]:.0%}" for name in near)
+        yield NEAR_LIMIT.at(NODE, f"{words} of the limit", used=near, limit_ratio=settings.near_ratio)

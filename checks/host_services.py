@@ -1,0 +1,128 @@
+"""The check ``host.services``: the systemd units that a GPU node needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from healthd.check import FindingCode, Rate, check, judged, not_applicable
+from healthd.errors import SourceUnreadable
+from healthd.host_text import units
+from healthd.model import Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
+from healthd.node import Node
+from healthd.tables import instance_profile
+
+_PROPERTIES = "--property=Id,LoadState,ActiveState,SubState,Result,UnitFileState,NRestarts"
+_FABRIC = ("nvidia-fabricmanager.service", "nvidia-imex.service")  # nothing to do on nodes without NVSwitch
+_SWITCHED = ("nvswitch", "nvl72")
+_WARNING, _ASK, _WATCH = Severity.WARNING, Remedy.ASK_HUMAN, Remedy.WATCH
+
+FAILED = FindingCode(
+    code="host.service.failed", severity=_WARNING, remedy=_ASK, meaning="A service of this node has failed"
+)
+MISSING = FindingCode(
+    code="host.service.missing",
+    severity=_WARNING,
+    remedy=_ASK,
+    meaning="A required service does not run",
+    lasting_s=120.0,
+)
+STOPPED = FindingCode(
+    code="host.service.stopped",
+    severity=_WARNING,
+    remedy=_WATCH,
+    meaning="An enabled service does not run",
+    lasting_s=300.0,
+)
+RESTARTING = FindingCode(
+    code="host.service.restarting", severity=_WARNING, remedy=_WATCH, meaning="A service starts again and again"
+)
+
+_FEW = "healthd's choice: an update restarts a service once or twice, one that crashes is restarted many times"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Which units ``host.services`` looks at."""
+
+    units: tuple[str, ...] = (
+        "nvidia-persistenced.service",
+        "nvidia-fabricmanager.service",
+        "nvidia-imex.service",
+        "slurmd.service",
+        "munge.service",
+        "kubelet.service",
+        "containerd.service",
+        "chronyd.service",
+        "chrony.service",
+    )
+    """The units that are looked at where they are installed. One that is not installed, or switched off by whoever
+    built the image, is no finding."""
+
+    required: tuple[str, ...] = ()
+    """Units that must run here, such as ``["slurmd.service"]``. One that does not, whatever the reason, is one."""
+
+
+@check(
+    "host.services",
+    interval_s=60,
+    settings=Settings,
+    codes=(FAILED, MISSING, STOPPED, RESTARTING),
+    limits=(Rate(reading="service_restarts_total", max_increase=3, window_s=3600.0, code=RESTARTING, source=_FEW),),
+)
+def host_services(node: Node, settings: Settings) -> Result:
+    """The services that a GPU node needs are running.
+
+    systemd itself is asked, with a deadline. A unit that failed, one that should run and does not, and one that is
+    started again and again are three things. None is critical: whether the GPUs, the scheduler or the clock suffer
+    from it is seen by their own checks. The Fabric Manager is left out on types without NVSwitch, where it ends with an
+    error by design. On a machine without systemd this does not apply; with systemd, and without an answer, it is
+    unknown.
+
+    Sources: systemctl(1) ``show``; systemd.service(5) ``Result``, ``NRestarts``; EKS node monitoring agent
+    (KubeletFailed, FabricManagerNotRunning, RepeatedRestart); NVIDIA Fabric Manager user guide (ends without NVSwitch).
+    """
+    if (first := node.proc.read("1/comm")) != "systemd":
+        return not_applicable(f"process 1 is {first!r}, not systemd")
+    names = tuple(dict.fromkeys((*_wanted(node, settings), *settings.required)))
+    if not names:
+        return not_applicable("no unit is configured")
+    answer = node.command("systemctl", "show", _PROPERTIES, "--", *names)
+    if answer.code != 0:
+        raise SourceUnreadable(f"systemctl show: exit {answer.code}: {answer.stderr.strip()[:200]}; expected exit 0")
+    blocks = units(answer.stdout)
+    if len(blocks) < len(names):
+        raise SourceUnreadable(f"systemctl show answered for {len(blocks)} units; expected {len(names)}")
+    required = {unit["Id"] for name, unit in zip(names, blocks, strict=False) if name in settings.required}
+    found = {unit["Id"]: unit for unit in blocks}  # chrony.service and chronyd.service may be two names of one unit
+    findings = [finding for name, unit in found.items() for finding in _judge(name, unit, name in required)]
+    readings = [reading for name, unit in found.items() for reading in _readings(name, unit, node.boot_id)]
+    return judged(findings, readings)
+
+
+def _wanted(node: Node, settings: Settings) -> tuple[str, ...]:
+    profile = instance_profile(node.instance_type)
+    if profile is None or profile.nvlink in _SWITCHED:
+        return settings.units
+    return tuple(name for name in settings.units if name not in _FABRIC)
+
+
+def _judge(name: str, unit: Mapping[str, str], required: bool) -> Iterator[Finding]:
+    state, load, result = unit["ActiveState"], unit["LoadState"], unit.get("Result", "")
+    where = Component(kind="service", id=name)
+    if state == "failed":
+        yield FAILED.at(where, f"{name} has failed ({result})", result=result)
+    elif required and state != "active":
+        yield MISSING.at(where, f"{name} is {load}, {state}; it is required to be active", load=load, state=state)
+    elif load == "loaded" and state == "inactive" and unit.get("UnitFileState") == "enabled":
+        yield STOPPED.at(where, f"{name} is enabled and not running", state=state, sub_state=unit.get("SubState", ""))
+
+
+def _readings(name: str, unit: Mapping[str, str], boot_id: str) -> Iterator[Reading]:
+    where = Component(kind="service", id=name)
+    if unit["LoadState"] == "loaded":
+        yield Reading(component=where, name="service_active_bool", value=unit["ActiveState"] == "active")
+        if (restarts := unit.get("NRestarts", "")).isdecimal():
+            total = float(restarts)
+            kind = ReadingKind.COUNTER
+            yield Reading(component=where, name="service_restarts_total", value=total, kind=kind, epoch=boot_id)

@@ -1,0 +1,61 @@
+"""The check ``kernel.host``: what the kernel says is wrong with this host. Its lines are in ``kernel_lines.csv``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from healthd.check import NoSettings, check
+from healthd.jobs import owner, owner_of
+from healthd.kernel_tables import LineRow
+from healthd.loglines import Groups, codes_of, explain_row, judge_lines, place_of
+from healthd.model import Component, Result, gpu_component, pci_address
+from healthd.node import KernelRecord, Node
+
+_NAME = "kernel.host"
+_NEEDLES = (
+    *("^oom-kill:constraint=", "^INFO: task ", "^INFO: rcu_", "^rcu: INFO: ", "^watchdog: ", "^NMI watchdog: "),
+    *(
+        "^Watchdog detected hard LOCKUP",
+        "^BUG: ",
+        "^kernel BUG at ",
+        "^Oops: ",
+        "^Internal error: ",
+        "^Kernel panic - ",
+    ),
+    *("^mce: [Hardware Error]", "^{", "^EDAC MC", "^Memory failure: 0x", "PCIe Bus Error: severity="),
+    *("^nvme nvme", "^critical medium error", "^blk_update_request: ", "^print_req_error: ", "^I/O error, dev "),
+    *("^Buffer I/O error on dev", "attempt to access beyond end of device", "^md/raid"),
+    *("^EXT4-fs ", "^Aborting journal on device", "^XFS (", "^nfs: server ", "^nf_conntrack: "),
+    *(" in libnccl.so", "^nvidia-peermem "),
+)
+
+
+@check(_NAME, on="kernel", needles=_NEEDLES, codes=codes_of(_NAME), explain=partial(explain_row, _NAME))
+def kernel_host(node: Node, _settings: NoSettings) -> Result:
+    """Errors of the host itself in the kernel log.
+
+    Memory that ran out, tasks and CPUs that hang, defects of the kernel, machine checks, PCIe and disk errors, file
+    systems that stopped, servers that do not answer, and programs that crashed inside NCCL. None of these lines takes a
+    node out by itself: they are symptoms, or what a person must judge; the checks that look at the part itself do.
+    Processes that a line names are tied to their Slurm job or pod where that can be told. Sources: in each row of the
+    table, mostly the file of the Linux source that prints the line.
+    """
+    return judge_lines(
+        _NAME, node.kernel_records, place=_place, more=lambda record, groups: _owner(node, record, groups)
+    )
+
+
+def _place(row: LineRow, groups: Groups) -> Component:
+    """A GPU by its PCI address as everywhere else; a partition's disk by the name that the line uses."""
+    if groups.get("driver") == "nvidia" and (pci := groups.get("pci")):
+        return gpu_component(pci=pci_address(pci))
+    return place_of(row, groups)
+
+
+def _owner(node: Node, record: KernelRecord, groups: Groups) -> Mapping[str, Any]:
+    """The job or pod of the process: from the control group in the line itself, else from /proc while it lives."""
+    pid = groups.get("pid")
+    found = owner(groups.get("cgroup") or "")
+    return found or owner_of(node, int(pid) if pid else None, record.time)

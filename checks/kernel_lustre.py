@@ -1,0 +1,102 @@
+"""The check ``kernel.lustre``: what the Lustre client says in the kernel log. Its lines are in ``kernel_lines.csv``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from healthd.check import FindingCode, check, judged
+from healthd.errors import SourceError
+from healthd.kernel_tables import LineRow
+from healthd.loglines import Groups, codes_of, explain_row, judge_lines
+from healthd.model import NODE, ClearsBy, Component, Finding, Remedy, Repeats, Result, Severity
+from healthd.node import Node
+
+_NAME = "kernel.lustre"
+_MOUNT_SUFFIX = re.compile(r"-[0-9a-f]{8,16}\Z")  # of one mount: another after the next
+_FILE_SYSTEM = re.compile(r"(\w+)-(?:OST|MDT)[0-9a-f]{4}")
+
+UNSTEADY = FindingCode(
+    code="lustre.unsteady",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="This client was evicted, or lost its connection, again and again",
+    clears_by=ClearsBy.REBOOT,
+)
+_COUNTED = ("lustre.evicted", "lustre.connection_lost")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """When ``kernel.lustre`` calls a connection unsteady."""
+
+    unsteady_times: int = 3
+    """How many evictions and lost connections of one server target, together, are one too many. A single one is what
+    every client sees when a server fails over or the weekly maintenance begins."""
+
+    unsteady_window_s: float = 3_600.0
+    """Within how many seconds. An hour holds a whole maintenance window (30 minutes) with its two moves."""
+
+
+@check(
+    _NAME,
+    on="kernel",
+    needles=("^Lustre", "^LNet"),
+    settings=Settings,
+    codes=(*codes_of(_NAME), UNSTEADY),
+    explain=partial(explain_row, _NAME),
+)
+def kernel_lustre(node: Node, settings: Settings) -> Result:
+    """Lustre client errors in the kernel log.
+
+    An assertion that failed (LBUG) is this client's own and needs a reboot. All else is a warning: evictions, lost
+    connections and slow servers look the same from every node, and a node must not be taken out for its file server. A
+    lost connection ends when the client says that it is restored; only what happens again and again on one target
+    calls for a person. Sources: lustre-release, ptlrpc import.c and client.c.
+    """
+    result = judge_lines(_NAME, node.kernel_records, place=_import, more=lambda _record, groups: _mount(node, groups))
+    again = [_unsteady(finding, settings) for finding in result.findings if finding.code in _COUNTED]
+    return judged([*result.findings, *again], clearances=result.clearances)
+
+
+def _import(_row: LineRow, groups: Groups) -> Component:
+    """The connection to one target, without what is new with every mount: ``lustre:6cz4zbev-OST0000-osc``."""
+    name = groups.get("obd") or groups.get("target") or ""
+    return Component(kind="lustre", id=_MOUNT_SUFFIX.sub("", name)) if name else NODE
+
+
+def _mount(node: Node, groups: Groups) -> Mapping[str, Any]:
+    """The mount point, found by the file system's name, which begins every target's and ends the mount's source."""
+    found = _FILE_SYSTEM.match(groups.get("obd") or groups.get("target") or "")
+    return dict(_points(node, found[1])) if found else {}
+
+
+def _points(node: Node, name: str) -> Iterator[tuple[str, str]]:
+    try:
+        yield from (
+            ("mount", m.point) for m in node.mounts() if m.fstype == "lustre" and m.source.endswith(f":/{name}")
+        )
+    except SourceError as error:
+        yield "mount_unknown", str(error)
+
+
+def _unsteady(finding: Finding, settings: Settings) -> Finding:
+    return Finding(
+        code=UNSTEADY.code,
+        severity=UNSTEADY.severity,
+        component=finding.component,
+        message=f"{finding.component.id or 'Lustre'}: {UNSTEADY.meaning}, the last time by {finding.code}",
+        remedy=UNSTEADY.remedy,
+        evidence={
+            "count": finding.evidence["count"],
+            "line": finding.evidence["line"],
+            "limit": settings.unsteady_times,
+            "limit_source": "settings.unsteady_times",
+        },
+        time=finding.time,
+        clears_by=UNSTEADY.clears_by,
+        repeats=Repeats(times=settings.unsteady_times, window_s=settings.unsteady_window_s),
+    )

@@ -1,0 +1,245 @@
+"""The check ``kernel.rules``: the site's own rules on kernel lines."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from healthd.check import FindingCode, check, judged, not_applicable
+from healthd.loglines import LINE_CHARS, after_lead, label
+from healthd.model import (
+    NODE,
+    REMEDY_RANK,
+    Clearance,
+    ClearsBy,
+    Component,
+    Finding,
+    Remedy,
+    Repeats,
+    Result,
+    Severity,
+)
+from healthd.node import KernelRecord, Node
+from healthd.patterns import safe_pattern
+
+FAMILY = FindingCode(
+    code="site.*",
+    severity=Severity.WARNING,
+    remedy=Remedy.WATCH,
+    meaning="A kernel line fits a rule that this site has written; the rule says how bad it is and what it calls for",
+)
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_CODE = re.compile(r"site(\.[a-z0-9_]{1,64})+")
+_COMPONENT = re.compile(r"[a-z][a-z0-9_]{0,31}(:\S{1,128})?")
+_PLACEHOLDER = re.compile(r"\{(\w*)\}")
+_MAX_RULES = 64
+_PARTS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One rule of the site."""
+
+    name: str
+    """What the rule is called: lower-case letters, digits and ``_``."""
+
+    pattern: str
+    """A regular expression (Python's), matched from the start of a record's words, behind time stamps and tags. Its
+    named groups become evidence. It must hold a few fixed characters, and must not be able to take long."""
+
+    code: str = ""
+    """The finding's code, below ``site.``; empty: ``site.<name>``."""
+
+    severity: Severity = Severity.WARNING
+    """``critical`` keeps jobs off the node."""
+
+    remedy: Remedy = Remedy.WATCH
+    """What it calls for. ``reboot_node`` and ``replace_node`` need severity ``critical``."""
+
+    component: str = "node"
+    """Where it is: ``node``, or ``disk:{disk}`` with the text of a named group."""
+
+    count: int = 1
+    """How many such lines on one component, within ``window_s``, make a finding."""
+
+    window_s: float = 600.0
+    """The window of ``count``, in seconds."""
+
+    clears: str = ""
+    """A pattern, as above, of the line that says it is over. Empty: critical ones end by a reboot, others are news and
+    listed for a day."""
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be judged, by the name of the key."""
+        for problem in _problems(self):
+            raise ValueError(problem)
+
+    @property
+    def slug(self) -> str:
+        """The finding's code."""
+        return self.code or f"site.{self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The rules of ``kernel.rules``."""
+
+    rules: tuple[Rule, ...] = ()
+    """The rules, each a table: ``[[checks."kernel.rules".rules]]`` with ``name`` and ``pattern``, and where wanted
+    ``code`` (below ``site.``), ``severity``, ``remedy``, ``component`` (``disk:{disk}`` takes a named group), ``count``
+    within ``window_s`` seconds, and ``clears``, the pattern of the line that says it is over. At most 64. Of a line the
+    first 512 characters are looked at, and a pattern that could take long on any line is refused at start."""
+
+    def __post_init__(self) -> None:
+        """Refuse names and codes that are given twice, and more rules than can be tried on every line."""
+        for what in ("name", "slug"):
+            twice = [name for name, times in Counter(getattr(rule, what) for rule in self.rules).items() if times > 1]
+            if twice:
+                raise ValueError(f"rules: two have the {'name' if what == 'name' else 'code'} {twice[0]!r}; rename one")
+        if len(self.rules) > _MAX_RULES:
+            raise ValueError(
+                f"rules: {len(self.rules)} of them, expected at most {_MAX_RULES}; join some patterns with |"
+            )
+
+    @property
+    def needles(self) -> tuple[str, ...]:
+        """What the reader of the log must look for."""
+        patterns = [text for rule in self.rules for text in (rule.pattern, rule.clears) if text]
+        return tuple(sorted({safe_pattern(text).needle for text in patterns}))
+
+
+@check("kernel.rules", on="kernel", settings=Settings, codes=(FAMILY,))
+def kernel_rules(node: Node, settings: Settings) -> Result:
+    """The site's own rules on kernel lines.
+
+    A record is compared with each rule from the start of its words on, so that a text that a user makes the kernel echo
+    fits no rule by accident; a pattern that begins with ``.*`` looks everywhere, at the site's own risk. Records of
+    user space are not looked at, as everywhere. A rule with a count finds something once so many lines came within its
+    window. Sources: the site's own; the idea is node-problem-detector's (kernel-monitor.json).
+    """
+    if not settings.rules:
+        return not_applicable("no rules are configured")
+    batch = _Batch()
+    for record in node.kernel_records:
+        at = after_lead(record.text)
+        for rule in settings.rules:
+            batch.take(record, at, rule)
+    return judged(batch.findings(), clearances=batch.clearances)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Group:
+    rule: Rule
+    component: Component
+    groups: Mapping[str, str | None]
+    first: KernelRecord
+    last: KernelRecord
+    count: int = 0
+
+
+class _Batch:
+    """The fold of one batch: one finding per rule and component; a line that ends one starts a new one."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[object, ...], _Group] = {}
+        self.clearances: list[Clearance] = []
+
+    def take(self, record: KernelRecord, at: int, rule: Rule) -> None:
+        """Compare one record with one rule."""
+        if rule.clears and (groups := safe_pattern(rule.clears).match(record.text, at)) is not None:
+            note = f"{record.text[:LINE_CHARS]}{label(record)}"
+            where = _component(rule, groups)
+            over = Clearance(by=ClearsBy.LOG_LINE, component=where, time=record.time, note=note, code=rule.slug)
+            self.clearances.append(over)
+        elif (groups := safe_pattern(rule.pattern).match(record.text, at)) is not None:
+            self._add(record, rule, groups)
+
+    def _add(self, record: KernelRecord, rule: Rule, groups: Mapping[str, str | None]) -> None:
+        component = _component(rule, groups)
+        era = sum(over.code == rule.slug and over.component in (NODE, component) for over in self.clearances)
+        key = (rule.name, component, record.trusted, era)
+        if key not in self._groups and len(self._groups) >= _PARTS:
+            key, component = (rule.name, NODE, record.trusted, era), NODE  # a pattern that names endless parts
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Group(rule=rule, component=component, groups=groups, first=record, last=record)
+        group.count += 1
+        group.last = record
+
+    def findings(self) -> Iterator[Finding]:
+        """One finding per group, in the order of their first lines."""
+        return (_finding(group) for group in self._groups.values())
+
+
+def _finding(group: _Group) -> Finding:
+    rule, record = group.rule, group.first
+    times = f", {group.count} times" if group.count > 1 else ""
+    evidence = {
+        "line": record.text[:LINE_CHARS],
+        **{name: value for name, value in group.groups.items() if value},
+        "rule": rule.name,
+        "pattern": rule.pattern,
+        "count": group.count,
+        "limit": rule.count,
+        "limit_source": f'[checks."kernel.rules"] rule {rule.name}',
+        "sequence": record.sequence,
+        "last_time": group.last.time.isoformat(),
+        "boot_id": record.boot_id,
+        "trusted": record.trusted,
+    }
+    return Finding(
+        code=rule.slug,
+        severity=rule.severity,
+        component=group.component,
+        message=f"rule {rule.name}{times}: {record.text[:200]}{label(record)}",
+        remedy=rule.remedy,
+        evidence=evidence,
+        time=record.time,
+        clears_by=_clears_by(rule),
+        repeats=Repeats(times=rule.count, window_s=rule.window_s) if rule.count > 1 else None,
+    )
+
+
+def _clears_by(rule: Rule) -> ClearsBy:
+    if rule.clears:
+        return ClearsBy.LOG_LINE
+    return ClearsBy.REBOOT if rule.severity is Severity.CRITICAL else ClearsBy.NOTHING
+
+
+def _component(rule: Rule, groups: Mapping[str, str | None]) -> Component:
+    """Where the rule says it is; the whole node where a line does not name the part."""
+    kind, _, name = rule.component.partition(":")
+    named = _PLACEHOLDER.sub(lambda match: groups.get(match[1]) or "", name)
+    return Component(kind=kind, id=named[:128]) if named else NODE
+
+
+def _problems(rule: Rule) -> Iterator[str]:
+    if not _NAME.fullmatch(rule.name):
+        yield f"name = {rule.name!r}: expected lower-case letters, digits and _, such as nic_hang"
+    if rule.code and not _CODE.fullmatch(rule.code):
+        yield f"code = {rule.code!r}: expected site. and lower-case words, such as site.nic.hang"
+    if not _COMPONENT.fullmatch(rule.component):
+        yield f"component = {rule.component!r}: expected node, or a kind and a name such as disk:{{disk}}"
+    if rule.component.partition(":")[0] != "node" and ":" not in rule.component:
+        yield f"component = {rule.component!r}: expected node, or a kind and a name such as disk:{{disk}}"
+    if REMEDY_RANK[rule.remedy] >= REMEDY_RANK[Remedy.REBOOT_NODE] and rule.severity is not Severity.CRITICAL:
+        yield f"remedy = {rule.remedy}: it needs severity = critical, as it keeps jobs off the node"
+    if not 1 <= rule.count <= 10_000 or not 1 <= rule.window_s <= 86_400:
+        yield f"count = {rule.count}, window_s = {rule.window_s:g}: expected 1 to 10000 lines within 1 to 86400 s"
+    for key, text in (("pattern", rule.pattern), ("clears", rule.clears)):
+        yield from _pattern_problems(rule, key, text)
+
+
+def _pattern_problems(rule: Rule, key: str, text: str) -> Iterator[str]:
+    if key == "clears" and not text:
+        return
+    try:
+        groups = safe_pattern(text).groups
+    except ValueError as error:
+        yield f"{key} = {text[:60]!r}: {error}"
+        return
+    for name in _PLACEHOLDER.findall(rule.component):
+        if name not in groups:
+            yield f"component = {rule.component!r}: {key} has no group (?P<{name}>…)"

@@ -1,0 +1,224 @@
+"""NVSwitch errors (SXid), read from the kernel log.
+
+What a number means is a row of ``checks/data/sxid.csv``; how bad a line is, its own severity word says first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from healthd import nvrm
+from healthd.check import FindingCode, NoSettings, check, judged
+from healthd.errors import SourceError
+from healthd.kernel_tables import SxidRow, sxid_rows
+from healthd.loglines import LINE_CHARS, label
+from healthd.model import NODE, Clearance, ClearsBy, Component, Finding, Remedy, Result, Severity
+from healthd.node import KernelRecord, Node
+
+FAMILY = FindingCode(
+    code="nvswitch.sxid.*",
+    severity=Severity.WARNING,
+    remedy=Remedy.WATCH,
+    meaning="The driver reported an NVSwitch error (SXid); its severity word, else its number, decides",
+)
+_LINKS = 16
+_Verdict = tuple[Severity, Remedy, ClearsBy, str]
+_FATAL_WHY = (
+    "The driver itself says Fatal. NVIDIA's guide asks for a reset of the GPU on the link (H100), a restart of the"
+    " machine (A100, or a link between switches) or of all GPUs and switches: a reboot is all of them."
+)
+_WORDS: Mapping[str, _Verdict] = {
+    "Fatal": (
+        Severity.CRITICAL,
+        Remedy.REBOOT_NODE,
+        ClearsBy.REBOOT,
+        _FATAL_WHY,
+    ),
+    "Non-fatal": (
+        Severity.WARNING,
+        Remedy.WATCH,
+        ClearsBy.NOTHING,
+        "The driver itself says Non-fatal: traffic goes on, at worst slower.",
+    ),
+    "Correctable": (Severity.INFO, Remedy.NONE, ClearsBy.NOTHING, "The switch corrected it itself."),
+}
+
+
+def explain(code: str) -> str | None:
+    """The table's words on ``nvswitch.sxid.20034``, ``sxid 20034``; None for what is no SXid."""
+    prefix, _, number = code.strip().lower().replace(" ", ".").rpartition(".")
+    if prefix not in ("nvswitch.sxid", "sxid") or not number.isdecimal():
+        return None
+    lines = [f"SXid {number}: its severity word decides; a line without one is judged as follows."]
+    for row in sxid_rows(int(number)) or ():
+        drivers = f" (drivers {row.drivers})" if row.drivers else ""
+        lines.append(f"{row.meaning}{drivers}. {row.severity}; calls for: {row.remedy}; ends by: {row.clears_by}.")
+        lines.append(f"{row.reason} Source: {row.source}")
+    return "\n".join(lines if len(lines) > 1 else [*lines, "It is not in healthd's table: a warning, and watched."])
+
+
+@check(
+    "kernel.sxid", on="kernel", needles=("^nvidia-nvswitch", "^NVRM: loading NVIDIA"), codes=(FAMILY,), explain=explain
+)
+def kernel_sxid(node: Node, _settings: NoSettings) -> Result:
+    """NVSwitch errors (SXid) in the kernel log.
+
+    NVSwitches that report themselves exist on Hopper and older boards; on Blackwell their faults are XID 144 to 150.
+    The severity word of a line beats any table: some errors are made fatal at run time, and one number differs between
+    generations of the switch. Forms without that word are judged by number. Lines that only add registers to the one
+    before are no faults. The numbers 28xxx and 29xxx were given to other errors with driver 550: without the driver's
+    version, which the log or /sys tells, such a number is called ambiguous and never guessed.
+
+    Sources: open-gpu-kernel-modules, error_nvswitch.c and ctrl_dev_nvswitch.h at 525 to 595; NVIDIA, Fabric Manager
+    user guide, SXid tables. Unproven on hardware: no NVSwitch was at hand.
+    """
+    batch = _Batch(node)
+    for record in node.kernel_records:
+        batch.take(record)
+    return judged(batch.findings(), clearances=batch.clearances)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Group:
+    """Lines that are one fault. The first one stands for all."""
+
+    line: nvrm.SxidLine
+    first: KernelRecord
+    last: KernelRecord
+    major: int | None
+    count: int = 0
+    links: list[int] = field(default_factory=list)
+    more: list[str] = field(default_factory=list)
+
+
+class _Batch:
+    """The fold of one batch, with the driver's version as the log goes on."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._groups: dict[tuple[object, ...], _Group] = {}
+        self._loaded: int | None = None
+        self.clearances: list[Clearance] = []
+
+    def take(self, record: KernelRecord) -> None:
+        """Fold one record in."""
+        line = nvrm.parse_sxid(record.text)
+        if line is None:
+            if isinstance(said := nvrm.parse_line(record.text), nvrm.DriverLoad):
+                self._loaded = _major(said.version)
+            return
+        era = sum(over.component == _switch(line) for over in self.clearances)
+        key = (line.pci, line.sxid, line.word, record.trusted, era)
+        group = self._groups.get(key)
+        if line.continues:
+            self._continue(line)
+            return
+        if group is None:
+            group = self._groups[key] = _Group(line=line, first=record, last=record, major=self._loaded)
+            self._end(record, line)
+        group.count += 1
+        group.last = record
+        if line.link is not None and line.link not in group.links and len(group.links) < _LINKS:
+            group.links.append(line.link)
+
+    def _continue(self, line: nvrm.SxidLine) -> None:
+        """Keep the registers beside the error that they belong to: the last one of that number on that switch."""
+        mine = [g for g in self._groups.values() if (g.line.pci, g.line.sxid) == (line.pci, line.sxid)]
+        if mine and len(mine[-1].more) < 4:
+            mine[-1].more.append(line.text[:LINE_CHARS])
+
+    def _end(self, record: KernelRecord, line: nvrm.SxidLine) -> None:
+        rows = sxid_rows(line.sxid)
+        if line.word is None and len(rows) == 1 and rows[0].ends is not None:
+            note = f"SXid {line.sxid}: {rows[0].meaning}{label(record)}"
+            code = f"nvswitch.sxid.{rows[0].ends}"
+            over = Clearance(by=ClearsBy.LOG_LINE, component=_switch(line), time=record.time, note=note, code=code)
+            self.clearances.append(over)
+
+    def findings(self) -> Iterator[Finding]:
+        """One finding per group, in the order of their first lines."""
+        for group in self._groups.values():
+            major = group.major or (None if self._loaded else _running(self._node))
+            yield _finding(group, _row(group.line.sxid, major), major)
+
+
+def _finding(group: _Group, row: SxidRow | None, major: int | None) -> Finding:
+    line, record = group.line, group.first
+    severity, remedy, clears_by, why = _verdict(line, row)
+    meaning = row.meaning if row else _unknown(line.sxid)
+    times = f", {group.count} times" if group.count > 1 else ""
+    word = f" {line.word}" if line.word else ""
+    evidence: dict[str, Any] = {
+        "line": record.text[:LINE_CHARS],
+        "sxid": line.sxid,
+        "switch": line.switch,
+        "severity_word": line.word or "none",
+        "links": group.links,
+        "registers": group.more,
+        "driver": major,
+        "count": group.count,
+        "sequence": record.sequence,
+        "last_sequence": group.last.sequence,
+        "last_time": group.last.time.isoformat(),
+        "boot_id": record.boot_id,
+        "trusted": record.trusted,
+        "why": why,
+        "source": row.source if row else "not in checks/data/sxid.csv for this driver",
+    }
+    return Finding(
+        code=f"nvswitch.sxid.{line.sxid}",
+        severity=severity,
+        component=_switch(line),
+        message=f"SXid {line.sxid}{word} on NVSwitch {line.pci or line.switch}{times}: {meaning}{label(record)}",
+        remedy=remedy,
+        evidence={name: value for name, value in evidence.items() if value not in (None, "", [])},
+        time=record.time,
+        clears_by=clears_by,
+    )
+
+
+def _verdict(line: nvrm.SxidLine, row: SxidRow | None) -> _Verdict:
+    """The word decides; where there is none, the row; where that is unknown too, it is watched."""
+    if line.word is not None:
+        severity, remedy, clears_by, why = _WORDS[line.word]
+        if line.word == "Non-fatal" and row is not None and row.nonfatal_remedy is not None:
+            return severity, row.nonfatal_remedy, row.clears_by, row.reason
+        return severity, remedy, clears_by, why
+    if row is None:
+        return Severity.WARNING, Remedy.WATCH, ClearsBy.NOTHING, "What is not known is recorded and takes no node out."
+    return row.severity, row.remedy, row.clears_by, row.reason
+
+
+def _row(sxid: int, major: int | None) -> SxidRow | None:
+    """The row of a number under a driver. None: not in the table, or ambiguous as long as the driver is not known."""
+    rows = {row.drivers: row for row in sxid_rows(sxid)}
+    if "" in rows or major is None:
+        return rows.get("")
+    return rows.get("<550" if major < 550 else ">=550")
+
+
+def _unknown(sxid: int) -> str:
+    rows = sxid_rows(sxid)
+    if not rows:
+        return "a code that is not in healthd's table"
+    either = " or ".join(f"{row.meaning} (drivers {row.drivers})" for row in rows)
+    return f"ambiguous, as the driver's version is not known or has no such code: {either}"
+
+
+def _running(node: Node) -> int | None:
+    """The major version of the driver that is loaded now, or None where that cannot be told."""
+    try:
+        return _major(node.sys.read("module/nvidia/version"))
+    except SourceError:
+        return None
+
+
+def _major(version: str) -> int | None:
+    number = version.partition(".")[0]
+    return int(number) if number.isdecimal() else None
+
+
+def _switch(line: nvrm.SxidLine) -> Component:
+    return Component(kind="nvswitch", id=line.pci) if line.pci else NODE

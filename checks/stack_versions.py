@@ -1,0 +1,110 @@
+"""The check ``stack.versions``: the software under a training job, against itself and a site's pins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from healthd.check import FindingCode, check, judged, not_applicable, ok
+from healthd.errors import SourceError
+from healthd.model import Component, Finding, Remedy, Result, Severity
+from healthd.node import Node
+from healthd.versions import Stack, matches, minimums, older, read_stack
+
+_LIBRARY = "driver_library"
+_EFAS_OWN = frozenset({"efa_installer", "aws_ofi_nccl"})  # efa.provider judges these
+
+MISMATCH = FindingCode(
+    code="stack.mismatch",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="A kernel module and its library are of different versions",
+)
+BELOW_MINIMUM = FindingCode(
+    code="stack.below_minimum",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="A part of the stack is older than this instance family needs",
+)
+OFF_PIN = FindingCode(
+    code="stack.off_pin",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="A part of the stack is not of the version that the site pinned",
+)
+ABSENT = FindingCode(
+    code="stack.absent",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="A part of the stack that the site pinned is not installed",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What ``stack.versions`` compares with."""
+
+    pin: Mapping[str, str] = field(default_factory=dict)
+    """Part to version, as in ``{driver = "580.95.05", efa = "3.1", nccl = "2.27"}``; a shorter version pins its whole
+    line. Parts: driver, driver_library, efa, efa_installer, libfabric, aws_ofi_nccl, nccl, cuda, gdrcopy, nvidia_fs,
+    lustre, container_toolkit, ucx, kernel. Empty: nothing is pinned, since versions are a site's choice."""
+
+
+_CODES = (MISMATCH, BELOW_MINIMUM, OFF_PIN, ABSENT)
+
+
+@check("stack.versions", interval_s=600, timeout_s=60, settings=Settings, codes=_CODES)
+def stack_versions(node: Node, settings: Settings) -> Result:
+    """The parts of the software stack fit each other, the instance family, and the site's pins.
+
+    What is installed is told in the result. What is not there is no fault unless it is pinned: jobs bring most of it in
+    containers. A place that should answer and does not makes the outcome unknown. Nothing here takes a node out.
+
+    Sources: the rows of stack.csv and minimum_versions.csv; nvml.h (the library answers its own driver version).
+    """
+    node.sys.names("module")  # without the host's /sys nothing below would mean anything
+    stack = _with_library(node, read_stack(node))
+    if not stack.versions and not settings.pin and not stack.gaps:
+        return not_applicable("no part of the stack is installed here")
+    findings = [*_mismatched(stack), *_too_old(stack, node.instance_type), *_unpinned(stack, settings.pin)]
+    if findings or stack.gaps:
+        return judged(findings, gaps=stack.gaps)
+    return ok(reason=", ".join(f"{part} {version}" for part, version in stack.versions.items()))
+
+
+def _with_library(node: Node, stack: Stack) -> Stack:
+    """The stack with the version of NVML, asked only where a driver is loaded."""
+    if "driver" not in stack.versions:
+        return stack
+    try:
+        version = str(node.nvml.system()["driver_version"])
+    except SourceError as error:
+        return Stack(versions=stack.versions, gaps=(*stack.gaps, str(error)))
+    return Stack(versions={**stack.versions, _LIBRARY: version}, gaps=stack.gaps)
+
+
+def _mismatched(stack: Stack) -> Iterator[Finding]:
+    module, library = stack.versions.get("driver"), stack.versions.get(_LIBRARY)
+    if module and library and module != library:
+        message = f"kernel module nvidia {module}, library {library}: a half-done upgrade; reload the driver or reboot"
+        yield MISMATCH.at(Component(kind="driver", id="nvidia"), message, module=module, library=library)
+
+
+def _too_old(stack: Stack, instance_type: str | None) -> Iterator[Finding]:
+    rows = [row for row in minimums(instance_type) if row.part in stack.versions and row.part not in _EFAS_OWN]
+    for row in rows:
+        if older(version := stack.versions[row.part], row.minimum):
+            message = f"{row.part} {version}; {instance_type} needs {row.minimum} or newer"
+            where = Component(kind="software", id=row.part)
+            yield BELOW_MINIMUM.at(where, message, version=version, limit=row.minimum, limit_source=row.source)
+
+
+def _unpinned(stack: Stack, pins: Mapping[str, str]) -> Iterator[Finding]:
+    for part, pin in pins.items():
+        version = stack.versions.get(part)
+        where = Component(kind="software", id=part)
+        if version is None and not any(gap.startswith(f"{part}:") for gap in stack.gaps):
+            yield ABSENT.at(where, f"{part} is not installed; {pin} is pinned", limit=pin, limit_source="settings.pin")
+        elif version is not None and not matches(version, pin):
+            message = f"{part} {version}; {pin} is pinned"
+            yield OFF_PIN.at(where, message, version=version, limit=pin, limit_source="settings.pin")

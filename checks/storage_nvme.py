@@ -1,0 +1,137 @@
+"""The check ``storage.nvme``: the local NVMe disks of the instance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from healthd.check import FindingCode, Limit, check, judged, not_applicable
+from healthd.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.host_text import json_object
+from healthd.model import NODE, Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
+from healthd.node import Node
+from healthd.tables import instance_profile
+
+_CLASS = "class/nvme"
+_INSTANCE_STORE = (
+    "Amazon EC2 NVMe Instance Storage"  # EC2 user guide, "Identify instance store volumes"; EBS has another
+)
+_WARNING, _ASK, _WATCH = Severity.WARNING, Remedy.ASK_HUMAN, Remedy.WATCH
+
+MISSING = FindingCode(
+    code="storage.nvme.missing", severity=_WARNING, remedy=_ASK, meaning="A local disk of the instance type is missing"
+)
+NOT_LIVE = FindingCode(
+    code="storage.nvme.not_live", severity=_WARNING, remedy=_ASK, meaning="A disk's controller is dead", lasting_s=60.0
+)
+SMART = FindingCode(
+    code="storage.nvme.smart", severity=_WARNING, remedy=_ASK, meaning="A disk warns of its own failure"
+)
+MEDIA = FindingCode(code="storage.nvme.media", severity=_WARNING, remedy=_WATCH, meaning="A disk had media errors")
+
+# NVM Express Base Specification 1.4, figure 196: bits of Critical Warning.
+_WORDS = {0: "spare below threshold", 1: "temperature", 2: "reliability degraded", 3: "read-only", 4: "backup failed"}
+_EVERY = "an unrecovered media error is data that a job lost: none is acceptable"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What ``storage.nvme`` looks at."""
+
+    count: int = -1
+    """How many instance-store disks must be here. -1: as many as the table has for the instance type."""
+
+    smart: bool = True
+    """Whether each local disk is asked for its SMART log, which needs nvme-cli. Switch it off where that is not
+    installed, or where the disks have no such log: otherwise those are unknown."""
+
+
+@check(
+    "storage.nvme",
+    interval_s=300,
+    timeout_s=60,
+    settings=Settings,
+    codes=(MISSING, NOT_LIVE, SMART, MEDIA),
+    limits=(Limit(reading="nvme_media_errors_total", max_increase=0, code=MEDIA, source=_EVERY),),
+)
+def storage_nvme(node: Node, settings: Settings) -> Result:
+    """All local disks are there, their controllers live, and none warns of its own failure.
+
+    The number is compared with the instance type's; a type that the table does not know has no number to miss. A disk
+    that is gone or dead is a warning: what needs it fails by itself, and a job that does not is not kept off. Resets
+    and I/O errors are in the log, where ``kernel.rules`` reads them. Unproven on hardware: whether Nitro's disks fill
+    in all of their SMART log.
+
+    Sources: Linux, Documentation/ABI/testing/sysfs-nvme and drivers/nvme/host/sysfs.c (state); nvme-smart-log(1); EC2
+    DescribeInstanceTypes (number of disks); EC2 user guide, "Identify instance store volumes".
+    """
+    disks = tuple(_disks(node))
+    local = tuple(name for name, model in disks if model == _INSTANCE_STORE)
+    profile = instance_profile(node.instance_type)
+    expected = settings.count if settings.count >= 0 else profile.nvme_count if profile else 0
+    if not disks and not expected:
+        return not_applicable("no NVMe controller, and none is known to be needed")
+    findings, gaps, readings = [], list[str](), list[Reading]()
+    if len(local) < expected:
+        message = f"{len(local)} instance-store disks; expected {expected}"
+        findings.append(MISSING.at(NODE, message, disks=local, expected=expected, instance_type=node.instance_type))
+    for name, _ in disks:
+        findings.extend(_state(name, node.sys.read(f"{_CLASS}/{name}/state")))
+    for name in local if settings.smart else ():
+        try:
+            log = _smart_log(node, name)
+            findings.extend(_warnings(name, log))
+            readings.extend(_readings(name, log, node.sys.read(f"{_CLASS}/{name}/serial")))
+        except SourceError as error:
+            gaps.append(f"SMART log of {name}: {error}; or set smart = false")
+    return judged(findings, readings, gaps=gaps)
+
+
+def _disks(node: Node) -> Iterator[tuple[str, str]]:
+    """Each controller and its model. Raises SourceError where /sys is not to be seen."""
+    if not node.sys.exists(_CLASS):
+        node.sys.names("class")
+        return
+    for name in node.sys.names(_CLASS):
+        try:
+            yield name, node.sys.read(f"{_CLASS}/{name}/model")
+        except SourceMissing:
+            continue  # it was removed between the listing and the reading
+
+
+def _state(name: str, state: str) -> Iterator[Finding]:
+    if state != "live":
+        yield NOT_LIVE.at(_disk(name), f"the controller of {name} is {state!r}; expected 'live'", state=state)
+
+
+def _smart_log(node: Node, name: str) -> Mapping[str, int]:
+    answer = node.command("nvme", "smart-log", "-o", "json", f"/dev/{name}")
+    if answer.code != 0:
+        raise SourceUnreadable(f"nvme smart-log: exit {answer.code}: {answer.stderr.strip()[:200]}; expected exit 0")
+    log = json_object(answer.stdout, "nvme smart-log")
+    return {key: _number(log, key) for key in ("critical_warning", "media_errors")}
+
+
+def _number(log: Mapping[str, Any], key: str) -> int:
+    """nvme-cli 2 writes critical_warning as an object with a value, and numbers past 2^53 as text."""
+    value = log.get(key)
+    value = value.get("value") if isinstance(value, Mapping) else value
+    if not str(value).isdecimal():
+        raise SourceUnreadable(f"{key} is {value!r}; expected a whole number")
+    return int(str(value))
+
+
+def _warnings(name: str, log: Mapping[str, int]) -> Iterator[Finding]:
+    if bits := log["critical_warning"]:
+        words = ", ".join(word for bit, word in _WORDS.items() if bits >> bit & 1) or "unknown bits"
+        yield SMART.at(_disk(name), f"SMART critical warning of {name}: {words}", critical_warning=bits)
+
+
+def _readings(name: str, log: Mapping[str, int], serial: str) -> Iterator[Reading]:
+    kind, value = ReadingKind.COUNTER, log["media_errors"]
+    yield Reading(component=_disk(name), name="nvme_media_errors_total", value=value, kind=kind, epoch=serial)
+
+
+def _disk(name: str) -> Component:
+    return Component(kind="nvme", id=name)

@@ -1,0 +1,149 @@
+"""efa.counters: the device's own trouble, and the fabric's. Trees are constructed from amzn-drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from healthd.check import NoSettings
+from healthd.checks.efa_counters import COUNTERS, efa_counters
+from healthd.errors import SourceUnreadable
+from healthd.model import REMEDY_RANK, Remedy, Result, Severity, Status
+from healthd.testing import Entry, FakeNode, pci_tree
+from tests.over_time import open_codes
+
+EFA = ("0000:4f:00", "0000:50:00")
+DEVICE, PORT = "hw_counters", "ports/1/hw_counters"
+NITRO_V4 = (
+    "retrans_bytes",
+    "retrans_pkts",
+    "retrans_timeout_events",
+    "unresponsive_remote_events",
+    "impaired_remote_conn_events",
+)
+
+
+def path(device: int, place: str, counter: str) -> str:
+    return f"bus/pci/devices/{EFA[device]}.0/infiniband/rdmap{0x4F + device}s0/{place}/{counter}"
+
+
+def tree(*, minute: int = 0, without: tuple[str, ...] = ()) -> dict[str, Entry]:
+    """Two devices after so many minutes: alive, and nothing else has happened to them since they began at 7."""
+    entries = pci_tree(efa=EFA)
+    for device in range(2):
+        for row in COUNTERS.values():
+            if row.name not in without:
+                value = 60 * minute if row.name == "keep_alive_rcvd" else 7
+                entries[path(device, {"device": DEVICE, "port": PORT}[row.place], row.name)] = str(value)
+    return entries
+
+
+def run(entries: Mapping[str, Entry]) -> Result:
+    return efa_counters(FakeNode(sys=dict(entries)), NoSettings())
+
+
+def after(*changes: Mapping[str, Entry]) -> list[set[str]]:
+    """The open codes after each minute, these entries being changed in it."""
+    return open_codes("efa.counters", [run({**tree(minute=minute), **change}) for minute, change in enumerate(changes)])
+
+
+def test_alive_and_quiet() -> None:
+    """Devices that live and lose nothing are ok, and whatever they counted before is a baseline."""
+    result = run(tree())
+    assert result.status is Status.OK
+    assert len(result.readings) == 2 * len(COUNTERS)
+    assert after(*[{}] * 10) == [set()] * 10
+
+
+def test_no_keep_alive() -> None:
+    """A device whose keep-alives stand still for three minutes is found, and no longer once they move."""
+    dead = {path(1, DEVICE, "keep_alive_rcvd"): "300"}
+    found = after({}, *[dead] * 5, *[{path(1, DEVICE, "keep_alive_rcvd"): str(900 + n)} for n in range(2)])
+    assert found[3] == set()
+    assert found[5] == {"efa.counters.keep_alive"}
+    assert found[-1] == set()
+
+
+def test_a_command_without_an_answer_stays() -> None:
+    """It is found when it happens, and only a reload of the driver ends it."""
+    found = after({}, {path(0, DEVICE, "no_completion_cmds"): "8"}, *[{path(0, DEVICE, "no_completion_cmds"): "8"}] * 3)
+    assert found == [set(), *[{"efa.counters.no_completion"}] * 4]
+
+
+def test_a_refused_command_is_news() -> None:
+    """A command that the device refused is told."""
+    assert after({}, {path(0, DEVICE, "cmds_err"): "8"})[-1] == {"efa.counters.command_error"}
+
+
+@pytest.mark.parametrize(
+    "counter", ["rx_drops", "retrans_timeout_events", "unresponsive_remote_events", "impaired_remote_conn_events"]
+)
+def test_trouble_of_the_fabric(counter: str) -> None:
+    """A burst of 160 in a minute is borne, 161 are a warning, which a calm minute ends."""
+    where = path(0, PORT, counter)
+    assert after({}, {where: "167"})[-1] == set()
+    found = after({}, {where: "168"}, *[{where: "168"}] * 3)
+    assert (found[1], found[-1]) == ({"efa.counters.fabric"}, set())
+
+
+def test_retransmitted_packets() -> None:
+    """Of packets a thousand more are borne."""
+    assert after({}, {path(0, PORT, "retrans_pkts"): "1067"})[-1] == set()
+    assert after({}, {path(0, PORT, "retrans_pkts"): "1068"})[-1] == {"efa.counters.fabric"}
+
+
+@pytest.mark.parametrize("counter", ["retrans_bytes", "rdma_read_wr_err", "rdma_write_wr_err"])
+def test_counters_without_a_published_limit_are_readings(counter: str) -> None:
+    """No number is made up."""
+    assert after({}, {path(0, PORT, counter): str(10**12)})[-1] == set()
+
+
+def test_counters_that_start_again() -> None:
+    """A counter that went back to zero starts a new baseline, and nothing is found."""
+    reset = {path(0, PORT, "rx_drops"): "0", path(0, DEVICE, "cmds_err"): "0", path(0, DEVICE, "keep_alive_rcvd"): "1"}
+    assert after({}, {}, reset) == [set()] * 3
+
+
+def test_nothing_here_takes_a_node_out() -> None:
+    """All of it is unproven on hardware."""
+    for row in COUNTERS.values():
+        if row.limit:
+            assert row.limit.code.severity is Severity.WARNING
+            assert REMEDY_RANK[row.limit.code.remedy] < REMEDY_RANK[Remedy.RESET_GPU]
+
+
+def test_p4d_has_fewer_counters() -> None:
+    """Nitro v3 does not count retransmissions, which is no fault."""
+    result = run(tree(without=NITRO_V4))
+    assert (result.status, len(result.readings)) == (Status.OK, 2 * (len(COUNTERS) - 5))
+
+
+@pytest.mark.parametrize("error", ["EINVAL", "EOPNOTSUPP"])
+def test_a_counter_that_the_driver_refuses(error: str) -> None:
+    """These two errors are a driver's way to say that it has no such number; any other is unknown."""
+    refused = SourceUnreadable(f"/sys/x: cannot be read ({error})")
+    assert run({**tree(), path(0, PORT, "rx_drops"): refused}).status is Status.OK
+    with pytest.raises(SourceUnreadable):
+        run({**tree(), path(0, PORT, "rx_drops"): SourceUnreadable("/sys/x: cannot be read (EIO)")})
+
+
+def test_a_device_without_counters_is_unknown() -> None:
+    """A device that counts nothing was not seen; its sibling was."""
+    entries = {key: entry for key, entry in tree().items() if "rdmap80s0" not in key or "counters" not in key}
+    result = run(entries)
+    assert (result.status, len(result.gaps)) == (Status.UNKNOWN, 1)
+    assert len(result.readings) == len(COUNTERS)
+
+
+def test_garbage_is_unknown() -> None:
+    """What is no number is no count."""
+    with pytest.raises(SourceUnreadable, match="expected a number"):
+        run({**tree(), path(0, DEVICE, "cmds_err"): "-1"})
+
+
+def test_no_efa() -> None:
+    """Without a device, or without its driver, there is nothing to count."""
+    assert run(pci_tree()).status is Status.NOT_APPLICABLE
+    bare = {key: entry for key, entry in pci_tree(efa=EFA).items() if "infiniband" not in key}
+    assert run(bare).status is Status.NOT_APPLICABLE

@@ -1,0 +1,150 @@
+"""gpu.fabric: joined, healthy, one domain. Answers are constructed from nvml.h, not recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from healthd.check import NoSettings
+from healthd.checks.gpu_fabric import faults_of, gpu_fabric
+from healthd.model import REMEDY_RANK, Remedy, Result, Severity, Status
+from healthd.node import GpuAnswer
+from healthd.testing import (
+    HEALTHY_GPU,
+    NOT_SUPPORTED,
+    UNKNOWN,
+    Entry,
+    FakeNode,
+    FakeNvml,
+    fake_pci,
+    gpu_uuid,
+    gpu_with,
+    healthy_gpu,
+    pci_tree,
+)
+from tests.over_time import open_codes
+
+INFO = "nvmlDeviceGetGpuFabricInfoV"
+GB200 = "p6e-gb200.36xlarge"
+IMEX: dict[str, Entry] = {"nvidia-caps-imex-channels/channel0": ""}
+
+
+def run(*gpus: GpuAnswer, instance_type: str | None = "p5.48xlarge", dev: dict[str, Entry] | None = None) -> Result:
+    sys, dev = pci_tree(gpus=[fake_pci(0)]), {"null": "", **IMEX} if dev is None else dev
+    result = gpu_fabric(FakeNode(sys=sys, dev=dev, nvml=FakeNvml(*gpus), instance_type=instance_type), NoSettings())
+    for finding in result.findings:  # unproven on hardware
+        assert finding.severity is Severity.WARNING
+        assert REMEDY_RANK[finding.remedy] < REMEDY_RANK[Remedy.RESET_GPU]
+    return result
+
+
+def fabric(index: int, **changes: Any) -> GpuAnswer:
+    return gpu_with(index, {INFO: {**HEALTHY_GPU[INFO], **changes}})
+
+
+def codes(result: Result) -> list[str]:
+    return [finding.code for finding in result.findings]
+
+
+def test_joined() -> None:
+    """A GPU that has joined a healthy fabric is ok, and its clique is a reading."""
+    result = run(healthy_gpu(0))
+    assert result.status is Status.OK
+    assert [reading.name for reading in result.readings] == ["gpu_fabric_clique_id"]
+
+
+@pytest.mark.parametrize(("state", "word"), [(1, "not started"), (2, "in progress"), (7, "state 7")])
+def test_not_joined(state: int, word: str) -> None:
+    """A GPU that is not in the fabric is found once that has lasted for five minutes."""
+    result = run(healthy_gpu(0), fabric(1, state=state))
+    (finding,) = result.findings
+    assert (finding.code, finding.component.id) == ("gpu.fabric.not_ready", gpu_uuid(1))
+    assert word in finding.message
+    after = open_codes("gpu.fabric", [result] * 6)
+    assert (after[4], after[5]) == (set(), {"gpu.fabric.not_ready"})
+
+
+def test_joining_failed() -> None:
+    """Completed with an error is a failure, and not the same as not ready."""
+    assert codes(run(fabric(0, status=999))) == ["gpu.fabric.failed"]
+    assert codes(run(fabric(0, status=999, state=2))) == ["gpu.fabric.not_ready"]
+
+
+# Two bits each from 0 on: degraded bandwidth, route recovery, route unhealthy, access time-out; from 8 on four bits.
+FINE = 2 | 2 << 2 | 2 << 4 | 2 << 6 | 1 << 8 | 1 << 12 | 1 << 14
+
+
+@pytest.mark.parametrize("mask", [0, FINE, FINE & ~(0xF << 8), 2 << 12, 2 << 14, 3, 3 << 4])
+def test_masks_without_a_fault(mask: int) -> None:
+    """Two is fine, zero is not told, and partition and manager are no health."""
+    assert run(fabric(0, healthMask=mask)).status is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        (1, ["lost bandwidth"]),
+        (1 << 2, ["another route"]),
+        (1 << 4, ["broken"]),
+        (1 << 6, ["timed out"]),
+        (2 << 8, ["configured wrongly (reason 2)"]),
+        (8 << 8, ["(reason 8)"]),
+        (FINE & ~3 | 1, ["lost bandwidth"]),
+        (1 | 1 << 4 | 5 << 8, ["lost bandwidth", "broken", "(reason 5)"]),
+    ],
+)
+def test_masks_with_faults(mask: int, words: list[str]) -> None:
+    """One is a fault, in each part by itself, and all of them are told in one finding."""
+    (finding,) = run(fabric(0, healthMask=mask)).findings
+    assert finding.code == "gpu.fabric.unhealthy"
+    assert len(finding.message.split("; ")) == len(words)
+    assert all(word in finding.message for word in words)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_any_mask_can_be_read(mask: int) -> None:
+    """Whatever the mask, each part speaks at most once."""
+    faults = list(faults_of(mask))
+    assert len(faults) == len(set(faults)) <= 5
+
+
+@pytest.mark.parametrize(("summary", "found"), [(0, False), (1, False), (2, True), (3, True)])
+def test_the_summary(summary: int, found: bool) -> None:
+    """The newer struct's summary counts as well."""
+    assert codes(run(fabric(0, healthSummary=summary))) == ["gpu.fabric.unhealthy"] * found
+
+
+def test_the_older_struct() -> None:
+    """A driver that knows no mask and no summary is judged by the state."""
+    info = {"clusterUuid": [0] * 16, "status": 0, "cliqueId": 0, "state": 3}
+    assert run(gpu_with(0, {INFO: info})).status is Status.OK
+
+
+@pytest.mark.parametrize("instance_type", ["p5.4xlarge", "g6e.48xlarge", "p99.metal", None])
+def test_types_without_nvswitch(instance_type: str | None) -> None:
+    """Without NVSwitch there is no fabric to join."""
+    assert run(fabric(0, state=1), instance_type=instance_type).status is Status.NOT_APPLICABLE
+
+
+def test_gpus_that_do_not_tell() -> None:
+    """A100 has no such answer; one that fails to answer is unknown."""
+    assert run(gpu_with(0, {INFO: NOT_SUPPORTED}), instance_type="p4d.24xlarge").status is Status.NOT_APPLICABLE
+    assert run(fabric(0, state=0), instance_type="p4d.24xlarge").status is Status.NOT_APPLICABLE
+    assert run(gpu_with(0, {INFO: UNKNOWN})).status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize("other", [{"cliqueId": 4}, {"clusterUuid": [2] * 16}])
+def test_a_split_domain(other: dict[str, Any]) -> None:
+    """On an UltraServer all GPUs of a node share cluster and clique; inside one p5 there is no such domain."""
+    assert run(healthy_gpu(0), healthy_gpu(1), instance_type=GB200).status is Status.OK
+    assert codes(run(healthy_gpu(0), fabric(1, **other), instance_type=GB200)) == ["gpu.fabric.split"]
+    assert run(healthy_gpu(0), fabric(1, **other)).status is Status.OK
+
+
+def test_no_imex() -> None:
+    """An UltraServer without IMEX channels is found; nothing else needs them."""
+    assert codes(run(healthy_gpu(0), instance_type=GB200, dev={"null": ""})) == ["gpu.fabric.no_imex"]
+    assert run(healthy_gpu(0), dev={"null": ""}).status is Status.OK

@@ -1,0 +1,148 @@
+"""gpu.nvlink: links against the type, reach, and errors that keep coming. Answers are constructed from nvml.h."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from healthd.check import NoSettings
+from healthd.checks.gpu_nvlink import LINKS, gpu_nvlink
+from healthd.model import REMEDY_RANK, Remedy, Result, Severity, Status
+from healthd.node import GpuAnswer
+from healthd.tables import instance_types
+from healthd.testing import (
+    NOT_SUPPORTED,
+    UNKNOWN,
+    FakeNode,
+    FakeNvml,
+    failed_gpu,
+    fake_pci,
+    gpu_uuid,
+    gpu_with,
+    healthy_gpu,
+    pci_tree,
+)
+from tests.over_time import open_codes
+
+P2P, MIG = "nvmlDeviceGetP2PStatus(2)", "nvmlDeviceGetMigMode"
+CRC, REPLAY, RECOVERY = "field:38", "field:52", "field:59"
+
+
+def run(*gpus: GpuAnswer, instance_type: str | None = "p5.48xlarge") -> Result:
+    node = FakeNode(sys=pci_tree(gpus=[fake_pci(0)]), nvml=FakeNvml(*gpus), instance_type=instance_type)
+    result = gpu_nvlink(node, NoSettings())
+    for finding in result.findings:  # unproven on hardware
+        assert finding.severity is Severity.WARNING
+        assert REMEDY_RANK[finding.remedy] < REMEDY_RANK[Remedy.RESET_GPU]
+    return result
+
+
+def state(link: int) -> str:
+    return f"nvmlDeviceGetNvLinkState({link})"
+
+
+def codes(result: Result) -> list[str]:
+    return [finding.code for finding in result.findings]
+
+
+def test_all_links_up() -> None:
+    """Eighteen links up and every sibling in reach is ok; three counters of a GPU and two of each link are read."""
+    result = run(healthy_gpu(0))
+    assert result.status is Status.OK
+    assert len(result.readings) == 3 + 2 * 18
+    assert str(result.readings[-1].component) == f"nvlink:{gpu_uuid(0)}/17"
+
+
+def test_links_down() -> None:
+    """Links that are down are one finding of their GPU that names them, once it lasts."""
+    sick = gpu_with(1, {state(3): 0, state(17): 0})
+    result = run(healthy_gpu(0), sick)
+    (finding,) = result.findings
+    assert (finding.code, finding.component.id) == ("gpu.nvlink.down", gpu_uuid(1))
+    assert finding.message == "16 of 18 NVLinks are up; down: 3, 17"
+    assert open_codes("gpu.nvlink", [result] * 3) == [set(), set(), {"gpu.nvlink.down"}]
+
+
+def test_a_link_that_is_not_known_is_down() -> None:
+    """Where there must be 18 links, one that NVML does not know is missing; one that fails to tell is unknown."""
+    assert codes(run(gpu_with(0, {state(17): NOT_SUPPORTED}))) == ["gpu.nvlink.down"]
+    assert run(gpu_with(0, {state(17): UNKNOWN})).status is Status.UNKNOWN
+
+
+def test_the_type_says_how_many() -> None:
+    """An A100 has twelve links, and is not asked for more."""
+    twelve: Mapping[str, Any] = {state(link): NOT_SUPPORTED for link in range(12, 18)}
+    assert run(gpu_with(0, twelve), instance_type="p4d.24xlarge").status is Status.OK
+    assert codes(run(gpu_with(0, {**twelve, state(11): 0}), instance_type="p4de.24xlarge")) == ["gpu.nvlink.down"]
+
+
+@pytest.mark.parametrize("instance_type", ["p5.4xlarge", "g6e.48xlarge", "p99.metal", None])
+def test_types_without_nvlink(instance_type: str | None) -> None:
+    """A type without NVLink, or that nobody knows, is not judged, whatever its links show."""
+    assert run(gpu_with(0, {state(0): 0}), instance_type=instance_type).status is Status.NOT_APPLICABLE
+
+
+def test_every_type_with_nvlink_has_a_row() -> None:
+    """No type with NVSwitch falls out of the table."""
+    for profile in instance_types().values():
+        assert profile.nvlink in ("none", "pcie") or profile.gpu_model in LINKS
+
+
+def test_siblings_out_of_reach() -> None:
+    """A GPU that cannot reach others is found with NVML's words for it; itself and absent ones are no matter."""
+    (finding,) = run(gpu_with(0, {P2P: [0, 5, 0, 4, None, 9]})).findings
+    assert finding.code == "gpu.nvlink.no_p2p"
+    assert finding.evidence["by_index"] == {"1": "NOT_SUPPORTED", "3": "DISABLED_BY_REGKEY", "5": "status 9"}
+
+
+def test_mig_keeps_gpus_apart() -> None:
+    """With MIG on, GPUs do not reach each other."""
+    assert run(gpu_with(0, {P2P: [0, 5], MIG: [1, 1]})).status is Status.OK
+    assert codes(run(gpu_with(0, {P2P: [0, 5], MIG: NOT_SUPPORTED}))) == ["gpu.nvlink.no_p2p"]
+
+
+def over_time(key: str, *values: int) -> list[set[str]]:
+    return open_codes("gpu.nvlink", [run(gpu_with(0, {key: value})) for value in values])
+
+
+@pytest.mark.parametrize("key", [CRC, REPLAY, RECOVERY, "field:208/3"])
+def test_errors_that_keep_coming(key: str) -> None:
+    """Growth in 15 looks of half an hour is noise, in 16 it is not; old errors are none."""
+    assert not set().union(*over_time(key, *range(1000, 1016)))
+    assert over_time(key, *range(1000, 1017))[-1] == {"gpu.nvlink.growing"}
+
+
+def test_a_burst_is_not_growth() -> None:
+    """Many errors at once, and then none, do not keep coming."""
+    assert not set().union(*over_time(REPLAY, 0, *[500] * 20))
+
+
+def test_errors_in_masses() -> None:
+    """A hundred CRC errors a second are too many, fewer are not."""
+    assert "gpu.nvlink.errors" in over_time(CRC, 0, 6001)[-1]
+    assert "gpu.nvlink.errors" not in over_time(CRC, 0, 6000)[-1]
+
+
+def test_a_failed_recovery_is_news() -> None:
+    """One recovery that failed is told for a day; what the counter had before is not."""
+    assert over_time("field:214/7", 4, 5, 5) == [set(), {"gpu.nvlink.recovery_failed"}, {"gpu.nvlink.recovery_failed"}]
+    assert over_time("field:214", 4, 4) == [set(), set()]
+
+
+def test_older_gpus_have_no_counters_by_link() -> None:
+    """Fields that a GPU does not know are no fault."""
+    fields = {
+        f"field:{field}/{link}" if link else f"field:{field}": NOT_SUPPORTED
+        for field in (208, 214)
+        for link in range(18)
+    }
+    result = run(gpu_with(0, fields))
+    assert (result.status, len(result.readings)) == (Status.OK, 3)
+
+
+def test_a_lost_gpu_is_unknown() -> None:
+    """A GPU that does not answer hides no finding of another."""
+    result = run(failed_gpu(0), gpu_with(1, {state(3): 0}))
+    assert (codes(result), len(result.gaps)) == (["gpu.nvlink.down"], 1)

@@ -1,0 +1,134 @@
+"""gpu.processes: ended, of no job, memory without anybody. /proc and NVML's answers are constructed, not recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from healthd.checks.gpu_processes import Settings, gpu_processes
+from healthd.errors import SourceUnreadable
+from healthd.model import REMEDY_RANK, Remedy, Result, Severity, Status
+from healthd.node import GpuAnswer
+from healthd.testing import (
+    NOT_SUPPORTED,
+    UNKNOWN,
+    Entry,
+    FakeNode,
+    FakeNvml,
+    failed_gpu,
+    fake_pci,
+    gpu_uuid,
+    gpu_with,
+    healthy_gpu,
+    pci_tree,
+)
+
+COMPUTE, GRAPHICS = "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"
+MEMORY = "nvmlDeviceGetMemoryInfo"
+SLURM_V2 = "0::/system.slice/slurmstepd.scope/job_1234/step_0/user/task_0"
+SLURM_V1 = "5:devices:/slurm/uid_1000/job_77/step_batch\n3:cpuset:/slurm/uid_1000/job_77/step_batch"
+POD = "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice/cri-containerd-aa.scope"
+OLD_POD = "4:memory:/kubepods/besteffort/pod1/aa"
+LOGIN = "0::/user.slice/user-1000.slice/session-3.scope"
+
+
+def run(*gpus: GpuAnswer, proc: dict[str, Entry] | None = None, **settings: Any) -> Result:
+    node = FakeNode(sys=pci_tree(gpus=[fake_pci(0)]), nvml=FakeNvml(*gpus), proc=proc or {})
+    result = gpu_processes(node, Settings(**settings))
+    for finding in result.findings:  # nothing left behind is worth a node
+        assert finding.severity is Severity.WARNING
+        assert REMEDY_RANK[finding.remedy] < REMEDY_RANK[Remedy.RESET_GPU]
+    return result
+
+
+def held(index: int, *pids: int, call: str = COMPUTE) -> GpuAnswer:
+    rows = [{"pid": pid, "usedGpuMemory": 1 << 30, "gpuInstanceId": 0, "computeInstanceId": 0} for pid in pids]
+    return gpu_with(index, {call: rows})
+
+
+def process(pid: int, *, state: str = "R (running)", cgroup: str = LOGIN) -> dict[str, Entry]:
+    return {
+        f"{pid}/status": f"Name:\tpython\nState:\t{state}\nTgid:\t{pid}",
+        f"{pid}/cgroup": cgroup,
+        f"{pid}/comm": "python",
+    }
+
+
+def codes(result: Result) -> list[str]:
+    return [finding.code for finding in result.findings]
+
+
+def test_nobody() -> None:
+    """An idle GPU is ok: no process, and the driver's own memory is a reading."""
+    result = run(healthy_gpu(0))
+    assert result.status is Status.OK
+    assert {reading.name: reading.value for reading in result.readings} == {
+        "gpu_process_count": 0,
+        "gpu_memory_used_bytes": 491_782_144,
+    }
+
+
+def test_a_running_process_is_no_fault() -> None:
+    """As shipped, somebody who computes is a reading; one process in both lists counts once."""
+    both = gpu_with(0, {COMPUTE: [{"pid": 7}], GRAPHICS: [{"pid": 7}]})
+    result = run(both, proc=process(7))
+    assert result.status is Status.OK
+    assert next(reading.value for reading in result.readings) == 1
+
+
+@pytest.mark.parametrize("state", ["Z (zombie)", "X (dead)", None])
+@pytest.mark.parametrize("call", [COMPUTE, GRAPHICS])
+def test_ended(state: str | None, call: str) -> None:
+    """A process that is gone, or a zombie, and still holds its GPU is found on that GPU."""
+    proc = process(7, state=state) if state else {}
+    result = run(healthy_gpu(0), held(1, 7, call=call), proc=proc, jobs_only=True)
+    assert codes(result) == ["gpu.processes.ended"]
+    assert result.findings[0].component.id == gpu_uuid(1)
+    assert result.findings[0].evidence["pids"] == [7]
+
+
+@pytest.mark.parametrize("cgroup", [SLURM_V2, SLURM_V1, POD, OLD_POD])
+def test_jobs_and_pods_belong(cgroup: str) -> None:
+    """Both forms of a Slurm job's cgroup, and of a pod's, are a job."""
+    assert run(held(0, 7), proc=process(7, cgroup=cgroup), jobs_only=True).status is Status.OK
+
+
+@pytest.mark.parametrize("cgroup", [LOGIN, "0::/", "0::/system.slice/job_maker.service", "0::/x/job_/y"])
+def test_leftover(cgroup: str) -> None:
+    """Where only jobs may compute, any other process is named, with its state; elsewhere it is fine."""
+    proc = process(7, cgroup=cgroup, state="D (disk sleep)")
+    result = run(held(0, 7), proc=proc, jobs_only=True)
+    assert codes(result) == ["gpu.processes.leftover"]
+    assert result.findings[0].evidence == {"names": {"7": "python"}, "states": {"7": "D"}}
+    assert run(held(0, 7), proc=proc).status is Status.OK
+
+
+def test_memory_without_a_process() -> None:
+    """Memory above the site's number with nobody on the GPU is found; with somebody it is theirs."""
+    used = {MEMORY: {"total": 80 << 30, "free": 70 << 30, "used": 10 << 30}}
+    assert codes(run(gpu_with(0, used), idle_memory_mib=1024)) == ["gpu.processes.memory"]
+    assert run(gpu_with(0, used)).status is Status.OK
+    assert run(healthy_gpu(0), idle_memory_mib=1024).status is Status.OK
+    busy = gpu_with(0, {**used, COMPUTE: [{"pid": 7}]})
+    assert run(busy, proc=process(7), idle_memory_mib=1024).status is Status.OK
+
+
+def test_memory_of_an_unseen_process_is_not_nobodys() -> None:
+    """If the processes could not be listed, memory in use says nothing, and the outcome is unknown."""
+    used = {MEMORY: {"total": 80 << 30, "free": 70 << 30, "used": 10 << 30}, COMPUTE: UNKNOWN}
+    result = run(gpu_with(0, used), idle_memory_mib=1024)
+    assert (result.status, result.findings) == (Status.UNKNOWN, ())
+
+
+def test_an_unreadable_proc_is_unknown() -> None:
+    """A /proc that fails is no ended process."""
+    with pytest.raises(SourceUnreadable):
+        run(held(0, 7), proc={"7/status": SourceUnreadable("EIO")})
+
+
+def test_gpus_that_do_not_say() -> None:
+    """Not supported is out of scope; a lost GPU is unknown beside its siblings."""
+    refused = gpu_with(0, dict.fromkeys((COMPUTE, GRAPHICS), NOT_SUPPORTED))
+    assert run(refused).status is Status.NOT_APPLICABLE
+    assert run(healthy_gpu(0), failed_gpu(1)).status is Status.UNKNOWN

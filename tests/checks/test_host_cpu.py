@@ -1,0 +1,81 @@
+"""host.cpu: what is present runs, unless it is off by choice. Inputs are constructed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from healthd.checks.host_cpu import Settings, host_cpu
+from healthd.errors import SourceMissing, SourceUnreadable
+from healthd.model import Result, Severity, Status
+from healthd.testing import Entry, FakeNode
+
+CPU = "devices/system/cpu"
+PSI = "some avg10=0.00 avg60=0.00 avg300=25.00 total=1"
+
+
+def run(
+    online: str = "0-191",
+    *,
+    present: str = "0-191",
+    smt: str = "on",
+    proc: Mapping[str, Entry] | None = None,
+    **more: Any,
+) -> Result:
+    sys = {f"{CPU}/present": present, f"{CPU}/online": online, f"{CPU}/smt/control": smt}
+    return host_cpu(FakeNode(sys=sys, proc={"pressure/cpu": PSI} if proc is None else proc), Settings(**more))
+
+
+def codes(result: Result) -> list[str]:
+    return [finding.code.removeprefix("host.cpu.") for finding in result.findings]
+
+
+def test_all_run() -> None:
+    """All that is present runs; how many, and how long programs waited for one, are readings."""
+    result = run()
+    assert result.status is Status.OK
+    assert {reading.name: reading.value for reading in result.readings} == {
+        "cpus_online_count": 192,
+        "cpu_pressure_some_ratio": 0.25,
+    }
+
+
+def test_offline() -> None:
+    """One that is off is named, as a warning; one that is off on purpose is not."""
+    (finding,) = run("0-6,8-191").findings
+    assert (finding.code, finding.severity) == ("host.cpu.offline", Severity.WARNING)
+    assert finding.evidence["offline"] == [7]
+    assert run("0-6,8-191", offline=(7,)).status is Status.OK
+
+
+@pytest.mark.parametrize("smt", ["off", "forceoff"])
+def test_without_multithreading_the_siblings_are_off(smt: str) -> None:
+    """Half of all may be off then, and no more."""
+    assert run("0-95", smt=smt).status is Status.OK
+    assert codes(run("0-94", smt=smt)) == ["offline"]
+    assert codes(run("0-95", smt="on")) == ["offline"]
+
+
+def test_a_kernel_without_smt_control_or_pressure() -> None:
+    """Neither file is needed."""
+    sys: dict[str, Entry] = {f"{CPU}/present": "0-1", f"{CPU}/online": "0-1"}
+    assert host_cpu(FakeNode(sys=sys), Settings()).status is Status.OK
+
+
+def test_the_count_is_a_setting() -> None:
+    """A count that was configured must be met exactly."""
+    assert codes(run(count=96)) == ["count"]
+    assert codes(run(count=192)) == []
+
+
+def test_what_cannot_be_read_is_unknown() -> None:
+    """No list, an odd one, an empty one, or one that cannot be read is unknown."""
+    with pytest.raises(SourceMissing):
+        host_cpu(FakeNode(), Settings())
+    for online in ("", "zero"):
+        with pytest.raises(SourceUnreadable):
+            run(online)
+    with pytest.raises(SourceUnreadable):
+        run(proc={"pressure/cpu": SourceUnreadable("EOPNOTSUPP")})

@@ -1,0 +1,129 @@
+"""host.memory: errors of memory, and shortage, which is a job's. Inputs are constructed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from healthd.check import discover
+from healthd.checks.host_memory import PRESSURE, Settings, host_memory
+from healthd.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.history import History, observe
+from healthd.model import Outcome, Result, Severity, Status
+from healthd.testing import Entry, FakeNode
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+PSI = "some avg10=0.00 avg60=0.00 avg300=9.00 total=1\nfull avg10=0.00 avg60=0.00 avg300={share} total=1"
+MC = "devices/system/edac/mc"
+
+
+def run(
+    *,
+    corrected: str = "0",
+    uncorrected: str | SourceError = "0",
+    poisoned: int = 0,
+    share: float = 0.0,
+    kills: int = 0,
+    sys: Mapping[str, Entry] | None = None,
+    proc: Mapping[str, Entry] | None = None,
+    **settings: Any,
+) -> Result:
+    edac: dict[str, Entry] = {f"{MC}/mc0/ce_count": corrected, f"{MC}/mc0/ue_count": uncorrected, f"{MC}/power/x": ""}
+    tree: dict[str, Entry] = {
+        "meminfo": f"MemTotal:       2000 kB\nMemAvailable:   1000 kB\nHardwareCorrupted:     {poisoned} kB",
+        "vmstat": f"nr_free_pages 7\noom_kill {kills}",
+        "pressure/memory": PSI.format(share=f"{share:.2f}"),
+        **(proc or {}),
+    }
+    return host_memory(FakeNode(sys=edac if sys is None else sys, proc=tree), Settings(**settings))
+
+
+def codes(result: Result) -> list[str]:
+    return [finding.code.removeprefix("host.memory.") for finding in result.findings]
+
+
+def over_time(*results: Result) -> list[list[str]]:
+    """The open codes after each result, five minutes apart."""
+    history, seen = History(), []
+    for number, result in enumerate(results):
+        now = NOW + timedelta(minutes=5 * number)
+        outcome = Outcome(check="host.memory", result=result, at=now, duration_s=0.0)
+        history, _ = observe(history, outcome, discover()["host.memory"].limits, now)
+        seen.append([code.removeprefix("host.memory.") for _, code in history.faults])
+    return seen
+
+
+def test_healthy() -> None:
+    """No errors and room: ok, with its numbers as readings."""
+    result = run()
+    assert result.status is Status.OK
+    assert {reading.name: reading.value for reading in result.readings} == {
+        "memory_corrected_errors_total": 0,
+        "oom_kills_total": 0,
+        "memory_available_bytes": 1_024_000,
+        "memory_pressure_full_ratio": 0.0,
+    }
+
+
+def test_uncorrected() -> None:
+    """Uncorrected errors of a controller, and memory given up, are each a warning of their own component."""
+    result = run(uncorrected="1", poisoned=4)
+    assert [(finding.code, str(finding.component), finding.severity) for finding in result.findings] == [
+        ("host.memory.uncorrected", "memory:mc0", Severity.WARNING),
+        ("host.memory.uncorrected", "node", Severity.WARNING),
+    ]
+
+
+def test_corrected_errors_are_judged_by_growth() -> None:
+    """What was counted before is a baseline; a hundred more are none, and another is many."""
+    assert over_time(run(corrected="900"), run(corrected="1000"), run(corrected="1001")) == [[], [], ["corrected"]]
+
+
+def test_running_out_of_memory_is_news_about_a_job() -> None:
+    """A process that the kernel ended is an info for a while, and no fault of the machine."""
+    seen = over_time(run(kills=3), run(kills=4), *[run(kills=4)] * 4)
+    assert (seen[0], seen[1], seen[-1]) == ([], ["out_of_memory"], [])
+
+
+@pytest.mark.parametrize(("share", "found"), [(20.0, []), (20.01, ["pressure"])])
+def test_pressure(share: float, found: list[str]) -> None:
+    """Waiting for memory a fifth of the time is too much, once it lasts."""
+    assert codes(run(share=share)) == found
+    assert codes(run(share=share, max_pressure_ratio=0.5)) == []
+    assert PRESSURE.lasting_s > 0
+
+
+def test_little_memory() -> None:
+    """Less than was configured is a finding; nothing is judged by default."""
+    assert codes(run(min_total_bytes=2_048_001)) == ["small"]
+    assert codes(run(min_total_bytes=2_048_000)) == []
+
+
+def test_a_virtual_machine_has_no_edac() -> None:
+    """Without EDAC, without a controller in it, or without pressure information, the rest is judged."""
+    trees: tuple[dict[str, Entry], ...] = (
+        {},
+        {"devices/system/edac/mc/": ""},
+        {"devices/system/edac/mc/mc0/size_mb": "1"},
+    )
+    for sys in trees:
+        assert run(sys=sys).status is Status.OK
+    assert codes(run(sys={}, poisoned=4)) == ["uncorrected"]
+    assert host_memory(FakeNode(proc={"meminfo": "MemTotal: 1 kB", "vmstat": "x 1"}), Settings()).status is Status.OK
+
+
+def test_what_cannot_be_read_is_unknown() -> None:
+    """A count, or a meminfo, that cannot be read or has another form is unknown."""
+    answers: tuple[str | SourceError, ...] = (SourceUnreadable("EIO"), "many")
+    for bad in answers:
+        with pytest.raises(SourceUnreadable):
+            run(uncorrected=bad)
+    with pytest.raises(SourceMissing):
+        host_memory(FakeNode(), Settings())
+    with pytest.raises(SourceUnreadable, match="MemTotal"):
+        run(proc={"meminfo": ""})
+    with pytest.raises(SourceUnreadable):
+        run(proc={"pressure/memory": "busy"})

@@ -1,0 +1,97 @@
+"""host.processes: stuck, left over, and near the limits. Inputs are constructed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from healthd.checks.host_processes import STUCK, Settings, host_processes
+from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.model import Result, Severity, Status
+from healthd.testing import Entry, FakeNode
+
+
+def run(
+    *, processes: tuple[str, ...] = ("1 (systemd) S 0",), proc: Mapping[str, Entry] | None = None, **settings: Any
+) -> Result:
+    tree: dict[str, Entry] = {
+        "sys/kernel/pid_max": "1000",
+        "sys/kernel/threads-max": "2000",
+        "loadavg": "0.20 0.18 0.12 1/700 11206",
+        "sys/fs/file-nr": "1000\t0\t100000",
+        **{f"{line.split()[0]}/stat": line for line in processes},
+        **(proc or {}),
+    }
+    return host_processes(FakeNode(proc=tree), Settings(**settings))
+
+
+def codes(result: Result) -> list[str]:
+    return [finding.code.removeprefix("host.processes.") for finding in result.findings]
+
+
+def test_far_from_all_limits() -> None:
+    """Nothing stuck and everything far from its limit: ok, and the levels are readings."""
+    result = run()
+    assert result.status is Status.OK
+    assert {reading.name: reading.value for reading in result.readings} == {
+        "threads_used_ratio": 0.7,
+        "open_files_used_ratio": 0.01,
+        "zombies_count": 0,
+    }
+
+
+def test_a_stuck_driver_process() -> None:
+    """A process of the driver in D state is a finding of its pid, once it lasts; D of others, or S of it, is not."""
+    result = run(processes=("7 (nvidia-smi) D 1", "8 (nvidia-modeset/) S 2", "9 (dd) D 1"))
+    assert [(finding.code, str(finding.component)) for finding in result.findings] == [
+        ("host.processes.nvidia_stuck", "process:7")
+    ]
+    assert result.findings[0].severity is Severity.WARNING
+    assert STUCK.lasting_s > 0
+
+
+def test_zombies() -> None:
+    """Twenty may wait; one more is many."""
+    assert codes(run(processes=tuple(f"{pid} (a) b) Z 1" for pid in range(1, 21)))) == []
+    assert codes(run(processes=tuple(f"{pid} (a) b) Z 1" for pid in range(1, 22)))) == ["zombies"]
+
+
+@pytest.mark.parametrize(
+    ("proc", "words"),
+    [
+        ({"loadavg": "0 0 0 1/701 9"}, "threads 70%"),
+        ({"sys/kernel/threads-max": "900"}, "threads 78%"),
+        ({"sys/fs/file-nr": "90000 0 100000"}, "open files 90%"),
+    ],
+)
+def test_near_a_limit(proc: dict[str, Entry], words: str) -> None:
+    """Past 70 % of whichever limit comes first, one finding says which."""
+    result = run(proc=proc)
+    assert codes(result) == ["near_limit"]
+    assert words in result.findings[0].message
+    assert codes(run(proc=proc, near_ratio=0.95)) == []
+
+
+def test_a_process_that_ended_meanwhile_is_gone() -> None:
+    """A process without a stat file has ended; one that cannot be read makes it unknown."""
+    assert run(proc={"44/comm": "x"}).status is Status.OK
+    with pytest.raises(SourceUnreadable):
+        run(proc={"44/stat": "garbage"})
+
+
+@pytest.mark.parametrize("error", [SourceMissing("x"), SourceTimeout("x"), SourceUnreadable("x")])
+def test_what_cannot_be_read_is_unknown(error: SourceError) -> None:
+    """A limit that cannot be read, or a /proc that lists no process, says nothing."""
+    with pytest.raises(type(error)):
+        run(proc={"loadavg": error})
+    with pytest.raises(SourceUnreadable, match="lists no process"):
+        run(processes=())
+
+
+@pytest.mark.parametrize("proc", [{"loadavg": "0 0"}, {"sys/fs/file-nr": "1"}, {"sys/kernel/pid_max": "many"}])
+def test_another_form_is_unknown(proc: dict[str, Entry]) -> None:
+    """A file of another form is unknown."""
+    with pytest.raises(SourceUnreadable, match="expected"):
+        run(proc=proc)

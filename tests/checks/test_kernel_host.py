@@ -1,0 +1,183 @@
+"""kernel.host: every row of its table on its own example, what is tied to a job, and what must not be mistaken."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from healthd.check import NoSettings
+from healthd.checks.kernel_host import _NEEDLES, kernel_host
+from healthd.kernel_tables import LineRow, line_rows
+from healthd.model import REMEDY_RANK, ClearsBy, Finding, Remedy, Result, Severity, Status
+from healthd.node import KernelRecord
+from healthd.testing import Entry, FakeNode
+
+START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+ROWS = line_rows("kernel.host")
+
+
+def judge(*texts: str, proc: dict[str, Entry] | None = None) -> Result:
+    records = [
+        KernelRecord(boot_id="b", sequence=n, time=START + timedelta(seconds=n), text=text)
+        for n, text in enumerate(texts)
+    ]
+    return kernel_host(FakeNode(kernel_records=records, proc=proc or {}), NoSettings())
+
+
+def only(result: Result) -> Finding:
+    assert len(result.findings) == 1
+    return result.findings[0]
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if not row.ends], ids=lambda row: row.example[:40])
+def test_every_row_judges_its_own_example(row: LineRow) -> None:
+    """Each line finds its code and no other row's, in front of which tags may stand."""
+    for text in (row.example, f"[ T1946] {row.example}", f"<4>[12.5] {row.example}"):
+        finding = only(judge(text))
+        assert (finding.code, finding.severity, finding.remedy) == (row.code, row.severity, row.remedy)
+        assert finding.evidence["line"] == text
+        assert row.meaning in finding.message
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.example[:40])
+def test_the_reader_of_the_log_is_told_to_look_for_it(row: LineRow) -> None:
+    """Whatever a row can find holds one of the check's needles, or the reader would pass it over."""
+    assert any(row.example.startswith(needle[1:]) if needle[0] == "^" else needle in row.example for needle in _NEEDLES)
+    assert row.needle in row.example
+
+
+def test_no_line_takes_the_node_out() -> None:
+    """These lines are symptoms, or for a person: none is critical, none calls for a reset."""
+    assert {row.severity for row in ROWS} <= {Severity.INFO, Severity.WARNING}
+    assert all(REMEDY_RANK[row.remedy] <= REMEDY_RANK[Remedy.ASK_HUMAN] for row in ROWS)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "component"),
+    [
+        (
+            "nvme nvme2: I/O tag 412 (1234) opcode 0x2 (I/O Cmd) QID 9 timeout, aborting req_op:READ(0) size:4096",
+            "kernel.nvme_timeout",
+            "disk:nvme2",
+        ),
+        ("nvme nvme1: I/O 12 QID 1 timeout, reset controller", "kernel.nvme_timeout", "disk:nvme1"),
+        ("print_req_error: I/O error, dev nvme1n1, sector 895222784", "kernel.io_error", "disk:nvme1n1"),
+        (
+            "I/O error, dev nvme1n1, sector 8 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 2",
+            "kernel.io_error",
+            "disk:nvme1n1",
+        ),
+        (
+            "pcieport 0000:00:1c.0: AER: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
+            "kernel.pcie_corrected",
+            "pci:0000:00:1c.0",
+        ),
+        (
+            "nvidia 0000:53:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer",
+            "kernel.pcie_nonfatal",
+            "gpu:0000:53:00",
+        ),
+        ("Internal error: Oops: 0000000096000004 [#1] SMP", "kernel.bug", "node"),
+        ("Oops: Oops: 0000 [#1] PREEMPT SMP NOPTI", "kernel.bug", "node"),
+        ("BUG: kernel NULL pointer dereference, address: 0000000000000008", "kernel.bug", "node"),
+        ("NMI watchdog: BUG: soft lockup - CPU#3 stuck for 23s! [kworker/3:1:99]", "kernel.soft_lockup", "node"),
+        ("INFO: rcu_sched self-detected stall on CPU", "kernel.rcu_stall", "node"),
+        (
+            'XFS (nvme1n1): metadata I/O error in "xfs_buf_ioend+0x1" at daddr 0x8 len 8 error 5',
+            "kernel.fs_error",
+            "disk:nvme1n1",
+        ),
+        ("XFS (dm-0): Filesystem has been shut down due to log error (0x2).", "kernel.fs_error", "disk:dm-0"),
+        ("python3: attempt to access beyond end of device", "kernel.beyond_end", "node"),
+        ("nfs: server fs-1.example not responding, timed out", "kernel.nfs_not_responding", "nfs:fs-1.example"),
+    ],
+)
+def test_other_wordings(line: str, code: str, component: str) -> None:
+    """Older and newer kernels word some lines otherwise; the part is named as the other checks name it."""
+    finding = only(judge(line))
+    assert (finding.code, str(finding.component)) == (code, component)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "nvme nvme1: 16/0/0 default/read/poll queues",
+        "EXT4-fs (nvme0n1p1): mounted filesystem with ordered data mode.",
+        "XFS (nvme1n1): Mounting V5 Filesystem",
+        "XFS (nvme1n1): Ending clean mount",
+        "EDAC MC: Ver: 3.0.0",
+        "mce: CPU supports 32 MCE banks",
+        "watchdog: Delayed init of the lockup detector failed: -19",
+        "python3[4711]: segfault at 10 ip 00007f3a sp 00007ffd error 4 in libc.so.6[7f3a1c000000+195000]",
+        "Oops: 0000 [#1][123]: segfault at 0 ip 0 sp 0 error 4",
+        "tmpfs: Unknown parameter 'BUG: unable to handle page fault'",
+        'overlayfs: unrecognized mount option "EXT4-fs error (device loop0): x"',
+    ],
+)
+def test_other_lines_are_no_findings(line: str) -> None:
+    """A healthy boot, other programs' crashes, and texts that a user made the kernel echo find nothing."""
+    assert judge(line).status is Status.OK
+
+
+def test_a_program_that_ran_out_of_its_own_memory_names_its_job() -> None:
+    """The control group in the line itself says whose it was: no process is needed any more."""
+    line = next(row.example for row in ROWS if row.code == "kernel.oom_job")
+    finding = only(judge(line))
+    assert (finding.evidence["job"], finding.evidence["pid"], finding.evidence["task"]) == ("42", "4711", "python3")
+    assert finding.severity is Severity.INFO
+    pod = line.replace(
+        "/system.slice/slurmstepd.scope/job_42/step_0/user/task_0",
+        "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0f3a1c2d_4e5f_6071_8293_a4b5c6d7e8f9.slice/cri-containerd-1.scope",
+    )
+    assert only(judge(pod)).evidence["pod_uid"] == "0f3a1c2d-4e5f-6071-8293-a4b5c6d7e8f9"
+
+
+def test_a_hung_task_is_tied_to_its_job_while_it_lives() -> None:
+    """/proc says whose a process is; one that is gone is nobody's."""
+    line = "INFO: task python3:4711 blocked for more than 120 seconds."
+    proc: dict[str, Entry] = {
+        "stat": f"cpu 0\nbtime {int(START.timestamp()) - 1000}\n",
+        "4711/stat": "4711 (python3) D 1 " + "0 " * 17 + "500 0",
+        "4711/cgroup": "0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0",
+    }
+    assert only(judge(line, proc=proc)).evidence["job"] == "42"
+    assert "job" not in only(judge(line)).evidence
+
+
+def test_an_nfs_server_that_answers_again_ends_its_fault() -> None:
+    """OK of the same server is evidence; the fault is a state until then."""
+    result = judge("nfs: server 10.0.3.7 not responding, still trying", "nfs: server 10.0.3.7 OK")
+    (over,) = result.clearances
+    assert (over.by, str(over.component), over.code) == (
+        ClearsBy.LOG_LINE,
+        "nfs:10.0.3.7",
+        "kernel.nfs_not_responding",
+    )
+    assert only(result).clears_by is ClearsBy.LOG_LINE
+
+
+def test_the_lines_of_a_real_ext4_error_are_one_fault() -> None:
+    """Error, journal and read-only remount, as recorded from a loop device on 6.18, are one finding of that disk."""
+    finding = only(
+        judge(
+            "EXT4-fs error (device loop0): trigger_test_error:129: comm bash: x",
+            "Aborting journal on device loop0-8.",
+            "EXT4-fs (loop0): Remounting filesystem read-only",
+        )
+    )
+    assert (str(finding.component), finding.evidence["count"]) == ("disk:loop0", 3)
+
+
+def test_an_uncorrected_machine_check_is_told_by_its_status() -> None:
+    """Bit 61 of the status register decides, whatever the bank."""
+    line = "mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 5: {}000000000000000"
+    codes = {digit: only(judge(line.format(digit))).code for digit in "0123456789abcdef"}
+    uncorrected = {digit for digit, code in codes.items() if code == "kernel.hardware_error"}
+    assert uncorrected == {digit for digit in codes if int(digit, 16) & 2}
+
+
+def test_a_storm_is_one_finding() -> None:
+    """A hundred thousand equal lines are one fault with a count."""
+    assert only(judge(*["I/O error, dev nvme1n1, sector 8"] * 100_000)).evidence["count"] == 100_000

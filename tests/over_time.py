@@ -1,0 +1,23 @@
+"""What the tests of checks fold with: results of one check, look after look, through the real history.
+
+Values only; nothing here asserts anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from healthd.check import discover
+from healthd.history import History, observe
+from healthd.model import Outcome, Result
+from tests.judgement import at
+
+
+def open_codes(check: str, results: Iterable[Result], *, every_s: float = 60.0) -> list[set[str]]:
+    """The codes of the faults that are open after each look, the looks being so many seconds apart."""
+    limits, history, found = discover()[check].limits, History(boot_id="boot-1"), []
+    for number, result in enumerate(results):
+        outcome = Outcome(check=check, result=result, at=at(number * every_s), duration_s=0.01)
+        history, _ = observe(history, outcome, limits, outcome.at)
+        found.append({fault.code for fault in history.faults.values()})
+    return found

@@ -1,0 +1,48 @@
+"""Whose process it was: the forms of control groups. What /proc does is tested with kernel.xid."""
+
+from __future__ import annotations
+
+import pytest
+
+from healthd.jobs import owner
+
+UID = "0f3a1c2d-4e5f-6071-8293-a4b5c6d7e8f9"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0",
+        "0::/system.slice/node-1_slurmstepd.scope/job_42",
+        "12:devices:/slurm/uid_1000/job_42/step_batch\n11:memory:/slurm/uid_1000/job_42",
+        "/slurm_node1/uid_0/job_42/step_extern",
+    ],
+)
+def test_slurm(path: str) -> None:
+    """Both generations of Slurm's hierarchy name the job."""
+    assert owner(path) == {"job": "42"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"0::/kubepods/besteffort/pod{UID}/0123",
+        f"0::/kubepods/pod{UID}/0123",
+        f"0::/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/cri-containerd-0123.scope",
+        f"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable-pod{UID.replace('-', '_')}.slice/x",
+    ],
+)
+def test_kubernetes(path: str) -> None:
+    """cgroupfs and systemd spell the pod's uid differently; it is given as Kubernetes writes it."""
+    assert owner(path) == {"pod_uid": UID}
+
+
+def test_a_static_pod_has_a_hash_for_a_uid() -> None:
+    """The kubelet names static pods by 32 hexadecimal digits."""
+    assert owner(f"0::/kubepods/burstable/pod{'0a' * 16}/x") == {"pod_uid": "0a" * 16}
+
+
+@pytest.mark.parametrize("path", ["", "0::/", "0::/user.slice/job_", "0::/myjob_42/x", "0::/job_42x", "0::/pod" + UID])
+def test_nobody(path: str) -> None:
+    """What only looks like one is nobody's."""
+    assert owner(path) == {}
