@@ -45,7 +45,8 @@ class RunningNode:
 
     def configure(self, sections: str) -> None:
         """Write the configuration; a running daemon reads it when it is started again."""
-        base = f'[node]\nname = "{self.name}"\n[daemon]\nsocket = "{self.socket}"\nstate_dir = "{self.state_dir}"\nhttp = ""\n'
+        daemon = f'[daemon]\nsocket = "{self.socket}"\nstate_dir = "{self.state_dir}"\nhttp = ""\n'
+        base = f'[node]\nname = "{self.name}"\n{daemon}'
         sources = "" if "[sources]" in sections else f'[sources]\nkmsg = "{self.kmsg}"\n'
         self.config.write_text(base + sources + sections)
 

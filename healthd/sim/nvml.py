@@ -20,7 +20,8 @@ skipped. The keys:
 A call or field without a line is refused as NOT_SUPPORTED; the value ``error 13`` refuses it with that return code. A
 value is text, or numbers with a blank between them: one number, a list, or the fields of a struct in the order of
 nvml.h (:data:`STRUCTS`). P2P status has one line per peer and capability, nvmlDeviceGetP2PStatus(1,2); the call takes
-the capability alone and answers for all GPUs. A field may say its type, ``ull:5``: double uint ulong ull sll int ushort, uint if left out.
+the capability alone and answers for all GPUs. A field may say its type, ``ull:5``: double uint ulong ull sll int
+ushort, uint if left out.
 
 The faults, as NVML has them: ``lost`` is refused with 15 at the handle already; ``unknown_error`` with 999, likewise;
 ``reset_required`` gives a handle, a UUID and a PCI address, and 16 to everything else; ``hang`` sleeps in each call

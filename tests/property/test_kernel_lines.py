@@ -139,7 +139,7 @@ contents = st.lists(
 def test_the_reader_finds_what_holds_a_needle_and_nothing_else(
     needles: list[bytes], parts: list[tuple[str, str]]
 ) -> None:
-    """Record by record, or in a whole block: what begins with, or holds, a needle is found, and all else passed over."""
+    """Record by record, or in a whole block: what begins with or holds a needle is found, all else passed over."""
     wanted = any_of(tuple(needles))
     assert wanted is not None
     texts = [lead + words for lead, words in parts]

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from healthd.check import discover
 from healthd.api.grammar import Shown, parse
+from healthd.check import discover
 from healthd.config.load import load
 
 ROOT = Path(__file__).parents[2]

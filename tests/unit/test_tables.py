@@ -72,7 +72,7 @@ def test_job_level_codes_never_take_a_node_out(xid: int) -> None:
 
 
 def test_whatever_nvidia_answers_with_a_restart_of_the_application_ends_with_the_job() -> None:
-    """NVIDIA's RESTART_APP bucket is warning, restart_app and job_end, row by row; 94 also left an ECC count to reset."""
+    """NVIDIA's RESTART_APP bucket is warning, restart_app and job_end, row by row; 94 also left a count to reset."""
     rows = [row for xid, row in xid_table().items() if "): RESTART_APP" in row.source and xid != 94]
     assert len(rows) > 40
     assert {(row.severity, row.remedy, row.clears_by) for row in rows} == {
