@@ -24,6 +24,7 @@ FAMILY = FindingCode(
     meaning="The driver reported an NVSwitch error (SXid); its severity word, else its number, decides",
 )
 _LINKS = 16
+_LOADING = "NVRM: loading NVIDIA"
 _Verdict = tuple[Severity, Remedy, ClearsBy, str]
 _FATAL_WHY = (
     "The driver itself says Fatal. NVIDIA's guide asks for a reset of the GPU on the link (H100), a restart of the"
@@ -59,9 +60,7 @@ def explain(code: str) -> str | None:
     return "\n".join(lines if len(lines) > 1 else [*lines, "It is not in healthd's table: a warning, and watched."])
 
 
-@check(
-    "kernel.sxid", on="kernel", needles=("^nvidia-nvswitch", "^NVRM: loading NVIDIA"), codes=(FAMILY,), explain=explain
-)
+@check("kernel.sxid", on="kernel", needles=("^nvidia-nvswitch", f"^{_LOADING}"), codes=(FAMILY,), explain=explain)
 def kernel_sxid(node: Node, _settings: NoSettings) -> Result:
     """NVSwitch errors (SXid) in the kernel log.
 
@@ -106,7 +105,7 @@ class _Batch:
         """Fold one record in."""
         line = nvrm.parse_sxid(record.text)
         if line is None:
-            if isinstance(said := nvrm.parse_line(record.text), nvrm.DriverLoad):
+            if _LOADING in record.text and isinstance(said := nvrm.parse_line(record.text), nvrm.DriverLoad):
                 self._loaded = _major(said.version)
             return
         era = sum(over.component == _switch(line) for over in self.clearances)

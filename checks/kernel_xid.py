@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from healthd import kernel_tables, nvrm, tables
@@ -45,6 +46,7 @@ ACROSS_JOBS = FindingCode(
 )
 _PIDS = 16
 _Key = tuple[object, ...]
+_Judgement = tables.XidRow | tables.XidCase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +107,7 @@ class _Group:
     """Lines that are one fault. The first one stands for all."""
 
     line: nvrm.XidLine
-    judgement: tables.XidRow | tables.XidCase
+    judgement: _Judgement
     first: KernelRecord
     last: KernelRecord
     pci: str | None = None
@@ -133,10 +135,10 @@ class _Batch:
 
     def take(self, record: KernelRecord) -> None:
         """Fold one record in."""
-        said = nvrm.parse_line(record.text)
+        said, judgement, case = _read(record.text)
         match said:
-            case nvrm.XidLine():
-                self._take_xid(record, said)
+            case nvrm.XidLine() if judgement is not None:
+                self._take_xid(record, said, judgement, case)
             case nvrm.Identity():
                 self._uuids[said.pci] = said.uuid
             case nvrm.DriverLoad():
@@ -145,15 +147,14 @@ class _Batch:
         if said is not None and not (isinstance(said, nvrm.Other) and said.joins):
             self._probed = said if isinstance(said, nvrm.ProbeHead) else None
 
-    def _take_xid(self, record: KernelRecord, line: nvrm.XidLine) -> None:
+    def _take_xid(self, record: KernelRecord, line: nvrm.XidLine, judgement: _Judgement, case: str | None) -> None:
         pci = line.pci
         if pci is None and not line.numbered and self._probed is not None:
             pci = self._probed.pci
-        judgement, case = _judgement(line)
         if case == "to:0" and pci is not None:
             note = f"the driver no longer recommends a recovery{label(record)}"
             self._over.append((ClearsBy.GPU_RESET, pci, record, note))
-        era = sum(where in (None, pci) for _, where, _, _ in self._over)
+        era = sum(where in (None, pci) for _, where, _, _ in self._over) if self._over else 0
         key = (pci, line.xid, case, record.trusted, era)
         group = self._groups.get(key)
         if group is None:
@@ -180,7 +181,14 @@ class _Batch:
         return gpu_component(uuid=self._uuids.get(pci), pci=pci) if pci else NODE
 
 
-def _judgement(line: nvrm.XidLine) -> tuple[tables.XidRow | tables.XidCase, str | None]:
+@lru_cache(maxsize=1024)
+def _read(text: str) -> tuple[nvrm.Said, _Judgement | None, str | None]:
+    """What a line says, what it is judged by, and its case. A storm repeats few lines, so it is remembered."""
+    said = nvrm.parse_line(text)
+    return (said, *_judgement(said)) if isinstance(said, nvrm.XidLine) else (said, None, None)
+
+
+def _judgement(line: nvrm.XidLine) -> tuple[_Judgement, str | None]:
     """What a line is judged by, and the name of its case. Where registers and the driver's word contradict each other
     on whether it is fatal, the word wins: some events are made fatal at run time."""
     case = nvrm.case_of(line)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from healthd.check import FindingCode, check, judged, not_applicable
@@ -12,6 +13,7 @@ from healthd.host_text import json_object
 from healthd.model import NODE, Component, Finding, Remedy, Result, Severity
 from healthd.node import CommandResult, Node
 
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _OK, _PROBLEM = 0, 1
 _STATUS = {"ok": _OK, "problem": _PROBLEM}
 
@@ -24,26 +26,50 @@ PROBLEM = FindingCode(
 
 
 @dataclass(frozen=True, kw_only=True)
+class Plugin:
+    """One plug-in of the site."""
+
+    name: str
+    """What it is called: lower-case letters, digits and ``_``. Its finding is ``plugin.<name>``."""
+
+    command: tuple[str, ...]
+    """The command, one element per argument, run as root without a shell: ``["/opt/site/quota.sh", "--strict"]``."""
+
+    critical: bool = False
+    """Whether its problem keeps jobs off this node. Otherwise it warns."""
+
+    json: bool = False
+    """Whether it prints one JSON object instead of a line: ``status`` (``ok``, ``problem``, or anything else for
+    unknown), ``message``, and, if it likes, ``component`` and ``evidence``. Its exit status is not read then."""
+
+    timeout_s: float = 5.0
+    """How long it may run, in seconds; node-problem-detector's default. At the end it is killed with every process that
+    it started in its group, and is unknown."""
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be run or named."""
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"name {self.name!r}: expected lower-case letters, digits and _, such as disk_quota")
+        if not self.command:
+            raise ValueError(f"plug-in {self.name}: an empty command; expected at least the program")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """The plug-ins of this site."""
 
-    plugins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Each plug-in by its name, with its command, one list element per argument, run as root without a shell:
-    ``{disk_quota = ["/opt/site/quota.sh", "--strict"]}``. The name makes the finding: ``plugin.disk_quota``."""
-
-    critical: tuple[str, ...] = ()
-    """The names of plug-ins whose problem keeps jobs off this node. All others warn."""
-
-    json: tuple[str, ...] = ()
-    """The names of plug-ins that print one JSON object instead of a line: ``status`` (``ok``, ``problem``, or anything
-    else for unknown), ``message``, and, if they like, ``component`` and ``evidence``. Their exit status is not read."""
-
-    each_timeout_s: float = 5.0
-    """How long one plug-in may run, in seconds, as node-problem-detector's default. At the end it is killed with every
-    process that it started in its group, and is unknown."""
+    plugins: tuple[Plugin, ...] = ()
+    """The plug-ins, each a table: ``[[checks."plugin.run".plugins]]`` with ``name`` and ``command``, and where wanted
+    ``critical``, ``json`` and ``timeout_s``. They run one after the other; together they may take 50 s."""
 
     max_characters: int = 80
-    """How much of its line is shown, as node-problem-detector's default."""
+    """How much of a plug-in's line is shown, as node-problem-detector's default."""
+
+    def __post_init__(self) -> None:
+        """Refuse names that are given twice: one finding would hide the other."""
+        names = [plugin.name for plugin in self.plugins]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"plugins: two have the name {twice[0]!r}; rename one")
 
 
 def explain(code: str) -> str | None:
@@ -68,31 +94,29 @@ def plugin_run(node: Node, settings: Settings) -> Result:
         return not_applicable("no plug-in is configured")
     findings: list[Finding] = []
     gaps = []
-    for name, argv in settings.plugins.items():
+    for plugin in settings.plugins:
         try:
-            findings.extend(_run(node, name, argv, settings))
+            findings.extend(_run(node, plugin, settings.max_characters))
         except SourceError as error:
-            gaps.append(f"plug-in {name}: {error}")
+            gaps.append(f"plug-in {plugin.name}: {error}")
     return judged(findings, gaps=gaps)
 
 
-def _run(node: Node, name: str, argv: tuple[str, ...], settings: Settings) -> Iterator[Finding]:
-    if not argv:
-        raise SourceUnreadable("its command is empty; expected at least the program")
-    answer = node.command(*argv, timeout_s=settings.each_timeout_s)
-    said = json_object(answer.stdout, "its output") if name in settings.json else _line(answer)
-    message = str(said.get("message", ""))[: settings.max_characters]
+def _run(node: Node, plugin: Plugin, max_characters: int) -> Iterator[Finding]:
+    answer = node.command(*plugin.command, timeout_s=plugin.timeout_s)
+    said = json_object(answer.stdout, "its output") if plugin.json else _line(answer)
+    message = str(said.get("message", ""))[:max_characters]
     status = said.get("status") if isinstance(said.get("status"), int) else _STATUS.get(str(said.get("status")))
     if status not in (_OK, _PROBLEM):
         raise SourceUnreadable(f"it answered {said.get('status')!r}, which is neither ok nor a problem: {message}")
     if status == _PROBLEM:
         yield Finding(
-            code=f"plugin.{name}",
-            severity=Severity.CRITICAL if name in settings.critical else PROBLEM.severity,
+            code=f"plugin.{plugin.name}",
+            severity=Severity.CRITICAL if plugin.critical else PROBLEM.severity,
             remedy=PROBLEM.remedy,
             component=_component(said),
-            message=message or f"plug-in {name} found a problem and said nothing",
-            evidence={"plugin": name, "command": list(argv), "exit": answer.code, **_evidence(said)},
+            message=message or f"plug-in {plugin.name} found a problem and said nothing",
+            evidence={"plugin": plugin.name, "command": list(plugin.command), "exit": answer.code, **_evidence(said)},
         )
 
 

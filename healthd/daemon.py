@@ -28,7 +28,7 @@ from healthd.api.server import Server
 from healthd.api.wire import EXIT_FAILED
 from healthd.config.schema import Config
 from healthd.model import Action
-from healthd.notify import notify
+from healthd.notify import notify, take_address
 from healthd.sources.kmsg import KernelLog
 from healthd.store import Event
 
@@ -58,7 +58,7 @@ class Daemon:
     """One running daemon."""
 
     def __init__(self, config: Config, log: Any) -> None:
-        self._config, self._log = config, log
+        self._config, self._log, self._manager = config, log, take_address()
         self._wake, self._stop, self._caught_up = threading.Event(), threading.Event(), threading.Event()
         self.agent: Agent = acting_agent(config, source="daemon", environ=os.environ, changed=self._wake.set)
         self._kernel_log: KernelLog = open_kernel_log(self.agent)
@@ -85,11 +85,11 @@ class Daemon:
         self._schedule()
         for thread in threads:
             thread.start()
-        notify("READY=1")
+        notify(self._manager, "READY=1")
         while not self._stop.wait(_TICK_S):
             if not self.problem():
-                notify("WATCHDOG=1")
-        notify("STOPPING=1")
+                notify(self._manager, "WATCHDOG=1")
+        notify(self._manager, "STOPPING=1")
         self._log.info("stopping")
         server.close()
         if http is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from healthd.check import FindingCode, judged
@@ -32,6 +33,8 @@ More = Callable[[KernelRecord, Groups], Mapping[str, Any]]
 
 def after_lead(text: str) -> int:
     """Where the words of a record begin: behind priority, syslog header and tags, if there are any."""
+    if text[:1].isupper() and not text[1:2].islower():
+        return 0  # NVRM:, EXT4-fs: no header begins so, and storms of such lines are what has to be quick
     lead = _LEAD.match(text)
     return lead.end() if lead else 0
 
@@ -180,7 +183,9 @@ class _Batch:
         )
 
 
+@lru_cache(maxsize=1024)
 def _recognised(check: str, text: str) -> tuple[LineRow, Groups] | None:
+    """The first row that fits a line, and what the line says. A storm repeats few lines, so it is remembered."""
     at = after_lead(text)
     for row in line_rows(check):
         if row.needle in text and (match := row.pattern.match(text, at, LINE_CHARS)):

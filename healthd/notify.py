@@ -6,12 +6,19 @@ import os
 import socket
 
 
-def notify(state: str) -> None:
+def take_address() -> str:
+    """The socket's address, or "" without systemd. Taken out of the environment: what we run must not speak for us.
+
+    (systemctl reports its own errors there, as ``ERRNO=``: seen with systemd 252.)
+    """
+    return os.environ.pop("NOTIFY_SOCKET", "")
+
+
+def notify(address: str, state: str) -> None:
     """Send ``READY=1``, ``WATCHDOG=1`` or ``STOPPING=1``. An abstract socket is named with a leading ``@``.
 
     A socket that does not take it is ignored on purpose: systemd's own time-out is what reports a silent service.
     """
-    address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
     if address.startswith("@"):

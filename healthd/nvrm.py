@@ -123,7 +123,10 @@ class SxidLine:
     continues: bool = False
 
 
-def parse_line(text: str) -> XidLine | Identity | DriverLoad | ProbeHead | Other | None:
+Said = XidLine | Identity | DriverLoad | ProbeHead | Other | None
+
+
+def parse_line(text: str) -> Said:
     """What one kernel record says, or None where it is not the NVIDIA driver's. Never raises."""
     at = after_lead(text)
     if not text.startswith(_NVRM, at):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.plugin_run import Settings, explain, plugin_run
+from healthd.checks.plugin_run import Plugin, Settings, explain, plugin_run
 from healthd.errors import SourceMissing
 from healthd.model import Remedy, Result, Severity, Status
 from healthd.node import CommandResult
@@ -21,10 +21,10 @@ from healthd.testing import FakeNode
 ARGV = ("/opt/site/quota.sh", "--strict")
 
 
-def run(code: int = 0, stdout: str = "", **settings: Any) -> Result:
+def run(code: int = 0, stdout: str = "", **plugin: Any) -> Result:
     answer = CommandResult(argv=ARGV, code=code, stdout=stdout, stderr="noise", duration_s=0.1)
     node = FakeNode(commands={ARGV: answer})
-    return plugin_run(node, Settings(plugins={"quota": ARGV}, **settings))
+    return plugin_run(node, Settings(plugins=(Plugin(name="quota", command=ARGV, **plugin),)))
 
 
 def test_none_configured() -> None:
@@ -59,7 +59,7 @@ def test_any_other_exit_is_unknown(code: int) -> None:
 
 def test_critical_is_the_sites_choice() -> None:
     """A plug-in that the site calls critical keeps jobs off, and still calls for a person and no repair."""
-    (finding,) = run(1, critical=("quota",)).findings
+    (finding,) = run(1, critical=True).findings
     assert (finding.severity, finding.remedy) == (Severity.CRITICAL, Remedy.ASK_HUMAN)
 
 
@@ -78,7 +78,7 @@ def test_critical_is_the_sites_choice() -> None:
 def test_json(text: str, status: Status | None) -> None:
     """With JSON the object's status counts and the exit status does not; anything else than an object is unknown."""
     for code in (0, 1, 7):
-        result = run(code, text, json=("quota",))
+        result = run(code, text, json=True)
         assert result.status is (status or Status.FINDINGS)
         if status is None:
             assert str(result.findings[0].component) == "mount:/scratch"
@@ -86,12 +86,28 @@ def test_json(text: str, status: Status | None) -> None:
 
 
 def test_one_plug_in_hides_no_other() -> None:
-    """A missing one and an empty command are unknown, and the problem beside them is found."""
+    """A missing one is unknown, and the problem beside it is found."""
     problem = CommandResult(argv=("b",), code=1, stdout="bad", stderr="", duration_s=0.1)
     node = FakeNode(commands={("a",): SourceMissing("a: not found"), ("b",): problem})
-    result = plugin_run(node, Settings(plugins={"a": ("a",), "b": ("b",), "c": ()}))
+    result = plugin_run(node, Settings(plugins=(Plugin(name="a", command=("a",)), Plugin(name="b", command=("b",)))))
     assert [finding.code for finding in result.findings] == ["plugin.b"]
-    assert [gap.split(":")[0] for gap in result.gaps] == ["plug-in a", "plug-in c"]
+    assert [gap.split(":")[0] for gap in result.gaps] == ["plug-in a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "words"),
+    [("Disk", ARGV, "lower-case"), ("a.b", ARGV, "lower-case"), ("", ARGV, "lower-case"), ("a", (), "empty command")],
+)
+def test_a_plug_in_that_could_not_run_is_refused(name: str, command: tuple[str, ...], words: str) -> None:
+    """A name that makes no code, and a command that runs nothing, are mistakes of the configuration."""
+    with pytest.raises(ValueError, match=words):
+        Plugin(name=name, command=command)
+
+
+def test_two_of_one_name_are_refused() -> None:
+    """Two plug-ins of one name would be one finding."""
+    with pytest.raises(ValueError, match="two have the name 'a'"):
+        Settings(plugins=(Plugin(name="a", command=ARGV), Plugin(name="a", command=ARGV)))
 
 
 def test_explain() -> None:
@@ -136,7 +152,7 @@ def script(tmp_path: Path) -> Callable[[str], tuple[str, ...]]:
 )
 def test_a_real_script(script: Callable[[str], tuple[str, ...]], text: str, status: Status, words: str) -> None:
     """The contract as a script keeps it."""
-    result = plugin_run(RealNode(), Settings(plugins={"site": script(text)}))
+    result = plugin_run(RealNode(), Settings(plugins=(Plugin(name="site", command=script(text)),)))
     assert result.status is status
     assert words in "".join([result.reason, *(finding.message for finding in result.findings)])
 
@@ -149,7 +165,7 @@ def test_a_script_that_hangs_is_killed_with_its_children(
     pids = tmp_path / "pids"
     hang = script(f"sleep 60 & echo $! > {pids}; wait")
     began = time.monotonic()
-    result = plugin_run(RealNode(), Settings(plugins={"site": hang}, each_timeout_s=0.5))
+    result = plugin_run(RealNode(), Settings(plugins=(Plugin(name="site", command=hang, timeout_s=0.5),)))
     assert time.monotonic() - began < 5
     assert (result.status, result.findings) == (Status.UNKNOWN, ())
     assert "no end within 0.5 s" in result.reason

@@ -25,7 +25,7 @@ typedef struct { int index; } *device_t;
 
 /* ---- the state file ---- */
 
-static struct { char key[112]; char value[272]; } lines[LINES];
+static struct { char key[112]; char value[1536]; } lines[LINES];
 static int line_count, initialised;
 static struct stat seen;
 static struct { int index; } devices[GPUS];
@@ -55,7 +55,7 @@ static int refresh(void)
         return OK;
     FILE *file = fopen(path, "r");
     if (!file) return UNKNOWN;
-    char text[512];
+    char text[1792];
     for (line_count = 0; line_count < LINES && fgets(text, sizeof text, file);) {
         char *equals = strchr(text, '=');
         if (!equals || *trimmed(text) == '#') continue;
