@@ -14,8 +14,8 @@ from healthd.model import Component, Result, gpu_component, pci_address
 from healthd.node import KernelRecord, Node
 
 _NAME = "kernel.host"
-# Kept to beginnings where that can be: a text that may stand anywhere costs every record of the log a search. PCIe errors
-# begin with the name of a driver, so those of the devices that matter here are listed; the EFA driver's come anyway.
+# Beginnings where that can be: a text that may stand anywhere costs every record of the log a search. PCIe errors begin
+# with the name of a driver, so those of the devices that matter here are listed; the EFA driver's come anyway.
 _NEEDLES = (
     *("^oom-kill:constraint=", "^INFO: task ", "^INFO: rcu_", "^rcu: INFO: ", "^watchdog: ", "^NMI watchdog: "),
     *(

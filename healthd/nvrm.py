@@ -142,6 +142,7 @@ def parse_line(text: str) -> Said:
     return _unnumbered(text, at)
 
 
+@lru_cache(maxsize=1024)
 def parse_sxid(text: str) -> SxidLine | None:
     """What one kernel record says of an NVSwitch, or None where it says nothing of one. Never raises.
 

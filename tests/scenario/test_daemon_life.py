@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from healthd.model import pci_address
-from healthd.sim.machine import SimulatedMachine
+from healthd.sim.machine import NOT_SIMULATED, SimulatedMachine
 from healthd.sim.nvml import write_state
 from healthd.sim.nvml_state import PROFILES, healthy_state, with_gpu_fault, with_remap
 from tests.running import ROOT, UNCONTAINED, RunningNode
@@ -47,6 +47,7 @@ def machine(tmp_path: Path) -> SimulatedMachine:
 def node(tmp_path: Path, machine: SimulatedMachine) -> Iterator[RunningNode]:
     """A node on that machine, its daemon not yet started. It is told of a service manager, as systemd would."""
     sections = SECTIONS.format(root=machine.root, kmsg=machine.kmsg, nvml=machine.nvml)
+    sections += "".join(f'[checks."{name}"]\nenabled = false\n' for name in NOT_SIMULATED)
     manager = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
     made = RunningNode(tmp_path / "node", "p5", sections=sections, kmsg=str(machine.kmsg), environ=manager)
     yield made
