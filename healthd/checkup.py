@@ -54,13 +54,14 @@ class Checkup:
         self._settings, self._source, self.notices = settings, source, notices
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="check")
         self._running: dict[str, _Run] = {}
-        self._lock = Lock()
+        self._lock, self._counting = Lock(), Lock()
         self._closed = False
 
     def close(self) -> None:
         """Start nothing more. Runs that are under way end at their own deadlines, and count for nothing: what they
         look at is being closed."""
-        self._closed = True
+        with self._counting:
+            self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def interval_s(self, name: str) -> float:
@@ -125,8 +126,9 @@ class Checkup:
         outcome = run_check(
             self.checks[name], self.machine, self._settings[name].settings, optional=self._optional(name)
         )
-        if not self._closed:
-            self.monitor.absorb(outcome)
+        with self._counting:
+            if not self._closed:
+                self.monitor.absorb(outcome)
         return self.monitor.outcomes().get(name, outcome)
 
     def _refreshed(self, names: Sequence[str], deadline_s: float) -> tuple[Outcome, ...]:

@@ -13,8 +13,9 @@ import pytest
 from healthd.check import discover
 from healthd.checks.kernel_xid import Settings, explain, kernel_xid
 from healthd.errors import SourceUnreadable
+from healthd.history import History, observe
 from healthd.kernel_tables import NvLink5Rule, nvlink5_rules
-from healthd.model import NODE, ClearsBy, Finding, Repeats, Result, Severity, Status
+from healthd.model import NODE, ClearsBy, Finding, Outcome, Repeats, Result, Severity, Status
 from healthd.node import KernelRecord
 from healthd.testing import Entry, FakeNode
 
@@ -522,3 +523,17 @@ def test_how_many_jobs_is_a_setting() -> None:
     settings = Settings(same_error_jobs=5, same_error_window_s=60.0)
     across = judge_with(proc, FAULT.format(4711), settings=settings).findings[1]
     assert across.repeats == Repeats(times=5, window_s=60.0, distinct="jobs")
+
+
+def test_the_third_job_opens_the_fault_of_the_gpu() -> None:
+    """Through history: two jobs are two jobs' errors, a third within the day makes the GPU itself suspect."""
+    history, opened = History(), []
+    for number, job in enumerate((41, 41, 42, 43)):
+        proc = proc_of({4711: f"0::/system.slice/slurmstepd.scope/job_{job}/step_0"})
+        now = START + timedelta(hours=number)
+        seen = replace(record(FAULT.format(4711), number), time=now)
+        result = kernel_xid(FakeNode(kernel_records=[seen], proc=proc), Settings())
+        outcome = Outcome(check="kernel.xid", result=result, at=now, duration_s=0.0)
+        history, changes = observe(history, outcome, (), now)
+        opened.append([change.fault.code for change in changes if change.opened])
+    assert opened == [["gpu.xid.31"], [], [], ["gpu.xid.repeated_across_jobs.31"]]

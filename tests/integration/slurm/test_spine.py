@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import pytest
 
+from healthd.sim.machine import NOT_SIMULATED, SimulatedMachine
+from healthd.sim.machine import main as ask_for_reboot
 from tests.integration.slurm.interposed import Interposed
 from tests.integration.slurm.slurm_lab import SlurmLab
 from tests.running import OFF_THE_BUS, RECOVERED, UNCONTAINED, RunningNode
@@ -159,31 +161,23 @@ def test_at_the_limit_nothing_more_is_taken_out(slurm: SlurmLab, nodes: Nodes) -
 def test_a_reboot_ends_xid_79_and_resumes_the_node(slurm_lab_factory: Callable[..., SlurmLab], tmp_path: Path) -> None:
     """A drained node that rebooted is DOWN+DRAIN with our text; a new boot id explains that, and it is resumed."""
     lab = slurm_lab_factory(nodes=2, conf={"SlurmdTimeout": "6"})
-    proc = tmp_path / "proc"
-    boot = proc / "sys/kernel/random/boot_id"
-    boot.parent.mkdir(parents=True)
-    boot.write_text("11111111-0000-4000-8000-000000000001\n")
-    (proc / "self").mkdir()
-    for name in ("stat", "self/mountinfo"):
-        (proc / name).write_text(Path("/proc", name).read_text())
-    kmsg = tmp_path / "kmsg"
-    sources = f'[sources]\nproc_root = "{proc}"\nkmsg = "{kmsg}"\n'
-    nodes = Nodes(lab, tmp_path)
-    node = nodes.add("n0001", sources + quarantine(), start=False)
-    node.kmsg = kmsg
-    kmsg.touch()
+    machine = SimulatedMachine(tmp_path / "machine")
+    trees = "".join(f'{name}_root = "{machine.root}/{name}"\n' for name in ("sys", "proc", "dev"))
+    sources = f'[sources]\n{trees}kmsg = "{machine.kmsg}"\nnvml_library = "{machine.nvml}"\n'
+    off = "".join(f'[checks."{name}"]\nenabled = false\n' for name in NOT_SIMULATED)
+    node = Nodes(lab, tmp_path).add("n0001", sources + quarantine() + off, start=False)
     try:
         node.start()
-        node.kernel_says(OFF_THE_BUS.format(pci=PCI))
+        machine.gpu_falls_off_the_bus(3)
         node.wait(lambda: "out until it is well" in node.said(), 10.0, "drained")
         node.kill()
         lab.slurmd_stop("n0001")
         lab.wait(lambda: lab.state("n0001").startswith("DOWN+DRAIN"), 60.0, "slurmctld gives the node up")
-        kmsg.write_text("")
-        boot.write_text("22222222-0000-4000-8000-000000000002\n")
+        ask_for_reboot([str(machine.folder)])
+        machine.reboot()
         lab.slurmd_start("n0001")
         node.start()
-        lab.wait_state("n0001", "IDLE", within_s=20.0)
+        lab.wait_state("n0001", "IDLE", within_s=30.0)
         assert "released: back in service" in node.said()
     finally:
         node.stop()
