@@ -114,6 +114,7 @@ def acting_agent(config: Config, *, source: str, environ: Mapping[str, str], cha
     agent.engine = _engine(agent, store, orchestrator)
     if store.set_aside:
         monitor.record(Event(at=now, kind="daemon", text=f"database set aside: {store.set_aside}"))
+    monitor.retire(now)
     monitor.begin_instance(machine.identity.instance_id, now)
     monitor.begin_boot(boot_id_or_unknown(machine), now)
     return agent

@@ -10,7 +10,7 @@ nothing else: age never clears it. *News* (``clears_by`` NOTHING) was never a st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -184,6 +184,12 @@ def relearn(history: History, component: str = "") -> History:
 def counted(history: History, outcome: Outcome) -> Outcome:
     """The outcome as people see it: without findings that wait to last or to repeat, which its reason names."""
     return replace(outcome, result=without_waiting(outcome.result, lambda each: _key(history, each) in history.faults))
+
+
+def retire(history: History, enabled: Container[str]) -> tuple[History, tuple[Change, ...]]:
+    """Drop the faults of checks that no longer run here: nobody would ever end them, and somebody turned them off."""
+    after = _without(history, lambda fault: fault.check not in enabled)
+    return after, _changes(history, after, "its check is not enabled any more")
 
 
 def acknowledge(history: History, keys: Iterable[FaultKey]) -> History:

@@ -30,6 +30,7 @@ from healthd.history import (
     counted,
     observe,
     relearn,
+    retire,
 )
 from healthd.model import NODE, Clearance, ClearsBy, Component, Diagnosis, Outcome, Result, Status, Verdict
 from healthd.remediation.playbook import takes_node_out
@@ -61,6 +62,11 @@ class Monitor:
         """Enter a boot: a new boot id ends what a reboot ends."""
         with self._lock:
             self._fold(*begin_boot(self._history, boot_id), now)
+
+    def retire(self, now: datetime) -> None:
+        """Forget the faults of checks that were disabled or removed since: a false alarm that is turned off is over."""
+        with self._lock:
+            self._fold(*retire(self._history, self._checks), now)
 
     def begin_instance(self, instance_id: str, now: datetime) -> None:
         """Enter an instance: on another one than before, nothing that was learned or counted holds."""

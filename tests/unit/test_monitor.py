@@ -489,3 +489,15 @@ def test_a_jobs_faults_are_over_when_all_its_processes_are(faults: list, alive: 
     assert has_live_job(known, alive.__contains__) == any(
         pid in alive for each in faults if each.clears_by is ClearsBy.JOB_END for pid in module._pids(each)
     )
+
+
+def test_a_check_that_was_turned_off_takes_its_faults_along(store: Store) -> None:
+    """A false alarm that an operator disabled keeps no node out: its fault ends, with the reason in the trail."""
+    Monitor(CHECKS, store).absorb(looked(finding(), check="gpu.look"))
+    left = {name: check for name, check in CHECKS.items() if name != "gpu.look"}
+    monitor = Monitor(left, store)
+    assert monitor.diagnoses()
+    monitor.retire(at(60))
+    assert monitor.diagnoses() == ()
+    assert trail(store)[-1] == "gpu.sick on gpu:GPU-0 ended: its check is not enabled any more"
+    assert Monitor(CHECKS, store).diagnoses() == ()
