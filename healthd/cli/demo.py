@@ -76,7 +76,7 @@ class _Show:
             for event in events
         ]
         took = time.monotonic() - self._began
-        ends = ", ".join(f"{case.code}: {case.end or 'open'} after {case.attempts} repair attempts" for case in cases)
+        ends = ", ".join(f"{case.code}: {case.end or 'open'} after {_attempts(case.attempts)}" for case in cases)
         return "\n".join(lines) + f"\n\n{ends or 'no case was opened'}; {took:.1f} s in all\n"
 
     def stop(self) -> None:
@@ -138,3 +138,7 @@ class _Show:
             return store.events(), store.cases()
         finally:
             store.close()
+
+
+def _attempts(count: int) -> str:
+    return f"{count} repair attempt{'' if count == 1 else 's'}"
