@@ -191,7 +191,7 @@ def check(
 ) -> Callable[[Callable[[Node, Any], Result]], Callable[[Node, Any], Result]]:
     """Register the decorated function as the check ``name``.
 
-    ``interval_s``: how often the daemon runs it. ``timeout_s``: the deadline of one run, all its questions together.
+    ``interval_s``: how often the daemon runs it. ``timeout_s``: how long whoever asks waits for a run.
     ``settings``: a frozen dataclass, every field with a default and a docstring; ``[checks."<name>"]`` fills it.
     ``explain``: for a family of codes, turns ``gpu.xid.79`` into text, or None if it is not one of the family.
 

@@ -138,7 +138,7 @@ class Checkup:
         stale = [name for name in names if self.checks[name].on == "interval" and not self._fresh(known.get(name), now)]
         earlier = [future for name in stale if (future := self._under_way(name)) is not None]
         new = [future for future in map(self.start, stale) if future not in earlier]
-        wait(new, timeout=deadline_s)
+        wait(new, timeout=min(deadline_s, max((self._timeout_s(name) for name in stale), default=0.0)))
         wait(earlier, timeout=max(0.0, min(deadline_s, _PATIENCE_S) - (time.monotonic() - began)))
         known = self.monitor.outcomes()
         log = self.machine.kernel_log
@@ -182,6 +182,9 @@ class Checkup:
     def _unknown(self, name: str, reason: str) -> Outcome:
         now = datetime.now(UTC)
         return Outcome(check=name, result=unknown(reason), at=now, duration_s=0.0, optional=self._optional(name))
+
+    def _timeout_s(self, name: str) -> float:
+        return self._settings[name].timeout_s or self.checks[name].timeout_s
 
     def _optional(self, name: str) -> bool:
         return self._settings[name].optional

@@ -204,7 +204,8 @@ class CheckSection:
     """How often the daemon runs it, in seconds. Left out: the check's own interval, chosen for what it costs."""
 
     timeout_s: Seconds | None = None
-    """Deadline of one run, in seconds, all its questions together. Left out: the check's own."""
+    """How long, in seconds, whoever asks for the verdict waits for a run of this check; past that it is unknown. The
+    run itself ends by the deadlines of its questions. Left out: the check's own."""
 
     optional: bool = False
     """Whether an *unknown* of this check is left out of the node's verdict. Off: what cannot be told is not healthy."""
