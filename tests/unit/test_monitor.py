@@ -404,8 +404,8 @@ def test_a_person_makes_it_learn_anew(store: Store) -> None:
     for seconds, value in ((0, 32), (1, 31)):
         monitor.absorb(said(ok([counter(value)]), seconds=seconds))
     assert [each.code for each in monitor.diagnoses()] == ["gpu.less"]
-    monitor.relearn("", at(2), "anna removed a device")
-    assert trail(store)[-1] == "learns anew what this node has: anna removed a device"
+    monitor.relearn("", at(2), "an admin removed a device")
+    assert trail(store)[-1] == "learns anew what this node has: an admin removed a device"
     assert store.history().learned == {}
     monitor.absorb(said(ok([counter(31)]), seconds=3))
     assert monitor.diagnoses() == ()
