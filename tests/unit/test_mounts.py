@@ -80,6 +80,6 @@ def test_any_mount_point_survives(names: list[str]) -> None:
 
 
 def test_this_machines_table() -> None:
-    """The real table parses, and its root is there."""
+    """The real table parses, and the file system it was read from is in it."""
     text = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
-    assert "/" in {mount.point for mount in parse_mountinfo(text)}
+    assert "/proc" in {mount.point for mount in parse_mountinfo(text)}
