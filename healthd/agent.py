@@ -91,8 +91,9 @@ def simulated(config: Config) -> tuple[str, ...]:
 def looking_agent(config: Config) -> Agent:
     """An agent that only looks: no store, no engine. The kernel log of this boot is read once, before anything else."""
     machine = _machine(config)
-    monitor = Monitor(enabled_checks(config), None)
-    agent = _assembled(config, machine, monitor, "local", simulated(config))
+    checks = enabled_checks(config)
+    monitor = Monitor(checks, None)
+    agent = _assembled(config, checks, machine, monitor, source="local", notices=simulated(config))
     monitor.begin_boot(boot_id_or_unknown(machine), datetime.now(UTC))
     read_kernel_once(agent)
     return agent
@@ -107,9 +108,10 @@ def acting_agent(config: Config, *, source: str, environ: Mapping[str, str], cha
     machine = _machine(config)
     orchestrator = open_orchestrator(config, machine, environ)
     store = Store(Path(config.daemon.state_dir) / "healthd.db", now=now)
-    monitor = Monitor(enabled_checks(config), store, changed=changed)
+    checks = enabled_checks(config)
+    monitor = Monitor(checks, store, changed=changed)
     notices = (*simulated(config), *((store.set_aside,) if store.set_aside else ()))
-    agent = _assembled(config, machine, monitor, source, notices)
+    agent = _assembled(config, checks, machine, monitor, source=source, notices=notices)
     agent.store, agent.orchestrator = store, orchestrator
     agent.engine = _engine(agent, store, orchestrator)
     if store.set_aside:
@@ -257,9 +259,17 @@ def _machine(config: Config) -> Machine:
     return open_machine(config, lambda: KernelLogState(source=config.sources.kmsg, alive=True))
 
 
-def _assembled(config: Config, machine: Machine, monitor: Monitor, source: str, notices: tuple[str, ...]) -> Agent:
+def _assembled(
+    config: Config,
+    checks: Mapping[str, Check],
+    machine: Machine,
+    monitor: Monitor,
+    *,
+    source: str,
+    notices: tuple[str, ...],
+) -> Agent:
     checkup = Checkup(
-        checks=enabled_checks(config),
+        checks=checks,
         settings=config.checks,
         machine=machine,
         monitor=monitor,
