@@ -41,6 +41,46 @@ def peak_mb(pid: int | str) -> float:
     raise ValueError(f"/proc/{pid}/status has no VmHWM line")
 
 
+def memory_kib(pid: int | str) -> dict[str, int]:
+    """What a process has in memory, by the kernel's names (proc_pid_smaps(5)); empty for one that has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    return {line.partition(":")[0]: int(line.split()[1]) for line in lines}
+
+
+def pss_mb(pid: int | str) -> float:
+    """What a process has in memory, its share of what it has in common with others, in MB of 1024 * 1024 bytes."""
+    return memory_kib(pid).get("Pss", 0) / 1024
+
+
+def cpu_ms(pid: int) -> float:
+    """CPU time of a process, its ended threads included, in milliseconds; 0 for one that has ended.
+
+    By its CPU clock, clock_getcpuclockid(3), which counts nanoseconds; /proc/PID/stat counts in ticks of 10 ms.
+    """
+    try:
+        return time.clock_gettime_ns(~pid << 3 | 2) / 1e6
+    except OSError:
+        return 0.0
+
+
+def children(pid: int | str) -> list[int]:
+    """The processes whose parent is this one."""
+    parents = {int(name): parent for name in os.listdir("/proc") if name.isdecimal() and (parent := _parent(name))}
+    return [child for child, parent in parents.items() if parent == int(pid)]
+
+
+def _parent(pid: str) -> int:
+    """The parent of a process; 0 where it has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(stat.rpartition(")")[2].split()[1])
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     """The value below which ``share`` (0 to 1) of the values lie, by nearest rank."""
     ranked = sorted(values)

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from healthd.check import FindingCode, check, judged, not_applicable, unknown
+from healthd.check import FindingCode, Learned, check, judged, not_applicable, unknown
 from healthd.gpus import pci_gpus
 from healthd.model import NODE, Component, Finding, Reading, Remedy, Result, Severity
 from healthd.node import Node
-from healthd.pci import pci_attribute, pci_children, pci_devices, require_pci
+from healthd.pci import has_pci, pci_attribute, pci_children, pci_devices, require_pci
 from healthd.tables import instance_profile
 
 _CRITICAL, _WARNING = Severity.CRITICAL, Severity.WARNING
 
 MISSING = FindingCode(
-    code="efa.missing", severity=_CRITICAL, remedy=Remedy.REBOOT_NODE, meaning="Fewer EFA devices than configured"
+    code="efa.missing",
+    severity=_CRITICAL,
+    remedy=Remedy.REBOOT_NODE,
+    meaning="Fewer EFA devices than configured, or than this instance had",
 )
 BELOW_USUAL = FindingCode(
-    code="efa.below_usual", severity=_WARNING, remedy=Remedy.WATCH, meaning="Fewer EFA devices than usual for the type"
+    code="efa.below_usual",
+    severity=_WARNING,
+    remedy=Remedy.WATCH,
+    meaning="Fewer EFA devices than usual for the type",
+    symptom_of=("efa.missing",),
 )
 DRIVER_LOST = FindingCode(
     code="efa.driver_lost", severity=_CRITICAL, remedy=Remedy.REBOOT_NODE, meaning="The EFA driver gave a device up"
@@ -30,7 +37,11 @@ NO_VERBS = FindingCode(
     code="efa.no_verbs", severity=_CRITICAL, remedy=Remedy.ASK_HUMAN, meaning="No program can open this EFA device"
 )
 NO_GPUDIRECT = FindingCode(
-    code="efa.no_gpudirect", severity=_WARNING, remedy=Remedy.WATCH, meaning="EFA cannot reach GPU memory directly"
+    code="efa.no_gpudirect",
+    severity=_WARNING,
+    remedy=Remedy.WATCH,
+    meaning="EFA cannot reach GPU memory directly",
+    symptom_of=("gpu.peermem.no_route",),
 )
 
 
@@ -39,8 +50,10 @@ class Settings:
     """What ``efa.devices`` compares with."""
 
     expected: int | None = None
-    """How many EFA devices this node must have. Left out: fewer than usual for the instance type is only a warning,
-    because the number is chosen when an instance is launched. Set it to what your launch template asks for."""
+    """How many EFA devices this node must have. Left out: as many as were ever seen on this instance; fewer than usual
+    for the instance type is only a warning, because the number is chosen when an instance is launched. Set it to what
+    your launch template asks for. After a change on purpose ``healthd relearn efa.devices --reason TEXT`` counts
+    anew."""
 
     gpudirect: bool = True
     """Whether a driver without the ``p2p`` attribute is a warning on nodes with GPUs. Switch it off for the driver of
@@ -51,10 +64,15 @@ class Settings:
     launch scripts try again for that)."""
 
 
+_LEARNED = Learned(
+    reading="efa_device_count",
+    code=MISSING,
+    source="the most EFA devices ever seen on the PCI bus of this instance, as this instance type",
+)
 _CODES = (MISSING, BELOW_USUAL, DRIVER_LOST, DRIVER_ABSENT, NO_VERBS, NO_GPUDIRECT)
 
 
-@check("efa.devices", settings=Settings, codes=_CODES)
+@check("efa.devices", settings=Settings, codes=_CODES, limits=[_LEARNED])
 def efa_devices(node: Node, settings: Settings) -> Result:
     """All EFA devices are there and can be used.
 
@@ -68,13 +86,24 @@ def efa_devices(node: Node, settings: Settings) -> Result:
     usual = profile.efa_usual if profile else 0
     functions = [pci.name for pci in pci_devices(node, "0x1d0f") if pci.device.startswith("0xefa")]
     if not functions and (usual <= 1 if settings.expected is None else settings.expected == 0):
-        return not_applicable("no EFA device is attached, and none is configured")
+        nothing = not_applicable("no EFA device is attached, and none is configured")
+        return replace(nothing, readings=tuple(_to_learn(node, settings, 0)))
     if not functions:
         require_pci(node)
     findings = [*_counted(len(functions), usual, settings), *_examined(node, functions, settings)]
-    if findings and (uptime_s := float(node.proc.read("uptime").split()[0])) < settings.startup_grace_s:
+    if findings and (uptime_s := _uptime_s(node)) < settings.startup_grace_s:
         return unknown(f"{findings[0].message}; booted {uptime_s:.0f} s ago, EFA may still be starting")
-    return judged(findings, [Reading(component=NODE, name="efa_device_count", value=len(functions))])
+    return judged(findings, _to_learn(node, settings, len(functions)))
+
+
+def _to_learn(node: Node, settings: Settings, there: int) -> Iterator[Reading]:
+    """The count that is compared with the most there ever were; none while EFA may still be starting."""
+    if settings.expected is None and has_pci(node) and _uptime_s(node) >= settings.startup_grace_s:
+        yield Reading(component=NODE, name=_LEARNED.reading, value=there, epoch=node.instance_type or "")
+
+
+def _uptime_s(node: Node) -> float:
+    return float(node.proc.read("uptime").split()[0])
 
 
 def _counted(there: int, usual: int, settings: Settings) -> Iterator[Finding]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from healthd.check import FindingCode, check, judged
+from healthd.check import FindingCode, Learned, check, judged
 from healthd.gpus import Inventory, component_of, take_inventory
 from healthd.model import NODE, Finding, Reading, Remedy, Result, Severity, gpu_component
-from healthd.node import GpuAnswer, Node
+from healthd.node import Node
+from healthd.pci import has_pci
 
 OFF_BUS = FindingCode(
     code="gpu.count.off_bus",
@@ -49,14 +50,20 @@ class Settings:
     """What ``gpu.count`` compares with."""
 
     expected: int | None = None
-    """How many GPUs this node must have. Left out: what its instance type has; nothing for a type that healthd's table
-    does not know, because a guess would take good nodes out."""
+    """How many GPUs this node must have. Left out: as many as were ever seen on this instance, and at least what its
+    instance type has. For a type that healthd's table does not know the first look counts as all: a guess would take
+    good nodes out. After a change on purpose ``healthd relearn gpu.count --reason TEXT`` counts anew."""
 
 
+_LEARNED = Learned(
+    reading="gpu_pci_count",
+    code=OFF_BUS,
+    source="the most GPUs ever seen on the PCI bus of this instance, as this instance type",
+)
 _CODES = (OFF_BUS, DRIVER_LOST, EXCLUDED, NO_DEVICE_FILE, UNEXPECTED)
 
 
-@check("gpu.count", interval_s=30, settings=Settings, codes=_CODES)
+@check("gpu.count", interval_s=30, settings=Settings, codes=_CODES, limits=[_LEARNED])
 def gpu_count(node: Node, settings: Settings) -> Result:
     """All GPUs are there: on the PCI bus, in the driver, as device files.
 
@@ -68,19 +75,27 @@ def gpu_count(node: Node, settings: Settings) -> Result:
     """
     gpus = take_inventory(node, settings.expected)
     if isinstance(gpus, Result):
-        return gpus
+        return replace(gpus, readings=tuple(_to_learn(node, settings, 0)))
     listed = gpus.listed or ()
-    findings = [*_against_expected(gpus, listed), *_against_driver(gpus)]
+    there = max(len(gpus.pci), sum(answer.failure is None for answer in listed))
+    findings = [*_against_expected(gpus, there), *_against_driver(gpus)]
     if gpus.files is not None and gpus.files < len(listed):
         message = f"{gpus.files} /dev/nvidia<N> files for {len(listed)} GPUs; nvidia-modprobe makes them"
         findings.append(NO_DEVICE_FILE.at(NODE, message))
     readings = [Reading(component=component_of(answer), name="gpu_index", value=answer.index) for answer in listed]
+    if there == len(gpus.pci) >= (gpus.expected or 0):  # else it is found already, or sysfs shows less than there is
+        readings += _to_learn(node, settings, there)
     return judged(findings, readings, gaps=gpus.gaps)
 
 
-def _against_expected(gpus: Inventory, listed: Sequence[GpuAnswer]) -> Iterator[Finding]:
+def _to_learn(node: Node, settings: Settings, there: int) -> Iterator[Reading]:
+    """The count that is compared with the most there ever were, where nothing is configured and the bus is visible."""
+    if settings.expected is None and has_pci(node):
+        yield Reading(component=NODE, name=_LEARNED.reading, value=there, epoch=node.instance_type or "")
+
+
+def _against_expected(gpus: Inventory, there: int) -> Iterator[Finding]:
     """A GPU that answers is there, whatever sysfs shows."""
-    there = max(len(gpus.pci), sum(answer.failure is None for answer in listed))
     if gpus.expected is not None and there != gpus.expected:
         code, word = (OFF_BUS, "of") if there < gpus.expected else (UNEXPECTED, "instead of")
         message = f"{there} {word} {gpus.expected} GPUs are on the PCI bus"

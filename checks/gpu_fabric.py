@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.gpus import GpuValues, ask_gpus, gaps_of
+from healthd.gpus import GpuValues, ask_gpus, gaps_of, of_the_node
 from healthd.model import NODE, Finding, Reading, Remedy, Result, Severity
 from healthd.node import Node
 from healthd.tables import filled, instance_profile, keyed_rows
@@ -77,7 +77,8 @@ def gpu_fabric(node: Node, _settings: object) -> Result:
     values, and 1 is a fault where 2 is none: a mask that is not zero says nothing by itself. Joining takes a while
     after a driver load, so what is under way is a finding only after five minutes. On UltraServers (GB200) the GPUs of
     a node share cluster and clique, and IMEX channels are there. That all 36 or 72 GPUs of an UltraServer are in the
-    domain no single node can see. Unproven on hardware, and a warning at most.
+    domain its own GPUs do not tell: gpu.imex asks. What all GPUs have alike, as when the Fabric Manager does not run,
+    is one finding of the node. Unproven on hardware, and a warning at most.
 
     Sources: nvml.h (nvmlGpuFabricInfo_v3_t); EKS node monitoring agent 1.7.0 dcgm_watchfield.go; fabric_health.csv;
     NVIDIA IMEX guide (/dev/nvidia-caps-imex-channels).
@@ -91,7 +92,7 @@ def gpu_fabric(node: Node, _settings: object) -> Result:
     told = [gpu for gpu in gpus if gpu.values.get(_INFO, {}).get("state", _NOT_SUPPORTED) != _NOT_SUPPORTED]
     if not told and not gaps_of(gpus):
         return not_applicable("these GPUs, or their driver, do not tell about the fabric (Hopper and newer do)")
-    findings = [finding for gpu in told for finding in _findings(gpu)]
+    findings = [*of_the_node((finding for gpu in told for finding in _findings(gpu)), len(gpus))]
     if profile.nvlink == "nvl72":
         findings.extend(_domain(node, told))
     readings = [

@@ -85,7 +85,7 @@ def gpu_nvlink(node: Node, _settings: object) -> Result:
     if isinstance(gpus, Result):
         return gpus
     epoch = driver_epoch(node)
-    findings = [finding for gpu in gpus for finding in (*_down(gpu, links, row[2]), *_apart(gpu))]
+    findings = [*(finding for gpu in gpus for finding in _down(gpu, links, row[2])), *_apart(gpus)]
     readings = [reading for gpu in gpus for reading in _readings(gpu, links, epoch)]
     return judged(findings, readings, gaps=gaps_of(gpus))
 
@@ -103,14 +103,16 @@ def _down(gpu: GpuValues, links: Sequence[int], source: str) -> Iterator[Finding
         yield DOWN.at(gpu.gpu, message, down=down, limit=len(links), limit_source=source)
 
 
-def _apart(gpu: GpuValues) -> Iterator[Finding]:
-    if gpu.values.get(_MIG, [0])[0]:
-        return
-    statuses = enumerate(gpu.values.get(_P2P, ()))
-    apart = {str(peer): _word(status) for peer, status in statuses if status}
-    if apart:
-        message = f"no NVLink to GPU {', '.join(f'{peer} ({word})' for peer, word in apart.items())}"
-        yield NO_P2P.at(gpu.gpu, message, by_index=apart)
+def _apart(gpus: Sequence[GpuValues]) -> Iterator[Finding]:
+    """Those that cannot reach siblings, the loneliest first: what a sibling misses because of it is not said again."""
+    alone = [() if gpu.values.get(_MIG, [0])[0] else gpu.values.get(_P2P, ()) for gpu in gpus]
+    said = set[int]()
+    for index in sorted(range(len(gpus)), key=lambda each: -sum(map(bool, alone[each]))):
+        apart = {str(peer): _word(at) for peer, at in enumerate(alone[index]) if at and peer not in said}
+        if apart:
+            said.add(index)
+            message = f"no NVLink to GPU {', '.join(f'{peer} ({word})' for peer, word in apart.items())}"
+            yield NO_P2P.at(gpus[index].gpu, message, by_index=apart)
 
 
 def _word(status: int) -> str:

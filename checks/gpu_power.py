@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.gpus import GpuValues, ask_gpus, gaps_of
+from healthd.gpus import GpuValues, ask_gpus, gaps_of, of_the_node
 from healthd.model import Finding, Reading, Remedy, Result, Severity
 from healthd.node import Node
 
@@ -29,6 +29,7 @@ NOT_PERSISTENT = FindingCode(
     severity=Severity.INFO,
     remedy=Remedy.NONE,
     meaning="Persistence mode is off: the driver forgets the GPU's state whenever nobody uses it",
+    symptom_of=("host.service.failed", "host.service.missing", "host.service.stopped"),
 )
 
 
@@ -39,7 +40,8 @@ def gpu_power(node: Node, _settings: object) -> Result:
     The enforced limit is the lowest of all that are set, by an administrator or by the board itself. Below the default
     it slows every job down and nothing else shows it. Someone may want it so, so a person decides. The power that is
     drawn is a reading only: no limit for it is published that holds for all models. Persistence mode that is off is
-    told as news: settings, and error counters between two jobs, are lost with the driver's state.
+    told as news: settings, and error counters between two jobs, are lost with the driver's state. What all GPUs
+    have alike is one finding of the node.
 
     Sources: nvml.h (nvmlDeviceGetEnforcedPowerLimit, nvmlDeviceGetPowerManagementDefaultLimit); NVIDIA Health
     Validation and Meta's gcm compare with a power limit, Azure's health checks with persistence mode.
@@ -55,7 +57,8 @@ def gpu_power(node: Node, _settings: object) -> Result:
         for call, name in _READINGS.items()
         if call in gpu.values
     ]
-    return judged([finding for gpu in gpus for finding in _findings(gpu)], readings, gaps=gaps_of(gpus))
+    findings = of_the_node((finding for gpu in gpus for finding in _findings(gpu)), len(gpus))
+    return judged(findings, readings, gaps=gaps_of(gpus))
 
 
 def _findings(gpu: GpuValues) -> Iterator[Finding]:

@@ -26,11 +26,23 @@ COUNT = FindingCode(
     remedy=Remedy.ASK_HUMAN,
     meaning="This node has another number of processors than configured",
 )
+SOCKETS = FindingCode(
+    code="host.cpu.sockets",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="This node has another number of processor sockets than configured",
+)
+GOVERNOR = FindingCode(
+    code="host.cpu.governor",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="Processors are not under the configured frequency governor",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How many processors ``host.cpu`` expects."""
+    """What processors ``host.cpu`` expects."""
 
     count: int = 0
     """How many processors (vCPUs) must run here. 0: as many as the machine shows; an instance can be launched with
@@ -39,8 +51,15 @@ class Settings:
     offline: tuple[int, ...] = ()
     """Processors that are switched off on purpose, by number."""
 
+    sockets: int = 0
+    """How many processor sockets there must be. 0: any number."""
 
-@check("host.cpu", interval_s=300, settings=Settings, codes=(OFFLINE, COUNT))
+    governor: str = ""
+    """The frequency governor that every processor must have, such as ``performance``. Empty: any. Most EC2 instances
+    leave no choice and have none to show: there it is unknown."""
+
+
+@check("host.cpu", interval_s=300, settings=Settings, codes=(OFFLINE, COUNT, SOCKETS, GOVERNOR))
 def host_cpu(node: Node, settings: Settings) -> Result:
     """Every processor that the machine has is running.
 
@@ -48,7 +67,7 @@ def host_cpu(node: Node, settings: Settings) -> Result:
     Where simultaneous multithreading is off, the siblings are offline by that choice, and are not counted. The share of
     time in which something waited for a processor is a reading.
 
-    Sources: Linux, Documentation/admin-guide/cputopology.rst (present, online),
+    Sources: Linux, Documentation/admin-guide/cputopology.rst (present, online, sockets) and pm/cpufreq.rst (governor),
     Documentation/ABI/testing/sysfs-devices-system-cpu (smt/control), Documentation/accounting/psi.rst; EC2 user guide,
     "CPU options".
     """
@@ -56,7 +75,7 @@ def host_cpu(node: Node, settings: Settings) -> Result:
     if not online:
         raise SourceUnreadable(f"/sys/{_CPU}/online lists no processor, and one is reading it")
     off = sorted(present - online - frozenset(settings.offline) - _siblings_off(node, present, online))
-    findings = list(_findings(off, len(online), settings))
+    findings = [*_findings(off, len(online), settings), *_sockets(node, online, settings), *_governor(node, settings)]
     readings = [Reading(component=NODE, name="cpus_online_count", value=len(online)), *_pressure(node)]
     return judged(findings, readings)
 
@@ -76,6 +95,27 @@ def _findings(off: list[int], online: int, settings: Settings) -> Iterator[Findi
         yield OFFLINE.at(NODE, message, offline=off[:16], count=len(off))
     if settings.count and online != settings.count:
         yield COUNT.at(NODE, f"{online} processors run; {settings.count} are configured", online=online)
+
+
+def _sockets(node: Node, online: frozenset[int], settings: Settings) -> Iterator[Finding]:
+    if not settings.sockets:
+        return
+    found = {node.sys.read(f"{_CPU}/cpu{cpu}/topology/physical_package_id") for cpu in online}
+    if len(found) != settings.sockets:
+        yield SOCKETS.at(NODE, f"{len(found)} sockets; {settings.sockets} are configured", sockets=len(found))
+
+
+def _governor(node: Node, settings: Settings) -> Iterator[Finding]:
+    if not settings.governor:
+        return
+    policies = [name for name in node.sys.names(f"{_CPU}/cpufreq") if name.startswith("policy")]
+    if not policies:
+        raise SourceUnreadable(f"/sys/{_CPU}/cpufreq has no policy: this machine shows no governor")
+    found = {name: node.sys.read(f"{_CPU}/cpufreq/{name}/scaling_governor") for name in policies}
+    if others := [name for name in policies if found[name] != settings.governor]:
+        words = ", ".join(sorted({found[name] for name in others}))
+        message = f"{len(others)} of {len(found)} processors are under {words}; configured is {settings.governor}"
+        yield GOVERNOR.at(NODE, message, policies=others[:16], governor=words)
 
 
 def _pressure(node: Node) -> Iterator[Reading]:

@@ -21,7 +21,11 @@ NOT_WRITABLE = FindingCode(
     code="host.filesystem.not_writable", severity=_WARNING, remedy=Remedy.ASK_HUMAN, meaning="Read-only, without error"
 )
 ERRORS = FindingCode(
-    code="host.filesystem.errors", severity=_WARNING, remedy=Remedy.WATCH, meaning="Errors since it was last repaired"
+    code="host.filesystem.errors",
+    severity=_WARNING,
+    remedy=Remedy.WATCH,
+    meaning="Errors since it was last repaired",
+    symptom_of=("kernel.fs_error",),
 )
 FULL = FindingCode(
     code="host.filesystem.full", severity=_CRITICAL, remedy=Remedy.ASK_HUMAN, meaning="Next to no room left"

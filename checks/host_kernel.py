@@ -36,6 +36,7 @@ MACHINE_CHECK = FindingCode(
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
     meaning="The processor has reported a hardware error since boot",
+    symptom_of=("host.memory.uncorrected",),
 )
 PANIC = FindingCode(
     code="host.kernel.panic_recorded",

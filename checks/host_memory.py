@@ -30,6 +30,7 @@ PRESSURE = FindingCode(
     code="host.memory.pressure", severity=_WARNING, remedy=_WATCH, meaning="Programs wait for memory", lasting_s=300.0
 )
 SMALL = FindingCode(code="host.memory.small", severity=_WARNING, remedy=_ASK, meaning="Less memory than configured")
+SWAP = FindingCode(code="host.memory.swap", severity=_WARNING, remedy=_ASK, meaning="Swap is not as configured")
 
 # A module that goes bad corrects thousands of errors a day, and one that is well a few.
 _FEW, _NONE = "healthd's choice", "each is a process that a job lost"
@@ -51,12 +52,15 @@ class Settings:
     """The share of the last 5 minutes in which everything that could run waited for memory. A training node waits for
     none; at 20 % it thrashes."""
 
+    swap: bool | None = None
+    """``false``: no swap may be on, as kubelet asks for. ``true``: some must be. Left out: either is well."""
+
 
 @check(
     "host.memory",
     interval_s=60,
     settings=Settings,
-    codes=(UNCORRECTED, CORRECTED, OUT_OF_MEMORY, PRESSURE, SMALL),
+    codes=(UNCORRECTED, CORRECTED, OUT_OF_MEMORY, PRESSURE, SMALL, SWAP),
     limits=_LIMITS,
 )
 def host_memory(node: Node, settings: Settings) -> Result:
@@ -111,6 +115,8 @@ def _little(meminfo: Mapping[str, int], stalled: float | None, settings: Setting
     if total < settings.min_total_bytes:
         message = f"{total} bytes of memory; at least {settings.min_total_bytes} are configured"
         yield SMALL.at(NODE, message, total_bytes=total, limit_bytes=settings.min_total_bytes)
+    if settings.swap is not None and bool(swap := meminfo.get("SwapTotal", 0)) is not settings.swap:
+        yield SWAP.at(NODE, f"{swap} KiB of swap; configured is {'some' if settings.swap else 'none'}", swap_kib=swap)
     if stalled is not None and stalled > settings.max_pressure_ratio:
         message = f"everything waited for memory during {stalled:.0%} of the last 5 minutes"
         yield PRESSURE.at(NODE, message, stalled_ratio=stalled, limit_ratio=settings.max_pressure_ratio)

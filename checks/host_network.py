@@ -17,7 +17,13 @@ _WARNING, _ASK, _WATCH = Severity.WARNING, Remedy.ASK_HUMAN, Remedy.WATCH
 
 LINK_DOWN = FindingCode(code="host.network.link_down", severity=_WARNING, remedy=_ASK, meaning="A link is down")
 MISSING = FindingCode(code="host.network.missing", severity=_WARNING, remedy=_ASK, meaning="An interface is missing")
-NO_ROUTE = FindingCode(code="host.network.no_route", severity=_WARNING, remedy=_ASK, meaning="No default route")
+NO_ROUTE = FindingCode(
+    code="host.network.no_route",
+    severity=_WARNING,
+    remedy=_ASK,
+    meaning="No default route",
+    symptom_of=(LINK_DOWN.code, MISSING.code),
+)
 ERRORS = FindingCode(code="host.network.errors", severity=_WARNING, remedy=_WATCH, meaning="Packets are lost or broken")
 CONNTRACK = FindingCode(
     code="host.network.conntrack", severity=_WARNING, remedy=_WATCH, meaning="The table of connections is nearly full"

@@ -19,6 +19,7 @@ STUCK = FindingCode(
     remedy=Remedy.ASK_HUMAN,
     meaning="A process of the NVIDIA driver has been in uninterruptible sleep for minutes",
     lasting_s=300.0,
+    symptom_of=("nvml.unresponsive", "gpu.lost", "gpu.xid.79", "gpu.xid.119", "gpu.xid.120"),
 )
 ZOMBIES = FindingCode(
     code="host.processes.zombies",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from healthd.check import FindingCode, Rate, check, judged, not_applicable
 from healthd.errors import SourceUnreadable
@@ -16,6 +16,12 @@ _PROPERTIES = "--property=Id,LoadState,ActiveState,SubState,Result,UnitFileState
 _FABRIC = ("nvidia-fabricmanager.service", "nvidia-imex.service")  # nothing to do on nodes without NVSwitch
 _SWITCHED = ("nvswitch", "nvl72")
 _WARNING, _ASK, _WATCH = Severity.WARNING, Remedy.ASK_HUMAN, Remedy.WATCH
+# What a service that does not run looks like elsewhere: there the fault is, and here its reason.
+_SEEN_AS: Mapping[str, tuple[str, ...]] = {
+    "nvidia-fabricmanager.service": ("gpu.fabric.not_ready", "gpu.fabric.failed"),
+    "nvidia-imex.service": ("gpu.fabric.no_imex", "gpu.imex.not_up"),
+    **dict.fromkeys(("chronyd.service", "chrony.service"), ("host.clock.unsynchronised",)),
+}
 
 FAILED = FindingCode(
     code="host.service.failed", severity=_WARNING, remedy=_ASK, meaning="A service of this node has failed"
@@ -27,13 +33,8 @@ MISSING = FindingCode(
     meaning="A required service does not run",
     lasting_s=120.0,
 )
-STOPPED = FindingCode(
-    code="host.service.stopped",
-    severity=_WARNING,
-    remedy=_WATCH,
-    meaning="An enabled service does not run",
-    lasting_s=300.0,
-)
+_IDLE = "An enabled service does not run"
+STOPPED = FindingCode(code="host.service.stopped", severity=_WARNING, remedy=_WATCH, meaning=_IDLE, lasting_s=300.0)
 RESTARTING = FindingCode(
     code="host.service.restarting", severity=_WARNING, remedy=_WATCH, meaning="A service starts again and again"
 )
@@ -95,7 +96,11 @@ def host_services(node: Node, settings: Settings) -> Result:
         raise SourceUnreadable(f"systemctl show answered for {len(blocks)} units; expected {len(names)}")
     required = {unit["Id"] for name, unit in zip(names, blocks, strict=False) if name in settings.required}
     found = {unit["Id"]: unit for unit in blocks}  # chrony.service and chronyd.service may be two names of one unit
-    findings = [finding for name, unit in found.items() for finding in _judge(name, unit, name in required)]
+    findings = [
+        replace(finding, symptom_of=_SEEN_AS.get(name, ()))
+        for name, unit in found.items()
+        for finding in _judge(name, unit, name in required)
+    ]
     readings = [reading for name, unit in found.items() for reading in _readings(name, unit, node.boot_id)]
     return judged(findings, readings)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from healthd.model import Component, Result, gpu_component, pci_address
 from healthd.node import KernelRecord, Node
 
 _NAME = "kernel.host"
+_NVME = re.compile(r"(nvme\d+)n\d+(?:p\d+)?")
 # Beginnings where that can be: a text that may stand anywhere costs every record of the log a search. PCIe errors begin
 # with the name of a driver, so those of the devices that matter here are listed; the EFA driver's come anyway.
 _NEEDLES = (
@@ -30,7 +32,7 @@ _NEEDLES = (
     *("^nvme ", "^critical medium error", "^blk_update_request: ", "^print_req_error: ", "^I/O error, dev "),
     *("^Buffer I/O error on dev", "beyond end of device", "^md/raid"),
     *("^EXT4-fs ", "^Aborting journal on device", "^XFS (", "^nfs: server ", "^nf_conntrack: "),
-    *(" in libnccl.so", "^nvidia-peermem "),
+    *("^NFS: ", "^block nvme", " in libnccl.so", "^nvidia-peermem ", "^NVRM: knvlink"),
 )
 
 
@@ -39,7 +41,8 @@ def kernel_host(node: Node, _settings: NoSettings) -> Result:
     """Errors of the host itself in the kernel log.
 
     Memory that ran out, tasks and CPUs that hang, defects of the kernel, machine checks, PCIe and disk errors, file
-    systems that stopped, servers that do not answer, and programs that crashed inside NCCL. None of these lines takes a
+    systems that stopped, servers that do not answer, NVLinks that the driver cannot find, and programs that crashed
+    inside NCCL. None of these lines takes a
     node out by itself: they are symptoms, or what a person must judge; the checks that look at the part itself do.
     Processes that a line names are tied to their Slurm job or pod where that can be told. Sources: in each row of the
     table, mostly the file of the Linux source that prints the line.
@@ -50,10 +53,11 @@ def kernel_host(node: Node, _settings: NoSettings) -> Result:
 
 
 def _place(row: LineRow, groups: Groups) -> Component:
-    """A GPU by its PCI address as everywhere else; a partition's disk by the name that the line uses."""
+    """A GPU by its PCI address as everywhere else; an NVMe disk by its controller, whatever part of it a line names."""
     if groups.get("driver") == "nvidia" and (pci := groups.get("pci")):
         return gpu_component(pci=pci_address(pci))
-    return place_of(row, groups)
+    part = _NVME.fullmatch(groups.get("disk") or "")
+    return Component(kind="disk", id=part[1]) if part else place_of(row, groups)
 
 
 def _owner(node: Node, record: KernelRecord, groups: Groups) -> Mapping[str, Any]:

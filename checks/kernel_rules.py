@@ -1,4 +1,4 @@
-"""The check ``kernel.rules``: the site's own rules on kernel lines."""
+"""The check ``kernel.rules``: the site's own rules on kernel and journal lines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from healthd.check import FindingCode, check, judged, not_applicable
 from healthd.loglines import LINE_CHARS, after_lead, label
@@ -33,6 +34,7 @@ FAMILY = FindingCode(
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _CODE = re.compile(r"site(\.[a-z0-9_]{1,64})+")
 _COMPONENT = re.compile(r"[a-z][a-z0-9_]{0,31}(:\S{1,128})?")
+_UNIT = re.compile(r"[\w:.@\\-]{1,200}\.(service|socket|mount|timer|scope|slice|target|path|device|swap|automount)")
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
 _MAX_RULES = 64
 _PARTS = 256
@@ -67,6 +69,14 @@ class Rule:
     window_s: float = 600.0
     """The window of ``count``, in seconds."""
 
+    source: Literal["kernel", "journal"] = "kernel"
+    """Which log the line is in. ``journal``: lines of services, written by root or, with ``unit``, by that service; a
+    plain user's are not looked at. It is read through journalctl, which costs a process."""
+
+    unit: str = ""
+    """Only lines of this systemd unit, such as ``slurmd.service``, and what the service manager says of it. Journal
+    only."""
+
     clears: str = ""
     """A pattern, as above, of the line that says it is over. Empty: critical ones end by a reboot, others are news and
     listed for a day."""
@@ -89,8 +99,10 @@ class Settings:
     rules: tuple[Rule, ...] = ()
     """The rules, each a table: ``[[checks."kernel.rules".rules]]`` with ``name`` and ``pattern``, and where wanted
     ``code`` (below ``site.``), ``severity``, ``remedy``, ``component`` (``disk:{disk}`` takes a named group), ``count``
-    within ``window_s`` seconds, and ``clears``, the pattern of the line that says it is over. At most 64. Of a line the
-    first 512 characters are looked at, and a pattern that could take long on any line is refused at start."""
+    within ``window_s`` seconds, ``source`` (``journal``) and ``unit`` of the line, and ``clears``, the pattern of the
+    line that says it is over. At most 64. Of a line the first 512 characters are looked at, and a pattern that could
+    take long on any line is refused at start. The journal needs journalctl of systemd 236 or newer; without it every
+    rule is unknown, so that a rule that is not looked at is no health."""
 
     def __post_init__(self) -> None:
         """Refuse names and codes that are given twice, and more rules than can be tried on every line."""
@@ -105,19 +117,34 @@ class Settings:
 
     @property
     def needles(self) -> tuple[str, ...]:
-        """What the reader of the log must look for."""
-        patterns = [text for rule in self.rules for text in (rule.pattern, rule.clears) if text]
+        """What the reader of the kernel log must look for."""
+        return self._needles_in("kernel")
+
+    @property
+    def journal_needles(self) -> tuple[str, ...]:
+        """What the reader of the journal must look for; where there is nothing, it is not read."""
+        return self._needles_in("journal")
+
+    @property
+    def journal_units(self) -> frozenset[str]:
+        """The units that rules name: their lines are believed, whoever they run as."""
+        return frozenset(rule.unit for rule in self.rules if rule.unit)
+
+    def _needles_in(self, source: str) -> tuple[str, ...]:
+        rules = [rule for rule in self.rules if rule.source == source]
+        patterns = [text for rule in rules for text in (rule.pattern, rule.clears) if text]
         return tuple(sorted({safe_pattern(text).needle for text in patterns}))
 
 
 @check("kernel.rules", on="kernel", settings=Settings, codes=(FAMILY,))
 def kernel_rules(node: Node, settings: Settings) -> Result:
-    """The site's own rules on kernel lines.
+    """The site's own rules on kernel and journal lines.
 
     A record is compared with each rule from the start of its words on, so that a text that a user makes the kernel echo
     fits no rule by accident; a pattern that begins with ``.*`` looks everywhere, at the site's own risk. Records of
-    user space are not looked at, as everywhere. A rule with a count finds something once so many lines came within its
-    window. Sources: the site's own; the idea is node-problem-detector's (kernel-monitor.json).
+    user space are not looked at, as everywhere, and of the journal none that a plain user wrote. A rule with a count
+    finds something once so many lines came within its window. Sources: the site's own; the idea is
+    node-problem-detector's (kernel-monitor.json); systemd.journal-fields(7).
     """
     if not settings.rules:
         return not_applicable("no rules are configured")
@@ -125,7 +152,8 @@ def kernel_rules(node: Node, settings: Settings) -> Result:
     for record in node.kernel_records:
         at = after_lead(record.text)
         for rule in settings.rules:
-            batch.take(record, at, rule)
+            if rule.source == record.source and rule.unit in ("", record.unit):
+                batch.take(record, at, rule)
     return judged(batch.findings(), clearances=batch.clearances)
 
 
@@ -226,6 +254,8 @@ def _problems(rule: Rule) -> Iterator[str]:
         yield f"component = {rule.component!r}: expected node, or a kind and a name such as disk:{{disk}}"
     if REMEDY_RANK[rule.remedy] >= REMEDY_RANK[Remedy.REBOOT_NODE] and rule.severity is not Severity.CRITICAL:
         yield f"remedy = {rule.remedy}: it needs severity = critical, as it keeps jobs off the node"
+    if rule.unit and (rule.source != "journal" or not _UNIT.fullmatch(rule.unit)):
+        yield f"unit = {rule.unit!r}: expected a unit with its type, such as slurmd.service, and source = journal"
     if not 1 <= rule.count <= 10_000 or not 1 <= rule.window_s <= 86_400:
         yield f"count = {rule.count}, window_s = {rule.window_s:g}: expected 1 to 10000 lines within 1 to 86400 s"
     for key, text in (("pattern", rule.pattern), ("clears", rule.clears)):

@@ -12,6 +12,7 @@ from healthd.model import NODE, Component, Finding, Reading, ReadingKind, Remedy
 from healthd.node import Node
 
 _IMPORTS = ("kernel/debug/lustre", "fs/lustre")  # debugfs; older clients had them below /proc/fs/lustre
+_MOUNT_SUFFIX = re.compile(r"-[0-9a-f]{8,16}\Z")
 _KINDS = ("mdc", "osc", "mgc")
 _STATE = re.compile(r"^\s*state:\s*([A-Z_]+)\s*$", re.MULTILINE)
 _ATTEMPTS = re.compile(r"^\s*connection_attempts:\s*(\d+)\s*$", re.MULTILINE)
@@ -41,7 +42,7 @@ DISCONNECTED = FindingCode(
     remedy=Remedy.WATCH,
     meaning="A connection of the Lustre client to a server has been down for minutes",
     lasting_s=300.0,
-    symptom_of=(LBUG.code, "lustre.io.hung"),
+    symptom_of=(LBUG.code, "lustre.assertion", "lustre.io.hung", "host.network.link_down"),
 )
 
 
@@ -105,7 +106,12 @@ def _imports(node: Node) -> Iterator[tuple[Component, str]]:
         for device in node.sys.names(f"{root}/{kind}") if node.sys.exists(f"{root}/{kind}") else ():
             path = f"{root}/{kind}/{device}/import"
             if node.sys.exists(path):
-                yield Component(kind="lustre", id=device), node.sys.read(path)
+                yield _component(device), node.sys.read(path)
+
+
+def _component(device: str) -> Component:
+    """Named as ``kernel.lustre`` names it, without what is new with every mount: ``6cz4zbev-OST0000-osc``."""
+    return Component(kind="lustre", id=_MOUNT_SUFFIX.sub("", device))
 
 
 def _import(where: Component, text: str) -> Iterator[Finding]:

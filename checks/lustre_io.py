@@ -13,10 +13,15 @@ from healthd.node import FileProbe, Mount, Node
 
 _ERRNO = re.compile(r"\((E[A-Z0-9]+)\)$")  # how a source ends what a file system answered
 _NO_ROOM = frozenset({"ENOSPC", "EDQUOT"})
-_WARNING, _ASK = Severity.WARNING, Remedy.ASK_HUMAN
+_WARNING, _ASK, _WATCH = Severity.WARNING, Remedy.ASK_HUMAN, Remedy.WATCH
+_LONG = "A mount takes long for a small file"
 
 HUNG = FindingCode(
-    code="lustre.io.hung", severity=_WARNING, remedy=_ASK, meaning="A mount has answered nothing for long"
+    code="lustre.io.hung",
+    severity=_WARNING,
+    remedy=_ASK,
+    meaning="A mount has answered nothing for long",
+    symptom_of=("lustre.lbug", "lustre.assertion", "host.network.link_down"),
 )
 ERROR = FindingCode(code="lustre.io.error", severity=_WARNING, remedy=_ASK, meaning="A mount answers with errors")
 FULL = FindingCode(
@@ -25,13 +30,7 @@ FULL = FindingCode(
 CORRUPT = FindingCode(
     code="lustre.io.corrupt", severity=_WARNING, remedy=_ASK, meaning="A mount gives back other bytes than were written"
 )
-SLOW = FindingCode(
-    code="lustre.io.slow",
-    severity=_WARNING,
-    remedy=Remedy.WATCH,
-    meaning="A mount takes long for a small file",
-    lasting_s=300.0,
-)
+SLOW = FindingCode(code="lustre.io.slow", severity=_WARNING, remedy=_WATCH, meaning=_LONG, lasting_s=300.0)
 
 
 @dataclass(frozen=True, kw_only=True)

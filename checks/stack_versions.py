@@ -47,7 +47,13 @@ class Settings:
     pin: Mapping[str, str] = field(default_factory=dict)
     """Part to version, as in ``{driver = "580.95.05", efa = "3.1", nccl = "2.27"}``; a shorter version pins its whole
     line. Parts: driver, driver_library, efa, efa_installer, libfabric, aws_ofi_nccl, nccl, cuda, gdrcopy, nvidia_fs,
-    lustre, container_toolkit, ucx, kernel. Empty: nothing is pinned, since versions are a site's choice."""
+    lustre, container_toolkit, ucx, kernel, torch_nccl (PyTorch's own NCCL), nixl. Empty: nothing is pinned, since
+    versions are a site's choice."""
+
+    python_homes: tuple[str, ...] = ("/opt/pytorch", "/opt/conda", "/opt/conda/envs/pytorch", "/usr/local")
+    """The Pythons in whose ``lib/python3*/site-packages`` torch_nccl and nixl are looked for; the first that has one
+    counts. No Python is started. These are where the AWS Deep Learning AMIs have PyTorch, and /usr/local. Empty: no
+    Python is looked at."""
 
 
 _CODES = (MISMATCH, BELOW_MINIMUM, OFF_PIN, ABSENT)
@@ -63,7 +69,7 @@ def stack_versions(node: Node, settings: Settings) -> Result:
     Sources: the rows of stack.csv and minimum_versions.csv; nvml.h (the library answers its own driver version).
     """
     node.sys.names("module")  # without the host's /sys nothing below would mean anything
-    stack = _with_library(node, read_stack(node))
+    stack = _with_library(node, read_stack(node, python_homes=settings.python_homes))
     if not stack.versions and not settings.pin and not stack.gaps:
         return not_applicable("no part of the stack is installed here")
     findings = [*_mismatched(stack), *_too_old(stack, node.instance_type), *_unpinned(stack, settings.pin)]

@@ -9,7 +9,7 @@ from typing import Any
 from healthd.check import FindingCode, Limit, check, judged, not_applicable
 from healthd.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.host_text import json_object
-from healthd.model import NODE, Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
+from healthd.model import NODE, ClearsBy, Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.node import Node
 from healthd.tables import instance_profile
 
@@ -28,7 +28,13 @@ NOT_LIVE = FindingCode(
 SMART = FindingCode(
     code="storage.nvme.smart", severity=_WARNING, remedy=_ASK, meaning="A disk warns of its own failure"
 )
-MEDIA = FindingCode(code="storage.nvme.media", severity=_WARNING, remedy=_WATCH, meaning="A disk had media errors")
+MEDIA = FindingCode(
+    code="storage.nvme.media",
+    severity=_WARNING,
+    remedy=_WATCH,
+    meaning="A disk had media errors",
+    clears_by=ClearsBy.NOTHING,
+)
 
 # NVM Express Base Specification 1.4, figure 196: bits of Critical Warning.
 _WORDS = {0: "spare below threshold", 1: "temperature", 2: "reliability degraded", 3: "read-only", 4: "backup failed"}

@@ -14,6 +14,7 @@ import ast
 import json
 import sys
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -30,9 +31,15 @@ from healthd.config import schema  # noqa: E402
 from healthd.config.load import load  # noqa: E402
 from healthd.config.report import FieldDoc, documented_fields  # noqa: E402
 from healthd.model import ReadingKind, Verdict  # noqa: E402
+from healthd.remediation.provisioners import aws_calls  # noqa: E402
+from healthd.remediation.provisioners.iam import MANAGED_TAG, policies  # noqa: E402
 from healthd.report import EXIT_CODE  # noqa: E402
 from healthd.sim.machine import SimulatedMachine  # noqa: E402
 from healthd.tables import UNKNOWN_XID, xid_cases, xid_table  # noqa: E402
+from tests.faults.case import Case  # noqa: E402
+from tests.faults.matrix import CASES as FAULTS_PLAYED  # noqa: E402
+from tests.faults.matrix import NOT_ARRANGED  # noqa: E402
+from tests.faults.proof import CERTAIN, unproven  # noqa: E402
 
 NOTE = "<!-- Made by docs/generate.py from {source}. Change that, and run the generator again. -->\n"
 
@@ -47,7 +54,8 @@ FINDINGS = """# Findings
 *Severity* says whether a job may start now: a node with a critical finding is not fit for one. *Calls for* is the
 remedy: `reset_gpu`, `reboot_node` and `replace_node` need the node to themselves, so they take it out (mode
 `quarantine` or `repair`); the others never do. *Ends by* is the evidence that closes the fault; for a fault from the
-kernel log, age never does. `healthd explain CODE` prints the same on a node.
+kernel log, age never does. `healthd explain CODE` prints the same on a node. Which fault classes of other projects
+these codes answer is in [peers.md](peers.md); which states of a node come to which of them, in [faults.md](faults.md).
 """
 
 XIDS = """## XIDs
@@ -102,7 +110,56 @@ hardware. Counters are as the hardware has them: they start anew with a driver l
 does.
 """
 
+PEERS = """# What others detect
+
+Every fault class that another project detects, with the codes of healthd that see it, or why there is none. As of
+2026-11, from those projects' code and documentation. Codes are explained in [findings.md](findings.md).
+"""
+
+FAULTS = """# The fault matrix
+
+{cases} states of a node that the {checks} checks tell apart, and what healthd makes of each. In `tests/faults` each
+of them is made to happen to a whole node that is well (a p5.48xlarge, unless the state says otherwise), through the
+code that a daemon runs: all checks look, not only the one that is meant. What they find must be exactly what stands
+here, folded into one diagnosis; what stands under *beside it* is a symptom of that. `make test TESTS=tests/faults`
+plays the matrix and prints it.
+
+*Made by* says what stands in for the fault. GPUs are called by their index.
+
+*Unproven on hardware*: nothing here has run on an NVIDIA GPU, an NVSwitch, an EFA device, a Nitro disk or a Lustre
+client. What is taken from documentation or source code only says what would prove it. Such a state is a warning that
+takes no node out, unless a published source is certain of it; those are listed at the end. healthd ships in mode
+`observe`, in which nothing takes a node out. A line of the kernel log that is published as it was seen in the field is
+proof of itself.
+"""
+
+CERTAINTIES = """## Unproven, and acted on
+
+What keeps jobs off or takes a node out although no hardware has proven it here, and the source that is certain of it.
+XIDs, SXids and other kernel lines have theirs in their tables: [findings.md](findings.md) and `healthd explain CODE`.
+"""
+
+NOWHERE = """## Declared, and arranged nowhere
+
+"""
+
+AWS_CALLS = """# Calls to AWS
+
+Every call to AWS that healthd can make; a call that is not in this table is refused before it is sent. None of them
+shrinks a group of nodes. *node*: by the daemon on the node itself. *controller*: by healthd's controller for all nodes,
+so that nodes need no rights at all; on HyperPod a node needs none either, with `how = "scontrol"`.
+"""
+
+IAM = """## Policies
+
+`packaging/iam` has the least that each platform and way needs, made from this table. Fill in `PARTITION` (`aws`),
+`REGION`, `ACCOUNT` and `CLUSTER_ID`, and tag the instances and Auto Scaling groups that healthd may act on with
+`{tag}` = `true`. IAM cannot limit a node of HyperPod, or of an Auto Scaling group, to itself: a role that may replace
+one may replace all of them, so prefer the controller there. The policies were not tried on AWS; `--dry-run` asks EC2.
+"""
+
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
+AIMS = ("aim_", "least_")
 # Which figure an aim is about, where its name alone does not say.
 AIMED_AT = {("check_cold", "aim_mb"): "check_peak_mb"}
 _ABOUT_THE_RUN = ("benchmark", "machine", "python")
@@ -117,6 +174,9 @@ def pages() -> Mapping[Path, str]:
         reference / "config.md": config_page,
         reference / "cli.md": cli_page,
         reference / "metrics.md": metrics_page,
+        reference / "peers.md": peers_page,
+        reference / "aws-calls.md": aws_calls_page,
+        reference / "faults.md": faults_page,
         ROOT / "bench/README.md": bench_page,
     }
     return {path: make() for path, make in made.items()}
@@ -151,9 +211,13 @@ def check_section(check: Check) -> str:
 
 def often(check: Check) -> str:
     """When a check runs, in words."""
-    if check.on == "kernel":
-        return "on each batch of kernel records, as it arrives"
-    return f"every {check.interval_s:g} s, deadline {check.timeout_s:g} s"
+    match check.on:
+        case "kernel":
+            return "on each batch of kernel records, as it arrives"
+        case "active":
+            return f"only when asked for, on an idle node (`healthd check --active`), deadline {check.timeout_s:g} s"
+        case "interval":
+            return f"every {check.interval_s:g} s, deadline {check.timeout_s:g} s"
 
 
 def findings_page() -> str:
@@ -211,6 +275,7 @@ def config_page() -> str:
     parts = [NOTE.format(source="healthd/config/schema.py and the settings classes of checks/*.py"), CONFIG]
     for name, section in sections(schema.Config).items():
         parts += list(config_sections((name,), section))
+    parts += config_sections(("[match]",), schema.MatchSection)
     parts += [EVERY_CHECK, fields_table(documented_fields(schema.CheckSection))]
     for check in discover().values():
         if check.settings is not NoSettings:
@@ -365,6 +430,86 @@ def readings() -> list[tuple[str, str, str]]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# peers
+
+
+def peers_page() -> str:
+    """docs/peers.toml as tables, one for each group."""
+    data = tomllib.loads((ROOT / "docs/peers.toml").read_text(encoding="utf-8"))
+    parts = [NOTE.format(source="docs/peers.toml"), PEERS, table(("short", "project"), data["peers"].items())]
+    for group in dict.fromkeys(each["group"] for each in data["class"]):
+        rows = [peer_row(each) for each in data["class"] if each["group"] == group]
+        parts += [f"## {group}\n", table(("fault class", "seen by", "codes here", "what is left out, and why"), rows)]
+    return "\n".join(parts)
+
+
+def peer_row(fault_class: Mapping[str, Any]) -> tuple[str, ...]:
+    """One class."""
+    codes = ", ".join(f"`{code}`" for code in fault_class.get("codes", ()))
+    return fault_class["words"], ", ".join(fault_class["who"]), codes or "none", fault_class.get("note", "")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# faults
+
+
+def faults_page() -> str:
+    """The cases of tests/faults, check by check, and what is unproven of them."""
+    by_check: dict[str, list[Case]] = {name: [] for name in discover()}
+    for case in FAULTS_PLAYED:
+        by_check[case.check].append(case)
+    open_to_proof = {name: sum(bool(unproven(case)) for case in cases) for name, cases in by_check.items()}
+    overview = [(f"[{name}](#{name.replace('.', '')})", len(by_check[name]), open_to_proof[name]) for name in by_check]
+    parts = [
+        NOTE.format(source="tests/faults/matrix.py"),
+        FAULTS.format(cases=len(FAULTS_PLAYED), checks=len(by_check)),
+        table(("check", "states", "unproven on hardware"), overview),
+    ]
+    for name, cases in by_check.items():
+        head = ("state", "made by", "diagnosis", "severity", "calls for", "beside it", "*unproven on hardware*")
+        parts += [f"## {name}\n", table(head, map(fault_row, cases))]
+    parts += [CERTAINTIES, table(("code", "source"), ((f"`{code}`", source) for code, source in CERTAIN.items()))]
+    if NOT_ARRANGED:
+        parts += [NOWHERE, table(("code", "why"), ((f"`{code}`", why) for code, why in NOT_ARRANGED.items()))]
+    return "\n".join(parts)
+
+
+def fault_row(case: Case) -> tuple[str, ...]:
+    """One state. Where nothing is to be found, how its check is."""
+    beside = ", ".join(f"`{finding}`" for finding in case.symptoms)
+    needs = unproven(case)
+    if not case.diagnosis:
+        return case.state, case.made, f"none: {case.status.replace('_', ' ')}", "", "", beside, ""
+    what, severity, remedy = case.diagnosis.split(" ")
+    return case.state, case.made, f"`{what}`", severity, remedy, beside, f"needs {needs}" if needs else ""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# calls to AWS
+
+
+def aws_calls_page() -> str:
+    """The table of calls, then the policies that are made from it."""
+    head = ("IAM action", "why", "changes something", "platforms", "limited to")
+    rows = [(f"`{c.action}`", c.why, acting(c), "; ".join(used_by(c)), c.scope.value) for c in aws_calls.CALLS]
+    files = [f"* [{name}](../../packaging/iam/{name})" for name in sorted(policies())]
+    parts = [NOTE.format(source="remediation/provisioners/aws_calls.py"), AWS_CALLS, table(head, rows)]
+    return "\n".join([*parts, IAM.format(tag=MANAGED_TAG), *files, ""])
+
+
+def acting(call: aws_calls.AwsCall) -> str:
+    """Whether it acts, and whether EC2 can be asked first."""
+    return ("yes, with a dry run" if call.dry_run else "yes") if call.acts else "no"
+
+
+def used_by(call: aws_calls.AwsCall) -> Iterator[str]:
+    """``ec2 (node, controller)`` for each platform."""
+    for platform in aws_calls.Platform:
+        if ways := [way for way in aws_calls.Way if (platform, way) in call.uses]:
+            yield f"{platform} ({', '.join(ways)})"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # figures
 
 
@@ -392,34 +537,30 @@ def figures(records: Sequence[Mapping[str, Any]]) -> str:
 def figure_rows(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """One row per figure of a record. Raises ValueError for an aim that belongs to no figure."""
     name, where = str(record["benchmark"]), f"{record['machine']}, Python {record['python']}"
-    aims = {aimed_at(name, key, record): value for key, value in record.items() if key.startswith("aim_")}
+    aims = {aimed_at(name, key, record): (key, value) for key, value in record.items() if key.startswith(AIMS)}
     for key, value in record.items():
-        if key in _ABOUT_THE_RUN or key.startswith("aim_"):
+        if key in _ABOUT_THE_RUN or key.startswith(AIMS):
             continue
-        aim = aims.get(key)
-        shown = "" if aim is None else f"at most {aim:g}"
-        yield (
-            name,
-            f"`{key}`",
-            f"{value:g}" if isinstance(value, int | float) else str(value),
-            shown,
-            judged(value, aim),
-            where,
-        )
+        shown = f"{value:g}" if isinstance(value, float) else str(value)
+        yield name, f"`{key}`", shown, *judged(value, *aims.get(key, ("", None))), where
 
 
 def aimed_at(benchmark: str, aim: str, record: Mapping[str, Any]) -> str:
     """The figure that an aim is about: the one of the same name, or what AIMED_AT says."""
-    figure = AIMED_AT.get((benchmark, aim), aim.removeprefix("aim_"))
+    figure = AIMED_AT.get((benchmark, aim), aim.partition("_")[2])
     if figure not in record:
         problem = f"bench/results/{benchmark}.json: {aim} belongs to no figure"
         raise ValueError(f"{problem}; add it to AIMED_AT in docs/generate.py")
     return figure
 
 
-def judged(value: Any, aim: Any) -> str:
-    """Met, or missed."""
-    return "" if aim is None else "met" if value <= aim else "**missed**"
+def judged(value: Any, name: str, aim: Any) -> tuple[str, str]:
+    """The aim in words, and whether it was met. ``aim_x`` is the most that x may be, ``least_x`` the least."""
+    if aim is None:
+        return "", ""
+    least = name.startswith("least_")
+    met = value >= aim if least else value <= aim
+    return f"at {'least' if least else 'most'} {aim:g}", "met" if met else "**missed**"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from healthd import journal
+from healthd.acting import make_engine
 from healthd.check import Check, discover
 from healthd.checkup import Checkup, boot_id_or_unknown
 from healthd.config.schema import CheckConfig, Config
@@ -24,17 +26,17 @@ from healthd.model import Mode
 from healthd.monitor import Monitor, gone_jobs
 from healthd.node import KernelLogState
 from healthd.remediation.case import Case
-from healthd.remediation.engine import Engine, Patience
+from healthd.remediation.engine import Engine
 from healthd.remediation.orchestrators.local import LocalOrchestrator
-from healthd.remediation.orchestrators.slurm import SlurmOrchestrator, detect
-from healthd.remediation.policy import Rules
-from healthd.remediation.ports import Orchestrator, Provisioner
-from healthd.remediation.provisioners.local import LocalProvisioner
+from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
+from healthd.remediation.policy_files import policy_of
+from healthd.remediation.ports import Orchestrator
 from healthd.report import as_data
 from healthd.sources.identity import boot_time
 from healthd.sources.kmsg import Cursor, KernelLog, read_all
 from healthd.sources.machine import Machine, open_machine
 from healthd.store import Event, Store
+from healthd.whoami import runs_slurm
 
 _LOCK_POLL_S = 0.05
 
@@ -88,18 +90,29 @@ def simulated(config: Config) -> tuple[str, ...]:
     return tuple(notices)
 
 
-def looking_agent(config: Config) -> Agent:
-    """An agent that only looks: no store, no engine. The kernel log of this boot is read once, before anything else."""
+def looking_agent(config: Config, notices: tuple[str, ...] = ()) -> Agent:
+    """An agent that only looks: no store, no engine. The kernel log of this boot is read once, before anything else.
+
+    ``notices``: what its reports say beside the checks.
+    """
     machine = _machine(config)
     checks = enabled_checks(config)
     monitor = Monitor(checks, None)
-    agent = _assembled(config, checks, machine, monitor, source="local", notices=simulated(config))
+    agent = _assembled(config, checks, machine, monitor, source="local", notices=(*notices, *simulated(config)))
     monitor.begin_boot(boot_id_or_unknown(machine), datetime.now(UTC))
     read_kernel_once(agent)
+    journal.read_once(agent.checkup, monitor)
     return agent
 
 
-def acting_agent(config: Config, *, source: str, environ: Mapping[str, str], changed: Callable[[], None]) -> Agent:
+def acting_agent(
+    config: Config,
+    *,
+    source: str,
+    environ: Mapping[str, str],
+    changed: Callable[[], None],
+    notices: tuple[str, ...] = (),
+) -> Agent:
     """An agent with a store and an engine. ``changed`` is called when a fault opened or ended.
 
     Raises ConfigError for an orchestrator that is not there, StoreError where the state directory cannot be used.
@@ -109,26 +122,39 @@ def acting_agent(config: Config, *, source: str, environ: Mapping[str, str], cha
     orchestrator = open_orchestrator(config, machine, environ)
     store = Store(Path(config.daemon.state_dir) / "healthd.db", now=now)
     checks = enabled_checks(config)
-    monitor = Monitor(checks, store, changed=changed)
-    notices = (*simulated(config), *((store.set_aside,) if store.set_aside else ()))
+    policy = policy_of(config.policy, machine.instance_type)
+    monitor = Monitor(checks, store, changed=changed, policy=policy)
+    notices = (*notices, *simulated(config), *((store.set_aside,) if store.set_aside else ()))
     agent = _assembled(config, checks, machine, monitor, source=source, notices=notices)
     agent.store, agent.orchestrator = store, orchestrator
-    agent.engine = _engine(agent, store, orchestrator)
+    agent.engine = make_engine(
+        config=config,
+        machine=machine,
+        monitor=monitor,
+        checkup=agent.checkup,
+        store=store,
+        orchestrator=orchestrator,
+        policy=policy,
+        collect=lambda case: collect_evidence(agent, case),
+    )
     if store.set_aside:
         monitor.record(Event(at=now, kind="daemon", text=f"database set aside: {store.set_aside}"))
     monitor.retire(now)
+    before = monitor.history.instance_id
     monitor.begin_instance(machine.identity.instance_id, now)
+    if before in ("", monitor.history.instance_id):  # else the disk was another machine's
+        journal.judge_past_boot(agent.checkup, monitor, boot_id_or_unknown(machine), now)
     monitor.begin_boot(boot_id_or_unknown(machine), now)
     return agent
 
 
 def open_orchestrator(config: Config, machine: Machine, environ: Mapping[str, str]) -> Orchestrator:
     """The orchestrator that the configuration names, or the one that this node runs."""
-    kind, slurm = config.orchestrator.kind, config.orchestrator.slurm
-    if kind == "kubernetes":
+    slurm = config.orchestrator.slurm
+    if config.orchestrator.kind == "kubernetes":
         wrong = "orchestrator.kind = kubernetes: this version has slurm and local; Kubernetes nodes need a later one"
         raise ConfigError((wrong,))
-    if kind == "slurm" or (kind == "auto" and (slurm.conf or detect(environ=environ, bin_dir=slurm.bin_dir)[0])):
+    if runs_slurm(config, environ):
         return SlurmOrchestrator(node=machine.name, bin_dir=slurm.bin_dir, conf=slurm.conf, timeout_s=slurm.timeout_s)
     return LocalOrchestrator(
         node=machine.name,
@@ -183,6 +209,7 @@ def catch_up_kernel_log(agent: Agent, *, within_s: float = 3.0) -> None:
     What was judged before is not judged again: a fault that ended by other evidence must not come back from an old
     line.
     """
+    journal.read_once(agent.checkup, agent.monitor)
     source, until = agent.config.sources.kmsg, time.monotonic() + within_s
     try:
         log = open_kernel_log(agent)
@@ -278,35 +305,3 @@ def _assembled(
         notices=notices,
     )
     return Agent(config=config, machine=machine, monitor=monitor, checkup=checkup)
-
-
-def _engine(agent: Agent, store: Store, orchestrator: Orchestrator) -> Engine:
-    remediation = agent.config.remediation
-    return Engine(
-        orchestrator=orchestrator,
-        provisioner=_provisioner(agent.config, orchestrator),
-        judgement=agent.monitor,
-        cases=store,
-        rules=lambda: _rules(agent.config),
-        collect=lambda case: collect_evidence(agent, case),
-        look_again=agent.checkup.start_older_than,
-        patience=Patience(
-            settle_s=remediation.settle_s,
-            verify_timeout_s=remediation.verify_timeout_s,
-            reboot_timeout_s=remediation.reboot_timeout_s,
-            max_attempts=remediation.max_attempts,
-        ),
-    )
-
-
-def _provisioner(config: Config, orchestrator: Orchestrator) -> Provisioner:
-    """Repair works with the local orchestrator only, in this version: elsewhere the node stays quarantined."""
-    allowed = config.provisioner.kind == "local" and orchestrator.kind == "local"
-    command = config.provisioner.local.reboot_command if allowed else ()
-    return LocalProvisioner(reboot_command=command, timeout_s=config.remediation.step_timeout_s)
-
-
-def _rules(config: Config) -> Rules:
-    opt_out = config.remediation.opt_out_file
-    opted_out = f"{opt_out} exists" if opt_out and os.path.exists(opt_out) else ""
-    return Rules(mode=config.remediation.mode, max_out=config.budget.max_out, opted_out=opted_out)

@@ -118,17 +118,23 @@ class Stall:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Learned:
-    """A gauge must not fall below the highest value that it had on this instance. Only a new instance id, or a person
-    who says so, makes it learn anew. Leave the reading out where configuration says what there must be."""
+    """A gauge must not fall below the highest value that it had on this instance. Only a new instance id, another epoch
+    (a count's is the instance type, which EC2 may change under the same id), or a person who says so, makes it learn
+    anew; an empty epoch is no other one. Leave the reading out where configuration says what there must be.
+
+    ``within``: the share of the highest value that it may fall to, 0 to 1: a count stays, a bandwidth is noisy.
+    """
 
     reading: str
     code: FindingCode
     source: str
+    within: float = 1.0
 
     @property
     def words(self) -> str:
         """What is allowed, for a table."""
-        return "stays at the highest value seen on this instance"
+        share = "" if self.within == 1 else f"{self.within:.0%} of "
+        return f"stays at {share}the highest value seen on this instance"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,12 +154,14 @@ class Accelerating:
         return "does not grow faster from day to day"
 
 
+Trigger = Literal["interval", "kernel", "active"]
 AnyLimit = Limit | Rate | Stall | Learned | Accelerating
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """A registered check. ``on`` is ``"interval"``, or ``"kernel"`` for one that runs on each batch of kernel records.
+    """A registered check. ``on`` is ``"interval"``, ``"kernel"`` for one that runs on each batch of kernel records, or
+    ``"active"`` for one that puts load on the node's hardware: it runs only when asked for, and only on an idle node.
 
     ``needles``: a kernel check sees only records whose text contains one of these, or begins with one that is written
     with a ``^`` in front, which is much cheaper. Settings with an attribute ``needles`` add their own.
@@ -168,9 +176,20 @@ class Check:
     settings: type
     codes: tuple[FindingCode, ...] = ()
     limits: tuple[AnyLimit, ...] = ()
-    on: Literal["interval", "kernel"] = "interval"
+    on: Trigger = "interval"
     needles: tuple[str, ...] = ()
     explain: Callable[[str], str | None] | None = field(default=None)
+
+    @property
+    def often(self) -> str:
+        """When it runs, in words."""
+        match self.on:
+            case "kernel":
+                return "as it happens"
+            case "active":
+                return "with --active"
+            case "interval":
+                return f"every {self.interval_s:g} s"
 
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(\.[a-z][a-z0-9_]*)+")
@@ -185,7 +204,7 @@ def check(
     settings: type = NoSettings,
     codes: Iterable[FindingCode] = (),
     limits: Iterable[AnyLimit] = (),
-    on: Literal["interval", "kernel"] = "interval",
+    on: Trigger = "interval",
     needles: Iterable[str] = (),
     explain: Callable[[str], str | None] | None = None,
 ) -> Callable[[Callable[[Node, Any], Result]], Callable[[Node, Any], Result]]:
@@ -261,6 +280,8 @@ def _refuse_bad_limits(name: str, codes: tuple[FindingCode, ...], limits: tuple[
                 f"check {name!r}: {type(limit).__name__} on {limit.reading} is a level, which ends by itself; "
                 f"expected {limit.code.code!r} without clears_by"
             )
+        if isinstance(limit, Learned) and not 0 < limit.within <= 1:
+            raise RegistrationError(f"check {name!r}: within = {limit.within} on {limit.reading}; expected 0 < it <= 1")
     if len({(type(limit), limit.reading) for limit in limits}) < len(limits):
         raise RegistrationError(f"check {name!r}: two limits on one reading of one kind; only one could be judged")
 

@@ -1,16 +1,19 @@
 """Runs checks on a node and puts the report together: the same for the daemon and for ``healthd check`` without one.
 
 Each check runs at most once at a time, on a small pool of threads; whoever asks while it runs gets that run's outcome.
+An active check runs only when ``run_active`` is called, one after the other. Whether the node is idle is the caller's
+to know.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from threading import Lock
+from typing import Any
 
 from healthd.check import Check, unknown
 from healthd.config.schema import CheckConfig
@@ -27,6 +30,7 @@ from healthd.tables import xid_number, xid_row
 NVML_PAUSE_S = 300.0
 _READER_IS_STUCK_AFTER_S = 30.0
 _PATIENCE_S = 1.0
+_TICK_S = 5.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,8 +58,9 @@ class Checkup:
         self._settings, self._source, self.notices = settings, source, notices
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="check")
         self._running: dict[str, _Run] = {}
-        self._lock, self._counting = Lock(), Lock()
+        self._lock, self._counting, self._active_lock = Lock(), Lock(), Lock()
         self._closed = False
+        self.journal_problem: Callable[[], str] = lambda: "nobody reads the journal"
 
     def close(self) -> None:
         """Start nothing more. Runs that are under way end at their own deadlines, and count for nothing: what they
@@ -84,19 +89,62 @@ class Checkup:
             if check.on == "interval" and (outcome is None or outcome.at < since):
                 self.start(name)
 
-    def judge_kernel(self, records: Sequence[KernelRecord], cursor: tuple[str, int] | None) -> None:
-        """Run the kernel checks on one batch and fold it in; the last one carries the cursor."""
+    def run_active(self, names: Sequence[str], tick: Callable[[str], None]) -> dict[str, Outcome]:
+        """Run these active checks, one after the other, and return what each came to.
+
+        ``tick`` is told every few seconds what runs and for how long. Where it raises, because nobody waits for the
+        answer any more, the test under way is ended and the rest are not begun.
+        """
+        ran: dict[str, Outcome] = {}
+        with self._active_lock:
+            for name in names:
+                future, began = self.start(name), time.monotonic()
+                try:
+                    while not wait((future,), timeout=_TICK_S).done:
+                        tick(f"{name}: {time.monotonic() - began:.0f} s")
+                except BaseException:
+                    self.machine.active.interrupt()
+                    raise
+                ran[name] = dataclasses.replace(future.result(), optional=self._settings[name].optional)
+                tick(f"{name}: {ran[name].result.status}, {time.monotonic() - began:.1f} s")
+        return ran
+
+    def judge_kernel(
+        self, records: Sequence[KernelRecord], cursor: tuple[str, int] | None, *, past: bool = False
+    ) -> None:
+        """Run the kernel checks on one batch and fold it in; the last one carries the cursor. ``past``: it is of a boot
+        that is over, and says nothing of the driver that runs now."""
         node = dataclasses.replace(self.machine, kernel_records=records)
         names = [name for name, check in self.checks.items() if check.on == "kernel"]
         for name in names:
             outcome = run_check(self.checks[name], node, self._settings[name].settings, optional=self._optional(name))
-            self._pause_nvml(outcome)
-            self.monitor.absorb(outcome, cursor=cursor if name == names[-1] else None)
+            if not past:
+                self._pause_nvml(outcome)
+            self.monitor.absorb(outcome, cursor=cursor if name == names[-1] else None, past=past)
 
-    def report(self, names: Sequence[str] = (), *, deadline_s: float = 20.0) -> Report:
-        """The state of the node, or of some checks. What is missing or too old is run again within the deadline."""
-        wanted = tuple(names) or tuple(self.checks)
-        outcomes = self._refreshed(wanted, deadline_s)
+    def of_the_journal(self) -> Mapping[str, Any]:
+        """The settings of the kernel checks that also want lines of the journal, by check."""
+        settings = {name: self._settings[name].settings for name, check in self.checks.items() if check.on == "kernel"}
+        return {name: each for name, each in settings.items() if getattr(each, "journal_needles", ())}
+
+    def judge_journal(self, records: Sequence[KernelRecord], cursor: str) -> None:
+        """Run the checks that want the journal on one batch of it and fold it in with the cursor."""
+        node = dataclasses.replace(self.machine, kernel_records=records)
+        for name, settings in self.of_the_journal().items():
+            outcome = run_check(self.checks[name], node, settings, optional=self._optional(name))
+            self.monitor.absorb(outcome, journal_cursor=cursor)
+
+    def report(
+        self, names: Sequence[str] = (), *, deadline_s: float = 20.0, active: Mapping[str, Outcome] | None = None
+    ) -> Report:
+        """The state of the node, or of some checks. What is missing or too old is run again within the deadline.
+
+        ``active``: the outcomes of active checks that were run for this report. An active check that was not is in it
+        only while a fault that it found earlier is open.
+        """
+        active = active or {}
+        wanted = tuple(name for name in names or self.checks if self._counts(name) or name in active)
+        outcomes = tuple(active.get(outcome.check, outcome) for outcome in self._refreshed(wanted, deadline_s))
         now = datetime.now(UTC)
         verdict = self.monitor.verdict(outcomes)
         views = tuple(
@@ -104,6 +152,7 @@ class Checkup:
                 outcome=outcome,
                 age_s=max(0.0, (now - outcome.at).total_seconds()),
                 faults=self.monitor.faults_of(outcome.check),
+                figures=outcome.result.readings if outcome.check in active else (),
             )
             for outcome in outcomes
         )
@@ -160,8 +209,11 @@ class Checkup:
             running = self._running.get(name)
         return None if running is None or running.future.done() else running.future
 
+    def _counts(self, name: str) -> bool:
+        return self.checks[name].on != "active" or bool(self.monitor.faults_of(name))
+
     def _answered(self, name: str, outcome: Outcome | None, deadline_s: float) -> Outcome:
-        if outcome is not None and self._fresh(outcome, datetime.now(UTC)):
+        if outcome is not None and (self.checks[name].on == "active" or self._fresh(outcome, datetime.now(UTC))):
             return outcome
         running = self._running.get(name)
         if running is not None and not running.future.done():
@@ -177,6 +229,8 @@ class Checkup:
             return self._unknown(name, f"the reader of {log.source} has not come round for {log.idle_s:.0f} s")
         if outcome is None:
             return self._unknown(name, f"the records of {log.source} have not been judged yet")
+        if name in self.of_the_journal() and (problem := self.journal_problem()):
+            return self._unknown(name, problem)
         return dataclasses.replace(outcome, at=datetime.now(UTC))
 
     def _unknown(self, name: str, reason: str) -> Outcome:
@@ -187,7 +241,8 @@ class Checkup:
         return self._settings[name].timeout_s or self.checks[name].timeout_s
 
     def _optional(self, name: str) -> bool:
-        return self._settings[name].optional
+        """An active check that could not tell leaves the node as it was; whoever asked for it sees it count."""
+        return self._settings[name].optional or self.checks[name].on == "active"
 
     def _pause_nvml(self, outcome: Outcome) -> None:
         """After some XIDs NVML is likely to hang: stop asking before it does (DESIGN: the kernel log comes first)."""

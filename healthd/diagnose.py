@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from healthd.history import Fault, History
-from healthd.model import REMEDY_RANK, SEVERITY_RANK, Diagnosis, Outcome, Severity, Status, Verdict
+from healthd.model import REMEDY_RANK, SEVERITY_RANK, Diagnosis, Outcome, Root, Severity, Status, Verdict
 
 
 def diagnose(history: History) -> tuple[Diagnosis, ...]:
@@ -87,6 +87,7 @@ def _fold(roots: Sequence[Fault], symptoms: Sequence[Fault]) -> Diagnosis:
         reasons=tuple(fault.message for fault in everything),
         since=min(fault.first for fault in everything),
         codes=tuple(dict.fromkeys(fault.code for fault in everything)),
+        roots=tuple(Root(code=f.code, severity=f.severity, remedy=f.remedy, since=f.first) for f in ranked),
     )
 
 

@@ -11,6 +11,9 @@
     │   └── SourceUnreadable  there was an answer, and it makes no sense or was an error
     ├── BackendError          an orchestrator or a provisioner did not do as asked
     │   ├── BackendRefused    it answered no: nothing was applied
+    │   │   ├── SlotTaken     somebody has this place of the fleet's budget already
+    │   │   ├── BackendBusy   not now (throttled, no capacity, another operation): ask again later
+    │   │   └── BackendDenied the role of whoever asked may not do this
     │   └── BackendUnknown    no answer: what was asked may have been applied
     └── StoreError            the state on disk could not be read or written
 
@@ -69,6 +72,18 @@ class BackendError(HealthdError):
 
 class BackendRefused(BackendError):
     """The answer was no: nothing was applied."""
+
+
+class SlotTaken(BackendRefused):
+    """The slot has a holder. Read the slots again and choose another."""
+
+
+class BackendBusy(BackendRefused):
+    """Not now, and nothing was applied: throttled, no capacity, or something else in progress. Ask again later."""
+
+
+class BackendDenied(BackendRefused):
+    """Whoever asked has no credentials for this, or not the right. The message names the IAM action that is missing."""
 
 
 class BackendUnknown(BackendError):

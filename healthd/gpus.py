@@ -13,7 +13,7 @@ from typing import Any
 
 from healthd.check import not_applicable, unknown
 from healthd.errors import SourceError, SourceMissing
-from healthd.model import Component, Result, gpu_component, pci_address
+from healthd.model import NODE, Component, Finding, Result, gpu_component, pci_address
 from healthd.node import GpuAnswer, Node, NvmlFailure
 from healthd.pci import pci_devices, require_pci
 from healthd.tables import instance_profile
@@ -178,6 +178,20 @@ def driver_epoch(node: Node) -> str:
     except SourceMissing:
         version = "unknown"
     return f"boot {node.boot_id}, driver {version}"
+
+
+def of_the_node(findings: Iterable[Finding], gpus: int) -> tuple[Finding, ...]:
+    """What every GPU of a node has alike is one fault of the node, and not one of each of them."""
+    alike: dict[str, list[Finding]] = {}
+    for finding in findings:
+        alike.setdefault(finding.code, []).append(finding)
+    return tuple(one for some in alike.values() for one in ([_of_all(some)] if 1 < len(some) == gpus else some))
+
+
+def _of_all(findings: Sequence[Finding]) -> Finding:
+    first, parts = findings[0], [str(finding.component) for finding in findings]
+    message = f"all {len(findings)} GPUs: {first.message}"
+    return replace(first, component=NODE, message=message, evidence={**first.evidence, "gpus": parts})
 
 
 def gaps_of(gpus: Iterable[GpuValues]) -> tuple[str, ...]:

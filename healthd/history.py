@@ -175,10 +175,9 @@ def begin_instance(history: History, instance_id: str) -> tuple[History, tuple[C
     return after, _changes(history, after, moved.note)
 
 
-def relearn(history: History, component: str = "") -> History:
-    """Forget the highest values of a component, or of all: a person says that what is there now is right."""
-    named = str(history.names.get(component, component))
-    return replace(history, learned={key: each for key, each in history.learned.items() if named not in ("", key[0])})
+def relearn(history: History, readings: Container[str]) -> History:
+    """Forget the highest values of these readings: a person says that what is there now is right."""
+    return replace(history, learned={key: each for key, each in history.learned.items() if key[1] not in readings})
 
 
 def counted(history: History, outcome: Outcome) -> Outcome:
@@ -213,7 +212,8 @@ def canonical(history: History, component: Component) -> Component:
 def _learn_names(history: History, outcome: Outcome) -> History:
     """Remember that ``gpu:0000:05:00`` is ``gpu:GPU-<uuid>``, and rename what is remembered of the former."""
     result = outcome.result
-    seen = [item.component for items in (result.readings, result.findings, result.clearances) for item in items]
+    told = (result.readings, result.findings, result.clearances)
+    seen = [item.component for items in told for item in items if item.component.aliases]
     new = {
         alias: component
         for component in seen

@@ -57,7 +57,8 @@ class SxidRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LineRow:
-    """One kind of kernel line. ``ends``: such a line says that the fault of ``code`` is over.
+    """One kind of kernel line. ``ends``: such a line says that the fault of ``code`` is over. ``symptom_of``: codes
+    that explain it.
 
     ``expression`` is matched at the start of a record's words; its named groups become evidence, and fill
     ``component`` (``disk:{disk}``). ``needle`` is a text that every such line holds. ``example`` is such a line.
@@ -72,6 +73,7 @@ class LineRow:
     severity: Severity
     remedy: Remedy
     clears_by: ClearsBy
+    symptom_of: tuple[str, ...]
     meaning: str
     example: str
     reason: str
@@ -145,7 +147,7 @@ def line_rows(check: str) -> tuple[LineRow, ...]:
     rows = keyed_rows("kernel_lines.csv", _line_row, lambda row: (row.check, row.expression))
     said: dict[str, tuple[object, ...]] = {}
     for row in rows.values():
-        verdict = (row.severity, row.remedy, row.clears_by, row.meaning)
+        verdict = (row.severity, row.remedy, row.clears_by, row.symptom_of, row.meaning)
         if not row.ends and said.setdefault(row.code, verdict) != verdict:
             raise ValueError(f"kernel_lines.csv: the rows of {row.code} do not agree: {said[row.code]} and {verdict}")
     return tuple(row for row in rows.values() if row.check == check)
@@ -213,6 +215,7 @@ def _line_row(cells: Mapping[str, str]) -> LineRow:
         severity=Severity(cells["severity"]),
         remedy=Remedy(cells["remedy"]),
         clears_by=ClearsBy(cells["clears_by"]),
+        symptom_of=tuple(cells["symptom_of"].split()),
         meaning=filled(cells, "meaning"),
         example=filled(cells, "example"),
         reason=filled(cells, "reason"),

@@ -49,7 +49,12 @@ def codes_of(check: str) -> tuple[FindingCode, ...]:
     rows = {row.code: row for row in line_rows(check) if not row.ends}
     return tuple(
         FindingCode(
-            code=row.code, severity=row.severity, remedy=row.remedy, meaning=row.meaning, clears_by=row.clears_by
+            code=row.code,
+            severity=row.severity,
+            remedy=row.remedy,
+            meaning=row.meaning,
+            clears_by=row.clears_by,
+            symptom_of=row.symptom_of,
         )
         for row in rows.values()
     )
@@ -180,6 +185,7 @@ class _Batch:
             evidence=evidence,
             time=record.time,
             clears_by=row.clears_by,
+            symptom_of=row.symptom_of,
         )
 
 

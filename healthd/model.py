@@ -98,10 +98,13 @@ class Action(StrEnum):
 class Step(StrEnum):
     """One act of the engine, in the words of DESIGN: written down, done, then looked at."""
 
+    SLOT = "slot"
     DRAIN = "drain"
     WAIT_IDLE = "wait_idle"
     COLLECT = "collect"
+    RESET = "reset"
     REBOOT = "reboot"
+    REPLACE = "replace"
     VERIFY = "verify"
     RELEASE = "release"
 
@@ -173,7 +176,8 @@ def pci_address(text: str) -> str:
 class Reading:
     """One number a check read. ``name`` ends in its unit; ``epoch``: the driver load, boot or reset it belongs to.
 
-    ``limit``: how much it may grow, where that differs from part to part; it takes the place of the declared number.
+    ``limit``: how much it may grow, or what a test demands of it, where that differs from part to part; it takes the
+    place of the declared number. ``limit_source``: where that limit comes from.
     """
 
     component: Component
@@ -182,6 +186,7 @@ class Reading:
     kind: ReadingKind = ReadingKind.GAUGE
     epoch: str = ""
     limit: float | None = None
+    limit_source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -262,8 +267,21 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Root:
+    """One fault behind a diagnosis that no other open fault explains."""
+
+    code: str
+    severity: Severity
+    remedy: Remedy
+    since: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
-    """What is wrong with a component, folded from findings over time, and the remedy that calls for."""
+    """What is wrong with a component, folded from findings over time, and the remedy that calls for.
+
+    ``roots``: what else is open there by itself, most far-reaching first, the one that gives it its name among them.
+    """
 
     code: str
     component: Component
@@ -272,13 +290,20 @@ class Diagnosis:
     reasons: tuple[str, ...]
     since: datetime
     codes: tuple[str, ...] = ()
+    roots: tuple[Root, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """What the policy says to do now, or why not: ``reason`` is what the log, the audit and a test read."""
+    """What the policy says to do now, or why not: ``reason`` is what the log, the audit and a test read.
+
+    ``steps`` answer the first remedy of ``ladder``; the others are tried in turn where it does not help. ``rule``: the
+    rule of the policy that says so.
+    """
 
     action: Action
     reason: str
     diagnosis: Diagnosis | None = None
     steps: tuple[Step, ...] = ()
+    ladder: tuple[Remedy, ...] = ()
+    rule: str = ""

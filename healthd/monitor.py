@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from healthd.check import Check
+from healthd.check import Check, Learned
 from healthd.diagnose import diagnose, is_acknowledged, judge
 from healthd.errors import StoreError
 from healthd.history import (
@@ -33,8 +33,9 @@ from healthd.history import (
     retire,
 )
 from healthd.model import NODE, Clearance, ClearsBy, Component, Diagnosis, Outcome, Result, Status, Verdict
-from healthd.remediation.playbook import takes_node_out
+from healthd.remediation.rules import BY_REMEDY, Policy, codes_beside
 from healthd.store import Event, Store
+from healthd.trends import Highest, Key
 from healthd.waiting import seen_once
 
 _PENDING_EVENTS = 10_000
@@ -42,13 +43,25 @@ _CURSOR_EVERY_S = 60.0
 
 
 class Monitor:
-    """The state of one node, as judged. ``store`` None keeps it in memory only: ``healthd check`` without a daemon."""
+    """The state of one node, as judged. ``store`` None keeps it in memory only: ``healthd check`` without a daemon.
 
-    def __init__(self, checks: Mapping[str, Check], store: Store | None, *, changed: Callable[[], None] = lambda: None):
-        self._checks, self._store, self._changed = checks, store, changed
+    ``policy`` says which faults keep jobs off the node.
+    """
+
+    def __init__(
+        self,
+        checks: Mapping[str, Check],
+        store: Store | None,
+        *,
+        changed: Callable[[], None] = lambda: None,
+        policy: Policy = BY_REMEDY,
+    ) -> None:
+        self._checks, self._store, self._changed, self._policy = checks, store, changed, policy
         self._lock = threading.RLock()
         self._history = self._saved = store.history() if store else History()
         self._cursor = store.cursor() if store else None
+        self._cursor_at = store.cursor_at() if store else None
+        self._journal_cursor = store.journal_cursor() if store else ""
         self._cursor_saved_at = datetime.min.replace(tzinfo=UTC)
         self._outcomes: dict[str, Outcome] = {}
         self._pending: deque[Event] = deque()
@@ -73,8 +86,17 @@ class Monitor:
         with self._lock:
             self._fold(*begin_instance(self._history, instance_id), now)
 
-    def absorb(self, outcome: Outcome, *, cursor: tuple[str, int] | None = None) -> tuple[Change, ...]:
-        """Fold one outcome in. ``cursor``: the kernel record behind it, saved together with its findings."""
+    def absorb(
+        self,
+        outcome: Outcome,
+        *,
+        cursor: tuple[str, int] | None = None,
+        journal_cursor: str = "",
+        past: bool = False,
+    ) -> tuple[Change, ...]:
+        """Fold one outcome in. ``cursor``: the kernel record behind it, saved together with its findings, as is
+        ``journal_cursor``, the journal's line. ``past``: it tells of a boot that is over, and is no look at this one.
+        """
         if self._store is None:  # it looks once: nothing can last
             findings = tuple(map(seen_once, outcome.result.findings))
             outcome = replace(outcome, result=replace(outcome.result, findings=findings))
@@ -82,9 +104,13 @@ class Monitor:
             limits = self._checks[outcome.check].limits if outcome.check in self._checks else ()
             history, changes = observe(self._history, outcome, limits, outcome.at)
             outcome = counted(history, outcome)
-            events = _outcome_events(self._outcomes.get(outcome.check), outcome)
-            self._outcomes[outcome.check] = outcome
-            self._cursor = cursor or self._cursor
+            events: tuple[Event, ...] = ()
+            if not past:
+                events = _outcome_events(self._outcomes.get(outcome.check), outcome)
+                self._outcomes[outcome.check] = outcome
+            if cursor:
+                self._cursor, self._cursor_at = cursor, outcome.at
+            self._journal_cursor = journal_cursor or self._journal_cursor
             self._fold(history, changes, outcome.at, events)
         return changes
 
@@ -118,6 +144,16 @@ class Monitor:
         return self._cursor
 
     @property
+    def cursor_at(self) -> datetime | None:
+        """When the kernel log had been judged up to the cursor; None where it never was."""
+        return self._cursor_at
+
+    @property
+    def journal_cursor(self) -> str:
+        """The journal's line up to which everything was folded in; "" where none was."""
+        return self._journal_cursor
+
+    @property
     def history(self) -> History:
         """The state of judgement; immutable, so it may be read without the lock."""
         return self._history
@@ -128,7 +164,7 @@ class Monitor:
 
     def is_acknowledged(self, diagnosis: Diagnosis) -> bool:
         """Whether a person has undone our drain for exactly this."""
-        return is_acknowledged(self._history, diagnosis, takes_node_out)
+        return is_acknowledged(self._history, diagnosis, self._matters)
 
     def acknowledge(self, now: datetime, why: str) -> None:
         """Mark every open fault as seen by a person, until it ends and comes back: an order is about the node."""
@@ -139,11 +175,22 @@ class Monitor:
             ]
             self._fold(acknowledge(self._history, keys), (), now, events)
 
-    def relearn(self, component: str, now: datetime, why: str) -> None:
-        """Forget the highest values of a component, or of all where it is empty: what the next look sees is right."""
+    def learned(self, names: Iterable[str]) -> Mapping[Key, Highest]:
+        """The highest values that these checks have learned on this instance, by component and reading."""
+        readings = self._learning(names)
+        return {key: best for key, best in sorted(self._history.learned.items()) if key[1] in readings}
+
+    def relearn(self, names: Iterable[str], now: datetime, why: str) -> Mapping[Key, Highest]:
+        """Forget what these checks have learned, and return it: what the next look sees is right."""
+        names = tuple(names)
         with self._lock:
-            event = Event(at=now, kind="daemon", text=f"learns anew what {component or 'this node'} has: {why}")
-            self._fold(relearn(self._history, component), (), now, [event])
+            forgotten = self.learned(names)
+            was = ", ".join(f"{reading} {best.value:g} of {where}" for (where, reading), best in forgotten.items())
+            text = f"learns anew by order: {why}; forgotten: {was or 'nothing, there was nothing'}"
+            self._fold(
+                relearn(self._history, self._learning(names)), (), now, [Event(at=now, kind="daemon", text=text)]
+            )
+        return forgotten
 
     def outcomes(self) -> Mapping[str, Outcome]:
         """The last outcome of every check that has run."""
@@ -165,16 +212,27 @@ class Monitor:
         """Why the node cannot be trusted with a job again, or "" if it can: nothing calls for it, every check has
         looked since then and none that counts is unknown."""
         with self._lock:
-            for diagnosis in self._diagnoses:
-                if takes_node_out(diagnosis) and not self.is_acknowledged(diagnosis):
+            for diagnosis in self._policy.calling(self._diagnoses):
+                if not self.is_acknowledged(diagnosis):
                     return f"{diagnosis.code} on {diagnosis.component} is still open"
             for name, check in self._checks.items():
+                if check.on == "active":
+                    continue
                 outcome = self._outcomes.get(name)
                 if outcome is None or (outcome.at < since and check.on == "interval"):
                     return f"{name} has not looked since {since:%H:%M:%S}"
                 if not outcome.optional and (outcome.result.status is Status.UNKNOWN or outcome.result.gaps):
                     return f"{name} is unknown: {outcome.result.reason}"
         return ""
+
+    def _matters(self, fault: Fault) -> bool:
+        faults = self._history.faults.values()
+        beside = codes_beside(fault.component, ((each.component, (each.code,)) for each in faults))
+        return self._policy.matters(fault, fault.component, beside)
+
+    def _learning(self, names: Iterable[str]) -> frozenset[str]:
+        limits = [limit for name in names for limit in self._checks[name].limits]
+        return frozenset(limit.reading for limit in limits if isinstance(limit, Learned))
 
     # -- keeping ------------------------------------------------------------------------------------------------------
 
@@ -197,7 +255,14 @@ class Monitor:
         first = (Event(at=now, kind="daemon", text=lost),) if self._dropped else ()
         events = (*first, *self._pending)
         try:
-            self._store.save_history(self._saved, self._history, events=events, cursor=self._cursor)
+            self._store.save_history(
+                self._saved,
+                self._history,
+                events=events,
+                cursor=self._cursor,
+                cursor_at=self._cursor_at,
+                journal_cursor=self._journal_cursor,
+            )
         except StoreError as error:
             self.store_problem = str(error)
             return

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelRecord:
-    """One record of the kernel log.
+    """One record of the kernel log, or of the journal.
 
     ``sequence``: the kernel's own number, unique within ``boot_id``. ``facility`` 0 is the kernel itself and cannot be
     forged from user space; anything else is let in only by ``trust_user_kmsg`` and has ``trusted`` False.
+    ``source``: ``kernel`` or ``journal``. A journal record's ``sequence`` is its monotonic time in microseconds, its
+    ``facility`` -1, and ``unit`` the service that wrote it or, of the service manager's own lines, is meant.
     """
 
     boot_id: str
@@ -27,6 +29,8 @@ class KernelRecord:
     facility: int = 0
     level: int = 6
     trusted: bool = True
+    source: Literal["kernel", "journal"] = "kernel"
+    unit: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +89,40 @@ class CommandResult:
     stdout: str
     stderr: str
     duration_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AllReduce:
+    """One all-reduce over the GPUs of this node, and what it measured.
+
+    ``busbw_gb_s``: algbw x 2(n-1)/n in 10^9 bytes per second (nccl-tests, doc/PERFORMANCE.md); None with one GPU, where
+    nothing crosses a bus. ``wrong``: elements that differ from the known sum, over all GPUs. ``way``: ``nccl4py`` or
+    ``all_reduce_perf``. ``network``: the transport that NCCL named, such as ``Libfabric``; "" where it named none.
+    ``failed``: what NCCL or CUDA said where they refused to go on; nothing was measured then.
+    """
+
+    gpus: int
+    size_bytes: int
+    busbw_gb_s: float | None
+    wrong: int
+    way: str
+    nccl_version: str = ""
+    network: str = ""
+    failed: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GdrCopy:
+    """One buffer of one GPU pinned, mapped, written and read back by the CPU through GDRCopy.
+
+    ``wrong_bytes``: how many differ. ``refused``: the call that failed and its code, where one did.
+    """
+
+    index: int
+    pci: str
+    size_bytes: int
+    wrong_bytes: int = 0
+    refused: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,6 +206,24 @@ class Nvml(Protocol):
         """How the worker is doing; never blocks and never raises."""
 
 
+class ActiveTests(Protocol):
+    """Work on the GPUs themselves, for active checks only, on a node that is known to be idle.
+
+    Each runs in a child with a deadline; nothing of it is left afterwards, even if healthd is killed meanwhile.
+    All raise SourceMissing (what it needs is not installed), SourceTimeout, SourceUnreadable (it failed to run).
+    """
+
+    def all_reduce(self, path: Literal["nvlink", "network"], *, size_bytes: int, timeout_s: float) -> AllReduce:
+        """All-reduce over all local GPUs and compare every element.
+
+        ``nvlink``: as a job would, peer to peer. ``network``: with peer-to-peer and shared memory off, so that every
+        byte goes GPU, NIC, GPU on this node.
+        """
+
+    def gdr_copies(self, *, size_bytes: int, timeout_s: float) -> tuple[GdrCopy, ...]:
+        """Write and read back a buffer on every GPU through libgdrapi."""
+
+
 class Node(Protocol):
     """One machine, as a check sees it."""
 
@@ -198,6 +254,10 @@ class Node(Protocol):
     @property
     def nvml(self) -> Nvml:
         """The NVIDIA management library."""
+
+    @property
+    def active(self) -> ActiveTests:
+        """Tests that put load on the GPUs. Only an active check may ask for one."""
 
     @property
     def kernel_records(self) -> Sequence[KernelRecord]:

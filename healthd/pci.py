@@ -47,6 +47,11 @@ def pci_devices(node: Node, vendor: str) -> tuple[PciDevice, ...]:
     )
 
 
+def has_pci(node: Node) -> bool:
+    """Whether the bus lists any device at all. Where it does, one that it does not list is gone. Raises SourceError."""
+    return node.sys.exists(_DEVICES) and bool(node.sys.names(_DEVICES))
+
+
 def require_pci(node: Node) -> None:
     """Raise SourceUnreadable where the bus lists no device at all: on a node that must have some, /sys is hidden."""
     if not node.sys.names(_DEVICES):

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from healthd.history import Fault
-from healthd.model import SEVERITY_RANK, Diagnosis, Outcome, Severity, Status, Verdict
+from healthd.model import SEVERITY_RANK, Diagnosis, Outcome, Reading, Severity, Status, Verdict
 
 SCHEMA = "healthd.verdict/v1"
 EXIT_CODE: Mapping[Verdict, int] = {Verdict.OK: 0, Verdict.WARNING: 0, Verdict.CRITICAL: 1, Verdict.UNKNOWN: 2}
@@ -20,11 +20,15 @@ EXIT_CODE: Mapping[Verdict, int] = {Verdict.OK: 0, Verdict.WARNING: 0, Verdict.C
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckView:
-    """One check as it stands: its last outcome and the faults it has open, whenever they were seen."""
+    """One check as it stands: its last outcome and the faults it has open, whenever they were seen.
+
+    ``figures``: what an active test measured for this report.
+    """
 
     outcome: Outcome
     age_s: float
     faults: tuple[Fault, ...] = ()
+    figures: tuple[Reading, ...] = ()
 
     @property
     def status(self) -> Status:
@@ -89,6 +93,7 @@ def as_text(report: Report) -> str:
         lines += [f"            {reason}" for reason in diagnosis.reasons]
     for view in report.checks:
         lines += _check_lines(view)
+    lines += [_figure_line(figure) for view in report.checks for figure in view.figures]
     lines.append(_well(report.checks))
     return "\n".join(_printable(line) for line in lines) + "\n"
 
@@ -99,6 +104,7 @@ def _printable(line: str) -> str:
 
 
 def _check_data(view: CheckView) -> dict[str, Any]:
+    figures = {"figures": [_figure_data(figure) for figure in view.figures]} if view.figures else {}
     return {
         "name": view.outcome.check,
         "outcome": view.status,
@@ -106,6 +112,17 @@ def _check_data(view: CheckView) -> dict[str, Any]:
         "age_s": round(view.age_s, 3),
         "duration_ms": round(view.outcome.duration_s * 1000, 3),
         "findings": [_finding_data(fault) for fault in view.faults],
+        **figures,
+    }
+
+
+def _figure_data(figure: Reading) -> dict[str, Any]:
+    return {
+        "component": str(figure.component),
+        "name": figure.name,
+        "value": figure.value,
+        "limit": figure.limit,
+        "limit_source": figure.limit_source,
     }
 
 
@@ -129,6 +146,11 @@ def _check_lines(view: CheckView) -> list[str]:
         label = "unknown" if not view.outcome.optional else "(unknown)"
         lines.append(f"  {label:<9} {name}: {result.reason}")
     return lines
+
+
+def _figure_line(figure: Reading) -> str:
+    limit = "" if figure.limit is None else f" (limit {figure.limit:g}, {figure.limit_source})"
+    return f"  measured  {figure.component} {figure.name} {figure.value:g}{limit}"
 
 
 def _well(checks: Sequence[CheckView]) -> str:

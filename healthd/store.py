@@ -124,9 +124,16 @@ class Store:
             )
 
     def save_history(
-        self, before: History, after: History, *, events: Iterable[Event], cursor: tuple[str, int] | None
+        self,
+        before: History,
+        after: History,
+        *,
+        events: Iterable[Event],
+        cursor: tuple[str, int] | None,
+        cursor_at: datetime | None = None,
+        journal_cursor: str = "",
     ) -> None:
-        """Write what changed since ``before``, the events it made and the kernel-log cursor, all or nothing."""
+        """Write what changed since ``before``, the events it made and the cursors of the logs, all or nothing."""
         with self._transaction() as db:
             _sync(db, "fault", before.faults, after.faults)
             _sync(db, "baseline", before.baselines, after.baselines)
@@ -138,7 +145,22 @@ class Store:
             _set_fact(db, "instance_id", after.instance_id)
             if cursor is not None:
                 _set_fact(db, "cursor", f"{cursor[0]} {cursor[1]}")
+            if cursor_at is not None:
+                _set_fact(db, "cursor_at", cursor_at.isoformat())
+            if journal_cursor:
+                _set_fact(db, "journal_cursor", journal_cursor)
             _append(db, events)
+
+    def cursor_at(self) -> datetime | None:
+        """When the kernel log had been judged up to the cursor; None at first start."""
+        with self._transaction(writes=False) as db:
+            at = _fact(db, "cursor_at")
+        return datetime.fromisoformat(at) if at else None
+
+    def journal_cursor(self) -> str:
+        """journalctl's cursor of the last journal line whose findings are saved; "" at first start."""
+        with self._transaction(writes=False) as db:
+            return _fact(db, "journal_cursor")
 
     def cursor(self) -> tuple[str, int] | None:
         """(boot id, sequence) of the last kernel record whose findings are saved; None at first start."""
@@ -157,6 +179,11 @@ class Store:
         """All cases, oldest first."""
         with self._transaction(writes=False) as db:
             return tuple(_decode(body, Case) for (body,) in db.execute("SELECT body FROM remedial_case ORDER BY rowid"))
+
+    def knows(self, case_id: str) -> bool:
+        """Whether a case of this id was ever kept."""
+        with self._transaction(writes=False) as db:
+            return db.execute("SELECT 1 FROM remedial_case WHERE id = ?", (case_id,)).fetchone() is not None
 
     def save_case(self, case: Case, event: Event) -> None:
         """Write a case and the event that says why it moved, all or nothing."""

@@ -16,12 +16,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from healthd.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.node import (
+    ActiveTests,
+    AllReduce,
     CommandResult,
     FileProbe,
+    GdrCopy,
     GpuAnswer,
     KernelClock,
     KernelLogState,
@@ -33,82 +36,36 @@ from healthd.node import (
     Space,
     Tree,
 )
+from healthd.testing_gpu import HEALTHY_GPU, HEALTHY_LINKS, HEALTHY_SRAM, NOT_SUPPORTED
+
+__all__ = [
+    "GPU_IS_LOST",
+    "HEALTHY_GPU",
+    "HEALTHY_LINKS",
+    "HEALTHY_SRAM",
+    "NOT_SUPPORTED",
+    "RESET_REQUIRED",
+    "UNKNOWN",
+    "Entry",
+    "FakeActive",
+    "FakeClock",
+    "FakeNode",
+    "FakeNvml",
+    "FakeTree",
+    "Link",
+    "failed_gpu",
+    "fake_pci",
+    "gpu_uuid",
+    "gpu_with",
+    "healthy_gpu",
+    "pci_tree",
+]
 
 T = TypeVar("T")
 
-NOT_SUPPORTED = NvmlFailure(code=3, name="NOT_SUPPORTED")
 GPU_IS_LOST = NvmlFailure(code=15, name="GPU_IS_LOST")
 RESET_REQUIRED = NvmlFailure(code=16, name="RESET_REQUIRED")
 UNKNOWN = NvmlFailure(code=999, name="UNKNOWN")
-
-_SRAM_MEMBERS = ("aggregateUncParity", "aggregateUncSecDed", "aggregateCor", "volatileUncParity", "volatileUncSecDed")
-_SRAM_BUCKETS = tuple(f"aggregateUncBucket{unit}" for unit in ("L2", "Sm", "Pcie", "Mcu", "Other"))
-HEALTHY_SRAM: Mapping[str, Any] = {
-    "nvmlDeviceGetSramEccErrorStatus": dict.fromkeys(
-        (*_SRAM_MEMBERS, "volatileCor", *_SRAM_BUCKETS, "bThresholdExceeded"), 0
-    ),
-    "nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts": [],
-}
-HEALTHY_PHYSICS: Mapping[str, Any] = {
-    "nvmlDeviceValidateInforom": None,
-    "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
-    "nvmlDeviceGetVbiosVersion": "96.00.A5.00.01",
-    "nvmlDeviceGetTemperature(0)": 34,
-    "nvmlDeviceGetTemperatureThreshold(1)": 90,
-    "nvmlDeviceGetTemperatureThreshold(2)": 95,
-    "nvmlDeviceGetMarginTemperature": 53,
-    "field:82": 41,
-    "field:194": -2,
-    "nvmlDeviceGetPowerUsage": 71_000,
-    "nvmlDeviceGetEnforcedPowerLimit": 700_000,
-    "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
-    "nvmlDeviceGetCurrentClocksEventReasons": 1,
-    "nvmlDeviceGetClockInfo(1)": 345,
-    "nvmlDeviceGetUtilizationRates": {"gpu": 0, "memory": 0},
-    "nvmlDeviceGetMemoryInfo": {"total": 85_520_809_984, "free": 85_029_027_840, "used": 491_782_144},
-    "nvmlDeviceGetComputeRunningProcesses": [],
-    "nvmlDeviceGetGraphicsRunningProcesses": [],
-    **{f"field:{field}": 0 for field in (74, 269, 270, 271)},
-}
-HEALTHY_LINKS: Mapping[str, Any] = {
-    "nvmlDeviceGetCurrPcieLinkWidth": 16,
-    "nvmlDeviceGetMaxPcieLinkWidth": 16,
-    "nvmlDeviceGetCurrPcieLinkGeneration": 5,
-    "nvmlDeviceGetMaxPcieLinkGeneration": 5,
-    "nvmlDeviceGetPcieReplayCounter": 0,
-    "nvmlDeviceGetMigMode": [0, 0],
-    "nvmlDeviceGetP2PStatus(2)": [0] * 8,
-    **{f"nvmlDeviceGetNvLinkState({link})": 1 for link in range(18)},
-    **{f"field:{field}": 0 for field in (38, 52, 59)},
-    **{f"field:{field}/{link}" if link else f"field:{field}": 0 for field in (208, 214) for link in range(18)},
-    "nvmlDeviceGetGpuFabricInfoV": {
-        "clusterUuid": [1] * 16,
-        "status": 0,
-        "cliqueId": 0,
-        "state": 3,
-        "healthMask": 0,
-        "healthSummary": 1,
-    },
-}
-HEALTHY_GPU: Mapping[str, Any] = {
-    "nvmlDeviceGetPersistenceMode": 1,
-    "nvmlDeviceGetTotalEccErrors(0, 0)": 0,
-    "nvmlDeviceGetTotalEccErrors(1, 0)": 0,
-    "nvmlDeviceGetTotalEccErrors(0, 1)": 0,
-    "nvmlDeviceGetTotalEccErrors(1, 1)": 0,
-    **{f"nvmlDeviceGetMemoryErrorCounter({type_}, 0, {location})": 0 for type_ in (0, 1) for location in (1, 2, 3, 7)},
-    "nvmlDeviceGetRemappedRows": [0, 0, 0, 0],
-    "nvmlDeviceGetRowRemapperHistogram": {"max": 640, "high": 0, "partial": 0, "low": 0, "none": 0},
-    **{f"nvmlDeviceGetRetiredPages_v2({cause})": NOT_SUPPORTED for cause in (0, 1)},
-    "nvmlDeviceGetRetiredPagesPendingStatus": NOT_SUPPORTED,
-    "nvmlDeviceGetRepairStatus": NOT_SUPPORTED,
-    "nvmlDeviceGetUnrepairableMemoryFlag_v1": NOT_SUPPORTED,
-    "field:230": 0,
-    **HEALTHY_SRAM,
-    **HEALTHY_PHYSICS,
-    **HEALTHY_LINKS,
-}
-"""What a GPU with nothing wrong answers to each question of the shipped checks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +231,25 @@ def pci_tree(*, gpus: Sequence[str] = (), efa: Sequence[str] = ()) -> dict[str, 
 
 
 @dataclass(kw_only=True)
+class FakeActive:
+    """``ActiveTests`` of plain values. Each all-reduce on a path takes the next of its answers; the last one stays."""
+
+    reduces: Mapping[str, Sequence[AllReduce | SourceError]] = field(default_factory=dict)
+    copies: Sequence[GdrCopy] | SourceError | None = None
+    asked: list[str] = field(default_factory=list)
+
+    def all_reduce(self, path: Literal["nvlink", "network"], *, size_bytes: int, timeout_s: float) -> AllReduce:
+        """The next answer for this path."""
+        answers, earlier = self.reduces.get(path, ()), self.asked.count(path)
+        self.asked.append(path)
+        return _given(answers[min(earlier, len(answers) - 1)] if answers else None, f"an all-reduce over {path}")
+
+    def gdr_copies(self, *, size_bytes: int, timeout_s: float) -> tuple[GdrCopy, ...]:
+        """As given."""
+        return tuple(_given(self.copies, "GDRCopy"))
+
+
+@dataclass(kw_only=True)
 class FakeNode:
     """A ``Node`` of plain values. Trees may be given as dictionaries; ``mount_table`` None is a missing /proc.
 
@@ -287,6 +263,7 @@ class FakeNode:
     proc: Any = field(default_factory=dict)
     dev: Any = field(default_factory=dict)
     nvml: Nvml = field(default_factory=lambda: FakeNvml(error=SourceMissing("NVML: libnvidia-ml.so.1 is not there")))
+    active: ActiveTests = field(default_factory=FakeActive)
     mount_table: Sequence[Mount] | SourceError | None = None
     spaces: Mapping[str, Space | SourceError] = field(default_factory=dict)
     file_probes: Mapping[str, FileProbe | SourceError] = field(default_factory=dict)

@@ -12,12 +12,15 @@ They keep the laws of the real ones, the inconvenient ones above all, and can be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from healthd.errors import BackendRefused, BackendUnknown
+from healthd.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.model import Remedy
-from healthd.remediation.ports import FleetLevel, Hold, NodeView
+from healthd.remediation.ports import FleetLevel, Hold, Mark, NodeView, ScopeLevel, Slot, StateOwner
 
 
 @dataclass(kw_only=True)
@@ -27,6 +30,16 @@ class FakeClusterNode:
     flags: set[str] = field(default_factory=set)
     hold: Hold | None = None
     jobs: list[str] = field(default_factory=list)
+    mark: str = ""
+
+
+@dataclass(kw_only=True)
+class FakeState:
+    """What a :class:`FakeCluster` had in memory at a time: what it saves, and what a stale reading shows."""
+
+    at_s: float
+    nodes: dict[str, FakeClusterNode]
+    slots: dict[tuple[str, int], str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,16 +58,29 @@ class FakeCluster:
 
     A second drain silently takes over text, user and stamp; the same text again changes nothing; undrain and resume
     wipe them. ``clock`` gives seconds since the epoch, of which stamps keep the whole ones. ``updates`` lists what was
-    applied.
+    applied. ``partitions``: name to its nodes. ``slots``: scope and index to the holder; a slot fences its holder.
+    ``stale_s``: how old the lists of nodes and slots are that it hands out, by ``monotonic_s`` where the clock may
+    step.
     """
 
-    def __init__(self, *names: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *names: str,
+        clock: Callable[[], float],
+        monotonic_s: Callable[[], float] | None = None,
+        partitions: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self.nodes = {name: FakeClusterNode() for name in names}
+        self.partitions = dict(partitions or {})
+        self.slots: dict[tuple[str, int], str] = {}
         self.updates: list[FakeUpdate] = []
         self.hung = False
         self.starts = 1
-        self._clock = clock
-        self._waiting: list[tuple[str, str, str, str]] = []
+        self.stale_s = 0.0
+        self._clock, self._monotonic_s = clock, monotonic_s or clock
+        self._waiting: list[Callable[[], None]] = []
+        self._past: list[FakeState] = []
+        self._saved: FakeState | None = None
 
     def update(self, name: str, word: str, text: str = "", *, user: str = "admin") -> None:
         """Set a node's state to ``drain``, ``down``, ``fail``, ``undrain`` or ``resume``; "" sets the text alone.
@@ -62,8 +88,9 @@ class FakeCluster:
         While the controller hangs, nobody answers: BackendUnknown, and it is applied when the controller wakes up.
         """
         if self.hung:
-            self._waiting.append((name, word, text, user))
+            self._waiting.append(partial(self.update, name, word, text, user=user))
             raise BackendUnknown(f"update of {name}: Socket timed out on send/recv operation")
+        self._before_change()
         node = self.nodes[name]
         if word in ("drain", "down", "fail") and not text:
             raise BackendRefused("You must specify a reason when DOWNING or DRAINING a node. Request denied")
@@ -87,8 +114,57 @@ class FakeCluster:
     def wake(self) -> None:
         """End a hang: what was waiting is applied."""
         self.hung, waiting, self._waiting = False, self._waiting, []
-        for name, word, text, user in waiting:
-            self.update(name, word, text, user=user)
+        for apply in waiting:
+            with contextlib.suppress(SlotTaken):  # whoever asked is no longer listening
+                apply()
+
+    def claim(self, scope: str, index: int, node: str) -> None:
+        """Create a slot, as nodes and administrators do; while the controller hangs, it is created when it wakes up."""
+        if self.hung:
+            self._waiting.append(partial(self.claim, scope, index, node))
+            raise BackendUnknown(f"claim by {node}: Socket timed out on send/recv operation")
+        if (scope, index) in self.slots:
+            raise SlotTaken("Error creating the reservation: Duplicate reservation name")
+        self._before_change()
+        self.slots[(scope, index)] = node
+
+    def give_back(self, scope: str, index: int) -> None:
+        """Delete a slot, whoever's it is; one that is gone is fine."""
+        if self.hung:
+            self._waiting.append(partial(self.give_back, scope, index))
+            raise BackendUnknown(f"deletion of {scope}-{index}: Socket timed out on send/recv operation")
+        self._before_change()
+        self.slots.pop((scope, index), None)
+
+    def save(self) -> None:
+        """Write the state to disk: what is acknowledged after this is lost in a :meth:`kill`."""
+        self._saved = self._state()
+
+    def kill(self) -> None:
+        """kill -9 and start anew from what was last saved; jobs live on. Without a save, only the start is new."""
+        if self._saved is not None:
+            saved, jobs = copy.deepcopy(self._saved), {name: node.jobs for name, node in self.nodes.items()}
+            self.nodes, self.slots = saved.nodes, saved.slots
+            for name, node in self.nodes.items():
+                node.jobs = jobs[name]
+        self._past = []
+        self.restart()
+
+    def shown(self) -> FakeState:
+        """The lists as a reading of now shows them: ``stale_s`` old, but of this run of the controller."""
+        self.ask()
+        seen_s = self._monotonic_s() - self.stale_s
+        live = FakeState(at_s=self._monotonic_s(), nodes=self.nodes, slots=self.slots)
+        return next((state for state in self._past if state.at_s > seen_s), live)
+
+    def _state(self) -> FakeState:
+        return FakeState(at_s=self._monotonic_s(), nodes=copy.deepcopy(self.nodes), slots=dict(self.slots))
+
+    def _before_change(self) -> None:
+        """Keep what is about to be replaced: ``at_s`` of a past state is when it ended."""
+        if self.stale_s:
+            self._past = [state for state in self._past if state.at_s > self._monotonic_s() - self.stale_s]
+            self._past.append(self._state())
 
     def rebooted(self, name: str) -> None:
         """A node came back with a new boot time that nobody announced: it is DOWN; a reason that was there is kept."""
@@ -129,10 +205,12 @@ class FakeOrchestrator:
         """The node as it is; work shows as an allocated CPU even where jobs are not asked for."""
         self._cluster.ask()
         node = self._cluster.nodes[self._node]
+        fence = {"MAINTENANCE", "RESERVED"} if self._node in self._cluster.slots.values() else set()
         return NodeView(
             name=self._node,
-            in_service=not node.flags,
-            flags=frozenset(node.flags),
+            in_service=not node.flags and not fence,
+            fenced=bool(fence) and not node.flags,
+            flags=frozenset(node.flags | fence),
             hold=node.hold,
             allocated_cpus=len(node.jobs),
             jobs=tuple(node.jobs) if jobs else (),
@@ -140,13 +218,43 @@ class FakeOrchestrator:
         )
 
     def level(self) -> FleetLevel:
-        """Who is out."""
+        """Who is out, and who is in the partitions of this node."""
+        nodes = self._cluster.shown().nodes
+        out = frozenset(name for name, node in nodes.items() if node.flags)
+        mine = {name: frozenset(members) for name, members in self._cluster.partitions.items() if self._node in members}
+        return FleetLevel(
+            out=out,
+            total=len(nodes),
+            scopes=tuple(ScopeLevel(scope=name, out=out & mine[name], total=len(mine[name])) for name in sorted(mine)),
+            marks=tuple(Mark(node=name, text=node.mark) for name, node in nodes.items() if node.mark),
+        )
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Every slot."""
+        slots = self._cluster.shown().slots
+        return tuple(Slot(scope=scope, index=index, node=node) for (scope, index), node in sorted(slots.items()))
+
+    def claim(self, scope: str, index: int) -> None:
+        """Create a slot for this node."""
+        self._cluster.claim(scope, index, self._node)
+
+    def give_back(self, slot: Slot) -> None:
+        """Delete a slot of this node's."""
         self._cluster.ask()
-        nodes = self._cluster.nodes
-        return FleetLevel(out=frozenset(name for name, node in nodes.items() if node.flags), total=len(nodes))
+        holder = self._cluster.slots.get((slot.scope, slot.index), self._node)
+        if holder != self._node:
+            raise BackendRefused(f"slot {slot.scope}-{slot.index} is held by {holder}")
+        self._cluster.give_back(slot.scope, slot.index)
+
+    def mark(self, text: str) -> None:
+        """Leave a mark; there is nobody else's here."""
+        self._cluster.ask()
+        self._cluster.nodes[self._node].mark = text
 
     def quarantine(self, text: str) -> None:
-        """Drain."""
+        """Drain, with one line of text."""
+        if not text.isprintable():
+            raise BackendRefused(f"drain of {self._node} not asked for: the reason is {text!r}, expected one line")
         self._cluster.update(self._node, "drain", text, user=self._user)
 
     def release(self, *, resume: bool) -> None:
@@ -155,19 +263,79 @@ class FakeOrchestrator:
 
 
 class FakeProvisioner:
-    """A ``Provisioner`` that counts requests. ``reboots`` is called for each; it may raise what a back end raises."""
+    """A ``Provisioner`` that counts what it is asked for.
+
+    ``reboots`` is called for each reboot; it may raise what a back end raises. ``replaces``, where given, for each
+    replacement; ``instance`` is the machine behind the name now.
+    """
 
     kind = "fake"
+    state_owner = StateOwner.ENGINE
 
-    def __init__(self, reboots: Callable[[], None]) -> None:
-        self._reboots = reboots
+    def __init__(self, reboots: Callable[[], None], replaces: Callable[[], None] | None = None) -> None:
+        self._reboots, self._replaces = reboots, replaces
         self.requests = 0
+        self.replacements = 0
+        self.instance = "i-0fake0"
+        self.others = ""
+        self.says = ""
 
     def can(self, remedy: Remedy) -> bool:
-        """A reboot, and a GPU reset on the way."""
-        return remedy in (Remedy.REBOOT_NODE, Remedy.RESET_GPU)
+        """A reboot, and a replacement where one was given."""
+        return remedy is Remedy.REBOOT_NODE or (remedy is Remedy.REPLACE_NODE and self._replaces is not None)
+
+    def stands_down(self) -> str:
+        """As given."""
+        return self.others
+
+    def machine(self) -> str:
+        """As given."""
+        return self.instance
 
     def reboot(self) -> None:
         """Count, and pass on."""
         self.requests += 1
         self._reboots()
+
+    def replace(self) -> None:
+        """Count, and pass on."""
+        if self._replaces is None:
+            raise BackendRefused("this provisioner has no other machine")
+        self.replacements += 1
+        self._replaces()
+
+    def progress(self) -> str:
+        """As given."""
+        return self.says
+
+
+class FakeResetter:
+    """A ``Resetter`` that counts. ``resets`` None: there is no tool to reset with."""
+
+    def __init__(self, resets: Callable[[], None] | None = None) -> None:
+        self._resets = resets
+        self.requests = 0
+        self.running: tuple[str, ...] = ("nvidia-persistenced",)
+        self.stopped: list[str] = []
+
+    def why_not(self) -> str:
+        """Nothing, where it can."""
+        return "" if self._resets else "nvidia-smi: not found"
+
+    def holders(self) -> tuple[str, ...]:
+        """The services that run and were not stopped."""
+        return tuple(name for name in self.running if name not in self.stopped)
+
+    def reset(self, stop: tuple[str, ...]) -> str:
+        """Stop these, count, and pass on."""
+        if self._resets is None:
+            raise BackendRefused("nvidia-smi: not found")
+        self.stopped += [name for name in stop if name not in self.stopped]
+        self.requests += 1
+        self._resets()
+        return "reset"
+
+    def start(self, services: tuple[str, ...]) -> str:
+        """Start these."""
+        self.stopped = [name for name in self.stopped if name not in services]
+        return ""

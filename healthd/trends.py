@@ -68,10 +68,11 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Highest:
-    """The highest value that a gauge had, and when it was first seen."""
+    """The highest value that a gauge had in an epoch, and when it was first seen."""
 
     value: float
     since: datetime
+    epoch: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,7 +140,9 @@ def judge_all(
             known = changed.get(kind, memory[kind]).get(key)
             state, finding, sure = judge(known, limit, component, reading, now)
             if state is not known:
-                changed.setdefault(kind, dict(memory[kind]))[key] = state
+                if kind not in changed:
+                    changed[kind] = dict(memory[kind])  # once: it holds every component's
+                changed[kind][key] = state
             if finding:
                 look.findings.append(finding)
             if not sure:
@@ -231,12 +234,18 @@ def _watched(window: Window | None, reading: Reading, now: datetime, length_s: f
 
 
 def _learned(best: Highest | None, limit: Learned, component: Component, reading: Reading, now: datetime) -> Judged:
-    if best is None or reading.value > best.value:
-        return Judged(Highest(value=reading.value, since=now))
-    if reading.value == best.value:
+    if best is None or (best.epoch and reading.epoch not in ("", best.epoch)):
+        return Judged(Highest(value=reading.value, since=now, epoch=reading.epoch))
+    if reading.value > best.value:
+        best = replace(best, value=reading.value, since=now)
+    if reading.epoch != best.epoch and reading.epoch:
+        best = replace(best, epoch=reading.epoch)
+    least = best.value * limit.within
+    if reading.value >= least:
         return Judged(best)
     said = f"{reading.name} is {reading.value:g}; on this instance it has been {best.value:g}"
-    found = _found(limit, component, reading, said, limit=best.value, since=best.since.isoformat())
+    said += "" if limit.within == 1 else f" (limit {limit.within:.0%} of that)"
+    found = _found(limit, component, reading, said, limit=least, highest=best.value, since=best.since.isoformat())
     return Judged(best, found)
 
 

@@ -6,7 +6,7 @@ Pure over the Node protocol, like a check. It judges nothing: which difference m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -19,8 +19,9 @@ from healthd.tables import filled, keyed_rows
 class Place:
     """One place where a part's version can be read, a row of ``stack.csv``.
 
-    ``kind``: sys or proc (``where`` is a path) or command (``where`` is its words). ``pattern`` finds the version in
-    the text as its first group. A part may have several places: the first that has it counts.
+    ``kind``: sys or proc (``where`` is a path), command (``where`` is its words) or python (``where`` is the name of an
+    installed package, as a glob: pip writes the version into the name of its metadata folder). ``pattern`` finds the
+    version in the text as its first group. A part may have several places: the first that has it counts.
     """
 
     part: str
@@ -78,8 +79,11 @@ def minimums(instance_type: str | None) -> tuple[Minimum, ...]:
     return tuple(row for row in all_minimums() if name.startswith(row.family))
 
 
-def read_stack(node: Node, parts: Iterable[str] | None = None) -> Stack:
-    """The versions of these parts, or of all. A part that is nowhere is absent; a place that fails is a gap."""
+def read_stack(node: Node, parts: Iterable[str] | None = None, *, python_homes: Sequence[str] = ()) -> Stack:
+    """The versions of these parts, or of all. A part that is nowhere is absent; a place that fails is a gap.
+
+    ``python_homes``: the Pythons whose packages are looked at, the first one first. No Python is started for that.
+    """
     wanted = None if parts is None else set(parts)
     versions: dict[str, str] = {}
     gaps: list[str] = []
@@ -89,15 +93,15 @@ def read_stack(node: Node, parts: Iterable[str] | None = None) -> Stack:
             continue
         try:
             if place.where not in texts:
-                texts[place.where] = _text(node, place)
+                texts[place.where] = _text(node, place, python_homes)
         except SourceMissing as error:
-            if place.kind == "proc":  # what is asked of /proc every kernel has
+            if place.part == "kernel":  # every one has it
                 gaps.append(f"{place.part}: {error}")
             continue
         except SourceError as error:
             gaps.append(f"{place.part}: {error}")
             continue
-        if found := re.search(place.pattern, texts[place.where]):
+        if found := re.search(place.pattern, texts[place.where], re.MULTILINE):
             versions[place.part] = found[1]
     return Stack(versions=versions, gaps=tuple(gaps))
 
@@ -117,7 +121,9 @@ def matches(version: str, pin: str) -> bool:
     return version == pin or version.startswith((f"{pin}.", f"{pin}-", f"{pin}+"))
 
 
-def _text(node: Node, place: Place) -> str:
+def _text(node: Node, place: Place, python_homes: Sequence[str]) -> str:
+    if place.kind == "python":
+        return _packages(node, place.where, python_homes)
     if place.kind == "command":
         result = node.command(*place.where.split())
         if result.code in (126, 127):
@@ -125,6 +131,17 @@ def _text(node: Node, place: Place) -> str:
         return result.stdout
     tree = {"sys": node.sys, "proc": node.proc}[place.kind]
     return tree.read(place.where)
+
+
+def _packages(node: Node, name: str, homes: Sequence[str]) -> str:
+    """The metadata folders of the packages of this name, one per line, in the order of the homes."""
+    if not homes:
+        return ""
+    where = ["-xdev", "-maxdepth", "3", "-path", f"*-packages/{name}-*.dist-info"]
+    result = node.command("find", "-H", *(f"{home.rstrip('/')}/lib" for home in homes), *where)
+    if result.code in (126, 127):
+        raise SourceMissing(f"find: {result.stderr.strip()[:200]}")
+    return result.stdout  # a home that is not there is complained about, and no fault
 
 
 def _numbers(version: str) -> tuple[int, ...]:

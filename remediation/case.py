@@ -38,7 +38,11 @@ class Case:
     """The state of one case.
 
     ``hold`` is the drain exactly as the cluster showed it after we made it: what a release must match.
-    ``boot_id`` is that of the moment a reboot was intended: evidence that it happened is another one.
+    ``boot_id`` is that of the moment a repair was intended, ``machine`` the instance id then: evidence that a reboot
+    or a replacement happened is another one. ``ladder``: the remedies to try in turn, the present one first;
+    ``fenced``: it may hold a slot.
+    ``settling``: drained in a hurry, before its slot had settled.
+    ``attempts`` counts those of the present one. ``stopped``: services that a GPU reset stopped and owes a start.
     ``since`` is when the current step, or the current wait inside it, began.
     """
 
@@ -58,6 +62,11 @@ class Case:
     controller: str = ""
     drain_boot_id: str = ""
     boot_id: str = ""
+    fenced: bool = False
+    settling: bool = False
+    machine: str = ""
+    ladder: tuple[Remedy, ...] = ()
+    stopped: tuple[str, ...] = ()
     attempts: int = 0
     good_since: datetime | None = None
     end: End | None = None
@@ -70,8 +79,9 @@ class Case:
 
     @property
     def is_open(self) -> bool:
-        """Whether the engine still has to look after it: a node that was given up is out by our drain all the same."""
-        return self.end in (None, End.FAILED)
+        """Whether the engine still has to look after it: a node that was given up is out by our drain all the same, and
+        one whose slot was not given back is kept off jobs."""
+        return self.end in (None, End.FAILED) or self.fenced
 
 
 def reason_text(diagnosis: Diagnosis, case_id: str) -> str:

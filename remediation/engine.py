@@ -9,17 +9,22 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from healthd.errors import BackendError, StoreError
-from healthd.model import Action, Decision, Diagnosis, Mode, Step
+from healthd.model import Action, Decision, Diagnosis, Mode, Remedy, Step
 from healthd.remediation.case import Case, End, Phase, reason_text
-from healthd.remediation.playbook import QUARANTINE
+from healthd.remediation.fleet import rate_held
+from healthd.remediation.ledger import Repair
+from healthd.remediation.playbook import QUARANTINE, REPAIRS, without_drain
 from healthd.remediation.policy import Rules, Situation, decide
-from healthd.remediation.ports import Orchestrator, Provisioner
-from healthd.remediation.steps import Cases, Judgement, Patience, Steps
+from healthd.remediation.ports import Orchestrator, Provisioner, StateOwner
+from healthd.remediation.repairs import Resetter
+from healthd.remediation.steps import Steps
+from healthd.remediation.successor import found_case
+from healthd.remediation.turns import Cases, Judgement, Patience, Slots
 from healthd.store import Event
 
 __all__ = ["Cases", "Engine", "Judgement", "Patience"]
@@ -29,8 +34,9 @@ class Engine:
     """One node's engine. ``turn`` is called whenever something changed and every few seconds; calls never overlap.
 
     ``rules`` is asked before every step and once more right before every act. ``collect`` saves the evidence of a case
-    and returns where. ``look_again`` has every check run that has not looked since then, and waits for none. ``clock``
-    stamps the audit trail: a turn takes as long as the cluster does.
+    and returns where. ``look_again`` has every check run that has not looked since then, and waits for none.
+    ``ledger``: the repairs that were made on this node. ``clock`` stamps the audit trail: a turn takes as long as the
+    cluster does.
     """
 
     def __init__(
@@ -38,44 +44,56 @@ class Engine:
         *,
         orchestrator: Orchestrator,
         provisioner: Provisioner,
+        resetter: Resetter,
+        slots: Slots,
         judgement: Judgement,
         cases: Cases,
         rules: Callable[[], Rules],
         collect: Callable[[Case], str],
         look_again: Callable[[datetime], None],
         patience: Patience,
+        platform_texts: Collection[str] = (),
+        ledger: Callable[[], Sequence[Repair]] = tuple,
         new_id: Callable[[], str] = lambda: secrets.token_hex(4),
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._orchestrator, self._provisioner = orchestrator, provisioner
-        self._judgement, self._cases = judgement, cases
-        self._rules, self._new_id, self._clock = rules, new_id, clock
+        self._orchestrator, self._provisioner, self._resetter = orchestrator, provisioner, resetter
+        self._slots, self._judgement, self._cases = slots, judgement, cases
+        self._rules, self._ledger, self._new_id, self._clock = rules, ledger, new_id, clock
         self._steps = Steps(
             orchestrator=orchestrator,
             provisioner=provisioner,
+            resetter=resetter,
+            slots=slots,
             judgement=judgement,
             cases=cases,
             rules=rules,
+            can=self._can,
+            too_many=self._too_many_replacements,
             forbidden=self._forbidden,
             collect=collect,
             look_again=look_again,
             patience=patience,
             clock=clock,
+            platform_texts=platform_texts,
         )
         self._lock = threading.Lock()
         self._last_noted = ""
+        self._searched, self._platform_texts = False, platform_texts
         self.decision = Decision(action=Action.HOLD, reason="nothing has been decided yet")
         self.decided: Counter[Action] = Counter()
 
-    def turn(self, now: datetime, *, wait_s: float = -1) -> str:
+    def turn(self, now: datetime, *, wait_s: float = -1, hurry: bool = False) -> str:
         """Decide or go on, as far as it goes now. Returns what was done and why; never raises a HealthdError.
 
-        ``wait_s``: how long to wait for a turn that is under way elsewhere; -1 for as long as it takes.
+        ``wait_s``: how long to wait for a turn that is under way elsewhere; -1 for as long as it takes. ``hurry``: a
+        job is about to start here, so a drain does not wait until the node's place in the budget has settled.
         """
         if not self._lock.acquire(timeout=wait_s):
             return "another turn of the engine is still under way"
         try:
-            case = self._steps.resume()
+            self._steps.hurry = hurry
+            case = self._steps.resume() or self._found(now)
             said = self._consider(now) if case is None else self._go_on(case, now)
         except StoreError as error:
             said = f"nothing was done: {error}"
@@ -91,21 +109,60 @@ class Engine:
         case = self._cases.open_case()
         return case if case is not None and case.hold is not None else None
 
+    def _found(self, now: datetime) -> Case | None:
+        """What was left with the cluster by a daemon before this one, whose store this one has not.
+
+        Asked until it was answered once. Where the cluster does not answer, the decision says so, and nothing is taken
+        out.
+        """
+        if self._searched:
+            return None
+        try:
+            case = self._left_behind(now)
+        except BackendError:
+            return None
+        if case is not None and not self._cases.knows(case.id):
+            self._steps.write(case, f"found: {case.why}")
+        self._searched = True
+        return case
+
+    def _left_behind(self, now: datetime) -> Case | None:
+        own = self._slots.held()
+        if not own:
+            return None
+        view = self._orchestrator.view(jobs=True)
+        mark = next((mark.text for mark in self._orchestrator.level().marks if mark.node == view.name), "")
+        return found_case(
+            view,
+            own,
+            mark,
+            platform_texts=self._platform_texts,
+            mode=self._rules().mode,
+            boot_id=self._judgement.boot_id,
+            now=now,
+        )
+
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def _consider(self, now: datetime) -> str:
         decision = self._decide(now)
-        if decision.action not in (Action.QUARANTINE, Action.REPAIR) or decision.diagnosis is None:
+        if not decision.steps or decision.diagnosis is None:
             return decision.reason
         case = self._opened(decision, decision.diagnosis, now)
-        self._steps.write(case, f"intends to drain: {decision.reason}")
+        self._steps.write(case, f"intends to take a slot and to drain: {decision.reason}")
         return self._go_on(case, now)
 
     def _decide(self, now: datetime) -> Decision:
         """Decide, and put the decision or the refusal into the audit trail once, not every few seconds."""
         judgement = self._judgement
         decision = decide(
-            judgement.diagnoses(), judgement.is_acknowledged, self._situation, self._rules(), self._provisioner.can
+            judgement.diagnoses(),
+            judgement.is_acknowledged,
+            self._situation,
+            self._rules(),
+            self._can,
+            ledger=self._ledger,
+            now=now,
         )
         self.decision, diagnosis = decision, decision.diagnosis
         if diagnosis is None:
@@ -119,11 +176,22 @@ class Engine:
     def _forbidden(self, now: datetime) -> str:
         """Why a drain that was interrupted may not be made now: what was decided then may be old."""
         decision = self._decide(now)
-        return "" if decision.action in (Action.QUARANTINE, Action.REPAIR) else decision.reason
+        return "" if decision.steps else decision.reason
+
+    def _can(self, remedy: Remedy) -> bool:
+        if remedy is Remedy.RESET_GPU:
+            return not self._resetter.why_not()
+        return self._provisioner.can(remedy)
+
+    def _too_many_replacements(self) -> str:
+        level, per_hour = self._orchestrator.level(), self._rules().replacements_per_hour
+        return rate_held(self._orchestrator.view().name, level.marks, self._clock(), per_hour)
 
     def _situation(self) -> Situation:
         try:
             view = self._orchestrator.view()
+            if view.fenced and self._slots.held():
+                view = replace(view, in_service=True)  # what keeps jobs off is our own place in the budget
         except BackendError as error:
             return Situation(view=None, level=None, problem=str(error))
         try:
@@ -132,7 +200,7 @@ class Engine:
             return Situation(view=view, level=None, problem=str(error))
 
     def _opened(self, decision: Decision, diagnosis: Diagnosis, now: datetime) -> Case:
-        """A new case, its drain already intended: the decision has just read what an intent must be read from."""
+        """A new case, its slot already intended: the decision has just read what an intent must be read from."""
         case_id = self._new_id()
         return Case(
             id=case_id,
@@ -144,10 +212,13 @@ class Engine:
             remedy=diagnosis.remedy,
             why="; ".join(diagnosis.reasons),
             text=reason_text(diagnosis, case_id),
-            steps=decision.steps,
-            phase=Phase.INTENDED,
-            drain_boot_id=self._judgement.boot_id,
+            steps=self._fitting(decision.steps),
+            ladder=decision.ladder,
+            fenced=True,
         )
+
+    def _fitting(self, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+        return without_drain(steps) if self._provisioner.state_owner is StateOwner.PLATFORM else steps
 
     def _note(self, said: str, event: Event) -> bool:
         """Record what is said for the first time; whether it was."""
@@ -163,7 +234,7 @@ class Engine:
         while True:
             turn = self._steps.take(self._fit_to_mode(case), now)
             case = turn.case
-            if case.end is End.FAILED:
+            if turn.page or case.end is End.FAILED:
                 self._page(case)
             if not turn.go_on or case.end is not None:
                 return turn.said
@@ -171,15 +242,17 @@ class Engine:
     def _fit_to_mode(self, case: Case) -> Case:
         """A mode that was lowered since lowers an open case: what may no longer be repaired stays quarantined.
 
-        A reboot that was asked for is waited for all the same: it may come at any moment, and must not meet a job.
+        A reboot or a replacement that was asked for is waited for all the same: it may come at any moment, and must not
+        meet a job.
         """
         mode = self._rules().mode
-        asked = case.step is Step.REBOOT and case.phase is Phase.INTENDED
-        if mode is not Mode.QUARANTINE or Step.REBOOT not in case.steps or asked or case.end is not None:
+        asked = case.step in (Step.REBOOT, Step.REPLACE) and case.phase is Phase.INTENDED
+        if mode is not Mode.QUARANTINE or not REPAIRS.intersection(case.steps) or asked or case.end is not None:
             return case
-        if case.step in QUARANTINE:
-            return replace(case, steps=QUARANTINE, index=QUARANTINE.index(case.step), mode=mode)
-        return replace(case, steps=QUARANTINE, index=QUARANTINE.index(Step.VERIFY), mode=mode, phase=Phase.PLANNED)
+        lower = QUARANTINE if Step.DRAIN in case.steps else without_drain(QUARANTINE)
+        if case.step in lower:
+            return replace(case, steps=lower, index=lower.index(case.step), mode=mode)
+        return replace(case, steps=lower, index=lower.index(Step.VERIFY), mode=mode, phase=Phase.PLANNED)
 
     def _page(self, case: Case) -> None:
         if self.decision.reason != case.note:

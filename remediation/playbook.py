@@ -1,43 +1,34 @@
-"""What takes a node out, and which steps answer it. Pure."""
+"""Which steps answer which remedy. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Mapping
 
-from healthd.model import REMEDY_RANK, Mode, Remedy, Severity, Step
+from healthd.model import Remedy, Step
 
-QUARANTINE: tuple[Step, ...] = (Step.DRAIN, Step.VERIFY, Step.RELEASE)
-"""Out, until the fault is gone for a reason that others brought about; then back."""
+_OUT = (Step.SLOT, Step.DRAIN)
+_BACK = (Step.VERIFY, Step.RELEASE)
 
-REBOOT: tuple[Step, ...] = (Step.DRAIN, Step.WAIT_IDLE, Step.COLLECT, Step.REBOOT, Step.VERIFY, Step.RELEASE)
-"""Drain, let the job end, save the evidence, reboot, prove it, back. It answers RESET_GPU too: a reboot resets them."""
+QUARANTINE: tuple[Step, ...] = (*_OUT, *_BACK)
+"""A place in the budget, out, until the fault is gone for a reason that others brought about; then back."""
 
+REBOOT: tuple[Step, ...] = (*_OUT, Step.WAIT_IDLE, Step.COLLECT, Step.REBOOT, *_BACK)
+"""A place, drain, let the job end, save the evidence, reboot, prove it, back."""
 
-class Judged(Protocol):
-    """A fault or a diagnosis, as far as it matters here."""
+RESET: tuple[Step, ...] = (*_OUT, Step.WAIT_IDLE, Step.COLLECT, Step.RESET, *_BACK)
+"""The same with a reset of all GPUs in the place of the reboot: a board joined by NVSwitch is reset as one."""
 
-    @property
-    def severity(self) -> Severity:
-        """Whether a job may start now."""
+REPLACE: tuple[Step, ...] = (*_OUT, Step.WAIT_IDLE, Step.COLLECT, Step.REPLACE, *_BACK)
+"""The same with another machine behind the name; it proves itself and is let in."""
 
-    @property
-    def remedy(self) -> Remedy:
-        """What it calls for."""
-
-
-def takes_node_out(judged: Judged) -> bool:
-    """Whether new jobs must be kept off: no job may start here now, or the remedy needs the node to itself.
-
-    A critical fault that only a person can mend keeps jobs off as well, until it is gone.
-    """
-    return judged.severity is Severity.CRITICAL or REMEDY_RANK[judged.remedy] >= REMEDY_RANK[Remedy.RESET_GPU]
+STEPS: Mapping[Remedy, tuple[Step, ...]] = {
+    Remedy.RESET_GPU: RESET,
+    Remedy.REBOOT_NODE: REBOOT,
+    Remedy.REPLACE_NODE: REPLACE,
+}
+REPAIRS = frozenset({Step.RESET, Step.REBOOT, Step.REPLACE})
 
 
-def steps_for(judged: Judged, mode: Mode, can: Callable[[Remedy], bool]) -> tuple[Step, ...]:
-    """The steps that a diagnosis calls for, as far as ``mode`` and the provisioner go; empty when none are allowed."""
-    if mode is Mode.OBSERVE or not takes_node_out(judged):
-        return ()
-    if mode is Mode.REPAIR and judged.remedy in (Remedy.RESET_GPU, Remedy.REBOOT_NODE) and can(judged.remedy):
-        return REBOOT
-    return QUARANTINE
+def without_drain(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The same where a drain would be a replacement, or the platform has the node's state: the slot alone fences it."""
+    return tuple(step for step in steps if step is not Step.DRAIN)

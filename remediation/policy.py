@@ -1,27 +1,53 @@
-"""The decision: diagnoses, the node as the cluster shows it, the fleet's level and the mode in; one Decision out.
+"""The decision: diagnoses, the node as the cluster shows it, the fleet and what was tried before in; one Decision out.
 
-Purely computational. The ladder below is the whole policy; each rung returns the sentence that a person will read in
-the log, the audit trail and ``healthd status``. A refusal is a decision like any other.
+Purely computational. The ladder below is the whole order of precedence; each rung returns the sentence that a person
+will read in the log, the audit trail and ``healthd status``. A refusal is a decision like any other. What a fault calls
+for is the policy's to say (``rules``), what is left to try the ledger's (``ledger``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
-from healthd.model import Action, Decision, Diagnosis, Mode, Remedy, Step
+from healthd.model import Action, Decision, Diagnosis, Mode, Remedy
 from healthd.remediation.budget import out_limit
-from healthd.remediation.playbook import steps_for, takes_node_out
+from healthd.remediation.ledger import Bounds, Repair, recent, rungs_left, same_fault
+from healthd.remediation.playbook import QUARANTINE, STEPS
 from healthd.remediation.ports import FleetLevel, NodeView
+from healthd.remediation.rules import BY_REMEDY, Answer, Policy
+
+_SHOWN_NODES = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
-    """What an operator allows. ``max_out``: a share of the fleet ("5%") or a number of nodes, never below one node."""
+    """What an operator allows, and what the policy says.
+
+    ``max_out``: a share of the fleet ("5%") or a number of nodes, never below one node. ``replacements_per_hour``: of
+    the whole fleet.
+    """
 
     mode: Mode
     max_out: str | int = "5%"
+    replacements_per_hour: int = 4
     opted_out: str = ""
+    policy: Policy = BY_REMEDY
+    bounds: Bounds = field(default_factory=Bounds)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeenElsewhere:
+    """A finding on another node, as the cluster shows it, whether that node is held or not.
+
+    ``at``: when it began there. ``group``: the UltraServer or placement group of that node, or "".
+    """
+
+    node: str
+    code: str
+    at: datetime
+    group: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +57,7 @@ class Situation:
     view: NodeView | None
     level: FleetLevel | None
     problem: str = ""
+    fleet_findings: tuple[SeenElsewhere, ...] = ()
 
 
 def decide(
@@ -39,25 +66,39 @@ def decide(
     situation: Callable[[], Situation],
     rules: Rules,
     can: Callable[[Remedy], bool],
+    *,
+    ledger: Callable[[], Sequence[Repair]] = tuple,
+    now: datetime,
 ) -> Decision:
-    """Decide about a node that no case of ours holds. ``situation`` is asked only when the answer depends on it."""
-    calling = [diagnosis for diagnosis in diagnoses if takes_node_out(diagnosis)]
+    """Decide about a node that no case of ours holds.
+
+    ``situation`` and ``ledger`` are asked only when the answer depends on them. ``can``: whether a remedy can be
+    carried out here.
+    """
+    calling = rules.policy.answers(diagnoses)
     if not calling:
         return _nothing_calls(diagnoses)
-    worst = next((diagnosis for diagnosis in calling if not acknowledged(diagnosis)), None)
-    if worst is None:
+    unseen = [answer for answer in calling if not acknowledged(answer.diagnosis)]
+    if not unseen:
         return _hold(
             calling[0], "acknowledged: a person put the node back, and the fault has not gone and come back since"
         )
     if rules.opted_out:
-        return _hold(worst, f"opted out: {rules.opted_out}")
+        return _hold(unseen[0], f"opted out: {rules.opted_out}")
     if rules.mode is Mode.OBSERVE:
-        return _hold(worst, f"observe mode: would take the node out for {_what(worst)}")
-    return _in_place(worst, situation(), rules, steps_for(worst, rules.mode, can))
+        return _hold(unseen[0], f"observe mode: would take the node out for {_what(unseen[0])}")
+    live = [answer for answer in unseen if answer.rule.mode is not Mode.OBSERVE]
+    if not live:
+        return _hold(
+            unseen[0], f"rule {unseen[0].rule.name} is in shadow: would take the node out for {_what(unseen[0])}"
+        )
+    return _in_place(live, situation(), rules, lambda answer: _taken_out(answer, rules, can, ledger(), now))
 
 
-def _in_place(worst: Diagnosis, situation: Situation, rules: Rules, steps: tuple[Step, ...]) -> Decision:
-    view, level = situation.view, situation.level
+def _in_place(
+    live: Sequence[Answer], situation: Situation, rules: Rules, taken_out: Callable[[Answer], Decision]
+) -> Decision:
+    view, level, worst = situation.view, situation.level, live[0]
     if view is None:
         return _page(
             worst, f"the node's state in the cluster could not be read, so nothing is taken out: {situation.problem}"
@@ -65,29 +106,104 @@ def _in_place(worst: Diagnosis, situation: Situation, rules: Rules, steps: tuple
     if not view.in_service:
         held = f'{view.hold.user} with "{view.hold.text}"' if view.hold else "/".join(sorted(view.flags))
         return _hold(worst, f"already out of service, held by {held}: left alone")
+    shared = [_shared(answer, view.name, situation.fleet_findings, rules.bounds) for answer in live]
+    if all(shared):
+        return _page(worst, shared[0])
+    worst = next(answer for answer, words in zip(live, shared, strict=True) if not words)
     if level is None or level.total < 1:
         return _page(worst, f"the fleet's level could not be read, so nothing is taken out: {situation.problem}")
     limit = out_limit(rules.max_out, level.total)
     if len(level.out - {view.name}) >= limit:
         return _page(worst, f"at the fleet limit: {len(level.out)} of {level.total} nodes are out, {limit} may be")
-    action = Action.REPAIR if Step.REBOOT in steps else Action.QUARANTINE
-    return Decision(action=action, reason=f"{action} for {_what(worst)}", diagnosis=worst, steps=steps)
+    return taken_out(worst)
+
+
+def _taken_out(
+    answer: Answer, rules: Rules, can: Callable[[Remedy], bool], ledger: Sequence[Repair], now: datetime
+) -> Decision:
+    """How far it goes, now that the node may be taken out. A repair that must not be made leaves it out, and pages."""
+    about, bounds = answer.about, rules.bounds
+    repairs = tuple(remedy for remedy in answer.ladder if remedy in STEPS)
+    if answer.mode(rules.mode) is Mode.QUARANTINE or not repairs:
+        return _quarantine(answer)
+    tried = same_fault(ledger, about.code, about.component.all_names(), now - timedelta(days=bounds.relapse_days))
+    left = rungs_left(repairs, tried, bounds)
+    if not left:
+        done = ", ".join(each.remedy for each in tried)
+        return _kept_out(answer, f"{about.code} on {about.component} came back after {done}: a person is needed")
+    able = tuple(remedy for remedy in left if can(remedy))
+    if not able:
+        return _quarantine(answer)
+    if len(lately := recent(ledger, now, bounds.lemon_days)) >= bounds.lemon_repairs:
+        many = f"{len(lately)} repairs of this node within {bounds.lemon_days:g} days, {bounds.lemon_repairs} may be"
+        return _kept_out(answer, f"a node that comes back too often is a lemon: {many}; now {_what(answer)}")
+    what = _what(answer, able[0], after=tuple(each.remedy for each in tried))
+    return Decision(
+        action=Action.REPAIR,
+        reason=f"repair for {what}",
+        diagnosis=about,
+        steps=STEPS[able[0]],
+        ladder=able,
+        rule=answer.rule.name,
+    )
+
+
+def _shared(answer: Answer, me: str, elsewhere: Iterable[SeenElsewhere], bounds: Bounds) -> str:
+    """Why the fault is not this node's own, or "": the same finding on many nodes inside minutes."""
+    window = timedelta(minutes=bounds.same_fault_minutes)
+    same = [each for each in elsewhere if each.code == answer.root.code and abs(each.at - answer.root.since) <= window]
+    group_of = {me: ""} | {each.node: each.group for each in same}
+    if len(group_of) < bounds.same_fault_nodes:
+        return ""
+    groups: dict[str, list[str]] = {}
+    for node in sorted(group_of):
+        groups.setdefault(group_of[node], []).append(node)
+    alone = groups.pop("", [])
+    shown = [f"{group}: {_listed(nodes)}" for group, nodes in sorted(groups.items())]
+    shown += [_listed(alone)] if alone else []
+    where = f"{len(group_of)} nodes within {bounds.same_fault_minutes:g} min ({'; '.join(shown)})"
+    return f"{answer.root.code} on {where}: many at once is not a node's fault, so nothing is taken out for it"
+
+
+def _listed(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - _SHOWN_NODES} more" if len(nodes) > _SHOWN_NODES else ""
+    return ", ".join(nodes[:_SHOWN_NODES]) + more
 
 
 def _nothing_calls(diagnoses: Sequence[Diagnosis]) -> Decision:
     asking = next((diagnosis for diagnosis in diagnoses if diagnosis.remedy is Remedy.ASK_HUMAN), None)
     if asking is not None:
-        return _page(asking, f"a person has to look at {_what(asking)}")
+        words = f"a person has to look at {asking.code} on {asking.component} ({asking.remedy})"
+        return Decision(action=Action.PAGE, reason=words, diagnosis=asking)
     return Decision(action=Action.HOLD, reason="nothing calls for taking the node out")
 
 
-def _what(diagnosis: Diagnosis) -> str:
-    return f"{diagnosis.code} on {diagnosis.component} ({diagnosis.remedy})"
+def _what(answer: Answer, remedy: Remedy | None = None, *, after: tuple[Remedy, ...] = ()) -> str:
+    """``gpu.xid.95 on gpu:GPU-… (reboot_node after reset_gpu; rule firmware)``."""
+    about = answer.about
+    words = remedy or (answer.ladder[0] if answer.ladder else about.remedy)
+    since = f" after {', '.join(after)}" if after else ""
+    rule = f"; rule {answer.rule.name}" if answer.rule.name else ""
+    return f"{about.code} on {about.component} ({words}{since}{rule})"
 
 
-def _hold(diagnosis: Diagnosis, reason: str) -> Decision:
-    return Decision(action=Action.HOLD, reason=reason, diagnosis=diagnosis)
+def _quarantine(answer: Answer) -> Decision:
+    words = f"quarantine for {_what(answer)}"
+    return _decision(answer, Action.QUARANTINE, words, out=True)
 
 
-def _page(diagnosis: Diagnosis, reason: str) -> Decision:
-    return Decision(action=Action.PAGE, reason=reason, diagnosis=diagnosis)
+def _kept_out(answer: Answer, words: str) -> Decision:
+    return _decision(answer, Action.PAGE, words, out=True)
+
+
+def _hold(answer: Answer, words: str) -> Decision:
+    return _decision(answer, Action.HOLD, words)
+
+
+def _page(answer: Answer, words: str) -> Decision:
+    return _decision(answer, Action.PAGE, words)
+
+
+def _decision(answer: Answer, action: Action, words: str, *, out: bool = False) -> Decision:
+    steps = QUARANTINE if out else ()
+    return Decision(action=action, reason=words, diagnosis=answer.about, steps=steps, rule=answer.rule.name)

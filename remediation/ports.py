@@ -7,6 +7,7 @@ No I/O here. ``remediation/orchestrators`` and ``remediation/provisioners`` impl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from healthd.model import Remedy
@@ -29,7 +30,8 @@ class NodeView:
     """One reading of the node's own state in the cluster.
 
     ``in_service``: nothing keeps new jobs off. ``flags``: the cluster's own words, upper case (DRAIN, DOWN, FAIL,
-    COMPLETING, NOT_RESPONDING, …). ``allocated_cpus`` and ``jobs`` together say whether work is there.
+    COMPLETING, NOT_RESPONDING, …). ``fenced``: a maintenance reservation, ours or another, and nothing else keeps new
+    jobs off. ``allocated_cpus`` and ``jobs`` together say whether work is there.
     ``controller``: changes when the cluster's controller restarts (Slurm's BOOT_TIME); "" where it was not asked.
     """
 
@@ -37,10 +39,16 @@ class NodeView:
     in_service: bool
     flags: frozenset[str]
     hold: Hold | None
+    fenced: bool = False
     allocated_cpus: int = 0
     jobs: tuple[str, ...] = ()
     controller: str = ""
     raw: str = ""
+
+    @property
+    def standing(self) -> bool:
+        """Neither drained nor down nor failing: a reservation at most keeps new jobs off."""
+        return self.in_service or self.fenced
 
     @property
     def idle(self) -> bool:
@@ -49,11 +57,47 @@ class NodeView:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ScopeLevel:
+    """The same as FleetLevel for one partition or instance group that this node is in."""
+
+    scope: str
+    out: frozenset[str]
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """What healthd has left with a node of the cluster, by the node's name: it outlives the disk, and is evidence."""
+
+    node: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FleetLevel:
-    """How many nodes are out of service now, for any cause, and how many there are. Read from the cluster itself."""
+    """How many nodes are out of service now, for any cause, and how many there are. Read from the cluster itself.
+
+    A held slot alone does not count here. ``scopes``: the partitions or groups of this node. ``marks``: every mark that
+    any node shows.
+    """
 
     out: frozenset[str]
     total: int
+    scopes: tuple[ScopeLevel, ...] = ()
+    marks: tuple[Mark, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slot:
+    """One of the L places for nodes that are out, handed out atomically by the cluster's controller.
+
+    ``scope``: ``cluster``, or the partition or instance group that it is a place of. ``node``: who holds it; for a
+    place that somebody else took by hand it may be any text, and it is taken all the same.
+    """
+
+    scope: str
+    index: int
+    node: str
 
 
 class Orchestrator(Protocol):
@@ -77,14 +121,58 @@ class Orchestrator(Protocol):
     def release(self, *, resume: bool) -> None:
         """Let jobs in again. ``resume`` also clears a DOWN that the drain went through. The caller owns the drain."""
 
+    def slots(self) -> tuple[Slot, ...]:
+        """List every slot of the fleet that is taken, whoever took it."""
+
+    def claim(self, scope: str, index: int) -> None:
+        """Take this slot for this node; it also keeps new jobs off. Raises SlotTaken when somebody has it."""
+
+    def give_back(self, slot: Slot) -> None:
+        """Give a slot of this node back. One that is gone already is fine; one that is another's is refused."""
+
+    def mark(self, text: str) -> None:
+        """Leave a mark with the node, "" to take ours away. Refused where somebody else's text is in its place."""
+
+
+class StateOwner(StrEnum):
+    """Who writes the node's state in the cluster while it is repaired.
+
+    ENGINE: our drain stays as we made it. AFTER_ASKING: what was asked for takes the drain's place, and the platform
+    puts the node back by itself. PLATFORM: a drain would be a replacement, so there is none; our slot alone keeps jobs
+    off, all the way.
+    """
+
+    ENGINE = "engine"
+    AFTER_ASKING = "after_asking"
+    PLATFORM = "platform"
+
 
 class Provisioner(Protocol):
     """Restarts or replaces the machine behind the node."""
 
     kind: str
 
+    @property
+    def state_owner(self) -> StateOwner:
+        """Who writes the node's state while it is repaired."""
+
     def can(self, remedy: Remedy) -> bool:
-        """Whether this provider, as configured, can carry out ``remedy``."""
+        """Whether this provider, as configured and on this platform, can carry out ``remedy``."""
+
+    def stands_down(self) -> str:
+        """Why somebody else (HyperPod's agent, clustermgtd) is acting on this machine already, or ""."""
+
+    def machine(self) -> str:
+        """The instance id behind this node's name now. Raises BackendUnknown where it could not be told."""
 
     def reboot(self) -> None:
         """Ask for a reboot. Evidence that it happened is a changed boot id, never this call's return."""
+
+    def replace(self) -> None:
+        """Ask for another machine behind the same name. Evidence that it happened is a changed instance id."""
+
+    def progress(self) -> str:
+        """What the platform says of the reboot or replacement that was asked for; "" where it says nothing.
+
+        Raises BackendRefused when it has failed for good, BackendUnknown where it could not be told.
+        """

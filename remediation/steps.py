@@ -9,76 +9,29 @@ A step must not decide whether a node is to be taken out, and must not touch wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Protocol
 
-from healthd.errors import BackendRefused, BackendUnknown, HealthdError
-from healthd.model import Diagnosis, Mode, Step
+from healthd.errors import BackendError, BackendRefused, BackendUnknown, HealthdError
+from healthd.model import Remedy, Step
 from healthd.remediation.case import Case, End, Phase
-from healthd.remediation.playbook import takes_node_out
+from healthd.remediation.fleet import Go, Hold, Settle
+from healthd.remediation.guards import Guards, lost
+from healthd.remediation.playbook import REPAIRS
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import NodeView, Orchestrator, Provisioner
+from healthd.remediation.repairs import Repairs, Resetter
+from healthd.remediation.turns import Cases, Judgement, Patience, Slots, Turn, at_next, ended
 from healthd.store import Event
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Patience:
-    """How long the engine waits, in seconds. ``settle_s``: good for so long before a release."""
-
-    settle_s: float = 30.0
-    verify_timeout_s: float = 600.0
-    reboot_timeout_s: float = 1800.0
-    max_attempts: int = 2
-
-
-class Judgement(Protocol):
-    """What the engine asks of the monitor."""
-
-    @property
-    def boot_id(self) -> str:
-        """The current boot."""
-
-    def diagnoses(self) -> tuple[Diagnosis, ...]:
-        """What is wrong, most far-reaching first."""
-
-    def is_acknowledged(self, diagnosis: Diagnosis) -> bool:
-        """Whether a person has seen it and put the node back."""
-
-    def acknowledge(self, now: datetime, why: str) -> None:
-        """Mark every open fault as seen."""
-
-    def trouble(self, since: datetime) -> str:
-        """Why the node cannot be trusted yet, or ""."""
-
-    def record(self, event: Event) -> None:
-        """Add to the audit trail."""
-
-
-class Cases(Protocol):
-    """Where cases are kept. Raises StoreError; then nothing is done."""
-
-    def open_case(self) -> Case | None:
-        """The case that is not at its end."""
-
-    def save_case(self, case: Case, event: Event) -> None:
-        """Write a case and why it moved."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Turn:
-    """What one step came to: the case as it is now, the sentence, and whether the next step may follow at once."""
-
-    case: Case
-    said: str
-    go_on: bool = False
 
 
 class Steps:
     """All steps of one node's cases.
 
-    ``forbidden`` says why this node may not be drained now although it was decided, or "": the decision may be old.
+    ``can``: whether a remedy can be carried out here. ``too_many``: why no machine of the fleet may be replaced now, or
+    "". ``forbidden`` says why this node may not be drained now although
+    it was decided, or "": the decision may be old.
     """
 
     def __init__(
@@ -86,26 +39,48 @@ class Steps:
         *,
         orchestrator: Orchestrator,
         provisioner: Provisioner,
+        resetter: Resetter,
+        slots: Slots,
         judgement: Judgement,
         cases: Cases,
         rules: Callable[[], Rules],
+        can: Callable[[Remedy], bool],
+        too_many: Callable[[], str],
         forbidden: Callable[[datetime], str],
         collect: Callable[[Case], str],
         look_again: Callable[[datetime], None],
         patience: Patience,
         clock: Callable[[], datetime],
+        platform_texts: Collection[str] = (),
     ) -> None:
-        self._orchestrator, self._provisioner = orchestrator, provisioner
-        self._judgement, self._cases, self._rules = judgement, cases, rules
-        self._forbidden, self._collect, self._look_again = forbidden, collect, look_again
+        self._orchestrator, self._judgement, self._cases = orchestrator, judgement, cases
+        self._guards = Guards(
+            orchestrator=orchestrator, slots=slots, judgement=judgement, rules=rules, platform_texts=platform_texts
+        )
+        self._repairs = Repairs(
+            orchestrator=orchestrator,
+            provisioner=provisioner,
+            resetter=resetter,
+            judgement=judgement,
+            guards=self._guards,
+            patience=patience,
+            can=can,
+            too_many=too_many,
+            intend=self._intend,
+        )
+        self._slots, self._forbidden, self._collect, self._look_again = slots, forbidden, collect, look_again
         self._patience, self._clock = patience, clock
+        self.hurry = False
         self._began: datetime | None = None
         self._written: Case | None = None
         self._take: Mapping[Step, Callable[[Case, datetime], Turn]] = {
+            Step.SLOT: self._slot,
             Step.DRAIN: self._drain,
             Step.WAIT_IDLE: self._wait_idle,
             Step.COLLECT: self._collect_evidence,
-            Step.REBOOT: self._reboot,
+            Step.RESET: self._repairs.reset,
+            Step.REBOOT: self._repairs.reboot,
+            Step.REPLACE: self._repairs.replace,
             Step.VERIFY: self._verify,
             Step.RELEASE: self._release,
         }
@@ -113,15 +88,21 @@ class Steps:
     def take(self, case: Case, now: datetime) -> Turn:
         """Do what the case stands at, as far as it goes now, and write down what came of it. Raises HealthdError."""
         self._began = self._began or now
-        if case.end is End.FAILED:
+        if case.end not in (None, End.FAILED):
+            turn = self._given_back(case)
+        elif case.end is End.FAILED:
             turn = self._watch(case, now)
-        elif why := self._at_rest():
+        elif why := self._guards.at_rest():
             turn = Turn(case=case, said=f"case {case.id} rests at {case.step}: {why}, nothing is touched")
+        elif case.settling and case.step not in (Step.DRAIN, Step.RELEASE):
+            turn = self._settled(case, now)
         else:
             turn = self._take[case.step](case, now)
         moved = replace(turn.case, note=turn.said)
         if moved != self._written:
             self.write(moved, turn.said)
+        if moved.is_open and moved.end not in (None, End.FAILED) and case.end in (None, End.FAILED):
+            return self.take(moved, now)  # the slot is given back last, when the end is on disk
         return replace(turn, case=moved)
 
     def write(self, case: Case, said: str) -> None:
@@ -137,22 +118,76 @@ class Steps:
 
     # -- the steps ----------------------------------------------------------------------------------------------------
 
+    def _slot(self, case: Case, now: datetime) -> Turn:
+        """Take a place in the fleet's budget and see, after the settle time, that it is still ours.
+
+        It keeps new jobs off from the first moment, and touches neither the node's state nor anybody's text.
+        """
+        view = self._orchestrator.view()
+        if not view.standing:
+            return self._out_already(case, view, now)
+        if case.since != now:
+            if over := self._guards.is_over(case):
+                return ended(case, End.ABANDONED, f"not taken out: {over}")
+            if refusal := self._forbidden(now):
+                return Turn(case=case, said=f"taking a slot waits: {refusal}")
+        if why := self._guards.at_rest():
+            return Turn(case=case, said=f"taking a slot waits: {why}")
+        if not case.fenced:
+            case = replace(case, fenced=True)
+            self.write(case, "intends to take a slot")
+        match move := self._slots.take():
+            case Go():
+                return Turn(case=at_next(case, now), said=f"holds {_places(move)}", go_on=True)
+            case Settle() if self.hurry and Step.DRAIN in case.steps:
+                said = "holds a slot, and drains at once: a job is about to start"
+                return Turn(case=replace(at_next(case, now), settling=True), said=said, go_on=True)
+            case Settle():
+                return Turn(case=case, said=f"fenced: {move.reason}")
+            case Hold():
+                return Turn(case=case, said=f"waits for a slot: {move.reason}", page=True)
+
+    def _settled(self, case: Case, now: datetime) -> Turn:
+        """Drained in a hurry: nothing further is done before its place has settled; without one it is let go."""
+        match move := self._slots.take():
+            case Go():
+                return Turn(case=replace(case, settling=False), said=f"holds {_places(move)}", go_on=True)
+            case Settle():
+                return Turn(case=case, said=f"drained: {move.reason}")
+            case Hold():
+                release = replace(case, index=case.steps.index(Step.RELEASE), phase=Phase.PLANNED, since=now)
+                return Turn(case=release, said=f"no place was left: {move.reason}", go_on=True)
+
+    def _out_already(self, case: Case, view: NodeView, now: datetime) -> Turn:
+        """Drained before our drain: by this case, before it was killed or lost its place; else by somebody."""
+        if view.hold is not None and view.hold.text == case.text:
+            return Turn(case=at_next(case, now), said="drained by this case already", go_on=True)
+        return lost(case, view)
+
+    def _given_back(self, case: Case) -> Turn:
+        """The last act of a case. Until it is done, no other begins."""
+        try:
+            dropped = self._slots.give_back()
+        except BackendError as error:
+            return Turn(case=case, said=f"{_without_slot(case)}; its slot could not be given back yet: {error}")
+        places = ", ".join(f"{slot.scope} {slot.index}" for slot in dropped)
+        said = f"{_without_slot(case)}; slot {places} given back" if dropped else _without_slot(case)
+        return Turn(case=replace(case, fenced=False), said=said)
+
     def _drain(self, case: Case, now: datetime) -> Turn:
         """Take the node out, unless it is out already: by us (adopt it) or by others (leave it)."""
-        resumed = case.since != now
-        view = self._orchestrator.view(jobs=resumed)
-        if not view.in_service:
+        view = self._orchestrator.view(jobs=True)
+        if not view.standing:
             return self._adopted_or_lost(case, view, now)
-        if resumed:
-            if over := self._is_over(case):
-                return _ended(case, End.ABANDONED, f"drain abandoned: {over}")
-            if refusal := self._forbidden(now):
-                return Turn(case=case, said=f"drain waits: {refusal}")
-            case = self._intend_drain(case, now)
-            view = self._orchestrator.view()
-            if not view.in_service:
-                return self._adopted_or_lost(case, view, now)
-        if why := self._at_rest():
+        if over := self._guards.is_over(case):
+            return ended(case, End.ABANDONED, f"drain abandoned: {over}")
+        if refusal := self._forbidden(now):
+            return Turn(case=case, said=f"drain waits: {refusal}")
+        case = self._intend_drain(case, now)
+        view = self._orchestrator.view()
+        if not view.standing:
+            return self._adopted_or_lost(case, view, now)
+        if why := self._guards.at_rest():
             return Turn(case=case, said=f"drain waits: {why}")
         return self._quarantine(case, now)
 
@@ -164,25 +199,25 @@ class Steps:
         except BackendUnknown as error:
             return Turn(case=case, said=f"drain: no answer, will be read back: {error}")
         view = self._orchestrator.view(jobs=True)
-        if view.in_service:
+        if view.standing:
             return Turn(case=case, said="drain: not to be seen yet, will be read back")
         return self._adopted_or_lost(case, view, now)
 
     def _adopted_or_lost(self, case: Case, view: NodeView, now: datetime) -> Turn:
         if view.hold is None or view.hold.text != case.text:
-            return self._lost(case, view)
+            return lost(case, view)
         said = f'drained: "{view.hold.text}" by {view.hold.user}, {case.why}'
-        case = replace(_next(case, now), hold=view.hold, controller=view.controller)
+        case = replace(at_next(case, now), hold=view.hold, controller=view.controller)
         return Turn(case=case, said=said, go_on=True)
 
     def _wait_idle(self, case: Case, now: datetime) -> Turn:
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._not_ours_any_more(case, view, now)) is not None:
+        if (turn := self._guards.not_ours_any_more(case, view, now)) is not None:
             return turn
-        case = _seen(case, view)
+        case = seen(case, view)
         if not view.idle:
             return Turn(case=case, said=f"drained; waiting for {', '.join(view.jobs) or 'completing work'} to end")
-        return Turn(case=_next(case, now), said="idle: no job and no holder of a GPU is left", go_on=True)
+        return Turn(case=at_next(case, now), said="idle: no job and no holder of a GPU is left", go_on=True)
 
     def _collect_evidence(self, case: Case, now: datetime) -> Turn:
         """Save the evidence before anything changes it. What cannot be saved is said, and does not stop the repair."""
@@ -190,51 +225,14 @@ class Steps:
             said = f"evidence collected in {self._collect(case)}"
         except (HealthdError, OSError) as error:
             said = f"evidence could not be collected in full: {error}"
-        return Turn(case=_next(case, now), said=said, go_on=True)
-
-    def _reboot(self, case: Case, now: datetime) -> Turn:
-        if case.phase is Phase.INTENDED:
-            return self._await_new_boot(case, now)
-        view = self._orchestrator.view(jobs=True)
-        if (turn := self._not_ours_any_more(case, view, now)) is not None:
-            return turn
-        if case.attempts >= self._patience.max_attempts:
-            return self._again_or_fail(case, now, "no attempt is left")
-        if case.attempts == 0 and (over := self._is_over(case)):
-            return Turn(case=_next(replace(case, attempts=1), now), said=f"no reboot is needed: {over}", go_on=True)
-        if not view.idle:
-            return Turn(case=case, said="reboot waits: the node is no longer idle")
-        planned, case = case, replace(case, boot_id=self._judgement.boot_id, attempts=case.attempts + 1)
-        case = self._intend(case, now, "reboot")
-        view = self._orchestrator.view()
-        if (turn := self._not_ours_any_more(planned, view, now)) is not None:
-            return turn
-        if why := self._no_reboot_now(view):
-            return Turn(case=planned, said=f"reboot waits: {why}")
-        try:
-            self._provisioner.reboot()
-        except BackendRefused as error:
-            return self._again_or_fail(case, now, f"the reboot was refused: {error}")
-        except BackendUnknown as error:
-            return Turn(case=case, said=f"reboot: no answer, the boot id will tell: {error}")
-        return Turn(case=case, said="reboot asked for; waiting for a new boot id")
-
-    def _await_new_boot(self, case: Case, now: datetime) -> Turn:
-        """Only another boot id says that the reboot happened. Until then it may still come, and nothing is done."""
-        boot_id = self._judgement.boot_id
-        if boot_id != case.boot_id:
-            said = f"rebooted: boot id {case.boot_id[:8]} became {boot_id[:8]}"
-            return Turn(case=_next(case, now), said=said, go_on=True)
-        if now - case.since > timedelta(seconds=self._patience.reboot_timeout_s):
-            return self._again_or_fail(case, now, "the reboot that was asked for never showed as a new boot id")
-        return Turn(case=case, said="reboot asked for; waiting for a new boot id")
+        return Turn(case=at_next(case, now), said=said, go_on=True)
 
     def _verify(self, case: Case, now: datetime) -> Turn:
         """Trust is earned back: nothing open, every check has looked anew, so for the settle time, and looked again."""
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._not_ours_any_more(case, view, now)) is not None:
+        if (turn := self._guards.not_ours_any_more(case, view, now)) is not None:
             return turn
-        case = _seen(case, view)
+        case = seen(case, view)
         self._look_again(case.good_since or case.since)
         if trouble := self._judgement.trouble(case.since):
             return self._not_well(replace(case, good_since=None), now, trouble)
@@ -244,33 +242,35 @@ class Steps:
             return Turn(case=case, said="well again; settling")
         if unseen := self._judgement.trouble(good_since):
             return Turn(case=case, said=f"well again; settling: {unseen}")
-        return Turn(case=_next(case, now), said=f"verified: well since {good_since:%H:%M:%S}", go_on=True)
+        return Turn(case=at_next(case, now), said=f"verified: well since {good_since:%H:%M:%S}", go_on=True)
 
     def _not_well(self, case: Case, now: datetime, trouble: str) -> Turn:
-        """Wait, or after a reboot and long enough, try again. A daemon that was away has not been looking meanwhile."""
+        """Wait, or after a repair and long enough, try again. A daemon that was away has not been looking meanwhile."""
         since = max(case.since, self._began or now)
-        if Step.REBOOT in case.steps and now - since > timedelta(seconds=self._patience.verify_timeout_s):
-            return self._again_or_fail(case, now, f"not healthy after the repair: {trouble}")
+        if REPAIRS.intersection(case.steps) and now - since > timedelta(seconds=self._patience.verify_timeout_s):
+            return self._repairs.again_or_fail(case, now, f"not healthy after the repair: {trouble}")
         return Turn(case=case, said=f"out until it is well: {trouble}")
 
     def _release(self, case: Case, now: datetime) -> Turn:
         view = self._orchestrator.view()
-        if case.phase is Phase.INTENDED and (view.in_service or view.hold is None):
-            return _ended(case, End.RELEASED, _released(view))
-        if (turn := self._not_ours_any_more(case, view, now)) is not None:
+        if case.phase is Phase.INTENDED and (view.standing or view.hold is None):
+            return ended(case, End.RELEASED, _released(view))
+        if (turn := self._guards.not_ours_any_more(case, view, now)) is not None:
             return turn
-        if trouble := self._judgement.trouble(case.opened):
+        if Step.DRAIN not in case.steps:
+            return self._released_by_slot(case, view)
+        if not case.settling and (trouble := self._judgement.trouble(case.opened)):
             verify = case.steps.index(Step.VERIFY)
             case = replace(case, index=verify, phase=Phase.PLANNED, since=now, good_since=None)
             return Turn(case=case, said=f"release taken back: {trouble}")
-        if why := self._down_unexplained(case, view):
+        if why := self._guards.down_unexplained(case, view):
             return Turn(case=case, said=f"release waits: {why}")
         if case.phase is Phase.PLANNED:
             case = self._intend(case, now, "release")
             view = self._orchestrator.view()
-            if (turn := self._not_ours_any_more(case, view, now)) is not None:
+            if (turn := self._guards.not_ours_any_more(case, view, now)) is not None:
                 return turn
-        if why := self._down_unexplained(case, view) or self._at_rest():
+        if why := self._guards.down_unexplained(case, view) or self._guards.at_rest():
             return Turn(case=case, said=f"release waits: {why}")
         try:
             self._orchestrator.release(resume="DOWN" in view.flags)
@@ -279,34 +279,23 @@ class Steps:
         except BackendUnknown as error:
             return Turn(case=case, said=f"release: no answer, will be read back: {error}")
         view = self._orchestrator.view()
-        if view.in_service:
-            return _ended(case, End.RELEASED, _released(view))
+        if view.standing:
+            return ended(case, End.RELEASED, _released(view))
         return Turn(case=case, said="release: not to be seen yet, will be read back")
+
+    def _released_by_slot(self, case: Case, view: NodeView) -> Turn:
+        """Where the platform has the node's state there is nothing of ours to undo but the place in the budget."""
+        if not view.standing:
+            said = f"release waits: the platform has not put the node back yet: {'/'.join(sorted(view.flags))}"
+            return Turn(case=case, said=said)
+        return ended(case, End.RELEASED, "verified, and put back by its platform")
 
     def _watch(self, case: Case, now: datetime) -> Turn:
         """Given up: the node stays out by our drain, and what a person does with that is respected as ever."""
         view = self._orchestrator.view(jobs=True)
-        return self._not_ours_any_more(case, view, now) or Turn(case=_seen(case, view), said=case.note)
+        return self._guards.not_ours_any_more(case, view, now) or Turn(case=seen(case, view), said=case.note)
 
-    # -- what stops them ----------------------------------------------------------------------------------------------
-
-    def _at_rest(self) -> str:
-        """Why the operator wants nothing done here, or ""."""
-        rules = self._rules()
-        if rules.opted_out:
-            return f"opted out: {rules.opted_out}"
-        return "in observe mode" if rules.mode is Mode.OBSERVE else ""
-
-    def _no_reboot_now(self, view: NodeView) -> str:
-        """What the last look before a reboot, or a mode that was lowered, has against it."""
-        if not view.idle:
-            return "the node is no longer idle"
-        return self._at_rest() or ("" if self._rules().mode is Mode.REPAIR else "the mode was lowered")
-
-    def _down_unexplained(self, case: Case, view: NodeView) -> str:
-        if "DOWN" in view.flags and self._judgement.boot_id == case.drain_boot_id:
-            return "the node is DOWN, and no reboot since our drain explains it"
-        return ""
+    # -- writing intents ----------------------------------------------------------------------------------------------
 
     def _intend(self, case: Case, now: datetime, act: str) -> Case:
         case = replace(case, phase=Phase.INTENDED, since=now)
@@ -319,55 +308,21 @@ class Steps:
             return case
         return self._intend(replace(case, drain_boot_id=self._judgement.boot_id), now, "drain")
 
-    def _not_ours_any_more(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
-        """None while the cluster shows our drain exactly as we left it: text, user and stamp."""
-        if view.hold == case.hold and not view.in_service:
-            return None
-        view = self._orchestrator.view(jobs=True)  # which run of the controller says so?
-        if view.hold == case.hold and not view.in_service:
-            return None
-        if view.hold is not None:
-            return self._lost(case, view)
-        if view.controller and view.controller != case.controller:
-            case = replace(case, index=0, phase=Phase.PLANNED, hold=None, since=now, end=None)
-            return Turn(case=case, said="the controller restarted and lost our drain: it is made again")
-        why = "our drain was undone by a person: that is an order"
-        self._judgement.acknowledge(now, why)
-        return _ended(case, End.ACKNOWLEDGED, why)
 
-    def _lost(self, case: Case, view: NodeView) -> Turn:
-        holder = f'{view.hold.user} with "{view.hold.text}"' if view.hold else "/".join(sorted(view.flags))
-        return _ended(case, End.LOST, f"the node is held by {holder}: not touched")
-
-    def _again_or_fail(self, case: Case, now: datetime, why: str) -> Turn:
-        if case.attempts < self._patience.max_attempts:
-            first = case.steps.index(Step.WAIT_IDLE)
-            case = replace(case, index=first, phase=Phase.PLANNED, since=now, good_since=None)
-            return Turn(case=case, said=f"attempt {case.attempts} failed, trying again: {why}")
-        return _ended(case, End.FAILED, f"given up after {case.attempts} attempts, a person is needed: {why}")
-
-    def _is_over(self, case: Case) -> str:
-        for diagnosis in self._judgement.diagnoses():
-            calls = takes_node_out(diagnosis) and not self._judgement.is_acknowledged(diagnosis)
-            if calls and case.component in diagnosis.component.all_names():
-                return ""
-        return f"{case.code} on {case.component} is over"
-
-
-def _next(case: Case, now: datetime) -> Case:
-    return replace(case, index=case.index + 1, phase=Phase.PLANNED, since=now, good_since=None)
-
-
-def _seen(case: Case, view: NodeView) -> Case:
+def seen(case: Case, view: NodeView) -> Case:
     """Remember which run of the controller showed us our drain: only a later restart may have lost it."""
     return replace(case, controller=view.controller or case.controller)
 
 
-def _ended(case: Case, end: End, said: str) -> Turn:
-    return Turn(case=replace(case, end=end), said=said)
+def _places(move: Go) -> str:
+    return "slot " + ", ".join(f"{slot.scope} {slot.index}" for slot in move.slots)
+
+
+def _without_slot(case: Case) -> str:
+    return case.note.partition("; its slot could not")[0]
 
 
 def _released(view: NodeView) -> str:
-    if view.in_service:
+    if view.standing:
         return "released: back in service"
     return f"released: our drain is gone, what is left is not ours: {'/'.join(sorted(view.flags))}"

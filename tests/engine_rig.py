@@ -16,19 +16,26 @@ from healthd.model import Clearance, ClearsBy, Component, Finding, Mode, Outcome
 from healthd.monitor import Monitor
 from healthd.node import Node
 from healthd.remediation.case import Phase
-from healthd.remediation.engine import Engine, Patience
+from healthd.remediation.engine import Engine
+from healthd.remediation.fleet import CLUSTER
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import Orchestrator
+from healthd.remediation.slots import SlotKeeper
+from healthd.remediation.turns import Patience
 from healthd.store import Store
 from healthd.testing import FakeClock
-from healthd.testing_cluster import FakeCluster, FakeOrchestrator, FakeProvisioner, FakeUpdate
-from tests.engine_wire import Killed, Wire, WiredCases, WiredOrchestrator, WiredProvisioner
+from healthd.testing_cluster import FakeCluster, FakeOrchestrator, FakeProvisioner, FakeResetter, FakeUpdate
+from tests.engine_wire import Killed, Wire, WiredCases, WiredOrchestrator, WiredProvisioner, WiredResetter
 
 NODE = "n1"
 GPU = Component(kind="gpu", id="GPU-5e1f")
-PATIENCE = Patience(settle_s=30.0, verify_timeout_s=300.0, reboot_timeout_s=600.0, max_attempts=2)
+PATIENCE = Patience(
+    settle_s=30.0, verify_timeout_s=300.0, reboot_timeout_s=600.0, replace_timeout_s=900.0, max_attempts=2
+)
 STEP_S = 5.0
+SETTLE_S = 10.0
 BOOT_TAKES_S = 40.0
+MACHINE_TAKES_S = 120.0
 
 # ---------------------------------------------------------------------------------------------------------------------
 # the checks
@@ -76,6 +83,7 @@ class Trouble:
 
 
 XID_95 = Trouble()
+WORN_OUT = Trouble(code="gpu.remap.failure", remedy=Remedy.REPLACE_NODE, clears_by=ClearsBy.REPLACE)
 XID_79 = Trouble(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE, clears_by=ClearsBy.REBOOT)
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -104,13 +112,15 @@ class World:
         fleet: int = 40,
         max_out: str | int = "5%",
         local: Callable[[World], Orchestrator] | None = None,
+        can_reset: bool = False,
+        can_replace: bool = False,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.clock, self.wire = folder, FakeClock(), Wire()
         self.cluster = FakeCluster(*(f"n{number}" for number in range(1, fleet + 1)), clock=self.seconds)
         self.rules = Rules(mode=mode, max_out=max_out)
         self.boot, self.boots_at_s, self.never_boots = 1, 0.0, False
-        self.reboot_heals = True
+        self.reboot_heals = self.reset_heals = True
         self.script: list[tuple[float, Callable[[], object]]] = []
         self.levels: set[Trouble] = set()
         self.said: list[str] = []
@@ -118,7 +128,10 @@ class World:
         self.kills = 0
         self.held_by_at_reboot: list[str] = []
         self.acting: Callable[[Step], None] = lambda _: None
-        self.provisioner = FakeProvisioner(self._asked_to_reboot)
+        self.provisioner = FakeProvisioner(self._asked_to_reboot, self._asked_to_replace if can_replace else None)
+        self.machine, self.replaced_at_s = 1, 0.0
+        self.resetter = FakeResetter(self._asked_to_reset if can_reset else None)
+        self.local = local is not None
         self.orchestrator = local(self) if local else FakeOrchestrator(self.cluster, NODE)
         self._ids = 0
         self._start()
@@ -141,6 +154,8 @@ class World:
             self.script.pop(0)[1]()
         if self.boots_at_s and self.clock() >= self.boots_at_s:
             self.power_cycle()
+        if self.replaced_at_s and self.clock() >= self.replaced_at_s:
+            self.another_machine()
         self._look()
         self.clock.advance(STEP_S - 1.0)
         try:
@@ -199,6 +214,27 @@ class World:
             self.levels.clear()
         self.restart_daemon()
 
+    def another_machine(self) -> None:
+        """A successor under the same name: another instance, another boot, an empty disk."""
+        self.replaced_at_s = 0.0
+        self.machine, self.boot = self.machine + 1, self.boot + 1
+        self.provisioner.instance = f"i-0fake{self.machine}"
+        self.levels.clear()
+        self.store.close()
+        self.folder = self.folder.parent / f"{self.folder.name}-machine-{self.machine}"
+        self.folder.mkdir()
+        self.cluster.rebooted(NODE)
+        self._start()
+
+    def _asked_to_replace(self) -> None:
+        assert self.local or not self.cluster.nodes[NODE].jobs, "a replacement under a job"
+        self.replaced_at_s = self.replaced_at_s or self.clock() + MACHINE_TAKES_S
+
+    def _asked_to_reset(self) -> None:
+        assert self.local or not self.cluster.nodes[NODE].jobs, "a reset under a job"
+        if self.reset_heals:
+            self.levels.clear()
+
     def _asked_to_reboot(self) -> None:
         hold = self.cluster.nodes[NODE].hold
         self.held_by_at_reboot.append(hold.user if hold else "nobody")
@@ -252,9 +288,19 @@ class World:
         self._wanted: set[str] = {LEVEL}
         self._just_started = True
         self.monitor.begin_boot(f"boot-{self.boot}", now)
+        orchestrator = WiredOrchestrator(self.orchestrator, self.wire, self._intended, self._fencing)
         self.engine = Engine(
-            orchestrator=WiredOrchestrator(self.orchestrator, self.wire, self._intended),
+            orchestrator=orchestrator,
             provisioner=WiredProvisioner(self.provisioner, self.wire, self._intended),
+            resetter=WiredResetter(self.resetter, self.wire, self._intended),
+            slots=SlotKeeper(
+                orchestrator=orchestrator,
+                node=NODE,
+                quotas=lambda: {CLUSTER: self.rules.max_out},
+                monotonic_s=self.clock,
+                random=lambda: 0.0,
+                settle_s=SETTLE_S,
+            ),
             judgement=self.monitor,
             cases=WiredCases(self.store, self.wire),
             rules=lambda: self.rules,
@@ -275,6 +321,12 @@ class World:
         assert case is not None
         assert (case.step, case.phase) == (step, Phase.INTENDED)
         self.acting(step)
+
+    def _fencing(self) -> None:
+        """No slot is taken without a case that knows that it may hold one."""
+        case = self.store.open_case()
+        assert case is not None
+        assert case.fenced
 
     def _look(self) -> None:
         """Run what is due: the kernel log at every step, the interval check every minute or when it was asked for.
@@ -315,7 +367,25 @@ def repair_story(folder: Path, **options: object) -> World:
     return world.at(3, world.start_job).at(10, lambda: world.log_line(XID_79)).at(40, world.end_jobs)
 
 
-STORIES = {"quarantine": quarantine_story, "repair": repair_story}
+def reset_story(folder: Path, **options: object) -> World:
+    """An uncontained error that a reset mends: drained, job ended, evidence, holders stopped, reset, verified, back."""
+    world = World(folder, mode=Mode.REPAIR, can_reset=True, **options)  # type: ignore[arg-type]
+    return world.at(3, world.start_job).at(10, lambda: world.log_line(XID_95)).at(40, world.end_jobs)
+
+
+def replace_story(folder: Path, **options: object) -> World:
+    """A GPU that is worn out: drained, job ended, evidence, another machine with an empty disk, verified, released."""
+    world = World(folder, mode=Mode.REPAIR, can_replace=True, **options)  # type: ignore[arg-type]
+    world.at(3, world.start_job).at(10, lambda: world.log_line(WORN_OUT)).at(40, world.end_jobs)
+    return world
+
+
+STORIES = {
+    "quarantine": quarantine_story,
+    "repair": repair_story,
+    "reset": reset_story,
+    "replace": replace_story,
+}
 
 
 def lowered(world: World, mode: Mode) -> None:

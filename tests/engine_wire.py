@@ -9,7 +9,8 @@ from typing import TypeVar
 from healthd.errors import BackendRefused, BackendUnknown, StoreError
 from healthd.model import Remedy, Step
 from healthd.remediation.case import Case
-from healthd.remediation.ports import FleetLevel, NodeView, Orchestrator, Provisioner
+from healthd.remediation.ports import FleetLevel, NodeView, Orchestrator, Provisioner, Slot, StateOwner
+from healthd.remediation.repairs import Resetter
 from healthd.store import Event, Store
 
 T = TypeVar("T")
@@ -67,6 +68,7 @@ class WiredOrchestrator:
     inner: Orchestrator
     wire: Wire
     intended: Callable[[Step], None]
+    fencing: Callable[[], None]
     kind: str = "wired"
 
     def view(self, *, jobs: bool = False) -> NodeView:
@@ -83,6 +85,19 @@ class WiredOrchestrator:
         self.intended(Step.RELEASE)
         self.wire.around("release", lambda: self.inner.release(resume=resume))
 
+    def slots(self) -> tuple[Slot, ...]:
+        return self.wire.around("slots", self.inner.slots)
+
+    def claim(self, scope: str, index: int) -> None:
+        self.fencing()
+        self.wire.around("claim", lambda: self.inner.claim(scope, index))
+
+    def give_back(self, slot: Slot) -> None:
+        self.wire.around("give back", lambda: self.inner.give_back(slot))
+
+    def mark(self, text: str) -> None:
+        self.wire.around("mark", lambda: self.inner.mark(text))
+
 
 @dataclass
 class WiredProvisioner:
@@ -91,12 +106,49 @@ class WiredProvisioner:
     intended: Callable[[Step], None]
     kind: str = "wired"
 
+    @property
+    def state_owner(self) -> StateOwner:
+        return self.inner.state_owner
+
     def can(self, remedy: Remedy) -> bool:
         return self.inner.can(remedy)
+
+    def stands_down(self) -> str:
+        return self.inner.stands_down()
+
+    def machine(self) -> str:
+        return self.wire.around("machine", self.inner.machine)
 
     def reboot(self) -> None:
         self.intended(Step.REBOOT)
         self.wire.around("reboot", self.inner.reboot)
+
+    def replace(self) -> None:
+        self.intended(Step.REPLACE)
+        self.wire.around("replace", self.inner.replace)
+
+    def progress(self) -> str:
+        return self.inner.progress()
+
+
+@dataclass
+class WiredResetter:
+    inner: Resetter
+    wire: Wire
+    intended: Callable[[Step], None]
+
+    def why_not(self) -> str:
+        return self.inner.why_not()
+
+    def holders(self) -> tuple[str, ...]:
+        return self.inner.holders()
+
+    def reset(self, stop: tuple[str, ...]) -> str:
+        self.intended(Step.RESET)
+        return self.wire.around("reset", lambda: self.inner.reset(stop))
+
+    def start(self, services: tuple[str, ...]) -> str:
+        return self.wire.around("start", lambda: self.inner.start(services))
 
 
 @dataclass
@@ -106,6 +158,9 @@ class WiredCases:
 
     def open_case(self) -> Case | None:
         return self.inner.open_case()
+
+    def knows(self, case_id: str) -> bool:
+        return self.inner.knows(case_id)
 
     def save_case(self, case: Case, event: Event) -> None:
         self.wire.around("save", lambda: self.inner.save_case(case, event))

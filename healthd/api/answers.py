@@ -8,13 +8,15 @@ from __future__ import annotations
 import difflib
 import json
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from healthd.agent import Agent
 from healthd.api.wire import Answer
+from healthd.check import unknown
 from healthd.errors import BackendError, StoreError, UsageError
-from healthd.model import Clearance, ClearsBy, Mode, Verdict
+from healthd.idle import why_not_idle
+from healthd.model import Clearance, ClearsBy, Mode, Outcome, Verdict
 from healthd.monitor import has_live_job
 from healthd.remediation.case import Case
 from healthd.report import EXIT_CODE, Report, as_json, as_text, diagnosis_data
@@ -24,14 +26,43 @@ CHECK_DEADLINE_S = 20.0
 _PROLOG_DEADLINE_S = 5.0
 _TURN_WAIT_S = 4.0
 
+Tick = Callable[[str], None]
 
-def check_answer(agent: Agent, options: Namespace) -> Answer:
-    """The verdict, whole or of some checks. Exit 0 usable, 1 critical, 2 unknown. A wrong name is a UsageError."""
-    report = agent.checkup.report(_known(options.names, agent), deadline_s=CHECK_DEADLINE_S)
+
+def _silent(_: str) -> None:
+    pass
+
+
+def check_answer(agent: Agent, options: Namespace, environ: Mapping[str, str], tick: Tick = _silent) -> Answer:
+    """The verdict, whole or of some checks. Exit 0 usable, 1 critical, 2 unknown. A wrong name is a UsageError.
+
+    ``tick`` hears of active tests while they run.
+    """
+    names = _known(options.names, agent, active=is_active(options))
+    ran = _active_outcomes(agent, names, environ, tick) if is_active(options) else {}
+    report = agent.checkup.report(names, deadline_s=CHECK_DEADLINE_S, active=ran)
     if options.context != "manual":  # a script decides by this answer: the audit shows which one it got
         text = f"{options.context} asked for the verdict: {report.verdict}"
         agent.monitor.record(Event(at=report.generated_at, kind="check", text=text))
     return Answer(code=EXIT_CODE[report.verdict], out=as_json(report) if options.json else as_text(report))
+
+
+def is_active(options: Namespace) -> bool:
+    """Whether active tests are asked for: by name of the option, or because the node has just come up."""
+    return bool(options.active) or options.context == "boot"
+
+
+def _active_outcomes(
+    agent: Agent, names: Sequence[str], environ: Mapping[str, str], tick: Tick
+) -> Mapping[str, Outcome]:
+    """Run the active checks among these, or all; on a node that is not idle each is unknown, and none was begun."""
+    wanted = [name for name in names or agent.checkup.checks if agent.checkup.checks[name].on == "active"]
+    busy = why_not_idle(agent.machine, agent.orchestrator, own_job=environ.get("SLURM_JOB_ID", ""))
+    if not busy:
+        return agent.checkup.run_active(wanted, tick)
+    now = datetime.now(UTC)
+    tick(f"no active test is run: {busy}")
+    return {name: Outcome(check=name, result=unknown(f"not run: {busy}"), at=now, duration_s=0.0) for name in wanted}
 
 
 def status_answer(agent: Agent, options: Namespace) -> Answer:
@@ -88,7 +119,7 @@ def _our_drain(agent: Agent, report: Report) -> tuple[str, str]:
         return "", ""
     if agent.mode is Mode.OBSERVE or agent.engine is None or agent.orchestrator is None:
         return "", ", but in observe mode no job is refused"
-    said = agent.engine.turn(datetime.now(UTC), wait_s=_TURN_WAIT_S)
+    said = agent.engine.turn(datetime.now(UTC), wait_s=_TURN_WAIT_S, hurry=True)
     try:
         case = agent.engine.holds_node()
         if case is not None and agent.orchestrator.view().hold == case.hold:
@@ -106,8 +137,11 @@ def _job_has_ended(agent: Agent, job: str) -> None:
         agent.monitor.clear(Clearance(by=ClearsBy.JOB_END, note=f"job {job} has ended"), now)
 
 
-def _known(names: Sequence[str], agent: Agent) -> Sequence[str]:
+def _known(names: Sequence[str], agent: Agent, *, active: bool) -> Sequence[str]:
     for name in names:
+        check = agent.checkup.checks.get(name)
+        if check is not None and check.on == "active" and not active:
+            raise UsageError(f"healthd check: {name} puts load on the GPUs of an idle node; add --active to run it")
         if name not in agent.checkup.checks:
             near = difflib.get_close_matches(name, agent.checkup.checks, n=1)
             hint = f"did you mean {near[0]}?" if near else "see `healthd checks`"

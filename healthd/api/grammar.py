@@ -55,7 +55,10 @@ def _grammar() -> _Parser:
 
     check = verbs.add_parser("check", help="the verdict of this node for a job, now")
     check.add_argument("names", nargs="*", metavar="NAME", help="only these checks (default: all)")
-    check.add_argument("--context", choices=CONTEXTS, default="manual", help="who asks; all but manual are audited")
+    check.add_argument(
+        "--context", choices=CONTEXTS, default="manual", help="who asks; all but manual are audited; boot is --active"
+    )
+    check.add_argument("--active", action="store_true", help="also test what needs an idle node: NCCL, GDRCopy")
     check.add_argument("--no-daemon", action="store_true", help="look now, without asking the daemon")
     _common(check, json=True, socket=True)
 
@@ -64,6 +67,14 @@ def _grammar() -> _Parser:
 
     status = verbs.add_parser("status", help="what the daemon sees, decided and does")
     _common(status, json=True, socket=True)
+
+    relearn = verbs.add_parser("relearn", help="forget what checks learned on this instance: what is there is right")
+    relearn.add_argument("names", nargs="*", metavar="NAME", help="only of these checks (default: all that learn)")
+    relearn.add_argument("--reason", metavar="TEXT", required=True, help="why, for the audit trail")
+    how = relearn.add_mutually_exclusive_group()
+    how.add_argument("--yes", action="store_true", help="do not ask")
+    how.add_argument("--dry-run", action="store_true", help="only say what would be forgotten")
+    relearn.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: $HEALTHD_SOCKET)")
 
     explain = verbs.add_parser("explain", help="what a finding code or an XID means and calls for")
     explain.add_argument("code", metavar="CODE|XID")
@@ -76,6 +87,19 @@ def _grammar() -> _Parser:
     config.add_argument("what", choices=("show", "validate"))
     _common(config, json=True)
 
+    policy = verbs.add_parser("policy", help="what is done about which fault, and why")
+    policy.add_argument("what", choices=("show", "test"))
+    policy.add_argument("args", nargs="*", metavar="CODE|FILE", help="for test: finding codes, XIDs, or log files")
+    _trying(policy)
+    _common(policy, json=True)
+
+    replay = verbs.add_parser("replay", help="what would have been found, decided and done on past logs")
+    replay.add_argument("files", nargs="+", metavar="FILE", help="kernel logs, journals, syslogs, .gz; healthd.db")
+    _trying(replay)
+    replay.add_argument("--mode", choices=("observe", "quarantine", "repair"), default="repair", help="default: repair")
+    replay.add_argument("--nodes", type=int, default=0, metavar="N", help="nodes in the fleet; applies the budget")
+    _common(replay, json=True)
+
     hook = verbs.add_parser("hook", help="answer a Slurm hook")
     hook.add_argument("kind", choices=("prolog", "epilog", "health-check-program"))
     _common(hook, socket=True)
@@ -86,6 +110,11 @@ def _grammar() -> _Parser:
     )
     demo.add_argument("--keep", action="store_true", help="keep the simulated node's folder")
     return top
+
+
+def _trying(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--policy", metavar="NAME|FILE", default="", help="this policy instead of the configured one")
+    parser.add_argument("--instance-type", metavar="TYPE", default="", help="as on this EC2 instance type")
 
 
 def _common(parser: argparse.ArgumentParser, *, json: bool = False, socket: bool = False) -> None:

@@ -18,9 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from healthd.agent import Agent
-from healthd.api.answers import check_answer, hook_answer, status_answer
+from healthd.api.answers import Tick, check_answer, hook_answer, is_active, status_answer
 from healthd.api.grammar import Shown, parse
-from healthd.api.wire import MAX_REQUEST_BYTES, Answer, Request, failure, read_request, write_answer
+from healthd.api.orders import relearn_answer
+from healthd.api.wire import (
+    MAX_REQUEST_BYTES,
+    Answer,
+    Request,
+    failure,
+    read_request,
+    write_answer,
+    write_progress,
+)
 from healthd.errors import ConfigError, HealthdError, UsageError
 
 _CLIENTS = 32
@@ -35,6 +44,10 @@ class Peer:
     pid: int
     uid: int
     gid: int
+
+
+class _ClientGone(OSError):
+    """Nobody waits for the answer any more."""
 
 
 class Server:
@@ -70,32 +83,41 @@ class Server:
         try:
             with client:
                 client.settimeout(_CLIENT_S)
-                answer = self._answer(_received(client), _peer(client))
+                answer = self._answer(_received(client), _peer(client), _teller(client))
                 client.sendall(write_answer(answer))
         except OSError as error:
             self._say("a client went away", error=str(error))
         finally:
             self._slots.release()
 
-    def _answer(self, raw: bytes, peer: Peer) -> Answer:
+    def _answer(self, raw: bytes, peer: Peer, tick: Tick) -> Answer:
         try:
             request = read_request(raw)
-            return self._dispatch(request, peer)
+            return self._dispatch(request, peer, tick)
         except Shown as shown:
             return Answer(code=0, out=str(shown))
         except HealthdError as error:
             return failure(error)
+        except _ClientGone:
+            raise
         except Exception as error:  # noqa: BLE001 - a defect in one answer must not end the daemon; it is said loudly
             self._say("an answer failed", error=f"{type(error).__name__}: {error}")
             return Answer(code=2, err=f"healthd: the daemon failed to answer: {error}; see its log\n")
 
-    def _dispatch(self, request: Request, peer: Peer) -> Answer:
+    def _dispatch(self, request: Request, peer: Peer, tick: Tick) -> Answer:
         options = parse(request.arguments)
         match options.verb:
             case "check":
-                return check_answer(self._agent, options)
+                if is_active(options) and not self._may_act(peer):
+                    words = f"uid {peer.uid} may not run active tests through the daemon"
+                    raise UsageError(f"healthd check: {words}; be root or in [daemon] group, or add --no-daemon")
+                return check_answer(self._agent, options, request.environ, tick)
             case "status":
                 return status_answer(self._agent, options)
+            case "relearn":
+                if options.yes and not self._may_act(peer):
+                    raise UsageError(f"healthd relearn: uid {peer.uid} may not act here; be root or in [daemon] group")
+                return relearn_answer(self._agent, options, who=f"uid {peer.uid}")
             case "hook":
                 answer = self._hook(options, request, peer)
                 if answer.err:
@@ -117,6 +139,18 @@ class Server:
         if self._group is None:
             return False
         return self._group in _groups_of(peer)
+
+
+def _teller(client: socket.socket) -> Tick:
+    """Sends lines of progress; raises _ClientGone when nobody takes them."""
+
+    def tell(text: str) -> None:
+        try:
+            client.sendall(write_progress(text))
+        except OSError as error:
+            raise _ClientGone(f"while its tests ran: {error}") from error
+
+    return tell
 
 
 def _listen(path: str) -> socket.socket:

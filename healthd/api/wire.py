@@ -2,14 +2,16 @@
 
 Request, ended by the client's shutdown of its side: ``healthd/1 NUL count NUL argument… NUL NAME=value…``.
 Answer: ``healthd/1 CODE OUT_BYTES ERR_BYTES\\n`` and then exactly so many bytes for standard output and standard error.
+Before the answer to ``check --active`` come lines ``healthd/1 progress TEXT\\n``, while the tests run.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import BinaryIO
 
 from healthd.errors import ConfigError, HealthdError, UsageError
 
@@ -19,6 +21,7 @@ MAX_REQUEST_BYTES = 65536
 EXIT_USAGE = 64  # sysexits.h EX_USAGE
 EXIT_FAILED = 70  # sysexits.h EX_SOFTWARE
 EXIT_CONFIG = 78  # sysexits.h EX_CONFIG
+_HEAD = re.compile(rb"healthd/1 ([0-9]{1,3}) ([0-9]{1,9}) ([0-9]{1,9})\n")
 _COUNT = re.compile(r"[0-9]{1,5}")
 
 
@@ -57,6 +60,36 @@ def write_answer(answer: Answer) -> bytes:
     """The bytes of an answer."""
     out, err = (text.encode("utf-8", "surrogateescape") for text in (answer.out, answer.err))
     return f"{VERSION} {answer.code} {len(out)} {len(err)}\n".encode() + out + err
+
+
+def write_request(request: Request) -> bytes:
+    """The bytes of a request; the client ends it by shutting down its side."""
+    environ = [f"{name}={value}" for name, value in request.environ.items()]
+    return os.fsencode("\0".join([VERSION, str(len(request.arguments)), *request.arguments, *environ]))
+
+
+def write_progress(text: str) -> bytes:
+    """The bytes of one line of progress."""
+    return f"{VERSION} progress {' '.join(text.split())}\n".encode("utf-8", "surrogateescape")
+
+
+def read_answer(stream: BinaryIO, progress: Callable[[str], None]) -> Answer:
+    """The answer, after handing each line of progress on as it comes. Raises UsageError for a torn or strange one."""
+    while line := stream.readline(MAX_REQUEST_BYTES):
+        words = line.decode("utf-8", "surrogateescape").split(None, 2)
+        if words[:2] == [VERSION, "progress"] and line.endswith(b"\n"):
+            progress(words[2].rstrip("\n") if len(words) > 2 else "")
+            continue
+        head = _HEAD.fullmatch(line)
+        if head is None:
+            break
+        code, out_bytes, err_bytes = (int(group) for group in head.groups())
+        body = stream.read(out_bytes + err_bytes)
+        if len(body) < out_bytes + err_bytes:
+            break
+        out, err = (part.decode("utf-8", "surrogateescape") for part in (body[:out_bytes], body[out_bytes:]))
+        return Answer(code=code, out=out, err=err)
+    raise UsageError("the daemon's answer is torn: it may have been stopped while it worked; see its log")
 
 
 def failure(error: HealthdError) -> Answer:

@@ -1,19 +1,31 @@
-"""``healthd check`` without a daemon: look at everything now. (With one, the daemon has answered already.)"""
+"""``healthd check`` past the hot path: without a daemon, look at everything now; with active tests, ask for them."""
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 
-from healthd.agent import looking_agent
-from healthd.api.answers import check_answer
-from healthd.api.wire import Answer
-from healthd.cli.settings import loaded
+from healthd.agent import looking_agent, open_orchestrator
+from healthd.api.answers import check_answer, is_active
+from healthd.api.client import ask
+from healthd.api.wire import Answer, Request
+from healthd.cli.output import talk
+from healthd.cli.settings import loaded, socket_path
 
 
 def answer(options: Namespace) -> Answer:
-    """The verdict of this node, from a look of our own."""
-    agent = looking_agent(loaded(options).config)
+    """The verdict of this node: the daemon's where active tests were asked of one, else from a look of our own."""
+    active = is_active(options)
+    if active and not options.no_daemon and not options.config:
+        environ = {name: os.environ[name] for name in ("SLURM_JOB_ID",) if name in os.environ}
+        answered = ask(socket_path(options), Request(arguments=options.arguments, environ=environ), talk)
+        if answered is not None:
+            return answered
+    values = loaded(options)
+    agent = looking_agent(values.config, values.notices)
     try:
-        return check_answer(agent, options)
+        if active:
+            agent.orchestrator = open_orchestrator(values.config, agent.machine, os.environ)
+        return check_answer(agent, options, os.environ, talk)
     finally:
         agent.close()

@@ -33,7 +33,6 @@ def answer(options: Namespace) -> Answer:
         return Answer(code=0, out=json.dumps(data, indent=2, default=str) + "\n")
     lines = []
     for check in checks:
-        often = "as it happens" if check.on == "kernel" else f"every {check.interval_s:g} s"
-        lines.append(f"{check.name:<18} {often:<14} {check.title}")
+        lines.append(f"{check.name:<18} {check.often:<14} {check.title}")
         lines += [f"    {code.code:<26} {code.severity:<9} {code.remedy:<13} {code.meaning}" for code in check.codes]
     return Answer(code=0, out="\n".join(lines) + "\n")

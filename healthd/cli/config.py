@@ -9,8 +9,10 @@ from pathlib import Path
 
 from healthd.api.wire import EXIT_CONFIG, Answer
 from healthd.cli.settings import check_settings, loaded
-from healthd.config.load import examine
+from healthd.config.load import Examined, examine
 from healthd.config.report import annotated, as_data, shown
+from healthd.config.text import Problem
+from healthd.remediation.policy_files import code_problems
 
 
 def answer(options: Namespace) -> Answer:
@@ -21,9 +23,18 @@ def answer(options: Namespace) -> Answer:
         return Answer(code=0, out=text)
     path = Path(options.config) if options.config else None
     examined = examine(path, checks=check_settings(), environ=os.environ)
+    problems = examined.problems or _policy_problems(examined)
     if options.json:
-        problems = [str(problem) for problem in examined.problems]
-        return Answer(code=EXIT_CONFIG if problems else 0, out=json.dumps({"problems": problems}, indent=2) + "\n")
-    if examined.problems:
-        return Answer(code=EXIT_CONFIG, err=annotated(examined.problems, examined.texts))
+        said = [str(problem) for problem in problems]
+        return Answer(code=EXIT_CONFIG if said else 0, out=json.dumps({"problems": said}, indent=2) + "\n")
+    if problems:
+        return Answer(code=EXIT_CONFIG, err=annotated(problems, examined.texts))
     return Answer(code=0, out="the configuration is valid\n")
+
+
+def _policy_problems(examined: Examined) -> tuple[Problem, ...]:
+    """What the schema cannot see: rules about codes that no check finds."""
+    if examined.loaded is None:
+        return ()
+    source = examined.loaded.origins["policy.rule"].rpartition(":")[0] or "configuration"
+    return code_problems(examined.loaded.config.policy, source, examined.texts.get(source, ""))

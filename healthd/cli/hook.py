@@ -37,10 +37,11 @@ def answer(options: Namespace) -> Answer:
 
 def _looked(options: Namespace) -> Answer:
     """Prologs that come together wait for each other: the first one drains, the others find it done."""
-    config = loaded(options).config
+    values = loaded(options)
+    config = values.config
     lock = lock_state(Path(config.daemon.state_dir), wait_s=_LOCK_WAIT_S if options.kind == "prolog" else 0.0)
     try:
-        agent = acting_agent(config, source="local", environ=os.environ, changed=lambda: None)
+        agent = acting_agent(config, source="local", environ=os.environ, changed=lambda: None, notices=values.notices)
         try:
             catch_up_kernel_log(agent)
             return hook_answer(agent, options, os.environ)

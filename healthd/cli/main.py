@@ -15,6 +15,7 @@ def run(arguments: Sequence[str]) -> int:
     """One command line, from its arguments to its exit code. A verb's module has ``answer(options) -> Answer``."""
     try:
         options = parse(arguments)
+        options.arguments = tuple(arguments)
         verb = importlib.import_module(f"healthd.cli.{options.verb}")
         answer: Answer = verb.answer(options)
     except Shown as shown:

@@ -19,7 +19,22 @@ def deliver(answer: Answer) -> int:
     return answer.code
 
 
+def talk(text: str) -> None:
+    """A line of long work for whoever waits; standard output is kept for the result."""
+    sys.stderr.write(f"healthd: {text}\n")
+    sys.stderr.flush()
+
+
 def progress(text: str) -> None:
     """A line of long work, as it happens; the result comes with the answer."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def confirmed(question: str) -> bool | None:
+    """Whether the person at the terminal says yes; None where there is no terminal."""
+    if not sys.stdin.isatty():
+        return None
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

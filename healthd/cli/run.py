@@ -10,7 +10,7 @@ from healthd.cli.settings import loaded
 
 def answer(options: Namespace) -> Answer:
     """Run until a signal ends it. Exit 0 after SIGTERM or SIGINT."""
-    config = loaded(options).config
+    values = loaded(options)
     from healthd.daemon import serve  # heavy: structlog, APScheduler
 
-    return Answer(code=serve(config))
+    return Answer(code=serve(values.config, values.notices))

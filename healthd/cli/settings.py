@@ -9,12 +9,19 @@ from pathlib import Path
 
 from healthd.check import discover
 from healthd.config.load import Loaded, load
+from healthd.config.schema import DaemonSection
+from healthd.whoami import ThisNode
 
 
 def loaded(options: Namespace) -> Loaded:
     """The configuration that a command line names, or the machine's. Raises ConfigError with every problem."""
     path = Path(options.config) if options.config else None
-    return load(path, checks=check_settings(), environ=os.environ)
+    return load(path, checks=check_settings(), environ=os.environ, who=lambda config: ThisNode(config, os.environ))
+
+
+def socket_path(options: Namespace) -> str:
+    """Where the daemon is asked: clients read no configuration for that."""
+    return options.socket or os.environ.get("HEALTHD_SOCKET") or DaemonSection().socket
 
 
 def check_settings() -> Mapping[str, type]:

@@ -23,16 +23,18 @@ _CLOSING = {'"""': re.compile(r'(?:\\.|[^\\])*?"{3,5}'), "'''": re.compile(r".*?
 def key_lines(text: str) -> Mapping[Key, int]:
     """The line, counted from 1, on which each key or table of ``text`` is first written.
 
-    Keys inside an inline table are not listed: ask for the longest listed prefix.
+    The tables of an array are listed by number, from 0: ``("match", "1", "host")``. Keys inside an inline table are not
+    listed: ask for the longest listed prefix.
     """
     found: dict[Key, int] = {}
+    arrays: dict[Key, int] = {}
     table: Key = ()
     quote, depth = "", 0
     for number, line in enumerate(text.split("\n"), 1):
         start = 0
         if not quote and not depth:
             if header := _HEADER.match(line):
-                table = _parts(header[1])
+                table = _numbered(_parts(header[1]), arrays, opens=line.lstrip().startswith("[["))
                 _note(found, table, number)
                 continue
             if not (assignment := _ASSIGNMENT.match(line)):
@@ -56,6 +58,18 @@ def _parts(dotted: str) -> Key:
         name, table = next(iter(table.items()))
         parts.append(name)
     return tuple(parts)
+
+
+def _numbered(parts: Key, arrays: dict[Key, int], *, opens: bool) -> Key:
+    """The table's name with the number of each array's last table in it; ``opens``: it begins the next one."""
+    table: Key = ()
+    for part in parts[:-1]:
+        table = (*table, part)
+        table += (str(arrays[table]),) if table in arrays else ()
+    table = (*table, *parts[-1:])
+    if opens:
+        arrays[table] = arrays.get(table, -1) + 1
+    return (*table, str(arrays[table])) if table in arrays else table
 
 
 def _note(found: dict[Key, int], key: Key, number: int) -> None:

@@ -1,79 +1,59 @@
-"""Reading the configuration: files, then environment, each value checked where it stands, every problem reported.
+"""Reading the configuration: files, the sections that match this node, then environment; every problem reported.
 
-A wrong value never hides another: each leaf is converted by itself. The classes of the checks' own settings are handed
-in, so nothing here imports a check. Nothing here prints.
+The classes of the checks' own settings are handed in, so nothing here imports a check, and so is what is known of the
+node. Nothing here prints.
 """
 
 from __future__ import annotations
 
 import re
-import stat
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from healthd.config import schema
+from healthd.config.leaves import (
+    ALIASES,
+    PREFIX,
+    Allowed,
+    Place,
+    Setting,
+    allowed_table,
+    checked,
+    dotted,
+    leaves,
+    variables,
+)
 from healthd.config.lines import Key, key_lines, line_of
-from healthd.config.rows import row_problems
-from healthd.config.values import choices, close_match, converted, expected, from_text, shortened
-from healthd.errors import ConfigError, RegistrationError
+from healthd.config.match import NAME, Match, NodeFacts, decide, read_matches
+from healthd.config.text import Problem, parsed, read_text
+from healthd.config.values import close_match, shortened
+from healthd.errors import ConfigError
 
 DEFAULT_PATH = Path("/etc/healthd/config.toml")
-MAX_BYTES = 64 * 1024
-# tomllib's time and memory grow with the square of a dotted key's parts (131,000 parts in one line: over 20 GB).
-MAX_LINE_CHARACTERS = 1_024
 MAX_PROBLEMS = 50
 
-# A variable with another name than its key: clients know it without reading any configuration.
-ALIASES: Mapping[str, Key] = {"HEALTHD_SOCKET": ("daemon", "socket")}
-PREFIX = "HEALTHD_"
 # What Kubernetes sets in every pod beside a Service named healthd or healthd-something (kubernetes.io, "Accessing the
 # Service", environment variables): nobody wrote them, so they are not misspelt settings.
 _SERVICE_LINK = re.compile(r"HEALTHD(_\w+)?_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)")
-_POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
-_KEYS_ADVICE = "see `healthd config show` for every key"
 
-# What may stand in a table: a name maps to a leaf's type or to a further table.
-Table = Mapping[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """One mistake. ``line`` and ``column`` count from 1; 0 where there is none. ``wrong`` says what was expected."""
-
-    source: str
-    wrong: str
-    advice: str
-    line: int = 0
-    column: int = 0
-    key: str = ""
-    value: str = ""
-
-    def __str__(self) -> str:
-        place = f"{self.source}:{self.line}" if self.line else self.source
-        subject = f"{self.key} = {self.value}" if self.value else self.key
-        return ": ".join(part for part in (place, subject, self.wrong) if part) + f"; {self.advice}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """One value that somebody set, and where: ``/etc/healthd/config.toml:3`` or ``environment HEALTHD_…``."""
-
-    key: Key
-    value: Any
-    origin: str
+# Which node this is, once it is known where the machine is read.
+WhoIsThis = Callable[[schema.Config], NodeFacts]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A configuration that can be used. ``origins`` maps every dotted key to where its value comes from."""
+    """A configuration that can be used. ``origins`` maps every dotted key to where its value comes from.
+
+    ``rulings`` says of every match section whether it holds here; ``notices``, of which that could not be told.
+    """
 
     config: schema.Config
     origins: Mapping[str, str]
+    rulings: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +74,10 @@ def load(
     checks: Mapping[str, type],
     environ: Mapping[str, str],
     default_path: Path = DEFAULT_PATH,
+    who: WhoIsThis | None = None,
 ) -> Loaded:
     """Read the configuration, or raise ConfigError with every problem. Arguments as for :func:`examine`."""
-    examined = examine(path, checks=checks, environ=environ, default_path=default_path)
+    examined = examine(path, checks=checks, environ=environ, default_path=default_path, who=who)
     if examined.loaded is None:
         raise ConfigError(tuple(str(problem) for problem in examined.problems))
     return examined.loaded
@@ -108,53 +89,86 @@ def examine(
     checks: Mapping[str, type],
     environ: Mapping[str, str],
     default_path: Path = DEFAULT_PATH,
+    who: WhoIsThis | None = None,
 ) -> Examined:
     """Read the configuration and say everything that is wrong with it.
 
     ``path``: the only file to read, which must be there; None reads ``default_path``, if it is there, and ``conf.d/``
     beside it, a later file winning key by key. ``checks``: each check's name and settings class. ``environ``: its
-    HEALTHD_<SECTION>_<KEY> variables win over every file.
+    HEALTHD_<SECTION>_<KEY> variables win over every file. ``who``: asked which match sections hold; left out, none
+    does, and all are checked all the same.
     """
     texts: dict[str, str] = {}
-    settings: dict[Key, Setting] = {}
+    matches: list[Match] = []
     problems: list[Problem] = []
-    for item in _everything(path, default_path, environ, cache(lambda: _allowed(checks)), texts):
-        if isinstance(item, Setting):
-            settings[item.key] = item
-            continue
-        problems.append(item)
-        if len(problems) == MAX_PROBLEMS:
-            more = f"reading stopped after {MAX_PROBLEMS} problems: there may be more"
-            problems.append(Problem(source="configuration", wrong=more, advice="correct these first"))
-            break
-    loaded = None if problems else _assembled(checks, settings, problems)
+    allowed = cache(lambda: allowed_table(checks))
+    files = _settings(_files(path, default_path, allowed, texts), matches, problems)
+    fixed = _settings(_environment(environ, allowed), matches, problems)
+
+    def assembled(laid: Iterable[Setting]) -> Loaded | None:
+        return _assembled(checks, {**files, **{setting.key: setting for setting in laid}, **fixed}, problems)
+
+    loaded = None if problems else assembled(())
+    if loaded is not None and matches:
+        for match in matches:
+            assembled(match.settings)
+        loaded = None if problems else _matched(loaded, matches, who, assembled)
     return Examined(loaded=loaded, problems=tuple(problems), texts=texts)
 
 
-def dotted(key: Key) -> str:
-    """A key as TOML writes it: ``checks."gpu.ecc".enabled``."""
-    return ".".join(part if _BARE.fullmatch(part) else shortened(part) for part in key)
+def _matched(
+    plain: Loaded,
+    matches: Iterable[Match],
+    who: WhoIsThis | None,
+    assembled: Callable[[Iterable[Setting]], Loaded | None],
+) -> Loaded | None:
+    """``plain``, which holds everywhere, with what the matches that hold here lay over it, the last one on top."""
+    if who is None:
+        return replace(plain, notices=("configuration: no match section was applied: nobody said which node this is",))
+    rulings = tuple(decide(matches, who(plain.config)))
+    loaded = assembled(setting for each in rulings if each.holds for setting in each.match.settings)
+    if loaded is None:
+        return None
+    untold = tuple(f"configuration: {each}" for each in rulings if not each.told)
+    return replace(loaded, rulings=tuple(map(str, rulings)), notices=untold)
+
+
+def _settings(
+    items: Iterable[Setting | Match | Problem], matches: list[Match], problems: list[Problem]
+) -> dict[Key, Setting]:
+    """The settings among these, a later one winning; matches and problems are added to the lists."""
+    settings: dict[Key, Setting] = {}
+    for item in items:
+        if len(problems) > MAX_PROBLEMS:
+            break
+        if isinstance(item, Setting):
+            settings[item.key] = item
+        elif isinstance(item, Match):
+            matches.append(item)
+        else:
+            problems.append(item)
+            if len(problems) == MAX_PROBLEMS:
+                more = f"reading stopped after {MAX_PROBLEMS} problems: there may be more"
+                problems.append(Problem(source="configuration", wrong=more, advice="correct these first"))
+    return settings
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # where values stand
 
-Allowed = Callable[[], Table]
 
-
-def _everything(
-    path: Path | None, default_path: Path, environ: Mapping[str, str], allowed: Allowed, texts: dict[str, str]
-) -> Iterator[Setting | Problem]:
-    """Every setting and every problem, the weakest source first."""
+def _files(
+    path: Path | None, default_path: Path, allowed: Allowed, texts: dict[str, str]
+) -> Iterator[Setting | Match | Problem]:
+    """What the files hold, the weakest first."""
     if path is not None:
         yield from _file(path, allowed, texts)
     else:
         yield from _file(default_path, allowed, texts, may_be_missing=True)
         yield from _folder(default_path.parent / "conf.d", allowed, texts)
-    yield from _environment(environ, allowed)
 
 
-def _folder(folder: Path, allowed: Allowed, texts: dict[str, str]) -> Iterator[Setting | Problem]:
+def _folder(folder: Path, allowed: Allowed, texts: dict[str, str]) -> Iterator[Setting | Match | Problem]:
     try:
         names = sorted(item.name for item in folder.iterdir())
     except FileNotFoundError:
@@ -170,9 +184,9 @@ def _folder(folder: Path, allowed: Allowed, texts: dict[str, str]) -> Iterator[S
 
 def _file(
     path: Path, allowed: Allowed, texts: dict[str, str], *, may_be_missing: bool = False
-) -> Iterator[Setting | Problem]:
+) -> Iterator[Setting | Match | Problem]:
     try:
-        text = _text(path)
+        text = read_text(path)
     except OSError as error:
         if isinstance(error, FileNotFoundError) and may_be_missing and not path.is_symlink():
             return
@@ -183,56 +197,17 @@ def _file(
         yield text
         return
     texts[str(path)] = text
-    tree = _tree(text, str(path))
+    tree = parsed(text, str(path))
     if isinstance(tree, Problem):
         yield tree
         return
     lines = cache(lambda: key_lines(text))
-    for key, value, hint in _leaves(tree, allowed() if tree else {}, ()):
-        line = line_of(lines(), key)
-        yield from _checked(key, value, hint, source=str(path), line=line, allowed=allowed)
-
-
-def _text(path: Path) -> str | Problem:
-    """The text of a file, never more than MAX_BYTES of it, or what is wrong with it. Raises OSError."""
-    source = str(path)
-    if not stat.S_ISREG(path.stat().st_mode):
-        return Problem(source=source, wrong="not a regular file", advice="expected a TOML file here")
-    with path.open("rb") as file:
-        raw = file.read(MAX_BYTES + 1)
-    if len(raw) > MAX_BYTES:
-        wrong = f"larger than {MAX_BYTES} bytes, which no configuration of healthd is"
-        return Problem(source=source, wrong=wrong, advice="is it another file? Name the right one with --config")
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        wrong = f"byte 0x{error.object[error.start]:02x} is not UTF-8"
-        return Problem(source=source, line=line, wrong=wrong, advice="expected TOML in UTF-8; convert it with iconv")
-
-
-def _tree(text: str, source: str) -> dict[str, Any] | Problem:
-    for number, content in enumerate(text.split("\n"), 1):
-        if len(content) > MAX_LINE_CHARACTERS:
-            wrong = f"a line of {len(content)} characters, expected at most {MAX_LINE_CHARACTERS}"
-            return Problem(source=source, line=number, wrong=wrong, advice="break the list over several lines")
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        return Problem(source=source, wrong="not TOML: nested too deeply", advice="expected sections such as [daemon]")
-    except ValueError as error:
-        return _syntax(str(error), source, last_line=text.rstrip("\n").count("\n") + 1)
-
-
-def _syntax(message: str, source: str, *, last_line: int) -> Problem:
-    """What tomllib says, with its position taken out of the sentence."""
-    line = column = 0
-    if position := _POSITION.search(message):
-        line, column = int(position[1] or last_line), int(position[2] or 0)
-    twice = message.startswith(("Cannot overwrite", "Cannot declare", "Cannot redefine", "Duplicate"))
-    advice = "it is set twice: keep one" if twice else "correct the line; text values need quotes"
-    wrong = "not TOML: " + _POSITION.sub("", message)
-    return Problem(source=source, line=line, column=column, wrong=wrong, advice=advice)
+    if NAME in tree:
+        yield from read_matches(tree.pop(NAME), str(path), lines, allowed)
+    for key, value, hint in leaves(tree, allowed() if tree else {}, ()):
+        place = Place(source=str(path), line=line_of(lines(), key))
+        row_line = partial(line_of, lines())
+        yield from checked(key, value, hint, place=place, allowed=allowed, line_of_row=row_line)
 
 
 def _environment(environ: Mapping[str, str], allowed: Allowed) -> Iterator[Setting | Problem]:
@@ -240,125 +215,17 @@ def _environment(environ: Mapping[str, str], allowed: Allowed) -> Iterator[Setti
     mine = sorted(name for name in environ if name.startswith(PREFIX))
     if not mine:
         return
-    variables = _variables(allowed(), ())
+    known = variables(allowed(), ())
     for name in sorted(mine, key=lambda name: name not in ALIASES):
-        if name in variables:
-            key, hint = variables[name]
-            source = f"environment {name}"
-            yield from _checked(key, environ[name], hint, source=source, from_environment=True, allowed=allowed)
+        if name in known:
+            key, hint = known[name]
+            place = Place(source=f"environment {name}")
+            yield from checked(key, environ[name], hint, place=place, from_environment=True, allowed=allowed)
         elif not _SERVICE_LINK.fullmatch(name):
-            guess = close_match(name, variables)
+            guess = close_match(name, known)
             advice = f"did you mean {guess}?" if guess else "expected HEALTHD_<SECTION>_<KEY>: unset it or correct it"
             value = shortened(environ[name])
             yield Problem(source="environment", value=value, key=name, wrong="no such setting", advice=advice)
-
-
-def _variables(table: Table, path: Key) -> dict[str, tuple[Key, Any]]:
-    """Environment variable to (key, type) for every leaf below ``table``."""
-    found: dict[str, tuple[Key, Any]] = {}
-    for name, wanted in table.items():
-        key = (*path, name)
-        if isinstance(wanted, dict):
-            found |= _variables(wanted, key)
-        else:
-            found[PREFIX + re.sub(r"[^A-Z0-9]+", "_", "_".join(key).upper())] = (key, wanted)
-    if not path:
-        found |= {name: (key, table[key[0]][key[1]]) for name, key in ALIASES.items()}
-    return found
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# what may be set
-
-
-def _allowed(checks: Mapping[str, type]) -> Table:
-    """The whole table of what may be set."""
-    common = _table(schema.CheckSection)
-    table = {item.name: _table(item.default_factory) for item in fields(schema.Config) if item.name != "checks"}
-    return table | {"checks": {name: {**common, **_own(name, cls, common)} for name, cls in checks.items()}}
-
-
-def _own(name: str, cls: type, common: Table) -> dict[str, Any]:
-    """What a check's settings class adds. Raises RegistrationError where it takes a name that every check has."""
-    own = _table(cls)
-    if taken := sorted(own.keys() & common.keys()):
-        raise RegistrationError(f"check {name!r}: {cls.__qualname__} has {taken}, which every check has: rename it")
-    return own
-
-
-def _table(cls: Any) -> dict[str, Any]:
-    """Field to type, or to a table where the field is a settings class itself."""
-    hints = get_type_hints(cls, include_extras=True)
-    return {
-        item.name: _table(hints[item.name]) if is_dataclass(hints[item.name]) else hints[item.name]
-        for item in fields(cls)
-    }
-
-
-_UNKNOWN = object()
-_NOT_A_TABLE = object()
-
-
-def _leaves(tree: Mapping[str, Any], table: Table, path: Key) -> Iterator[tuple[Key, Any, Any]]:
-    """(key, value, type) for everything in ``tree``; the type is a marker for what may not stand there."""
-    for name, value in tree.items():
-        key, wanted = (*path, name), table.get(name, _UNKNOWN)
-        if isinstance(wanted, dict) and isinstance(value, dict):
-            yield from _leaves(value, wanted, key)
-        else:
-            yield key, value, _NOT_A_TABLE if isinstance(wanted, dict) else wanted
-
-
-def _checked(
-    key: Key, value: Any, hint: Any, *, source: str, allowed: Allowed, line: int = 0, from_environment: bool = False
-) -> Iterator[Setting | Problem]:
-    """The setting, or what is wrong with it, row by row where it is a list of tables."""
-    rows = list(row_problems(value, hint, from_environment=from_environment))
-    for row in rows:
-        at = dotted(key) + row.place
-        yield Problem(source=source, line=line, key=at, value=row.value, wrong=row.wrong, advice=row.advice)
-    if not rows:
-        yield _leaf(key, value, hint, source=source, allowed=allowed, line=line, from_environment=from_environment)
-
-
-def _leaf(
-    key: Key, value: Any, hint: Any, *, source: str, allowed: Allowed, line: int, from_environment: bool
-) -> Setting | Problem:
-    name = dotted(key)
-    if hint is _UNKNOWN:
-        wrong = "no such check" if key[0] == "checks" and len(key) == 2 else "no such key"
-        return Problem(source=source, line=line, key=name, wrong=wrong, advice=_unknown_advice(key, value, allowed()))
-    if hint is _NOT_A_TABLE:
-        return Problem(
-            source=source,
-            line=line,
-            key=name,
-            value=shortened(value),
-            wrong="expected a section, not a value",
-            advice=f"write [{name}] and its keys below",
-        )
-    try:
-        fitting = from_text(value, hint) if from_environment else converted(value, hint)
-    except ValueError:
-        guess = close_match(value, choices(hint)) if isinstance(value, str) else None
-        advice = f'did you mean "{guess}"?' if guess else "correct the value, or leave it out for the default"
-        wrong = f"expected {expected(hint)}"
-        return Problem(source=source, line=line, key=name, value=shortened(value), wrong=wrong, advice=advice)
-    return Setting(key=key, value=fitting, origin=f"{source}:{line}" if line else source)
-
-
-def _unknown_advice(key: Key, value: Any, allowed: Table) -> str:
-    """The same name at another place; else a close one at the same place; else where the names are listed."""
-    if len(key) == 2 and isinstance(value, dict) and (name := f"{key[1]}.{next(iter(value), '')}") in allowed["checks"]:
-        return f'the name of a check is quoted: write [checks."{name}"]'
-    for at, _ in _variables(allowed, ()).values():
-        if at[-1] == key[-1] and at[0] != "checks":
-            return f"did you mean {dotted(at)}?"
-    table: Any = allowed
-    for part in key[:-1]:
-        table = table[part]
-    guess = close_match(key[-1], table)
-    return f"did you mean {dotted((*key[:-1], guess))}?" if guess else _KEYS_ADVICE
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -13,9 +13,11 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from itertools import groupby, pairwise
 from typing import Any, get_type_hints
 
+from healthd.config.leaves import dotted
 from healthd.config.lines import Key
-from healthd.config.load import Loaded, Problem, dotted
+from healthd.config.load import Loaded
 from healthd.config.schema import CheckConfig
+from healthd.config.text import Problem
 from healthd.config.values import expected, plain, toml_value
 
 CONTEXT_LINES = 1
@@ -37,7 +39,7 @@ def annotated(problems: Sequence[Problem], texts: Mapping[str, str]) -> str:
 
 def shown(loaded: Loaded) -> str:
     """The effective configuration as TOML that can be loaded again; each value's origin stands behind it."""
-    blocks = []
+    blocks = ["\n".join(f"# {each}" for each in (*loaded.rulings, *loaded.notices))] if loaded.rulings else []
     for path, rows in _sections(loaded):
         lines = [f"[{dotted(path)}]"]
         for key, value, origin in rows:

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from healthd.config.provisioner_schema import ProvisionerSection
+from healthd.config.rule_schema import PolicyRule
 from healthd.model import Mode
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400, description="seconds, more than 0 and at most 86400")]
@@ -29,6 +31,12 @@ Percent = Annotated[
     str,
     Meta(pattern=r"^(100|[0-9]{1,2}(\.[0-9]+)?)%\Z", description='a percentage such as "5%"'),
 ]
+Few = Annotated[int, Meta(ge=1, le=100, description="a whole number from 1 to 100")]
+Days = Annotated[float, Meta(gt=0, le=365, description="days, more than 0 and at most 365")]
+Label = Annotated[str, Meta(pattern=r"^[^=\s]+=[^\n]*\Z", description="key=value")]
+Labels = Annotated[tuple[Label, ...], Meta(min_length=1, description='a list of labels such as "pool=train"')]
+Pattern = Annotated[str, Meta(min_length=1, description="a name, or a glob such as p5.*")]
+Patterns = Annotated[tuple[Pattern, ...], Meta(min_length=1, description="a list of names or globs such as p5.*")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +50,35 @@ class NodeSection:
     instance_type: Name = ""
     """The EC2 instance type, such as ``p5.48xlarge``, which says what hardware must be there. Empty: found by itself
     (DMI, then the instance metadata service). Set it only for machines that cannot tell."""
+
+    labels: tuple[Label, ...] = ()
+    """What ``label`` of a ``[[match]]`` is compared with, such as ``["pool=train"]``. None by default: only whoever
+    deploys healthd knows them. In Kubernetes, HEALTHD_NODE_LABELS may be filled from the downward API."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchSection:
+    """When a ``[[match]]`` holds. Its sections then lie over those of all files, a later match over an earlier one.
+
+    All conditions that are given must hold, of each one's list any; patterns are globs as a shell has them, case and
+    all. ``[match.remediation]``, ``[match.checks."gpu.count"]`` and the like follow their ``[[match]]``; node, sources
+    and daemon may not, because they are read first. Every match is checked for mistakes on every node, whether it holds
+    there or not. What cannot be told is no match and a notice in every report. It is decided once, at the start.
+    """
+
+    host: Patterns = ()
+    """The node's name in its cluster. Numbers in brackets are Slurm's hostlists: ``p5-[1-32,40]``, ``n[001-128]``.
+    Empty: any."""
+
+    label: Labels = ()
+    """Labels of ``node.labels``, as ``key=value`` or with a glob in it (``pool=train*``). Empty: any."""
+
+    instance_type: Patterns = ()
+    """EC2 instance types, such as ``["p5.*", "p5e*"]``; ``ml.`` is stripped. Empty: any."""
+
+    partition: Patterns = ()
+    """Slurm partitions that the node is in: slurmctld is asked, when healthd starts, and only where a match that could
+    hold needs it. A node that runs no Slurm is in none. Empty: any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +100,10 @@ class SourcesSection:
     nvml_library: MaybePath = ""
     """The NVIDIA management library to load. Empty: ``libnvidia-ml.so.1`` where the dynamic linker finds it, which is
     where the driver installs it."""
+
+    all_reduce_perf: MaybePath = ""
+    """nccl-tests' ``all_reduce_perf``, for active tests where healthd's extra ``nccl`` is not installed. Empty: PATH,
+    ``/opt/nccl-tests/build``, and where AWS's images have it below ``/usr/local/cuda*``."""
 
     imds_endpoint: MaybeUrl = ""
     """The instance metadata service. Empty: ``http://169.254.169.254``, and only on machines whose DMI says Amazon
@@ -104,27 +145,6 @@ class OrchestratorSection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalProvisionerSection:
-    """Repair by commands of this machine."""
-
-    reboot_command: tuple[str, ...] = ()
-    """The command that reboots the machine, one list element per argument, run without a shell, such as
-    ``["systemctl", "reboot"]``. Empty: no reboot can be carried out, so that installing healthd never reboots."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProvisionerSection:
-    """What reboots or replaces the machine behind the node."""
-
-    kind: Literal["none", "local"] = "none"
-    """``none``: no repair can be carried out, and a fault that needs one pages. ``local``: the commands below. None by
-    default, because a reboot must be asked for by name."""
-
-    local: LocalProvisionerSection = field(default_factory=LocalProvisionerSection)
-    """Read where the kind is ``local``."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class RemediationSection:
     """How far healthd may go, and how patient it is."""
 
@@ -148,6 +168,20 @@ class RemediationSection:
     """How long, in seconds, until a reboot that was asked for must show as a changed boot id. Half an hour: a large
     GPU instance is slow through its firmware, and giving up early would pay for a second reboot."""
 
+    replace_timeout_s: Annotated[float, Meta(gt=0, le=604_800, description="seconds, at most 604800")] = 14_400.0
+    """How long, in seconds, until a replacement that was asked for must show as another instance. Four hours: where
+    capacity is short the platform keeps trying, and giving up early would pay for nothing."""
+
+    reset_services: tuple[str, ...] = (
+        "nvidia-persistenced",
+        "nvidia-fabricmanager",
+        "nvidia-imex",
+        "nvidia-dcgm",
+        "dcgm-exporter",
+    )
+    """The systemd units that hold GPUs open. Those that run are stopped before a GPU reset and started again after it,
+    in this order: with one holder left, no GPU can be reset. Add your own exporters."""
+
     max_attempts: Annotated[int, Meta(ge=1, le=10, description="a whole number from 1 to 10")] = 2
     """How many repairs of the same fault on the same component are tried before it pages. Two: what two repairs did
     not mend, a third seldom does."""
@@ -158,6 +192,17 @@ class RemediationSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScopeBudget:
+    """The budget of one partition or instance group."""
+
+    name: Name
+    """The name of the Slurm partition."""
+
+    max_out: Count | Percent
+    """The most of its nodes that may be out: a number, or a percentage of them, rounded down but at least 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class BudgetSection:
     """How many nodes may be out at once."""
 
@@ -165,6 +210,92 @@ class BudgetSection:
     """The most nodes that may be out of service for any cause while healthd still takes one out: a number, or a
     percentage of the cluster's nodes, rounded down but at least 1. Five per cent: a fault that many nodes share, or a
     mistake of ours, then stops early; more is for people to allow."""
+
+    settle_s: Seconds = 10.0
+    """How long, in seconds, after a node took its place in the budget it looks again before it is drained: longer than
+    a reading of the cluster may be old, which is the deadline of a call. The place itself keeps new jobs off from the
+    first moment. A machine without a cluster does not wait."""
+
+    replacements_per_hour: Count = 4
+    """How many machines of the whole fleet may be replaced within an hour, as the marks at their nodes say. Four: an
+    image that breaks every new machine then ends in a page, not in a loop through the fleet."""
+
+    scope: tuple[ScopeBudget, ...] = ()
+    """Further budgets, each ``[[budget.scope]]`` with ``name`` and ``max_out``: a node of such a partition needs a
+    place there as well as in the cluster's. None: the cluster's alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicySection:
+    """What is done about which fault, and when a person is needed instead."""
+
+    use: Literal["nvidia", "replace-first"] = "nvidia"
+    """The shipped policy behind the site's own rules. ``nvidia`` follows NVIDIA's catalogue and the finding's own
+    remedy: reset, then reboot, then replace. ``replace-first`` is what AWS publishes for clusters with spare capacity:
+    memory errors and lost GPUs are answered by another machine. ``healthd policy show`` prints every rule. NVIDIA's by
+    default: a replacement gives a machine away, and a new one may be long in coming."""
+
+    rule: tuple[PolicyRule, ...] = ()
+    """The site's own rules, each ``[[policy.rule]]`` with ``name``, ``codes``, ``reason`` and ``source``, and where
+    wanted ``components``, ``instance_types``, ``together_with``, ``ladder`` and ``mode``. They come before the shipped
+    ones; the first that matches decides. ``healthd policy test CODE`` says which."""
+
+    relapse_days: Days = 7.0
+    """Within how many days of a repair the same fault on the same component counts as having come back, so that the
+    next remedy of its ladder is tried. A week: a fault that a reset only hides is back within days under training load,
+    and a new one a month later deserves a reset again."""
+
+    attempts_per_remedy: Few = 2
+    """How often one remedy is tried for the same fault on the same component within ``relapse_days``, whatever the
+    ladder says. Two: a third time has seldom helped."""
+
+    attempts: Few = 4
+    """How many repairs of the same fault on the same component are made within ``relapse_days`` at all. After them the
+    node is kept out, and it pages. Four: the longest shipped ladder has three."""
+
+    lemon_repairs: Few = 4
+    """How many repairs of this node, for any fault, may fall within ``lemon_days``. What would be one more keeps the
+    node out and pages: a node that comes back too often is a lemon. Four, so that the fifth pages, as NVSentinel has it
+    (five remediations in seven days)."""
+
+    lemon_days: Days = 7.0
+    """The window of ``lemon_repairs``, in days."""
+
+    same_fault_nodes: Annotated[int, Meta(ge=2, le=100_000, description="a whole number of at least 2")] = 4
+    """On how many nodes, this one among them, the same finding within ``same_fault_minutes`` is no node's fault: then
+    nothing is taken out for it, and it pages. Four: at the rate that Llama 3 met on 16,384 GPUs (an interruption of any
+    kind every three hours), four in ten minutes are chance less than once in ten years."""
+
+    same_fault_minutes: Annotated[float, Meta(gt=0, le=1_440, description="minutes, at most 1440")] = 10.0
+    """The window of ``same_fault_nodes``, in minutes. Ten: a switch, a server or a rollout shows on every node within
+    minutes, and checks run up to five minutes apart."""
+
+    def __post_init__(self) -> None:
+        """Refuse names that are given twice: a decision must tell which rule made it."""
+        names = [rule.name for rule in self.rule]
+        if twice := next((name for name in names if names.count(name) > 1), ""):
+            raise ValueError(f"policy.rule: two have the name {twice!r}; rename one")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplaySection:
+    """What ``healthd replay`` assumes of what no log tells. Nothing else reads it."""
+
+    drain_s: Seconds = 7_200.0
+    """How long a job runs on after its node was drained, in seconds. Two hours: a kernel log does not say when jobs
+    end; take your own median. The node works meanwhile, so this part is told by itself."""
+
+    reset_s: Seconds = 600.0
+    """From idle to released with a GPU reset, in seconds: evidence, reset, checks, settling."""
+
+    reboot_s: Seconds = 1_200.0
+    """The same with a reboot: a large GPU instance takes ten minutes through its firmware alone."""
+
+    replace_s: Seconds = 3_600.0
+    """The same with another machine, where capacity is there."""
+
+    person_s: Seconds = 28_800.0
+    """How long a node stays out that only a person can let in, in seconds. Eight hours: a night."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,8 +369,14 @@ class Config:
     remediation: RemediationSection = field(default_factory=RemediationSection)
     """How far healthd may go, and how patient it is."""
 
+    policy: PolicySection = field(default_factory=PolicySection)
+    """What is done about which fault, and when a person is needed instead."""
+
     budget: BudgetSection = field(default_factory=BudgetSection)
     """How many nodes may be out at once."""
+
+    replay: ReplaySection = field(default_factory=ReplaySection)
+    """What ``healthd replay`` assumes of what no log tells."""
 
     daemon: DaemonSection = field(default_factory=DaemonSection)
     """The daemon itself."""

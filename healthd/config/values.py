@@ -82,7 +82,10 @@ def choices(hint: Any) -> tuple[str, ...]:
 
 
 def toml_value(value: Any) -> str:
-    """``value`` as TOML writes it. None and whole sections, which TOML cannot write as a value, are the empty text."""
+    """``value`` as TOML writes it. None and whole sections, which TOML cannot write as a value, are the empty text.
+
+    In a table, what is None is left out.
+    """
     match value:
         case None:
             return ""
@@ -97,7 +100,8 @@ def toml_value(value: Any) -> str:
         case float():
             return repr(value)
         case Mapping():
-            pairs = (f"{toml_value(str(name))} = {toml_value(item)}" for name, item in value.items())
+            given = {str(name): item for name, item in value.items() if item is not None}
+            pairs = (f"{toml_value(name)} = {toml_value(item)}" for name, item in given.items())
             return "{" + ", ".join(pairs) + "}"
         case set() | frozenset():
             return "[" + ", ".join(sorted(toml_value(item) for item in value)) + "]"

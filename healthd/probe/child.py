@@ -145,8 +145,11 @@ class Child:
             os.ftruncate(self._stderr, 0)
 
 
-def _environment() -> dict[str, str]:
-    """The parent's environment, and its module path: the worker runs without ``site`` and finds what we found."""
+def module_path() -> str:
+    """PYTHONPATH for a Python child that runs without ``site``: it finds what this process found."""
     root = str(Path(healthd.__file__).resolve().parent.parent)
-    paths = dict.fromkeys([root, *(entry for entry in sys.path if entry and os.path.isabs(entry))])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return os.pathsep.join(dict.fromkeys([root, *(entry for entry in sys.path if entry and os.path.isabs(entry))]))
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": module_path()}

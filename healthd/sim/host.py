@@ -83,7 +83,7 @@ def _disks(profile: InstanceProfile) -> Mapping[str, str]:
 
 
 def _lustre() -> Mapping[str, str]:
-    states = {"mdc/6cz4zbev-MDT0000-mdc-ffff": "FULL", "osc/6cz4zbev-OST0000-osc-ffff": "IDLE"}
+    states = {"mdc/6cz4zbev-MDT0000-mdc-ffff8f1c0a5b8800": "FULL", "osc/6cz4zbev-OST0000-osc-ffff8f1c0a5b8800": "IDLE"}
     imports = {
         f"kernel/debug/lustre/{path}/import": _IMPORT.format(
             device=path.partition("/")[2], target=path.partition("/")[2].rpartition("-")[0], state=state

@@ -19,7 +19,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -68,13 +68,16 @@ def run_command(
     env: Mapping[str, str] | None = None,
     input: str | None = None,  # noqa: A002  the name that subprocess has for it
     limit_bytes: int = LIMIT_BYTES,
+    leave_nothing: bool = False,
+    on_start: Callable[[int], None] | None = None,
 ) -> CommandResult:
     """Run ``argv`` and return how it ended; this call takes at most ``timeout_s`` plus 0.3 s.
 
     ``env`` replaces the whole environment; the tool is looked for in its PATH and then in ``SEARCH_DIRS``. ``input``
     is what the command reads from stdin, else nothing. Of a longer output the first ``limit_bytes`` are kept and a
     line that begins with ``TRUNCATED`` says how much is missing. What the command itself left running in the
-    background when it ended is neither waited for nor killed.
+    background when it ended is neither waited for nor killed, unless ``leave_nothing``: then whatever is left of its
+    process group is killed. ``on_start`` is told the pid as soon as there is one.
 
     Raises SourceMissing (no such tool), SourceTimeout (killed at the deadline), SourceUnreadable (could not start).
     """
@@ -84,9 +87,13 @@ def run_command(
     stdout, stderr = _Capture(limit_bytes), _Capture(limit_bytes)
     ended = False
     try:
+        if on_start is not None:
+            on_start(child.pid)
         ended = _collect(child, stdout, stderr, started_s + timeout_s)
     finally:
         died = ended or _kill(child, argv)
+        if ended and leave_nothing:
+            _kill_rest(child.pid)
         for pipe in _pipes(child):
             pipe.close()
     if not ended:
@@ -222,6 +229,16 @@ def _kill(child: subprocess.Popen[bytes], argv: tuple[str, ...]) -> bool:
     with _left_lock:
         _left[child.pid] = (Abandoned(pid=child.pid, argv=argv, since_s=time.monotonic()), child)
     return False
+
+
+def _kill_rest(group: int) -> None:
+    """Kill what an ended child has left in its process group.
+
+    The number of a group in which anything lives is given to no new process; that of an empty one comes round again
+    only after all others.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def _shown(argv: tuple[str, ...]) -> str:

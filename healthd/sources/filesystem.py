@@ -41,13 +41,14 @@ LOCAL = "local"
 
 
 class FilesystemSource:
-    """statvfs and a small file, with a deadline. ``idle_s``: a worker that nobody asked for so long ends by itself."""
+    """statvfs and a small file, with a deadline. ``idle_s``: a worker that nobody asked for so long ends by itself. It
+    is longer than checks leave between two questions: to start a worker for each costs more than to keep it."""
 
     def __init__(
         self,
         *,
         deadline_s: float = 5.0,
-        idle_s: float = 30.0,
+        idle_s: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
         kill: Callable[[int], None] = kill_group,
     ) -> None:

@@ -30,14 +30,15 @@ HOLE = b""
 TORN = b"\n"
 _REPORTS = {errno.EPIPE: HOLE, errno.EINVAL: TORN}
 
-_RECORD = re.compile(rb"(\d{1,10}),(\d{1,18}),(\d{1,18}),[^;\n]*;([^\n\x00-\x08\x0b-\x1f\x7f]*)(?:\n|\Z)")
+RECORD = re.compile(rb"(\d{1,10}),(\d{1,18}),(\d{1,18}),[^;\n]*;([^\n\x00-\x08\x0b-\x1f\x7f]*)(?:\n|\Z)")
 _HEAD = re.compile(rb"\d{1,10},(\d{1,18}),\d{1,18},")
 _ESCAPE = re.compile(rb"\\x([0-9a-fA-F]{2})")
 # What may stand before a record's words: a priority, a syslog header, tags (healthd.loglines reads them the same way).
+# No newline: a record without words must not take the next one's.
 _LEAD = (
-    rb"(?>\s*(?:<\d{1,3}>\s*)?"
+    rb"(?>[^\S\n]*(?:<\d{1,3}>[^\S\n]*)?"
     rb"(?:(?:[A-Z][a-z]{2} +\d{1,2} [\d:]{8}|\d{4}-\d\d-\d\dT\S{8,32}) \S{1,64} kernel: )?"
-    rb"(?:\[[^\]\n]{1,32}\]\s*)*)"
+    rb"(?:\[[^\]\n]{1,32}\][^\S\n]*)*)"
 )
 
 
@@ -50,7 +51,7 @@ def parse_record(raw: bytes, *, boot_id: str, boot_time: datetime) -> KernelReco
 
     ``boot_time`` plus the record's monotonic microseconds is its time: a step of the wall clock does not move it.
     """
-    match = _RECORD.match(raw)
+    match = RECORD.match(raw)
     if match is None:
         return None
     prefix, sequence, usec, escaped = match.groups()
@@ -58,17 +59,21 @@ def parse_record(raw: bytes, *, boot_id: str, boot_time: datetime) -> KernelReco
         moment = boot_time + timedelta(microseconds=int(usec))
     except OverflowError:
         return None
-    text = _ESCAPE.sub(_unescape, escaped) if b"\\x" in escaped else escaped
     facility = int(prefix) >> 3
     return KernelRecord(
         boot_id=boot_id,
         sequence=int(sequence),
         time=moment,
-        text=text.decode("utf-8", "backslashreplace"),
+        text=unescaped(escaped).decode("utf-8", "backslashreplace"),
         facility=facility,
         level=int(prefix) & 7,
         trusted=facility == 0,
     )
+
+
+def unescaped(text: bytes) -> bytes:
+    """The words of a record, with the bytes that stand escaped in this format."""
+    return _ESCAPE.sub(_unescape, text) if b"\\x" in text else text
 
 
 def _unescape(match: re.Match[bytes]) -> bytes:
@@ -85,12 +90,13 @@ class Wanted:
     """Finds the records that a check wants, in one pass over as many bytes as are at hand.
 
     Needles that must begin a record's words cost one try per record, however many there are; the others are sought in
-    all of it, one by one (by patterns of their own: measured, that takes half the time of ``in``).
+    all of it, one by one (by patterns of their own: measured, that takes half the time of ``in``). ``before``: a
+    pattern of what stands before a record's words; by default the head of this format.
     """
 
-    def __init__(self, needles: tuple[bytes, ...]) -> None:
+    def __init__(self, needles: tuple[bytes, ...], before: bytes = rb"^[^;\n]*+;") -> None:
         begin = _alternatives([needle[1:] for needle in needles if needle.startswith(b"^")])
-        self._begins = re.compile(rb"^[^;\n]*+;%b(?:%b)" % (_LEAD, begin), re.MULTILINE) if begin else None
+        self._begins = re.compile(rb"%b%b(?:%b)" % (before, _LEAD, begin), re.MULTILINE) if begin else None
         self._anywhere = tuple(needle for needle in needles if not needle.startswith(b"^"))
         self._finders = tuple(re.compile(re.escape(needle)).search for needle in self._anywhere)
 

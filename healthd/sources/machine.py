@@ -9,6 +9,7 @@ from pathlib import Path
 
 from healthd.config.schema import Config
 from healthd.node import CommandResult, FileProbe, KernelClock, KernelLogState, KernelRecord, Mount, ProbeState, Space
+from healthd.sources.active import ActiveTestsSource
 from healthd.sources.clock import kernel_clock
 from healthd.sources.command import run_command
 from healthd.sources.filesystem import FilesystemSource
@@ -35,6 +36,7 @@ class Machine:
     nvml: NvmlSource
     file_systems: FilesystemSource
     imds: MetadataSource
+    active: ActiveTestsSource
     kernel_log_state: Callable[[], KernelLogState]
     kernel_records: Sequence[KernelRecord] = field(default=())
 
@@ -95,14 +97,19 @@ def open_machine(config: Config, kernel_log_state: Callable[[], KernelLogState])
     """The machine that a configuration describes. Asks IMDS only where ``find_identity`` says that it may."""
     sources = config.sources
     sys, proc, dev = (FileTree(Path(root)) for root in (sources.sys_root, sources.proc_root, sources.dev_root))
+    nvml = NvmlSource(library=sources.nvml_library)
+    active = ActiveTestsSource(
+        gpus=lambda: [answer.pci or "" for answer in nvml.ask()], sys_tree=sys, all_reduce_perf=sources.all_reduce_perf
+    )
     return Machine(
         name=config.node.name or node_name(os.environ),
         identity=find_identity(sys, configured_type=config.node.instance_type, imds_endpoint=sources.imds_endpoint),
         sys=sys,
         proc=proc,
         dev=dev,
-        nvml=NvmlSource(library=sources.nvml_library),
+        nvml=nvml,
         file_systems=FilesystemSource(),
         imds=MetadataSource(metadata_endpoint(sys, sources.imds_endpoint)),
+        active=active,
         kernel_log_state=kernel_log_state,
     )

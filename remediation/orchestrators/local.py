@@ -14,10 +14,13 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from healthd.errors import BackendRefused, BackendUnknown
-from healthd.remediation.ports import FleetLevel, Hold, NodeView
+from healthd.errors import BackendRefused, BackendUnknown, SlotTaken
+from healthd.remediation.gpu_holders import MONITORS, gpu_holders
+from healthd.remediation.ports import FleetLevel, Hold, Mark, NodeView, Slot
 
-HOLD_FILE = "hold.json"
+HOLD_FILE, SLOT_FOLDER, MARK_FILE = "hold.json", "slots", "mark"
+
+_SLOT_NAME = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*)-(0|[1-9][0-9]{0,5})")
 
 
 def _nobody() -> Collection[int]:
@@ -57,12 +60,17 @@ class LocalOrchestrator:
             in_service=hold is None,
             flags=frozenset() if hold is None else frozenset({"DRAIN"}),
             hold=hold,
-            jobs=gpu_processes(self._proc, self._dev, self._ignore_pids()) if jobs else (),
+            jobs=self._jobs() if jobs else (),
         )
 
     def level(self) -> FleetLevel:
         """A fleet of one."""
-        return FleetLevel(out=frozenset() if self._read() is None else frozenset({self._node}), total=1)
+        text = self._text(self._path.with_name(MARK_FILE))
+        return FleetLevel(
+            out=frozenset() if self._read() is None else frozenset({self._node}),
+            total=1,
+            marks=(Mark(node=self._node, text=text),) if text else (),
+        )
 
     def quarantine(self, text: str) -> None:
         """Write the hold, durably. The same text again changes nothing; another text over a hold is refused."""
@@ -76,13 +84,70 @@ class LocalOrchestrator:
 
     def release(self, *, resume: bool) -> None:
         """Remove the hold. There is no DOWN here, so ``resume`` makes no difference."""
+        self._remove(self._path)
+
+    def _jobs(self) -> tuple[str, ...]:
+        ignore = self._ignore_pids()
+        holders = gpu_holders(self._proc, self._dev)
+        return tuple(f"{h.pid} {h.name}" for h in holders if h.pid not in ignore and h.name not in MONITORS)
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Read the slots: files beside the hold, each named by its scope and index, with the holder inside."""
         try:
-            self._path.unlink(missing_ok=True)
-            _sync_folder(self._path.parent)
+            names = sorted(name for name in os.listdir(self._slot_folder) if not name.endswith(".part"))
         except FileNotFoundError:
-            return  # no state_dir: nothing was ever held
+            return ()
         except OSError as error:
-            raise BackendUnknown(f"{self._path}: the hold could not be removed: {error}; remove it by hand") from error
+            raise BackendUnknown(f"{self._slot_folder}: the slots could not be read: {error}") from error
+        return tuple(slot for name in names if (slot := self._slot(name)) is not None)
+
+    def claim(self, scope: str, index: int) -> None:
+        """Create the slot's file, durably and with its content, if there is none."""
+        path = self._slot_folder / f"{scope}-{index}"
+        match = _SLOT_NAME.fullmatch(path.name)
+        if not match or (match[1], match[2]) != (scope, str(index)):
+            raise BackendRefused(f"slot {path.name!r} not written: expected a scope of letters, digits, '_', '.', '-'")
+        self._put(path, self._node, anew=True)
+
+    def give_back(self, slot: Slot) -> None:
+        """Remove the slot's file."""
+        path = self._slot_folder / f"{slot.scope}-{slot.index}"
+        if (there := self._slot(path.name)) is None:
+            return
+        if there.node != self._node:
+            raise BackendRefused(f"{path} not removed: it is not held by {self._node} but by {there.node}")
+        self._remove(path)
+
+    def mark(self, text: str) -> None:
+        """Write the mark beside the hold."""
+        if not text.isprintable():
+            raise BackendRefused(f"mark of {self._node} not written: the text is {text!r}, expected one line")
+        path = self._path.with_name(MARK_FILE)
+        if text:
+            self._put(path, text)
+        else:
+            self._remove(path)
+
+    @property
+    def _slot_folder(self) -> Path:
+        return self._path.with_name(SLOT_FOLDER)
+
+    def _slot(self, name: str) -> Slot | None:
+        path = self._slot_folder / name
+        node, match = self._text(path), _SLOT_NAME.fullmatch(name)
+        if node is None:
+            return None
+        if not node or not match:
+            raise BackendUnknown(f"{path}: expected <scope>-<index> with a node's name in it; look at it, or remove it")
+        return Slot(scope=match[1], index=int(match[2]), node=node)
+
+    def _text(self, path: Path) -> str | None:
+        try:
+            return path.read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise BackendUnknown(f"{path}: could not be read: {error}") from error
 
     def _read(self) -> Hold | None:
         try:
@@ -102,62 +167,44 @@ class LocalOrchestrator:
         raise BackendUnknown(f"{problem}; look at it, and remove it to put the node back in service")
 
     def _write(self, hold: Hold) -> None:
-        body = json.dumps({"text": hold.text, "user": hold.user, "stamp": hold.stamp})
-        part = self._path.with_suffix(f".{os.getpid()}.part")
+        self._put(self._path, json.dumps({"text": hold.text, "user": hold.user, "stamp": hold.stamp}))
+
+    def _put(self, path: Path, body: str, *, anew: bool = False) -> None:
+        """Write a file so that it is there in full or not at all; ``anew``: SlotTaken if there is one."""
+        part = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             with open(part, "w", encoding="utf-8") as file:
                 file.write(body + "\n")
                 file.flush()
                 os.fsync(file.fileno())
-            part.replace(self._path)
-            _sync_folder(self._path.parent)
+            if anew:
+                os.link(part, path)
+                part.unlink()
+            else:
+                part.replace(path)
+            _sync_folder(path.parent)
         except OSError as error:
             with contextlib.suppress(OSError):  # a read-only or full disk is what is being reported below
                 part.unlink(missing_ok=True)
-            problem = f"{self._path}: the hold could not be written: {error}"
+            if anew and isinstance(error, FileExistsError):
+                raise SlotTaken(f"slot {path} is taken") from error
+            problem = f"{path}: the {_what(path)} could not be written: {error}"
             raise BackendUnknown(f"{problem}; make room, or set another state_dir") from error
 
-
-def gpu_processes(proc_root: Path, dev_root: Path, ignore: Collection[int] = ()) -> tuple[str, ...]:
-    """``"<pid> <name>"`` of every process that has a ``/dev/nvidia<N>`` node open, in pid order.
-
-    Control nodes (nvidiactl, nvidia-uvm) do not count: monitoring keeps them open. Raises BackendUnknown when a process
-    may not be looked into, because one that is hidden may be a job.
-    """
-    if not any(re.fullmatch(r"nvidia\d+", path.name) for path in dev_root.glob("nvidia*")):
-        return ()  # no GPU node, nobody can have one open: no need of root to say so
-    pids = sorted(int(path.name) for path in proc_root.glob("[0-9]*"))
-    on_gpu = [pid for pid in pids if pid not in ignore and _has_gpu_open(proc_root / f"{pid}/fd", f"{dev_root}/nvidia")]
-    return tuple(f"{pid} {_name(proc_root / str(pid))}" for pid in on_gpu)
+    def _remove(self, path: Path) -> None:
+        try:
+            path.unlink(missing_ok=True)
+            _sync_folder(path.parent)
+        except FileNotFoundError:
+            return  # no state_dir: nothing was ever held
+        except OSError as error:
+            problem = f"{path}: the {_what(path)} could not be removed: {error}"
+            raise BackendUnknown(f"{problem}; remove it by hand") from error
 
 
-def _has_gpu_open(fd_dir: Path, prefix: str) -> bool:
-    try:
-        for fd in os.listdir(fd_dir):
-            if _link(fd_dir / fd).removeprefix(prefix).removesuffix(" (deleted)").isdecimal():
-                return True
-    except PermissionError as error:
-        raise BackendUnknown(
-            f"{fd_dir}: {error.strerror}: jobs on the GPUs cannot be told; run as root, with CAP_SYS_PTRACE"
-        ) from error
-    except OSError:  # the process has ended
-        return False
-    return False
-
-
-def _link(path: Path) -> str:
-    try:
-        return os.readlink(path)
-    except FileNotFoundError:  # closed since it was listed
-        return ""
-
-
-def _name(process: Path) -> str:
-    try:
-        return (process / "comm").read_text().strip()
-    except OSError:  # ended since it was found
-        return "?"
+def _what(path: Path) -> str:
+    return {HOLD_FILE: "hold", MARK_FILE: "mark"}.get(path.name, "slot")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Protocol
 from healthd.errors import BackendRefused, BackendUnknown, SourceError, SourceMissing
 from healthd.model import Remedy
 from healthd.node import CommandResult
+from healthd.remediation.ports import StateOwner
 from healthd.sources.command import run_command
 
 
@@ -24,6 +25,7 @@ class LocalProvisioner:
     """The Provisioner of a machine whose reboot is ``reboot_command``; where that is empty, nothing can be done."""
 
     kind = "local"
+    state_owner = StateOwner.ENGINE
 
     def __init__(
         self, *, reboot_command: tuple[str, ...] = (), timeout_s: float = 30.0, run: Run = run_command
@@ -31,8 +33,36 @@ class LocalProvisioner:
         self._command, self._timeout_s, self._run = reboot_command, timeout_s, run
 
     def can(self, remedy: Remedy) -> bool:
-        """A reboot, and what a reboot does on the way: it resets the GPUs."""
-        return bool(self._command) and remedy in (Remedy.REBOOT_NODE, Remedy.RESET_GPU)
+        """A reboot, where a command is configured."""
+        return bool(self._command) and remedy is Remedy.REBOOT_NODE
+
+    def why_not(self, remedy: Remedy) -> str:
+        """Why this remedy cannot be carried out here, or ""."""
+        if remedy is not Remedy.REBOOT_NODE:
+            return f"the local provisioner has no {remedy}: see [provisioner] kind"
+        return "" if self._command else "no reboot command is configured for the local provisioner"
+
+    def dry_run(self, remedy: Remedy) -> str:
+        """What would be run. Raises BackendRefused for what cannot be."""
+        if why := self.why_not(remedy):
+            raise BackendRefused(why)
+        return f"would run: {' '.join(self._command)}"
+
+    def stands_down(self) -> str:
+        """Nobody else provides this machine."""
+        return ""
+
+    def machine(self) -> str:
+        """There is one machine behind this node, and no other."""
+        return "local"
+
+    def replace(self) -> None:
+        """Refused: there is no other machine."""
+        raise BackendRefused("no replacement: the local provisioner has no other machine; see [provisioner] kind")
+
+    def progress(self) -> str:
+        """A boot id tells; there is nobody to ask."""
+        return ""
 
     def reboot(self) -> None:
         """Run the command. Raises BackendRefused if it failed or is not there, BackendUnknown if it did not end."""

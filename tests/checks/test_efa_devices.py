@@ -10,6 +10,7 @@ from healthd.checks.efa_devices import Settings, efa_devices
 from healthd.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.model import Remedy, Result, Severity, Status
 from healthd.testing import Entry, FakeNode, fake_pci, pci_tree
+from tests.over_time import diagnoses, open_codes
 
 EFA = tuple(f"0000:{bus:02x}:00" for bus in (0x4F, 0x50, 0x51, 0x52))
 LONG_UP = {"uptime": "86400.00 8294400.00"}
@@ -32,10 +33,40 @@ def codes(result: Result) -> list[str]:
 
 
 def test_all_there() -> None:
-    """As many as configured, each with driver, uverbs and GPUDirect, is ok and counted."""
+    """As many as configured, each with driver, uverbs and GPUDirect, is ok; nothing is learned."""
     result = run(expected=4)
-    assert result.status is Status.OK
-    assert [reading.value for reading in result.readings] == [4]
+    assert (result.status, result.readings) == (Status.OK, ())
+
+
+def test_one_less_than_this_instance_had() -> None:
+    """Without a configured number the most there ever were decides: it is missing, on an unknown type, and at launch
+    with fewer than usual; the table's warning is the same fault."""
+    all_there, one_gone, bare = pci_tree(efa=EFA), pci_tree(efa=EFA[:3]), pci_tree()
+    assert open_codes("efa.devices", [run(all_there), run(one_gone), run(all_there)]) == [set(), {"efa.missing"}, set()]
+    assert open_codes("efa.devices", [run(all_there), run(bare)]) == [set(), {"efa.missing"}]
+    looks = [run(tree, instance_type="p5.48xlarge") for tree in (all_there, one_gone)]
+    assert open_codes("efa.devices", looks) == [{"efa.below_usual"}, {"efa.below_usual", "efa.missing"}]
+    (only,) = diagnoses("efa.devices", looks)
+    assert (only.code, only.remedy) == ("efa.missing", Remedy.REBOOT_NODE)
+
+
+def test_what_is_configured_is_not_learned() -> None:
+    """A number that was configured lower since is right at once."""
+    before, after = run(pci_tree(efa=EFA)), run(pci_tree(efa=EFA[:3]), expected=3)
+    assert open_codes("efa.devices", [before, after]) == [set(), set()]
+
+
+def test_nothing_is_learned_while_efa_starts() -> None:
+    """Devices that come late are not missing, though nothing says how many there must be."""
+    young = run(pci_tree(efa=EFA[:3]), proc={"uptime": "20.00 0.00"})
+    assert (young.status, young.readings) == (Status.OK, ())
+    assert open_codes("efa.devices", [run(pci_tree(efa=EFA)), young]) == [set(), set()]
+
+
+def test_another_type_under_the_same_id_is_learned_anew() -> None:
+    """A stopped instance may be made another type; fewer devices are then no loss."""
+    before = run(pci_tree(efa=EFA), instance_type="p4d.24xlarge")
+    assert open_codes("efa.devices", [before, run(pci_tree(efa=EFA[:1]), instance_type="p5.4xlarge")]) == [set(), set()]
 
 
 def test_fewer_than_configured() -> None:
@@ -145,7 +176,7 @@ def test_late_starters(uptime_s: int, status: Status) -> None:
 
 
 def test_the_uptime_is_asked_only_about_trouble() -> None:
-    """A node whose devices are all there needs no uptime."""
+    """A node whose devices are all there, as configured, needs no uptime."""
     assert run(expected=4, proc={}).status is Status.OK
     with pytest.raises(SourceMissing):
         run(expected=8, proc={})

@@ -10,6 +10,7 @@ from healthd.checks.gpu_count import Settings, gpu_count
 from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.model import Remedy, Result, Severity, Status
 from healthd.testing import FakeNode, FakeNvml, failed_gpu, fake_pci, healthy_gpu, pci_tree
+from tests.over_time import diagnoses, open_codes
 
 NO_LIBRARY = SourceMissing("NVML: libnvidia-ml.so.1 is not there")
 
@@ -45,7 +46,8 @@ def test_all_there() -> None:
     """Eight on the bus, in the driver and as files is ok, and teaches the other names of each GPU."""
     result = run(node())
     assert result.status is Status.OK
-    assert [reading.component.aliases[0] for reading in result.readings] == [fake_pci(index) for index in range(8)]
+    named = [reading.component.aliases[0] for reading in result.readings if reading.name == "gpu_index"]
+    assert named == [fake_pci(index) for index in range(8)]
 
 
 def test_off_the_bus() -> None:
@@ -155,6 +157,44 @@ def test_the_configured_number_comes_before_the_table() -> None:
 def test_a_ml_prefix_is_the_same_type() -> None:
     """HyperPod's name of a type finds the same row."""
     assert codes(run(node(on_pci=7, listed=7, instance_type="ml.p5.48xlarge"))) == ["gpu.count.off_bus"]
+
+
+def test_one_less_than_this_instance_had() -> None:
+    """On a type that the table does not know, or knows with fewer, the most there ever were decides."""
+    for instance_type, always in ((None, set()), ("p99.metal", set()), ("g5.12xlarge", {"gpu.count.unexpected"})):
+        looks = [run(node(on_pci=n, listed=n, instance_type=instance_type)) for n in (8, 7, 8, 0)]
+        found = open_codes("gpu.count", looks)
+        assert found[:3] == [always, always | {"gpu.count.off_bus"}, always]
+        assert "gpu.count.off_bus" in found[3]
+
+
+def test_what_the_table_misses_need_not_be_learned() -> None:
+    """Fewer than the type has is found at first sight, and once: the learned number adds no second finding."""
+    assert open_codes("gpu.count", [run(node(on_pci=7, listed=7))]) == [{"gpu.count.off_bus"}]
+    looks = [run(node()), run(node(on_pci=7, listed=7))]
+    assert open_codes("gpu.count", looks) == [set(), {"gpu.count.off_bus"}]
+    (only,) = diagnoses("gpu.count", looks)
+    assert only.reasons == ("7 of 8 GPUs are on the PCI bus",)
+
+
+def test_what_is_configured_is_not_learned() -> None:
+    """A number that was configured lower since is right at once."""
+    looks = [run(node(instance_type=None)), run(node(on_pci=4, listed=4, instance_type=None), expected=4)]
+    assert open_codes("gpu.count", looks) == [set(), set()]
+
+
+def test_a_hidden_bus_is_not_a_loss() -> None:
+    """A container that no longer shows the bus, while the library is silent, has lost nothing that can be told."""
+    blind = node(sys={"bus/": ""}, instance_type=None, nvml=FakeNvml(error=SourceTimeout("no answer in 5 s")))
+    assert open_codes("gpu.count", [run(node(instance_type=None)), run(blind)]) == [set(), set()]
+    hidden = node(on_pci=0, instance_type=None)
+    assert open_codes("gpu.count", [run(node(instance_type=None)), run(hidden)]) == [set(), set()]
+
+
+def test_another_type_under_the_same_id_is_learned_anew() -> None:
+    """A stopped instance may be made another type and keeps its id: one GPU is then all there are."""
+    looks = [run(node()), run(node(on_pci=1, listed=1, instance_type="p5.4xlarge"))]
+    assert open_codes("gpu.count", looks) == [set(), set()]
 
 
 def test_a_node_without_gpus() -> None:

@@ -79,3 +79,33 @@ def test_what_cannot_be_read_is_unknown() -> None:
             run(online)
     with pytest.raises(SourceUnreadable):
         run(proc={"pressure/cpu": SourceUnreadable("EOPNOTSUPP")})
+
+
+def frame(packages: int = 2, governors: tuple[str, ...] = ("performance",) * 4, **settings: Any) -> Result:
+    """Four processors, in so many packages, each under its governor."""
+    sys: dict[str, Entry] = {f"{CPU}/present": "0-3", f"{CPU}/online": "0-3"}
+    sys |= {f"{CPU}/cpu{cpu}/topology/physical_package_id": str(cpu % packages) for cpu in range(4)}
+    sys |= {f"{CPU}/cpufreq/policy{cpu}/scaling_governor": governor for cpu, governor in enumerate(governors)}
+    return host_cpu(FakeNode(sys=sys, proc={"pressure/cpu": PSI}), Settings(**settings))
+
+
+def test_sockets_are_counted_where_that_is_configured() -> None:
+    """Another number of sockets is a finding; without a configured number any is well."""
+    assert codes(frame(2, sockets=2)) == []
+    assert codes(frame(1, sockets=2)) == ["sockets"]
+    assert codes(frame(1)) == []
+
+
+def test_a_governor_is_compared_where_one_is_configured() -> None:
+    """One processor under another governor is enough, and the other governor is named."""
+    mixed = ("performance", "performance", "powersave", "performance")
+    (finding,) = frame(governors=mixed, governor="performance").findings
+    assert (finding.code, finding.evidence["policies"]) == ("host.cpu.governor", ["policy2"])
+    assert "powersave" in finding.message
+    assert codes(frame(governor="performance")) == codes(frame(governors=mixed)) == []
+
+
+def test_a_machine_without_governors_is_unknown() -> None:
+    """A virtual machine that shows no frequency policy cannot be said to have the right one."""
+    with pytest.raises(SourceMissing):
+        frame(governors=(), governor="performance")

@@ -127,3 +127,11 @@ def test_what_cannot_be_read_is_unknown() -> None:
         run(proc={"meminfo": ""})
     with pytest.raises(SourceUnreadable):
         run(proc={"pressure/memory": "busy"})
+
+
+@pytest.mark.parametrize(("swap_kib", "wanted", "found"), [(8, False, ["swap"]), (0, True, ["swap"]), (0, False, [])])
+def test_swap_is_judged_only_where_it_is_configured(swap_kib: int, wanted: bool, found: list[str]) -> None:
+    """Swap that is on or off against the configuration is a finding; without one either is well."""
+    meminfo = {"meminfo": f"MemTotal:  2000 kB\nHardwareCorrupted: 0 kB\nSwapTotal:  {swap_kib} kB"}
+    assert codes(run(proc=meminfo, swap=wanted)) == found
+    assert codes(run(proc=meminfo)) == []

@@ -62,11 +62,11 @@ def test_no_line_takes_the_node_out() -> None:
             "disk:nvme2",
         ),
         ("nvme nvme1: I/O 12 QID 1 timeout, reset controller", "kernel.nvme_timeout", "disk:nvme1"),
-        ("print_req_error: I/O error, dev nvme1n1, sector 895222784", "kernel.io_error", "disk:nvme1n1"),
+        ("print_req_error: I/O error, dev nvme1n1, sector 895222784", "kernel.io_error", "disk:nvme1"),
         (
             "I/O error, dev nvme1n1, sector 8 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 2",
             "kernel.io_error",
-            "disk:nvme1n1",
+            "disk:nvme1",
         ),
         (
             "pcieport 0000:00:1c.0: AER: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
@@ -86,11 +86,19 @@ def test_no_line_takes_the_node_out() -> None:
         (
             'XFS (nvme1n1): metadata I/O error in "xfs_buf_ioend+0x1" at daddr 0x8 len 8 error 5',
             "kernel.fs_error",
-            "disk:nvme1n1",
+            "disk:nvme1",
         ),
         ("XFS (dm-0): Filesystem has been shut down due to log error (0x2).", "kernel.fs_error", "disk:dm-0"),
         ("python3: attempt to access beyond end of device", "kernel.beyond_end", "node"),
         ("nfs: server fs-1.example not responding, timed out", "kernel.nfs_not_responding", "nfs:fs-1.example"),
+        ("NFS: nfs4_reclaim_open_state: Lock reclaim failed!", "kernel.nfs_locks_lost", "node"),
+        ("block nvme1n1: no available path - failing I/O", "kernel.nvme_no_path", "disk:nvme1"),
+        ("EXT4-fs (vda3): I/O error while writing superblock", "kernel.fs_error", "disk:vda3"),
+        (
+            "NVRM: knvlinkDiscoverPostRxDetLinks_GB100_REV2: Getting peer17 postRxDetLinkMask failed!",
+            "gpu.nvlink.discovery_failed",
+            "node",
+        ),
     ],
 )
 def test_other_wordings(line: str, code: str, component: str) -> None:
@@ -105,6 +113,9 @@ def test_other_wordings(line: str, code: str, component: str) -> None:
         "",
         "nvme nvme1: 16/0/0 default/read/poll queues",
         "EXT4-fs (nvme0n1p1): mounted filesystem with ordered data mode.",
+        "NFS: Registering the id_resolver key type",
+        "block nvme0n1: the capability attribute has been deprecated.",
+        "NVRM: knvlinkCoreShutdownDeviceLinks_IMPL: Need to shutdown all links unilaterally for GPU1",
         "XFS (nvme1n1): Mounting V5 Filesystem",
         "XFS (nvme1n1): Ending clean mount",
         "EDAC MC: Ver: 3.0.0",

@@ -250,3 +250,48 @@ def test_the_worst_line_takes_no_time() -> None:
     started = time.process_time()
     judge(*["aaaa" + "a0a1a2a3a4a5a6a7" * 64] * 100, rules=rules)
     assert time.process_time() - started < 5.0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# lines of the journal
+
+
+AGENT = Rule(name="agent", pattern="probe failed on (?P<disk>[^ ]+)", source="journal", unit="probe.service")
+ANY = Rule(name="any", pattern="probe failed", source="journal")
+
+
+def journal(text: str, unit: str = "") -> KernelRecord:
+    return KernelRecord(boot_id="b", sequence=1, time=START, text=text, facility=-1, source="journal", unit=unit)
+
+
+def found(*records: KernelRecord, rules: tuple[Rule, ...]) -> list[str]:
+    return [f.code for f in kernel_rules(FakeNode(kernel_records=records), Settings(rules=rules)).findings]
+
+
+def test_a_rule_looks_at_its_own_log() -> None:
+    """A line of a service is not the kernel's, and the other way round; a unit is that unit only."""
+    kernel = replace(ANY, name="kernel", source="kernel")
+    rules = (AGENT, ANY, kernel)
+    assert found(journal("probe failed on sda", "probe.service"), rules=rules) == ["site.agent", "site.any"]
+    assert found(journal("probe failed on sda", "other.service"), rules=rules) == ["site.any"]
+    plain = KernelRecord(boot_id="b", sequence=1, time=START, text="probe failed on sda")
+    assert found(plain, rules=rules) == ["site.kernel"]
+
+
+def test_each_reader_gets_its_own_needles() -> None:
+    """What nobody wants of a log is not looked for there; without journal rules the journal is not read."""
+    settings = Settings(rules=(AGENT, HANG))
+    assert settings.journal_needles == ("^probe failed on ",)
+    assert settings.journal_units == {"probe.service"}
+    assert settings.needles == Settings(rules=(HANG,)).needles
+    assert Settings(rules=(HANG,)).journal_needles == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['unit = "probe.service"', 'source = "journal"\nunit = "probe"', 'source = "journal"\nunit = "a b.service"'],
+)
+def test_a_unit_is_one_of_the_journal(tmp_path: Path, text: str) -> None:
+    """The kernel has no units, and a unit has a type."""
+    rule = f'[[checks."kernel.rules".rules]]\nname = "a"\npattern = "probe failed"\n{text}\n'
+    assert "expected a unit with its type, such as slurmd.service" in refused(tmp_path, rule)

@@ -29,6 +29,7 @@ OF_HEALTHD = {
     "kernel_tables",
     "loglines",
     "model",
+    "nccl",
     "node",
     "nvrm",
     "patterns",

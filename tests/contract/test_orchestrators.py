@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import BackendRefused, BackendUnknown
+from healthd.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.remediation.orchestrators.local import LocalOrchestrator
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
-from healthd.remediation.ports import Orchestrator
+from healthd.remediation.ports import Mark, Orchestrator, Slot
+from healthd.testing_cluster import FakeCluster, FakeOrchestrator
 from tests.integration.slurm.slurm_lab import SlurmLab, why_not
 
 NODE = "n0001"
@@ -27,9 +28,11 @@ def lab() -> Iterator[SlurmLab]:
         yield lab
 
 
-@pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.slurm)])
+@pytest.fixture(params=["local", "fake", pytest.param("slurm", marks=pytest.mark.slurm)])
 def orchestrator(request: pytest.FixtureRequest, tmp_path: Path) -> Orchestrator:
     """Each orchestrator for a node that is in service and has nothing to do."""
+    if request.param == "fake":
+        return FakeOrchestrator(FakeCluster(NODE, "n0002", clock=time.time), NODE)
     if request.param == "local":
         return LocalOrchestrator(state_dir=tmp_path / "state", node=NODE, dev_root=tmp_path)
     lab: SlurmLab = request.getfixturevalue("lab")
@@ -37,11 +40,17 @@ def orchestrator(request: pytest.FixtureRequest, tmp_path: Path) -> Orchestrator
     return SlurmOrchestrator(node=NODE, conf=str(lab.conf))
 
 
-@pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.slurm)])
+@pytest.fixture(params=["local", "fake", pytest.param("slurm", marks=pytest.mark.slurm)])
 def deaf_orchestrator(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Orchestrator]:
     """Each orchestrator with a back end that cannot be read."""
+    if request.param == "fake":
+        cluster = FakeCluster(NODE, clock=time.time)
+        cluster.hung = True
+        yield FakeOrchestrator(cluster, NODE)
+        return
     if request.param == "local":
         (tmp_path / "hold.json").mkdir()
+        (tmp_path / "slots").write_text("no folder")
         yield LocalOrchestrator(state_dir=tmp_path, node=NODE)
         return
     lab: SlurmLab = request.getfixturevalue("lab")
@@ -112,3 +121,39 @@ def test_what_cannot_be_read_is_unknown_never_healthy(deaf_orchestrator: Orchest
         deaf_orchestrator.view()
     with pytest.raises(BackendUnknown):
         deaf_orchestrator.level()
+    with pytest.raises(BackendUnknown):
+        deaf_orchestrator.slots()
+
+
+def test_a_slot_is_taken_once_and_given_back_twice(orchestrator: Orchestrator) -> None:
+    """Taken is taken, also by ourselves; what is gone already is given back without a word."""
+    slot = Slot(scope="cluster", index=0, node=NODE)
+    assert orchestrator.slots() == ()
+    orchestrator.claim("cluster", 0)
+    orchestrator.claim("gpu-a", 17)
+    with pytest.raises(SlotTaken):
+        orchestrator.claim("cluster", 0)
+    assert orchestrator.slots() == (slot, Slot(scope="gpu-a", index=17, node=NODE))
+    assert orchestrator.level().out == frozenset()
+    orchestrator.give_back(slot)
+    orchestrator.give_back(slot)
+    assert orchestrator.slots() == (Slot(scope="gpu-a", index=17, node=NODE),)
+
+
+def test_a_slot_outlives_drain_and_release(orchestrator: Orchestrator) -> None:
+    """Neither touches it: it is given back last."""
+    orchestrator.claim("cluster", 0)
+    orchestrator.quarantine(REASON)
+    orchestrator.release(resume=False)
+    assert [slot.node for slot in orchestrator.slots()] == [NODE]
+
+
+def test_a_mark_stays_until_it_is_taken_away(orchestrator: Orchestrator) -> None:
+    """It shows in the level, is replaced by the next one, and no release wipes it."""
+    orchestrator.mark("healthd id=1")
+    orchestrator.mark("healthd id=2")
+    orchestrator.quarantine(REASON)
+    orchestrator.release(resume=True)
+    assert orchestrator.level().marks == (Mark(node=NODE, text="healthd id=2"),)
+    orchestrator.mark("")
+    assert orchestrator.level().marks == ()

@@ -16,10 +16,7 @@ from healthd.check import Check, discover
 from healthd.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.model import Outcome, Status, pci_address
 from healthd.node import (
-    CommandResult,
-    FileProbe,
     GpuAnswer,
-    KernelClock,
     KernelLogState,
     Mount,
     NvmlFailure,
@@ -27,14 +24,13 @@ from healthd.node import (
 )
 from healthd.runner import run_check
 from healthd.sim import tree
-from healthd.sim.host import disk_names
 from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.trees import FileTree
 from healthd.tables import InstanceProfile, instance_types
 from healthd.testing import HEALTHY_GPU, FakeNode, FakeNvml, fake_pci, gpu_uuid, gpu_with, pci_tree
+from tests.healthy_node import CLOCK, QUICK, ROOM, Tools
 
 CHECKS = {name: check for name, check in discover().items() if check.on == "interval"}
-ROOM = Space(total_bytes=100, available_bytes=50, total_inodes=100, available_inodes=50, read_only=False)
 ERRORS = (
     SourceMissing("not there"),
     SourceTimeout("no answer in 5 s"),
@@ -61,46 +57,10 @@ DOES_WITHOUT = {
     ("gpu.peermem", "proc"),  # there are two other ways
     ("stack.versions", "command"),  # parts that are not installed
     ("efa.provider", "command"),  # jobs bring libfabric in their containers
+    ("ebs.allowances", "command"),  # an nvme-cli that cannot read them, or none
 }
-NEEDS_CONFIGURATION = {"plugin.run"}
-QUICK = FileProbe(size_bytes=1 << 18, write_s=0.004, read_s=0.002, unlink_s=0.001)
-CLOCK = KernelClock(synchronised=True, offset_s=0.0, max_error_s=0.01)
-CHRONY = "A9FEA97B,169.254.169.123,4,1764000000.1,0.000001,0.0,0.0,-12.3,0.0,0.02,0.0003,0.0002,16.2,Normal"
-ALLOWANCES = "NIC statistics:\n     bw_in_allowance_exceeded: 0\n     conntrack_allowance_exceeded: 0"
-GDRAPI = "/usr/lib/x86_64-linux-gnu/libgdrapi.so.2"
-FABRIC_TOOLS: Mapping[tuple[str, ...], str] = {
-    ("cat", "/opt/amazon/efa_installed_packages"): (
-        "# EFA installer version: 1.44.0\n# Packages installed:\n"
-        "libfabric-aws-2.3.1-1.x86_64 libnccl-ofi-1.17.1-1.x86_64"
-    ),
-    ("/sbin/ldconfig", "-p"): f"\tlibgdrapi.so.2 (libc6,x86-64) => {GDRAPI}",
-    ("readlink", "-f", GDRAPI): f"{GDRAPI}.5",
-}
-SMART = '{"critical_warning": 0, "media_errors": 0}'
-
-
-def said(argv: tuple[str, ...], stdout: str) -> CommandResult:
-    return CommandResult(argv=argv, code=0, stdout=stdout, stderr="", duration_s=0.01)
-
-
-class Tools(dict[tuple[str, ...], CommandResult | SourceError]):
-    """The commands of a healthy host: chronyd in step, every unit active, nothing exceeded, no disk that warns."""
-
-    def __init__(self, profile: InstanceProfile) -> None:
-        smart = [("nvme", "smart-log", "-o", "json", f"/dev/{name}") for name in disk_names(profile)]
-        texts = {("chronyc", "-c", "tracking"): CHRONY, ("ethtool", "-S", "eth0"): ALLOWANCES, **FABRIC_TOOLS}
-        texts["/opt/amazon/efa/bin/fi_info", "-p", "efa"] = "".join(
-            f"provider: efa\n    fabric: efa\n    domain: rdmap{int(address.split(':')[1], 16)}s0-rdm\n"
-            for address in tree.layout_of(profile).efa
-        )
-        super().__init__({argv: said(argv, text) for argv, text in (texts | dict.fromkeys(smart, SMART)).items()})
-
-    def get(self, argv: Any, default: Any = None) -> Any:
-        if argv[:2] != ("systemctl", "show"):
-            return super().get(argv, default)
-        units = argv[argv.index("--") + 1 :]
-        blocks = (f"Id={name}\nLoadState=loaded\nActiveState=active\nNRestarts=0" for name in units)
-        return said(argv, "\n\n".join(blocks))
+# What a site configures; and an NVL72 domain, and an XFS file system, which this type has not.
+NEEDS_CONFIGURATION = {"gpu.imex", "host.expect", "host.reach", "plugin.run", "storage.xfs"}
 
 
 def build(

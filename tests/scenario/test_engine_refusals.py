@@ -27,7 +27,7 @@ def test_at_the_limit_it_is_refused_and_recorded_once(tmp_path: Path) -> None:
     assert (world.engine.decision.action, world.engine.decided) == (Action.PAGE, {Action.PAGE: 1})
     assert not world.ours
     world.cluster.update("n2", "resume")
-    world.run(2)
+    world.run(5)
     assert world.hold_text.startswith("healthd: gpu.xid.95")
 
 

@@ -31,7 +31,7 @@ def a_case(**changes: object) -> Case:
 def test_a_new_case_stands_before_its_first_step() -> None:
     """Nothing is intended, tried or held yet."""
     case = a_case()
-    assert (case.step, case.phase, case.attempts, case.hold, case.end) == (Step.DRAIN, Phase.PLANNED, 0, None, None)
+    assert (case.step, case.phase, case.attempts, case.hold, case.end) == (Step.SLOT, Phase.PLANNED, 0, None, None)
 
 
 @pytest.mark.parametrize(("index", "step"), list(enumerate(REBOOT)))

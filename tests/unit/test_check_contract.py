@@ -13,6 +13,7 @@ from healthd.check import (
     AnyLimit,
     Check,
     FindingCode,
+    Learned,
     Limit,
     NoSettings,
     Rate,
@@ -52,13 +53,14 @@ UNCORRECTED = FindingCode(
 GROWTH = Limit(reading="ecc_uncorrected_total", max_increase=0, code=UNCORRECTED, source="this test")
 
 RATE = Rate(reading="ecc_uncorrected_total", max_increase=0, window_s=60, code=UNCORRECTED, source="this test")
+LEARNED = Learned(reading="busbw", code=UNCORRECTED, source="this test")
 HELD = replace(UNCORRECTED, code="test.held", clears_by=ClearsBy.REBOOT)
 
 
 @pytest.fixture(autouse=True)
 def registry() -> Iterator[dict[str, Check]]:
     """What a test registers is gone after it: other tests discover the shipped checks only."""
-    before = dict(contract._registry)
+    before = dict(discover())
     yield contract._registry
     contract._registry.clear()
     contract._registry.update(before)
@@ -156,6 +158,7 @@ def test_a_taken_code_is_refused() -> None:
         ([UNCORRECTED], [GROWTH, GROWTH], "two limits on one reading"),
         ([HELD], [replace(RATE, code=HELD)], "Rate on ecc_uncorrected_total is a level, which ends by itself"),
         ([UNCORRECTED], [RATE, RATE], "two limits on one reading of one kind"),
+        ([UNCORRECTED], [replace(LEARNED, within=1.1)], "within = 1.1 on busbw"),
         ([replace(HELD, lasting_s=60)], [], "'test.held' has lasting_s, which is for a level"),
         (
             [replace(UNCORRECTED, lasting_s=60, repeats=Repeats(times=2, window_s=60))],

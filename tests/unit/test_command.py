@@ -102,6 +102,24 @@ def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_caller() -> None:
         os.kill(pid, 9)
 
 
+def test_what_is_left_of_the_group_is_killed_on_request() -> None:
+    """With leave_nothing the background child of a command that ended well is gone, and the result is the same."""
+    told: list[int] = []
+    result = run_command(["sh", "-c", "sleep 30 & echo $!"], timeout_s=20.0, leave_nothing=True, on_start=told.append)
+    assert result.code == 0
+    assert _until(lambda: not _alive(int(result.stdout)))
+    assert len(told) == 1
+
+
+def test_the_pid_is_told_while_the_command_runs() -> None:
+    """on_start is called with the pid of the command itself, which leads the group that would be killed."""
+    groups: list[tuple[int, int]] = []
+    result = run_command(
+        ["sh", "-c", "echo $$"], timeout_s=5.0, on_start=lambda pid: groups.append((pid, os.getpgid(pid)))
+    )
+    assert groups == [(int(result.stdout), int(result.stdout))]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # a command that does not end
 

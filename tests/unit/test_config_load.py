@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from healthd.config.load import MAX_BYTES, MAX_PROBLEMS, Loaded, load
+from healthd.config.load import MAX_PROBLEMS, Loaded, load
+from healthd.config.text import MAX_BYTES
 from healthd.errors import ConfigError, RegistrationError
 from healthd.model import Mode
 

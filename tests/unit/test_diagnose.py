@@ -8,8 +8,8 @@ import pytest
 
 from healthd.diagnose import diagnose, is_acknowledged, judge
 from healthd.history import Fault, History
-from healthd.model import NODE, Diagnosis, Outcome, Remedy, Severity, Verdict
-from healthd.remediation.playbook import takes_node_out
+from healthd.model import NODE, Diagnosis, Outcome, Remedy, Root, Severity, Verdict
+from healthd.remediation.rules import BY_REMEDY
 from tests.judgement import DRIVER, GPU, at, could_not_tell, diagnosis, fault, finding, history, looked
 
 
@@ -34,8 +34,21 @@ def test_a_diagnosis_carries_its_fault() -> None:
             reasons=("it fell off the bus",),
             since=at(5),
             codes=("gpu.xid.79",),
+            roots=(Root(code="gpu.xid.79", severity=Severity.CRITICAL, remedy=Remedy.REBOOT_NODE, since=at(5)),),
         ),
     )
+
+
+def test_a_diagnosis_lists_what_stands_by_itself() -> None:
+    """Every fault that no other explains is told with its own remedy and time, the most far-reaching first."""
+    late = fault("gpu.remap.failure", remedy=Remedy.REPLACE_NODE, first=at(7))
+    early = fault("gpu.xid.48", first=at(5))
+    symptom = fault("gpu.ecc", symptom_of=("gpu.xid.48",), remedy=Remedy.REBOOT_NODE)
+    (only,) = diagnose(history(early, symptom, late))
+    assert [(root.code, root.remedy, root.since) for root in only.roots] == [
+        ("gpu.remap.failure", Remedy.REPLACE_NODE, at(7)),
+        ("gpu.xid.48", Remedy.RESET_GPU, at(5)),
+    ]
 
 
 def test_one_part_one_diagnosis() -> None:
@@ -108,9 +121,13 @@ def test_a_cause_from_outside_breaks_the_circle() -> None:
 # acknowledged
 
 
+def _matters(each: Fault) -> bool:
+    return BY_REMEDY.matters(each, each.component, ())
+
+
 def overruled(*faults: Fault) -> list[bool]:
     known = history(*faults)
-    return [is_acknowledged(known, each, takes_node_out) for each in diagnose(known)]
+    return [is_acknowledged(known, each, _matters) for each in diagnose(known)]
 
 
 def test_all_that_takes_the_node_out_must_have_been_seen() -> None:
@@ -137,7 +154,7 @@ def test_a_late_symptom_takes_no_order_back() -> None:
 def test_another_part_is_another_order() -> None:
     """What was said about one GPU holds for that GPU, and a diagnosis of nothing open is not acknowledged."""
     assert overruled(fault(component=GPU[0], acknowledged=True), fault(component=GPU[1])) == [False, True]
-    assert not is_acknowledged(History(), diagnosis(), takes_node_out)
+    assert not is_acknowledged(History(), diagnosis(), _matters)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,10 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "bench/README.md"])
 REFERENCE = ROOT / "docs/reference"
 GENERATED = [
-    *(REFERENCE / f"{name}.md" for name in ("checks", "cli", "config", "findings", "metrics")),
+    *(
+        REFERENCE / f"{name}.md"
+        for name in ("aws-calls", "checks", "cli", "config", "findings", "metrics", "peers", "faults")
+    ),
     ROOT / "bench/README.md",
 ]
 LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
@@ -93,6 +96,8 @@ def test_a_missed_aim_is_called_missed() -> None:
     text = generator().figures([{**record, "machine": "m", "python": "3"}])
     assert "| b | `p50_ms` | 150 | at most 100 | **missed** | m, Python 3 |" in text
     assert "| b | `p99_ms` | 2 | at most 500 | met | m, Python 3 |" in text
+    record = {"benchmark": "b", "a_second": 240_000, "least_a_second": 250_000, "machine": "m", "python": "3"}
+    assert "| b | `a_second` | 240000 | at least 250000 | **missed** | m, Python 3 |" in generator().figures([record])
 
 
 def test_an_aim_without_a_figure_is_refused() -> None:

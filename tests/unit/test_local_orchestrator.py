@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from healthd.errors import BackendRefused, BackendUnknown
-from healthd.remediation.orchestrators.local import HOLD_FILE, LocalOrchestrator, gpu_processes
+from healthd.remediation.orchestrators.local import HOLD_FILE, LocalOrchestrator
 from healthd.remediation.ports import Hold
 
 REASON = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
@@ -121,12 +121,6 @@ def trees(tmp_path: Path) -> tuple[Path, Path]:
     return proc, dev
 
 
-def test_a_process_with_a_gpu_open_is_a_job(trees: tuple[Path, Path]) -> None:
-    """Only the numbered nodes count: control nodes are held open by monitoring."""
-    proc, dev = trees
-    assert gpu_processes(proc, dev) == ("9 job9", "100 job100")
-
-
 def test_our_own_probe_workers_are_not_jobs(trees: tuple[Path, Path], tmp_path: Path) -> None:
     """The ignored processes are asked for at each reading, because workers are restarted."""
     workers = [9]
@@ -139,50 +133,8 @@ def test_our_own_probe_workers_are_not_jobs(trees: tuple[Path, Path], tmp_path: 
     assert orchestrator.view().jobs == ()
 
 
-def test_a_real_process_with_a_real_descriptor_is_found(tmp_path: Path) -> None:
-    """Against this very process in the true /proc: it has a file of that name open, until it closes it."""
-    proc = tmp_path / "proc"
-    proc.mkdir()
-    (proc / str(os.getpid())).symlink_to(f"/proc/{os.getpid()}")
-    with open(tmp_path / "nvidia3", "w"):
-        (job,) = gpu_processes(proc, tmp_path)
-        assert job.startswith(f"{os.getpid()} ")
-    assert gpu_processes(proc, tmp_path) == ()
-
-
-def test_a_process_that_ends_while_it_is_looked_at_is_no_job(trees: tuple[Path, Path]) -> None:
-    """A process without its fd folder has ended; a descriptor without a target was closed."""
-    proc, dev = trees
-    (proc / "500").mkdir()
-    (proc / "9" / "comm").unlink()
-    assert gpu_processes(proc, dev) == ("9 ?", "100 job100")
-
-
-@pytest.mark.process
-@pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user who may not look")
-def test_a_process_that_may_not_be_looked_into_is_unknown(tmp_path: Path) -> None:
-    """To a user without the right, the jobs of others are unknown, not none."""
-    (tmp_path / "nvidia0").touch()
-    tmp_path.chmod(0o755)
-    root = Path(__file__).parents[2]
-    script = f"""
-import os, sys
-from pathlib import Path
-sys.path.insert(0, {str(root)!r})
-from healthd.errors import BackendUnknown
-from healthd.remediation.orchestrators.local import gpu_processes
-os.chdir({str(tmp_path)!r})
-os.setuid(65534)
-try:
-    gpu_processes(Path("/proc"), Path("."))
-except BackendUnknown as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-B", "-c", script], capture_output=True, text=True, timeout=20, check=True)
-    assert "jobs on the GPUs cannot be told; run as root" in done.stdout
-
-
-def test_without_a_gpu_node_there_are_no_jobs(trees: tuple[Path, Path], tmp_path: Path) -> None:
-    """Nobody can have open what is not there: no process needs to be looked into."""
-    assert gpu_processes(trees[0], tmp_path) == ()
+def test_a_monitor_of_the_gpus_is_not_a_job(trees: tuple[Path, Path], tmp_path: Path) -> None:
+    """nvidia-persistenced keeps every GPU open as long as the node is up; waiting for it to end would be for ever."""
+    (trees[0] / "9" / "comm").write_text("nvidia-persiste\n")
+    orchestrator = LocalOrchestrator(state_dir=tmp_path, node="me", proc_root=trees[0], dev_root=trees[1])
+    assert orchestrator.view(jobs=True).jobs == ("100 job100",)

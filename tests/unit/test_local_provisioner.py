@@ -14,9 +14,9 @@ pytestmark = pytest.mark.process
 
 
 def test_it_can_do_what_its_command_can() -> None:
-    """With a command: a reboot, which resets the GPUs too, and never a replacement. Without one: nothing."""
+    """With a command: a reboot, and never a replacement. Without one: nothing."""
     can = {remedy for remedy in Remedy if LocalProvisioner(reboot_command=("true",)).can(remedy)}
-    assert can == {Remedy.REBOOT_NODE, Remedy.RESET_GPU}
+    assert can == {Remedy.REBOOT_NODE}
     assert not any(LocalProvisioner().can(remedy) for remedy in Remedy)
 
 

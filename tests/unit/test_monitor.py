@@ -404,13 +404,15 @@ def test_a_person_makes_it_learn_anew(store: Store) -> None:
     for seconds, value in ((0, 32), (1, 31)):
         monitor.absorb(said(ok([counter(value)]), seconds=seconds))
     assert [each.code for each in monitor.diagnoses()] == ["gpu.less"]
-    monitor.relearn("", at(2), "an admin removed a device")
-    assert trail(store)[-1] == "learns anew what this node has: an admin removed a device"
+    assert list(monitor.learned(["gpu.look"])) == [("gpu:GPU-0", "errors_total")]
+    assert [best.value for best in monitor.relearn(["gpu.look"], at(2), "a device went").values()] == [32]
+    assert trail(store)[-1] == "learns anew by order: a device went; forgotten: errors_total 32 of gpu:GPU-0"
     assert store.history().learned == {}
     monitor.absorb(said(ok([counter(31)]), seconds=3))
     assert monitor.diagnoses() == ()
-    monitor.relearn("gpu:GPU-0", at(4), "again")
-    assert trail(store)[-1] == "learns anew what gpu:GPU-0 has: again"
+    assert monitor.relearn([], at(4), "again") == {}
+    assert monitor.history.learned != {}
+    assert trail(store)[-1] == "learns anew by order: again; forgotten: nothing, there was nothing"
 
 
 def test_what_waits_is_no_finding_and_its_reason_says_so(store: Store) -> None:

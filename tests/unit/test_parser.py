@@ -9,7 +9,7 @@ from healthd.__main__ import _LOCAL_ONLY
 from healthd.api.grammar import Shown, parse
 from healthd.errors import UsageError
 
-VERBS = ("check", "run", "status", "explain", "checks", "config", "hook", "demo")
+VERBS = ("check", "run", "status", "relearn", "explain", "checks", "config", "hook", "demo")
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,10 @@ VERBS = ("check", "run", "status", "explain", "checks", "config", "hook", "demo"
         ("check --socket=/s", {"socket": "/s"}),
         ("run --config /c", {"verb": "run", "config": "/c"}),
         ("status --json", {"verb": "status", "json": True, "socket": None}),
+        (
+            "relearn gpu.count --reason swapped --yes --socket /s",
+            {"names": ["gpu.count"], "reason": "swapped", "yes": True, "dry_run": False, "socket": "/s"},
+        ),
         ("explain 79", {"verb": "explain", "code": "79", "json": False}),
         ("checks --json", {"verb": "checks", "json": True}),
         ("config show", {"verb": "config", "what": "show"}),
@@ -57,6 +61,8 @@ def test_the_forms_of_the_issue_are_understood(line: str, expected: dict[str, ob
         ("check --config", "expected one argument"),
         ("check --bogus", "unrecognized arguments: --bogus"),
         ("config", "required: what"),
+        ("relearn", "required: --reason"),
+        ("relearn --reason x --yes --dry-run", "not allowed with"),
         ("hook start", "invalid choice: 'start'"),
         ("explain", "required: CODE"),
         ("run now", "unrecognized arguments: now"),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
-from healthd.model import Action, Decision, Diagnosis, Mode, Remedy, Severity
-from healthd.remediation.playbook import QUARANTINE, REBOOT
-from healthd.remediation.policy import Rules, Situation, decide
+from healthd.model import Action, Decision, Diagnosis, Mode, Remedy, Root, Severity
+from healthd.remediation.ledger import Bounds, Repair
+from healthd.remediation.playbook import QUARANTINE, REBOOT, REPLACE, RESET
+from healthd.remediation.policy import Rules, SeenElsewhere, Situation, decide
 from healthd.remediation.ports import FleetLevel, Hold, NodeView
-from tests.judgement import GPU, diagnosis
+from healthd.remediation.rules import OWN_REMEDY, Policy, Rule
+from tests.judgement import GPU, START, at, diagnosis
 
 SICK = diagnosis(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE)
 VIEW = NodeView(name="n1", in_service=True, flags=frozenset({"IDLE"}), hold=None)
@@ -25,8 +29,23 @@ def decided(
     rules: Rules = REPAIR,
     seen: tuple[Diagnosis, ...] = (),
     can: bool = True,
+    ledger: Sequence[Repair] = (),
+    day: float = 0.0,
 ) -> Decision:
-    return decide(diagnoses, seen.__contains__, lambda: situation, rules, lambda _: can)
+    now = START + timedelta(days=day)
+    return decide(diagnoses, seen.__contains__, lambda: situation, rules, lambda _: can, ledger=lambda: ledger, now=now)
+
+
+def tried(remedy: Remedy, *, day: float = 0.0, code: str = "gpu.sick", component: str = "gpu:GPU-0") -> Repair:
+    """A repair that ended on that day."""
+    when = START + timedelta(days=day)
+    return Repair(code=code, component=component, remedy=remedy, began=when, ended=when, outcome="released")
+
+
+def site(*codes: str, **changes: object) -> Policy:
+    """A policy with one rule of the site on these codes."""
+    rule = Rule(name="ours", codes=codes, reason="we know it", source="ticket 7")
+    return Policy(name="site", rules=(replace(rule, **changes), OWN_REMEDY))  # type: ignore[arg-type]
 
 
 def test_a_fault_becomes_a_repair() -> None:
@@ -129,3 +148,187 @@ def test_a_node_does_not_stand_in_its_own_way() -> None:
     """A level that counts this node among those out does not keep its slot from it."""
     level = FleetLevel(out=frozenset({"n1"}), total=8)
     assert decided(SICK, situation=replace(WELL, level=level)).action is Action.REPAIR
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what the policy's rules say
+
+
+def test_a_rule_is_named_where_it_decided() -> None:
+    """The sentence and the decision name the rule of the policy; the finding's own remedy needs none."""
+    rules = replace(REPAIR, policy=site("gpu.*", ladder=(Remedy.REPLACE_NODE,)))
+    decision = decided(SICK, rules=rules)
+    assert decision.reason == "repair for gpu.xid.79 on gpu:GPU-0 (replace_node; rule ours)"
+    assert (decision.rule, decision.steps, decision.ladder) == ("ours", REPLACE, (Remedy.REPLACE_NODE,))
+    assert decided(SICK).rule == ""
+
+
+def test_what_is_never_to_be_taken_out_stays() -> None:
+    """An empty ladder keeps the node in service, however critical the finding; what else is open is acted on."""
+    rules = replace(REPAIR, policy=site("gpu.xid.79", ladder=()))
+    assert decided(SICK, rules=rules).reason == "nothing calls for taking the node out"
+    other = diagnosis(code="gpu.remap.failure", component=GPU[1])
+    assert decided(SICK, other, rules=rules).diagnosis == other
+
+
+def test_a_rule_can_be_in_shadow_alone() -> None:
+    """A rule in observe mode says what it would do; other rules go as far as they may."""
+    rules = replace(REPAIR, policy=site("gpu.xid.79", mode=Mode.OBSERVE))
+    decision = decided(SICK, rules=rules)
+    assert (decision.action, decision.steps) == (Action.HOLD, ())
+    assert decision.reason == (
+        "rule ours is in shadow: would take the node out for gpu.xid.79 on gpu:GPU-0 (reboot_node; rule ours)"
+    )
+    other = diagnosis(code="gpu.remap.failure", component=GPU[1], remedy=Remedy.RESET_GPU)
+    assert decided(SICK, other, rules=rules).diagnosis == other
+
+
+def test_a_shadow_hides_nothing_else_on_the_same_gpu() -> None:
+    """Each fault behind a diagnosis has its own rule: one that is in shadow leaves the other's repair."""
+    roots = (
+        Root(code="gpu.xid.79", severity=Severity.CRITICAL, remedy=Remedy.REBOOT_NODE, since=START),
+        Root(code="gpu.remap.pending", severity=Severity.WARNING, remedy=Remedy.RESET_GPU, since=START),
+    )
+    rules = replace(REPAIR, policy=site("gpu.xid.79", mode=Mode.OBSERVE))
+    decision = decided(replace(SICK, roots=roots), rules=rules)
+    assert decision.reason == "repair for gpu.remap.pending on gpu:GPU-0 (reset_gpu)"
+    assert decision.diagnosis is not None
+    assert (decision.diagnosis.code, decision.diagnosis.remedy) == ("gpu.remap.pending", Remedy.RESET_GPU)
+
+
+def test_a_rule_can_stop_at_the_drain() -> None:
+    """A rule capped at quarantine drains, though the mode would repair; the ledger is not asked."""
+    rules = replace(REPAIR, policy=site("gpu.xid.79", mode=Mode.QUARANTINE))
+    assert decided(SICK, rules=rules).steps == QUARANTINE
+
+
+def test_what_a_person_must_settle_is_kept_out() -> None:
+    """A ladder of ask_human takes a node out for what by itself would only be watched."""
+    faster = diagnosis(Remedy.ASK_HUMAN, code="gpu.ecc.accelerating", severity=Severity.WARNING)
+    assert decided(faster).action is Action.PAGE
+    rules = replace(REPAIR, policy=site("gpu.ecc.*", ladder=(Remedy.ASK_HUMAN,)))
+    decision = decided(faster, rules=rules)
+    assert (decision.action, decision.steps) == (Action.QUARANTINE, QUARANTINE)
+    assert decision.reason == "quarantine for gpu.ecc.accelerating on gpu:GPU-0 (ask_human; rule ours)"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what was tried before
+
+
+def test_what_came_back_is_answered_by_the_next_remedy() -> None:
+    """Reset, the same fault, reboot, the same fault, replace, the same fault: a person. Each says what was before."""
+    sick, steps, said = diagnosis(), [], []
+    repairs: list[Repair] = []
+    for day, remedy in enumerate((Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE), 1):
+        decision = decided(sick, ledger=repairs, day=day)
+        steps.append(decision.steps)
+        said.append(decision.reason)
+        repairs.append(tried(remedy, day=day))
+    assert steps == [RESET, REBOOT, REPLACE]
+    assert said[0] == "repair for gpu.sick on gpu:GPU-0 (reset_gpu)"
+    assert said[2] == "repair for gpu.sick on gpu:GPU-0 (replace_node after reset_gpu, reboot_node)"
+    last = decided(sick, ledger=repairs, day=4)
+    assert (last.action, last.steps) == (Action.PAGE, QUARANTINE)
+    assert last.reason == (
+        "gpu.sick on gpu:GPU-0 came back after reset_gpu, reboot_node, replace_node: a person is needed"
+    )
+
+
+def test_the_ladder_tells_what_is_left() -> None:
+    """The engine gets the present remedy and what may follow it, as far as anybody here can carry it out."""
+    assert decided(diagnosis()).ladder == (Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
+    only_reboot = decide(
+        (diagnosis(),), lambda _: False, lambda: WELL, REPAIR, lambda what: what is Remedy.REBOOT_NODE, now=START
+    )
+    assert (only_reboot.steps, only_reboot.ladder) == (REBOOT, (Remedy.REBOOT_NODE,))
+
+
+@pytest.mark.parametrize(
+    "repair",
+    [
+        tried(Remedy.RESET_GPU, day=-8),
+        tried(Remedy.RESET_GPU, code="gpu.other"),
+        tried(Remedy.RESET_GPU, component="gpu:GPU-1"),
+    ],
+)
+def test_other_faults_and_old_ones_do_not_count(repair: Repair) -> None:
+    """A repair of another code, of another GPU, or of longer ago than the window begins the ladder anew."""
+    assert decided(diagnosis(), ledger=[repair]).steps == RESET
+
+
+def test_a_gpu_is_known_by_its_other_name() -> None:
+    """A repair that is on record by the PCI address counts for the GPU whose UUID is known by now."""
+    repair = tried(Remedy.RESET_GPU, component="gpu:0000:10:1c")
+    assert decided(diagnosis(), ledger=[repair]).steps == REBOOT
+
+
+def test_a_lemon_is_kept_out() -> None:
+    """Four repairs in a week, whatever they were for: the fifth is a person's to make."""
+    repairs = [tried(Remedy.REBOOT_NODE, code=f"gpu.{number}", day=number) for number in range(4)]
+    decision = decided(SICK, ledger=repairs, day=4)
+    assert (decision.action, decision.steps) == (Action.PAGE, QUARANTINE)
+    assert decision.reason == (
+        "a node that comes back too often is a lemon: 4 repairs of this node within 7 days, 4 may be; now gpu.xid.79"
+        " on gpu:GPU-0 (reboot_node)"
+    )
+    assert decided(SICK, ledger=repairs, day=7.5).action is Action.REPAIR
+
+
+def test_one_fault_has_so_many_attempts() -> None:
+    """Whatever the ladder says, one fault is repaired only so often."""
+    rules = replace(REPAIR, bounds=Bounds(attempts=1))
+    assert decided(diagnosis(), rules=rules).steps == RESET
+    assert decided(diagnosis(), rules=rules, ledger=[tried(Remedy.RESET_GPU)]).action is Action.PAGE
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# many at once
+
+
+def elsewhere(*nodes: str, code: str = "gpu.xid.79", minutes: float = 0.0, group: str = "") -> list[SeenElsewhere]:
+    return [SeenElsewhere(node=node, code=code, at=at(minutes * 60), group=group) for node in nodes]
+
+
+def test_many_at_once_is_not_a_nodes_fault() -> None:
+    """The same finding on four nodes within ten minutes takes none out, and pages; one UltraServer's are shown
+    together."""
+    seen = (*elsewhere("n2", minutes=-9), *elsewhere("n5", "n4", minutes=5, group="ultra-a"))
+    decision = decided(SICK, situation=replace(WELL, fleet_findings=seen))
+    assert (decision.action, decision.steps) == (Action.PAGE, ())
+    assert decision.reason == (
+        "gpu.xid.79 on 4 nodes within 10 min (ultra-a: n4, n5; n1, n2): many at once is not a node's fault, so nothing"
+        " is taken out for it"
+    )
+
+
+def test_a_long_list_of_nodes_is_cut() -> None:
+    """A thousand nodes do not make a sentence of a thousand names."""
+    seen = tuple(elsewhere(*(f"n{number:02}" for number in range(10, 40)), group="block-1"))
+    decision = decided(SICK, situation=replace(WELL, fleet_findings=seen))
+    assert "31 nodes within 10 min (block-1: n10, n11, n12, n13, n14, n15, n16, n17 and 22 more; n1)" in decision.reason
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        elsewhere("n2", "n3"),
+        [*elsewhere("n2", "n3"), *elsewhere("n2", "n3", minutes=2)],
+        [*elsewhere("n1"), *elsewhere("n2", "n3")],
+        elsewhere("n2", "n3", "n4", minutes=11),
+        elsewhere("n2", "n3", "n4", minutes=-11),
+        elsewhere("n2", "n3", "n4", code="gpu.xid.48"),
+    ],
+)
+def test_a_few_nodes_or_other_times_are_chance(seen: list[SeenElsewhere]) -> None:
+    """Nodes are counted, not lines; so is this one once; another code, or another hour, is another matter."""
+    assert decided(SICK, situation=replace(WELL, fleet_findings=tuple(seen))).action is Action.REPAIR
+
+
+def test_what_is_this_nodes_own_is_still_repaired() -> None:
+    """A hold is for one kind of fault: another one on this node, that nobody shares, is acted on."""
+    own = diagnosis(code="gpu.remap.failure", component=GPU[1], remedy=Remedy.REPLACE_NODE)
+    seen = tuple(elsewhere("n2", "n3", "n4"))
+    decision = decided(own, SICK, situation=replace(WELL, fleet_findings=seen))
+    assert decision.diagnosis == own
+    assert decided(SICK, own, situation=replace(WELL, fleet_findings=seen)).diagnosis == own

@@ -15,6 +15,7 @@ from healthd.remediation.orchestrators.slurm import (
     detect,
     parse_boot_time,
     parse_level,
+    parse_partitions,
     parse_view,
     update_error,
 )
@@ -190,6 +191,17 @@ def test_the_boot_time_is_found_or_unknown() -> None:
     assert parse_boot_time("X = 1\nBOOT_TIME               = 1795226977\nY = 2\n") == "1795226977"
     with pytest.raises(BackendUnknown, match="no BOOT_TIME"):
         parse_boot_time("BatchStartTimeout = 10 sec\n")
+
+
+def test_partitions_are_those_of_the_node_and_not_of_a_text() -> None:
+    """A person's words in Reason or Comment name no partition; a node in none has no such field."""
+    line = (
+        "NodeName=n0001 Arch=x86_64 State=IDLE Owner=N/A MCS_label=N/A {} BootTime=1 Comment=see Partitions=x Reason=y"
+    )
+    assert parse_partitions(line.format("Partitions=main,gpu")) == ("main", "gpu")
+    assert parse_partitions("NodeName=n0001 State=IDLE MCS_label=N/A BootTime=1 Comment=a Partitions=b\n") == ()
+    with pytest.raises(BackendUnknown, match="printed no node"):
+        parse_partitions("")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -682,7 +682,7 @@ def test_steps_are_words_on_disk(tmp_path: Path, whole: bytes) -> None:
     body = msgspec.json.decode(db.execute("SELECT body FROM remedial_case").fetchone()[0])
     db.close()
     assert body["steps"] == [str(step) for step in REBOOT]
-    assert body["steps"][0] == Step.DRAIN
+    assert body["steps"][0] == Step.SLOT
 
 
 def test_a_disk_that_refuses_writing_can_still_be_read(tmp_path: Path, whole: bytes) -> None:

@@ -199,6 +199,21 @@ def test_less_than_there_was_is_a_level() -> None:
     assert (each.evidence["limit"], each.evidence["since"]) == (33, "2026-01-01T00:02:30+00:00")
 
 
+def test_what_is_noisy_may_fall_to_a_share_of_its_best() -> None:
+    """Down to the share and not below it; the best itself does not come down with it."""
+    bandwidth = replace(LEARNED, within=0.9)
+    looks = [(0, 400), (30, 360), (60, 359), (90, 380), (120, 500), (150, 449)]
+    assert raised(bandwidth, *looks) == [False, False, True, False, False, True]
+    known = seen(bandwidth, *looks)
+    assert words(known) == ["It is bad: devices is 449; on this instance it has been 500 (limit 90% of that)"]
+    (each,) = known.faults.values()
+    assert (each.evidence["limit"], each.evidence["highest"]) == (450, 500)
+    assert [each.words for each in (LEARNED, bandwidth)] == [
+        "stays at the highest value seen on this instance",
+        "stays at 90% of the highest value seen on this instance",
+    ]
+
+
 def test_what_was_learned_never_lowers_itself() -> None:
     """Not in a thousand looks, not by a reboot: only a new instance id starts anew."""
     known, _ = begin_instance(History(), "i-1")
@@ -212,12 +227,23 @@ def test_what_was_learned_never_lowers_itself() -> None:
 
 
 def test_a_person_may_say_that_what_is_there_is_right() -> None:
-    """Of one part, by any of its names, or of all; the fault ends at the next look."""
+    """Of the readings that are named; the fault ends at the next look."""
     known = seen(LEARNED, (0, 32), (1, 8))
-    assert relearn(known, str(BY_PCI[1])) == known
-    assert relearn(known, "gpu:nobody") == known
-    assert relearn(known, str(BY_PCI[0])).learned == relearn(known).learned == {}
-    assert seen(LEARNED, (2, 8), start=relearn(known)).faults == {}
+    assert relearn(known, {"nodes"}) == known
+    assert relearn(known, {"devices"}).learned == {}
+    assert seen(LEARNED, (2, 8), start=relearn(known, {"devices"})).faults == {}
+
+
+def test_another_epoch_is_learned_anew() -> None:
+    """A stopped instance may become another type and keep its id; a type that could not be told changes nothing."""
+    known = seen(LEARNED, (0, 32), epoch="")
+    known = seen(LEARNED, (1, 32), epoch="p5.48xlarge", start=known)
+    (best,) = known.learned.values()
+    assert (best.value, best.epoch, best.since) == (32, "p5.48xlarge", at(0))
+    assert len(seen(LEARNED, (2, 8), epoch="", start=known).faults) == 1
+    moved = seen(LEARNED, (2, 8), epoch="p5.4xlarge", start=known)
+    assert moved.faults == {}
+    assert len(seen(LEARNED, (3, 7), epoch="p5.4xlarge", start=moved).faults) == 1
 
 
 def test_another_instance_inherits_no_fault_from_the_log() -> None:

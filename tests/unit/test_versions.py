@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.errors import SourceTimeout, SourceUnreadable
+from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.node import CommandResult
+from healthd.sources.command import run_command
 from healthd.tables import instance_types
 from healthd.testing import FakeNode
 from healthd.versions import all_minimums, matches, minimums, older, places, read_stack
@@ -81,6 +83,50 @@ def test_every_place_reads_what_its_source_writes() -> None:
     }
 
 
+class RealCommands(FakeNode):
+    """Runs what it is asked to."""
+
+    def command(self, *argv: str, timeout_s: float = 5.0) -> CommandResult:
+        return run_command(argv, timeout_s=timeout_s)
+
+
+@pytest.mark.process
+def test_python_packages_are_read_from_their_folders(tmp_path: Path) -> None:
+    """The first home that has a package counts; other folders, other packages and missing homes do not."""
+    for folder in (
+        "a/lib/python3.12/site-packages/nvidia_nccl_cu13-2.28.9.dist-info",
+        "a/lib/python3.12/site-packages/nvidia_nccl_cu13",
+        "a/lib/python3.12/site-packages/nixlbench-9.9.dist-info",
+        "a/lib/python3.12/lib/nixl-8.8.dist-info",
+        "b/lib/python3.10/site-packages/nvidia_nccl_cu12-2.21.5.dist-info",
+        "b/lib/python3.10/dist-packages/nixl_cu12-1.5.1.dist-info",
+    ):
+        (tmp_path / folder).mkdir(parents=True)
+    homes = [f"{tmp_path}/gone", f"{tmp_path}/a/", f"{tmp_path}/b"]
+    stack = read_stack(RealCommands(), ("torch_nccl", "nixl"), python_homes=homes)
+    assert (dict(stack.versions), stack.gaps) == ({"torch_nccl": "2.28.9", "nixl": "1.5.1"}, ())
+    assert read_stack(RealCommands(), ("torch_nccl", "nixl")).versions == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "gaps"), [(SourceMissing("no find"), ()), (SourceTimeout("5 s"), ("torch_nccl: 5 s",))]
+)
+def test_homes_that_cannot_be_searched(error: SourceError, gaps: tuple[str, ...]) -> None:
+    """Without find nothing is known to be installed; a home that hangs is a gap."""
+    words = ("find", "-H", "/opt/x/lib", "-xdev", "-maxdepth", "3", "-path", "*-packages/nvidia_nccl_cu*-*.dist-info")
+    stack = read_stack(FakeNode(commands={words: error}), ("torch_nccl",), python_homes=("/opt/x",))
+    assert (stack.versions, stack.gaps) == ({}, gaps)
+    absent = FakeNode(commands={words: result(*words, code=127)})
+    assert read_stack(absent, ("torch_nccl",), python_homes=("/opt/x",)).gaps == ()
+
+
+def test_an_nvidia_fs_without_a_module_version() -> None:
+    """Its own file tells the version too, with fewer numbers; a node without it has no gap."""
+    node = FakeNode(sys={"module/nvidia/version": "1"}, proc={"driver/nvidia-fs/version": "version: 2.28"})
+    assert read_stack(node, ("nvidia_fs",)).versions == {"nvidia_fs": "2.28"}
+    assert read_stack(FakeNode(sys={"module/nvidia/version": "1"}), ("nvidia_fs",)).gaps == ()
+
+
 def test_absent_and_failing_are_two_things() -> None:
     """A part that is nowhere is absent; a place that does not answer is a gap."""
     node = FakeNode(proc={"sys/kernel/osrelease": "6.1.0"}, commands={EFA_FILE: SourceTimeout("cat: 5 s")})
@@ -134,7 +180,7 @@ def test_the_tables_hold_together() -> None:
     parts = {place.part for place in places()}
     for place in places():
         assert re.compile(place.pattern).groups == 1, place
-        assert place.kind in ("sys", "proc", "command")
+        assert place.kind in ("sys", "proc", "command", "python")
     for row in all_minimums():
         assert row.part in parts
         assert any(name.startswith(row.family) for name in instance_types())

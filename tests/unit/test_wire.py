@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 
 import pytest
@@ -9,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.__main__ import _request
-from healthd.api.wire import MAX_REQUEST_BYTES, Answer, Request, failure, read_request, write_answer
+from healthd.api.wire import (
+    MAX_REQUEST_BYTES,
+    Answer,
+    Request,
+    failure,
+    read_answer,
+    read_request,
+    write_answer,
+    write_progress,
+    write_request,
+)
 from healthd.errors import BackendUnknown, ConfigError, HealthdError, StoreError, UsageError
 
 # What an argument can be: anything but NUL, undecodable bytes as the file system encoding escapes them.
@@ -96,3 +107,28 @@ def test_an_answer_says_how_long_it_is(code: int, out: str, err: str) -> None:
 def test_an_error_has_its_exit_code_and_all_its_words(error: HealthdError, code: int, words: str) -> None:
     """64 usage, 78 configuration with every problem on its own line, 70 for the rest; the result stays empty."""
     assert failure(error) == Answer(code=code, err=words)
+
+
+@given(st.integers(0, 255), st.text(), st.text(), st.lists(st.text(max_size=20), max_size=5))
+def test_an_answer_arrives_after_its_progress(code: int, out: str, err: str, said: list[str]) -> None:
+    """Each line of progress is handed on, folded into one line; then the answer comes out as it went in."""
+    sent = b"".join(map(write_progress, said)) + write_answer(Answer(code=code, out=out, err=err))
+    heard: list[str] = []
+    assert read_answer(io.BytesIO(sent), heard.append) == Answer(code=code, out=out, err=err)
+    assert heard == [" ".join(text.split()) for text in said]
+
+
+@given(st.data())
+def test_an_answer_cut_anywhere_is_not_an_answer(data: st.DataObject) -> None:
+    """Whatever part of it came before the daemon ended, a torn answer is an error, never a verdict."""
+    sent = write_progress("nccl.nvlink: 5 s") + write_answer(Answer(code=0, out="OK\n", err="x"))
+    with pytest.raises(UsageError, match="torn"):
+        read_answer(io.BytesIO(sent[: data.draw(st.integers(0, len(sent) - 1))]), lambda text: None)
+
+
+@given(st.lists(words, max_size=4).map(tuple), st.dictionaries(names, words, max_size=3))
+def test_a_request_is_written_as_the_hot_path_writes_it(arguments: tuple[str, ...], environ: dict[str, str]) -> None:
+    """There are two writers, one that imports nothing: they agree byte for byte."""
+    assert write_request(Request(arguments=arguments, environ=environ)) == request_bytes(
+        Request(arguments=arguments, environ=environ)
+    )

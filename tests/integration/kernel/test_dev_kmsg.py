@@ -19,8 +19,8 @@ import pytest
 from healthd import nvrm
 from healthd.node import KernelRecord
 from healthd.sources.kmsg import Cursor, KernelLog, read_all
+from tests.kernel_objects import KMSG, write_kmsg
 
-KMSG = "/dev/kmsg"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 BOOT_TIME = datetime.now(UTC) - timedelta(seconds=float(Path("/proc/uptime").read_text().split()[0]))
 
@@ -29,15 +29,6 @@ pytestmark = [
     pytest.mark.root,
     pytest.mark.skipif(not os.access(KMSG, os.R_OK | os.W_OK), reason="needs a /dev/kmsg that can be read and written"),
 ]
-
-
-def write(text: str) -> None:
-    """One record from user space. A descriptor of its own: the kernel limits the rate of each (10 in 5 s)."""
-    fd = os.open(KMSG, os.O_WRONLY)
-    try:
-        os.write(fd, f"<3>{text}\n".encode())
-    finally:
-        os.close(fd)
 
 
 @contextmanager
@@ -89,7 +80,7 @@ def test_user_record_is_dropped_by_default() -> None:
     tag = f"healthd-test {uuid.uuid4()}"
     with following(tag) as log:
         drain(log)
-        write(f"NVRM: {tag}")
+        write_kmsg(f"NVRM: {tag}")
         batch = log.read_batch(0.5)
         assert batch.records == ()
         assert log.state().untrusted == 1
@@ -100,7 +91,7 @@ def test_user_record_is_admitted_and_labelled_for_drills() -> None:
     tag = f"healthd-test {uuid.uuid4()}"
     with following(tag, trust=True) as log:
         drain(log)
-        write(f"NVRM: {tag} \\ ü")
+        write_kmsg(f"NVRM: {tag} \\ ü")
         (record,) = log.read_batch(5.0).records
     assert record.text == f"NVRM: {tag} \\ ü"
     assert (record.facility, record.level, record.trusted) == (1, 3, False)
@@ -111,9 +102,9 @@ def test_restart_neither_misses_nor_repeats() -> None:
     tag = f"healthd-test {uuid.uuid4()}"
     with following(tag, trust=True) as log:
         drain(log)
-        write(f"{tag} one")
+        write_kmsg(f"{tag} one")
         first = log.read_batch(5.0)
-    write(f"{tag} two")
+    write_kmsg(f"{tag} two")
     with following(tag, trust=True, cursor=first.cursor) as log:
         second = drain(log)
         assert log.state().gaps == 0

@@ -6,12 +6,10 @@ Slow, hung and error are three things; a hang blocks nothing else, and no second
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,8 +20,8 @@ from healthd.model import Result, Status
 from healthd.node import KernelLogState
 from healthd.sources.filesystem import FilesystemSource
 from healthd.sources.machine import Machine, open_machine
+from tests.kernel_objects import FuseDisk, NotHere, fuse_disk, tmpfs
 
-SERVER = Path(__file__).with_name("fuse_disk.py")
 DEADLINE_S = 1.0
 
 pytestmark = [
@@ -34,46 +32,18 @@ pytestmark = [
 ]
 
 
-@dataclass
-class Disk:
-    """A mounted FUSE file system; what its server does is what the control file says."""
-
-    point: Path
-    control: Path
-    server: subprocess.Popen[str]
-
-    def becomes(self, *words: str) -> None:
-        """From the next request on, and for the ones that are held."""
-        fresh = self.control.with_suffix(".new")
-        fresh.write_text(" ".join(words))
-        fresh.replace(self.control)
-
-
 @pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[Callable[[str], Disk]]:
-    """Mounts by name. Ending the server aborts its connection, which frees whoever hangs on it."""
+def mounted(tmp_path: Path) -> Iterator[Callable[[str], FuseDisk]]:
+    """Mounts by name."""
     with ExitStack() as cleanup:
 
-        def mount(name: str) -> Disk:
-            point, control = tmp_path / name, tmp_path / f"{name}.control"
-            point.mkdir()
-            control.write_text("")
-            command = [sys.executable, str(SERVER), str(point), str(control)]
-            server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            cleanup.callback(end, server, point)
-            assert server.stdout is not None
-            if server.stdout.readline() != "ready\n":
-                assert server.stderr is not None
-                pytest.skip(f"FUSE cannot be mounted here: {server.stderr.read()[-300:]}")
-            return Disk(point=point, control=control, server=server)
+        def mount(name: str) -> FuseDisk:
+            try:
+                return cleanup.enter_context(fuse_disk(tmp_path, name))
+            except NotHere as missing:
+                pytest.skip(str(missing))
 
         yield mount
-
-
-def end(server: subprocess.Popen[str], point: Path) -> None:
-    server.kill()
-    server.communicate(timeout=10)
-    subprocess.run(["umount", "--lazy", str(point)], check=False, capture_output=True, timeout=10)
 
 
 @pytest.fixture
@@ -90,7 +60,7 @@ def machine() -> Iterator[Machine]:
         time.sleep(0.02)
 
 
-def look(machine: Machine, *disks: Disk, hung_after_s: float = 60.0) -> Result:
+def look(machine: Machine, *disks: FuseDisk, hung_after_s: float = 60.0) -> Result:
     """lustre.io on these mounts alone."""
     others = tuple(mount.point for mount in machine.mounts() if mount.point not in [str(disk.point) for disk in disks])
     return lustre_io(
@@ -103,7 +73,7 @@ def found(result: Result) -> list[tuple[str, str]]:
     return [(finding.code.removeprefix("lustre.io."), finding.component.id) for finding in result.findings]
 
 
-def until_ok(machine: Machine, disk: Disk, within_s: float) -> Result:
+def until_ok(machine: Machine, disk: FuseDisk, within_s: float) -> Result:
     """The first look that is ok: a lost worker is replaced after a back-off of seconds."""
     end_at = time.monotonic() + within_s
     while (result := look(machine, disk)).status is not Status.OK and time.monotonic() < end_at:
@@ -124,7 +94,7 @@ def children() -> set[int]:
     return found
 
 
-def test_a_mount_that_answers(machine: Machine, mounted: Callable[[str], Disk]) -> None:
+def test_a_mount_that_answers(machine: Machine, mounted: Callable[[str], FuseDisk]) -> None:
     """The file is written, read back and gone, and its latency is measured."""
     disk = mounted("fsx")
     result = look(machine, disk)
@@ -135,7 +105,7 @@ def test_a_mount_that_answers(machine: Machine, mounted: Callable[[str], Disk]) 
 
 
 @pytest.mark.parametrize("op", ["write", "read", "unlink", "fsync"])
-def test_slow_is_not_hung(machine: Machine, mounted: Callable[[str], Disk], op: str) -> None:
+def test_slow_is_not_hung(machine: Machine, mounted: Callable[[str], FuseDisk], op: str) -> None:
     """An answer within the deadline but past the limit is slow."""
     disk = mounted("fsx")
     disk.becomes(f"slow:{op}:{0.15 if op in ('write', 'read') else 0.3}")  # 256 KiB are several requests
@@ -157,7 +127,7 @@ def test_slow_is_not_hung(machine: Machine, mounted: Callable[[str], Disk], op: 
     ],
 )
 def test_an_error_is_neither_slow_nor_hung(
-    machine: Machine, mounted: Callable[[str], Disk], word: str, code: str
+    machine: Machine, mounted: Callable[[str], FuseDisk], word: str, code: str
 ) -> None:
     """Each error of the file system is told at once, and is over with the next good answer."""
     disk = mounted("fsx")
@@ -167,7 +137,7 @@ def test_an_error_is_neither_slow_nor_hung(
     assert look(machine, disk).status is Status.OK
 
 
-def test_a_refusal_is_no_fault(machine: Machine, mounted: Callable[[str], Disk]) -> None:
+def test_a_refusal_is_no_fault(machine: Machine, mounted: Callable[[str], FuseDisk]) -> None:
     """Root squash answers EACCES: the mount is alive."""
     disk = mounted("fsx")
     disk.becomes("fail:create:EACCES")
@@ -175,7 +145,7 @@ def test_a_refusal_is_no_fault(machine: Machine, mounted: Callable[[str], Disk])
 
 
 @pytest.mark.parametrize("op", ["statfs", "create", "write", "fsync", "read", "unlink"])
-def test_a_hang_is_unknown_then_hung_then_over(machine: Machine, mounted: Callable[[str], Disk], op: str) -> None:
+def test_a_hang_is_unknown_then_hung_then_over(machine: Machine, mounted: Callable[[str], FuseDisk], op: str) -> None:
     """A mount that hangs in any act is unknown, then hung, with one worker left alone; when it answers it is ok."""
     disk = mounted("fsx")
     disk.becomes(f"hang:{op}")
@@ -191,7 +161,7 @@ def test_a_hang_is_unknown_then_hung_then_over(machine: Machine, mounted: Callab
     assert until_ok(machine, disk, within_s=10).status is Status.OK
 
 
-def test_no_second_probe_while_one_cannot_die(machine: Machine, mounted: Callable[[str], Disk]) -> None:
+def test_no_second_probe_while_one_cannot_die(machine: Machine, mounted: Callable[[str], FuseDisk]) -> None:
     """A worker that SIGKILL does not end is counted, never replaced, and questions meanwhile cost no time."""
     disk = mounted("fsx")
     disk.becomes("hang:write")
@@ -205,7 +175,7 @@ def test_no_second_probe_while_one_cannot_die(machine: Machine, mounted: Callabl
     assert children() == stuck
 
 
-def test_a_hang_of_one_mount_hides_no_other(machine: Machine, mounted: Callable[[str], Disk]) -> None:
+def test_a_hang_of_one_mount_hides_no_other(machine: Machine, mounted: Callable[[str], FuseDisk]) -> None:
     """Beside a mount that hangs, another is asked, judged, and its error found."""
     hung, sick = mounted("fsx"), mounted("home")
     hung.becomes("hang:all")
@@ -216,7 +186,7 @@ def test_a_hang_of_one_mount_hides_no_other(machine: Machine, mounted: Callable[
     assert machine.space("/").total_bytes > 0
 
 
-def test_a_server_that_ended_is_an_error(machine: Machine, mounted: Callable[[str], Disk]) -> None:
+def test_a_server_that_ended_is_an_error(machine: Machine, mounted: Callable[[str], FuseDisk]) -> None:
     """A mount whose connection was aborted answers ENOTCONN, which is an error and no hang."""
     disk = mounted("fsx")
     disk.server.kill()
@@ -227,17 +197,11 @@ def test_a_server_that_ended_is_an_error(machine: Machine, mounted: Callable[[st
 
 def test_a_full_tmpfs(machine: Machine, tmp_path: Path) -> None:
     """A real file system without room for the file says so, and nothing of the probe stays behind."""
-    point = tmp_path / "small"
-    point.mkdir()
-    ran = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(point)], check=False, capture_output=True, timeout=10
-    )
-    if ran.returncode:
-        pytest.skip(f"tmpfs cannot be mounted here: {ran.stderr.decode()[-200:]}")
     try:
-        others = tuple(mount.point for mount in machine.mounts() if mount.point != str(point))
-        result = lustre_io(machine, Settings(fstypes=("tmpfs",), ignore=others))
-        assert found(result) == [("full", str(point))]
-        assert os.listdir(point) == []
-    finally:
-        subprocess.run(["umount", str(point)], check=True, timeout=10)
+        with tmpfs(tmp_path) as point:
+            others = tuple(mount.point for mount in machine.mounts() if mount.point != str(point))
+            result = lustre_io(machine, Settings(fstypes=("tmpfs",), ignore=others))
+            assert found(result) == [("full", str(point))]
+            assert os.listdir(point) == []
+    except NotHere as missing:
+        pytest.skip(str(missing))

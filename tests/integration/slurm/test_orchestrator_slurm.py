@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from healthd.config.load import load
 from healthd.errors import BackendRefused, BackendUnknown
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator, client_environment, parse_boot_time
 from healthd.remediation.ports import FleetLevel, Hold
 from healthd.sources.command import abandoned, run_command
+from healthd.whoami import ThisNode
 from tests.integration.slurm.slurm_lab import SlurmLab
 
 pytestmark = pytest.mark.slurm
@@ -27,6 +29,10 @@ def _of(lab: SlurmLab, node: str = NODE, *, timeout_s: float = 5.0, bin_dir: str
     return SlurmOrchestrator(node=node, conf=str(lab.conf), timeout_s=timeout_s, bin_dir=bin_dir)
 
 
+def _counts(level: FleetLevel) -> tuple[frozenset[str], int]:
+    return level.out, level.total
+
+
 def _raises_in_time(act: Callable[[], object]) -> str:
     """``act`` must raise BackendUnknown within our own deadline; returns the message."""
     started_s = time.monotonic()
@@ -35,6 +41,47 @@ def _raises_in_time(act: Callable[[], object]) -> str:
     assert time.monotonic() - started_s < DEADLINE_S + SLACK_S
     assert abandoned() == ()
     return str(caught.value)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# partitions
+
+
+def test_the_partitions_of_a_node(slurm: SlurmLab) -> None:
+    """As slurmctld has them now; of a node that it does not have, refused; without an answer, unknown."""
+    assert _of(slurm).partitions() == ("main",)
+    assert slurm.scontrol("create", "PartitionName=gpu", f"Nodes={NODE}").returncode == 0
+    try:
+        assert set(_of(slurm).partitions()) == {"main", "gpu"}
+        assert _of(slurm, OTHER).partitions() == ("main",)
+        slurm.update(NODE, "comment=not in Partitions=secret at all")
+        assert set(_of(slurm).partitions()) == {"main", "gpu"}
+    finally:
+        slurm.scontrol("delete", "PartitionName=gpu")
+        slurm.update(NODE, "comment=")
+    with pytest.raises(BackendUnknown, match="n9999"):
+        _of(slurm, "n9999").partitions()
+    slurm.ctld_pause()
+    try:
+        _raises_in_time(lambda: _of(slurm, timeout_s=DEADLINE_S).partitions())
+    finally:
+        slurm.ctld_resume()
+
+
+def test_a_configuration_matches_by_partition(slurm: SlurmLab, tmp_path: Path) -> None:
+    """The node that is in the partition gets the section, the other does not."""
+    path = tmp_path / "config.toml"
+    path.write_text('[[match]]\npartition = ["gp*"]\n[match.budget]\nmax_out = 3\n')
+    assert slurm.scontrol("create", "PartitionName=gpu", f"Nodes={NODE}").returncode == 0
+    try:
+        found = {}
+        for name in (NODE, OTHER):
+            environ = {"HEALTHD_NODE_NAME": name, "HEALTHD_ORCHESTRATOR_SLURM_CONF": str(slurm.conf)}
+            config = load(path, checks={}, environ=environ, who=lambda config: ThisNode(config, {})).config
+            found[name] = config.budget.max_out
+    finally:
+        slurm.scontrol("delete", "PartitionName=gpu")
+    assert found == {NODE: 3, OTHER: "5%"}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -102,7 +149,7 @@ def test_release_puts_a_drained_node_back(slurm: SlurmLab, resume: bool) -> None
     orchestrator.release(resume=resume)
     view = orchestrator.view()
     assert (view.in_service, view.hold) == (True, None)
-    assert orchestrator.level() == FleetLevel(out=frozenset(), total=8)
+    assert _counts(orchestrator.level()) == (frozenset(), 8)
     slurm.wait_state(NODE, "IDLE")
 
 
@@ -163,7 +210,7 @@ def test_a_strangers_reason_cannot_forge_the_reading(slurm: SlurmLab, reason: st
     assert not view.in_service
     assert view.hold is not None
     assert view.hold.text == reason
-    assert _of(slurm).level() == FleetLevel(out=frozenset({NODE}), total=8)
+    assert _counts(_of(slurm).level()) == (frozenset({NODE}), 8)
 
 
 def test_slurms_own_reason_is_a_hold(slurm: SlurmLab) -> None:
@@ -185,7 +232,7 @@ def test_a_maintenance_reservation_is_out_of_service_without_a_hold(slurm: Slurm
     slurm.wait(lambda: "MAINTENANCE" in orchestrator.view().flags, 15, "the flag MAINTENANCE")
     view = orchestrator.view()
     assert (view.in_service, view.hold) == (False, None)
-    assert orchestrator.level() == FleetLevel(out=frozenset(), total=8)
+    assert _counts(orchestrator.level()) == (frozenset(), 8)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -277,7 +324,7 @@ def test_the_level_counts_each_node_that_is_out_once(slurm: SlurmLab) -> None:
     slurm.update("n0003", "state=down", "reason=d")
     slurm.update("n0003", "state=drain", "reason=d")
     level = _of(slurm, "n0008").level()
-    assert level == FleetLevel(out=frozenset({"n0001", "n0002", "n0003", "n0004", "n0005"}), total=8)
+    assert _counts(level) == (frozenset({"n0001", "n0002", "n0003", "n0004", "n0005"}), 8)
 
 
 def test_a_node_that_waits_for_a_reboot_is_out(slurm_lab_factory: Callable[..., SlurmLab]) -> None:
@@ -310,9 +357,9 @@ def mixed_fleet(slurm_lab_factory: Callable[..., SlurmLab]) -> SlurmLab:
 def test_sleeping_cloud_nodes_count_and_future_nodes_do_not(mixed_fleet: SlurmLab) -> None:
     """Total: real, cloud and dead nodes. Out: the dead one. A drained cloud node is out as well."""
     orchestrator = _of(mixed_fleet)
-    assert orchestrator.level() == FleetLevel(out=frozenset({"dead1"}), total=6)
+    assert _counts(orchestrator.level()) == (frozenset({"dead1"}), 6)
     mixed_fleet.update("cloud2", "state=drain", "reason=x")
-    assert orchestrator.level() == FleetLevel(out=frozenset({"dead1", "cloud2"}), total=6)
+    assert _counts(orchestrator.level()) == (frozenset({"dead1", "cloud2"}), 6)
 
 
 def test_a_node_of_several_partitions_is_read_once(mixed_fleet: SlurmLab) -> None:

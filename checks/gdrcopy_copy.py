@@ -1,0 +1,104 @@
+"""The check ``gdrcopy.copy``: the CPU writes into the memory of each GPU through GDRCopy, and reads it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from healthd.check import FindingCode, check, judged, not_applicable
+from healthd.errors import SourceTimeout
+from healthd.gpus import pci_gpus
+from healthd.model import NODE, Component, Finding, Reading, Remedy, Result, Severity, gpu_component
+from healthd.node import GdrCopy, Node
+
+_DRIVER = Component(kind="driver", id="gdrdrv")
+_W, _HUMAN = Severity.WARNING, Remedy.ASK_HUMAN
+REFUSED = FindingCode(
+    code="gdrcopy.refused",
+    severity=_W,
+    remedy=_HUMAN,
+    meaning="GDRCopy cannot pin, map or copy the memory of a GPU",
+    symptom_of=("gdrcopy.no_device", "gdrcopy.mismatch"),
+)
+WRONG = FindingCode(
+    code="gdrcopy.wrong", severity=_W, remedy=_HUMAN, meaning="GDRCopy gives back other bytes than were written"
+)
+HUNG = FindingCode(
+    code="gdrcopy.hung", severity=_W, remedy=_HUMAN, meaning="A copy with GDRCopy did not end, twice in a row"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What ``gdrcopy.copy`` copies."""
+
+    size_bytes: int = 1 << 18
+    """Size of the buffer on each GPU: four pages of 64 KiB. Reading it back takes milliseconds."""
+
+    run_timeout_s: float = 60.0
+    """How long all GPUs together may take. There are two runs at most."""
+
+
+@check("gdrcopy.copy", interval_s=3600, timeout_s=150, settings=Settings, codes=(REFUSED, WRONG, HUNG), on="active")
+def gdrcopy_copy(node: Node, settings: Settings) -> Result:
+    """What the CPU writes to a GPU through GDRCopy, the GPU has and the CPU reads back, on every GPU.
+
+    Where libgdrapi is missing, gdrcopy_sanity is run instead, under either of its names. What was not good is tried
+    once more; bytes that were wrong once are found even if the second run is right. One time-out is *unknown*, two are
+    a finding. Whether the driver must be here is judged by gpu.gdrcopy. Without GDRCopy NCCL still works, slower: all
+    of it is a warning, and unproven on hardware.
+
+    Sources: gdrcopy include/gdrapi.h (the calls), tests (gdrcopy_sanity, formerly sanity); awslabs cluster health
+    checks (a failure is a warning).
+    """
+    if not pci_gpus(node):
+        return not_applicable("no NVIDIA GPU on the PCI bus")
+    if not node.sys.exists("module/gdrdrv"):
+        return not_applicable("gdrdrv is not loaded; gpu.gdrcopy says whether it must be")
+    first = _copies(node, settings)
+    if isinstance(first, tuple) and all(_is_good(copy) for copy in first):
+        return _judged(first, first)
+    second = _copies(node, settings)
+    if isinstance(first, SourceTimeout) and isinstance(second, SourceTimeout):
+        return judged([HUNG.at(_DRIVER, f"twice: {second}", limit_s=settings.run_timeout_s)])
+    if isinstance(second, SourceTimeout):
+        wrong = [_wrong(copy) for copy in first if copy.wrong_bytes] if isinstance(first, tuple) else []
+        return judged(wrong, gaps=[str(second)])
+    return _judged(first if isinstance(first, tuple) else second, second)
+
+
+def _copies(node: Node, settings: Settings) -> tuple[GdrCopy, ...] | SourceTimeout:
+    try:
+        return node.active.gdr_copies(size_bytes=settings.size_bytes, timeout_s=settings.run_timeout_s)
+    except SourceTimeout as error:
+        return error
+
+
+def _is_good(copy: GdrCopy) -> bool:
+    return not copy.wrong_bytes and not copy.refused
+
+
+def _judged(first: Sequence[GdrCopy], second: Sequence[GdrCopy]) -> Result:
+    """Wrong bytes of either run; what the second refused. Nothing tested is nothing known."""
+    wrong = {copy.index: _wrong(copy) for copy in (*first, *second) if copy.wrong_bytes}
+    refused = [
+        REFUSED.at(_gpu(copy), copy.refused, size_bytes=copy.size_bytes)
+        for copy in second
+        if copy.refused and copy.index not in wrong
+    ]
+    gaps = () if second else ("no GPU was tested: CUDA shows none",)
+    return judged([*wrong.values(), *refused], _readings(second), gaps=gaps)
+
+
+def _wrong(copy: GdrCopy) -> Finding:
+    message = f"{copy.wrong_bytes} of {copy.size_bytes} bytes came back wrong"
+    return WRONG.at(_gpu(copy), message, value=copy.wrong_bytes, limit=0, size_bytes=copy.size_bytes)
+
+
+def _gpu(copy: GdrCopy) -> Component:
+    return gpu_component(pci=copy.pci or None, index=copy.index)
+
+
+def _readings(copies: Sequence[GdrCopy]) -> Iterator[Reading]:
+    tested = sum(_is_good(copy) for copy in copies)
+    yield Reading(component=NODE, name="gdrcopy_good_gpus_count", value=tested)

@@ -1,0 +1,108 @@
+"""The check ``gpu.imex``: the NVLink domain of an UltraServer, as its own service sees it across nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from healthd.check import FindingCode, check, judged, not_applicable, unknown
+from healthd.errors import SourceMissing, SourceUnreadable
+from healthd.host_text import json_object
+from healthd.model import NODE, Finding, Reading, Remedy, Result, Severity
+from healthd.node import CommandResult, Node
+from healthd.tables import instance_profile
+
+_ASK = ("nvidia-imex-ctl", "-N", "-j")
+_UP, _READY = "UP", "READY"
+_NAMED = 8  # of up to 18 nodes
+
+NOT_UP = FindingCode(
+    code="gpu.imex.not_up",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="The IMEX domain is not up: its nodes cannot all share GPU memory over NVLink",
+    lasting_s=300.0,
+)
+INCOMPLETE = FindingCode(
+    code="gpu.imex.incomplete",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="Fewer GPUs in the IMEX domain than this UltraServer must have",
+    lasting_s=300.0,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What ``gpu.imex`` compares with."""
+
+    domain_gpus: int | None = None
+    """How many GPUs the domain must have: 72 on a u-p6e-gb200x72 UltraServer, 36 on a u-p6e-gb200x36. Left out: as many
+    as the nodes that IMEX was configured with, because some sites configure it anew for every job, and no node is told
+    by EC2 which UltraServer it is part of."""
+
+
+@check("gpu.imex", interval_s=60, timeout_s=15, settings=Settings, codes=(NOT_UP, INCOMPLETE))
+def gpu_imex(node: Node, settings: Settings) -> Result:
+    """The IMEX domain of an UltraServer is up, and has all 36 or 72 GPUs.
+
+    A node sees the clique and cluster of its own GPUs only (gpu.fabric); the IMEX service knows the nodes it was
+    configured with, and whether each is ready. GPUs are counted as nodes times the GPUs of the type. A domain whose
+    nodes come up one after the other is a finding only after five minutes. Without IMEX, or with one that is not
+    configured, it is not applicable unless a number of GPUs is set; it is then unknown. The fault may be of another
+    node: a warning, and nothing is done. Unproven on hardware.
+
+    Sources: NVIDIA IMEX guide, command service (-N, -j); DCGM 4 DcgmImexManager.cpp (UP, DEGRADED, DOWN, and the words
+    of a missing configuration); NVIDIA's IMEX domain test for AWS (2026-09: the JSON of live domains, exit status 255).
+    """
+    profile = instance_profile(node.instance_type)
+    if profile is None or profile.nvlink != "nvl72":
+        return not_applicable("this instance type is no part of an UltraServer, or is not in healthd's table")
+    try:
+        answer = node.command(*_ASK, timeout_s=10.0)
+    except SourceMissing as error:
+        return _without_imex(settings, f"{error}; install nvidia-imex")
+    if answer.code:
+        return _without_imex(settings, _words(answer))
+    domain = _domain(answer)
+    nodes, status = domain["nodes"], str(domain["status"]).upper()
+    gpus = len(nodes) * profile.gpus
+    findings = [*_not_up(nodes, status), *_incomplete(gpus, len(nodes), settings.domain_gpus)]
+    return judged(findings, [Reading(component=NODE, name="imex_domain_gpu_count", value=gpus)])
+
+
+def _without_imex(settings: Settings, why: str) -> Result:
+    if settings.domain_gpus is None:
+        return not_applicable(f"no IMEX domain is set up on this node: {why}")
+    return unknown(f"{settings.domain_gpus} GPUs are expected in the IMEX domain, and it cannot be asked: {why}")
+
+
+def _words(answer: CommandResult) -> str:
+    said = (answer.stderr.strip() or answer.stdout.strip())[:200]
+    return f"{' '.join(_ASK)}: exit status {answer.code}: {said or 'no word'}; is nvidia-imex running and configured?"
+
+
+def _domain(answer: CommandResult) -> Mapping[str, Any]:
+    """The domain with its nodes. Raises SourceUnreadable for anything else."""
+    domain = json_object(answer.stdout, " ".join(_ASK))
+    nodes = domain.get("nodes")
+    parts = (domain, *nodes.values()) if isinstance(nodes, dict) else ()
+    if not parts or not all(isinstance(each, dict) and isinstance(each.get("status"), str) for each in parts):
+        raise SourceUnreadable(f"{' '.join(_ASK)}: expected nodes, each with a status, got {answer.stdout[:200]!r}")
+    return domain
+
+
+def _not_up(nodes: Mapping[str, Mapping[str, Any]], status: str) -> Iterator[Finding]:
+    if status == _UP:
+        return
+    missing = sorted(str(each.get("host", number)) for number, each in nodes.items() if each["status"] != _READY)
+    named = ", ".join(missing[:_NAMED]) + (" …" if len(missing) > _NAMED else "")
+    message = f"IMEX domain {status}: {len(nodes) - len(missing)} of {len(nodes)} nodes are ready"
+    yield NOT_UP.at(NODE, f"{message}; not ready: {named}" if named else message, status=status, not_ready=missing)
+
+
+def _incomplete(gpus: int, nodes: int, expected: int | None) -> Iterator[Finding]:
+    if expected is not None and gpus < expected:
+        message = f"{gpus} of {expected} GPUs, on {nodes} nodes, are in the IMEX domain"
+        yield INCOMPLETE.at(NODE, message, found=gpus, limit=expected, limit_source="settings.domain_gpus")

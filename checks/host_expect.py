@@ -1,0 +1,138 @@
+"""The check ``host.expect``: what a site says that its nodes must have, and must not have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from healthd.check import FindingCode, check, judged, not_applicable
+from healthd.errors import SourceError, SourceUnreadable
+from healthd.host_text import process
+from healthd.model import NODE, Component, Finding, Remedy, Result, Severity
+from healthd.node import Node
+
+_W, _ASK, _WATCH = Severity.WARNING, Remedy.ASK_HUMAN, Remedy.WATCH
+
+MODULE = FindingCode(
+    code="host.expect.module", severity=_W, remedy=_ASK, meaning="A kernel module that the site needs is not loaded"
+)
+PROCESS = FindingCode(
+    code="host.expect.process", severity=_W, remedy=_ASK, meaning="A process that must run does not", lasting_s=120.0
+)
+FORBIDDEN = FindingCode(
+    code="host.expect.forbidden_process", severity=_W, remedy=_WATCH, meaning="A process runs that must not"
+)
+MOUNT = FindingCode(code="host.expect.mount", severity=_W, remedy=_ASK, meaning="A mount is missing, or is another")
+YOUNG = FindingCode(
+    code="host.expect.uptime", severity=_W, remedy=_WATCH, meaning="This node booted a moment ago, which may be a crash"
+)
+_CODES = (MODULE, PROCESS, FORBIDDEN, MOUNT, YOUNG)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What must be here. Nothing is expected unless it is named."""
+
+    modules: tuple[str, ...] = ()
+    """Kernel modules that must be loaded or built in, as ``lsmod`` names them: ``["lustre", "nvidia_peermem"]``."""
+
+    processes: tuple[str, ...] = ()
+    """Processes that must run, by the kernel's name of them (``ps -o comm``, 15 characters): ``["node_exporter"]``.
+    Services of systemd are better named in ``host.services``, which also knows why one does not run."""
+
+    forbidden_processes: tuple[str, ...] = ()
+    """Processes that must not run, by that name."""
+
+    mounts: tuple[str, ...] = ()
+    """Mounts that must be here: the mount point, and where wanted the type and the source behind it, divided by blanks:
+    ``["/home nfs4 fs-1:/home", "/scratch"]``. Lustre has ``lustre.mount``, which also knows automounts."""
+
+    min_uptime_s: float = 0.0
+    """A node that has been up for less than this, in seconds, is reported. 0: none is."""
+
+    def __post_init__(self) -> None:
+        """Refuse what names no mount point."""
+        for line in self.mounts:
+            if not line.startswith("/") or len(line.split()) > 3:
+                raise ValueError(f"mounts: {line!r}: expected 'POINT', 'POINT TYPE' or 'POINT TYPE SOURCE'")
+
+
+@check("host.expect", interval_s=120, settings=Settings, codes=_CODES)
+def host_expect(node: Node, settings: Settings) -> Result:
+    """The node has what the site says that it must have.
+
+    Modules, processes, mounts, uptime: what NHC's configurations ask for and no table can know. Memory, processors and
+    services have checks of their own, with settings for the same. All of these warn.
+
+    Sources: NHC 1.4.3 (check_fs_mount, check_ps_*); Linux, Documentation/ABI/stable/sysfs-module; proc_uptime(5),
+    proc_pid_stat(5).
+    """
+    if settings == Settings():
+        return not_applicable("nothing is configured to be expected here")
+    findings, gaps = list[Finding](), list[str]()
+    for part in (_modules, _processes, _mounts, _uptime):
+        try:
+            findings.extend(part(node, settings))
+        except SourceError as error:
+            gaps.append(str(error))
+    return judged(findings, gaps=gaps)
+
+
+def _modules(node: Node, settings: Settings) -> Iterator[Finding]:
+    for name in settings.modules:
+        if not node.sys.exists(f"module/{name.replace('-', '_')}"):
+            node.sys.names("module")  # without the host's /sys, nothing would be loaded
+            yield MODULE.at(Component(kind="driver", id=name), f"module {name} is not loaded")
+
+
+def _processes(node: Node, settings: Settings) -> Iterator[Finding]:
+    if not settings.processes and not settings.forbidden_processes:
+        return
+    running = frozenset(_names(node))
+    if not running:
+        raise SourceUnreadable("/proc lists no process: is the host's /proc visible here?")
+    for name in settings.processes:
+        if name[:15] not in running:
+            yield PROCESS.at(Component(kind="process", id=name), f"no process {name} runs")
+    for name in settings.forbidden_processes:
+        if name[:15] in running:
+            yield FORBIDDEN.at(Component(kind="process", id=name), f"a process {name} runs, and must not here")
+
+
+def _names(node: Node) -> Iterator[str]:
+    for pid in node.proc.names(""):
+        if pid.isdecimal():
+            try:
+                yield process(node.proc.read(f"{pid}/stat")).name
+            except SourceError:
+                if node.proc.exists(f"{pid}/stat"):  # else it ended between the listing and the reading
+                    raise
+
+
+def _mounts(node: Node, settings: Settings) -> Iterator[Finding]:
+    table = {mount.point: mount for mount in node.mounts()} if settings.mounts else {}
+    for line in settings.mounts:
+        point, *wanted = line.split()
+        found = table.get(point)
+        if found is None:
+            yield MOUNT.at(_mount(point), f"nothing is mounted on {point}", expected=line)
+        elif wanted != [found.fstype, found.source][: len(wanted)]:
+            message = f"{point} is {found.fstype} of {found.source}; expected {' of '.join(wanted)}"
+            yield MOUNT.at(_mount(point), message, expected=line, fstype=found.fstype, source=found.source)
+
+
+def _mount(point: str) -> Component:
+    return Component(kind="mount", id=point)
+
+
+def _uptime(node: Node, settings: Settings) -> Iterator[Finding]:
+    if not settings.min_uptime_s:
+        return
+    text = node.proc.read("uptime").split(" ")[0]
+    try:
+        up_s = float(text)
+    except ValueError as error:
+        raise SourceUnreadable(f"/proc/uptime: {text!r}: expected seconds") from error
+    if up_s < settings.min_uptime_s:
+        message = f"up for {up_s:.0f} s; {settings.min_uptime_s:g} s are configured"
+        yield YOUNG.at(NODE, message, uptime_s=up_s, limit_s=settings.min_uptime_s)

@@ -1,0 +1,141 @@
+"""The check ``host.reach``: names that must resolve, ports that must answer, certificates that must hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from healthd.check import FindingCode, check, judged, not_applicable
+from healthd.errors import SourceError, SourceTimeout, SourceUnreadable
+from healthd.model import Component, Finding, Remedy, Result, Severity
+from healthd.node import CommandResult, Node
+
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.:-]{0,253})")
+_CONNECT = 'exec 3<>"/dev/tcp/$0/$1"'
+_DEADLINE_S = 3.0
+_NO_ANSWER = f"no answer within {_DEADLINE_S:g} s"
+_MOST = 8
+_NOT_FOUND, _WILL_EXPIRE = 2, 1
+_W, _ASK = Severity.WARNING, Remedy.ASK_HUMAN
+
+NAME = FindingCode(
+    code="host.reach.name", severity=_W, remedy=_ASK, meaning="A name does not resolve here", lasting_s=120.0
+)
+PORT = FindingCode(
+    code="host.reach.port", severity=_W, remedy=_ASK, meaning="A port cannot be reached from here", lasting_s=120.0
+)
+CERTIFICATE = FindingCode(
+    code="host.reach.certificate",
+    severity=_W,
+    remedy=_ASK,
+    meaning="A certificate here ends soon, or has ended",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What ``host.reach`` tries. Nothing is tried unless it is named."""
+
+    names: tuple[str, ...] = ()
+    """Host names that must resolve, as any program here would resolve them: ``["fsx.example.com"]``. At most 8."""
+
+    ports: tuple[str, ...] = ()
+    """``HOST:PORT`` to which a TCP connection must be possible: ``["slurmctl:6817", "127.0.0.1:22"]``; an IPv6 address
+    stands in brackets. It is closed at once, and nothing is sent. At most 8."""
+
+    certificates: tuple[str, ...] = ()
+    """Files with a certificate in PEM form that must hold for another ``certificate_days``. At most 8."""
+
+    certificate_days: int = 7
+    """How many days a certificate must still hold: time to renew it, weekends included."""
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be tried, and more than there is time for."""
+        for key in ("names", "ports", "certificates"):
+            if len(getattr(self, key)) > _MOST:
+                raise ValueError(f"{key}: {len(getattr(self, key))} of them; expected at most {_MOST}")
+        for name in self.names:
+            if not _HOST.fullmatch(name):
+                raise ValueError(f"names: {name!r}: expected a host name")
+        for text in self.ports:
+            host, port = _place(text)
+            if not _HOST.fullmatch(host) or not port.isdecimal() or not 0 < int(port) < 65536:
+                raise ValueError(f"ports: {text!r}: expected HOST:PORT, such as 127.0.0.1:22 or [::1]:22")
+        for path in self.certificates:
+            if not path.startswith("/"):
+                raise ValueError(f"certificates: {path!r}: expected an absolute path")
+
+
+@check("host.reach", interval_s=300, timeout_s=90, settings=Settings, codes=(NAME, PORT, CERTIFICATE))
+def host_reach(node: Node, settings: Settings) -> Result:
+    """Names resolve, ports answer and certificates hold, as the site says that they must.
+
+    Each is tried by a command with a deadline of 3 s, so that a resolver or a network that hangs holds up nothing else.
+    No answer within it is a finding like a refusal: this node cannot get there. All are warnings, and none is proof
+    that this node is at fault: a server that is down looks the same from everywhere.
+
+    Sources: getent(1) (exit status 2: not found); bash(1), redirections to /dev/tcp; openssl-x509(1) ``-checkend``; the
+    idea is NHC's, autopilot's and gcm's.
+    """
+    if not (settings.names or settings.ports or settings.certificates):
+        return not_applicable("nothing is configured to be reached from here")
+    findings, gaps = list[Finding](), list[str]()
+    tries = (
+        *((_name, name) for name in settings.names),
+        *((_port, text) for text in settings.ports),
+        *((_certificate, path) for path in settings.certificates),
+    )
+    for attempt, what in tries:
+        try:
+            findings.extend(attempt(node, what, settings))
+        except SourceError as error:
+            gaps.append(f"{what}: {error}")
+    return judged(findings, gaps=gaps)
+
+
+def _name(node: Node, name: str, _settings: Settings) -> Iterator[Finding]:
+    answer = _answer(node, "getent", "ahosts", name)
+    if answer is None or answer.code == _NOT_FOUND:
+        said = _NO_ANSWER if answer is None else "not found"
+        yield NAME.at(Component(kind="name", id=name), f"{name} does not resolve: {said}")
+    elif answer.code != 0:
+        raise _odd(answer)
+
+
+def _port(node: Node, text: str, _settings: Settings) -> Iterator[Finding]:
+    answer = _answer(node, "bash", "-c", _CONNECT, *_place(text))
+    if answer is None or answer.code != 0:
+        said = _NO_ANSWER if answer is None else answer.stderr.strip().rpartition(": ")[2][:120]
+        yield PORT.at(Component(kind="port", id=text), f"no connection to {text}: {said}")
+
+
+def _answer(node: Node, *argv: str) -> CommandResult | None:
+    """None where there was none in time."""
+    try:
+        return node.command(*argv, timeout_s=_DEADLINE_S)
+    except SourceTimeout:
+        return None
+
+
+def _certificate(node: Node, path: str, settings: Settings) -> Iterator[Finding]:
+    seconds = settings.certificate_days * 86400
+    command = ("openssl", "x509", "-checkend", str(seconds), "-noout", "-enddate", "-in", path)
+    answer = node.command(*command, timeout_s=_DEADLINE_S)
+    end = answer.stdout.partition("notAfter=")[2].partition("\n")[0]
+    if answer.code == _WILL_EXPIRE and end:
+        message = f"{path} holds until {end}; less than {settings.certificate_days} days"
+        yield CERTIFICATE.at(Component(kind="file", id=path), message, end=end, limit_days=settings.certificate_days)
+    elif answer.code != 0:
+        raise _odd(answer)
+
+
+def _place(text: str) -> tuple[str, str]:
+    """``[::1]:22`` and ``host:22`` taken apart."""
+    host, _, port = text.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), port
+
+
+def _odd(answer: CommandResult) -> SourceUnreadable:
+    said = (answer.stderr or answer.stdout).strip()[:200]
+    return SourceUnreadable(f"{answer.argv[0]}: exit {answer.code}: {said}")

@@ -1,0 +1,96 @@
+"""The check ``nccl.loopback``: the GPUs of the node add up numbers together through its own EFA devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from healthd.check import FindingCode, check, not_applicable
+from healthd.gpus import pci_gpus
+from healthd.model import NODE, Finding, Remedy, Result, Severity
+from healthd.nccl import codes_of, demand, outcome, own_best, reduce
+from healthd.node import AllReduce, Node
+from healthd.pci import pci_devices
+
+_TEST = "loopback"
+_CODES = codes_of(_TEST, "through the node's own EFA devices")
+_LIMITS = (own_best(_TEST, _CODES),)
+_OF_EFA = "libfabric"  # the plug-in is "Libfabric", up to version 1.11 "AWS Libfabric" (aws-ofi-nccl)
+
+FALLBACK = FindingCode(
+    code="nccl.loopback.fallback",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="NCCL does not use EFA here: it went over another network",
+    symptom_of=("efa.provider.no_plugin", "efa.provider.failed"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What ``nccl.loopback`` asks for."""
+
+    min_busbw_gb_s: float | None = None
+    """The least bus bandwidth in 10^9 bytes per second. Left out: 90 % of this node's own best, since no figure for
+    EFA within one node has been published."""
+
+    size_bytes: int | None = None
+    """How much each GPU contributes; it needs twice as much memory and 1 GiB more. Left out: 1 GiB."""
+
+    run_timeout_s: float = 180.0
+    """How long one run may take. There are two at most."""
+
+
+@check(
+    "nccl.loopback",
+    interval_s=3600,
+    timeout_s=400,
+    settings=Settings,
+    codes=(*_CODES.all(), FALLBACK),
+    limits=_LIMITS,
+    on="active",
+)
+def nccl_loopback(node: Node, settings: Settings) -> Result:
+    """An all-reduce that goes from GPU to EFA device to GPU on this node is right, and as fast as it was.
+
+    Peer-to-peer, shared memory and NVLink SHARP are off, so every byte leaves its GPU through an EFA device and comes
+    back through one: GPUDirect, the PCIe switches and the EFA devices are tested without a second node. A run that went
+    over sockets proves none of that, and is a finding of its own. What was not good is run once more, as nccl.nvlink
+    does. Whether there must be an EFA device is judged by efa.devices. All findings are warnings for a person:
+    unproven on hardware, and no run tells which device it was.
+
+    Sources: facebookresearch/gcm check-nccl, Azure/azurehpc-health-checks check_nccl_allreduce_ib_loopback (the
+    variables); aws-ofi-nccl (the plug-in's name).
+    """
+    if not pci_gpus(node):
+        return not_applicable("no NVIDIA GPU on the PCI bus")
+    if not any(device.device.startswith("0xefa") for device in pci_devices(node, "0x1d0f")):
+        return not_applicable("no EFA device on the PCI bus; efa.devices says whether there must be one")
+    asked = demand(
+        node,
+        "network",
+        _TEST,
+        size_bytes=settings.size_bytes,
+        min_busbw_gb_s=settings.min_busbw_gb_s,
+        timeout_s=settings.run_timeout_s,
+    )
+    return outcome(node, asked, reduce(node, asked), _CODES, _network)
+
+
+def _network(measured: AllReduce) -> tuple[Sequence[Finding], Sequence[str]]:
+    """Which network it was; with one GPU none was used, whatever NCCL chose."""
+    if _OF_EFA in measured.network.lower() or measured.gpus == 1:
+        return (), ()
+    if not measured.network:
+        return (), ("NCCL did not say which network it used, so nothing is known of EFA; look at NCCL_DEBUG's output",)
+    message = f"NCCL {measured.nccl_version} used the network {measured.network!r}, not EFA: is aws-ofi-nccl installed?"
+    finding = FALLBACK.at(
+        NODE,
+        message,
+        network=measured.network,
+        expected="Libfabric",
+        busbw_gb_s=measured.busbw_gb_s,
+        nccl=measured.nccl_version,
+        way=measured.way,
+    )
+    return (finding,), ()

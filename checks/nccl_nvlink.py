@@ -1,0 +1,60 @@
+"""The check ``nccl.nvlink``: all GPUs of the node add up numbers together, right and in time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from healthd.check import check, not_applicable
+from healthd.gpus import pci_gpus
+from healthd.model import Result
+from healthd.nccl import codes_of, demand, outcome, own_best, reduce
+from healthd.node import Node
+
+_TEST = "nvlink"
+_CODES = codes_of(_TEST, "over NVLink")
+_LIMITS = (own_best(_TEST, _CODES),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What ``nccl.nvlink`` asks for."""
+
+    min_busbw_gb_s: float | None = None
+    """The least bus bandwidth in 10^9 bytes per second. Left out: 90 % of what was measured on this instance type,
+    from nccl_limits.csv; where nobody has measured it, 90 % of this node's own best."""
+
+    size_bytes: int | None = None
+    """How much each GPU contributes; it needs twice as much memory and 1 GiB more (three times with nccl-tests). Left
+    out: what the limit of the type was measured with, 8 or 16 GiB; else 1 GiB. With another size the limit of the type
+    does not apply."""
+
+    run_timeout_s: float = 180.0
+    """How long one run may take, most of which is filling and comparing the memory over PCIe. There are two at most."""
+
+
+@check(
+    "nccl.nvlink", interval_s=3600, timeout_s=400, settings=Settings, codes=_CODES.all(), limits=_LIMITS, on="active"
+)
+def nccl_nvlink(node: Node, settings: Settings) -> Result:
+    """An all-reduce over all GPUs of this node is right in every element, and as fast as it should be.
+
+    As a job would run it: NCCL picks the way, which is NVLink where there is one, else PCIe. What was not good is run
+    once more before it is a finding, but for wrong numbers: those are found even if the second run is right. One
+    time-out, one error and then something else, or a tool that is not there are *unknown*. With one GPU nothing crosses
+    a link: only the numbers are judged. All findings are warnings for a person: unproven on hardware, and no run tells
+    which GPU or link it was; gpu.nvlink and the kernel log do.
+
+    Sources: rows of nccl_limits.csv; nccl-tests doc/PERFORMANCE.md (bus bandwidth); Azure/azurehpc-health-checks
+    check_nccl_allreduce (one repeat).
+    """
+    if not pci_gpus(node):
+        return not_applicable("no NVIDIA GPU on the PCI bus")
+    asked = demand(
+        node,
+        "nvlink",
+        _TEST,
+        size_bytes=settings.size_bytes,
+        min_busbw_gb_s=settings.min_busbw_gb_s,
+        timeout_s=settings.run_timeout_s,
+    )
+    return outcome(node, asked, reduce(node, asked), _CODES)

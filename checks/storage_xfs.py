@@ -1,0 +1,77 @@
+"""The check ``storage.xfs``: whether XFS still finds room for what is larger than a few blocks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from healthd.check import FindingCode, check, judged, not_applicable
+from healthd.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.model import Component, Finding, Reading, Remedy, Result, Severity
+from healthd.node import Mount, Node
+
+_AVERAGE = re.compile(r"^average free extent size (\d+(?:\.\d+)?(?:e\+\d+)?)$", re.MULTILINE)
+_NO_ROOM_AT_ALL = re.compile(r"^total free extents 0$", re.MULTILINE)
+
+FRAGMENTED = FindingCode(
+    code="storage.xfs.fragmented",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="The free space of an XFS file system is in pieces so small that new files may find no room",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What ``storage.xfs`` calls fragmented."""
+
+    min_average_blocks: float = 16.0
+    """The average size that free extents must have, in blocks of the file system. Sixteen is where the EKS node
+    monitoring agent warns: inodes come in chunks that need such a piece."""
+
+
+@check("storage.xfs", interval_s=3600, timeout_s=60, settings=Settings, codes=(FRAGMENTED,))
+def storage_xfs(node: Node, settings: Settings) -> Result:
+    """The free space of XFS file systems is in pieces that files fit into.
+
+    XFS says that the disk is full when no free piece is large enough, however many small ones there are; ``df`` shows
+    room then. The file system itself is asked, once an hour and with a deadline. One without any free extent is full,
+    which ``host.filesystems`` says. Without xfsprogs nothing here can tell, and this does not apply.
+
+    Sources: xfs_spaceman(8) ``freesp -s``; xfsprogs, libfrog/histogram.c (the line that is read); EKS node monitoring
+    agent (XFSSmallAverageClusterSize).
+    """
+    mounts = {mount.source: mount for mount in node.mounts() if mount.fstype == "xfs"}
+    if not mounts:
+        return not_applicable("no XFS file system is mounted")
+    findings, readings, gaps = list[Finding](), list[Reading](), []
+    for mount in mounts.values():
+        try:
+            sizes = list(_average_blocks(node, mount))
+        except SourceMissing as error:
+            return not_applicable(f"xfs_spaceman cannot be asked: {error}")
+        except SourceError as error:
+            gaps.append(f"{mount.point}: {error}")
+            continue
+        where = Component(kind="mount", id=mount.point)
+        readings += [Reading(component=where, name="xfs_free_extent_blocks", value=size) for size in sizes]
+        findings += [_fragmented(where, mount, size, settings) for size in sizes if size < settings.min_average_blocks]
+    return judged(findings, readings, gaps=gaps)
+
+
+def _average_blocks(node: Node, mount: Mount) -> Iterator[float]:
+    """The average; nothing where there is nothing to average."""
+    answer = node.command("xfs_spaceman", "-c", "freesp -s", mount.point, timeout_s=15.0)
+    if answer.code != 0:
+        raise SourceUnreadable(f"xfs_spaceman: exit {answer.code}: {answer.stderr.strip()[:200]}; expected exit 0")
+    if found := _AVERAGE.search(answer.stdout):
+        yield float(found[1])
+    elif not _NO_ROOM_AT_ALL.search(answer.stdout):
+        raise SourceUnreadable(f"freesp -s: {answer.stdout[-120:]!r}: expected a line 'average free extent size N'")
+
+
+def _fragmented(where: Component, mount: Mount, size: float, settings: Settings) -> Finding:
+    limit = settings.min_average_blocks
+    message = f"free extents of {mount.point} ({mount.source}) have {size:.3g} blocks on average, fewer than {limit:g}"
+    return FRAGMENTED.at(where, message, average_blocks=size, limit_blocks=limit, device=mount.source)

@@ -1,0 +1,119 @@
+"""Puts one node's engine together from its configuration: rules, places in the budget, reset, provisioner.
+
+Nothing runs here, and nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from healthd.checkup import Checkup
+from healthd.config.schema import Config
+from healthd.monitor import Monitor
+from healthd.remediation.case import Case
+from healthd.remediation.engine import Engine
+from healthd.remediation.fleet import CLUSTER
+from healthd.remediation.gpu_reset import GpuReset
+from healthd.remediation.ledger import repairs_of
+from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
+from healthd.remediation.policy import Rules
+from healthd.remediation.policy_files import bounds_of
+from healthd.remediation.ports import Orchestrator
+from healthd.remediation.provisioners.opening import open_provisioner
+from healthd.remediation.provisioners.slurm_node import OUR_TEXTS
+from healthd.remediation.rules import Policy
+from healthd.remediation.slots import SlotKeeper
+from healthd.remediation.turns import Patience
+from healthd.sources.command import run_command
+from healthd.sources.machine import Machine
+from healthd.store import Store
+
+_RESET_PAUSE_S = 330.0  # a little longer than the reset's own deadline
+
+
+def make_engine(
+    *,
+    config: Config,
+    machine: Machine,
+    monitor: Monitor,
+    checkup: Checkup,
+    store: Store,
+    orchestrator: Orchestrator,
+    policy: Policy,
+    collect: Callable[[Case], str],
+) -> Engine:
+    """The engine of this node. ``collect`` saves the evidence of a case and returns where."""
+    remediation = config.remediation
+    return Engine(
+        orchestrator=orchestrator,
+        provisioner=open_provisioner(
+            config,
+            machine,
+            orchestrator.scontrol if isinstance(orchestrator, SlurmOrchestrator) else None,
+            made_by_us=lambda reason: reason in OUR_TEXTS and store.open_case() is not None,
+        ),
+        resetter=_resetter(config, machine),
+        slots=_slots(config, machine, orchestrator),
+        judgement=monitor,
+        cases=store,
+        rules=lambda: _rules(config, policy),
+        ledger=lambda: repairs_of(store.cases()),
+        collect=collect,
+        look_again=checkup.start_older_than,
+        patience=Patience(
+            settle_s=remediation.settle_s,
+            verify_timeout_s=remediation.verify_timeout_s,
+            reboot_timeout_s=remediation.reboot_timeout_s,
+            replace_timeout_s=remediation.replace_timeout_s,
+            max_attempts=remediation.max_attempts,
+        ),
+        platform_texts=OUR_TEXTS,
+    )
+
+
+def _slots(config: Config, machine: Machine, orchestrator: Orchestrator) -> SlotKeeper:
+    """The places of this node in the budget. A machine without a cluster has nobody to wait for."""
+    quotas = {CLUSTER: config.budget.max_out, **{scope.name: scope.max_out for scope in config.budget.scope}}
+    return SlotKeeper(
+        orchestrator=orchestrator,
+        node=machine.name,
+        quotas=lambda: quotas,
+        monotonic_s=time.monotonic,
+        random=random.SystemRandom().random,
+        settle_s=0.0 if orchestrator.kind == "local" else config.budget.settle_s,
+    )
+
+
+def _resetter(config: Config, machine: Machine) -> GpuReset:
+    """The reset of this machine's GPUs. NVML is left alone while it lasts: our worker would hold them open."""
+    nvml = machine.nvml
+
+    def let_go() -> None:
+        nvml.pause(_RESET_PAUSE_S, "the GPUs are being reset")
+        nvml.close()
+
+    return GpuReset(
+        services=config.remediation.reset_services,
+        run=run_command,
+        let_go=let_go,
+        own_pids=lambda: [pid for pid in (nvml.worker_pid(),) if pid is not None],
+        proc_root=Path(config.sources.proc_root),
+        dev_root=Path(config.sources.dev_root),
+    )
+
+
+def _rules(config: Config, policy: Policy) -> Rules:
+    opt_out = config.remediation.opt_out_file
+    opted_out = f"{opt_out} exists" if opt_out and os.path.exists(opt_out) else ""
+    return Rules(
+        mode=config.remediation.mode,
+        max_out=config.budget.max_out,
+        replacements_per_hour=config.budget.replacements_per_hour,
+        opted_out=opted_out,
+        policy=policy,
+        bounds=bounds_of(config.policy),
+    )

@@ -1,0 +1,32 @@
+"""Asks the daemon for long work and hears of its progress.
+
+Short questions take the hot path of ``healthd.__main__``.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+from healthd.api.wire import Answer, Request, read_answer, write_request
+from healthd.errors import UsageError
+
+_SILENCE_S = 60.0
+"""The daemon says at least every few seconds how far it is."""
+
+
+def ask(path: str, request: Request, progress: Callable[[str], None]) -> Answer | None:
+    """The daemon's answer, or None where no daemon listens at ``path``. Raises UsageError for a torn answer."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_SILENCE_S)
+        try:
+            connection.connect(path)
+        except OSError:
+            return None
+        try:
+            connection.sendall(write_request(request))
+            connection.shutdown(socket.SHUT_WR)
+            with connection.makefile("rb") as stream:
+                return read_answer(stream, progress)
+        except OSError as error:
+            raise UsageError(f"the daemon at {path} stopped answering: {error}; see its log") from error

@@ -1,0 +1,143 @@
+"""``healthd replay``: what would have been found, decided and done on past logs, and what it would have cost."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from healthd.api.wire import Answer
+from healthd.cli.settings import loaded
+from healthd.errors import UsageError
+from healthd.model import Mode
+from healthd.pasthost import Outage, Story
+from healthd.replay import Replayed, Source, Trial, replay
+
+SCHEMA = "healthd.replay/v1"
+
+
+def answer(options: Namespace) -> Answer:
+    """Exit 0 where everything could be judged, whatever was found; a file that is no log is an error."""
+    if options.nodes < 0:
+        raise UsageError(f"healthd replay: --nodes {options.nodes}; expected how many nodes the fleet has")
+    config = loaded(options).config
+    trial = Trial(
+        policy=options.policy,
+        instance_type=options.instance_type or config.node.instance_type or None,
+        mode=Mode(options.mode),
+        nodes=options.nodes,
+    )
+    done = replay([Path(name) for name in options.files], config, trial)
+    out = json.dumps(as_data(done), indent=2, default=str) + "\n" if options.json else as_text(done)
+    return Answer(code=0, out=out)
+
+
+def as_data(done: Replayed) -> dict[str, Any]:
+    """For programs. Hours are of one node each."""
+    return {
+        "schema": SCHEMA,
+        "policy": done.policy,
+        "mode": done.mode,
+        "sources": [asdict(source) for source in done.sources],
+        "assumed": asdict(done.assumed),
+        "hosts": [
+            {
+                "host": story.host,
+                "happenings": [{**asdict(each), "at": each.at.isoformat()} for each in story.happenings],
+                "outages": [_outage_data(outage) for outage in story.outages],
+                "decision": {"action": story.decision.action, "reason": story.decision.reason},
+                "open_faults": list(story.open_faults),
+                **_hours([story]),
+            }
+            for story in done.stories
+        ],
+        "total": _hours(done.stories),
+    }
+
+
+def as_text(done: Replayed) -> str:
+    """For people: the files, each node's story, and the sum."""
+    blocks = ["\n".join(line for source in done.sources for line in _source_lines(source))]
+    blocks += ["\n".join(_story_lines(story)) for story in done.stories if story.happenings]
+    return "\n\n".join([*blocks, "\n".join(_sum_lines(done))]) + "\n"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _source_lines(source: Source) -> Iterator[str]:
+    unread = f", {source.unread:,} could not be read" if source.unread else ""
+    what = "events" if source.form.startswith("event store") else "lines"
+    judged = (
+        f"{source.kernel_lines:,} of the kernel's to judge" if what == "lines" else f"{source.kernel_lines:,} faults"
+    )
+    yield f"{source.path}: {source.form}, {source.lines:,} {what}, {judged}{unread}"
+    yield from (f"  {note}" for note in source.notes)
+
+
+def _story_lines(story: Story) -> Iterator[str]:
+    yield f"{story.host}: {_count(story, 'found')} found, {len(story.outages)} times out, {_words(_hours([story]))}"
+    for each in story.happenings:
+        where = f"{each.code} on {each.component}: " if each.code and each.kind in ("found", "ended") else ""
+        yield f"  {each.at:%Y-%m-%d %H:%M:%S}  {each.kind:<8} {where}{each.text}"
+    if story.open_faults:
+        yield f"  open at the end: {', '.join(story.open_faults)}"
+
+
+def _sum_lines(done: Replayed) -> Iterator[str]:
+    quiet = sum(not story.happenings for story in done.stories)
+    yield f"policy {done.policy}, mode {done.mode}: {_words(_hours(done.stories))}"
+    yield f"{len(done.stories)} nodes, {quiet} of them without a finding"
+    took = done.assumed
+    yield (
+        f"assumed: a job runs on for {_h(took.drain_s)} after the drain; from idle to released {_h(took.reset_s)} with"
+        f" a reset, {_h(took.reboot_s)} with a reboot, {_h(took.replace_s)} with a replacement; a person comes after"
+        f" {_h(took.person_s)}; every repair can be made, and works until the log shows the fault again ([replay])"
+    )
+
+
+def _count(story: Story, kind: str) -> int:
+    return sum(each.kind == kind for each in story.happenings)
+
+
+def _hours(stories: tuple[Story, ...] | list[Story]) -> dict[str, Any]:
+    outages = [outage for story in stories for outage in story.outages]
+    waiting_s = sum(outage.waiting_s for outage in outages)
+    return {
+        "times_out": len(outages),
+        "by_remedy": {
+            word: sum(_remedy(outage) == word for outage in outages) for word in sorted({*map(_remedy, outages)})
+        },
+        "out_hours": round(sum(outage.out_s for outage in outages) / 3600, 2),
+        "of_that_draining_hours": round(waiting_s / 3600, 2),
+    }
+
+
+def _words(hours: dict[str, Any]) -> str:
+    if not hours["times_out"]:
+        return "no node-hours"
+    by = ", ".join(f"{count} {remedy}" for remedy, count in hours["by_remedy"].items())
+    draining = f", {hours['of_that_draining_hours']:g} of them while the job runs on" if by else ""
+    return f"{hours['out_hours']:g} node-hours out{draining} ({by})"
+
+
+def _remedy(outage: Outage) -> str:
+    return outage.remedy or "kept out for a person"
+
+
+def _outage_data(outage: Outage) -> dict[str, Any]:
+    return {
+        "began": outage.began.isoformat(),
+        "ended": outage.ended.isoformat(),
+        "action": outage.action,
+        "remedy": outage.remedy,
+        "out_s": outage.out_s,
+        "waiting_s": outage.waiting_s,
+    }
+
+
+def _h(seconds: float) -> str:
+    return f"{seconds / 3600:g} h" if seconds >= 3600 else f"{seconds / 60:g} min"

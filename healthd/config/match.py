@@ -1,0 +1,180 @@
+"""``[[match]]``: sections of a configuration that hold on some nodes only, so that one file serves a whole fleet.
+
+Every condition that a match names must hold, and of each one's list any. What cannot be told about the node is no
+match, and is said. Whether this node matches is asked of :class:`NodeFacts`, which the caller brings: nothing here
+reads the machine, a file or a clock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from fnmatch import translate
+from typing import Any, Protocol, get_type_hints
+
+from healthd.config.leaves import Allowed, Place, Setting, Table, checked, leaves
+from healthd.config.lines import Key, line_of
+from healthd.config.schema import MatchSection
+from healthd.config.text import Problem
+from healthd.config.values import shortened
+from healthd.errors import BackendError, SourceError
+
+NAME = "match"
+# They are needed to find out which node this is, or are known to clients that ask nobody.
+NOT_IN_A_MATCH = ("node", "sources", "daemon")
+_CONDITIONS = tuple(item.name for item in fields(MatchSection))
+_HOSTLIST = re.compile(r"\[(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)\]")
+
+
+class NodeFacts(Protocol):
+    """Which node this is. Each raises SourceError or BackendError where that cannot be told."""
+
+    def host(self) -> Collection[str]:
+        """The node's name in its cluster."""
+
+    def label(self) -> Collection[str]:
+        """Its labels, as ``key=value``."""
+
+    def instance_type(self) -> Collection[str]:
+        """Its EC2 instance type, without ``ml.``."""
+
+    def partition(self) -> Collection[str]:
+        """The Slurm partitions that it is in; none on a node that runs no Slurm."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """One section that was read without a problem. ``place`` is such as ``/etc/healthd/config.toml:12 (match[0])``."""
+
+    place: str
+    when: MatchSection
+    settings: tuple[Setting, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ruling:
+    """Whether a match holds here, with the reason. ``told``: whether that could be told at all."""
+
+    match: Match
+    holds: bool
+    why: str
+    told: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.match.place} {'holds' if self.holds else 'does not hold'} here: {self.why}"
+
+
+def read_matches(
+    given: Any, source: str, lines: Callable[[], Mapping[Key, int]], allowed: Allowed
+) -> Iterator[Match | Problem]:
+    """Every match of one file's ``match``, or what is wrong with it, whether it holds here or not."""
+    if not isinstance(given, list) or not all(isinstance(row, dict) for row in given):
+        place = Place(source=source, line=line_of(lines(), (NAME,)))
+        yield place.problem(NAME, "expected a list of tables", "write [[match]], and [match.SECTION] below it")
+        return
+    table = {name: each for name, each in allowed().items() if name not in NOT_IN_A_MATCH}
+    table |= get_type_hints(MatchSection, include_extras=True)
+    for number, row in enumerate(given):
+        yield from _read(row, number, source, lines(), table)
+
+
+def decide(matches: Iterable[Match], facts: NodeFacts) -> Iterator[Ruling]:
+    """Whether each match holds here. Every fact is asked for once, and only where a match needs it."""
+    known: dict[str, Collection[str] | str] = {}
+
+    def ask(condition: str) -> Collection[str] | str:
+        if condition not in known:
+            try:
+                known[condition] = tuple(getattr(facts, condition)())
+            except (SourceError, BackendError) as error:
+                known[condition] = str(error)
+        return known[condition]
+
+    for match in matches:
+        yield _ruling(match, ask)
+
+
+def holds(condition: str, pattern: str, value: str) -> bool:
+    """Whether one value fits one pattern: a shell's glob, and for a host also Slurm's ``p5-[1-32,40]``."""
+    if condition == "host":
+        return _fits_hostlist(pattern, value)
+    wanted = pattern.removeprefix("ml.") if condition == "instance_type" else pattern
+    return re.fullmatch(translate(wanted), value) is not None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# reading
+
+
+def _read(
+    row: Mapping[str, Any], number: int, source: str, lines: Mapping[Key, int], table: Table
+) -> Iterator[Match | Problem]:
+    within, here = f"{NAME}[{number}].", (NAME, str(number))
+    conditions: dict[str, Any] = {}
+    settings: list[Setting] = []
+    problems: list[Problem] = []
+    for name in (name for name in NOT_IN_A_MATCH if name in row):
+        place = Place(source=source, line=line_of(lines, (*here, name)), within=within)
+        wrong = "may not stand in a match: it is read before healthd knows which node this is"
+        problems.append(place.problem(within + name, wrong, f"write [{name}] outside of any match"))
+    rest = {name: value for name, value in row.items() if name not in NOT_IN_A_MATCH}
+    for key, value, hint in leaves(rest, table, ()):
+        place = Place(source=source, line=line_of(lines, (*here, *key)), within=within)
+        for item in checked(key, value, hint, place=place, allowed=lambda: table):
+            if isinstance(item, Problem):
+                problems.append(item)
+            elif key[0] in _CONDITIONS:
+                conditions[key[0]] = item.value
+            else:
+                settings.append(item)
+    place = Place(source=source, line=line_of(lines, here), within=within)
+    if not problems and not conditions:
+        wrong = "no condition: it would hold everywhere"
+        problems.append(place.problem(within.rstrip("."), wrong, f"add one of {', '.join(_CONDITIONS)}"))
+    yield from problems
+    if not problems:
+        yield Match(place=place.origin, when=MatchSection(**conditions), settings=tuple(settings))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# deciding
+
+
+def _ruling(match: Match, ask: Callable[[str], Collection[str] | str]) -> Ruling:
+    """One condition that does not hold decides, also beside one that cannot be told."""
+    untold, because = "", []
+    for condition in _CONDITIONS:
+        wanted = getattr(match.when, condition)
+        if not wanted:
+            continue
+        values = ask(condition)
+        if isinstance(values, str):
+            untold = untold or f"its {condition} cannot be told: {values}"
+        elif not any(holds(condition, pattern, value) for pattern in wanted for value in values):
+            return Ruling(match=match, holds=False, why=f"{condition} is {shortened(sorted(values))}")
+        else:
+            because.append(f"{condition} is {shortened(sorted(values))}")
+    if untold:
+        return Ruling(match=match, holds=False, why=untold, told=False)
+    return Ruling(match=match, holds=True, why=", ".join(because))
+
+
+def _fits_hostlist(pattern: str, value: str) -> bool:
+    """Numbers in brackets are Slurm's (``[1-32]``, ``[001-032]`` with its width); other brackets are a glob's."""
+    parts = _HOSTLIST.split(pattern)
+    regex = "".join(r"(\d+)" if number % 2 else _unanchored(part) for number, part in enumerate(parts))
+    found = re.fullmatch(regex, value)
+    return found is not None and all(map(_in_ranges, parts[1::2], found.groups()))
+
+
+def _unanchored(glob: str) -> str:
+    return translate(glob).removeprefix("(?s:").removesuffix(r")\Z")
+
+
+def _in_ranges(ranges: str, digits: str) -> bool:
+    for each in ranges.split(","):
+        low, _, high = each.partition("-")
+        if int(low) <= int(digits) <= int(high or low) and digits == f"{int(digits):0{len(low)}d}":
+            return True
+    return False

@@ -1,0 +1,115 @@
+"""What reboots or replaces a machine, as it is configured: ``[provisioner]`` and the sections below it.
+
+As ``schema``: a docstring under every field, and nothing here reads a file or the machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+AbsolutePath = Annotated[str, Meta(pattern=r"^/[^\0]*\Z", description="an absolute path, such as /etc/hosts")]
+CallSeconds = Annotated[float, Meta(ge=5, le=300, description="seconds, from 5 to 300")]
+MaybeUrl = Annotated[
+    str, Meta(pattern=r"^(https?://[^\s/]+(/\S*)?)?\Z", description='a URL such as http://127.0.0.1:5000, or ""')
+]
+Region = Annotated[str, Meta(pattern=r"^([a-z]{2}[a-z0-9-]*-[0-9])?\Z", description='such as us-west-2, or ""')]
+Cluster = Annotated[
+    str, Meta(pattern=r"^(arn:[a-z0-9-]+:sagemaker:\S+|[A-Za-z0-9-]*)\Z", description='a cluster\'s name or ARN, or ""')
+]
+GroupName = Annotated[str, Meta(pattern=r"^[^\n]{0,255}\Z", description='the name of an Auto Scaling group, or ""')]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalProvisionerSection:
+    """Repair by commands of this machine."""
+
+    reboot_command: tuple[str, ...] = ()
+    """The command that reboots the machine, one list element per argument, run without a shell, such as
+    ``["systemctl", "reboot"]``. Empty: no reboot can be carried out, so that installing healthd never reboots."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AwsSection:
+    """How AWS is reached, by every kind that calls it. Credentials are boto3's own business."""
+
+    region: Region = ""
+    """The region. Empty: from the platform's own files, else the instance metadata service, else boto3's own search."""
+
+    endpoint_url: MaybeUrl = ""
+    """Where all calls go instead of AWS's own addresses: a VPC endpoint or a test. Empty: AWS, or what AWS_ENDPOINT_URL
+    says."""
+
+    timeout_s: CallSeconds = 20.0
+    """Deadline of one call, in seconds, with its retries. What has not been answered by then may have been applied: it
+    is never asked a second time, its effect is looked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HyperpodSection:
+    """SageMaker HyperPod."""
+
+    how: Literal["scontrol", "api"] = "scontrol"
+    """``scontrol``: the reasons ``Action:Reboot`` and ``Action:Replace``, which HyperPod acts upon; no IAM right is
+    needed. ``api``: BatchRebootClusterNodes and BatchReplaceClusterNodes. Slurm's way by default, because IAM cannot
+    limit a node's role to the node itself: a role that may replace one node may replace the whole cluster. healthd's
+    controller always uses the API."""
+
+    cluster: Cluster = ""
+    """The cluster's name or ARN. Empty: as the file below says."""
+
+    resource_config: AbsolutePath = "/opt/ml/config/resource_config.json"
+    """The file that tells a node its cluster. It is not trusted for who the node is: it goes stale with the first
+    replacement."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoscalingSection:
+    """EC2 Auto Scaling."""
+
+    replace: Literal["terminate", "unhealthy"] = "terminate"
+    """``terminate``: TerminateInstanceInAutoScalingGroup, which launches a substitute at once. ``unhealthy``: the soft
+    way, SetInstanceHealth; the group replaces it in its own time, with its own hooks and policies."""
+
+    group: GroupName = ""
+    """The group whose newest instance takes the place of one that is gone. Empty: the group that the instance was in.
+    Only healthd's controller needs it, and only where it was restarted in the middle of a replacement."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ec2Section:
+    """An instance that nobody manages."""
+
+    stop_and_start: Literal["never", "reserved", "always"] = "never"
+    """Whether a replacement may be made by stopping the instance and starting it again, which moves it to another host
+    and loses all data on its instance store. ``reserved``: only where an On-Demand Capacity Reservation keeps its
+    place; ``always``: also where EC2 may have no capacity when it is to start again. Never by default: it loses data.
+    Only healthd's controller can do it, since a stopped node cannot start itself; never for instances of a Capacity
+    Block, of an Auto Scaling group, of Spot, or on a Dedicated Host."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProvisionerSection:
+    """What reboots or replaces the machine behind the node."""
+
+    kind: Literal["none", "local", "auto", "hyperpod", "parallelcluster", "pcs", "autoscaling", "ec2"] = "none"
+    """``none``: no repair can be carried out, and a fault that needs one pages. ``local``: the commands below.
+    ``auto``: the platform of AWS that this node turns out to be of; the others name it. None by default, because a
+    reboot must be asked for by name."""
+
+    local: LocalProvisionerSection = field(default_factory=LocalProvisionerSection)
+    """Read where the kind is ``local``."""
+
+    aws: AwsSection = field(default_factory=AwsSection)
+    """Read where the kind is, or turns out to be, a platform of AWS."""
+
+    hyperpod: HyperpodSection = field(default_factory=HyperpodSection)
+    """Read where the kind is, or turns out to be, ``hyperpod``."""
+
+    autoscaling: AutoscalingSection = field(default_factory=AutoscalingSection)
+    """Read where the kind is, or turns out to be, ``autoscaling``."""
+
+    ec2: Ec2Section = field(default_factory=Ec2Section)
+    """Read where the kind is, or turns out to be, ``ec2``."""

@@ -1,0 +1,260 @@
+"""The journal, followed through ``journalctl -o json``: lines of services, which the kernel log does not have.
+
+One child follows; it is started again after it ends, from where it left off, and ends with its reader (journalctl
+ends when nobody reads it). What a plain user wrote is left out: journald's own fields say whose a line is, and a user
+cannot set those. It judges nothing.
+
+Sources: journalctl(1), systemd.journal-fields(7): fields that begin with ``_`` are trusted, MESSAGE may be an array of
+bytes, UNIT is a field of the service manager's own messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import IO, Any
+from uuid import UUID
+
+from healthd.errors import SourceMissing, SourceUnreadable
+from healthd.node import KernelRecord
+from healthd.sources.command import TRUNCATED, find_tool, run_command
+
+_FIELDS = "MESSAGE,PRIORITY,UNIT,_SYSTEMD_UNIT,_UID,_PID,_TRANSPORT,_BOOT_ID"
+_RETRY_S = 10.0
+_CHUNK_BYTES = 65_536
+_BATCH_BYTES = 1 << 20
+_LINE_BYTES = 1 << 20
+_ONCE_BYTES = 32 << 20
+_MANAGER_PID = "1"
+_NO_TOOL = "install systemd's journalctl, or take out the rules with source = journal"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """Which lines somebody wants: those that hold one of the needles. ``units``: services that are believed, too."""
+
+    needles: tuple[str, ...]
+    units: frozenset[str] = frozenset()
+
+    @property
+    def in_json(self) -> tuple[bytes, ...]:
+        """The needles as they stand in a line of JSON; where a line begins cannot be seen there."""
+        return tuple(json.dumps(each.removeprefix("^"), ensure_ascii=False)[1:-1].encode() for each in self.needles)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JournalBatch:
+    """Records in their order, and the cursor behind the last line that was read; "" where none was."""
+
+    records: tuple[KernelRecord, ...] = ()
+    cursor: str = ""
+
+
+class JournalLog:
+    """Follows the journal of this boot. ``cursor``: after what to begin, else with the boot. One thread reads it.
+
+    ``options``: further ones for journalctl, such as a namespace.
+    """
+
+    def __init__(self, wanted: Wanted, *, cursor: str = "", options: Sequence[str] = ()) -> None:
+        self._wanted, self._cursor, self._options = wanted, cursor, tuple(options)
+        self._child: subprocess.Popen[bytes] | None = None
+        self._said: IO[bytes] | None = None
+        self._rest, self._not_before = b"", 0.0
+        self._closed = threading.Event()
+        self._problem = "the journal has not been read yet"
+
+    def problem(self) -> str:
+        """Why the journal is not being read, or ""."""
+        return self._problem
+
+    def close(self) -> None:
+        """End the child; a read that waits returns at once."""
+        self._closed.set()
+        if (child := self._child) is not None:
+            _kill(child)
+
+    def read_batch(self, timeout_s: float) -> JournalBatch:
+        """What came, after waiting for it at most so long. Trouble is in ``problem``, never raised."""
+        if self._child is None and not self._start(timeout_s):
+            return JournalBatch()
+        child = self._child
+        assert child is not None  # noqa: S101 - narrows the type: _start said that there is one
+        assert child.stdout is not None  # noqa: S101 - narrows the type: it is a pipe
+        lines: list[bytes] = []
+        taken = 0
+        while taken < _BATCH_BYTES and select.select([child.stdout], [], [], 0.0 if taken else timeout_s)[0]:
+            chunk = os.read(child.stdout.fileno(), _CHUNK_BYTES)
+            if not chunk:
+                self._ended(child)
+                break
+            taken += len(chunk)
+            *whole, self._rest = (self._rest + chunk).split(b"\n")
+            lines += whole
+            if len(self._rest) > _LINE_BYTES:
+                self._rest = b""  # no message is so long: what is left of it is no JSON and is skipped as such
+        else:
+            self._problem = ""
+        batch = _batch(lines, self._wanted)
+        self._cursor = batch.cursor or self._cursor
+        return batch
+
+    def _start(self, timeout_s: float) -> bool:
+        if self._closed.wait(max(0.0, min(timeout_s, self._not_before - time.monotonic()))) or (
+            time.monotonic() < self._not_before
+        ):
+            return False
+        self._not_before, self._rest = time.monotonic() + _RETRY_S, b""
+        try:
+            argv = [find_tool("journalctl"), "--follow", "--no-tail", *_arguments(self._cursor, self._options)]
+            self._said = tempfile.TemporaryFile()  # noqa: SIM115 - it is the child's until that has ended
+            self._child = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._said, start_new_session=True
+            )
+        except SourceMissing as error:
+            self._problem = f"{error}; {_NO_TOOL}"
+            return False
+        except OSError as error:
+            self._problem = f"journalctl could not be started: {error}"
+            return False
+        if self._closed.is_set():
+            _kill(self._child)
+        return True
+
+    def _ended(self, child: subprocess.Popen[bytes]) -> None:
+        _kill(child)
+        child.wait()
+        said = ""
+        if self._said is not None:
+            self._said.seek(0)
+            said = self._said.read(500).decode(errors="replace").strip()
+            self._said.close()
+        if child.stdout is not None:
+            child.stdout.close()
+        self._child = None
+        self._problem = f"journalctl ended with {child.returncode}: {said or 'no word'}; it is started again"
+
+
+def read_journal(
+    wanted: Wanted, *, cursor: str = "", options: Sequence[str] = (), timeout_s: float = 5.0
+) -> JournalBatch:
+    """What the journal of this boot holds now. Raises SourceError, also for more than can be taken in at once."""
+    try:
+        answer = run_command(
+            ["journalctl", "--quiet", *_arguments(cursor, options)], timeout_s=timeout_s, limit_bytes=_ONCE_BYTES
+        )
+    except SourceMissing as error:
+        raise SourceMissing(f"{error}; {_NO_TOOL}") from error
+    if answer.code:
+        raise SourceUnreadable(f"journalctl: exit status {answer.code}: {answer.stderr.strip()[:200]}")
+    if TRUNCATED in answer.stdout[-200:]:
+        raise SourceUnreadable(f"the journal of this boot is larger than {_ONCE_BYTES >> 20} MiB: run the daemon")
+    return _batch(answer.stdout.encode("utf-8", "surrogateescape").split(b"\n"), wanted)
+
+
+def read_past_kernel(
+    since: datetime, boot_id: str, *, options: Sequence[str] = (), timeout_s: float = 5.0
+) -> JournalBatch:
+    """What the kernel said after ``since`` and before this boot, as far as the journal kept it. Raises SourceError."""
+    match = ["_TRANSPORT=kernel", f"--since=@{since.timestamp():.6f}", "--output=json", "--no-pager", "--quiet"]
+    answer = run_command(["journalctl", *match, *options], timeout_s=timeout_s, limit_bytes=_ONCE_BYTES)
+    if answer.code:
+        raise SourceUnreadable(f"journalctl: exit status {answer.code}: {answer.stderr.strip()[:200]}")
+    entries = (_parsed(line) for line in answer.stdout.encode("utf-8", "surrogateescape").split(b"\n") if line)
+    records = (kernel_record_of(fields) for fields in entries)
+    past = [record for record in records if record is not None and record.time > since and record.boot_id != boot_id]
+    return JournalBatch(records=tuple(past))
+
+
+def kernel_record_of(fields: Mapping[str, Any]) -> KernelRecord | None:
+    """The record of one of the kernel's own entries, at the time that the kernel said it, not when it was taken in."""
+    if fields.get("_TRANSPORT") != "kernel" or fields.get("SYSLOG_FACILITY", "0") != "0":
+        return None
+    try:
+        realtime_us, taken_us = (int(fields[f"__{name}_TIMESTAMP"]) for name in ("REALTIME", "MONOTONIC"))
+        said_us = int(fields.get("_SOURCE_MONOTONIC_TIMESTAMP", taken_us))
+        return KernelRecord(
+            boot_id=str(UUID(str(fields["_BOOT_ID"]))),
+            sequence=said_us,
+            time=datetime.fromtimestamp((realtime_us - taken_us + said_us) / 1e6, UTC),
+            text=_text(fields.get("MESSAGE")),
+            level=int(fields.get("PRIORITY", 6)),
+        )
+    except (KeyError, ValueError, TypeError, OverflowError):
+        return None
+
+
+def record_of(fields: Mapping[str, Any], units: Iterable[str] = ()) -> KernelRecord | None:
+    """The record of one entry; None for one that is the kernel's (its own log has it), a plain user's, or no entry.
+
+    Root's are believed, the service manager's, and those of the named units.
+    """
+    unit = str(fields.get("_SYSTEMD_UNIT", ""))
+    if str(fields.get("_PID")) == _MANAGER_PID and fields.get("UNIT"):
+        unit = str(fields["UNIT"])
+    transport = fields.get("_TRANSPORT")
+    if transport == "kernel" or not (fields.get("_UID") == "0" or transport == "driver" or unit in set(units)):
+        return None
+    try:
+        realtime_us, monotonic_us = (int(fields[f"__{name}_TIMESTAMP"]) for name in ("REALTIME", "MONOTONIC"))
+        return KernelRecord(
+            boot_id=str(UUID(str(fields["_BOOT_ID"]))),
+            sequence=monotonic_us,
+            time=datetime.fromtimestamp(realtime_us / 1e6, UTC),
+            text=_text(fields.get("MESSAGE")),
+            facility=-1,
+            level=int(fields.get("PRIORITY", 6)),
+            source="journal",
+            unit=unit,
+        )
+    except (KeyError, ValueError, TypeError, OverflowError):
+        return None
+
+
+def _arguments(cursor: str, options: Sequence[str]) -> Iterator[str]:
+    yield from ("--output=json", "--no-pager", "--boot", f"--output-fields={_FIELDS}", *options)
+    if cursor:
+        yield f"--after-cursor={cursor}"
+
+
+def _batch(lines: Iterable[bytes], wanted: Wanted) -> JournalBatch:
+    """Of lines that nobody wants only the last one is parsed, for its cursor. A list of bytes shows no needle."""
+    needles, records, last, cursor = (*wanted.in_json, b'"MESSAGE":['), [], b"", ""
+    for line in filter(None, lines):
+        last = line
+        if any(needle in line for needle in needles) and (record := record_of(_parsed(line), wanted.units)) is not None:
+            records.append(record)
+    if last:
+        cursor = str(_parsed(last).get("__CURSOR", ""))
+    return JournalBatch(records=tuple(records), cursor=cursor)
+
+
+def _parsed(line: bytes) -> Mapping[str, Any]:
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def _text(message: Any) -> str:
+    """A message is text, or a list of bytes where it is no UTF-8, or null where it is too long."""
+    if isinstance(message, list):
+        return bytes(message).decode(errors="replace")
+    return message if isinstance(message, str) else ""
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)

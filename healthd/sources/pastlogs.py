@@ -1,0 +1,162 @@
+"""Kernel logs of the past: files in whatever form an operator kept them, read as one stream of kernel lines.
+
+It tells by the content what a file is, passes over what no check wants as bytes, and counts what it cannot read. It
+must not judge a line, and never guesses in silence: what a form does not say (a year, a time zone) is a note.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import stat
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from healthd.errors import SourceMissing, SourceUnreadable
+from healthd.sources.kmsg_raw import Wanted
+from healthd.sources.pastlines import FORMATS, PLAIN, Dating, Format, Line
+
+_BLOCK_BYTES = 1 << 20
+_SAMPLE_BYTES = 1 << 18
+_SAMPLE_LINES = 2000
+_LONGEST_BYTES = 1 << 20
+_GZIP = b"\x1f\x8b"
+_DATED = re.compile(rb"(?<![\d:])\d\d:\d\d:\d\d(?!:)")
+
+
+@dataclass(kw_only=True)
+class PastLog:
+    """One file. ``lines`` and ``unread`` grow while it is read: how many there are, and how many could not be.
+
+    ``host``: what its lines are filed under where they name none.
+    """
+
+    path: Path
+    format: Format
+    dating: Dating
+    host: str
+    notes: tuple[str, ...]
+    lines: int = 0
+    unread: int = 0
+    kernel_lines: int = field(default=0)
+
+    def read(self, needles: tuple[bytes, ...]) -> Iterator[Line]:
+        """The kernel lines that hold a needle, in the order of the file. Raises SourceUnreadable."""
+        wanted = Wanted((*needles, *self.format.also), self.format.before)
+        parse, ends = self.format.parse, self.format.ends
+        for block in _blocks(self.path, ends, self._torn):
+            self._count(block)
+            for raw in _wanted(block, wanted, ends):
+                line = parse(raw, self.dating)
+                if line is None:
+                    self.unread += self.format.heads.search(b"\n" + raw) is not None
+                elif line.text:
+                    self.kernel_lines += 1
+                    yield line if line.host else line.at(self.host)
+
+    def _count(self, block: bytes) -> None:
+        lines = block.count(self.format.ends)
+        self.lines += lines
+        self.unread += max(0, lines - len(self.format.heads.findall(b"\n" + block)))
+
+    def _torn(self) -> None:
+        self.lines += 1
+        self.unread += 1
+
+
+def open_log(path: Path) -> PastLog:
+    """What a file is, told by its content. Raises SourceMissing, SourceUnreadable."""
+    try:
+        there = path.stat()
+        if not stat.S_ISREG(there.st_mode):
+            raise SourceUnreadable(f"{path}: cannot be read: not a regular file; write what it holds to one first")
+        with _opened(path) as file:
+            sample = file.read(_SAMPLE_BYTES)
+        modified = datetime.fromtimestamp(there.st_mtime, UTC)
+    except FileNotFoundError as error:
+        raise SourceMissing(
+            f"{path}: no such file; expected a kernel log, a journal, a syslog or healthd.db"
+        ) from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise SourceUnreadable(f"{path}: cannot be read: {error}") from error
+    form = _form_of(path, sample)
+    dating = Dating(modified=modified, first=form.first_stamp(sample), last=form.last_stamp(_tail(path, sample)))
+    notes = tuple(note for note in (form.note, *form.dated(dating)) if note)
+    return PastLog(path=path, format=form, dating=dating, host=_stem(path), notes=notes)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _form_of(path: Path, sample: bytes) -> Format:
+    """The form that most lines of the sample have; where none has any, text without times, if it is text at all."""
+    head = b"\n" + b"\n".join(sample.split(b"\n")[:_SAMPLE_LINES])
+    best = max(FORMATS, key=lambda form: form.weight * len(form.heads.findall(head)))
+    if best.heads.search(head):
+        return best
+    lines = [line for line in sample.split(b"\n")[:_SAMPLE_LINES] if line.strip()]
+    if lines and b"\0" not in sample and not any(_DATED.search(line[:64]) for line in lines):
+        return PLAIN
+    known = ", ".join(form.name for form in FORMATS)
+    raise SourceUnreadable(f"{path}: not a log whose form is known; expected one of {known}, as it is or gzipped")
+
+
+def _opened(path: Path) -> BinaryIO:
+    file = path.open("rb")
+    if file.peek(2)[:2] != _GZIP:
+        return file
+    file.close()
+    return cast(BinaryIO, gzip.open(path, "rb"))
+
+
+def _tail(path: Path, sample: bytes) -> bytes:
+    """The end of a file; of a compressed one the sample: its end is not worth reading it twice."""
+    with path.open("rb") as file:
+        if file.read(2) == _GZIP:
+            return sample
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _SAMPLE_BYTES))
+        return file.read()
+
+
+def _stem(path: Path) -> str:
+    return re.sub(r"(\.(gz|log|txt|out|dmesg|kmsg))+\Z", "", path.name) or path.name
+
+
+def _blocks(path: Path, ends: bytes, torn: Callable[[], None]) -> Iterator[bytes]:
+    """The file in blocks of whole lines, or records. What has no end in a megabyte is dropped, and told."""
+    rest, dropping = b"", False
+    try:
+        with _opened(path) as file:
+            while chunk := file.read(_BLOCK_BYTES):
+                block, end, rest = (rest + chunk).rpartition(ends)
+                if dropping and end:
+                    _, _, block = block.partition(ends)
+                    dropping = False
+                if end and not dropping:
+                    yield block + ends
+                if len(rest) > _LONGEST_BYTES:
+                    torn()
+                    rest, dropping = b"", True
+    except (OSError, EOFError, zlib.error) as error:
+        raise SourceUnreadable(f"{path}: cannot be read to its end: {error}") from error
+    if rest.strip() and not dropping:
+        yield rest + ends
+
+
+def _wanted(block: bytes, wanted: Wanted, ends: bytes) -> Iterator[bytes]:
+    """The lines, or records, of a block that hold a needle."""
+    position, width = 0, len(ends)
+    for hit in wanted.hits(block):
+        if hit < position:
+            continue
+        found = block.rfind(ends, max(0, position - width), hit + 1)
+        start = max(position, found + width if found >= 0 else 0)
+        end = block.find(ends, hit + 1)
+        end = len(block) if end < 0 else end
+        position = end + width
+        yield block[start:end]

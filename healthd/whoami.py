@@ -1,0 +1,55 @@
+"""Which node this is, as the ``[[match]]`` sections of a configuration ask: each fact only when it is asked for.
+
+It reads the machine and, for partitions, Slurm; it decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from healthd.config.schema import Config
+from healthd.errors import SourceUnreadable
+from healthd.remediation.orchestrators.slurm import SlurmOrchestrator, detect
+from healthd.sources.identity import find_identity, node_name
+from healthd.sources.trees import FileTree
+
+
+class ThisNode:
+    """The node behind a configuration, of which only what may not stand in a match is used, and how Slurm is asked."""
+
+    def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
+        self._config, self._environ = config, environ
+
+    def host(self) -> tuple[str, ...]:
+        """The node's name in its cluster."""
+        return (self._config.node.name or node_name(self._environ),)
+
+    def label(self) -> tuple[str, ...]:
+        """Labels, as configured."""
+        return self._config.node.labels
+
+    def instance_type(self) -> tuple[str, ...]:
+        """The instance type, as configured, in DMI, or from IMDS. Raises SourceUnreadable where none tells it."""
+        sources, configured = self._config.sources, self._config.node.instance_type
+        tree = FileTree(Path(sources.sys_root))
+        identity = find_identity(tree, configured_type=configured, imds_endpoint=sources.imds_endpoint)
+        if not identity.instance_type:
+            why = identity.problem or "neither DMI nor the instance metadata service tells it"
+            raise SourceUnreadable(f"{why}; set [node] instance_type")
+        return (identity.instance_type,)
+
+    def partition(self) -> tuple[str, ...]:
+        """The Slurm partitions of this node; none where it runs no Slurm. Raises BackendError from Slurm."""
+        if not runs_slurm(self._config, self._environ):
+            return ()
+        slurm = self._config.orchestrator.slurm
+        (name,) = self.host()
+        asked = SlurmOrchestrator(node=name, bin_dir=slurm.bin_dir, conf=slurm.conf, timeout_s=slurm.timeout_s)
+        return asked.partitions()
+
+
+def runs_slurm(config: Config, environ: Mapping[str, str]) -> bool:
+    """Whether the configuration names Slurm, or leaves it open and this machine belongs to a Slurm cluster."""
+    kind, slurm = config.orchestrator.kind, config.orchestrator.slurm
+    return kind == "slurm" or (kind == "auto" and bool(slurm.conf or detect(environ=environ, bin_dir=slurm.bin_dir)[0]))

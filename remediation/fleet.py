@@ -1,0 +1,252 @@
+"""The fleet's budget as slots: what one node that wants to be out does next, from what the cluster shows. Pure.
+
+The budget is a level: nodes that are out *now*, as the cluster lists them. A node takes a slot in every scope it is in
+before it is touched, and holds them until it is back. Names of slots are unique in the cluster's controller, so that
+two nodes never hold one; everything else here keeps the slots and the nodes that are out without one, together, at or
+below the limit, although a reading is old by the time it is acted on.
+
+Why it holds. With ``o`` nodes out that hold no slot, a claim takes one of the lowest free places of ``L - o``, as many
+as there is room: claims from old readings then still fit as long as ``o`` stays. What ``o`` did meanwhile shows in the
+reading at the end of the settle time, by which whoever finds the scope over its limit gives back, the places at or
+above ``L - o`` first. Of two nodes the later reading sees the other's slot. Nobody settles over the limit; a node that
+a person takes out later is no reason to put another back.
+
+No clock, no randomness, no memory of the daemon's but the moment of its own last claim.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from healthd.remediation.budget import out_limit
+from healthd.remediation.ports import FleetLevel, Mark, Slot
+
+CLUSTER = "cluster"
+"""The scope of the whole fleet. It comes first in the order in which scopes are taken."""
+
+SETTLE_S = 10.0
+"""How long after its last claim a node looks again before it counts its slots as its own: longer than a reading may be
+old, which is the deadline of a call (facts/slurm.md section 7)."""
+
+REPLACED = "replaced"
+"""The word of a mark that says when the node's machine was last replaced: ``healthd replaced=<epoch seconds>``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hold:
+    """Nothing may be taken out now. Look again later; no slot is held, or the node is out already."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """Ask the controller for this slot."""
+
+    scope: str
+    index: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settle:
+    """Every slot is held. Look again at ``until_s`` (monotonic) before anything is done to the node."""
+
+    until_s: float
+    reason: str = "the slot is held; looking again after the settle time"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GiveBack:
+    """Give these slots back, in this order, and look again later."""
+
+    slots: tuple[Slot, ...]
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Go:
+    """The slots are this node's: it may be taken out, and stay out for as long as it holds them."""
+
+    slots: tuple[Slot, ...]
+
+
+Plan = Hold | Claim | Settle | GiveBack | Go
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scope:
+    """One scope as it is read now: who is out, of how many, and how many may be."""
+
+    name: str
+    out: frozenset[str]
+    total: int
+    limit: int
+
+
+def scopes_of(level: FleetLevel, quotas: Mapping[str, str | int]) -> tuple[Scope, ...]:
+    """The scopes of this node that have a quota, in the order in which everybody takes them.
+
+    ``quotas``: scope to a number or a percentage of its nodes; never below one node. A partition that is called
+    ``cluster`` has no quota of its own: the name is the fleet's.
+    """
+    groups = {CLUSTER: (level.out, level.total)}
+    for group in level.scopes:
+        groups.setdefault(group.scope, (group.out, group.total))
+    order = sorted((name for name in groups if name in quotas), key=lambda name: (name != CLUSTER, name))
+    return tuple(
+        Scope(name=name, out=groups[name][0], total=groups[name][1], limit=out_limit(quotas[name], groups[name][1]))
+        for name in order
+    )
+
+
+def glance(node: str, slots: Iterable[Slot], limits: Mapping[str, int]) -> Hold | None:
+    """A hold that the slots alone call for, or None where the level has to be read.
+
+    It saves reading all nodes when many fail at once, and is only ever a reason to wait, so that ``limits`` may be
+    those of an earlier reading.
+    """
+    taken: dict[str, int] = {}
+    for slot in slots:
+        if slot.node == node:
+            return None
+        taken[slot.scope] = taken.get(slot.scope, 0) + 1
+    full = next((name for name, limit in limits.items() if taken.get(name, 0) >= limit), None)
+    return None if full is None else Hold(reason=f"at the {_called(full)} limit: all {limits[full]} slots are taken")
+
+
+def plan(
+    *,
+    node: str,
+    scopes: Sequence[Scope],
+    slots: Collection[Slot],
+    since_s: float | None,
+    now_s: float,
+    pick: Callable[[int], int],
+    settle_s: float = SETTLE_S,
+    committed: bool = False,
+) -> Plan:
+    """What ``node``, which wants to be out, does next.
+
+    ``since_s``: the monotonic second of its last claim, or of when a slot of its own was found; None without either.
+    ``committed``: it is out already by our own act, so that nothing settles and nothing is given back for want of
+    room. ``pick``: a random whole number below its argument.
+    """
+    if not scopes:
+        return Hold(reason="no budget says how many nodes may be out, so nothing is taken out")
+    own = {slot.scope: slot for slot in sorted(slots, key=_highest_first) if slot.node == node}
+    kept = tuple(own[scope.name] for scope in scopes if scope.name in own)
+    if surplus := tuple(slot for slot in slots if slot.node == node and slot not in kept):
+        return GiveBack(slots=surplus, reason="one slot in each scope of this node is enough")
+    if len(kept) < len(scopes):
+        return _take_next(node, scopes=scopes, slots=slots, kept=kept, pick=pick, committed=committed)
+    if committed:
+        return Go(slots=kept)
+    first_look_s = (now_s if since_s is None else since_s) + settle_s
+    return _held(scopes, slots, kept, now_s=now_s, looks_s=(first_look_s, first_look_s + settle_s))
+
+
+def replaced_since(marks: Iterable[Mark], since: datetime) -> tuple[str, ...]:
+    """The nodes whose machines were replaced after ``since``, as their marks say. A mark of no time counts as none."""
+    return tuple(sorted({mark.node for mark in marks if (at := replaced_at(mark.text)) is not None and at > since}))
+
+
+def replaced_at(text: str) -> datetime | None:
+    """When a mark says that its node was last replaced, or None."""
+    match = re.search(rf"(?:^|\s){REPLACED}=([0-9]{{1,11}})(?:\s|$)", text)
+    return datetime.fromtimestamp(int(match[1]), UTC) if match else None
+
+
+def rate_held(node: str, marks: Iterable[Mark], now: datetime, per_hour: int) -> str:
+    """Why no machine may be replaced now, or "".
+
+    The rate is counted over the fleet's marks, this node's own included: an image that breaks every new node has to end
+    in a page, not in a loop. Marks may be lost with the controller, so that this is a bound beside the slots, not
+    instead of them.
+    """
+    recent = replaced_since(marks, now - timedelta(hours=1))
+    if len(recent) < per_hour:
+        return ""
+    again = f", {node} among them" if node in recent else ""
+    return f"{len(recent)} machines were replaced within an hour{again}, {per_hour} may be: a person has to look"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _take_next(
+    node: str,
+    *,
+    scopes: Sequence[Scope],
+    slots: Collection[Slot],
+    kept: tuple[Slot, ...],
+    pick: Callable[[int], int],
+    committed: bool,
+) -> Plan:
+    """The first slot that is missing, if there is room in every scope; else none of them."""
+    missing = [scope for scope in scopes if scope.name not in {slot.scope for slot in kept}]
+    places = [_claimable(node, scope, slots) for scope in missing]
+    full = next((scope for scope, free in zip(missing, places, strict=True) if not free), None)
+    if full is None:
+        return Claim(scope=missing[0].name, index=places[0][pick(len(places[0]))])
+    reason = _over(full, len(_all_out(full, slots)))
+    return GiveBack(slots=kept[::-1], reason=reason) if kept and not committed else Hold(reason=reason)
+
+
+def _claimable(node: str, scope: Scope, slots: Collection[Slot]) -> list[int]:
+    """The places that may be asked for: as many as there is room, from the lowest free ones.
+
+    Slots at or above ``L - o`` were taken before ``o`` grew. As many of the highest free places stay empty for them.
+    """
+    taken = {slot.index for slot in slots if slot.scope == scope.name}
+    places = scope.limit - len(scope.out - _holders(scope, slots) - {node})
+    return [index for index in range(places) if index not in taken][: max(0, places - len(taken))]
+
+
+def _held(
+    scopes: Sequence[Scope],
+    slots: Collection[Slot],
+    kept: tuple[Slot, ...],
+    *,
+    now_s: float,
+    looks_s: tuple[float, float],
+) -> Plan:
+    """With every slot: stay, unless a scope is over its limit; then give everything back.
+
+    Places at or above ``L - o`` go as soon as it is seen. Those below have until the second look, in which the others
+    may make room.
+    """
+    first_s, second_s = looks_s
+    pairs = list(zip(scopes, kept, strict=True))
+    crowded = [(scope, slot) for scope, slot in pairs if len(_all_out(scope, slots)) > scope.limit]
+    if not crowded:
+        return Go(slots=kept) if now_s >= first_s else Settle(until_s=first_s)
+    reason = _over(crowded[0][0], len(_all_out(crowded[0][0], slots)))
+    is_below = all(slot.index < scope.limit - len(scope.out - _holders(scope, slots)) for scope, slot in crowded)
+    if is_below and now_s < second_s:
+        until_s = first_s if now_s < first_s else second_s
+        return Settle(until_s=until_s, reason=f"{reason}; waiting for others to give back")
+    return GiveBack(slots=kept[::-1], reason=reason)
+
+
+def _holders(scope: Scope, slots: Collection[Slot]) -> frozenset[str]:
+    return frozenset(slot.node for slot in slots if slot.scope == scope.name)
+
+
+def _all_out(scope: Scope, slots: Collection[Slot]) -> frozenset[str]:
+    return scope.out | _holders(scope, slots)
+
+
+def _over(scope: Scope, out: int) -> str:
+    return f"at the {_called(scope.name)} limit: {out} of {scope.total} nodes are out, {scope.limit} may be"
+
+
+def _called(scope: str) -> str:
+    return "fleet" if scope == CLUSTER else scope
+
+
+def _highest_first(slot: Slot) -> int:
+    """Of two own slots in a scope the lower one is kept: dict() keeps the last."""
+    return -slot.index

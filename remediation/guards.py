@@ -1,0 +1,94 @@
+"""What stops a step: the operator's word, somebody else's hold, a node that is not as we left it.
+
+Every question is answered by a plain reading of the node made just now. Nothing here acts on the cluster; a drain of
+ours that a person undid is taken down as the order it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from datetime import datetime
+
+from healthd.model import Mode, Step
+from healthd.remediation.case import Case, End, Phase
+from healthd.remediation.policy import Rules
+from healthd.remediation.ports import NodeView, Orchestrator
+from healthd.remediation.turns import Judgement, Slots, Turn, ended
+
+
+class Guards:
+    """The guards of one node's cases. ``rules`` is asked anew each time: an operator may have spoken meanwhile.
+
+    ``platform_texts``: reasons that a provisioner leaves on a node which we hold.
+    """
+
+    def __init__(
+        self,
+        *,
+        orchestrator: Orchestrator,
+        slots: Slots,
+        judgement: Judgement,
+        rules: Callable[[], Rules],
+        platform_texts: Collection[str],
+    ) -> None:
+        self._orchestrator, self._slots, self._judgement = orchestrator, slots, judgement
+        self._rules, self._platform_texts = rules, platform_texts
+
+    def at_rest(self) -> str:
+        """Why the operator wants nothing done here, or ""."""
+        rules = self._rules()
+        if rules.opted_out:
+            return f"opted out: {rules.opted_out}"
+        return "in observe mode" if rules.mode is Mode.OBSERVE else ""
+
+    def no_repair_now(self, view: NodeView) -> str:
+        """What the last look before a repair, or a mode that was lowered, has against it."""
+        if not view.idle:
+            return "the node is no longer idle"
+        return self.at_rest() or ("" if self._rules().mode is Mode.REPAIR else "the mode was lowered")
+
+    def down_unexplained(self, case: Case, view: NodeView) -> str:
+        """Why a node that is DOWN must not be resumed, or ""."""
+        if "DOWN" in view.flags and self._judgement.boot_id == case.drain_boot_id:
+            return "the node is DOWN, and no reboot since our drain explains it"
+        return ""
+
+    def not_ours_any_more(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
+        """None while the node is as we left it: our drain, with text, user and stamp; without one, our place in the
+        budget."""
+        if self._as_we_left_it(case, view):
+            return None
+        view = self._orchestrator.view(jobs=True)  # which run of the controller says so?
+        if self._as_we_left_it(case, view):
+            return None
+        if view.hold is not None or not view.standing:
+            return lost(case, view)
+        if view.controller and view.controller != case.controller:
+            case = replace(case, index=0, phase=Phase.PLANNED, hold=None, since=now, end=None)
+            return Turn(case=case, said="the controller restarted and lost our drain: it is made again")
+        what = "our drain was undone" if Step.DRAIN in case.steps else "our place in the budget was taken away"
+        why = f"{what} by a person: that is an order"
+        self._judgement.acknowledge(now, why)
+        return ended(case, End.ACKNOWLEDGED, why)
+
+    def _as_we_left_it(self, case: Case, view: NodeView) -> bool:
+        if Step.DRAIN in case.steps:
+            return view.hold == case.hold and not view.standing
+        if view.hold is not None and view.hold.text not in self._platform_texts:
+            return False
+        return view.fenced or bool(self._slots.held())
+
+    def is_over(self, case: Case) -> str:
+        """What makes the case needless, or ""."""
+        for diagnosis in self._rules().policy.calling(self._judgement.diagnoses()):
+            open_here = case.component in diagnosis.component.all_names()
+            if open_here and not self._judgement.is_acknowledged(diagnosis):
+                return ""
+        return f"{case.code} on {case.component} is over"
+
+
+def lost(case: Case, view: NodeView) -> Turn:
+    """Somebody else holds the node: it is theirs."""
+    holder = f'{view.hold.user} with "{view.hold.text}"' if view.hold else "/".join(sorted(view.flags))
+    return ended(case, End.LOST, f"the node is held by {holder}: not touched")

@@ -1,0 +1,178 @@
+"""Policies as they are written: the shipped ones, a file, the site's ``[[policy.rule]]``; read, checked, made rules.
+
+Every mistake is told, as in a configuration: where, the value, what was expected, and the next step. What a rule means
+is ``rules``'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from healthd.check import discover
+from healthd.config.lines import Key, key_lines, line_of
+from healthd.config.rows import row_problems
+from healthd.config.rule_schema import PolicyRule
+from healthd.config.schema import PolicySection
+from healthd.config.text import Problem, parsed, read_text
+from healthd.config.values import close_match, converted, shortened
+from healthd.errors import ConfigError
+from healthd.model import Remedy
+from healthd.remediation.ledger import Bounds
+from healthd.remediation.rules import Policy, Rule, layered
+
+SHIPPED = ("nvidia", "replace-first")
+_ROWS = tuple[PolicyRule, ...]
+_KEYS = ("title", "rule")
+
+
+def policy_of(section: PolicySection, instance_type: str | None, use: str = "") -> Policy:
+    """The policy of a configuration, as it holds on this instance type.
+
+    ``use``: another one behind the site's rules, a shipped name or a file. Raises ConfigError with every problem.
+    """
+    if problems := code_problems(section):
+        raise ConfigError(tuple(str(problem) for problem in problems))
+    name = use or section.use
+    return layered(name, (as_rule(row, site=True) for row in section.rule), rules_named(name), instance_type)
+
+
+def code_problems(section: PolicySection, source: str = "configuration", text: str = "") -> tuple[Problem, ...]:
+    """The codes in a configuration's rules that no check finds: a rule that never matches is a mistake, not a wish.
+
+    ``text``: that of the file where the rules stand, for the lines.
+    """
+    site = tuple(as_rule(row, site=True) for row in section.rule)
+    return tuple(_unknown_codes(site, source, ("policy", "rule"), key_lines(text), known_codes())) if site else ()
+
+
+def bounds_of(section: PolicySection) -> Bounds:
+    """The limits of a configuration."""
+    return Bounds(
+        relapse_days=section.relapse_days,
+        attempts_per_remedy=section.attempts_per_remedy,
+        attempts=section.attempts,
+        lemon_repairs=section.lemon_repairs,
+        lemon_days=section.lemon_days,
+        same_fault_nodes=section.same_fault_nodes,
+        same_fault_minutes=section.same_fault_minutes,
+    )
+
+
+def rules_named(name: str) -> tuple[Rule, ...]:
+    """The rules of a shipped policy, or of a file. Raises ConfigError."""
+    if name in SHIPPED:
+        return _shipped(name)
+    try:
+        text = read_text(Path(name))
+    except OSError as error:
+        guess = close_match(name, SHIPPED)
+        advice = f"did you mean {guess}?" if guess else f"expected {', '.join(SHIPPED)}, or a file"
+        raise ConfigError((f"{name}: no such policy, and no file: {error.strerror}; {advice}",)) from error
+    if isinstance(text, Problem):
+        raise ConfigError((str(text),))
+    return rules_in(text, name)
+
+
+def rules_in(text: str, source: str, *, site: bool = True) -> tuple[Rule, ...]:
+    """The rules in the text of a policy's file. Raises ConfigError with every problem."""
+    tree = parsed(text, source)
+    problems = (tree,) if isinstance(tree, Problem) else tuple(_problems(tree, text, source))
+    if isinstance(tree, Problem) or problems:
+        raise ConfigError(tuple(str(problem) for problem in problems))
+    return tuple(as_rule(row, site=site) for row in converted(tree.get("rule", []), _ROWS))
+
+
+def as_rule(row: PolicyRule, *, site: bool) -> Rule:
+    """A rule as it was written, as the policy reads it."""
+    return Rule(
+        name=row.name,
+        codes=row.codes,
+        reason=row.reason,
+        source=row.source,
+        components=row.components,
+        instance_types=row.instance_types,
+        together_with=row.together_with,
+        ladder=None if row.ladder is None else tuple(Remedy(rung) for rung in row.ladder),
+        mode=row.mode,
+        site=site,
+    )
+
+
+def known_codes() -> tuple[str, ...]:
+    """Every code that a check can find; families end in ``.*``."""
+    return tuple(code.code for check in discover().values() for code in check.codes)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _shipped(name: str) -> tuple[Rule, ...]:
+    file = resources.files("healthd.remediation") / "policies" / f"{name}.toml"
+    return rules_in(file.read_text(encoding="utf-8"), f"{name}.toml", site=False)
+
+
+def _problems(tree: Mapping[str, Any], text: str, source: str) -> Iterator[Problem]:
+    lines = key_lines(text)
+    for key in tree.keys() - set(_KEYS):
+        guess = close_match(key, _KEYS)
+        advice = f"did you mean {guess}?" if guess else "expected title and [[rule]]"
+        yield Problem(source=source, line=line_of(lines, (key,)), key=key, wrong="no such key", advice=advice)
+    rows = tree.get("rule", [])
+    if not isinstance(rows, list):
+        yield Problem(
+            source=source,
+            line=line_of(lines, ("rule",)),
+            key="rule",
+            value=shortened(rows),
+            wrong="expected a list of tables",
+            advice="write [[rule]] and its keys below",
+        )
+        return
+    wrong = tuple(row_problems(rows, _ROWS, from_environment=False))
+    for row in wrong:
+        at = line_of(lines, ("rule", *row.place.strip("[").replace("]", "").split(".")))
+        yield Problem(
+            source=source, line=at, key=f"rule{row.place}", value=row.value, wrong=row.wrong, advice=row.advice
+        )
+    if not wrong:
+        rules = tuple(as_rule(row, site=True) for row in converted(rows, _ROWS))
+        yield from _names_twice(rules, source)
+        yield from _unknown_codes(rules, source, ("rule",), lines, known_codes())
+
+
+def _names_twice(rules: Iterable[Rule], source: str) -> Iterator[Problem]:
+    names = [rule.name for rule in rules]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield Problem(source=source, key="rule", wrong=f"two have the name {name!r}", advice="rename one")
+
+
+def _unknown_codes(
+    rules: Iterable[Rule], source: str, key: Key, lines: Mapping[Key, int], known: Collection[str]
+) -> Iterator[Problem]:
+    """Globs that no code of any check fits: a misspelt rule would never match, and nobody would notice."""
+    for number, rule in enumerate(rules):
+        for field, globs in (("codes", rule.codes), ("together_with", rule.together_with)):
+            for glob in globs:
+                if any(_may_fit(glob, code) for code in known):
+                    continue
+                guess = close_match(glob, known)
+                yield Problem(
+                    source=source,
+                    line=line_of(lines, (*key, str(number), field)),
+                    key=f"{'.'.join(key)}[{number}].{field}",
+                    value=shortened(glob),
+                    wrong="no check finds such a code",
+                    advice=f"did you mean {guess}?" if guess else "`healthd checks` lists every code",
+                )
+
+
+def _may_fit(glob: str, code: str) -> bool:
+    """Whether a glob can fit a code, or a member of a family."""
+    family = code.removesuffix("*")
+    return fnmatchcase(code, glob) or (family != code and (glob.startswith(family) or fnmatchcase(f"{family}0", glob)))

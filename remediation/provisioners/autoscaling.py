@@ -1,0 +1,166 @@
+"""An instance of an EC2 Auto Scaling group: the group launches a substitute for what is taken from it.
+
+The group's size never changes by our hand (ShouldDecrementDesiredCapacity is always false). It must not act where the
+group could launch no substitute, or is at the instance already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from healthd.errors import BackendDenied, BackendError, BackendRefused, BackendUnknown
+from healthd.model import Remedy
+from healthd.remediation.ports import StateOwner
+from healthd.remediation.provisioners.aws import Aws
+from healthd.remediation.provisioners.instances import at_address, id_of
+from healthd.remediation.provisioners.subject import Subject
+
+# Suspended, one of these leaves the group without a substitute (EC2 Auto Scaling User Guide, "Suspend and resume
+# processes", 2026).
+_NEEDED = {"terminate": ("Launch",), "unhealthy": ("Launch", "Terminate", "HealthCheck", "ReplaceUnhealthy")}
+
+
+class AutoScalingProvisioner:
+    """One instance of a group. ``group`` "": the one that the instance turns out to be in.
+
+    ``address``: where the node is, for a look from elsewhere; raises BackendUnknown.
+    """
+
+    kind = "autoscaling"
+    state_owner = StateOwner.ENGINE
+
+    def __init__(
+        self,
+        *,
+        subject: Subject,
+        aws: Aws,
+        how: Literal["terminate", "unhealthy"] = "terminate",
+        group: str = "",
+        address: Callable[[], str] | None = None,
+    ) -> None:
+        self._subject, self._aws, self._how, self._group = subject, aws, how, group
+        self._address = address or (lambda: subject.node)
+        self._ended = ""
+
+    def can(self, remedy: Remedy) -> bool:
+        """A reboot and a replacement, unless ``why_not``."""
+        return not self.why_not(remedy)
+
+    def why_not(self, remedy: Remedy) -> str:
+        """Why this remedy cannot be carried out here, or ""."""
+        return self._subject.why_not(remedy)
+
+    def stands_down(self) -> str:
+        """The group may be at it: on its way in or out, unhealthy already, or with its hands bound."""
+        try:
+            member = self._member(self._target())
+            suspended = {each["ProcessName"] for each in self._described(member["AutoScalingGroupName"])["Suspended"]}
+        except BackendError as error:
+            return f"it cannot be told what the Auto Scaling group does with this instance: {error}"
+        group, state, health = (member[key] for key in ("AutoScalingGroupName", "LifecycleState", "HealthStatus"))
+        if state != "InService" or health.lower() != "healthy":
+            return f"Auto Scaling group {group} acts on {member['InstanceId']} already: {state}, {health}"
+        bound = [name for name in _NEEDED[self._how] if name in suspended]
+        return f"Auto Scaling group {group} would launch no substitute: {bound[0]} is suspended" if bound else ""
+
+    def machine(self) -> str:
+        """Here: our own id. From elsewhere: the one at the node's address; once that is gone, the newest of a group
+        that has all its instances in service again."""
+        if self._subject.here:
+            return self._subject.instance_id
+        try:
+            return id_of(at_address(self._aws, self._address()))
+        except BackendUnknown:
+            if not self._group:
+                raise
+        return self._substitute()
+
+    def reboot(self) -> None:
+        """EC2's reboot; the group does not notice one that ends within its patience."""
+        self._aws.call("ec2", "RebootInstances", InstanceIds=[self._target()])
+
+    def replace(self) -> None:
+        """End it, or call it unhealthy. Either way the group launches another."""
+        instance = self._target()
+        self._group = self._group or self._member(instance)["AutoScalingGroupName"]
+        self._ended = instance
+        if self._how == "terminate":
+            self._aws.call(
+                "autoscaling",
+                "TerminateInstanceInAutoScalingGroup",
+                InstanceId=instance,
+                ShouldDecrementDesiredCapacity=False,
+            )
+        else:
+            self._aws.call(
+                "autoscaling",
+                "SetInstanceHealth",
+                InstanceId=instance,
+                HealthStatus="Unhealthy",
+                ShouldRespectGracePeriod=False,
+            )
+
+    def progress(self) -> str:
+        """How many of the group are in service, and why the last launch failed if it did."""
+        try:
+            group = self._group or self._member(self._target())["AutoScalingGroupName"]
+            described = self._described(group)
+            failed = self._failed_launch(group)
+        except BackendDenied:
+            return ""
+        serving, wanted = len(described["Serving"]), described["DesiredCapacity"]
+        said = f"Auto Scaling group {group}: {serving} of {wanted} in service"
+        return f"{said}; the last launch failed: {failed}" if failed and serving < wanted else said
+
+    def dry_run(self, remedy: Remedy) -> str:
+        """What EC2 says to a dry run of the reboot. Auto Scaling has none. Raises as the act would."""
+        if why := self.why_not(remedy):
+            raise BackendRefused(why)
+        if remedy is Remedy.REBOOT_NODE:
+            return self._aws.would("ec2", "RebootInstances", InstanceIds=[self._target()])
+        operation = "TerminateInstanceInAutoScalingGroup" if self._how == "terminate" else "SetInstanceHealth"
+        return f"autoscaling:{operation} {self._target()}; Auto Scaling has no dry run"
+
+    def _target(self) -> str:
+        return self._subject.instance_id if self._subject.here else id_of(at_address(self._aws, self._address()))
+
+    def _member(self, instance: str) -> Mapping[str, Any]:
+        """What Auto Scaling knows of an instance. One that it does not know is left out of its answer."""
+        answer = self._aws.call("autoscaling", "DescribeAutoScalingInstances", InstanceIds=[instance])
+        found: list[Mapping[str, Any]] = answer.get("AutoScalingInstances", [])
+        if not found:
+            raise BackendRefused(f"{instance} is in no Auto Scaling group: check [provisioner] kind")
+        return found[0]
+
+    def _described(self, group: str) -> Mapping[str, Any]:
+        answer = self._aws.call("autoscaling", "DescribeAutoScalingGroups", AutoScalingGroupNames=[group])
+        found = answer.get("AutoScalingGroups", [])
+        if not found:
+            raise BackendRefused(f"there is no Auto Scaling group {group!r}: check [provisioner.autoscaling] group")
+        serving = [each["InstanceId"] for each in found[0]["Instances"] if each["LifecycleState"] == "InService"]
+        return {
+            "Suspended": found[0].get("SuspendedProcesses", []),
+            "Serving": [each for each in serving if each != self._ended],
+            "DesiredCapacity": found[0]["DesiredCapacity"],
+        }
+
+    def _substitute(self) -> str:
+        described = self._described(self._group)
+        serving, wanted = described["Serving"], described["DesiredCapacity"]
+        if not serving or len(serving) < wanted:
+            missing = f"{len(serving)} of {wanted} in service"
+            raise BackendUnknown(
+                f"no instance is behind {self._subject.node}; Auto Scaling group {self._group}: {missing}"
+            )
+        answer = self._aws.call("ec2", "DescribeInstances", InstanceIds=serving)
+        instances = [instance for each in answer["Reservations"] for instance in each["Instances"]]
+        return id_of(max(instances, key=lambda each: str(each["LaunchTime"])))
+
+    def _failed_launch(self, group: str) -> str:
+        """What the newest launch failed of, or "". Activities come newest first."""
+        answer = self._aws.call("autoscaling", "DescribeScalingActivities", AutoScalingGroupName=group, MaxRecords=20)
+        launches = [each for each in answer.get("Activities", []) if each["Description"].startswith("Launching")]
+        if not launches or launches[0]["StatusCode"] != "Failed":
+            return ""
+        return str(launches[0].get("StatusMessage") or "it does not say why")

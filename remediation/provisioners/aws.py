@@ -1,0 +1,141 @@
+"""AWS as the provisioners see it: one call, one child process, one deadline, and errors in healthd's own words.
+
+It must not retry (the child does, where that is safe) and must not interpret an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import healthd
+from healthd.errors import (
+    BackendBusy,
+    BackendDenied,
+    BackendError,
+    BackendRefused,
+    BackendUnknown,
+    SourceError,
+    SourceTimeout,
+)
+from healthd.node import CommandResult
+from healthd.remediation.provisioners.aws_calls import find_call
+from healthd.remediation.provisioners.aws_errors import Trouble
+from healthd.sources.command import TRUNCATED, run_command
+
+_CHILD = "healthd.remediation.provisioners.aws_child"
+_LIMIT_BYTES = 32 * 1024 * 1024  # ListClusterNodes gives about 500 bytes per node
+_START_S = 5.0  # for Python and boto3 to load on a busy node, beside the call's own deadline
+
+
+class Run(Protocol):
+    """How the child is run: run_command, or a test's own."""
+
+    def __call__(
+        self,
+        argv: tuple[str, ...],
+        *,
+        timeout_s: float,
+        env: Mapping[str, str],
+        input: str,  # noqa: A002  as run_command has it
+        limit_bytes: int,
+    ) -> CommandResult:
+        """As run_command."""
+
+
+class Aws:
+    """AWS in one region. ``endpoint_url`` "": AWS itself, or what AWS_ENDPOINT_URL says."""
+
+    def __init__(
+        self, *, region: str = "", endpoint_url: str = "", timeout_s: float = 20.0, run: Run = run_command
+    ) -> None:
+        self.region = region
+        self._endpoint_url, self._timeout_s, self._run = endpoint_url, timeout_s, run
+
+    def call(self, service: str, operation: str, **parameters: Any) -> Mapping[str, Any]:
+        """Make one call of the table and return its answer; of a question, with all its pages. Times come as text.
+
+        Raises BackendDenied (no right), BackendBusy (not now: throttled, another operation, no capacity),
+        BackendRefused (no), BackendUnknown (no answer). A question that got none is unknown, whatever the cause.
+        """
+        told = self._ask(service, operation, parameters)
+        if "answer" in told:
+            answer: Mapping[str, Any] = told["answer"] or {}
+            return answer
+        raise _error(service, operation, told)
+
+    def would(self, service: str, operation: str, **parameters: Any) -> str:
+        """Ask EC2, by its own DryRun, whether it would do it; returns the sentence. Raises as ``call``."""
+        told = self._ask(service, operation, {**parameters, "DryRun": True})
+        if told.get("trouble") != Trouble.WOULD_DO:
+            raise _error(service, operation, told)
+        return f"{service}:{operation} {_shown(parameters)}: AWS says that it would be done"
+
+    def _ask(self, service: str, operation: str, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+        question = {
+            "service": service,
+            "operation": operation,
+            "parameters": parameters,
+            "region": self.region,
+            "endpoint_url": self._endpoint_url,
+            "timeout_s": self._timeout_s,
+        }
+        argv = (sys.executable, "-P", "-m", _CHILD)
+        try:
+            result = self._run(
+                argv,
+                timeout_s=self._timeout_s + _START_S,
+                env=_environment(),
+                input=json.dumps(question),
+                limit_bytes=_LIMIT_BYTES,
+            )
+        except SourceTimeout as error:
+            return {"trouble": Trouble.UNKNOWN, "code": "Deadline", "said": str(error)}
+        except SourceError as error:  # it was not started
+            return {"trouble": Trouble.UNSENT, "code": "NoChild", "said": str(error)}
+        return _told(result)
+
+
+def _environment() -> dict[str, str]:
+    """This process's, with healthd itself importable by the child wherever it lies."""
+    root = str(Path(healthd.__file__).parent.parent)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))}
+
+
+def _told(result: CommandResult) -> Mapping[str, Any]:
+    """What the child wrote. One that broke may have sent its call before."""
+    try:
+        told = json.loads(result.stdout)
+    except ValueError:
+        told = None
+    if result.code == 0 and isinstance(told, dict):
+        return told
+    cut = " (its answer was too long)" if TRUNCATED in result.stdout[-200:] else ""
+    said = f"the child ended with {result.code}{cut}: {result.stderr.strip()[-300:]}"
+    return {"trouble": Trouble.UNKNOWN, "code": "ChildBroke", "said": said}
+
+
+def _error(service: str, operation: str, told: Mapping[str, Any]) -> BackendError:
+    call = find_call(service, operation)
+    action = call.action if call else f"{service}:{operation}"
+    text = f"{action}: {told.get('code', '')}: {told.get('said', '')}"
+    match told.get("trouble"):
+        case Trouble.DENIED:
+            return BackendDenied(f"{text}; the role needs the IAM action {action}, see packaging/iam")
+        case Trouble.REFUSED:
+            return BackendRefused(text)
+        case Trouble.THROTTLED | Trouble.BUSY | Trouble.UNSENT if call is None or call.acts:
+            return BackendBusy(f"{text}; nothing was applied, it can be asked again")
+        case Trouble.THROTTLED | Trouble.BUSY | Trouble.UNSENT:
+            return BackendUnknown(text)
+        case _:
+            acted = "; it may have been applied all the same" if call and call.acts else ""
+            return BackendUnknown(f"{text}{acted}")
+
+
+def _shown(parameters: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in parameters.items())

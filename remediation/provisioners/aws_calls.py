@@ -1,0 +1,196 @@
+"""Every call to AWS that healthd can make: the one table, and the only door. What is not in it, the child refuses.
+
+packaging/iam/*.json and docs/reference/aws-calls.md are made from it (see ``iam``). A call that shrinks a group of
+nodes has no row here, and must never get one: BatchDeleteClusterNodes, TerminateInstances.
+
+Operations and their shapes: botocore's service models, which a test compares. What IAM can limit each to follows the
+example policies in the user guides of HyperPod, EC2 and EC2 Auto Scaling (2026); none of it was tried on AWS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+
+class Way(StrEnum):
+    """Who makes the call: the agent on the node itself, or ``healthd controller`` for all nodes."""
+
+    NODE = "node"
+    CONTROLLER = "controller"
+
+
+class Platform(StrEnum):
+    """The platforms of AWS, by the names that ``[provisioner] kind`` has for them."""
+
+    HYPERPOD = "hyperpod"
+    PARALLELCLUSTER = "parallelcluster"
+    PCS = "pcs"
+    AUTOSCALING = "autoscaling"
+    EC2 = "ec2"
+
+
+class Scope(Enum):
+    """What IAM can limit a call to."""
+
+    CLUSTER = "the HyperPod cluster"
+    INSTANCE = "instances tagged healthd:managed=true; on a node, itself alone"
+    GROUP = "Auto Scaling groups tagged healthd:managed=true"
+    ANY = "nothing: IAM knows no narrower resource for it"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AwsCall:
+    """One operation. ``acts``: it changes something. ``dry_run``: EC2 can be asked whether it would do it.
+
+    ``whole``: its answer is wanted with all its pages; else the first page is enough.
+    """
+
+    service: str
+    operation: str
+    why: str
+    scope: Scope
+    uses: frozenset[tuple[Platform, Way]]
+    acts: bool = False
+    dry_run: bool = False
+    whole: bool = False
+
+    @property
+    def action(self) -> str:
+        """The IAM action that allows it. For all calls here it has the operation's own name."""
+        return f"{self.service}:{self.operation}"
+
+
+def _everywhere(*platforms: Platform) -> frozenset[tuple[Platform, Way]]:
+    return frozenset((platform, way) for platform in platforms for way in Way)
+
+
+_HYPERPOD = _everywhere(Platform.HYPERPOD)
+_GROUP = _everywhere(Platform.AUTOSCALING)
+_GROUP_FROM_ELSEWHERE = (Platform.AUTOSCALING, Way.CONTROLLER)
+_STOP_AND_START = frozenset({(Platform.EC2, Way.CONTROLLER)})
+
+CALLS: tuple[AwsCall, ...] = (
+    AwsCall(
+        service="sagemaker",
+        operation="BatchRebootClusterNodes",
+        why="reboot a node of HyperPod, with how = api",
+        scope=Scope.CLUSTER,
+        uses=_HYPERPOD,
+        acts=True,
+    ),
+    AwsCall(
+        service="sagemaker",
+        operation="BatchReplaceClusterNodes",
+        why="replace a node of HyperPod, with how = api",
+        scope=Scope.CLUSTER,
+        uses=_HYPERPOD,
+        acts=True,
+    ),
+    AwsCall(
+        service="sagemaker",
+        operation="DescribeClusterNode",
+        why="whether our own instance is still the one behind the node's name, and what HyperPod does with it",
+        scope=Scope.CLUSTER,
+        uses=_HYPERPOD,
+    ),
+    AwsCall(
+        service="sagemaker",
+        operation="ListClusterNodes",
+        why="the instance behind a node's name, and its status while it is replaced",
+        scope=Scope.CLUSTER,
+        uses=_HYPERPOD,
+        whole=True,
+    ),
+    AwsCall(
+        service="ec2",
+        operation="DescribeInstances",
+        why="the instance behind a node's name, its state, and who manages it",
+        scope=Scope.ANY,
+        uses=_everywhere(Platform.PARALLELCLUSTER, Platform.PCS, Platform.EC2) | {_GROUP_FROM_ELSEWHERE},
+        whole=True,
+    ),
+    AwsCall(
+        service="ec2",
+        operation="DescribeInstanceStatus",
+        why="what EC2's own checks say of an instance that was rebooted or started",
+        scope=Scope.ANY,
+        uses=_everywhere(Platform.EC2),
+    ),
+    AwsCall(
+        service="ec2",
+        operation="RebootInstances",
+        why="reboot: same host, same id, instance store kept",
+        scope=Scope.INSTANCE,
+        uses=_everywhere(Platform.AUTOSCALING, Platform.EC2),
+        acts=True,
+        dry_run=True,
+    ),
+    AwsCall(
+        service="ec2",
+        operation="StopInstances",
+        why="first half of a move to another host, with stop_and_start",
+        scope=Scope.INSTANCE,
+        uses=_STOP_AND_START,
+        acts=True,
+        dry_run=True,
+    ),
+    AwsCall(
+        service="ec2",
+        operation="StartInstances",
+        why="second half of a move to another host, with stop_and_start",
+        scope=Scope.INSTANCE,
+        uses=_STOP_AND_START,
+        acts=True,
+        dry_run=True,
+    ),
+    AwsCall(
+        service="ec2",
+        operation="DescribeCapacityReservations",
+        why="whether a place is kept for an instance that is to be stopped",
+        scope=Scope.ANY,
+        uses=_STOP_AND_START,
+    ),
+    AwsCall(
+        service="autoscaling",
+        operation="DescribeAutoScalingInstances",
+        why="whether an instance belongs to a group, and what the group does with it",
+        scope=Scope.ANY,
+        uses=_GROUP | {(Platform.EC2, Way.NODE)},
+    ),
+    AwsCall(
+        service="autoscaling",
+        operation="DescribeAutoScalingGroups",
+        why="whether the group could launch a substitute, and whether it has",
+        scope=Scope.ANY,
+        uses=_GROUP,
+    ),
+    AwsCall(
+        service="autoscaling",
+        operation="DescribeScalingActivities",
+        why="why a substitute has not come yet, such as no capacity",
+        scope=Scope.ANY,
+        uses=_GROUP,
+    ),
+    AwsCall(
+        service="autoscaling",
+        operation="TerminateInstanceInAutoScalingGroup",
+        why="replace, without taking away from the group's size",
+        scope=Scope.GROUP,
+        uses=_GROUP,
+        acts=True,
+    ),
+    AwsCall(
+        service="autoscaling",
+        operation="SetInstanceHealth",
+        why="replace in the group's own time, with replace = unhealthy",
+        scope=Scope.GROUP,
+        uses=_GROUP,
+        acts=True,
+    ),
+)
+
+
+def find_call(service: str, operation: str) -> AwsCall | None:
+    """The row of an operation, or None where healthd must not make that call."""
+    return next((call for call in CALLS if (call.service, call.operation) == (service, operation)), None)

@@ -1,0 +1,110 @@
+"""One call to AWS, in a process of its own that ends: boto3 is loaded here and nowhere else.
+
+JSON comes in on stdin and goes out on stdout. Only what is in the table of calls is made. A call that acts is sent
+once, and again only where AWS said that it was throttled, which is to say not applied; a question may be asked up to
+three times. It must not decide anything: what an error means for a node is the caller's business.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from healthd.remediation.provisioners.aws_calls import AwsCall, find_call
+from healthd.remediation.provisioners.aws_errors import Trouble, trouble_of
+
+TRIES = 3
+_CONNECT_S = 3.0
+_ERROR_CHARACTERS = 1_000
+
+
+def main() -> int:
+    """Answer the one question on stdin."""
+    started_s = time.monotonic()
+    question = json.load(sys.stdin)
+    json.dump(answer(question, started_s + float(question["timeout_s"])), sys.stdout, default=str)
+    return 0
+
+
+def answer(question: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
+    """``{"answer": …}``, or ``{"trouble": …, "code": …, "said": …}``. ``deadline_s``: monotonic, of all tries."""
+    call = find_call(question["service"], question["operation"])
+    if call is None:
+        said = f"{question['service']}:{question['operation']} is not in healthd's table of calls; it was not made"
+        return _trouble(Trouble.REFUSED, "NotInTable", said)
+    if "DryRun" in question["parameters"] and not call.dry_run:
+        return _trouble(Trouble.REFUSED, "NoDryRun", f"{call.action} has no dry run; it was not made")
+    return _asked(call, question, deadline_s)
+
+
+def _asked(call: AwsCall, question: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    attempt = 1
+    while True:
+        try:
+            return {"answer": _send(call, question, deadline_s - time.monotonic())}
+        except ClientError as error:
+            said, status = error.response["Error"], error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            trouble = _trouble(trouble_of(said["Code"], status), said["Code"], said.get("Message", ""))
+        except BotoCoreError as error:
+            return _trouble(_of_our_side(error), type(error).__name__, str(error))
+        pause_s = random.uniform(0.1, 0.5 * 2**attempt)  # noqa: S311  spreads out tries, guards nothing
+        again = call.acts and trouble["trouble"] == Trouble.THROTTLED and attempt < TRIES
+        if not again or time.monotonic() + pause_s + _CONNECT_S > deadline_s:
+            return trouble
+        time.sleep(pause_s)
+        attempt += 1
+
+
+def _send(call: AwsCall, question: Mapping[str, Any], left_s: float) -> Any:
+    import boto3
+    from botocore import xform_name
+    from botocore.config import Config
+
+    tries = 1 if call.acts else TRIES
+    config = Config(
+        retries={"mode": "standard", "total_max_attempts": tries},
+        connect_timeout=_CONNECT_S,
+        read_timeout=max(1.0, (left_s - 1.0) / tries - _CONNECT_S),
+        user_agent_extra="healthd",
+    )
+    client = boto3.client(
+        call.service,
+        region_name=question["region"] or None,
+        endpoint_url=question["endpoint_url"] or None,
+        config=config,
+    )
+    name = xform_name(call.operation)
+    if call.whole:
+        return client.get_paginator(name).paginate(**question["parameters"]).build_full_result()
+    operation: Callable[..., dict[str, Any]] = getattr(client, name)
+    answered = operation(**question["parameters"])
+    answered.pop("ResponseMetadata", None)
+    return answered
+
+
+def _of_our_side(error: Exception) -> Trouble:
+    """What an error that botocore itself raised means: was anything sent?"""
+    from botocore import exceptions as raised
+
+    refused = (raised.ParamValidationError, raised.NoRegionError, raised.InvalidRegionError, raised.UnknownServiceError)
+    denied = (raised.NoCredentialsError, raised.PartialCredentialsError, raised.CredentialRetrievalError)
+    unsent = (raised.EndpointConnectionError, raised.ConnectTimeoutError, raised.ProxyConnectionError)
+    if isinstance(error, refused):
+        return Trouble.REFUSED
+    if isinstance(error, denied):
+        return Trouble.DENIED
+    return Trouble.UNSENT if isinstance(error, unsent) else Trouble.UNKNOWN
+
+
+def _trouble(trouble: Trouble, code: str, said: str) -> dict[str, Any]:
+    return {"trouble": trouble, "code": code, "said": said[:_ERROR_CHARACTERS]}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

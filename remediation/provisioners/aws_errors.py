@@ -1,0 +1,87 @@
+"""What an error of AWS means for what was asked: applied, not applied, or not to be told. Pure.
+
+Codes: botocore/retries/standard.py for throttling; Amazon EC2 API Reference, "Error codes"; the error shapes of the
+service models of Auto Scaling and SageMaker (2026).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Trouble(StrEnum):
+    """Why a call did not end well. After all but UNKNOWN nothing was applied."""
+
+    THROTTLED = "throttled"
+    BUSY = "busy"
+    DENIED = "denied"
+    REFUSED = "refused"
+    UNSENT = "unsent"
+    UNKNOWN = "unknown"
+    WOULD_DO = "would_do"  # the answer to a dry run that is allowed
+
+
+_WOULD_DO = frozenset({"DryRunOperation"})
+_THROTTLED = frozenset(
+    {
+        "BandwidthLimitExceeded",
+        "EC2ThrottledException",
+        "LimitExceededException",
+        "PriorRequestNotComplete",
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "SlowDown",
+        "ThrottledException",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+        "TransactionInProgressException",
+    }
+)
+_BUSY = frozenset(
+    {
+        # another operation on the same thing is in flight
+        "IncorrectInstanceState",
+        "IncorrectState",
+        "ResourceContention",
+        "ResourceContentionFault",
+        "ScalingActivityInProgress",
+        "ScalingActivityInProgressFault",
+        # there is no capacity now
+        "InsufficientCapacity",
+        "InsufficientHostCapacity",
+        "InsufficientInstanceCapacity",
+        "InsufficientReservedInstanceCapacity",
+        "ReservationCapacityExceeded",
+    }
+)
+_DENIED = frozenset(
+    {
+        "AccessDenied",
+        "AccessDeniedException",
+        "AuthFailure",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "InvalidClientTokenId",
+        "OptInRequired",
+        "RequestExpired",
+        "SignatureDoesNotMatch",
+        "UnauthorizedOperation",
+        "UnrecognizedClientException",
+    }
+)
+
+
+def trouble_of(code: str, status: int) -> Trouble:
+    """What an error code with its HTTP status means. What the service itself did not understand was not applied."""
+    if code in _WOULD_DO:
+        return Trouble.WOULD_DO
+    if code in _THROTTLED or status == 429:
+        return Trouble.THROTTLED
+    if code in _BUSY:
+        return Trouble.BUSY
+    if code in _DENIED or status in (401, 403):
+        return Trouble.DENIED
+    return Trouble.REFUSED if 400 <= status < 500 else Trouble.UNKNOWN

@@ -1,0 +1,139 @@
+"""Which platform of AWS this node is of, from its own files first, then its metadata, then one question to AWS.
+
+It reads and must not act. A wrong guess would ask the wrong owner for a machine, so each answer says what it rests on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from healthd.errors import BackendError, SourceError
+from healthd.remediation.provisioners.aws_calls import Platform
+
+RESOURCE_CONFIG = "/opt/ml/config/resource_config.json"
+DNA = "etc/chef/dna.json"
+_PARALLELCLUSTER = "etc/parallelcluster"
+_PCS_LOGS = "var/log/amazon/pcs"
+PCS_TAG, PARALLELCLUSTER_TAG = "aws:pcs:cluster-id", "parallelcluster:cluster-name"
+_GROUP_TAG = "aws:autoscaling:groupName"
+_COMPUTE = ("ComputeFleet", "")
+_MAX_BYTES = 4 * 1024 * 1024
+
+
+Metadata = Callable[[str], str | None]
+"""The instance metadata service, as MetadataSource.read: an item by its path, or None. Raises SourceError."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """``platform`` None: none of AWS's. ``why``: what that rests on. ``cluster``: name or ARN, where it is known.
+
+    ``fixed``: why nothing can be done for this node at all (a head node), or "".
+    """
+
+    platform: Platform | None
+    why: str
+    cluster: str = ""
+    region: str = ""
+    group: str = ""
+    fixed: str = ""
+
+
+def detect(
+    *,
+    root: str = "/",
+    resource_config: str = RESOURCE_CONFIG,
+    metadata: Metadata,
+    on_ec2: bool,
+    group_of: Callable[[], str] = str,
+) -> Found:
+    """The platform. ``root``: where the files are looked for. ``group_of`` asks DescribeAutoScalingInstances.
+
+    Order: what AWS itself put on the node (HyperPod, ParallelCluster, PCS), then what it belongs to (a group).
+    """
+    base = Path(root)
+    return (
+        hyperpod(base / resource_config.lstrip("/"))
+        or parallelcluster(base)
+        or _pcs(base, metadata)
+        or _alone_or_in_a_group(metadata, on_ec2, group_of)
+    )
+
+
+def hyperpod(path: Path) -> Found | None:
+    """From resource_config.json: ``{"ClusterConfig": {"ClusterName", "ClusterArn"}, …}``; its region is in the ARN."""
+    if not path.exists():
+        return None
+    cluster = _json(path).get("ClusterConfig") or {}
+    arn = str(cluster.get("ClusterArn") or "")
+    region = arn.split(":")[3] if arn.count(":") >= 5 else ""
+    name = arn or str(cluster.get("ClusterName") or "")
+    return Found(platform=Platform.HYPERPOD, why=f"{path} is there", cluster=name, region=region)
+
+
+def parallelcluster(root: Path) -> Found | None:
+    """From the folder and the file that its cookbook leaves. A head or a login node is nobody's to replace."""
+    dna, folder = root / DNA, root / _PARALLELCLUSTER
+    if not folder.is_dir():
+        return None
+    cluster = _json(dna).get("cluster") or {} if dna.exists() else {}
+    kind = str(cluster.get("node_type") or "")
+    fixed = "" if kind in _COMPUTE else f"this is the {kind} of its ParallelCluster, which nothing replaces"
+    return Found(
+        platform=Platform.PARALLELCLUSTER,
+        why=f"{folder} is there",
+        cluster=str(cluster.get("cluster_name") or cluster.get("stack_name") or "").removeprefix("parallelcluster-"),
+        region=str(cluster.get("region") or ""),
+        fixed=fixed,
+    )
+
+
+def _pcs(root: Path, metadata: Metadata) -> Found | None:
+    if cluster := _tag(metadata, PCS_TAG):
+        return Found(platform=Platform.PCS, why=f"the tag {PCS_TAG} is {cluster}", cluster=cluster)
+    if (root / _PCS_LOGS).is_dir():
+        return Found(platform=Platform.PCS, why=f"{root / _PCS_LOGS} is there")
+    return None
+
+
+def _alone_or_in_a_group(metadata: Metadata, on_ec2: bool, group_of: Callable[[], str]) -> Found:
+    if not on_ec2:
+        return Found(platform=None, why="this machine is no EC2 instance, as far as it can tell")
+    if group := _tag(metadata, _GROUP_TAG):
+        return Found(platform=Platform.AUTOSCALING, why=f"the tag {_GROUP_TAG} is {group}", group=group)
+    if state := _item(metadata, "autoscaling/target-lifecycle-state"):
+        return Found(platform=Platform.AUTOSCALING, why=f"its Auto Scaling lifecycle state is to be {state}")
+    try:
+        group = group_of()
+    except BackendError as error:
+        why = f"an EC2 instance; whether an Auto Scaling group has it could not be asked: {error}"
+        return Found(platform=Platform.EC2, why=why)
+    if group:
+        return Found(platform=Platform.AUTOSCALING, why=f"Auto Scaling group {group} has it", group=group)
+    return Found(platform=Platform.EC2, why="an EC2 instance in no Auto Scaling group")
+
+
+def _tag(metadata: Metadata, key: str) -> str:
+    """An instance tag, where the instance shows its tags to itself (``InstanceMetadataTags``)."""
+    return _item(metadata, f"tags/instance/{key}")
+
+
+def _item(metadata: Metadata, path: str) -> str:
+    try:
+        return metadata(path) or ""
+    except SourceError:
+        return ""  # no answer is no evidence: the next source is asked
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    """A platform's file, or nothing of it: that it is there already says which platform this is."""
+    try:
+        with path.open("rb") as file:
+            data = json.loads(file.read(_MAX_BYTES))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}

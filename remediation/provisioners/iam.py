@@ -1,0 +1,86 @@
+"""The least that IAM must allow, made from the table of calls: one policy for each platform and way. Pure.
+
+    python -m healthd.remediation.provisioners.iam FOLDER    write them (packaging/iam in a checkout)
+
+PARTITION, REGION, ACCOUNT and CLUSTER_ID are to be filled in; as they stand they match nothing. On a node, the instance
+that the credentials came from (``ec2:SourceInstanceARN``) must be the one that is acted upon (``ec2:InstanceID``): the
+form that others report to work, where ``aws:ARN`` never matches and a bare variable is no valid resource. None of this
+was tried on AWS: try it with ``--dry-run`` first.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from healthd.remediation.provisioners.aws_calls import CALLS, AwsCall, Platform, Scope, Way
+
+MANAGED_TAG = "healthd:managed"
+"""Instances and groups that healthd may act on have this tag, with the value ``true``."""
+
+_ARNS: Mapping[Scope, str] = {
+    Scope.CLUSTER: "arn:PARTITION:sagemaker:REGION:ACCOUNT:cluster/CLUSTER_ID",
+    Scope.INSTANCE: "arn:PARTITION:ec2:REGION:ACCOUNT:instance/*",
+    Scope.GROUP: "arn:PARTITION:autoscaling:REGION:ACCOUNT:autoScalingGroup:*:autoScalingGroupName/*",
+    Scope.ANY: "*",
+}
+_SELF = {"ec2:SourceInstanceARN": "arn:PARTITION:ec2:REGION:ACCOUNT:instance/${ec2:InstanceID}"}
+
+
+def policies() -> Mapping[str, str]:
+    """The text of every policy, by its file's name."""
+    return {f"{platform}-{way}.json": text(platform, way) for platform in Platform for way in Way}
+
+
+def text(platform: Platform, way: Way) -> str:
+    """One policy as JSON."""
+    return json.dumps(policy(platform, way), indent=2) + "\n"
+
+
+def policy(platform: Platform, way: Way) -> dict[str, Any]:
+    """One policy: a statement for each thing that IAM can limit calls to, what looks apart from what acts."""
+    return {"Version": "2012-10-17", "Statement": list(_statements(platform, way))}
+
+
+def _statements(platform: Platform, way: Way) -> Iterator[dict[str, Any]]:
+    used = [call for call in CALLS if (platform, way) in call.uses]
+    for (acts, scope), calls in groupby(sorted(used, key=_order), key=lambda call: (call.acts, call.scope)):
+        statement: dict[str, Any] = {
+            "Sid": f"{'Act' if acts else 'Look'}{scope.name.title()}",
+            "Effect": "Allow",
+            "Action": [call.action for call in calls],
+            "Resource": _ARNS[scope],
+        }
+        if conditions := _conditions(scope, way):
+            statement["Condition"] = conditions
+        yield statement
+
+
+def _order(call: AwsCall) -> tuple[bool, str, str]:
+    return call.acts, call.scope.name, call.action
+
+
+def _conditions(scope: Scope, way: Way) -> dict[str, dict[str, str]]:
+    match scope:
+        case Scope.INSTANCE:
+            tagged = {"StringEquals": {f"aws:ResourceTag/{MANAGED_TAG}": "true"}}
+            return {**tagged, "ArnEquals": _SELF} if way is Way.NODE else tagged
+        case Scope.GROUP:
+            return {"StringEquals": {f"autoscaling:ResourceTag/{MANAGED_TAG}": "true"}}
+        case Scope.CLUSTER | Scope.ANY:
+            return {}
+
+
+def main(folder: str) -> int:
+    """Write every policy into a folder."""
+    for name, body in policies().items():
+        (Path(folder) / name).write_text(body, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,173 @@
+"""The provisioner that a configuration asks for, put together: for the node healthd runs on, or for another one.
+
+Nothing is asked of AWS here but, with ``kind = "auto"`` on a node that no file or tag explains, which group it is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from healthd.config.provisioner_schema import ProvisionerSection
+from healthd.config.schema import Config
+from healthd.errors import BackendUnknown, ConfigError, SourceError
+from healthd.remediation.ports import Provisioner
+from healthd.remediation.provisioners.autoscaling import AutoScalingProvisioner
+from healthd.remediation.provisioners.aws import Aws
+from healthd.remediation.provisioners.aws_calls import Platform
+from healthd.remediation.provisioners.detect import (
+    PARALLELCLUSTER_TAG,
+    PCS_TAG,
+    Found,
+    Metadata,
+    detect,
+    hyperpod,
+    parallelcluster,
+)
+from healthd.remediation.provisioners.ec2 import Ec2Provisioner
+from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
+from healthd.remediation.provisioners.local import LocalProvisioner
+from healthd.remediation.provisioners.slurm_managed import SlurmManagedProvisioner
+from healthd.remediation.provisioners.slurm_node import Scontrol, read_node
+from healthd.remediation.provisioners.subject import Subject
+from healthd.sources.machine import Machine
+
+
+def open_provisioner(
+    config: Config,
+    machine: Machine,
+    scontrol: Scontrol | None,
+    *,
+    root: str = "/",
+    made_by_us: Callable[[str], bool] | None = None,
+) -> Provisioner:
+    """The provisioner of this node, as ``[provisioner]`` says. ``scontrol`` None: Slurm does not run it.
+
+    ``root``: where the platforms' files are, for tests. ``made_by_us``: see HyperPodProvisioner.
+    Raises ConfigError for a kind that this node cannot have.
+    """
+    section = config.provisioner
+    if section.kind in ("none", "local"):
+        command = section.local.reboot_command if section.kind == "local" else ()
+        return LocalProvisioner(reboot_command=command, timeout_s=config.remediation.step_timeout_s)
+    subject = Subject(
+        node=machine.name, instance_id=machine.identity.instance_id, instance_type=machine.identity.instance_type
+    )
+    found = found_on(section, machine.imds.read, subject, root=root)
+    if found.platform is None:
+        wrong = f"provisioner.kind = {section.kind}: {found.why}; name the platform, or set none or local"
+        raise ConfigError((wrong,))
+    return open_for(section, subject, found, scontrol, made_by_us=made_by_us)
+
+
+def open_for(
+    section: ProvisionerSection,
+    subject: Subject,
+    found: Found,
+    scontrol: Scontrol | None,
+    *,
+    made_by_us: Callable[[str], bool] | None = None,
+) -> Provisioner:
+    """The provisioner of any node of a platform: from elsewhere with ``subject.here`` false."""
+    aws = Aws(
+        region=section.aws.region or found.region,
+        endpoint_url=section.aws.endpoint_url,
+        timeout_s=section.aws.timeout_s,
+    )
+    match found.platform:
+        case Platform.HYPERPOD:
+            return HyperPodProvisioner(
+                subject=subject,
+                aws=aws,
+                cluster=section.hyperpod.cluster or found.cluster,
+                scontrol=scontrol,
+                by_api=section.hyperpod.how == "api" or not subject.here or scontrol is None,
+                made_by_us=made_by_us,
+            )
+        case Platform.PARALLELCLUSTER | Platform.PCS:
+            return _slurm_managed(found, subject, aws, scontrol)
+        case Platform.AUTOSCALING:
+            return AutoScalingProvisioner(
+                subject=subject,
+                aws=aws,
+                how=section.autoscaling.replace,
+                group=section.autoscaling.group or found.group,
+                address=_address(subject.node, scontrol),
+            )
+        case Platform.EC2:
+            return Ec2Provisioner(
+                subject=subject,
+                aws=aws,
+                stop_and_start=section.ec2.stop_and_start,
+                address=_address(subject.node, scontrol),
+            )
+        case None:
+            raise ConfigError((f"provisioner.kind: {found.why}",))
+
+
+def found_on(section: ProvisionerSection, metadata: Metadata, subject: Subject, *, root: str = "/") -> Found:
+    """The platform, as configured or as this machine shows; and what its files tell of it, either way."""
+    files = section.hyperpod.resource_config
+    if section.kind == "auto":
+        found = detect(
+            root=root,
+            resource_config=files,
+            metadata=metadata,
+            on_ec2=bool(subject.instance_id),
+            group_of=lambda: _group_of(section, subject, _region(metadata)),
+        )
+    else:
+        found = _named(Platform(section.kind), files, root)
+    return found if found.region or found.platform is None else replace(found, region=_region(metadata))
+
+
+def _named(platform: Platform, files: str, root: str) -> Found:
+    plain = Found(platform=platform, why="as configured")
+    if platform is Platform.HYPERPOD:
+        return hyperpod(Path(root) / files.lstrip("/")) or plain
+    if platform is Platform.PARALLELCLUSTER:
+        return parallelcluster(Path(root)) or plain
+    return plain
+
+
+def _slurm_managed(found: Found, subject: Subject, aws: Aws, scontrol: Scontrol | None) -> Provisioner:
+    kind = str(found.platform)
+    if scontrol is None:
+        raise ConfigError((f"provisioner.kind = {kind} needs Slurm: set [orchestrator] kind = slurm",))
+    is_pcs = found.platform is Platform.PCS
+    key = PCS_TAG if is_pcs else PARALLELCLUSTER_TAG
+    return SlurmManagedProvisioner(
+        kind=kind,
+        manager="PCS" if is_pcs else "clustermgtd",
+        subject=subject,
+        aws=aws,
+        scontrol=scontrol,
+        tag=(key, found.cluster) if found.cluster else None,
+        fixed=found.fixed,
+    )
+
+
+def _address(node: str, scontrol: Scontrol | None) -> Callable[[], str] | None:
+    """Where Slurm has the node, where Slurm runs it; else its name must say."""
+
+    def asked() -> str:
+        if scontrol is None:
+            raise BackendUnknown(f"nobody knows where {node} is")
+        return read_node(scontrol, node).address or node
+
+    return asked if scontrol is not None else None
+
+
+def _group_of(section: ProvisionerSection, subject: Subject, region: str) -> str:
+    aws = Aws(region=section.aws.region or region, endpoint_url=section.aws.endpoint_url, timeout_s=5.0)
+    answer = aws.call("autoscaling", "DescribeAutoScalingInstances", InstanceIds=[subject.instance_id])
+    found = answer.get("AutoScalingInstances", [])
+    return str(found[0]["AutoScalingGroupName"]) if found else ""
+
+
+def _region(metadata: Metadata) -> str:
+    try:
+        return metadata("placement/region") or ""
+    except SourceError:
+        return ""  # boto3 looks for it in its own places

@@ -1,0 +1,130 @@
+"""AWS ParallelCluster and AWS PCS: whatever is drained or down there is replaced by whoever manages the nodes.
+
+So a drain is never a quarantine here: the slot's reservation alone fences the node, and the drain is the replacement.
+For the same cause a reboot returns with ``nextstate=RESUME``: DOWN, even for a moment after the boot, would be answered
+by another machine (aws-parallelcluster-node, slurm_resources.py, is_state_healthy: only REBOOT_REQUESTED and
+REBOOT_ISSUED are spared), and while our reservation is there no job can start on the node that came back. It must not
+reboot by EC2, which PCS takes for an unhealthy node (AWS PCS User Guide, 2026).
+"""
+
+from __future__ import annotations
+
+from healthd.errors import BackendDenied, BackendError, BackendRefused
+from healthd.model import Remedy
+from healthd.remediation.ports import StateOwner
+from healthd.remediation.provisioners.aws import Aws
+from healthd.remediation.provisioners.instances import at_address, id_of
+from healthd.remediation.provisioners.slurm_node import (
+    REBOOT_TEXT,
+    REPLACE_TEXT,
+    Scontrol,
+    SlurmNode,
+    is_ours,
+    our_slot,
+    read_node,
+)
+from healthd.remediation.provisioners.subject import Subject
+
+_POWER = ("POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN", "POWERING_UP")
+_GONE = frozenset({"DRAIN", "DRAINED", "DRAINING", "DOWN", "FAIL", "FAILING"})
+# How clustermgtd begins its own reasons (aws-parallelcluster-node, clustermgtd.py, 2024-10).
+_MANAGERS_TEXT = "Node failing "
+_NO_CAPACITY = "(Code:"
+
+
+class SlurmManagedProvisioner:
+    """One compute node of ParallelCluster or PCS. ``manager``: who replaces nodes there, for sentences.
+
+    ``tag``: key and value that all instances of this cluster have, so that another network's same address is not taken
+    for ours. ``fixed``: why nothing can be done for this node at all, such as a head node, or "".
+    """
+
+    state_owner = StateOwner.PLATFORM
+
+    def __init__(
+        self,
+        *,
+        kind: str,
+        manager: str,
+        subject: Subject,
+        aws: Aws,
+        scontrol: Scontrol,
+        tag: tuple[str, str] | None = None,
+        fixed: str = "",
+    ) -> None:
+        self.kind, self._manager, self._subject, self._aws = kind, manager, subject, aws
+        self._scontrol, self._tag, self._fixed = scontrol, tag, fixed
+
+    def can(self, remedy: Remedy) -> bool:
+        """A reboot and a replacement, unless ``why_not``."""
+        return not self.why_not(remedy)
+
+    def why_not(self, remedy: Remedy) -> str:
+        """Why this remedy cannot be carried out here, or ""."""
+        return self._fixed or self._subject.why_not(remedy)
+
+    def stands_down(self) -> str:
+        """Whether the manager is at this node already."""
+        try:
+            node = self._node()
+        except BackendError as error:
+            return f"it cannot be told whether {self._manager} acts on this node already: {error}"
+        if node.flags.intersection(_POWER) or node.reason.startswith(_MANAGERS_TEXT):
+            return f"{self._manager} acts on {self._subject.node} already: {_shown(node)}"
+        return ""
+
+    def machine(self) -> str:
+        """The instance at the address that Slurm has for the name; our own where EC2 may not be asked."""
+        own = self._subject.instance_id if self._subject.here else ""
+        try:
+            return id_of(at_address(self._aws, self._node().address or self._subject.node, tag=self._tag, own=own))
+        except BackendDenied:
+            if own:
+                return own
+            raise
+
+    def reboot(self) -> None:
+        """``scontrol reboot ASAP nextstate=RESUME``, behind our reservation only; one that is under way is not asked
+        for again."""
+        node = self._node()
+        if node.rebooting:
+            return
+        if node.flags & _GONE:
+            whose = "it is being replaced" if is_ours(node.reason) else "a reboot would wipe what another one set"
+            raise BackendRefused(f"no reboot of {self._subject.node}: {_shown(node)}: {whose}")
+        if not our_slot(self._scontrol, self._subject.node):
+            wrong = "no reservation of healthd fences it, and jobs would start on it before it is verified"
+            raise BackendRefused(f"no reboot of {self._subject.node}: {wrong}")
+        self._scontrol("reboot", "ASAP", "nextstate=RESUME", f"reason={REBOOT_TEXT}", self._subject.node)
+
+    def replace(self) -> None:
+        """Drain it. A drain of ours that is there already is the same thing; another one's is not touched."""
+        node = self._node()
+        if node.flags & _GONE:
+            if is_ours(node.reason):
+                return
+            raise BackendRefused(f"no drain of {self._subject.node}: it is held by somebody else: {_shown(node)}")
+        self._scontrol("update", f"nodename={self._subject.node}", "state=drain", f"reason={REPLACE_TEXT}")
+
+    def progress(self) -> str:
+        """Slurm's state of the node; no capacity shows in the reason."""
+        node = self._node()
+        if node.reason.startswith(_NO_CAPACITY):
+            return f"{self._manager} has no capacity yet: {node.reason}"
+        return f"Slurm shows {_shown(node)}"
+
+    def dry_run(self, remedy: Remedy) -> str:
+        """What would be asked. Slurm has no dry run."""
+        name = self._subject.node
+        command = {
+            Remedy.REBOOT_NODE: f'scontrol reboot ASAP nextstate=RESUME reason="{REBOOT_TEXT}" {name}',
+            Remedy.REPLACE_NODE: f'scontrol update nodename={name} state=drain reason="{REPLACE_TEXT}"',
+        }[remedy]
+        return f"{command}; Slurm has no dry run"
+
+    def _node(self) -> SlurmNode:
+        return read_node(self._scontrol, self._subject.node)
+
+
+def _shown(node: SlurmNode) -> str:
+    return node.state + (f' "{node.reason}"' if node.reason else "")

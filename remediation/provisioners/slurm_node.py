@@ -1,0 +1,88 @@
+"""One node as Slurm shows it to whoever provides its machine: flags, reason, address, features. Text only.
+
+``scontrol -o show node`` of Slurm 22.05.8; tests/integration/aws repeats it with a real slurmctld.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Protocol
+
+from healthd.errors import BackendUnknown
+from healthd.remediation.case import is_our_text
+
+ACTION_REBOOT, ACTION_REPLACE = "Action:Reboot", "Action:Replace"
+"""The reasons that HyperPod acts upon, to the letter; with anything else in the reason it does nothing (SageMaker AI
+Developer Guide, "Replace a faulty instance", 2026)."""
+
+REPLACE_TEXT, REBOOT_TEXT = "healthd: to be replaced", "healthd: to be rebooted"
+"""The reasons of a drain that is a replacement, and of a reboot that Slurm carries out."""
+
+OUR_TEXTS = frozenset({ACTION_REBOOT, ACTION_REPLACE, REPLACE_TEXT, REBOOT_TEXT})
+"""Every reason that a provisioner may leave on a node which the engine holds."""
+
+_RECORD = re.compile(r"NodeName=(\S+) .*? State=(\S+)")
+_REASON = re.compile(r" Reason=(.*?) \[[^\[\]@\s]+@[^\]\s]+\]")
+
+
+class Scontrol(Protocol):
+    """scontrol, with a deadline. Raises BackendRefused (said no) or BackendUnknown; returns what it printed."""
+
+    def __call__(self, *args: str) -> str:
+        """Run it with these arguments."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlurmNode:
+    """``flags``: the state's words, upper case. ``reason``: without Slurm's own additions behind it."""
+
+    flags: frozenset[str]
+    reason: str = ""
+    address: str = ""
+    features: frozenset[str] = frozenset()
+
+    @property
+    def rebooting(self) -> bool:
+        """A reboot was asked for or is on its way."""
+        return any(flag.startswith("REBOOT") for flag in self.flags)
+
+    @property
+    def state(self) -> str:
+        """The flags, for a sentence."""
+        return "/".join(sorted(self.flags))
+
+
+def read_node(scontrol: Scontrol, node: str) -> SlurmNode:
+    """This node now. Raises BackendRefused or BackendUnknown."""
+    answer = scontrol("-o", "show", "node", node)
+    record = _RECORD.match(answer)
+    if record is None or record[1] != node:
+        raise BackendUnknown(f"scontrol show node {node}: expected its record, got {answer[:200]!r}")
+    fields = answer.partition(" Reason=")[0]
+    reason = _REASON.search(answer)
+    return SlurmNode(
+        flags=frozenset(word.rstrip("*~#!%$@^-").upper() for word in record[2].split("+")),
+        reason=reason[1].partition(" : reboot ")[0] if reason else "",
+        address=_field(fields, "NodeAddr"),
+        features=frozenset(filter(None, _field(fields, "ActiveFeatures").split(","))),
+    )
+
+
+def is_ours(reason: str) -> bool:
+    """Whether a reason is one that healthd writes. A hint: the caller holds the proof."""
+    return reason in OUR_TEXTS or is_our_text(reason)
+
+
+def our_slot(scontrol: Scontrol, node: str) -> str:
+    """The reservation of ours that keeps jobs off this node, or "". Raises BackendRefused or BackendUnknown."""
+    for line in scontrol("-o", "show", "reservation").splitlines():
+        name = line.removeprefix("ReservationName=").partition(" ")[0]
+        if name.startswith("healthd-") and f" Nodes={node} " in line:
+            return name
+    return ""
+
+
+def _field(text: str, name: str) -> str:
+    found = re.search(rf" {name}=(\S+)", text)
+    return found[1] if found and found[1] != "(null)" else ""

@@ -1,0 +1,34 @@
+"""The node that a provisioner is for, and what no platform can do for it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from healthd.model import Remedy
+
+# One node of an NVLink domain that spans several: AWS tells the owner, who ends all instances of the block and opens a
+# support case (Amazon EC2 User Guide, "Capacity Blocks for ML: P6e-GB200 UltraServers", 2026).
+_ULTRASERVERS = ("p6e-",)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """``here``: healthd runs on this node itself, else it looks from elsewhere (``healthd controller``).
+
+    ``instance_id`` is our own and is set only where ``here``: from elsewhere it is looked up each time.
+    """
+
+    node: str
+    here: bool = True
+    instance_id: str = ""
+    instance_type: str = ""
+
+    def why_not(self, remedy: Remedy) -> str:
+        """Why no platform of AWS can carry this out for this node, or ""."""
+        if remedy not in (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE):
+            return f"{remedy} is not for whoever provides the machine"
+        if self.here and not self.instance_id:
+            return "the instance id of this node could not be found out: check [sources] imds_endpoint"
+        if remedy is Remedy.REPLACE_NODE and self.instance_type.removeprefix("ml.").startswith(_ULTRASERVERS):
+            return f"{self.instance_type} is a part of an UltraServer, which is replaced as a whole: a person must"
+        return ""

@@ -1,0 +1,311 @@
+"""GPUs: recovery, heat, power, PCIe, processes, and NVML itself; with the words in which other cases are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from healthd.checks import gpu_processes, gpu_temperature, gpu_throttle
+from healthd.model import Status
+from tests.faults.case import Case, Made
+from tests.faults.rig import Rig
+
+Arrange = Callable[[Rig], Iterator[float] | None]
+# Every check that asks NVML: they are blind where it says nothing, and where one GPU does not answer.
+ASK_NVML = frozenset(
+    f"gpu.{word}"
+    for word in (
+        *("count", "ecc", "fabric", "health", "nvlink", "pcie", "power", "processes", "recovery", "remap", "sram"),
+        *("temperature", "throttle"),
+    )
+)
+OF_EACH_GPU = ASK_NVML - {"gpu.count"}
+EVERY_GPU = range(8)
+
+
+def on_gpu(*lines: str, gpus: Any = (2,)) -> Arrange:
+    """These lines of GPU 2, or of those that are named."""
+    return lambda rig: rig.state(*(f"gpu{gpu}.{line}" for gpu in gpus for line in lines))
+
+
+def case(check: str, state: str, arrange: Arrange, diagnosis: str = "", **more: Any) -> Case:
+    """A case of the simulated library, unless it says otherwise."""
+    return Case(
+        **{"check": check, "state": state, "made": Made.NVML, "arrange": arrange, "diagnosis": diagnosis, **more}
+    )
+
+
+def over(seconds: float, each: Callable[[Rig, int], None], *, times: int) -> Arrange:
+    """Something that happens again and again, with a look after each time."""
+
+    def arrange(rig: Rig) -> Iterator[float]:
+        for number in range(1, times):
+            each(rig, number)
+            yield seconds
+        each(rig, times)
+
+    return arrange
+
+
+# -- gpu.recovery, gpu.health -----------------------------------------------------------------------------------------
+
+
+def action(number: int, diagnosis: str, state: str) -> Case:
+    """A case of the driver's recovery action, NVML field 230."""
+    return case("gpu.recovery", state, on_gpu(f"field.230 = {number}"), diagnosis)
+
+
+RECOVERY = (
+    case(
+        "gpu.recovery",
+        "lost",
+        on_gpu("fault = lost"),
+        "gpu.lost@gpu:2 critical reboot_node",
+        unknown=OF_EACH_GPU - {"gpu.recovery"},
+    ),
+    case(
+        "gpu.recovery",
+        "reset required",
+        on_gpu("fault = reset_required"),
+        "gpu.reset_required@gpu:2 critical reset_gpu",
+        unknown=OF_EACH_GPU - {"gpu.recovery"},
+    ),
+    action(1, "gpu.recovery.reset@gpu:2 critical reset_gpu", "action 1: reset"),
+    action(2, "gpu.recovery.reboot@gpu:2 critical reboot_node", "action 2: reboot"),
+    action(3, "gpu.recovery.drain_p2p@gpu:2 critical ask_human", "action 3: drain P2P"),
+    action(4, "gpu.recovery.drain_and_reset@gpu:2 critical reset_gpu", "action 4: drain and reset"),
+    action(5, "gpu.recovery.imex@gpu:2 critical ask_human", "action 5: recover IMEX"),
+    action(6, "gpu.recovery.bus_reset@gpu:2 critical reboot_node", "action 6: bus reset"),
+    action(7, "gpu.recovery.system_reboot@gpu:2 critical reboot_node", "action 7: system reboot"),
+    action(9, "gpu.recovery.other@gpu:2 warning ask_human", "an action that is not known"),
+    case("gpu.recovery", "not told", on_gpu("field.230 = error 3", gpus=EVERY_GPU), status=Status.NOT_APPLICABLE),
+    case(
+        "gpu.health",
+        "InfoROM corrupted",
+        on_gpu("nvmlDeviceValidateInforom = error 14"),
+        "gpu.inforom.corrupted@gpu:2 warning ask_human",
+    ),
+    case(
+        "gpu.health",
+        "library does not fit the driver",
+        lambda rig: rig.state("lib.fault = version_mismatch"),
+        "gpu.driver.mismatch@driver:nvidia warning ask_human",
+        lasts_s=300.0,
+        every_s=300.0,
+        unknown=ASK_NVML - {"gpu.health"} | {"nvml.probe", "stack.versions"},
+    ),
+    case(
+        "gpu.health",
+        "one GPU fails, others answer",
+        on_gpu("fault = unknown_error"),
+        "gpu.failing@gpu:2 warning ask_human",
+        lasts_s=300.0,
+        unknown=OF_EACH_GPU - {"gpu.health"},
+    ),
+    case(
+        "gpu.health",
+        "VBIOS differs",
+        on_gpu("nvmlDeviceGetVbiosVersion = 96.00.00.00.00"),
+        "gpu.mixed.vbios@node warning ask_human",
+    ),
+    case(
+        "gpu.health",
+        "model differs",
+        on_gpu("nvmlDeviceGetName = NVIDIA H200"),
+        "gpu.mixed.model@node warning ask_human",
+    ),
+)
+
+# -- heat, power, PCIe ------------------------------------------------------------------------------------------------
+
+_NANO = 1_000_000_000
+_REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
+
+
+def throttled(field: int) -> Arrange:
+    """A GPU that is held back for 45 of every 60 seconds."""
+    return over(60.0, lambda rig, minute: rig.gpu(2, **{f"field.{field}": f"ull:{45 * minute * _NANO}"}), times=10)
+
+
+def works(*slow: int) -> Arrange:
+    """All GPUs work, these of them at a lower clock."""
+
+    def arrange(rig: Rig) -> None:
+        for gpu in EVERY_GPU:
+            rig.gpu(gpu, **{_REASONS: "0", "nvmlDeviceGetClockInfo": "1200" if gpu in slow else "1980"})
+
+    return arrange
+
+
+def moment(rig: Rig) -> Iterator[float]:
+    """Held back for one look."""
+    rig.gpu(2, **{_REASONS: "0x48"})
+    yield 60.0
+    rig.gpu(2, **{_REASONS: "0"})
+    yield 60.0
+
+
+SIBLINGS = {"gpu.throttle": gpu_throttle.Settings(siblings_ratio=0.9)}
+HEAT = (
+    case("gpu.throttle", "heat, as time", throttled(270), "gpu.throttle.heat@gpu:2 warning watch"),
+    case("gpu.throttle", "power brake, as time", throttled(271), "gpu.throttle.power_brake@gpu:2 warning ask_human"),
+    case("gpu.throttle", "software power cap", throttled(74)),
+    case(
+        "gpu.throttle",
+        "hardware slowdown in six looks",
+        on_gpu(f"{_REASONS} = 0x8"),
+        "gpu.throttle.hardware@gpu:2 warning watch",
+        lasts_s=300.0,
+    ),
+    case("gpu.throttle", "hardware slowdown in one look", moment),
+    case(
+        "gpu.throttle",
+        "slower than its siblings",
+        works(2),
+        "gpu.throttle.slower_than_siblings@gpu:2 warning watch",
+        lasts_s=600.0,
+        settings=SIBLINGS,
+    ),
+    case("gpu.throttle", "all as slow", works(*EVERY_GPU), lasts_s=600.0, settings=SIBLINGS),
+    case(
+        "gpu.temperature",
+        "at its slowdown threshold",
+        on_gpu("nvmlDeviceGetTemperature = 90"),
+        "gpu.temperature.slowdown@gpu:2 warning watch",
+    ),
+    case(
+        "gpu.temperature",
+        "no margin left, and throttled",
+        on_gpu("nvmlDeviceGetTemperature = error 3", "nvmlDeviceGetMarginTemperature = -2", f"{_REASONS} = 0x40"),
+        "gpu.temperature.slowdown@gpu:2 warning watch",
+    ),
+    case(
+        "gpu.temperature",
+        "no margin left, and cool",
+        on_gpu("nvmlDeviceGetTemperature = error 3", "nvmlDeviceGetMarginTemperature = -2"),
+    ),
+    case(
+        "gpu.temperature",
+        "memory at its maximum",
+        on_gpu("field.82 = 90"),
+        "gpu.temperature.memory@gpu:2 warning watch",
+    ),
+    case(
+        "gpu.temperature",
+        "within the configured margin",
+        on_gpu("nvmlDeviceGetTemperature = 86"),
+        "gpu.temperature.slowdown@gpu:2 warning watch",
+        settings={"gpu.temperature": gpu_temperature.Settings(margin_c=5.0)},
+    ),
+    case(
+        "gpu.power",
+        "limit below its default",
+        on_gpu("nvmlDeviceGetEnforcedPowerLimit = 500000"),
+        "gpu.power.limited@gpu:2 warning ask_human",
+    ),
+    case(
+        "gpu.power",
+        "persistence mode off",
+        on_gpu("nvmlDeviceGetPersistenceMode = 0"),
+        "gpu.persistence.off@gpu:2 info none",
+    ),
+    case(
+        "gpu.pcie",
+        "fewer lanes",
+        on_gpu("nvmlDeviceGetCurrPcieLinkWidth = 8"),
+        "gpu.pcie.width@gpu:2 warning ask_human",
+    ),
+    case(
+        "gpu.pcie",
+        "slower generation under load",
+        on_gpu("nvmlDeviceGetCurrPcieLinkGeneration = 1", f"{_REASONS} = 0"),
+        "gpu.pcie.generation@gpu:2 warning watch",
+        lasts_s=120.0,
+    ),
+    case("gpu.pcie", "slower generation while idle", on_gpu("nvmlDeviceGetCurrPcieLinkGeneration = 1"), lasts_s=120.0),
+    case(
+        "gpu.pcie",
+        "many replays",
+        over(60.0, lambda rig, minute: rig.gpu(2, nvmlDeviceGetPcieReplayCounter=str(5000 * minute)), times=3),
+        "gpu.pcie.replays@gpu:2 warning watch",
+    ),
+    case(
+        "gpu.pcie",
+        "few replays",
+        over(60.0, lambda rig, minute: rig.gpu(2, nvmlDeviceGetPcieReplayCounter=str(2 * minute)), times=3),
+    ),
+)
+
+# -- gpu.processes, nvml.probe ----------------------------------------------------------------------------------------
+
+_PROCESSES = "nvmlDeviceGetComputeRunningProcesses = 4711 1048576 0 0"
+
+
+def held_by(cgroup: str) -> Arrange:
+    """A process of this control group holds GPU 2."""
+
+    def arrange(rig: Rig) -> None:
+        rig.state(f"gpu2.{_PROCESSES}")
+        rig.put("proc/4711/status", "Name:\tpython3\nState:\tS (sleeping)")
+        rig.put("proc/4711/stat", "4711 (python3) S 1 4711 4711 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 1 0 0")
+        rig.put("proc/4711/cgroup", cgroup)
+        rig.put("proc/4711/comm", "python3")
+
+    return arrange
+
+
+def hangs(rig: Rig) -> Iterator[float]:
+    """The library answers nothing: the worker's deadline passes in real time."""
+    rig.own_library(deadline_s=0.2)
+    rig.look()
+    rig.state(*(f"gpu{gpu}.fault = hang 30" for gpu in EVERY_GPU))
+    yield 15.0
+    yield 15.0
+
+
+JOBS_ONLY = {"gpu.processes": gpu_processes.Settings(jobs_only=True)}
+NVML = (
+    case(
+        "gpu.processes",
+        "a process that has ended",
+        on_gpu(_PROCESSES),
+        "gpu.processes.ended@gpu:2 warning watch",
+        lasts_s=60.0,
+    ),
+    case(
+        "gpu.processes",
+        "a process of no job",
+        held_by("0::/user.slice/user-1000.slice/session-3.scope"),
+        "gpu.processes.leftover@gpu:2 warning ask_human",
+        settings=JOBS_ONLY,
+    ),
+    case(
+        "gpu.processes",
+        "a process of a job",
+        held_by("0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0"),
+        settings=JOBS_ONLY,
+    ),
+    case(
+        "gpu.processes",
+        "memory of nobody",
+        on_gpu("nvmlDeviceGetMemoryInfo = 85520809984 64029027840 21491782144"),
+        "gpu.processes.memory@gpu:2 warning watch",
+        settings={"gpu.processes": gpu_processes.Settings(idle_memory_mib=1024)},
+    ),
+    case(
+        "nvml.probe",
+        "answers nothing for long",
+        hangs,
+        "nvml.unresponsive@driver:nvidia critical reboot_node",
+        unknown=ASK_NVML | {"stack.versions"},
+    ),
+    case(
+        "nvml.probe",
+        "driver not loaded",
+        lambda rig: rig.state("lib.fault = driver_not_loaded"),
+        status=Status.UNKNOWN,
+        unknown=ASK_NVML | {"nvml.probe", "stack.versions"},
+    ),
+)
+
+CASES: tuple[Case, ...] = (*RECOVERY, *HEAT, *NVML)

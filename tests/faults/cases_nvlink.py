@@ -1,0 +1,136 @@
+"""NVLink between the GPUs of a node, and the fabric that it is part of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from healthd.model import Status
+from tests.faults.case import Case
+from tests.faults.cases_fabric import built
+from tests.faults.cases_gpu import EVERY_GPU, case, on_gpu, over
+from tests.faults.rig import Rig
+
+GB200 = "p6e-gb200.36xlarge"
+_FABRIC = "nvmlDeviceGetGpuFabricInfoV"
+
+# -- NVLink -----------------------------------------------------------------------------------------------------------
+
+
+def counted(field: str, each: int, *, times: int) -> Any:
+    """A counter of GPU 2 that grows by so much each minute."""
+    return over(60.0, lambda rig, minute: rig.gpu(2, **{f"field.{field}": f"ull:{each * minute}"}), times=times)
+
+
+def mig(rig: Rig) -> None:
+    """MIG is on: GPUs do not reach each other, and no process of one sees another."""
+    for gpu in EVERY_GPU:
+        rig.gpu(gpu, nvmlDeviceGetMigMode="1 1", nvmlDeviceGetP2PStatus="5")
+
+
+NVLINK = (
+    case(
+        "gpu.nvlink",
+        "a link down",
+        on_gpu("nvmlDeviceGetNvLinkState(17) = 0"),
+        "gpu.nvlink.down@gpu:2 warning ask_human",
+        lasts_s=120.0,
+    ),
+    case(
+        "gpu.nvlink",
+        "a link that the driver does not know",
+        on_gpu("nvmlDeviceGetNvLinkState(17) = error 3"),
+        "gpu.nvlink.down@gpu:2 warning ask_human",
+        lasts_s=120.0,
+    ),
+    case(
+        "gpu.nvlink",
+        "all links down, and no way to the siblings",
+        on_gpu("nvmlDeviceGetNvLinkState = 0", "nvmlDeviceGetP2PStatus = 5"),
+        "gpu.nvlink.down@gpu:2 warning ask_human",
+        symptoms=("gpu.nvlink.no_p2p@gpu:2",),
+        lasts_s=120.0,
+    ),
+    case(
+        "gpu.nvlink",
+        "no P2P to a sibling",
+        on_gpu("nvmlDeviceGetP2PStatus(5,2) = 5"),
+        "gpu.nvlink.no_p2p@gpu:2 warning ask_human",
+        lasts_s=120.0,
+    ),
+    case("gpu.nvlink", "no P2P, MIG on", mig, lasts_s=120.0),
+    case(
+        "gpu.nvlink",
+        "CRC errors in masses",
+        counted("38", 12_000, times=3),
+        "gpu.nvlink.errors@gpu:2 warning ask_human",
+    ),
+    case(
+        "gpu.nvlink",
+        "errors keep coming",
+        counted("52", 3, times=18),
+        "gpu.nvlink.growing@gpu:2 warning watch",
+    ),
+    case("gpu.nvlink", "errors now and then", counted("52", 3, times=5)),
+    case(
+        "gpu.nvlink",
+        "a recovery failed",
+        on_gpu("field.214/5 = ull:1"),
+        "gpu.nvlink.recovery_failed@nvlink:2/5 warning ask_human",
+    ),
+    case(
+        "gpu.fabric",
+        "not joined",
+        on_gpu(f"{_FABRIC} = 0 0 2 0 1"),
+        "gpu.fabric.not_ready@gpu:2 warning ask_human",
+        lasts_s=300.0,
+    ),
+    case("gpu.fabric", "joining, for a minute", on_gpu(f"{_FABRIC} = 0 0 2 0 1"), lasts_s=60.0),
+    case(
+        "gpu.fabric",
+        "joining failed",
+        on_gpu(f"{_FABRIC} = 999 0 3 0 1"),
+        "gpu.fabric.failed@gpu:2 warning ask_human",
+    ),
+    case(
+        "gpu.fabric",
+        "a fault in the health mask",
+        on_gpu(f"{_FABRIC} = 0 0 3 0x12a9 1"),
+        "gpu.fabric.unhealthy@gpu:2 warning ask_human",
+    ),
+    case("gpu.fabric", "a health mask in which 2 is well", on_gpu(f"{_FABRIC} = 0 0 3 0x1aa 1")),
+    case(
+        "gpu.fabric",
+        "unhealthy by its summary",
+        on_gpu(f"{_FABRIC} = 0 0 3 0 2"),
+        "gpu.fabric.unhealthy@gpu:2 warning ask_human",
+    ),
+    case(
+        "gpu.fabric",
+        "the Fabric Manager has joined no GPU",
+        on_gpu(f"{_FABRIC} = 0 0 1 0 1", gpus=EVERY_GPU),
+        "gpu.fabric.not_ready@node warning ask_human",
+        lasts_s=300.0,
+    ),
+    case(
+        "gpu.fabric",
+        "not told (before Hopper)",
+        on_gpu(f"{_FABRIC} = error 3", gpus=EVERY_GPU),
+        status=Status.NOT_APPLICABLE,
+    ),
+    case(
+        "gpu.fabric",
+        "UltraServer: GPUs in two cliques",
+        on_gpu(f"{_FABRIC} = 0 7 3 0 1"),
+        "gpu.fabric.split@node warning ask_human",
+        instance_type=GB200,
+    ),
+    built(
+        "gpu.fabric",
+        "UltraServer: no IMEX channel",
+        lambda rig: rig.take("dev/nvidia-caps-imex-channels"),
+        "gpu.fabric.no_imex@node warning ask_human",
+        instance_type=GB200,
+    ),
+)
+
+CASES: tuple[Case, ...] = NVLINK

@@ -1,0 +1,75 @@
+"""The workshop of the fault matrix, and the matrix itself at the end of the run."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.case import Case
+from tests.faults.proof import unproven
+from tests.faults.rig import Workshop
+
+C_SOURCE = Path(__file__).resolve().parents[1] / "nvml_sim" / "nvml_sim.c"
+_PLAYED = pytest.StashKey[dict[str, str]]()
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    """The real pynvml on the simulated library in C, where there is a compiler; else the simulation in Python."""
+    folder = tmp_path_factory.mktemp("faults")
+    state = folder / "node.sim"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NVML_SIM_STATE", str(state))
+        opened = Workshop(folder, state=state, library=_library(folder))
+        yield opened
+        opened.close()
+
+
+def _library(folder: Path) -> Path | None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return None
+    library = folder / "libnvidia-ml.so.1"
+    options = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-shared", "-fPIC"]
+    subprocess.run([compiler, *options, "-o", library, C_SOURCE, "-lm"], check=True, timeout=60)
+    return library
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note how each case went."""
+    report = yield
+    if getattr(item, "originalname", "") != "test_one_fault_is_one_diagnosis":
+        return report
+    case = getattr(item, "callspec", None) and item.callspec.params.get("case")  # type: ignore[attr-defined]  # of Function
+    if isinstance(case, Case) and (report.when == "call" or report.skipped):
+        item.config.stash.setdefault(_PLAYED, {})[case.name] = report.outcome
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the matrix: each state with its findings and diagnosis, and whether it held."""
+    played = config.stash.get(_PLAYED, {})
+    if not played:
+        return
+    from tests.faults.matrix import CASES
+
+    terminalreporter.section("fault matrix")
+    for case in CASES:
+        if case.name in played:
+            terminalreporter.write_line(_line(case, played[case.name]))
+    counts = Counter(played.values())
+    words = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))
+    terminalreporter.write_line(f"{len(played)} cases of {len({case.check for case in CASES})} checks: {words}")
+
+
+def _line(case: Case, outcome: str) -> str:
+    found = " + ".join(sorted(case.codes)) or (f"({case.status})" if not case.diagnosis else "")
+    told = f" => {case.diagnosis}" if case.diagnosis else ""
+    needs = f" (unproven on hardware: needs {what})" if (what := unproven(case)) else ""
+    return f"{outcome:7} {case.check:16} {case.state:48} [{case.made}] {found}{told}{needs}"

@@ -1,0 +1,145 @@
+"""A HyperPod cluster as its API shows it: nodes, replacements that take their time, and what can go wrong with them.
+
+Behaviour as the SageMaker API Reference and the Developer Guide describe it (2026); nothing was recorded from AWS.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+NO_CAPACITY = "We currently do not have sufficient capacity to launch new ml.p5.48xlarge instances. Please try again."
+CLUSTER = "arn:aws:sagemaker:us-east-1:123456789012:cluster/abcdefghijkl"
+
+
+class ApiError(Exception):
+    """An answer that is an error."""
+
+    def __init__(self, code: str, said: str, status: int = 400) -> None:
+        super().__init__(said)
+        self.code, self.said, self.status = code, said, status
+
+
+@dataclass
+class FakeNode:
+    """``host``: the name in Slurm. ``launched``: seconds since the epoch."""
+
+    id: str
+    host: str
+    launched: float
+    status: str = "Running"
+    message: str = ""
+
+
+@dataclass
+class FakeHyperPod:
+    """``delay_s``: how long each stage of a replacement takes. ``node_failures``: the ErrorCode that a batch has for an
+    instance. ``became`` is told of each instance that comes behind a name, ``rebooted`` of each reboot.
+    """
+
+    cluster: str = CLUSTER
+    delay_s: float = 0.0
+    capacity: bool = True
+    fails_with: str = ""
+    node_failures: dict[str, str] = field(default_factory=dict)
+    nodes: list[FakeNode] = field(default_factory=list)
+    became: Callable[[str, str], None] = lambda host, instance: None
+    rebooted: Callable[[str], None] = lambda host: None
+    clock: Callable[[], float] = time.monotonic
+    page: int = 100
+    _due: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+    _ids: Any = field(default_factory=lambda: itertools.count(1))
+
+    def add(self, host: str, *, status: str = "Running") -> str:
+        """Another node; returns its instance id."""
+        number = next(self._ids)
+        self.nodes.append(FakeNode(id=f"i-{number:017x}", host=host, launched=1_700_000_000.0 + number, status=status))
+        return self.nodes[-1].id
+
+    def answer(self, operation: str, asked: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request that the service model allows. Raises ApiError."""
+        if asked["ClusterName"] not in (self.cluster, "demo"):
+            raise ApiError("ResourceNotFound", f"Cluster {asked['ClusterName']} not found")
+        self._advance()
+        match operation:
+            case "BatchReplaceClusterNodes":
+                return self._batch(asked["NodeIds"], self._replace)
+            case "BatchRebootClusterNodes":
+                return self._batch(asked["NodeIds"], lambda node: self.rebooted(node.host))
+            case "DescribeClusterNode":
+                return {"NodeDetails": _shown(self._node(asked["NodeId"]))}
+            case "ListClusterNodes":
+                return self._listed(int(asked.get("NextToken", "0")))
+        raise ApiError("UnknownOperationException", operation)
+
+    def _batch(self, ids: list[str], act: Callable[[FakeNode], None]) -> dict[str, Any]:
+        done: list[str] = []
+        failed = []
+        for each in ids:
+            node = next((node for node in self.nodes if node.id == each), None)
+            busy = node is not None and node.status in ("ShuttingDown", "Pending")
+            code = "InstanceIdNotFound" if node is None else self.node_failures.get(each, "InstanceIdInUse" * busy)
+            if code or node is None:
+                failed.append({"NodeId": each, "ErrorCode": code, "Message": f"{code} for {each}"})
+                continue
+            act(node)
+            done.append(each)
+        return {name: each for name, each in (("Successful", done), ("Failed", failed)) if each}
+
+    def _replace(self, node: FakeNode) -> None:
+        node.status = "ShuttingDown"
+        self._later(lambda: self._launch(node))
+
+    def _launch(self, old: FakeNode) -> None:
+        self.nodes.remove(old)
+        self.add(old.host, status="Pending")
+        self._settle(self.nodes[-1])
+
+    def _settle(self, node: FakeNode) -> None:
+        if self.fails_with:
+            node.status, node.message = "Failure", self.fails_with
+        elif self.capacity:
+            node.message = ""
+            self._later(lambda: self._run(node))
+        else:
+            node.message = NO_CAPACITY
+            self._later(lambda: self._settle(node), at_least_s=0.001)
+
+    def _run(self, node: FakeNode) -> None:
+        node.status = "Running"
+        self.became(node.host, node.id)
+
+    def _later(self, act: Callable[[], None], *, at_least_s: float = 0.0) -> None:
+        self._due.append((self.clock() + max(self.delay_s, at_least_s), act))
+
+    def _advance(self) -> None:
+        """One stage of what is due at each request: an instance does not come in no time."""
+        now = self.clock()
+        due, self._due = [each for each in self._due if each[0] <= now], [each for each in self._due if each[0] > now]
+        for _, act in due:
+            act()
+
+    def _node(self, instance: str) -> FakeNode:
+        for node in self.nodes:
+            if node.id == instance:
+                return node
+        raise ApiError("ValidationException", f"Instance with instance id {instance} does not exist")
+
+    def _listed(self, start: int) -> dict[str, Any]:
+        shown = [_shown(node) for node in self.nodes[start : start + self.page]]
+        more = start + self.page < len(self.nodes)
+        return {"ClusterNodeSummaries": shown, **({"NextToken": str(start + self.page)} if more else {})}
+
+
+def _shown(node: FakeNode) -> dict[str, Any]:
+    return {
+        "InstanceGroupName": "workers",
+        "InstanceId": node.id,
+        "InstanceType": "ml.p5.48xlarge",
+        "LaunchTime": node.launched,
+        "InstanceStatus": {"Status": node.status, "Message": node.message},
+        "PrivateDnsHostname": f"{node.host}.ec2.internal",
+    }

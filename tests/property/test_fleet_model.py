@@ -1,0 +1,470 @@
+"""The fleet's budget against a model of slurmctld: whatever happens in between, settled nodes keep to the limit.
+
+The controller serialises updates, hands out old lists, hangs and applies late what it was asked, and forgets what it
+acknowledged when it is killed. Agents are killed and suspended anywhere, between any two of their calls, and come back
+with an empty store. Administrators drain, undrain, take slots by hand and delete ours. Clocks step.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from healthd.errors import BackendRefused, BackendUnknown, SlotTaken
+from healthd.remediation.fleet import SETTLE_S, Go
+from healthd.remediation.ports import FleetLevel, Slot
+from healthd.remediation.slots import LONGEST_PAUSE_S, SlotKeeper
+from healthd.testing_cluster import FakeCluster, FakeOrchestrator
+
+NODES = tuple(f"n{number}" for number in range(7))
+GPU = NODES[:4]
+TEXT = "healthd: gpu.xid.79 gpu:0 [1]"
+STALE_S = 5.0  # how old a list may be: less than the settle time, which is what the protocol asks of a reading
+SAVED_S = 5.0  # what was acknowledged this long ago survives a kill of slurmctld (facts: measured, about 5 s)
+BY_HAND = "made by hand"
+
+
+class Killed(BaseException):
+    """kill -9 of an agent: nothing of ours may catch it."""
+
+
+@dataclass
+class Agent:
+    """What would run on one node. Its memory is gone with it; the rest is the test's knowledge of it.
+
+    ``knows``: how many acts of others were in force at its last claim, or shown by its last reading, if that is more.
+    """
+
+    keeper: SlotKeeper | None = None
+    suspended: bool = False
+    wants_out: bool = False
+    settled: bool = False
+    knows: int = 0
+
+
+@dataclass
+class Figures:
+    """How far beyond the limit unsettled claims went, how long, and what the runs were made of."""
+
+    transient_max: int = 0
+    transient_s: float = 0.0  # while every agent runs and the controller answers
+    held_up_s: float = 0.0  # otherwise
+    settled: int = 0
+    given_back: int = 0
+    claims: int = 0
+    lost_slots: int = 0
+    runs: int = 0
+
+
+FIGURES = Figures()
+
+
+class Boundaries(FakeOrchestrator):
+    """An orchestrator that lets something happen around each of its calls about slots.
+
+    ``saw`` is told of each reading of the nodes (how old it is) and of each claim (that it is of now).
+    """
+
+    def __init__(
+        self, cluster: FakeCluster, node: str, boundary: Callable[[], None], saw: Callable[[float], None]
+    ) -> None:
+        super().__init__(cluster, node)
+        self._boundary, self._saw = boundary, saw
+
+    def level(self) -> FleetLevel:
+        self._boundary()
+        found = super().level()
+        self._saw(self._cluster.stale_s)
+        self._boundary()
+        return found
+
+    def slots(self) -> tuple[Slot, ...]:
+        self._boundary()
+        found = super().slots()
+        self._boundary()
+        return found
+
+    def claim(self, scope: str, index: int) -> None:
+        self._boundary()
+        super().claim(scope, index)
+        self._saw(0.0)
+        FIGURES.claims += 1
+        self._boundary()
+
+    def give_back(self, slot: Slot) -> None:
+        self._boundary()
+        super().give_back(slot)
+        FIGURES.given_back += 1
+        self._boundary()
+
+
+@dataclass
+class Event:
+    """Something that happens between two calls of an agent."""
+
+    kind: str
+    node: str = NODES[0]
+    seconds: float = 0.0
+
+
+events = st.one_of(
+    st.builds(Event, kind=st.sampled_from(["drain", "undrain", "turn", "fault"]), node=st.sampled_from(NODES)),
+    st.builds(Event, kind=st.sampled_from(["kill", "save", "kill controller"])),
+    st.builds(Event, kind=st.just("advance"), seconds=st.sampled_from([0.1, 3.0, 12.0])),
+)
+plans = st.dictionaries(st.integers(0, 12), events, max_size=3)
+nodes = st.sampled_from(NODES)
+
+
+class Fleet(RuleBasedStateMachine):
+    """Every rule is one thing that may happen; the invariants are looked at after each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s, self.wall_s = 1000.0, 1.8e9
+        self.cluster = FakeCluster(
+            *NODES, clock=lambda: self.wall_s, monotonic_s=lambda: self.now_s, partitions={"gpu": GPU}
+        )
+        self.agents = {node: Agent() for node in NODES}
+        self.quotas: dict[str, str | int] = {"cluster": 2}
+        self.random = random.Random(0)  # noqa: S311  no secret
+        self.excused = {"cluster": 0, "gpu": 0}
+        self.foreign_s: list[float] = []  # when somebody else took something out
+        self.saved_s = self.now_s
+        self.boundaries: list[tuple[int, dict[int, Event]]] = []
+        self.over_since_s: float | None = None
+        self.over_with_dead = self.held_up = False
+        FIGURES.runs += 1
+
+    @initialize(
+        limit=st.integers(1, 3),
+        gpu=st.sampled_from([None, 1, "50%"]),
+        stale_s=st.sampled_from([0.0, STALE_S]),
+        seed=st.integers(0, 99),
+    )
+    def begin(self, limit: int, gpu: int | str | None, stale_s: float, seed: int) -> None:
+        self.cluster.stale_s = stale_s
+        self.quotas = {"cluster": limit, **({} if gpu is None else {"gpu": gpu})}
+        self.random.seed(seed)
+        self.cluster.save()
+        for node in NODES:
+            self.start(node)
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    @rule(node=nodes)
+    def fault(self, node: str) -> None:
+        self.agents[node].wants_out = True
+
+    @rule()
+    def many_faults(self) -> None:
+        for agent in self.agents.values():
+            agent.wants_out = True
+
+    @rule(node=nodes)
+    def heal(self, node: str) -> None:
+        self.agents[node].wants_out = False
+
+    @rule(node=nodes, plan=plans)
+    def turn(self, node: str, plan: dict[int, Event]) -> None:
+        """One agent acts, and other things happen between its calls."""
+        agent = self.agents[node]
+        if agent.keeper is None or agent.suspended or len(self.boundaries) >= 2:
+            return
+        self.boundaries.append((0, dict(plan)))
+        try:
+            self.act(node, agent, agent.keeper)
+        except (BackendUnknown, BackendRefused):
+            pass  # said in the log of a real one, and tried again
+        except Killed:
+            agent.keeper = None
+        finally:
+            self.boundaries.pop()
+
+    @rule(node=nodes, number=st.integers(0, 9), victim=nodes, then=plans)
+    def turn_that_an_admin_gets_into(self, node: str, number: int, victim: str, then: dict[int, Event]) -> None:
+        """A drain between the readings and the claim is what the settle time is for."""
+        self.agents[node].wants_out = True
+        self.turn(node, {**then, number: Event(kind="drain", node=victim)})
+
+    @rule(turns=st.lists(st.tuples(nodes, plans), min_size=2, max_size=5))
+    def turns(self, turns: list[tuple[str, dict[int, Event]]]) -> None:
+        for node, plan in turns:
+            self.agents[node].wants_out = True
+            self.turn(node, plan)
+
+    @rule(seconds=st.sampled_from([1, 4, 11, 25, 70]))
+    def time_passes(self, seconds: int, step_s: int = 1) -> None:
+        """Every agent that runs takes a turn each second."""
+        for _ in range(0, seconds, step_s):
+            self.advance(step_s)
+            for node in self.random.sample(NODES, len(NODES)):
+                self.turn(node, {})
+            self.transients_are_measured()
+
+    @rule(node=nodes)
+    def kill_agent(self, node: str) -> None:
+        self.agents[node].keeper = None
+
+    @rule(node=nodes)
+    def start(self, node: str) -> None:
+        """An agent comes up with an empty store."""
+        agent = self.agents[node]
+        agent.suspended = False
+        if agent.keeper is None:
+            agent.keeper = SlotKeeper(
+                orchestrator=Boundaries(self.cluster, node, self.boundary, lambda age_s: self.saw(agent, age_s)),
+                node=node,
+                quotas=lambda: self.quotas,
+                monotonic_s=lambda: self.now_s,
+                random=self.random.random,
+            )
+
+    @rule(node=nodes)
+    def suspend(self, node: str) -> None:
+        self.agents[node].suspended = True
+
+    @rule(step_s=st.sampled_from([-86_400.0, -7.0, 3600.0]))
+    def clock_steps(self, step_s: float) -> None:
+        self.wall_s += step_s
+
+    @rule()
+    def save(self) -> None:
+        self.cluster.save()
+
+    @rule()
+    def kill_controller(self) -> None:
+        """What was undone since it last saved is back; what was claimed since is not."""
+        slots, out = set(self.cluster.slots.items()), self.state_out("cluster")
+        self.cluster.kill()
+        FIGURES.lost_slots += len(slots - set(self.cluster.slots.items()))
+        for _ in self.state_out("cluster") - out:
+            self.foreign()
+        for _ in [node for node in self.cluster.slots.values() if node == BY_HAND]:
+            self.foreign()
+
+    @rule(seconds=st.sampled_from([0.0, 6.0, 30.0]))
+    def controller_hangs(self, seconds: float) -> None:
+        """It applies what it was asked meanwhile when it wakes up."""
+        self.cluster.hung = self.held_up = True
+        for node in self.random.sample(NODES, 3):
+            self.turn(node, {})
+        self.advance(seconds)
+        self.cluster.wake()
+
+    @rule(node=nodes)
+    def admin_drains(self, node: str) -> None:
+        self.cluster.update(node, "drain", "admin: hands off")
+        self.foreign()
+
+    @rule(node=nodes)
+    def admin_undrains(self, node: str) -> None:
+        """Of ours as well: that is an order."""
+        if self.cluster.nodes[node].flags:
+            self.cluster.update(node, "resume")
+            self.agents[node].wants_out = False
+
+    @rule(index=st.integers(0, 4))
+    def admin_takes_a_slot(self, index: int) -> None:
+        try:
+            self.cluster.claim("cluster", index, BY_HAND)
+        except SlotTaken:
+            return
+        self.foreign()
+
+    @rule(index=st.integers(0, 4))
+    def admin_deletes_a_slot(self, index: int) -> None:
+        self.cluster.give_back("cluster", index)
+        self.foreign()
+
+    # -- what an agent does -------------------------------------------------------------------------------------------
+
+    def act(self, node: str, agent: Agent, keeper: SlotKeeper) -> None:
+        """What the engine makes of it: the drain comes after the slot, the slot is given back last."""
+        cluster = FakeOrchestrator(self.cluster, node)
+        hold = cluster.view().hold
+        is_ours = hold is not None and (hold.text, hold.user) == (TEXT, "healthd")
+        if hold is not None and not is_ours:
+            agent.settled = False
+            keeper.give_back()
+        elif agent.wants_out:
+            answer = keeper.take(committed=is_ours)
+            self.answered(agent, answer)
+            if isinstance(answer, Go) and cluster.view().hold is None:
+                cluster.quarantine(TEXT)
+        else:
+            if is_ours:
+                cluster.release(resume=False)
+            agent.settled = False
+            keeper.give_back()
+
+    def answered(self, agent: Agent, answer: object) -> None:
+        """Who goes is not to blame for what others did since its last reading, or since its claim if that is later."""
+        newly = isinstance(answer, Go) and not agent.settled
+        agent.settled = isinstance(answer, Go)
+        if newly:
+            FIGURES.settled += 1
+            self.excuse(len(self.foreign_s) - agent.knows)
+
+    def saw(self, agent: Agent, age_s: float) -> None:
+        agent.knows = max(agent.knows, sum(at_s <= self.now_s - age_s for at_s in self.foreign_s))
+
+    # -- the books ----------------------------------------------------------------------------------------------------
+
+    def boundary(self) -> None:
+        """Between two calls of an agent: whatever is planned for here happens."""
+        if not self.boundaries:
+            return
+        number, plan = self.boundaries[-1]
+        self.boundaries[-1] = (number + 1, plan)
+        event = plan.get(number)
+        match event.kind if event is not None else "":
+            case "kill":
+                raise Killed
+            case "advance":
+                self.held_up = True
+                self.advance(event.seconds if event else 0.0)
+            case "turn":
+                self.turn(event.node if event else "", {})
+            case "fault":
+                self.fault(event.node if event else "")
+            case "drain":
+                self.admin_drains(event.node if event else "")
+            case "undrain":
+                self.admin_undrains(event.node if event else "")
+            case "save":
+                self.save()
+            case "kill controller":
+                self.kill_controller()
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.wall_s += seconds
+        if self.now_s - self.saved_s >= SAVED_S:
+            self.saved_s = self.now_s
+            self.cluster.save()
+
+    def foreign(self) -> None:
+        """Somebody else, or the loss of what was acknowledged, may have put the fleet over its limit: not our doing."""
+        self.foreign_s.append(self.now_s)
+        self.excuse(len(NODES))
+
+    def excuse(self, most: int) -> None:
+        for scope in self.scopes():
+            over = len(self.settled_out(scope)) - self.limit(scope)
+            self.excused[scope] = max(self.excused[scope], min(over, most))
+
+    def scopes(self) -> list[str]:
+        return [scope for scope in ("cluster", "gpu") if scope in self.quotas]
+
+    def limit(self, scope: str) -> int:
+        quota = self.quotas[scope]
+        return quota if isinstance(quota, int) else len(GPU) // 2
+
+    def holders(self, scope: str) -> set[str]:
+        return {node for (name, _), node in self.cluster.slots.items() if name == scope}
+
+    def state_out(self, scope: str) -> set[str]:
+        members = GPU if scope == "gpu" else NODES
+        return {node for node in members if self.cluster.nodes[node].flags}
+
+    def settled_out(self, scope: str) -> set[str]:
+        settled = {node for node in self.holders(scope) if node == BY_HAND or self.agents[node].settled}
+        return self.state_out(scope) | settled
+
+    @invariant()
+    def settled_nodes_keep_to_the_limit(self) -> None:
+        for scope in self.scopes():
+            out = self.settled_out(scope)
+            assert len(out) <= self.limit(scope) + self.excused[scope], (scope, out, self.cluster.slots)
+            self.excused[scope] = max(0, min(self.excused[scope], len(out) - self.limit(scope)))
+
+    @invariant()
+    def nobody_holds_what_is_not_there_to_be_held(self) -> None:
+        for scope in self.scopes():
+            assert all(index < self.limit(name) or node == BY_HAND for (name, index), node in self.slots_of(scope))
+
+    def slots_of(self, scope: str) -> list[tuple[tuple[str, int], str]]:
+        return [item for item in self.cluster.slots.items() if item[0][0] == scope]
+
+    @invariant()
+    def no_drain_of_somebody_else_was_touched(self) -> None:
+        for update in self.cluster.updates:
+            if update.user == "healthd" and update.before is not None:
+                assert update.before.user == "healthd"
+
+    @invariant()
+    def transients_are_measured(self) -> None:
+        over = max(
+            len(self.state_out(s) | self.holders(s)) - max(self.limit(s), len(self.settled_out(s)))
+            for s in self.scopes()
+        )
+        FIGURES.transient_max = max(FIGURES.transient_max, over)
+        asleep = self.held_up or any(agent.keeper is None or agent.suspended for agent in self.agents.values())
+        if over <= 0:
+            self.over_since_s, self.over_with_dead, self.held_up = None, False, False
+            return
+        self.over_since_s = self.now_s if self.over_since_s is None else self.over_since_s
+        self.over_with_dead |= asleep
+        lasted_s = self.now_s - self.over_since_s
+        if self.over_with_dead:
+            FIGURES.held_up_s = max(FIGURES.held_up_s, lasted_s)
+        else:
+            FIGURES.transient_s = max(FIGURES.transient_s, lasted_s)
+
+    # -- in the end ---------------------------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        """Once nobody interferes any more, everybody who waits has a turn, and nothing goes round in circles."""
+        self.cluster.stale_s = 0.0
+        for node in NODES:
+            self.start(node)
+            if (hold := self.cluster.nodes[node].hold) is not None and hold.user != "healthd":
+                self.cluster.update(node, "resume")
+        for key in [key for key, node in self.cluster.slots.items() if node == BY_HAND]:
+            self.cluster.give_back(*key)
+        waiting = {node for node, agent in self.agents.items() if agent.wants_out}
+        for _ in range(len(NODES) + 1):
+            claims = FIGURES.claims
+            self.time_passes(int(2.5 * SETTLE_S + 1.5 * LONGEST_PAUSE_S), step_s=4)
+            self.settled_nodes_keep_to_the_limit()
+            assert FIGURES.claims - claims <= 4 * len(NODES), "claimed and given back in circles"
+            out = {node for node in waiting if self.agents[node].settled}
+            assert out or not waiting, "somebody waits, nobody is out"
+            assert all(self.is_served(node) for node in waiting), (waiting, self.cluster.slots)
+            for node in out:
+                self.heal(node)
+            waiting -= out
+        assert not waiting, f"{waiting} starved"
+
+    def is_served(self, node: str) -> bool:
+        """Out, or held because a scope of the node is full."""
+        mine = [scope for scope in self.scopes() if scope != "gpu" or node in GPU]
+        full = any(len(self.state_out(scope) | self.holders(scope)) >= self.limit(scope) for scope in mine)
+        return self.agents[node].settled or full
+
+
+@pytest.mark.slow
+def test_settled_nodes_keep_to_the_limit_whatever_happens(record_property: Callable[[str, object], None]) -> None:
+    """Settled nodes out never exceed the limit, nobody starves or goes in circles, no foreign drain is touched."""
+    run_state_machine_as_test(
+        Fleet,
+        settings=settings(
+            max_examples=150,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    sys.stdout.write(f"{FIGURES}\n")
+    record_property("transients", str(FIGURES))
+    assert FIGURES.settled > 100, "this run has to have seen nodes go out"
+    assert FIGURES.given_back > 100
+    assert FIGURES.transient_s <= 2 * SETTLE_S + STALE_S

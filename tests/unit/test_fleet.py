@@ -1,0 +1,291 @@
+"""The fleet's budget as slots: every answer of the plan, as plain calls."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from healthd.remediation.fleet import (
+    Claim,
+    GiveBack,
+    Go,
+    Hold,
+    Plan,
+    Scope,
+    Settle,
+    glance,
+    plan,
+    rate_held,
+    replaced_at,
+    replaced_since,
+    scopes_of,
+)
+from healthd.remediation.ports import FleetLevel, Mark, ScopeLevel, Slot
+
+ME = "me"
+
+
+def first(count: int) -> int:
+    return 0
+
+
+def last(count: int) -> int:
+    return count - 1
+
+
+def scope(*out: str, name: str = "cluster", limit: int = 3, total: int = 60) -> Scope:
+    return Scope(name=name, out=frozenset(out), total=total, limit=limit)
+
+
+def slots(*holders: str, name: str = "cluster") -> list[Slot]:
+    """Taken slots, ``index:node`` each."""
+    return [Slot(scope=name, index=int(text.partition(":")[0]), node=text.partition(":")[2]) for text in holders]
+
+
+def planned(
+    *scopes: Scope, taken: list[Slot], since_s: float | None = None, now_s: float = 100.0, committed: bool = False
+) -> Plan:
+    return plan(
+        node=ME,
+        scopes=scopes,
+        slots=taken,
+        since_s=since_s,
+        now_s=now_s,
+        pick=first,
+        settle_s=10.0,
+        committed=committed,
+    )
+
+
+def claimable(state: Scope, taken: list[Slot]) -> list[int]:
+    """Every index that some choice claims."""
+    found = []
+    for number in range(state.limit):
+        move = plan(
+            node=ME,
+            scopes=[state],
+            slots=taken,
+            since_s=None,
+            now_s=0.0,
+            pick=lambda count, n=number: min(n, count - 1),  # type: ignore[misc]
+        )
+        found += [move.index] if isinstance(move, Claim) else []
+    return sorted(set(found))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# claiming
+
+
+@pytest.mark.parametrize(
+    ("out", "taken", "free"),
+    [
+        ([], [], [0, 1, 2]),
+        (["a"], [], [0, 1]),
+        (["a"], ["0:b"], [1]),
+        (["a", "b"], ["0:a"], [1]),  # a holds a slot and is counted by it, not twice
+        ([], ["1:a", "2:b"], [0]),
+        (["a", "b"], ["2:c"], []),
+        (["a"], ["2:c"], [0]),  # room for one: the highest free place stays empty for the slot above the bound
+        ([], ["0:a", "1:b", "2:c"], []),
+        (["a", "b", "c"], [], []),
+        (["a", "b", "c", "d"], [], []),
+        ([], ["7:x"], [0, 1]),  # a slot that only a larger limit knew counts
+        (["me"], [], [0, 1, 2]),  # a node that is out itself takes nobody's room by holding a slot
+    ],
+)
+def test_as_many_of_the_lowest_free_slots_as_there_is_room_may_be_claimed(
+    out: list[str], taken: list[str], free: list[int]
+) -> None:
+    """Slots i < L - o, less what the nodes that are out and the holders leave of the limit."""
+    assert claimable(scope(*out), slots(*taken)) == free
+
+
+def test_the_choice_is_the_callers() -> None:
+    """``pick`` chooses among the free ones."""
+    move = plan(node=ME, scopes=[scope()], slots=slots("0:a"), since_s=None, now_s=0.0, pick=last)
+    assert move == Claim(scope="cluster", index=2)
+
+
+def test_full_is_a_hold_without_a_claim() -> None:
+    """At the limit nothing is asked of the controller, and the sentence says the figures."""
+    assert planned(scope("a", "b"), taken=slots("0:c")) == Hold(
+        reason="at the fleet limit: 3 of 60 nodes are out, 3 may be"
+    )
+
+
+def test_nothing_is_taken_out_without_a_budget() -> None:
+    """No scope with a quota: hold."""
+    assert isinstance(planned(taken=[]), Hold)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# settling
+
+
+def test_a_claimed_slot_settles_before_it_counts() -> None:
+    """Until the settle time after the last claim is over nothing else is done."""
+    assert planned(scope(), taken=slots("0:me"), since_s=95.0) == Settle(until_s=105.0)
+
+
+def test_a_slot_that_is_found_settles_anew() -> None:
+    """An adopted slot has no time of claim: it is one of now."""
+    assert planned(scope(), taken=slots("0:me")) == Settle(until_s=110.0)
+
+
+def test_within_the_limit_it_is_ours() -> None:
+    """After the settle time, with holders and others together at the limit, it goes."""
+    taken = slots("0:me", "1:b")
+    assert planned(scope("a"), taken=taken, since_s=90.0) == Go(slots=(taken[0],))
+
+
+def test_above_the_bound_but_within_the_limit_it_stays() -> None:
+    """One more node out does not put a holder back while all of them together fit."""
+    taken = slots("2:me")
+    assert planned(scope("a", "b"), taken=taken, since_s=90.0) == Go(slots=(taken[0],))
+
+
+def test_over_the_limit_the_slots_above_the_bound_are_given_back() -> None:
+    """i >= L - o and over the limit: given back at the first look."""
+    taken = slots("0:a", "1:b", "2:me")
+    assert planned(scope("x"), taken=taken, since_s=90.0) == GiveBack(
+        slots=(taken[2],), reason="at the fleet limit: 4 of 60 nodes are out, 3 may be"
+    )
+
+
+def test_over_the_limit_the_slots_below_wait_once_for_those_above() -> None:
+    """i < L - o: one settle time more; if nobody has made room by then, it is given back as well."""
+    taken = slots("0:a", "1:me", "2:b")
+    move = planned(scope("x"), taken=taken, since_s=90.0)
+    assert isinstance(move, Settle)
+    assert move.until_s == 110.0
+    assert isinstance(planned(scope("x"), taken=taken, since_s=80.0), GiveBack)
+
+
+def test_two_slots_in_a_scope_are_one_too_many() -> None:
+    """A claim whose answer was lost may have been applied as well: the higher one is given back, whatever the room."""
+    taken = slots("2:me", "0:me", "1:a")
+    for committed in (False, True):
+        move = planned(scope(), taken=taken, since_s=90.0, committed=committed)
+        assert isinstance(move, GiveBack)
+        assert move.slots == (taken[0],)
+
+
+def test_a_slot_of_a_scope_without_a_quota_is_given_back() -> None:
+    """A node that left a partition, or a quota that was taken away."""
+    taken = [*slots("0:me"), *slots("0:me", name="gpu")]
+    move = planned(scope(), taken=taken, since_s=90.0)
+    assert isinstance(move, GiveBack)
+    assert move.slots == (taken[1],)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# a node that is out already by our own act
+
+
+def test_what_is_committed_neither_settles_nor_gives_back() -> None:
+    """A node that we drained before a restart keeps its slots, also over the limit."""
+    taken = slots("0:a", "1:b", "2:me")
+    assert planned(scope("x", "y"), taken=taken, committed=True) == Go(slots=(taken[2],))
+
+
+def test_a_committed_node_that_lost_its_slot_claims_another_or_waits() -> None:
+    """The controller may have lost it: taken again where there is room, else a hold that keeps what is left."""
+    gpu = slots("0:me", name="gpu")
+    assert planned(scope("me"), taken=[], committed=True) == Claim(scope="cluster", index=0)
+    move = planned(scope("a", "b", "c"), scope(name="gpu"), taken=gpu, committed=True)
+    assert isinstance(move, Hold)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# several scopes
+
+
+def test_scopes_are_taken_in_order_and_only_if_all_have_room() -> None:
+    """The cluster first; a partition that is full holds before anything is claimed."""
+    both = (scope(), scope(name="gpu", limit=1))
+    assert planned(*both, taken=[]) == Claim(scope="cluster", index=0)
+    assert planned(*both, taken=slots("0:me")) == Claim(scope="gpu", index=0)
+    full = planned(*both, taken=slots("0:a", name="gpu"))
+    assert full == Hold(reason="at the gpu limit: 1 of 60 nodes are out, 1 may be")
+
+
+def test_all_or_none() -> None:
+    """A scope that filled up meanwhile gives the slots of the others back; so does one that is over its limit."""
+    both = (scope(), scope(name="gpu", limit=1))
+    mine = slots("1:me")
+    move = planned(*both, taken=[*mine, *slots("0:a", name="gpu")])
+    assert isinstance(move, GiveBack)
+    assert move.slots == tuple(mine)
+    taken = [*mine, *slots("0:me", name="gpu")]
+    move = planned(scope(), scope("x", name="gpu", limit=1), taken=taken, since_s=90.0)
+    assert isinstance(move, GiveBack)
+    assert move.slots == (taken[1], taken[0])
+
+
+def test_quotas_become_limits_per_scope() -> None:
+    """A share is of the scope's own nodes, the floor is one, the cluster comes first, no quota means no scope."""
+    level = FleetLevel(
+        out=frozenset({"a", "b"}),
+        total=100,
+        scopes=(
+            ScopeLevel(scope="cluster", out=frozenset(), total=1),  # a partition of that name: the fleet's stands
+            ScopeLevel(scope="all", out=frozenset({"a"}), total=10),
+            ScopeLevel(scope="gpu", out=frozenset(), total=30),
+        ),
+    )
+    found = scopes_of(level, {"gpu": "10%", "cluster": "5%", "all": "5%", "elsewhere": 3})
+    assert [(one.name, sorted(one.out), one.total, one.limit) for one in found] == [
+        ("cluster", ["a", "b"], 100, 5),
+        ("all", ["a"], 10, 1),
+        ("gpu", [], 30, 3),
+    ]
+    assert [one.name for one in scopes_of(level, {"gpu": 2})] == ["gpu"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the glance, and the rate
+
+
+def test_full_slots_hold_without_a_reading_of_the_nodes() -> None:
+    """As many slots as the last known limit: hold. Fewer, or one of our own: the nodes have to be read."""
+    limits = {"cluster": 2, "gpu": 1}
+    assert glance(ME, slots("0:a"), limits) is None
+    assert glance(ME, slots("0:a", "1:me"), limits) is None
+    assert glance(ME, slots("0:a", "1:b"), {}) is None
+    assert glance(ME, slots("0:a", "5:b"), limits) == Hold(reason="at the fleet limit: all 2 slots are taken")
+    assert glance(ME, slots("0:a", name="gpu"), limits) == Hold(reason="at the gpu limit: all 1 slots are taken")
+
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def mark(node: str, minutes_ago: float) -> Mark:
+    return Mark(node=node, text=f"healthd id=x replaced={int((NOW - timedelta(minutes=minutes_ago)).timestamp())} n=2")
+
+
+@pytest.mark.parametrize(
+    ("text", "epoch"),
+    [
+        ("healthd replaced=1795226977", 1795226977),
+        ("healthd id=a replaced=0 n=1", 0),
+        ("healthd", None),
+        ("healthd replaced=", None),
+        ("healthd replaced=12x", None),
+        ("healthd not-replaced=12", None),
+        ("healthd replaced=123456789012", None),
+    ],
+)
+def test_a_mark_says_when_a_machine_was_replaced(text: str, epoch: int | None) -> None:
+    """Whole seconds since the epoch as one word; anything else says nothing."""
+    assert replaced_at(text) == (None if epoch is None else datetime.fromtimestamp(epoch, UTC))
+
+
+def test_replacements_of_an_hour_are_bounded_over_the_fleet() -> None:
+    """Each node once, ours included, marks of other things not at all; at the bound a sentence for a person."""
+    marks = [mark("a", 10), mark("a", 20), mark("b", 59), mark("c", 61), Mark(node="d", text="healthd id=y")]
+    assert replaced_since(marks, NOW - timedelta(hours=1)) == ("a", "b")
+    assert rate_held(ME, marks, NOW, 3) == ""
+    assert rate_held(ME, marks, NOW, 2).startswith("2 machines were replaced within an hour, 2 may be")
+    assert "a among them" in rate_held("a", marks, NOW, 2)

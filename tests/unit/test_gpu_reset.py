@@ -1,0 +1,150 @@
+"""The GPU reset, with the tools of the machine played by a table of answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from healthd.errors import BackendRefused, BackendUnknown, SourceError, SourceMissing, SourceTimeout
+from healthd.node import CommandResult
+from healthd.remediation.gpu_reset import GpuReset
+
+SERVICES = ("nvidia-persistenced", "nvidia-dcgm")
+
+
+class Tools:
+    """Answers commands as given; what was not given succeeds and says nothing. ``ran`` lists them all."""
+
+    def __init__(self, **answers: object) -> None:
+        self.answers: dict[str, object] = {name.replace("_", " "): answer for name, answer in answers.items()}
+        self.ran: list[str] = []
+
+    def __call__(self, argv: Sequence[str], *, timeout_s: float) -> CommandResult:
+        words = " ".join(argv)
+        self.ran.append(words)
+        answer = self.answers.get(words, "")
+        if isinstance(answer, SourceError):
+            raise answer
+        code, text = answer if isinstance(answer, tuple) else (0, answer)
+        return CommandResult(argv=tuple(argv), code=code, stdout=str(text), stderr="", duration_s=0.01)
+
+
+class Rig:
+    def __init__(self, folder: Path, tools: Tools) -> None:
+        self.proc, self.dev, self.tools, self.let_go = folder / "proc", folder / "dev", tools, 0
+        self.proc.mkdir()
+        self.dev.mkdir()
+        (self.dev / "nvidia0").touch()
+        self.own: list[int] = []
+        self.reset = GpuReset(
+            services=SERVICES,
+            run=tools,
+            let_go=self._go,
+            own_pids=lambda: self.own,
+            proc_root=self.proc,
+            dev_root=self.dev,
+        )
+
+    def _go(self) -> None:
+        self.let_go += 1
+
+    def process(self, pid: int, name: str, state: str = "S") -> None:
+        (self.proc / str(pid) / "fd").mkdir(parents=True)
+        (self.proc / str(pid) / "fd" / "3").symlink_to(self.dev / "nvidia0")
+        (self.proc / str(pid) / "comm").write_text(name)
+        (self.proc / str(pid) / "stat").write_text(f"{pid} ({name}) {state} 1 1")
+
+
+@pytest.fixture
+def tools() -> Tools:
+    return Tools()
+
+
+@pytest.fixture
+def rig(tmp_path: Path, tools: Tools) -> Rig:
+    return Rig(tmp_path, tools)
+
+
+def test_what_runs_is_what_is_stopped(rig: Rig, tools: Tools) -> None:
+    """Only an active service is owed a start afterwards."""
+    tools.answers |= {
+        "systemctl is-active nvidia-persistenced": "active\n",
+        "systemctl is-active nvidia-dcgm": (3, "inactive\n"),
+    }
+    assert rig.reset.holders() == ("nvidia-persistenced",)
+
+
+def test_the_order_of_a_reset(rig: Rig, tools: Tools) -> None:
+    """Services first, then our own worker, then the reset of all GPUs together."""
+    said = rig.reset.reset(("nvidia-persistenced",))
+    assert tools.ran == ["systemctl stop nvidia-persistenced", "nvidia-smi --gpu-reset"]
+    assert rig.let_go == 1
+    assert said == "nvidia-smi --gpu-reset, after stopping nvidia-persistenced"
+
+
+def test_nothing_is_reset_under_somebody(rig: Rig, tools: Tools) -> None:
+    """A holder that is left is named, and the GPUs are not touched."""
+    rig.process(4711, "python")
+    with pytest.raises(BackendRefused, match="held by 4711 python"):
+        rig.reset.reset(())
+    assert tools.ran == []
+
+
+def test_our_own_worker_does_not_hold_us_up(rig: Rig) -> None:
+    """It was told to let go."""
+    rig.process(7, "healthd")
+    rig.own = [7]
+    rig.reset.reset(())
+
+
+def test_a_process_that_cannot_be_ended_makes_a_reset_useless(rig: Rig) -> None:
+    """D state: no signal ends it, only a reboot does, so the ladder goes on at once."""
+    rig.process(9, "nvidia-smi", "D")
+    assert rig.reset.why_not() == "held by 9 nvidia-smi in uninterruptible sleep: only a reboot ends that"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (SourceMissing("nvidia-smi: not found"), "nvidia-smi: not found"),
+        (SourceTimeout("no end"), "does not answer: no end"),
+    ],
+)
+def test_without_the_tool_there_is_no_reset(rig: Rig, tools: Tools, error: SourceError, words: str) -> None:
+    """A machine without a working nvidia-smi says so before anything is stopped."""
+    tools.answers["nvidia-smi --help"] = error
+    assert words in rig.reset.why_not()
+
+
+def test_a_reset_that_fails_says_what_the_tool_said(rig: Rig, tools: Tools) -> None:
+    """An exit status other than 0 is a refusal with its words; no answer is unknown."""
+    tools.answers["nvidia-smi --gpu-reset"] = (4, "GPU 0000:53:00.0 is currently in use by another process")
+    with pytest.raises(BackendRefused, match="exit status 4: GPU 0000:53:00.0 is currently in use"):
+        rig.reset.reset(())
+    tools.answers["nvidia-smi --gpu-reset"] = SourceTimeout("no end within 300 s")
+    with pytest.raises(BackendUnknown, match="no end within 300 s"):
+        rig.reset.reset(())
+
+
+def test_every_service_is_started_whatever_the_others_do(rig: Rig, tools: Tools) -> None:
+    """The failure of one is named and keeps no other from its start."""
+    tools.answers["systemctl start nvidia-persistenced"] = (1, "Job failed")
+    assert "nvidia-persistenced: exit status 1: Job failed" in rig.reset.start(SERVICES)
+    assert tools.ran[-1] == "systemctl start nvidia-dcgm"
+
+
+def test_without_systemd_nothing_is_stopped(rig: Rig, tools: Tools) -> None:
+    """Who still holds a GPU then is found right before the reset."""
+    tools.answers |= dict.fromkeys(
+        (f"systemctl is-active {name}" for name in SERVICES), SourceMissing("systemctl: not found")
+    )
+    assert rig.reset.holders() == ()
+
+
+def test_a_service_manager_that_hangs_is_unknown(rig: Rig, tools: Tools) -> None:
+    """A service that may be running must not be forgotten."""
+    tools.answers["systemctl is-active nvidia-persistenced"] = SourceTimeout("no end within 60 s")
+    with pytest.raises(BackendUnknown, match="whether nvidia-persistenced is active"):
+        rig.reset.holders()

@@ -1,0 +1,73 @@
+"""Who may not be disturbed by an active test."""
+
+from __future__ import annotations
+
+import pytest
+
+from healthd.errors import SourceTimeout
+from healthd.idle import why_not_idle
+from healthd.remediation.ports import NodeView
+from healthd.testing import FakeClock, FakeNode, FakeNvml, gpu_with, healthy_gpu
+from healthd.testing_cluster import FakeCluster, FakeOrchestrator
+
+HOLDER = {"pid": 4711, "usedGpuMemory": None, "gpuInstanceId": 0, "computeInstanceId": 0}
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster("n1", clock=FakeClock())
+
+
+def node(**answers: object) -> FakeNode:
+    return FakeNode(nvml=FakeNvml(gpu_with(0, answers), healthy_gpu(1)))
+
+
+def test_nobody_works_here(cluster: FakeCluster) -> None:
+    """Without a process on a GPU and without a job, the node is idle; so it is where there is no cluster."""
+    assert why_not_idle(node(), FakeOrchestrator(cluster, "n1")) == ""
+    assert why_not_idle(node(), None) == ""
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"])
+def test_a_process_on_a_gpu_is_work(cluster: FakeCluster, call: str) -> None:
+    """Whoever holds a GPU is named, whatever the cluster says."""
+    busy = why_not_idle(node(**{call: [HOLDER]}), FakeOrchestrator(cluster, "n1"))
+    assert busy == "the GPUs are in use: GPU 0 by process 4711"
+
+
+def test_what_nvml_cannot_tell_is_not_idle() -> None:
+    """A driver that does not answer has not said that nobody is there."""
+    silent = FakeNode(nvml=FakeNvml(error=SourceTimeout("NVML: no answer in 5 s")))
+    assert why_not_idle(silent, None) == "who holds the GPUs cannot be told: NVML: no answer in 5 s"
+
+
+def test_a_job_of_the_cluster_is_work(cluster: FakeCluster) -> None:
+    """A job that has not touched its GPUs yet may at any moment."""
+    cluster.nodes["n1"].jobs.append("17")
+    assert "runs jobs here: 17" in why_not_idle(node(), FakeOrchestrator(cluster, "n1"))
+
+
+def test_the_job_that_asks_may_test_its_own_node(cluster: FakeCluster) -> None:
+    """Inside an allocation the own job is no reason; a second one is."""
+    cluster.nodes["n1"].jobs.append("17")
+    orchestrator = FakeOrchestrator(cluster, "n1")
+    assert why_not_idle(node(), orchestrator, own_job="17") == ""
+    cluster.nodes["n1"].jobs.append("18")
+    assert why_not_idle(node(), orchestrator, own_job="17").endswith("runs jobs here: 18")
+
+
+def test_a_controller_that_does_not_answer_has_not_said_idle(cluster: FakeCluster) -> None:
+    """Jobs that cannot be listed count as there."""
+    cluster.hung = True
+    assert why_not_idle(node(), FakeOrchestrator(cluster, "n1")).startswith("the jobs of this node cannot be told")
+
+
+def test_what_still_completes_is_work() -> None:
+    """A job that left the queue may still be ending here."""
+
+    class Completing(FakeOrchestrator):
+        def view(self, *, jobs: bool = False) -> NodeView:
+            return NodeView(name="n1", in_service=True, flags=frozenset({"COMPLETING", "IDLE"}), hold=None)
+
+    said = why_not_idle(node(), Completing(FakeCluster("n1", clock=FakeClock()), "n1"))
+    assert said.endswith("says this node is not idle: COMPLETING, IDLE")

@@ -1,0 +1,84 @@
+"""What was tried on a node, and what that leaves to try."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from healthd.model import Mode, Remedy
+from healthd.remediation.case import Case, End
+from healthd.remediation.ledger import Bounds, Repair, recent, repairs_of, rungs_left, same_fault
+from healthd.remediation.playbook import QUARANTINE, STEPS
+from tests.judgement import START, at
+
+RESET, REBOOT, REPLACE = Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE
+CASE = Case(
+    id="c1",
+    opened=at(0),
+    since=at(60),
+    mode=Mode.REPAIR,
+    code="gpu.xid.95",
+    component="gpu:GPU-0",
+    remedy=RESET,
+    why="",
+    text="",
+    steps=STEPS[RESET],
+    ladder=(RESET, REBOOT),
+    attempts=1,
+    end=End.RELEASED,
+)
+
+
+def repair(remedy: Remedy, *, seconds: float = 0.0, component: str = "gpu:GPU-0") -> Repair:
+    return Repair(code="gpu.xid.95", component=component, remedy=remedy, began=at(seconds))
+
+
+@pytest.mark.parametrize(
+    ("ladder", "tried", "left"),
+    [
+        ((RESET, REBOOT, REPLACE), (), (RESET, REBOOT, REPLACE)),
+        ((RESET, REBOOT, REPLACE), (RESET,), (REBOOT, REPLACE)),
+        ((RESET, REBOOT, REPLACE), (REBOOT,), (REPLACE,)),
+        ((RESET, RESET, REBOOT), (RESET,), (RESET, REBOOT)),
+        ((RESET, RESET, REBOOT), (RESET, RESET), (REBOOT,)),
+        ((RESET, RESET, RESET, REBOOT), (RESET, RESET), (REBOOT,)),
+        ((RESET, REBOOT), (REPLACE,), ()),
+        ((RESET, REBOOT, REPLACE), (RESET, RESET, RESET, RESET), ()),
+        ((), (), ()),
+    ],
+)
+def test_what_was_tried_is_over(
+    ladder: tuple[Remedy, ...], tried: tuple[Remedy, ...], left: tuple[Remedy, ...]
+) -> None:
+    """What is smaller than what was tried is over, equal rungs count one by one, and each remedy, as well as all of
+    them together, has a bound."""
+    assert rungs_left(ladder, [repair(each) for each in tried], Bounds()) == left
+
+
+def test_a_repair_counts_from_its_end() -> None:
+    """One that began before the window and ended inside it counts; one on another part does not."""
+    long_one = Repair(code="gpu.xid.95", component="gpu:GPU-0", remedy=RESET, began=at(-9), ended=at(1))
+    repairs = [long_one, repair(RESET, seconds=-9), repair(RESET, seconds=5, component="gpu:GPU-1")]
+    assert same_fault(repairs, "gpu.xid.95", ("gpu:GPU-0", "gpu:0000:10:1c"), START) == (long_one,)
+    assert same_fault(repairs, "gpu.xid.48", ("gpu:GPU-0",), START) == ()
+
+
+def test_recent_is_so_many_days() -> None:
+    """The window of a lemon moves with the day."""
+    repairs = [repair(RESET), repair(REBOOT, seconds=86_400)]
+    assert recent(repairs, START + timedelta(days=7), 7) == tuple(repairs)
+    assert recent(repairs, START + timedelta(days=7.5), 7) == tuple(repairs[1:])
+
+
+def test_cases_become_repairs() -> None:
+    """A case that tried a remedy is one repair, by the largest it came to; a quarantine, or one that never got so far,
+    is none."""
+    rebooted = replace(CASE, id="c2", steps=STEPS[REBOOT], ladder=(REBOOT,), end=End.FAILED)
+    drained = replace(CASE, id="c3", steps=QUARANTINE, ladder=())
+    given_up = replace(CASE, id="c4", attempts=0, end=End.ABANDONED)
+    old = replace(CASE, id="c5", ladder=(), end=None)
+    made = repairs_of([CASE, rebooted, drained, given_up, old])
+    assert [(each.remedy, each.outcome) for each in made] == [(RESET, "released"), (REBOOT, "failed"), (RESET, "")]
+    assert (made[0].began, made[0].ended, made[0].at) == (at(0), at(60), at(60))
