@@ -20,7 +20,7 @@ from functools import partial
 
 from healthd.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.model import Remedy
-from healthd.remediation.ports import FleetLevel, Hold, Mark, NodeView, ScopeLevel, Slot, StateOwner
+from healthd.remediation.ports import FleetLevel, HeldNode, Hold, Mark, NodeView, ScopeLevel, Slot, StateOwner
 
 
 @dataclass(kw_only=True)
@@ -227,6 +227,11 @@ class FakeOrchestrator:
             total=len(nodes),
             scopes=tuple(ScopeLevel(scope=name, out=out & mine[name], total=len(mine[name])) for name in sorted(mine)),
             marks=tuple(Mark(node=name, text=node.mark) for name, node in nodes.items() if node.mark),
+            held=tuple(
+                HeldNode(node=name, text=node.hold.text, stamp=node.hold.stamp)
+                for name, node in nodes.items()
+                if node.hold is not None and node.hold.text.startswith("healthd: ")
+            ),
         )
 
     def slots(self) -> tuple[Slot, ...]:

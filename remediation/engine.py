@@ -19,11 +19,11 @@ from healthd.remediation.case import Case, End, Phase, reason_text
 from healthd.remediation.fleet import rate_held
 from healthd.remediation.ledger import Repair
 from healthd.remediation.playbook import QUARANTINE, REPAIRS, without_drain
-from healthd.remediation.policy import Rules, Situation, decide
+from healthd.remediation.policy import Rules, SeenElsewhere, Situation, decide
 from healthd.remediation.ports import Orchestrator, Provisioner, StateOwner
 from healthd.remediation.repairs import Resetter
 from healthd.remediation.steps import Steps
-from healthd.remediation.successor import found_case
+from healthd.remediation.successor import code_of, found_case
 from healthd.remediation.turns import Cases, Judgement, Patience, Slots
 from healthd.store import Event
 
@@ -194,10 +194,18 @@ class Engine:
                 view = replace(view, in_service=True)  # what keeps jobs off is our own place in the budget
         except BackendError as error:
             return Situation(view=None, level=None, problem=str(error))
+        if not view.in_service:
+            return Situation(view=view, level=None)
         try:
-            return Situation(view=view, level=self._orchestrator.level() if view.in_service else None)
+            level = self._orchestrator.level()
         except BackendError as error:
             return Situation(view=view, level=None, problem=str(error))
+        elsewhere = [
+            SeenElsewhere(node=held.node, code=code, at=datetime.fromtimestamp(held.stamp, UTC))
+            for held in level.held
+            if held.node != view.name and (code := code_of(held.text))
+        ]
+        return Situation(view=view, level=level, fleet_findings=tuple(elsewhere))
 
     def _opened(self, decision: Decision, diagnosis: Diagnosis, now: datetime) -> Case:
         """A new case, its slot already intended: the decision has just read what an intent must be read from."""

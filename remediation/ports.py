@@ -74,17 +74,27 @@ class Mark:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class HeldNode:
+    """A node that a healthd holds, as the cluster shows it: its reason, and when that was set, in epoch seconds."""
+
+    node: str
+    text: str
+    stamp: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FleetLevel:
     """How many nodes are out of service now, for any cause, and how many there are. Read from the cluster itself.
 
     A held slot alone does not count here. ``scopes``: the partitions or groups of this node. ``marks``: every mark that
-    any node shows.
+    any node shows. ``held``: the nodes whose reason is a healthd's.
     """
 
     out: frozenset[str]
     total: int
     scopes: tuple[ScopeLevel, ...] = ()
     marks: tuple[Mark, ...] = ()
+    held: tuple[HeldNode, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

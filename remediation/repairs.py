@@ -143,7 +143,7 @@ class Repairs:
         drained = Step.DRAIN in case.steps
         steps = STEPS[following[0]] if drained else without_drain(STEPS[following[0]])
         up = replace(again, ladder=tuple(following), steps=steps, index=steps.index(Step.WAIT_IDLE), attempts=0)
-        return Turn(case=up, said=f"{case.step} did not help, {following[0]} is next: {why}")
+        return Turn(case=up, said=f"{case.ladder[0]} did not help, {following[0]} is next: {why}")
 
     # -- before an act ------------------------------------------------------------------------------------------------
 

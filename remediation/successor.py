@@ -28,6 +28,12 @@ def replacement_mark(case: Case, now: datetime) -> str:
     return f"healthd case={case.id} machine={case.machine} {REPLACED}={int(now.timestamp())}"
 
 
+def code_of(text: str) -> str:
+    """The finding that a reason of a healthd names, or ""."""
+    words = _TEXT.fullmatch(text)
+    return words[1] if words else ""
+
+
 def found_case(
     view: NodeView,
     own: Sequence[Slot],

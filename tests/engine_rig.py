@@ -120,7 +120,7 @@ class World:
         self.cluster = FakeCluster(*(f"n{number}" for number in range(1, fleet + 1)), clock=self.seconds)
         self.rules = Rules(mode=mode, max_out=max_out)
         self.boot, self.boots_at_s, self.never_boots = 1, 0.0, False
-        self.reboot_heals = self.reset_heals = True
+        self.reboot_heals = self.reset_heals = self.replacement_heals = True
         self.script: list[tuple[float, Callable[[], object]]] = []
         self.levels: set[Trouble] = set()
         self.said: list[str] = []
@@ -219,7 +219,7 @@ class World:
         self.replaced_at_s = 0.0
         self.machine, self.boot = self.machine + 1, self.boot + 1
         self.provisioner.instance = f"i-0fake{self.machine}"
-        self.levels.clear()
+        self.levels = set() if self.replacement_heals else {replace(WORN_OUT, clears_by=None)}
         self.store.close()
         self.folder = self.folder.parent / f"{self.folder.name}-machine-{self.machine}"
         self.folder.mkdir()

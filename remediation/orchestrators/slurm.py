@@ -18,7 +18,7 @@ from typing import Protocol
 from healthd.errors import BackendRefused, BackendUnknown, ConfigError, SlotTaken, SourceError, SourceMissing
 from healthd.node import CommandResult
 from healthd.remediation.orchestrators.slurm_slots import DUPLICATE, GONE, creation, parse_slots, slot_name
-from healthd.remediation.ports import FleetLevel, Hold, Mark, NodeView, ScopeLevel, Slot
+from healthd.remediation.ports import FleetLevel, HeldNode, Hold, Mark, NodeView, ScopeLevel, Slot
 from healthd.sources.command import TRUNCATED, find_tool, run_command
 
 # sinfo -O with a suffix and no size pads nothing and cuts nothing (sinfo(1): "type[:[.][size][suffix]]"). StateComplete
@@ -31,6 +31,7 @@ _OUT = re.compile(r"DRAIN(ED|ING)?|DOWN|FAIL(ING)?|REBOOT\w*|INVALID_REG")
 # A node in no partition has no Partitions=, and a comment or a reason may say the word as well.
 _PARTITIONS = re.compile(r" MCS_label=\S*\s+(?:Partitions=(\S+))?")
 _NODE_NAME_FIELD, _STATE = re.compile(r"NodeName=(\S+) "), re.compile(r" State=(\S+)")
+_OUR_REASON = re.compile(r"(healthd: .*?) \[[^\[\]@\s]+@(\d+)\](?: |$)")  # with SLURM_TIME_FORMAT=%s
 _MAINTENANCE = re.compile(r"MAINT(ENANCE)?")
 
 # What scontrol prints when slurmctld, or scontrol itself, has said no before anything was changed.
@@ -236,7 +237,7 @@ def parse_level(node: str, answer: str) -> FleetLevel:
     is_out: dict[str, bool] = {}
     partitions: dict[str, str] = {}
     known: dict[str, bool | None] = {}
-    marks = []
+    marks, held = [], []
     for line in answer.split("\n"):
         fields, _, free = line.partition(" Reason=")
         match, state = _NODE_NAME_FIELD.match(fields), _STATE.search(fields)
@@ -251,6 +252,8 @@ def parse_level(node: str, answer: str) -> FleetLevel:
         partitions[name] = (label[1] or "") if label else ""
         if comment := _comment(free or fields):
             marks.append(Mark(node=name, text=comment))
+        if ours := _OUR_REASON.match(free):
+            held.append(HeldNode(node=name, text=ours[1], stamp=int(ours[2])))
     if node not in is_out:
         problem = f"the list of {len(is_out)} nodes from scontrol does not have {node}, our own"
         raise BackendUnknown(f"{problem}: check [node] name, and PrivateData in slurm.conf")
@@ -259,6 +262,7 @@ def parse_level(node: str, answer: str) -> FleetLevel:
         total=len(is_out),
         scopes=tuple(_scope(name, partitions, is_out) for name in sorted(filter(None, partitions[node].split(",")))),
         marks=tuple(marks),
+        held=tuple(held),
     )
 
 

@@ -1,0 +1,236 @@
+"""What follows when a repair does not help, when a place in the budget is lost, and when the disk knows nothing."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from healthd.errors import BackendBusy
+from healthd.model import Action, Mode
+from healthd.remediation.ports import StateOwner
+from healthd.remediation.slots import LONGEST_PAUSE_S
+from tests.engine_replay import ADMIN, WELL
+from tests.engine_rig import GPU, NODE, WORN_OUT, XID_79, XID_95, Trouble, World, repair_story, replace_story
+
+LEVEL_95 = Trouble(code="gpu.level", clears_by=None)
+
+
+def test_a_reset_that_does_not_help_is_followed_by_a_reboot(tmp_path: Path) -> None:
+    """The ladder goes up within one case: reset, reset again, reboot; every holder that was stopped runs again."""
+    world = World(tmp_path, mode=Mode.REPAIR, can_reset=True)
+    world.reset_heals = False
+    world.levels.add(LEVEL_95)
+    assert world.run_to_end().ending() == WELL
+    assert (world.resetter.requests, world.provisioner.requests) == (2, 1)
+    assert world.resetter.stopped == []
+    assert any("reset_gpu did not help, reboot_node is next" in text for text in world.audit("step"))
+
+
+def test_a_holder_that_cannot_be_ended_leads_straight_to_the_reboot(tmp_path: Path) -> None:
+    """Where a reset is impossible from the start, the first rung is the reboot."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.at(10, lambda: world.log_line(XID_95))
+    assert world.run_to_end().ending() == WELL
+    assert (world.resetter.requests, world.provisioner.requests) == (0, 1)
+
+
+def test_another_machine_with_the_same_fault_pages(tmp_path: Path) -> None:
+    """A replacement that does not help is not followed by another: an image that breaks every node must not loop."""
+    world = replace_story(tmp_path / "w")
+    world.replacement_heals = False
+    world.run(600)
+    case = world.store.open_case()
+    assert case is not None
+    assert "another machine did not help" in case.note
+    assert (world.provisioner.replacements, world.engine.decision.action) == (1, Action.PAGE)
+    assert world.hold_text.startswith("healthd: gpu.remap.failure")
+
+
+def test_too_many_replacements_in_the_fleet_are_a_persons_business(tmp_path: Path) -> None:
+    """The rate is read from the marks at the nodes, which no restart forgets; when it is calm again, it goes on."""
+    world = replace_story(tmp_path / "w")
+    stamp = int(world.clock.now().timestamp())
+    for number in range(2, 6):
+        world.cluster.nodes[f"n{number}"].mark = f"healthd case=x machine=i-{number} replaced={stamp}"
+    world.run(40)
+    assert world.said[-1].startswith("replacement waits: 4 machines were replaced within an hour")
+    assert (world.provisioner.replacements, world.engine.decision.action) == (0, Action.PAGE)
+    world.clock.advance(3600)
+    assert world.run_to_end().ending() == WELL
+    assert world.provisioner.replacements == 1
+
+
+def test_a_busy_platform_costs_no_attempt(tmp_path: Path) -> None:
+    """Throttled, or no capacity at the moment: asked again later, as often as it takes."""
+    world = repair_story(tmp_path)
+    asked, calls = world.provisioner.reboot, []
+
+    def busy() -> None:
+        calls.append(world.clock())
+        if len(calls) < 5:
+            raise BackendBusy("RequestLimitExceeded")
+        asked()
+
+    world.provisioner.reboot = busy  # type: ignore[method-assign]
+    assert world.run_to_end().ending() == WELL
+    assert (len(calls), world.provisioner.requests) == (5, 1)
+
+
+def test_the_same_fault_on_many_nodes_is_no_nodes_fault(tmp_path: Path) -> None:
+    """Rule 8: with three other nodes held for the same code within minutes, nothing is taken out, and it pages."""
+    world = World(tmp_path, max_out="50%")
+    for number in range(2, 5):
+        world.cluster.update(f"n{number}", "drain", f"healthd: gpu.xid.95 gpu:GPU-{number} [a{number}]", user="healthd")
+    world.at(10, lambda: world.log_line(XID_95))
+    world.run(20)
+    assert not world.hold_text
+    assert world.engine.decision.action is Action.PAGE
+    assert "gpu.xid.95" in world.said[-1]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# in a hurry
+
+
+def hurried(world: World) -> str:
+    return world.engine.turn(world.clock.now(), hurry=True)
+
+
+def test_a_job_that_is_about_to_start_meets_the_drain_at_once(tmp_path: Path) -> None:
+    """In a hurry the drain does not wait for the settle time; what follows does."""
+    world = World(tmp_path)
+    world.log_line(XID_95)
+    assert hurried(world) == "drained: the slot is held; looking again after the settle time"
+    assert world.hold_text.startswith("healthd: gpu.xid.95")
+    world.at(60, world.reset_gpu)
+    assert world.run_to_end().ending() == WELL
+
+
+def test_a_hurried_drain_without_a_place_is_let_go(tmp_path: Path) -> None:
+    """Others went out meanwhile, and no place is left for this node: its drain is undone although it is not well."""
+    world = World(tmp_path, fleet=4, max_out=1)
+    world.log_line(XID_95)
+    hurried(world)
+    world.cluster.update("n2", "down", "no fan")
+    world.run(int(LONGEST_PAUSE_S / 5))
+    assert not world.hold_text
+    assert not world.cluster.slots
+    assert world.store.open_case() is None
+    assert "at the fleet limit" in world.said[-1]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# an empty store
+
+
+def forget(world: World) -> None:
+    """The database is gone, and the daemon starts."""
+    world.store.close()
+    shutil.rmtree(world.folder)
+    world.folder.mkdir()
+    world._start()
+
+
+def test_a_daemon_without_a_memory_adopts_what_it_finds(tmp_path: Path) -> None:
+    """Its place in the budget proves that the drain is its own: it verifies, releases and gives the place back."""
+    world = World(tmp_path / "w")
+    world.log_line(XID_95)
+    world.run(6)
+    forget(world)
+    world.run_to_end()
+    assert world.ending().in_service
+    assert world.ending().ends == ("released",)
+    assert not world.cluster.slots
+    assert any("our drain was found, and no case of it in the store" in text for text in world.audit("step"))
+
+
+def test_a_text_alone_proves_nothing(tmp_path: Path) -> None:
+    """Anybody can write our words: without a place in the budget the node is left alone."""
+    world = World(tmp_path / "w")
+    world.cluster.update(NODE, "drain", f"healthd: gpu.xid.95 {GPU} [c1]", user="root")
+    world.run(60)
+    assert world.hold_text.startswith("healthd: gpu.xid.95")
+    assert not world.ours
+
+
+def test_a_place_without_a_drain_is_given_back(tmp_path: Path) -> None:
+    """Killed and forgotten between the place and the drain, or drained by somebody since: only the place is ours."""
+    world = World(tmp_path / "w")
+    world.log_line(XID_95)
+    world.run(1)
+    assert world.cluster.slots
+    world.cluster.update(NODE, "drain", ADMIN)
+    forget(world)
+    world.run(10)
+    assert not world.cluster.slots
+    assert world.hold_text == ADMIN
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# platforms that write the node's state themselves
+
+
+def announced(name: str) -> None:
+    """A reboot that the cluster was told of: the node comes back as it was."""
+
+
+def test_where_a_drain_is_a_replacement_the_place_alone_fences(tmp_path: Path) -> None:
+    """ParallelCluster and PCS: the whole case without a drain; jobs are kept off by the reservation."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.provisioner.state_owner = StateOwner.PLATFORM
+    world.cluster.rebooted = announced  # type: ignore[method-assign]
+    world.at(10, lambda: world.log_line(XID_79))
+    world.run(8)
+    assert not world.hold_text
+    assert not world.orchestrator.view().in_service
+    ending = world.run_to_end().ending()
+    assert ending == replace(WELL, drains=0, releases=0)
+    assert world.provisioner.requests == 1
+
+
+def test_where_the_request_takes_the_drains_place_the_place_in_the_budget_stays(tmp_path: Path) -> None:
+    """HyperPod rewrites the node's state for what it was asked: that is no order of a person's, and no loss."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.provisioner.state_owner = StateOwner.AFTER_ASKING
+    world.cluster.rebooted = announced  # type: ignore[method-assign]
+    asked = world.provisioner.reboot
+
+    def reboot() -> None:
+        asked()
+        world.cluster.nodes[NODE].flags.clear()
+        world.cluster.nodes[NODE].hold = None
+
+    world.provisioner.reboot = reboot  # type: ignore[method-assign]
+    world.at(10, lambda: world.log_line(XID_79))
+    ending = world.run_to_end().ending()
+    assert (ending.in_service, ending.ends, ending.drains, ending.releases) == (True, ("released",), 1, 0)
+    assert not world.cluster.slots
+
+
+def test_a_place_that_a_person_takes_away_is_an_order(tmp_path: Path) -> None:
+    """Where the place is all there is, deleting the reservation is undoing our drain."""
+    world = World(tmp_path, mode=Mode.QUARANTINE)
+    world.provisioner.state_owner = StateOwner.PLATFORM
+    world.at(10, lambda: world.log_line(XID_79)).at(60, world.cluster.slots.clear)
+    assert world.run(30).ending().ends == ("acknowledged",)
+
+
+def test_while_another_acts_on_the_machine_nothing_is_asked_for(tmp_path: Path) -> None:
+    """HyperPod's own agent, or clustermgtd, at work: the repair waits, and says for whom."""
+    world = repair_story(tmp_path)
+    world.provisioner.others = "HyperPod acts on n1 already"
+    world.run(40)
+    assert world.said[-1] == "reboot waits: HyperPod acts on n1 already"
+    assert world.provisioner.requests == 0
+    world.provisioner.others = ""
+    assert world.run_to_end().ending() == WELL
+
+
+def test_a_wear_out_without_another_machine_keeps_the_node_out(tmp_path: Path) -> None:
+    """Nobody here can replace it: it is kept out, and a person is told."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.at(10, lambda: world.log_line(WORN_OUT))
+    world.run(40)
+    assert world.hold_text.startswith("healthd: gpu.remap.failure")
+    assert world.provisioner.requests == 0
