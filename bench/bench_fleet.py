@@ -20,9 +20,10 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 from measure import cpu_ms, percentile, write_down
 
@@ -44,31 +45,18 @@ TEXT = "healthd: gpu.xid.79 gpu:GPU-8e2f [bench]"
 FORK = multiprocessing.get_context("fork")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Said:
-    """One answer of one agent. ``what``: hold, settle, go, or trouble."""
-
-    node: str
-    at_s: float
-    what: str
-    reason: str = ""
-
-    def line(self) -> bytes:
-        return json.dumps(asdict(self)).encode() + b"\n"
-
-
 class Notes:
-    """A file to which agents append a line each: nobody who is killed holds a lock of it."""
+    """A file to which processes append a line each: nobody who is killed holds a lock of it."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
 
-    def add(self, said: Said) -> None:
-        os.write(self._descriptor, said.line())
+    def add(self, note: dict[str, Any]) -> None:
+        os.write(self._descriptor, json.dumps(note).encode() + b"\n")
 
-    def read(self) -> list[Said]:
+    def read(self) -> list[dict[str, Any]]:
         text = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0).decode()
-        return [Said(**json.loads(line)) for line in text.split("\n")[:-1]]
+        return [json.loads(line) for line in text.split("\n")[:-1]]
 
 
 def main() -> int:
@@ -103,40 +91,48 @@ def cluster(count: int) -> SlurmLab:
     )
 
 
-def one_storm(lab: SlurmLab, count: int, kills: int, *, known: bool, seed: int) -> dict[str, object]:
+def one_storm(lab: SlurmLab, count: int, kills: int, *, known: bool, seed: int) -> dict[str, Any]:
     """All nodes fail, groups are killed and come back, until every agent has decided and settled."""
     nodes = [*lab.nodes, *(f"f{number:04d}" for number in range(1, count))]
+    said, seen = Notes(lab.root / "said"), Notes(lab.root / "seen")
+    conf, limit, dice = str(lab.conf), out_limit(QUOTAS["cluster"], count), random.Random(seed)  # noqa: S311  no secret
+    learnt = scopes_of(SlurmOrchestrator(node=nodes[0], conf=conf).level(), QUOTAS) if known else ()
     groups = [nodes[start : start + GROUP] for start in range(0, count, GROUP)]
-    said = Notes(lab.root / "notes")
-    quiet = SlurmOrchestrator(node=nodes[0], conf=str(lab.conf))
-    learnt = scopes_of(quiet.level(), QUOTAS) if known else ()
-    watch = Watch(lab=lab, limit=out_limit("5%", count), said=said)
-    spent_ms = cpu_ms(lab.pid("slurmctld"))
-    began_s = time.monotonic()
-    running = {number: start(lab, group, said, learnt, began_s) for number, group in enumerate(groups)}
-    watch.start()
-    dice = random.Random(seed)  # noqa: S311  no secret
-    for at_s in sorted(dice.uniform(0.2, KILLED_FOR_S) for _ in range(kills)):
-        time.sleep(max(0.0, began_s + at_s - time.monotonic()))
-        number = dice.choice(list(running))
-        kill(running[number])
-        running[number] = start(lab, groups[number], said, (), began_s)
-    watch.until_decided(set(nodes), began_s + 60.0)
-    decided_ms = cpu_ms(lab.pid("slurmctld")) - spent_ms
-    time.sleep(1.0)
-    watch.stop()
-    for process in running.values():
-        kill(process)
-    return watch.figures(count, kills, began_s, decided_ms / 1000, is_new=not known)
+    others, spent_ms, began_s = os.getloadavg()[0], cpu_ms(lab.pid("slurmctld")), time.monotonic()
+    running = {number: begin(live, conf, group, said, learnt, began_s) for number, group in enumerate(groups)}
+    watch = begin(look, conf, nodes[0], seen)
+    try:
+        for at_s in sorted(dice.uniform(0.2, KILLED_FOR_S) for _ in range(kills)):
+            time.sleep(max(0.0, began_s + at_s - time.monotonic()))
+            number = dice.choice(list(running))
+            kill(running[number])
+            running[number] = begin(live, conf, groups[number], said, (), began_s)
+        until_decided(said, set(nodes), began_s + 60.0)
+        ctld_s = (cpu_ms(lab.pid("slurmctld")) - spent_ms) / 1000
+        time.sleep(1.0)
+    finally:
+        for process in (watch, *running.values()):
+            kill(process)
+    return {
+        "nodes": count,
+        "limit": limit,
+        "agents_killed": kills * GROUP,
+        "agents_new_at_first": 0 if known else count,
+        **figures_of(said, seen, limit, began_s),
+        "aim_last_decision_s": AIM_DECIDED_S,
+        "ctld_cpu_s": round(ctld_s, 2),
+        "aim_ctld_cpu_s": AIM_CTLD_S,
+        "load_before": round(others, 1),
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # agents
 
 
-def start(lab: SlurmLab, group: list[str], said: Notes, learnt: tuple[Scope, ...], began_s: float) -> BaseProcess:
-    """One process with the agents of a group, a thread each."""
-    process = FORK.Process(target=live, args=(str(lab.conf), group, said, learnt, began_s), daemon=True)
+def begin(work: Callable[..., None], *args: object) -> BaseProcess:
+    """A process of its own; this one has no threads, so that a fork is safe."""
+    process = FORK.Process(target=work, args=args, daemon=True)
     process.start()
     return process
 
@@ -178,7 +174,7 @@ def agent(conf: str, node: str, said: Notes, learnt: tuple[Scope, ...], began_s:
         except BackendError as error:
             what, reason = "trouble", str(error)
         if what != last:
-            said.add(Said(node=node, at_s=time.monotonic(), what=what, reason=reason))
+            said.add({"node": node, "at_s": time.monotonic(), "what": what, "reason": reason})
             last = what
         wait_until_due(keeper)
 
@@ -210,66 +206,44 @@ def is_ours(view: NodeView) -> bool:
 # what is seen
 
 
-@dataclass(kw_only=True)
-class Watch:
-    """Reads the fleet four times a second, and what the agents say."""
+def look(conf: str, node: str, seen: Notes) -> None:
+    """Read the fleet four times a second, for ever."""
+    orchestrator = SlurmOrchestrator(node=node, conf=conf, timeout_s=30.0)
+    while True:
+        with contextlib.suppress(BackendError):  # looked at again a moment later
+            level, slots = orchestrator.level(), orchestrator.slots()
+            seen.add({"at_s": time.monotonic(), "out": len(out_or_fenced(level, slots)), "drained": len(level.out)})
+        time.sleep(0.25)
 
-    lab: SlurmLab
-    limit: int
-    said: Notes
-    seen: list[tuple[float, int, int]] = field(default_factory=list)  # when, out or fenced, drained
-    _over: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread = field(init=False)
 
-    def start(self) -> None:
-        self._thread = threading.Thread(target=self._look)
-        self._thread.start()
+def until_decided(said: Notes, nodes: set[str], end_s: float) -> None:
+    """Until every agent, those that came back included, holds or goes."""
+    while time.monotonic() < end_s and not decided(said).keys() >= nodes:
+        time.sleep(0.25)
 
-    def stop(self) -> None:
-        self._over.set()
-        self._thread.join()
 
-    def last(self) -> dict[str, Said]:
-        return {one.node: one for one in self.said.read()}
+def decided(said: Notes) -> dict[str, float]:
+    """The nodes whose agents last said that they hold or go, and when they did."""
+    last = {note["node"]: note for note in said.read()}
+    return {node: note["at_s"] for node, note in last.items() if note["what"] in ("hold", "go")}
 
-    def until_decided(self, nodes: set[str], end_s: float) -> None:
-        """Until every agent, those that came back included, holds or goes."""
-        while time.monotonic() < end_s:
-            last = self.last()
-            if {node for node, one in last.items() if one.what in ("hold", "go")} >= nodes:
-                return
-            time.sleep(0.25)
 
-    def figures(self, count: int, kills: int, began_s: float, ctld_s: float, *, is_new: bool) -> dict[str, object]:
-        decided = sorted(one.at_s - began_s for one in self.last().values() if one.what in ("hold", "go"))
-        over = [at_s for at_s, out, _ in self.seen if out > self.limit]
-        trouble = [one for one in self.said.read() if one.what == "trouble"]
-        return {
-            "nodes": count,
-            "limit": self.limit,
-            "agents_killed": kills * GROUP,
-            "agents_new_at_first": count if is_new else 0,
-            "decided": len(decided),
-            "out_at_the_end": self.seen[-1][1],
-            "settled_max": max(drained for _, _, drained in self.seen),
-            "transient_max": max(0, max(out for _, out, _ in self.seen) - self.limit),
-            "transient_s": round(max(over) - min(over), 2) if over else 0.0,
-            "decided_p50_s": round(percentile(decided, 0.5), 2),
-            "last_decision_s": round(decided[-1], 2),
-            "aim_last_decision_s": AIM_DECIDED_S,
-            "ctld_cpu_s": round(ctld_s, 2),
-            "aim_ctld_cpu_s": AIM_CTLD_S,
-            "no_answer": len(trouble),
-            "first_trouble": trouble[0].reason[:200] if trouble else "",
-        }
-
-    def _look(self) -> None:
-        orchestrator = SlurmOrchestrator(node=self.lab.nodes[0], conf=str(self.lab.conf), timeout_s=30.0)
-        while not self._over.is_set():
-            with contextlib.suppress(BackendError):  # looked at again a moment later
-                level, slots = orchestrator.level(), orchestrator.slots()
-                self.seen.append((time.monotonic(), len(out_or_fenced(level, slots)), len(level.out)))
-            self._over.wait(0.25)
+def figures_of(said: Notes, seen: Notes, limit: int, began_s: float) -> dict[str, Any]:
+    """What the notes of the agents and of the watch come to."""
+    times = [at_s - began_s for at_s in decided(said).values()]
+    over = [note["at_s"] for note in seen.read() if note["out"] > limit]
+    trouble = [note["reason"] for note in said.read() if note["what"] == "trouble"]
+    return {
+        "decided": len(times),
+        "out_at_the_end": seen.read()[-1]["out"],
+        "settled_max": max(note["drained"] for note in seen.read()),
+        "transient_max": max(0, max(note["out"] for note in seen.read()) - limit),
+        "transient_s": round(max(over) - min(over), 2) if over else 0.0,
+        "decided_p50_s": round(percentile(times, 0.5), 2),
+        "last_decision_s": round(max(times), 2),
+        "no_answer": len(trouble),
+        "first_trouble": trouble[0][:200] if trouble else "",
+    }
 
 
 def out_or_fenced(level: FleetLevel, slots: tuple[Slot, ...]) -> frozenset[str]:

@@ -279,7 +279,7 @@ class PolicySection:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySection:
-    """What ``healthd replay`` assumes of what no log tells. Nothing else reads it."""
+    """What ``healthd replay FILES`` assumes of what no log tells. Nothing else reads it."""
 
     drain_s: Seconds = 7_200.0
     """How long a job runs on after its node was drained, in seconds. Two hours: a kernel log does not say when jobs
@@ -376,7 +376,7 @@ class Config:
     """How many nodes may be out at once."""
 
     replay: ReplaySection = field(default_factory=ReplaySection)
-    """What ``healthd replay`` assumes of what no log tells."""
+    """What ``healthd replay FILES`` assumes of what no log tells."""
 
     daemon: DaemonSection = field(default_factory=DaemonSection)
     """The daemon itself."""

@@ -467,4 +467,4 @@ def test_settled_nodes_keep_to_the_limit_whatever_happens(record_property: Calla
     record_property("transients", str(FIGURES))
     assert FIGURES.settled > 100, "this run has to have seen nodes go out"
     assert FIGURES.given_back > 100
-    assert FIGURES.transient_s <= 2 * SETTLE_S + STALE_S
+    assert FIGURES.transient_s <= 4 * SETTLE_S, "two looks, and those of another who claims meanwhile"

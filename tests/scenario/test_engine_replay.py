@@ -253,11 +253,11 @@ def test_a_controller_that_loses_our_drain_gets_it_again(replay: Replay) -> None
         while number >= len(world.wire.passed):
             world.step()
         world.run(5)  # the settle time of its place in the budget, and a turn
-        awaited = world.provisioner.requests + world.provisioner.replacements == 1 and world.boot == 1
-        if world.monitor.diagnoses() and not awaited:
+        asked = world.provisioner.requests + world.provisioner.replacements == 1
+        if world.monitor.diagnoses() and not (asked and world.boot == 1):
             assert world.hold_text, (number, replay.passed[number])
         ending = world.run_to_end().ending()
-        if awaited and not ending.in_service:
+        if asked and not ending.in_service:
             assert ending.holder == "slurm", (number, replay.passed[number])
             assert ending.ends in (("lost",), ("abandoned",)), (number, replay.passed[number])
         else:

@@ -19,7 +19,8 @@ from healthd.remediation.orchestrators.slurm import (
     parse_view,
     update_error,
 )
-from healthd.remediation.ports import FleetLevel, Hold
+from healthd.remediation.orchestrators.slurm_slots import parse_slots, slot_name
+from healthd.remediation.ports import FleetLevel, Hold, Mark, ScopeLevel, Slot
 
 IDLE = "n0001|idle|0/4/0/4|Unknown|Unknown|none|\n"
 
@@ -202,6 +203,92 @@ def test_partitions_are_those_of_the_node_and_not_of_a_text() -> None:
     assert parse_partitions("NodeName=n0001 State=IDLE MCS_label=N/A BootTime=1 Comment=a Partitions=b\n") == ()
     with pytest.raises(BackendUnknown, match="printed no node"):
         parse_partitions("")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# slots, partitions and marks
+
+RESERVATION = (
+    "ReservationName={name} StartTime=1795238585 EndTime=1826774585 Duration=365-00:00:00 Nodes={nodes} NodeCnt=1 "
+    "CoreCnt=8 Features=(null) PartitionName=(null) Flags={flags} TRES=cpu=8 Users={users} Groups=(null) "
+    "Accounts=(null) Licenses=(null) State=ACTIVE BurstBuffer=(null) Watts=n/a MaxStartDelay=(null)"
+)
+OURS = {"name": "healthd-cluster-3", "nodes": "n1", "flags": "MAINT,IGNORE_JOBS,SPEC_NODES,STATIC", "users": "root"}
+
+
+def _reservation(**other: str) -> str:
+    return RESERVATION.format(**{**OURS, **other})
+
+
+def test_a_reservation_of_ours_is_a_slot() -> None:
+    """By name, node, flags and user; a cluster without reservations has none; the last number is the index."""
+    assert parse_slots(_reservation() + "\n") == (Slot(scope="cluster", index=3, node="n1"),)
+    assert parse_slots("No reservations in the system\n") == parse_slots("") == ()
+    assert parse_slots(_reservation(name="healthd-gpu-7-12")) == (Slot(scope="gpu-7", index=12, node="n1"),)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"nodes": "n[1-2]"},
+        {"nodes": "n1,n2"},
+        {"nodes": "(null)"},
+        {"flags": "MAINT,IGNORE_JOBS"},
+        {"flags": "MAINT,IGNORE_JOBS,DAILY,SPEC_NODES,STATIC"},
+        {"flags": ""},
+        {"users": "root,alice"},
+        {"users": "(null)"},
+    ],
+)
+def test_a_slot_that_somebody_made_otherwise_is_taken_by_no_node(other: dict[str, str]) -> None:
+    """It counts, and no node takes it for its own."""
+    (slot,) = parse_slots(_reservation(**other))
+    assert (slot.scope, slot.index) == ("cluster", 3)
+    assert slot.node.endswith("not made by healthd")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["maintenance", "healthd-3", "healthd--3", "healthd-cluster-", "healthd-cluster-03", "old healthd-cluster-3"],
+)
+def test_other_reservations_are_no_slots(name: str) -> None:
+    """Whatever they are called, names with blanks included."""
+    assert parse_slots(_reservation(name=name)) == ()
+
+
+@pytest.mark.parametrize("text", ["slurm_load_reservations error", _reservation()[:60], "x " + _reservation()])
+def test_a_list_of_slots_that_makes_no_sense_is_unknown(text: str) -> None:
+    """A list of which a line is not understood proves nothing."""
+    with pytest.raises(BackendUnknown, match="scontrol show reservation"):
+        parse_slots(_reservation() + "\n" + text)
+
+
+@given(st.text(st.sampled_from("abz09-_. ,|"), max_size=8), st.integers(-5, 2_000_000))
+def test_a_slot_name_reads_back_or_is_refused(scope: str, index: int) -> None:
+    """No name is ever made that would be read as another slot."""
+    try:
+        name = slot_name(scope, index)
+    except BackendRefused:
+        return
+    assert parse_slots(_reservation(name=name)) == (Slot(scope=scope, index=index, node="n1"),)
+
+
+def test_the_level_has_our_partitions_and_every_mark() -> None:
+    """Partitions of other nodes alone are left out; comments of others are no marks; a reason cannot hide one."""
+    node = "NodeName={} Arch=x86_64 State={} Owner=N/A MCS_label=N/A Partitions={}  BootTime=1 {}"
+    text = "\n".join(
+        [
+            node.format("me", "IDLE", "gpu,all", "Comment=healthd replaced=1 id=x Extra=rack 7"),
+            node.format("b", "IDLE+DRAIN", "gpu", "Reason=x Partitions=all Comment=forged [root@1] Comment=healthd y"),
+            node.format("c", "DOWN", "cpu,all", "Comment=somebody's healthd"),
+        ]
+    )
+    level = parse_level("me", text)
+    assert level.scopes == (
+        ScopeLevel(scope="all", out=frozenset({"c"}), total=2),
+        ScopeLevel(scope="gpu", out=frozenset({"b"}), total=2),
+    )
+    assert level.marks == (Mark(node="me", text="healthd replaced=1 id=x"), Mark(node="b", text="healthd y"))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

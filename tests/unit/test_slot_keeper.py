@@ -1,0 +1,182 @@
+"""What carries the plan out, over a cluster in memory: how often it asks, what it remembers, what it gives back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from healthd.errors import BackendUnknown, SlotTaken
+from healthd.remediation.fleet import Go, Hold, Settle
+from healthd.remediation.ports import FleetLevel, Slot
+from healthd.remediation.slots import REMEMBERED_S, SlotKeeper
+from healthd.testing import FakeClock
+from healthd.testing_cluster import FakeCluster, FakeOrchestrator
+
+NODES = tuple(f"n{number}" for number in range(10))
+
+
+class Counting(FakeOrchestrator):
+    """Counts what is asked; can find a slot taken that it saw free."""
+
+    def __init__(self, cluster: FakeCluster, node: str) -> None:
+        super().__init__(cluster, node)
+        self.asked: Counter[str] = Counter()
+        self.beaten = 0
+
+    def level(self) -> FleetLevel:
+        self.asked["level"] += 1
+        return super().level()
+
+    def slots(self) -> tuple[Slot, ...]:
+        self.asked["slots"] += 1
+        return super().slots()
+
+    def claim(self, scope: str, index: int) -> None:
+        self.asked["claim"] += 1
+        if self.beaten:
+            self.beaten -= 1
+            raise SlotTaken("somebody was first")
+        super().claim(scope, index)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def cluster(clock: FakeClock) -> FakeCluster:
+    return FakeCluster(*NODES, clock=clock)
+
+
+def keeper_of(cluster: FakeCluster, clock: FakeClock, node: str = "n0") -> tuple[SlotKeeper, Counting]:
+    orchestrator = Counting(cluster, node)
+    keeper = SlotKeeper(
+        orchestrator=orchestrator, node=node, quotas=lambda: {"cluster": "20%"}, monotonic_s=clock, random=lambda: 0.5
+    )
+    return keeper, orchestrator
+
+
+def settled(keeper: SlotKeeper, clock: FakeClock) -> Go:
+    assert isinstance(keeper.take(), Settle)
+    clock.advance(10.0)
+    answer = keeper.take()
+    assert isinstance(answer, Go)
+    return answer
+
+
+def test_the_way_out_and_back(cluster: FakeCluster, clock: FakeClock) -> None:
+    """Claim, settle without asking again, go, and nothing left when it is given back."""
+    keeper, orchestrator = keeper_of(cluster, clock)
+    first = keeper.take()
+    assert first == Settle(until_s=10.0)
+    before = orchestrator.asked.copy()
+    clock.advance(9.0)
+    assert keeper.take() == first
+    assert orchestrator.asked == before
+    clock.advance(1.0)
+    assert keeper.take() == Go(slots=(Slot(scope="cluster", index=1, node="n0"),))
+    assert keeper.give_back() == (Slot(scope="cluster", index=1, node="n0"),)
+    assert cluster.slots == {}
+    assert keeper.give_back() == ()
+
+
+def test_a_hold_is_repeated_without_asking_and_looked_at_again_ever_later(
+    cluster: FakeCluster, clock: FakeClock
+) -> None:
+    """5 s, then twice as long each time up to a minute, half to one and a half of it at random."""
+    for index in (0, 1):
+        cluster.claim("cluster", index, f"n{index + 1}")
+    keeper, orchestrator = keeper_of(cluster, clock)
+    looks = []
+    for _ in range(200):
+        before = orchestrator.asked["slots"]
+        assert isinstance(keeper.take(), Hold)
+        if orchestrator.asked["slots"] > before:
+            looks.append(clock())
+        clock.advance(1.0)
+    assert [after - before for before, after in pairwise(looks)] == [5, 10, 20, 40, 60, 60]
+
+
+def test_a_full_fleet_whose_size_is_known_is_told_by_its_slots_alone(cluster: FakeCluster, clock: FakeClock) -> None:
+    """The nodes are not read: what is remembered is a reason to wait."""
+    keeper, orchestrator = keeper_of(cluster, clock)
+    keeper.learn()
+    for index in (0, 1):
+        cluster.claim("cluster", index, f"n{index + 1}")
+    assert keeper.take() == Hold(reason="at the fleet limit: all 2 slots are taken")
+    assert orchestrator.asked == {"level": 1, "slots": 1}
+
+
+def test_a_remembered_reading_lets_ask_but_not_keep(cluster: FakeCluster, clock: FakeClock) -> None:
+    """Two nodes went out since it was read: the claim is made, and given back in the same call."""
+    keeper, orchestrator = keeper_of(cluster, clock)
+    keeper.learn()
+    cluster.update("n8", "drain", "admin")
+    cluster.update("n9", "drain", "admin")
+    answer = keeper.take()
+    assert isinstance(answer, Hold)
+    assert "3 of 10 nodes are out, 2 may be; gave back cluster-1" in answer.reason
+    assert cluster.slots == {}
+    assert orchestrator.asked["claim"] == 1
+
+
+def test_what_was_remembered_too_long_ago_is_read_again(cluster: FakeCluster, clock: FakeClock) -> None:
+    """Then nothing is claimed that the nodes do not leave room for; nor where the memory itself says full."""
+    keeper, orchestrator = keeper_of(cluster, clock)
+    keeper.learn()
+    cluster.update("n8", "drain", "admin")
+    cluster.update("n9", "drain", "admin")
+    clock.advance(REMEMBERED_S + 1)
+    assert isinstance(keeper.take(), Hold)
+    assert orchestrator.asked["claim"] == 0
+    cluster.update("n8", "resume")
+    clock.advance(60.0)
+    assert isinstance(keeper.take(), Settle)
+
+
+def test_a_slot_that_somebody_else_got_is_not_asked_for_for_ever(cluster: FakeCluster, clock: FakeClock) -> None:
+    """Another is chosen; after sixteen in a row it waits."""
+    keeper, orchestrator = keeper_of(cluster, clock)
+    orchestrator.beaten = 3
+    assert isinstance(keeper.take(), Settle)
+    assert orchestrator.asked["claim"] == 4
+    other, beaten = keeper_of(cluster, clock, "n5")
+    beaten.beaten = 99
+    assert other.take() == Hold(reason="16 slots in a row were taken by others first")
+
+
+def test_a_claim_without_an_answer_is_found_later(cluster: FakeCluster, clock: FakeClock) -> None:
+    """It is applied when the controller wakes up: one slot, adopted, and settled from then on."""
+    keeper, orchestrator = keeper_of(cluster, clock)
+    cluster.hung = True
+    with pytest.raises(BackendUnknown):
+        orchestrator.claim("cluster", 0)
+    with pytest.raises(BackendUnknown):
+        keeper.take()
+    cluster.wake()
+    clock.advance(100.0)
+    assert keeper.take() == Settle(until_s=110.0)
+    assert list(cluster.slots) == [("cluster", 0)]
+
+
+def test_a_settled_slot_that_the_controller_lost_is_earned_anew(cluster: FakeCluster, clock: FakeClock) -> None:
+    """Asked again after a Go it reads back; a slot that is gone means claim and settle, or hold."""
+    cluster.save()
+    keeper, _ = keeper_of(cluster, clock)
+    settled(keeper, clock)
+    assert isinstance(keeper.take(), Go)
+    cluster.kill()
+    assert isinstance(keeper.take(), Settle)
+
+
+def test_a_new_daemon_adopts_and_one_that_is_committed_goes_at_once(cluster: FakeCluster, clock: FakeClock) -> None:
+    """With an empty store it settles anew; where the cluster shows our drain, the slot is ours already."""
+    settled(keeper_of(cluster, clock)[0], clock)
+    clock.advance(1000.0)
+    again, _ = keeper_of(cluster, clock)
+    assert again.take() == Settle(until_s=clock() + 10.0)
+    assert isinstance(again.take(committed=True), Go)
+    assert len(cluster.slots) == 1
