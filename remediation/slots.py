@@ -158,7 +158,8 @@ class SlotKeeper:
         except SlotTaken:
             return self._orchestrator.slots()
         self._since_s = self._monotonic_s()
-        return self._read((), is_holder=True)
+        mine, slots = Slot(scope=move.scope, index=move.index, node=self._node), self._read((), is_holder=True)
+        return slots if mine in slots else (*slots, mine)  # it was acknowledged: the list is old
 
     def _drop(self, slots: tuple[Slot, ...]) -> None:
         self._settled, self._since_s, self._waiting = (), None, None

@@ -64,6 +64,12 @@ def detect(
     )
 
 
+def replaces_what_is_drained(root: str, metadata: Metadata) -> bool:
+    """Whether this is ParallelCluster or PCS, where any drain is a replacement, whoever repairs nodes here."""
+    base = Path(root)
+    return (parallelcluster(base) or _pcs(base, metadata)) is not None
+
+
 def hyperpod(path: Path) -> Found | None:
     """From resource_config.json: ``{"ClusterConfig": {"ClusterName", "ClusterArn"}, …}``; its region is in the ARN."""
     if not path.exists():

@@ -22,14 +22,22 @@ class Run(Protocol):
 
 
 class LocalProvisioner:
-    """The Provisioner of a machine whose reboot is ``reboot_command``; where that is empty, nothing can be done."""
+    """The Provisioner of a machine whose reboot is ``reboot_command``; where that is empty, nothing can be done.
+
+    ``state_owner``: PLATFORM where something else here replaces whatever is drained.
+    """
 
     kind = "local"
-    state_owner = StateOwner.ENGINE
 
     def __init__(
-        self, *, reboot_command: tuple[str, ...] = (), timeout_s: float = 30.0, run: Run = run_command
+        self,
+        *,
+        reboot_command: tuple[str, ...] = (),
+        timeout_s: float = 30.0,
+        run: Run = run_command,
+        state_owner: StateOwner = StateOwner.ENGINE,
     ) -> None:
+        self.state_owner = state_owner
         self._command, self._timeout_s, self._run = reboot_command, timeout_s, run
 
     def can(self, remedy: Remedy) -> bool:

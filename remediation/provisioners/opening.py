@@ -12,7 +12,7 @@ from pathlib import Path
 from healthd.config.provisioner_schema import ProvisionerSection
 from healthd.config.schema import Config
 from healthd.errors import BackendUnknown, ConfigError, SourceError
-from healthd.remediation.ports import Provisioner
+from healthd.remediation.ports import Provisioner, StateOwner
 from healthd.remediation.provisioners.autoscaling import AutoScalingProvisioner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.aws_calls import Platform
@@ -24,6 +24,7 @@ from healthd.remediation.provisioners.detect import (
     detect,
     hyperpod,
     parallelcluster,
+    replaces_what_is_drained,
 )
 from healthd.remediation.provisioners.ec2 import Ec2Provisioner
 from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
@@ -50,7 +51,11 @@ def open_provisioner(
     section = config.provisioner
     if section.kind in ("none", "local"):
         command = section.local.reboot_command if section.kind == "local" else ()
-        return LocalProvisioner(reboot_command=command, timeout_s=config.remediation.step_timeout_s)
+        return LocalProvisioner(
+            reboot_command=command,
+            timeout_s=config.remediation.step_timeout_s,
+            state_owner=StateOwner.PLATFORM if replaces_what_is_drained(root, machine.imds.read) else StateOwner.ENGINE,
+        )
     subject = Subject(
         node=machine.name, instance_id=machine.identity.instance_id, instance_type=machine.identity.instance_type
     )

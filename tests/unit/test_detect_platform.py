@@ -19,6 +19,7 @@ from healthd.config.schema import Config, NodeSection, SourcesSection
 from healthd.errors import BackendUnknown, ConfigError, SourceTimeout
 from healthd.model import Remedy
 from healthd.node import KernelLogState
+from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws_calls import Platform
 from healthd.remediation.provisioners.detect import Found, detect
 from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
@@ -200,3 +201,12 @@ def test_a_machine_of_nobodys_says_so(tmp_path: Path) -> None:
     config = configured(tmp_path, ProvisionerSection(kind="auto"), vendor="QEMU")
     with pytest.raises(ConfigError, match="this machine is no EC2 instance.*name the platform, or set none or local"):
         open_provisioner(config, machine_of(config), None, root=str(tmp_path))
+
+
+def test_where_a_drain_is_a_replacement_nothing_is_drained(tmp_path: Path) -> None:
+    """ParallelCluster replaces what is drained even where healthd was told of no provisioner: it fences instead."""
+    config = configured(tmp_path, ProvisionerSection(kind="none"))
+    owner = open_provisioner(config, machine_of(config), None, root=str(tmp_path)).state_owner
+    (tmp_path / "etc/parallelcluster").mkdir(parents=True)
+    there = open_provisioner(config, machine_of(config), None, root=str(tmp_path)).state_owner
+    assert (owner, there) == (StateOwner.ENGINE, StateOwner.PLATFORM)
