@@ -2,7 +2,7 @@
 
 One real slurmd and 999 nodes that slurmctld knows and nobody runs. An agent is what the daemon has for its slots, over
 Slurm's own clients: slots are claimed, settled, and followed by a drain. Agents live in groups, a process each, and
-groups are killed with SIGKILL and come back with nothing remembered. All of it shares this machine with slurmctld.
+groups are killed with SIGKILL and come back, every fourth on a new disk. All of it shares this machine with slurmctld.
 
 Aims: never more nodes out than the limit once every live agent has settled, at most 5 s of slurmctld's CPU, and the
 last decision within 20 s. A transient is what is out beyond the limit before that.
@@ -40,6 +40,7 @@ from tests.integration.slurm.slurm_lab import SlurmLab, why_not
 AIM_CTLD_S, AIM_DECIDED_S = 5.0, 20.0
 GROUP = 25
 KILLED_FOR_S = 6.0
+NEW_DISK_EVERY = 4  # of the groups that are killed, one comes back on new disks; the others' have the fleet's size
 QUOTAS: dict[str, str | int] = {"cluster": "5%"}
 TEXT = "healthd: gpu.xid.79 gpu:GPU-8e2f [bench]"
 FORK = multiprocessing.get_context("fork")
@@ -102,11 +103,12 @@ def one_storm(lab: SlurmLab, count: int, kills: int, *, known: bool, seed: int) 
     running = {number: begin(live, conf, group, said, learnt, began_s) for number, group in enumerate(groups)}
     watch = begin(look, conf, nodes[0], seen)
     try:
-        for at_s in sorted(dice.uniform(0.2, KILLED_FOR_S) for _ in range(kills)):
+        for turn, at_s in enumerate(sorted(dice.uniform(0.2, KILLED_FOR_S) for _ in range(kills))):
             time.sleep(max(0.0, began_s + at_s - time.monotonic()))
             number = dice.choice(list(running))
             kill(running[number])
-            running[number] = begin(live, conf, groups[number], said, (), began_s)
+            kept = learnt if turn % NEW_DISK_EVERY else ()
+            running[number] = begin(live, conf, groups[number], said, kept, began_s)
         until_decided(said, set(nodes), began_s + 60.0)
         ctld_s = (cpu_ms(lab.pid("slurmctld")) - spent_ms) / 1000
         time.sleep(1.0)
