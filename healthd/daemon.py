@@ -40,12 +40,13 @@ _JITTER = 0.1
 _HOUSEKEEPING_S = 10.0
 _KERNEL_LOG_POLL_S = 10.0
 _CATCH_UP_S = 30.0
+_LOCK_WAIT_S = 5.0  # a hook without a daemon holds it for as long as it looks
 
 
 def serve(config: Config, notices: tuple[str, ...] = ()) -> int:
     """Run until SIGTERM or SIGINT. Raises HealthdError for what cannot work from the start; returns the exit code."""
     log = _logger(config.daemon.log_level)
-    lock = lock_state(Path(config.daemon.state_dir))
+    lock = lock_state(Path(config.daemon.state_dir), wait_s=_LOCK_WAIT_S)
     try:
         daemon = Daemon(config, log, notices)
         daemon.run()

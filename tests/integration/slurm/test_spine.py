@@ -186,7 +186,7 @@ def test_a_reboot_ends_xid_79_and_resumes_the_node(slurm_lab_factory: Callable[.
 
 
 Found = TypeVar("Found")
-BOUNDARIES = [(call, when) for call in range(1, 21) for when in ("before", "after")]
+BOUNDARIES = [(call, when) for call in range(1, 27) for when in ("before", "after")]
 
 
 Work = Callable[[str, int, str], Found]
