@@ -1,7 +1,9 @@
-"""From a kernel line to the node drained in a real slurmctld: the whole spine, over 200 faults.
+"""From a kernel line to the node kept off jobs, and drained, in a real slurmctld: the whole spine, over 200 faults.
 
-Eight real slurmd and eight real daemons share this machine. A fault is one line appended to a node's kernel log; its
-end is the millisecond in slurmctld's own log at which the node's state was set. Aim: p50 <= 100 ms, p99 <= 500 ms.
+Eight real slurmd and eight real daemons share this machine. A fault is one line appended to a node's kernel log. Its
+ends are two milliseconds in slurmctld's own log: that of the reservation, which keeps new jobs off, and that of the
+drain, which follows after the settle time (here 0.2 s instead of 10, and taken off the figure). Aim for the first:
+p50 <= 100 ms, p99 <= 500 ms.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from tests.running import RECOVERED, UNCONTAINED, RunningNode
 
 AIM_P50_MS, AIM_P99_MS = 100.0, 500.0
 PCI = "0000:05:00"
+FENCED = r"sched: Created reservation=healthd-\S+ users=\S+ nodes={} "
+DRAINED = r"update_node: node {} state set to DRAIN"
 SECTIONS = """
 [orchestrator]
 kind = "slurm"
@@ -32,7 +36,9 @@ mode = "quarantine"
 settle_s = 0.2
 [budget]
 max_out = 8
+settle_s = 0.2
 """
+SETTLE_MS = 200.0
 
 
 def main() -> int:
@@ -53,13 +59,16 @@ def main() -> int:
             node.start()
             nodes.append(node)
         time.sleep(5.0)
-        latencies = [one_fault(lab, nodes[number % len(nodes)]) for number in range(faults)]
+        both = [one_fault(lab, nodes[number % len(nodes)]) for number in range(faults)]
+    fenced, drained = ([each[end] for each in both] for end in (0, 1))
     figures = {
         "faults": faults,
-        "p50_ms": round(percentile(latencies, 0.50), 1),
-        "p90_ms": round(percentile(latencies, 0.90), 1),
-        "p99_ms": round(percentile(latencies, 0.99), 1),
-        "max_ms": round(max(latencies), 1),
+        "p50_ms": round(percentile(fenced, 0.50), 1),
+        "p90_ms": round(percentile(fenced, 0.90), 1),
+        "p99_ms": round(percentile(fenced, 0.99), 1),
+        "max_ms": round(max(fenced), 1),
+        "drained_p50_ms": round(percentile(drained, 0.50) - SETTLE_MS, 1),
+        "drained_p99_ms": round(percentile(drained, 0.99) - SETTLE_MS, 1),
         "aim_p50_ms": AIM_P50_MS,
         "aim_p99_ms": AIM_P99_MS,
     }
@@ -67,22 +76,31 @@ def main() -> int:
     return 0 if figures["p50_ms"] <= AIM_P50_MS and figures["p99_ms"] <= AIM_P99_MS else 1
 
 
-def one_fault(lab: SlurmLab, node: RunningNode) -> float:
-    """One fault, from its line to its drain, in milliseconds; then its end, and the node's return."""
+def one_fault(lab: SlurmLab, node: RunningNode) -> tuple[float, float]:
+    """One fault, from its line to its fence and to its drain, in milliseconds; then its end, and the node's return."""
     mark = slurmctld_log(lab).stat().st_size
     at = node.kernel_says(UNCONTAINED.format(pci=PCI))
     drained: list[float] = []
-    node.wait(lambda: drained or drained.extend(drained_at(lab, node.name, mark)), 15.0, "drained")
+    node.wait(lambda: drained or drained.extend(logged_at(lab, DRAINED.format(node.name), mark)), 15.0, "drained")
+    fenced = logged_at(lab, FENCED.format(node.name), mark)
     node.kernel_says(RECOVERED.format(pci=PCI))
     lab.wait_state(node.name, "IDLE", within_s=30.0)
-    return (drained[0] - at) * 1000
+    wait_no_slot(lab, node.name)
+    return (fenced[0] - at) * 1000, (drained[0] - at) * 1000
 
 
-def drained_at(lab: SlurmLab, name: str, mark: int) -> list[float]:
-    """When slurmctld set the state, by its own log after byte ``mark``; empty while it has not."""
+def wait_no_slot(lab: SlurmLab, name: str) -> None:
+    """Until the place is given back, which comes last."""
+    until = time.monotonic() + 10.0
+    while f"Nodes={name} " in lab.scontrol("-o", "show", "reservation").stdout and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+def logged_at(lab: SlurmLab, line: str, mark: int) -> list[float]:
+    """When slurmctld did it, by its own log after byte ``mark``; empty while it has not."""
     with slurmctld_log(lab).open() as log:
         log.seek(mark)
-        found = re.findall(rf"\[([^\]]+)\] update_node: node {name} state set to DRAIN", log.read())
+        found = re.findall(rf"\[([^\]]+)\] {line}", log.read())
     return [datetime.fromisoformat(stamp).timestamp() for stamp in found]
 
 
