@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from healthd.model import Remedy, Step
-from healthd.remediation.playbook import QUARANTINE, REPAIRS, STEPS
+from healthd.remediation.playbook import QUARANTINE, REPAIRS, STEPS, without_drain
 
 
 def test_a_quarantine_repairs_nothing() -> None:
@@ -31,3 +31,10 @@ def test_a_repair_waits_for_the_job_and_keeps_the_evidence(remedy: Remedy, act: 
 def test_only_what_needs_the_node_has_steps() -> None:
     """Nothing of ours is done for a watch, a restart of the application, or what a person must settle."""
     assert set(STEPS) == {Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE}
+
+
+def test_where_a_drain_is_a_replacement_there_is_none() -> None:
+    """The same steps in the same order: the place in the budget alone keeps jobs off."""
+    assert without_drain(QUARANTINE) == (Step.SLOT, Step.VERIFY, Step.RELEASE)
+    for steps in STEPS.values():
+        assert without_drain(steps) == tuple(step for step in steps if step is not Step.DRAIN)
