@@ -136,7 +136,11 @@ class Steps:
         if not case.fenced:
             case = replace(case, fenced=True)
             self.write(case, "intends to take a slot")
-        match move := self._slots.take():
+        try:
+            move = self._slots.take()
+        except BackendRefused as error:
+            return Turn(case=case, said=f"no slot can be taken: {error}", page=True)
+        match move:
             case Go():
                 return Turn(case=at_next(case, now), said=f"holds {_places(move)}", go_on=True)
             case Settle() if self.hurry and Step.DRAIN in case.steps:

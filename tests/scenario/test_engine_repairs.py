@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from healthd.errors import BackendBusy
+from healthd.errors import BackendBusy, BackendRefused
 from healthd.model import Action, Mode
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.slots import LONGEST_PAUSE_S
@@ -87,6 +87,24 @@ def test_the_same_fault_on_many_nodes_is_no_nodes_fault(tmp_path: Path) -> None:
     assert not world.hold_text
     assert world.engine.decision.action is Action.PAGE
     assert "gpu.xid.95" in world.said[-1]
+
+
+def test_a_cluster_that_gives_no_places_pages(tmp_path: Path) -> None:
+    """Whoever may not make reservations learns so from a page, not from a node that keeps failing jobs in silence."""
+    world = World(tmp_path)
+    claim = world.cluster.claim
+
+    def refused(scope: str, index: int, node: str) -> None:
+        raise BackendRefused("Error creating the reservation: Invalid user id")
+
+    world.cluster.claim = refused  # type: ignore[method-assign]
+    world.at(10, lambda: world.log_line(XID_95))
+    world.run(6)
+    assert world.said[-1] == "no slot can be taken: Error creating the reservation: Invalid user id"
+    assert (world.engine.decision.action, world.hold_text) == (Action.PAGE, "")
+    world.cluster.claim = claim  # type: ignore[method-assign]
+    world.at(120, world.reset_gpu)
+    assert world.run_to_end().ending() == WELL
 
 
 # ---------------------------------------------------------------------------------------------------------------------
