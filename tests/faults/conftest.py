@@ -18,7 +18,7 @@ C_SOURCE = Path(__file__).resolve().parents[1] / "nvml_sim" / "nvml_sim.c"
 _PLAYED = pytest.StashKey[dict[str, str]]()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     """The real pynvml on the simulated library in C, where there is a compiler; else the simulation in Python."""
     folder = tmp_path_factory.mktemp("faults")
