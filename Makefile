@@ -16,7 +16,7 @@ export AWS_EC2_METADATA_DISABLED = true
 PURE := */healthd/model.py,*/healthd/trends.py,*/healthd/waiting.py,*/healthd/history.py,*/healthd/diagnose.py
 PURE := $(PURE),*/remediation/policy.py,*/remediation/playbook.py,*/remediation/budget.py,*/remediation/case.py
 PURE := $(PURE),*/remediation/rules.py,*/remediation/ledger.py
-PURE := $(PURE),*/remediation/fleet.py
+PURE := $(PURE),*/remediation/fleet.py,*/healthd/acknowledged.py
 PURE_TESTS = tests/unit tests/property
 
 .PHONY: demo test check lint types contracts coverage bench docs lock wheel clean

@@ -57,8 +57,9 @@ FaultKey = tuple[str, str]
 class Fault:
     """One thing that is wrong and not known to be over: all findings of one code on one component.
 
-    ``count`` counts occurrences as the checks report them. ``acknowledged``: a person has seen it and put the node
-    back; it holds until the fault ends, and a fault that comes back is a new one.
+    ``count`` counts occurrences as the checks report them. ``acknowledged``: a person has seen it and wants the node in
+    service all the same; it holds until the fault ends, or ``acknowledged_until``, and a fault that comes back is a new
+    one.
     """
 
     code: str
@@ -75,6 +76,7 @@ class Fault:
     symptom_of: tuple[str, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
     acknowledged: bool = False
+    acknowledged_until: datetime | None = None
 
     @property
     def key(self) -> FaultKey:
@@ -191,15 +193,6 @@ def retire(history: History, enabled: Container[str]) -> tuple[History, tuple[Ch
     return after, _changes(history, after, "its check is not enabled any more")
 
 
-def acknowledge(history: History, keys: Iterable[FaultKey]) -> History:
-    """Mark open faults as seen by a person. Keys that are not open are ignored: there is nothing to acknowledge."""
-    faults = dict(history.faults)
-    for key in keys:
-        if key in faults:
-            faults[key] = replace(faults[key], acknowledged=True)
-    return replace(history, faults=faults)
-
-
 def canonical(history: History, component: Component) -> Component:
     """The stable name of a component, where a better one than its own has been learned."""
     return history.names.get(str(component), component)
@@ -245,6 +238,8 @@ def _merge(known: Fault, other: Fault) -> Fault:
     both = (other, known)
     lead = max(both, key=lambda fault: (REMEDY_RANK[fault.remedy], fault.last))
     severity = max((fault.severity for fault in both), key=SEVERITY_RANK.__getitem__)
+    seen = [each for each in both if each.acknowledged and (each.remedy, each.severity) == (lead.remedy, severity)]
+    ends = [each.acknowledged_until for each in seen if each.acknowledged_until is not None]
     return replace(
         lead,
         severity=severity,
@@ -252,9 +247,8 @@ def _merge(known: Fault, other: Fault) -> Fault:
         last=max(fault.last for fault in both),
         count=known.count + other.count,
         clears_by=max((lead.clears_by, known.clears_by, other.clears_by), key=_hardness),
-        acknowledged=any(
-            fault.acknowledged and (fault.remedy, fault.severity) == (lead.remedy, severity) for fault in both
-        ),
+        acknowledged=bool(seen),
+        acknowledged_until=max(ends, default=None) if len(ends) == len(seen) else None,
     )
 
 
@@ -293,8 +287,9 @@ def _open(history: History, finding: Finding, outcome: Outcome) -> History:
             REMEDY_RANK[fault.remedy] > REMEDY_RANK[known.remedy]
             or SEVERITY_RANK[fault.severity] > SEVERITY_RANK[known.severity]
         )
-        seen = known.acknowledged and not worse
-        fault = replace(fault, first=min(known.first, time), boot_id=known.boot_id, acknowledged=seen)
+        fault = replace(fault, first=min(known.first, time), boot_id=known.boot_id)
+        if known.acknowledged and not worse:
+            fault = replace(fault, acknowledged=True, acknowledged_until=known.acknowledged_until)
     elif known is not None:
         fault = _merge(known, fault)
     return replace(history, faults={**history.faults, fault.key: fault})

@@ -16,14 +16,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from healthd.acknowledged import acknowledge, expire
 from healthd.check import Check, Learned
 from healthd.diagnose import diagnose, is_acknowledged, judge
 from healthd.errors import StoreError
 from healthd.history import (
     Change,
     Fault,
+    FaultKey,
     History,
-    acknowledge,
     begin_boot,
     begin_instance,
     clear,
@@ -126,8 +127,9 @@ class Monitor:
             self._save(event.at)
 
     def flush(self, now: datetime) -> None:
-        """Write what could not be written before, and the cursor if it is due."""
+        """Write what could not be written before, and the cursor if it is due. What a person said may be over."""
         with self._lock:
+            self._fold(self._history, (), now)
             if self._pending or self._saved != self._history or self._cursor_is_due(now):
                 self._save(now)
 
@@ -169,11 +171,21 @@ class Monitor:
     def acknowledge(self, now: datetime, why: str) -> None:
         """Mark every open fault as seen by a person, until it ends and comes back: an order is about the node."""
         with self._lock:
-            keys = [key for key, fault in self._history.faults.items() if not fault.acknowledged]
+            faults = self._history.faults.items()
+            keys = [key for key, fault in faults if not fault.acknowledged or fault.acknowledged_until is not None]
             events = [
                 Event(at=now, kind="fault", text=f"acknowledged {code} on {where}: {why}") for where, code in keys
             ]
             self._fold(acknowledge(self._history, keys), (), now, events)
+
+    def acknowledge_until(self, keys: Iterable[FaultKey], until: datetime, now: datetime, why: str) -> None:
+        """Mark these faults as seen by a person until then, or until they end. The trail keeps who and why."""
+        with self._lock:
+            open_now = [key for key in keys if key in self._history.faults]
+            words = f"until {until:%Y-%m-%d %H:%M:%S} UTC: {why}"
+            events = [Event(at=now, kind="fault", text=f"acknowledged {code} on {at} {words}") for at, code in open_now]
+            self._fold(acknowledge(self._history, open_now, until), (), now, events)
+        self._changed()
 
     def learned(self, names: Iterable[str]) -> Mapping[Key, Highest]:
         """The highest values that these checks have learned on this instance, by component and reading."""
@@ -237,14 +249,16 @@ class Monitor:
     # -- keeping ------------------------------------------------------------------------------------------------------
 
     def _fold(self, history: History, changes: tuple[Change, ...], now: datetime, events: Iterable[Event] = ()) -> None:
+        history, over = expire(history, now)
         if history.faults is not self._history.faults:
             self._diagnoses = diagnose(history)
         moved = history != self._history  # what lives in memory only is not worth a write
         self._history = history
         self._queue(*events, *(_change_event(change, now) for change in changes))
+        self._queue(*(_expiry_event(fault, now) for fault in over))
         if moved or self._pending or self._cursor_is_due(now):
             self._save(now)
-        if changes:
+        if changes or over:
             self._changed()
 
     def _save(self, now: datetime) -> None:
@@ -328,6 +342,11 @@ def _change_event(change: Change, now: datetime) -> Event:
             "evidence": fault.evidence,
         },
     )
+
+
+def _expiry_event(fault: Fault, now: datetime) -> Event:
+    until = f"{fault.acknowledged_until:%Y-%m-%d %H:%M:%S} UTC"
+    return Event(at=now, kind="fault", text=f"no longer acknowledged: {fault.code} on {fault.component}, until {until}")
 
 
 def _outcome_events(before: Outcome | None, after: Outcome) -> tuple[Event, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from healthd.acknowledged import in_words
 from healthd.history import Fault
 from healthd.model import SEVERITY_RANK, Diagnosis, Outcome, Reading, Severity, Status, Verdict
 
@@ -95,10 +96,10 @@ def as_text(report: Report) -> str:
         lines += _check_lines(view)
     lines += [_figure_line(figure) for view in report.checks for figure in view.figures]
     lines.append(_well(report.checks))
-    return "\n".join(_printable(line) for line in lines) + "\n"
+    return "\n".join(printable(line) for line in lines) + "\n"
 
 
-def _printable(line: str) -> str:
+def printable(line: str) -> str:
     """One line that does to a terminal what a line does: a mount may be named by whoever made it."""
     return "".join(character if character.isprintable() else "?" for character in line)
 
@@ -127,6 +128,7 @@ def _figure_data(figure: Reading) -> dict[str, Any]:
 
 
 def _finding_data(fault: Fault) -> dict[str, Any]:
+    seen = {"acknowledged": in_words(fault)} if fault.acknowledged else {}
     return {
         "code": fault.code,
         "severity": fault.severity,
@@ -134,6 +136,7 @@ def _finding_data(fault: Fault) -> dict[str, Any]:
         "message": fault.message,
         "evidence": {**fault.evidence, "count": fault.count, "first": fault.first.isoformat()},
         "time": fault.last.isoformat(),
+        **seen,
     }
 
 
@@ -141,11 +144,16 @@ def _check_lines(view: CheckView) -> list[str]:
     """A line per finding that is more than news, and one for what could not be told."""
     name, result = view.outcome.check, view.outcome.result
     ranked = sorted(view.faults, key=lambda fault: SEVERITY_RANK[fault.severity], reverse=True)
-    lines = [f"  {f.severity:<9} {name}: {f.message}  [{f.code}]" for f in ranked if f.severity is not Severity.INFO]
+    lines = [_fault_line(name, each) for each in ranked if each.severity is not Severity.INFO]
     if result.status is Status.UNKNOWN or result.gaps:
         label = "unknown" if not view.outcome.optional else "(unknown)"
         lines.append(f"  {label:<9} {name}: {result.reason}")
     return lines
+
+
+def _fault_line(name: str, fault: Fault) -> str:
+    seen = f"  ({in_words(fault)})" if fault.acknowledged else ""
+    return f"  {fault.severity:<9} {name}: {fault.message}  [{fault.code}]{seen}"
 
 
 def _figure_line(figure: Reading) -> str:

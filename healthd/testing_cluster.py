@@ -289,6 +289,10 @@ class FakeProvisioner:
         """A reboot, and a replacement where one was given."""
         return remedy is Remedy.REBOOT_NODE or (remedy is Remedy.REPLACE_NODE and self._replaces is not None)
 
+    def why_not(self, remedy: Remedy) -> str:
+        """Nothing, where it can."""
+        return "" if self.can(remedy) else f"the fake provisioner has no {remedy}"
+
     def stands_down(self) -> str:
         """As given."""
         return self.others

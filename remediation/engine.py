@@ -19,7 +19,7 @@ from healthd.remediation.case import Case, End, Phase, reason_text
 from healthd.remediation.fleet import rate_held
 from healthd.remediation.ledger import Repair
 from healthd.remediation.playbook import QUARANTINE, REPAIRS, without_drain
-from healthd.remediation.policy import Rules, SeenElsewhere, Situation, decide
+from healthd.remediation.policy import Considered, Rules, SeenElsewhere, Situation, decide, decide_each
 from healthd.remediation.ports import Orchestrator, Provisioner, StateOwner
 from healthd.remediation.repairs import Resetter
 from healthd.remediation.steps import Steps
@@ -28,6 +28,8 @@ from healthd.remediation.turns import Cases, Judgement, Patience, Slots
 from healthd.store import Event
 
 __all__ = ["Cases", "Engine", "Judgement", "Patience"]
+
+_SEEN_FOR_S = 10.0  # everybody may ask for the plan; the cluster is not read anew for each
 
 
 class Engine:
@@ -77,7 +79,8 @@ class Engine:
             clock=clock,
             platform_texts=platform_texts,
         )
-        self._lock = threading.Lock()
+        self._lock, self._asking = threading.Lock(), threading.Lock()
+        self._seen: tuple[datetime, Situation] | None = None
         self._last_noted = ""
         self._searched, self._platform_texts = False, platform_texts
         self.decision = Decision(action=Action.HOLD, reason="nothing has been decided yet")
@@ -108,6 +111,33 @@ class Engine:
         """The open case whose drain was read back, or None. Raises StoreError."""
         case = self._cases.open_case()
         return case if case is not None and case.hold is not None else None
+
+    @property
+    def rules(self) -> Rules:
+        """What is allowed now, and what the policy says."""
+        return self._rules()
+
+    def considered(self) -> tuple[Considered, ...]:
+        """What would be decided now about each diagnosis, as if no case were open. Nothing is done, noted or counted.
+
+        A turn that is under way is not waited for. Raises StoreError.
+        """
+        with self._asking:
+            return decide_each(
+                self._judgement.diagnoses(),
+                self._judgement.is_acknowledged,
+                self._seen_lately,
+                self._rules(),
+                self._why_not,
+                ledger=self._ledger,
+                now=self._clock(),
+            )
+
+    def _seen_lately(self) -> Situation:
+        now = self._clock()
+        if self._seen is None or not 0 <= (now - self._seen[0]).total_seconds() <= _SEEN_FOR_S:
+            self._seen = (now, self._situation())
+        return self._seen[1]
 
     def _found(self, now: datetime) -> Case | None:
         """What was left with the cluster by a daemon before this one, whose store this one has not.
@@ -182,6 +212,9 @@ class Engine:
         if remedy is Remedy.RESET_GPU:
             return not self._resetter.why_not()
         return self._provisioner.can(remedy)
+
+    def _why_not(self, remedy: Remedy) -> str:
+        return self._resetter.why_not() if remedy is Remedy.RESET_GPU else self._provisioner.why_not(remedy)
 
     def _too_many_replacements(self) -> str:
         level, per_hour = self._orchestrator.level(), self._rules().replacements_per_hour

@@ -16,9 +16,10 @@ from healthd.remediation.budget import out_limit
 from healthd.remediation.ledger import Bounds, Repair, recent, rungs_left, same_fault
 from healthd.remediation.playbook import QUARANTINE, STEPS
 from healthd.remediation.ports import FleetLevel, NodeView
-from healthd.remediation.rules import BY_REMEDY, Answer, Policy
+from healthd.remediation.rules import BY_REMEDY, Answer, Ladder, Policy, Rule, codes_beside
 
 _SHOWN_NODES = 8
+ACKNOWLEDGED = "acknowledged: a person wants the node in service, and the fault has not gone and come back since"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,9 +81,79 @@ def decide(
         return _nothing_calls(diagnoses)
     unseen = [answer for answer in calling if not acknowledged(answer.diagnosis)]
     if not unseen:
-        return _hold(
-            calling[0], "acknowledged: a person put the node back, and the fault has not gone and come back since"
+        return _hold(calling[0], ACKNOWLEDGED)
+    return _unseen(unseen, situation, rules, lambda answer: _taken_out(answer, rules, can, ledger(), now))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Considered:
+    """What would be decided about one diagnosis if it were the only one, by which rule, and what could not be done.
+
+    ``mode``: how far it may go, the rule's own cap included. ``cannot``: the remedies of the ladder that nobody here
+    can carry out, each with the reason.
+    """
+
+    diagnosis: Diagnosis
+    rule: Rule
+    ladder: Ladder
+    mode: Mode
+    decision: Decision
+    cannot: tuple[tuple[Remedy, str], ...] = ()
+
+
+def decide_each(
+    diagnoses: Sequence[Diagnosis],
+    acknowledged: Callable[[Diagnosis], bool],
+    situation: Callable[[], Situation],
+    rules: Rules,
+    why_not: Callable[[Remedy], str],
+    *,
+    ledger: Callable[[], Sequence[Repair]] = tuple,
+    now: datetime,
+) -> tuple[Considered, ...]:
+    """The same ladder for each diagnosis by itself, in their order: what a person asks before anything is done.
+
+    ``why_not``: why a remedy cannot be carried out here, or "". What is open beside a diagnosis still counts for which
+    rule it meets.
+    """
+    answers = rules.policy.answers(diagnoses)
+
+    def considered(diagnosis: Diagnosis) -> Considered:
+        mine = [answer for answer in answers if answer.diagnosis is diagnosis]
+        if not mine:
+            decision = _nothing_calls([diagnosis])
+        elif acknowledged(diagnosis):
+            decision = _hold(mine[0], ACKNOWLEDGED)
+        else:
+            can = _able(why_not)
+            decision = _unseen(mine, situation, rules, lambda answer: _taken_out(answer, rules, can, ledger(), now))
+        beside = codes_beside(diagnosis.component, ((each.component, each.codes) for each in diagnoses))
+        rule = mine[0].rule if mine else rules.policy.rule_for(diagnosis.code, diagnosis.component, beside)
+        ladder = mine[0].ladder if mine else ()
+        cannot = [(remedy, why_not(remedy)) for remedy in dict.fromkeys(ladder) if remedy in STEPS]
+        return Considered(
+            diagnosis=diagnosis,
+            rule=rule,
+            ladder=ladder,
+            mode=mine[0].mode(rules.mode) if mine else rules.mode,
+            decision=decision,
+            cannot=tuple((remedy, why) for remedy, why in cannot if why),
         )
+
+    return tuple(considered(diagnosis) for diagnosis in diagnoses)
+
+
+def _able(why_not: Callable[[Remedy], str]) -> Callable[[Remedy], bool]:
+    return lambda remedy: not why_not(remedy)
+
+
+def _unseen(
+    unseen: Sequence[Answer],
+    situation: Callable[[], Situation],
+    rules: Rules,
+    taken_out: Callable[[Answer], Decision],
+) -> Decision:
+    """About what nobody has acknowledged."""
     if rules.opted_out:
         return _hold(unseen[0], f"opted out: {rules.opted_out}")
     if rules.mode is Mode.OBSERVE:
@@ -92,7 +163,7 @@ def decide(
         return _hold(
             unseen[0], f"rule {unseen[0].rule.name} is in shadow: would take the node out for {_what(unseen[0])}"
         )
-    return _in_place(live, situation(), rules, lambda answer: _taken_out(answer, rules, can, ledger(), now))
+    return _in_place(live, situation(), rules, taken_out)
 
 
 def _in_place(

@@ -169,6 +169,9 @@ class Provisioner(Protocol):
     def can(self, remedy: Remedy) -> bool:
         """Whether this provider, as configured and on this platform, can carry out ``remedy``."""
 
+    def why_not(self, remedy: Remedy) -> str:
+        """Why it cannot, or ""."""
+
     def stands_down(self) -> str:
         """Why somebody else (HyperPod's agent, clustermgtd) is acting on this machine already, or ""."""
 

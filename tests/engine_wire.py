@@ -113,6 +113,9 @@ class WiredProvisioner:
     def can(self, remedy: Remedy) -> bool:
         return self.inner.can(remedy)
 
+    def why_not(self, remedy: Remedy) -> str:
+        return self.inner.why_not(remedy)
+
     def stands_down(self) -> str:
         return self.inner.stands_down()
 

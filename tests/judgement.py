@@ -161,6 +161,7 @@ def faults(
         symptom_of=st.lists(st.sampled_from(CODES), max_size=2).map(tuple),
         evidence=evidences,
         acknowledged=st.booleans(),
+        acknowledged_until=st.none() | times,
     ).map(lambda each: replace(each, message=f"{each.code} on {each.component}", first=min(each.first, each.last)))
 
 

@@ -21,6 +21,7 @@ from healthd.monitor import has_live_job
 from healthd.remediation.case import Case
 from healthd.report import EXIT_CODE, Report, as_json, as_text, diagnosis_data
 from healthd.store import Event
+from healthd.trail import trail_json, trail_of, trail_text
 
 CHECK_DEADLINE_S = 20.0
 _PROLOG_DEADLINE_S = 5.0
@@ -81,6 +82,14 @@ def status_answer(agent: Agent, options: Namespace) -> Answer:
         "events": [f"{event.at:%Y-%m-%d %H:%M:%S} {event.kind}: {event.text}" for event in _events(agent)],
     }
     return Answer(code=0, out=json.dumps(data, indent=2, default=str) + "\n" if options.json else _status_text(data))
+
+
+def history_answer(agent: Agent, options: Namespace) -> Answer:
+    """The timeline of the audit trail. Exit 0: it answered. Raises StoreError."""
+    if agent.store is None:
+        raise StoreError("this agent only looks: it keeps no history; ask the daemon, `healthd run`")
+    trail = trail_of(agent.store, last=options.last)
+    return Answer(code=0, out=trail_json(trail) if options.json else trail_text(trail))
 
 
 def hook_answer(agent: Agent, options: Namespace, environ: Mapping[str, str]) -> Answer:

@@ -6,13 +6,19 @@ The daemon parses with it too: its clients send their arguments as they are.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, NoReturn
 
 from healthd import __version__
 from healthd.errors import UsageError
 
 CONTEXTS = ("manual", "prolog", "epilog", "boot")
+MAX_LINES = 100_000
+LONGEST = timedelta(days=365)
+_MINUTES = {"m": 1, "h": 60, "d": 1440, "w": 10_080}
+_TIME = re.compile(r"([0-9]{1,6})([mhdw])")
 
 
 class Shown(Exception):
@@ -68,13 +74,8 @@ def _grammar() -> _Parser:
     status = verbs.add_parser("status", help="what the daemon sees, decided and does")
     _common(status, json=True, socket=True)
 
-    relearn = verbs.add_parser("relearn", help="forget what checks learned on this instance: what is there is right")
-    relearn.add_argument("names", nargs="*", metavar="NAME", help="only of these checks (default: all that learn)")
-    relearn.add_argument("--reason", metavar="TEXT", required=True, help="why, for the audit trail")
-    how = relearn.add_mutually_exclusive_group()
-    how.add_argument("--yes", action="store_true", help="do not ask")
-    how.add_argument("--dry-run", action="store_true", help="only say what would be forgotten")
-    relearn.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: $HEALTHD_SOCKET)")
+    _telling(verbs)
+    _ordering(verbs)
 
     explain = verbs.add_parser("explain", help="what a finding code or an XID means and calls for")
     explain.add_argument("code", metavar="CODE|XID")
@@ -110,6 +111,67 @@ def _grammar() -> _Parser:
     )
     demo.add_argument("--keep", action="store_true", help="keep the simulated node's folder")
     return top
+
+
+def _telling(verbs: Any) -> None:
+    """What the daemon tells everybody."""
+    plan = verbs.add_parser("plan", help="what would be done now about each fault, by which rule, and why not")
+    _asking(plan)
+
+    history = verbs.add_parser("history", help="what was found, decided and done, and by whose order; newest last")
+    history.add_argument("--last", type=_count, default=100, metavar="N", help="so many lines (default: 100)")
+    _common(history, json=True, socket=True)
+
+
+def _ordering(verbs: Any) -> None:
+    """What a person may order of the daemon."""
+    relearn = verbs.add_parser("relearn", help="forget what checks learned on this instance: what is there is right")
+    relearn.add_argument("names", nargs="*", metavar="NAME", help="only of these checks (default: all that learn)")
+    relearn.add_argument("--reason", metavar="TEXT", required=True, help="why, for the audit trail")
+    how = relearn.add_mutually_exclusive_group()
+    how.add_argument("--yes", action="store_true", help="do not ask")
+    how.add_argument("--dry-run", action="store_true", help="only say what would be forgotten")
+    relearn.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: $HEALTHD_SOCKET)")
+
+    ack = verbs.add_parser("ack", help="keep the node in service although this fault is open, for a time")
+    ack.add_argument("fault", metavar="FAULT", help="an open fault: CODE, or CODE@COMPONENT where several have it")
+    ack.add_argument(
+        "--for", dest="length", type=_length, required=True, metavar="TIME", help="how long: 30m, 12h, 7d, 2w"
+    )
+    ack.add_argument("--reason", type=_words, required=True, metavar="TEXT", help="why, for the audit trail")
+    ack.add_argument("--dry-run", action="store_true", help="only say what would be acknowledged")
+    ack.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: $HEALTHD_SOCKET)")
+
+
+def _count(text: str) -> int:
+    """A number of lines. Raises ArgumentTypeError."""
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MAX_LINES):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of lines; expected 1 to {MAX_LINES}")
+    return int(text)
+
+
+def _length(text: str) -> timedelta:
+    """A length of time. Raises ArgumentTypeError."""
+    parts = _TIME.fullmatch(text)
+    length = timedelta(minutes=int(parts[1]) * _MINUTES[parts[2]]) if parts else timedelta()
+    if not timedelta() < length <= LONGEST:
+        expected = f"expected a number and m, h, d or w, such as 12h or 7d, up to {LONGEST.days}d"
+        raise argparse.ArgumentTypeError(f"{text!r} is no length of time that may be; {expected}")
+    return length
+
+
+def _words(text: str) -> str:
+    """A reason, on one line. Raises ArgumentTypeError for an empty one."""
+    words = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    if not words:
+        raise argparse.ArgumentTypeError(f"{text!r} says nothing; expected a few words for whoever reads the trail")
+    return words
+
+
+def _asking(parser: argparse.ArgumentParser) -> None:
+    """What only the daemon can answer: no configuration is read for it."""
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: $HEALTHD_SOCKET)")
 
 
 def _trying(parser: argparse.ArgumentParser) -> None:

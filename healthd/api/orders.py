@@ -1,6 +1,6 @@
 """What a person may order of the daemon through its socket. The server has decided already whether they may.
 
-Every order says what it would do, does it only where ``--yes`` was given, and is written to the audit trail.
+Every order can say what it would do, and is written to the audit trail with who gave it and why.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from argparse import Namespace
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from healthd.acknowledged import in_words, named
 from healthd.agent import Agent
 from healthd.api.wire import Answer
 from healthd.check import Learned
 from healthd.errors import UsageError
+from healthd.history import Fault
 
 
 def relearn_answer(agent: Agent, options: Namespace, *, who: str) -> Answer:
@@ -32,6 +34,43 @@ def relearn_answer(agent: Agent, options: Namespace, *, who: str) -> Answer:
         for (where, reading), best in learned.items()
     ]
     return Answer(code=0, out="\n".join(lines or [f"nothing {word}: nothing has been learned yet"]) + "\n")
+
+
+def ack_answer(agent: Agent, options: Namespace, *, who: str) -> Answer:
+    """Keep the node in service although these faults are open, for a time; or say which those are. Exit 0: as asked."""
+    faults, now = _faults(options.fault, agent), datetime.now(UTC)
+    until = now + options.length
+    if not options.dry_run:
+        agent.monitor.acknowledge_until([each.key for each in faults], until, now, f"{options.reason} ({who})")
+    word = "would be acknowledged" if options.dry_run else "acknowledged"
+    end = f"until {until:%Y-%m-%d %H:%M:%S} UTC"
+    lines = [f"{word}: {each.code} on {each.component} {end}{_was(each)}" for each in faults]
+    unwritten = "" if options.dry_run else agent.monitor.store_problem
+    err = f"healthd: it holds, but a restart would undo it until the disk can be written: {unwritten}\n"
+    return Answer(code=0, out="\n".join(lines) + "\n", err=err if unwritten else "")
+
+
+def _was(fault: Fault) -> str:
+    return f" (it was {in_words(fault)})" if fault.acknowledged else ""
+
+
+def _faults(wanted: str, agent: Agent) -> Sequence[Fault]:
+    """The open faults of that name. Raises UsageError with what is open, or the nearest code."""
+    history = agent.monitor.history
+    found = named(history, wanted)
+    if found:
+        return found
+    code, _, where = wanted.partition("@")
+    if places := [str(each.component) for each in named(history, code)]:
+        raise UsageError(f"healthd ack: {code} is open, but not on {where!r}; expected one of: {', '.join(places)}")
+    now_open = sorted({each.code for each in history.faults.values()})
+    listed = f"open here: {', '.join(now_open) or 'nothing'}"
+    exists = {each.code for check in agent.checkup.checks.values() for each in check.codes}
+    if code in exists:
+        raise UsageError(f"healthd ack: {code} is not open here, so there is nothing to acknowledge; {listed}")
+    near = difflib.get_close_matches(code, [*now_open, *sorted(exists)], n=1)
+    hint = f"did you mean {near[0]}?" if near else listed
+    raise UsageError(f"healthd ack: no open fault is named {code!r}; {hint}")
 
 
 def _learning(names: Sequence[str], agent: Agent) -> Sequence[str]:

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from healthd.agent import Agent
-from healthd.api.answers import Tick, check_answer, hook_answer, is_active, status_answer
+from healthd.api.answers import Tick, check_answer, history_answer, hook_answer, is_active, status_answer
 from healthd.api.grammar import Shown, parse
-from healthd.api.orders import relearn_answer
+from healthd.api.orders import ack_answer, relearn_answer
+from healthd.api.plan import plan_answer
 from healthd.api.wire import (
     MAX_REQUEST_BYTES,
     Answer,
@@ -114,10 +115,18 @@ class Server:
                 return check_answer(self._agent, options, request.environ, tick)
             case "status":
                 return status_answer(self._agent, options)
+            case "history":
+                return history_answer(self._agent, options)
+            case "plan":
+                return plan_answer(self._agent, options)
             case "relearn":
                 if options.yes and not self._may_act(peer):
                     raise UsageError(f"healthd relearn: uid {peer.uid} may not act here; be root or in [daemon] group")
                 return relearn_answer(self._agent, options, who=f"uid {peer.uid}")
+            case "ack":
+                if not options.dry_run and not self._may_act(peer):
+                    raise UsageError(f"healthd ack: uid {peer.uid} may not act here; be root or in [daemon] group")
+                return ack_answer(self._agent, options, who=f"uid {peer.uid}")
             case "hook":
                 answer = self._hook(options, request, peer)
                 if answer.err:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from healthd.acknowledged import acknowledge, expire, in_words
 from healthd.check import FindingCode, Limit, ok
 from healthd.diagnose import diagnose, judge
 from healthd.history import (
@@ -18,7 +19,6 @@ from healthd.history import (
     Fault,
     FaultKey,
     History,
-    acknowledge,
     begin_boot,
     canonical,
     clear,
@@ -316,17 +316,37 @@ def test_no_new_boot_id_is_no_reboot(start: History, boot_id: str) -> None:
     assert begin_boot(start, boot_id) == (start, ())
 
 
+def unmarked(fault: Fault) -> Fault:
+    return replace(fault, acknowledged=False, acknowledged_until=None)
+
+
 @LAW
 @given(histories(), st.lists(st.tuples(components.map(str), st.sampled_from(["gpu.ecc", "gpu.xid.79"])), max_size=3))
 def test_acknowledging_marks_and_does_nothing_else(start: History, keys: list[FaultKey]) -> None:
     """The named faults are marked, the others are as they were, and what is not open stays not open."""
     after = acknowledge(start, keys)
-    assert {key: replace(fault, acknowledged=False) for key, fault in after.faults.items()} == {
-        key: replace(fault, acknowledged=False) for key, fault in start.faults.items()
+    assert {key: unmarked(fault) for key, fault in after.faults.items()} == {
+        key: unmarked(fault) for key, fault in start.faults.items()
     }
     assert all(
         fault.acknowledged == (start.faults[key].acknowledged or key in keys) for key, fault in after.faults.items()
     )
+
+
+@LAW
+@given(histories(), st.integers(0, 100_000), st.integers(0, 100_000))
+def test_a_word_with_an_end_is_over_then_and_only_then(start: History, first: int, second: int) -> None:
+    """What has no end, or a later one, stays; looking early or twice changes nothing; only the mark is touched."""
+    now = at(max(first, second))
+    early, _ = expire(start, at(min(first, second)))
+    after, over = expire(start, now)
+    assert expire(early, now)[0] == after
+    assert expire(after, now) == (after, ())
+    for key, fault in start.faults.items():
+        ends = fault.acknowledged and fault.acknowledged_until is not None and fault.acknowledged_until <= now
+        assert after.faults[key] == (unmarked(fault) if ends else fault)
+        assert (fault in over) == ends
+        assert bool(in_words(fault)) == fault.acknowledged
 
 
 # ---------------------------------------------------------------------------------------------------------------------

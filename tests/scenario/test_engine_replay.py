@@ -197,7 +197,7 @@ def test_an_undone_drain_is_acknowledged_until_the_fault_ends_and_comes_back(tmp
     world.at(10, lambda: world.log_line(XID_95)).at(60, lambda: admin_undrains(world)).at(90, world.restart_daemon)
     world.run(60)
     assert world.ending() == Ending(in_service=True, holder="", ends=("acknowledged",), drains=1, releases=0)
-    assert world.said[-1].startswith("acknowledged: a person put the node back")
+    assert world.said[-1].startswith("acknowledged: a person wants the node in service")
     world.reset_gpu()
     world.run(5)
     world.log_line(XID_95)

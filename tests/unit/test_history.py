@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from healthd.acknowledged import acknowledge
 from healthd.check import FindingCode, Limit, judged, not_applicable, ok
-from healthd.history import History, acknowledge, begin_boot, canonical, clear, observe
+from healthd.history import History, begin_boot, canonical, clear, observe
 from healthd.model import NODE, Clearance, ClearsBy, Component, Finding, Remedy, Severity
 from healthd.tables import XidCase, XidRow, xid_cases, xid_row
 from healthd.trends import Baseline
@@ -340,6 +341,27 @@ def test_an_acknowledged_level_stays_so_until_it_ends() -> None:
     again = fold(start, [looked(finding(), seconds=60)])
     back = fold(again, [looked(seconds=120), looked(finding(), seconds=180)])
     assert [each.acknowledged for known in (again, back) for each in known.faults.values()] == [True, False]
+
+
+def test_a_word_with_an_end_stays_with_the_fault() -> None:
+    """A level that is seen again and a line that repeats keep the end; without an end is longer than any."""
+    for clears_by in (None, ClearsBy.REBOOT):
+        sick = finding(clears_by=clears_by)
+        start = acknowledge(fold(History(), [looked(sick)]), [("gpu:GPU-0", "gpu.sick")], at(500))
+        (again,) = fold(start, [looked(sick, seconds=60)]).faults.values()
+        assert (again.acknowledged, again.acknowledged_until) == (True, at(500))
+
+
+def test_one_fault_under_two_names_keeps_the_longer_word() -> None:
+    """Two records become one when a GPU's name is learned: the later end holds, and none is the latest."""
+    for ends, kept in (((at(5), at(9)), at(9)), ((at(5), None), None)):
+        parts = [
+            fault(component=where, clears_by=ClearsBy.REBOOT, acknowledged=True, acknowledged_until=end)
+            for where, end in zip((BY_PCI[0], GPU[0]), ends, strict=True)
+        ]
+        named_now = Component(kind="gpu", id=GPU[0].id, aliases=(BY_PCI[0].id,))
+        (merged,) = fold(history(*parts), [looked(readings=[counter(0, named_now)])]).faults.values()
+        assert (merged.acknowledged, merged.acknowledged_until) == (True, kept)
 
 
 def test_outcomes_without_a_reason_and_with_findings_keep_the_fold_total() -> None:

@@ -227,6 +227,36 @@ def test_an_acknowledgement_is_a_persons_order(store: Store) -> None:
     assert [again.is_acknowledged(each) for each in again.diagnoses()].count(False) == 1
 
 
+def test_a_word_with_an_end_outlives_a_restart_and_ends(store: Store) -> None:
+    """It holds in the next daemon, ends at its time whether or not a check looks, and both are in the trail."""
+    monitor = Monitor(CHECKS, store)
+    monitor.absorb(looked(finding(), finding("other.part", GPU[1])))
+    monitor.acknowledge_until([("gpu:GPU-0", "gpu.sick"), ("gpu:GPU-9", "no.such")], at(600), at(9), "known (uid 0)")
+    again, woken = Monitor(CHECKS, store, changed=lambda: woken.append(1)), list[int]()
+    again.flush(at(599))
+    assert [again.is_acknowledged(each) for each in again.diagnoses()].count(True) == 1
+    assert woken == []
+    again.flush(at(600))
+    assert [again.is_acknowledged(each) for each in again.diagnoses()] == [False, False]
+    assert woken == [1]
+    told = [event.text for event in store.events() if "acknowledged" in event.text]
+    assert told == [
+        "acknowledged gpu.sick on gpu:GPU-0 until 2026-01-01 00:10:00 UTC: known (uid 0)",
+        "no longer acknowledged: gpu.sick on gpu:GPU-0, until 2026-01-01 00:10:00 UTC",
+    ]
+    assert not any(fault.acknowledged for fault in store.history().faults.values())
+
+
+def test_undoing_our_drain_says_more_than_a_word_with_an_end() -> None:
+    """Who puts the node back is obeyed until the fault ends, also for what was acknowledged for a time."""
+    monitor = Monitor(CHECKS, None)
+    monitor.absorb(looked(finding()))
+    monitor.acknowledge_until([("gpu:GPU-0", "gpu.sick")], at(600), at(9), "known")
+    monitor.acknowledge(at(10), "our drain was undone")
+    monitor.flush(at(9999))
+    assert [monitor.is_acknowledged(each) for each in monitor.diagnoses()] == [True]
+
+
 def test_noise_after_an_order_does_not_undo_it() -> None:
     """A job's XID on a GPU that a person put back calls for nothing; a new fault of the GPU does."""
     monitor = Monitor({}, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from healthd import __version__
@@ -9,7 +11,7 @@ from healthd.__main__ import _LOCAL_ONLY
 from healthd.api.grammar import Shown, parse
 from healthd.errors import UsageError
 
-VERBS = ("check", "run", "status", "relearn", "explain", "checks", "config", "hook", "demo")
+VERBS = ("check", "run", "status", "plan", "history", "relearn", "ack", "explain", "checks", "config", "hook", "demo")
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,16 @@ VERBS = ("check", "run", "status", "relearn", "explain", "checks", "config", "ho
             "relearn gpu.count --reason swapped --yes --socket /s",
             {"names": ["gpu.count"], "reason": "swapped", "yes": True, "dry_run": False, "socket": "/s"},
         ),
+        ("plan --json --socket /s", {"verb": "plan", "json": True, "socket": "/s"}),
+        ("history", {"verb": "history", "last": 100, "json": False, "config": None}),
+        ("history --last 5", {"last": 5}),
+        (
+            "ack gpu.xid.79@gpu:0000:05:00 --for 7d --reason known --dry-run",
+            {"fault": "gpu.xid.79@gpu:0000:05:00", "length": timedelta(days=7), "reason": "known", "dry_run": True},
+        ),
+        ("ack gpu.ecc --for 30m --reason x", {"length": timedelta(minutes=30), "dry_run": False}),
+        ("ack gpu.ecc --for 12h --reason x", {"length": timedelta(hours=12)}),
+        ("ack gpu.ecc --for 2w --reason x", {"length": timedelta(weeks=2)}),
         ("explain 79", {"verb": "explain", "code": "79", "json": False}),
         ("checks --json", {"verb": "checks", "json": True}),
         ("config show", {"verb": "config", "what": "show"}),
@@ -63,6 +75,13 @@ def test_the_forms_of_the_issue_are_understood(line: str, expected: dict[str, ob
         ("config", "required: what"),
         ("relearn", "required: --reason"),
         ("relearn --reason x --yes --dry-run", "not allowed with"),
+        ("history --last 0", "argument --last: '0' is no number of lines; expected 1 to 100000"),
+        ("history --last many", "'many' is no number of lines"),
+        ("history --last 9999999999", "'9999999999' is no number of lines"),
+        ("ack", "required: FAULT, --for, --reason"),
+        ("ack gpu.ecc --for 7 --reason x", "'7' is no length of time that may be; expected a number and m, h, d or w"),
+        ("ack gpu.ecc --for 0d --reason x", "'0d' is no length of time"),
+        ("ack gpu.ecc --for 366d --reason x", "up to 365d"),
         ("hook start", "invalid choice: 'start'"),
         ("explain", "required: CODE"),
         ("run now", "unrecognized arguments: now"),

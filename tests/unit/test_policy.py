@@ -88,7 +88,9 @@ def test_a_persons_order_stands() -> None:
     other = diagnosis(code="gpu.remap.failure", component=GPU[1])
     held = decided(SICK, seen=(SICK,))
     assert held.action is Action.HOLD
-    assert held.reason == ("acknowledged: a person put the node back, and the fault has not gone and come back since")
+    assert held.reason == (
+        "acknowledged: a person wants the node in service, and the fault has not gone and come back since"
+    )
     assert decided(SICK, other, seen=(SICK,)).diagnosis == other
 
 

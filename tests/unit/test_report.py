@@ -116,6 +116,18 @@ def test_the_json_is_the_published_schema(report: Report, schema: dict[str, Any]
     assert list(violations(json.loads(as_json(report)), schema, schema)) == []
 
 
+def test_what_a_person_acknowledged_is_shown_and_still_counts(schema: dict[str, Any]) -> None:
+    """The finding says until when, in the JSON and in the text; a fault that nobody has seen says nothing of it."""
+    seen = replace(fault(), acknowledged=True, acknowledged_until=at(60))
+    report = a_report(checks=(view("gpu.look", judged([finding()]), seen, fault("other.sick")),))
+    data = json.loads(as_json(report))
+    assert list(violations(data, schema, schema)) == []
+    told = "acknowledged until 2026-01-01 00:01 UTC"
+    assert [each.get("acknowledged") for each in data["checks"][0]["findings"]] == [told, None]
+    assert [line.endswith(f"({told})") for line in as_text(report).splitlines() if "gpu.look:" in line] == [True, False]
+    assert data["verdict"] == "critical"
+
+
 def test_the_fields_are_those_of_the_issue() -> None:
     """Field for field, in order; a diagnosis also has its severity. Fields may be added here, never renamed or lost."""
     data = as_data(a_report())

@@ -1,0 +1,134 @@
+"""What ``plan`` answers: what would be done now about each fault, by which rule, and what is against it. Never acts."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from healthd.acknowledged import in_words
+from healthd.agent import Agent
+from healthd.api.wire import Answer
+from healthd.errors import HealthdError
+from healthd.model import Diagnosis, Mode
+from healthd.remediation.case import Case, End
+from healthd.remediation.playbook import STEPS
+from healthd.remediation.policy import Considered, Rules
+from healthd.report import diagnosis_data, printable
+
+SCHEMA = "healthd.plan/v1"
+
+
+def plan_answer(agent: Agent, options: Namespace) -> Answer:
+    """The plan of an agent that may act. Exit 0: it answered. Raises HealthdError for one that only looks."""
+    if agent.engine is None or agent.store is None:
+        raise HealthdError("this agent only looks: it has no plan; ask the daemon, `healthd run`")
+    case, rules = agent.store.open_case(), agent.engine.rules
+    data = {
+        "schema": SCHEMA,
+        "node": agent.machine.name,
+        "mode": rules.mode,
+        "policy": rules.policy.name,
+        "orchestrator": agent.orchestrator.kind if agent.orchestrator else None,
+        "opted_out": rules.opted_out,
+        "case": None if case is None else case_plan(case, rules),
+        "plans": [entry(each, case, _acknowledged(agent, each.diagnosis)) for each in agent.engine.considered()],
+    }
+    return Answer(code=0, out=json.dumps(data, indent=2, default=str) + "\n" if options.json else as_text(data))
+
+
+def case_plan(case: Case, rules: Rules) -> dict[str, Any]:
+    """Where an open case stands, and what comes next in it."""
+    return {
+        "id": case.id,
+        "code": case.code,
+        "component": case.component,
+        "step": case.step,
+        "phase": case.phase,
+        "since": case.since.isoformat(),
+        "attempts": case.attempts,
+        "then": list(case.steps[case.index + 1 :]),
+        "ladder": list(case.ladder),
+        "end": case.end,
+        "note": case.note,
+        "words": _case_words(case, rules),
+    }
+
+
+def entry(each: Considered, case: Case | None, acknowledged: str = "") -> dict[str, Any]:
+    """One diagnosis and what would be done about it. While a case is open, nothing new is decided."""
+    decision, rule = each.decision, each.rule
+    held = "" if case is None else _held_by_case(case, each.diagnosis)
+    return {
+        **diagnosis_data(each.diagnosis),
+        "action": "hold" if held else decision.action,
+        "words": held or decision.reason,
+        "steps": [] if held else list(decision.steps),
+        "rule": {"name": rule.name, "reason": rule.reason, "source": rule.source, "mode": rule.mode},
+        "ladder": list(each.ladder),
+        "mode": each.mode,
+        "cannot": {str(remedy): why for remedy, why in each.cannot},
+        "acknowledged": acknowledged,
+    }
+
+
+def as_text(data: dict[str, Any]) -> str:
+    """The plan for a person."""
+    lines = [
+        f"{data['node']}  mode {data['mode']}  policy {data['policy']}  orchestrator {data['orchestrator']}",
+        f"case  {data['case']['words'] if data['case'] else 'none'}",
+    ]
+    for plan in data["plans"]:
+        lines += _entry_lines(plan)
+    if not data["plans"]:
+        lines.append("nothing is wrong, so nothing would be done")
+    return "\n".join(printable(line) for line in lines) + "\n"
+
+
+def _entry_lines(plan: dict[str, Any]) -> Iterator[str]:
+    rule = plan["rule"]
+    yield f"{plan['code']}  {plan['component']}  {plan['severity']}, calls for {plan['remedy']}"
+    yield f"  {plan['action']:<10}  {plan['words']}"
+    if plan["steps"]:
+        yield f"  steps       {', '.join(plan['steps'])}"
+    yield f"  rule        {rule['name'] or 'its own remedy'}: {rule['reason']}"
+    if plan["ladder"]:
+        yield f"  ladder      {', then '.join(plan['ladder'])}; as far as {plan['mode']}"
+    for remedy, why in plan["cannot"].items():
+        yield f"  cannot      {remedy}: {why}"
+    if plan["acknowledged"]:
+        yield f"  seen        {plan['acknowledged']}"
+
+
+def _case_words(case: Case, rules: Rules) -> str:
+    """``[c1] gpu.xid.79 on gpu:… at wait_idle since …; then collect, reboot, verify, release``."""
+    words = f"[{case.id}] {case.code} on {case.component} at {case.step} since {_time(case.since)}"
+    if case.end is End.FAILED:
+        return f"{words}; given up, a person is needed: {case.note}"
+    if rules.opted_out or rules.mode is Mode.OBSERVE:
+        return f"{words}; at rest: {f'opted out: {rules.opted_out}' if rules.opted_out else 'observe mode'}"
+    then: Sequence[str] = case.steps[case.index + 1 :]
+    return f"{words}; then {', '.join(then) if then else 'nothing more'}{_if_it_does_not_help(case)}"
+
+
+def _if_it_does_not_help(case: Case) -> str:
+    larger = [remedy for remedy in case.ladder[1:] if remedy in STEPS]
+    return f"; if that does not help {', then '.join(larger)}" if larger else ""
+
+
+def _held_by_case(case: Case, diagnosis: Diagnosis) -> str:
+    if case.code in (diagnosis.code, *diagnosis.codes) and case.component in diagnosis.component.all_names():
+        return f"case {case.id} is open for it, and goes on with {case.step}"
+    return f"case {case.id} is open for {case.code} on {case.component}: until its end nothing new is decided"
+
+
+def _acknowledged(agent: Agent, diagnosis: Diagnosis) -> str:
+    faults = agent.monitor.history.faults.values()
+    seen = [each for each in faults if each.component == diagnosis.component and each.acknowledged]
+    return "; ".join(f"{each.code} {in_words(each)}" for each in seen)
+
+
+def _time(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,13 @@
+"""``healthd ack``: have the daemon keep the node in service although a fault is open."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from healthd.api.wire import Answer
+from healthd.cli.asking import only_the_daemon
+
+
+def answer(options: Namespace) -> Answer:
+    """The daemon's answer."""
+    return only_the_daemon(options, "and only it keeps what is open; start it with `healthd run`")

@@ -1,0 +1,24 @@
+"""``healthd history``: from the daemon, or without one from the state database, if whoever asks may read it."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from healthd.api.client import ask
+from healthd.api.wire import Answer, Request
+from healthd.cli.output import talk
+from healthd.cli.settings import loaded, socket_path
+from healthd.trail import read_trail, trail_json, trail_text
+
+
+def answer(options: Namespace) -> Answer:
+    """The daemon's answer; with ``--config``, or where no daemon listens, what its database holds."""
+    if not options.config:
+        answered = ask(socket_path(options), Request(arguments=options.arguments), talk)
+        if answered is not None:
+            return answered
+    path = Path(loaded(options).config.daemon.state_dir) / "healthd.db"
+    trail = read_trail(path, last=options.last)
+    words = f"healthd: no daemon was asked: this is what {path} holds\n"
+    return Answer(code=0, out=trail_json(trail) if options.json else trail_text(trail), err=words)

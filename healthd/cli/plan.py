@@ -1,0 +1,15 @@
+"""``healthd plan``: ask the daemon what it would do. Nobody else knows the cases, the budget and what was tried."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from healthd.api.wire import Answer
+from healthd.cli.asking import only_the_daemon
+
+_WORDS = "and only it has a plan; start it with `healthd run`, or ask the policy alone with `healthd policy test CODE`"
+
+
+def answer(options: Namespace) -> Answer:
+    """The daemon's answer."""
+    return only_the_daemon(options, _WORDS)

@@ -1,0 +1,172 @@
+"""What an operator asks and orders: plan, history and ack, with a real daemon and without one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from healthd.model import Mode
+from healthd.remediation.orchestrators.local import HOLD_FILE
+from tests.engine_rig import XID_79, World
+from tests.running import OFF_THE_BUS, ROOT, RunningNode
+
+PCI = "0000:05:00"
+FAULT = f"gpu.xid.79@gpu:{PCI}"
+SECTIONS = """
+[remediation]
+mode = "quarantine"
+settle_s = 0.2
+opt_out_file = "{opt_out}"
+[orchestrator]
+kind = "local"
+"""
+NOBODY = 65534
+AS_NOBODY = f"""
+import os, sys
+from healthd.api.client import ask  # while the files can be read
+from healthd.api.wire import Request
+os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
+answer = ask(sys.argv[1], Request(arguments=tuple(sys.argv[2:])), print)
+sys.stdout.write(answer.out)
+sys.stderr.write(answer.err)
+sys.exit(answer.code)
+"""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[RunningNode]:
+    """A node that may be taken out, and has opted out until its file is removed; a GPU has fallen off its bus."""
+    (tmp_path / "opt-out").touch()
+    made = RunningNode(tmp_path / "node", "n1", sections=SECTIONS.format(opt_out=tmp_path / "opt-out"))
+    made.start()
+    made.kernel_says(OFF_THE_BUS.format(pci=PCI))
+    made.wait(lambda: "gpu.xid.79" in ask(made, "plan").stdout, 20, "the fault is seen")
+    yield made
+    made.stop()
+
+
+def ask(node: RunningNode, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return node.healthd(*arguments, "--socket", str(node.socket))
+
+
+def is_held(node: RunningNode) -> bool:
+    return (node.state_dir / HOLD_FILE).exists()
+
+
+@pytest.mark.process
+def test_a_fault_is_planned_acknowledged_and_told(node: RunningNode, tmp_path: Path) -> None:
+    """The plan says what and why not; after the order the node stays in service, a kill -9 and a restart included."""
+    plan = json.loads(ask(node, "plan", "--json").stdout)
+    (about,) = (each for each in plan["plans"] if each["code"] == "gpu.xid.79")
+    assert (plan["schema"], plan["mode"], about["action"]) == ("healthd.plan/v1", "quarantine", "hold")
+    assert about["words"] == f"opted out: {tmp_path / 'opt-out'} exists"
+    assert about["ladder"][-1] == "replace_node"
+    dry = ask(node, "ack", FAULT, "--for", "7d", "--reason", "known", "--dry-run")
+    assert (dry.returncode, dry.stdout.startswith("would be acknowledged: gpu.xid.79 on gpu:")) == (0, True)
+    assert "acknowledged gpu" not in node.said()
+    done = ask(node, "ack", FAULT, "--for", "7d", "--reason", "ticket\n12")
+    assert (done.returncode, done.stdout.startswith(f"acknowledged: gpu.xid.79 on gpu:{PCI} until 20")) == (0, True)
+    (tmp_path / "opt-out").unlink()
+    node.wait(lambda: "acknowledged: a person wants" in ask(node, "status").stdout, 20, "the order is obeyed")
+    node.kill()
+    node.start()
+    node.wait(lambda: "acknowledged: a person wants" in ask(node, "plan").stdout, 20, "it still is")
+    assert not is_held(node)
+    assert node.check()["verdict"] == "critical"
+    assert "(acknowledged until 20" in ask(node, "check").stdout
+    told = ask(node, "history").stdout
+    assert f"acknowledged gpu.xid.79 on gpu:{PCI} until " in told
+    assert "ticket 12 (uid " in told
+    assert "GPU has fallen off the bus." in told
+    assert len(ask(node, "history", "--last", "2").stdout.splitlines()) >= 2
+
+
+@pytest.mark.process
+def test_history_without_a_daemon(node: RunningNode) -> None:
+    """The database tells the same, and says where it comes from; a node on which none ever ran has an error."""
+    before = json.loads(ask(node, "history", "--json").stdout)["events"]
+    node.kill()
+    alone = node.healthd("history", "--json", "--config", str(node.config))
+    assert (alone.returncode, "no daemon was asked" in alone.stderr) == (0, True)
+    assert json.loads(alone.stdout)["events"][: len(before)] == before
+    other = RunningNode(node.folder / "other", "n2")
+    never = other.healthd("history", "--config", str(other.config))
+    assert (never.returncode, "no state database; healthd never ran here" in never.stderr) == (70, True)
+    for verb in (("plan",), ("ack", "gpu.ecc", "--for", "7d", "--reason", "x")):
+        silent = ask(other, *verb)
+        assert (silent.returncode, "no daemon answers at" in silent.stderr) == (70, True)
+
+
+@pytest.mark.process
+def test_a_fault_that_is_not_open_is_refused_with_what_is(node: RunningNode) -> None:
+    """Another place, a code that is not open, a misspelt one, a wrong time: each says what was expected."""
+    for fault, words in (
+        ("gpu.xid.79@gpu:1", f"gpu.xid.79 is open, but not on 'gpu:1'; expected one of: gpu:{PCI}"),
+        ("gpu.sram.threshold", "open here: "),
+        ("gpu.xid.97", "did you mean gpu.xid.79?"),
+    ):
+        wrong = ask(node, "ack", fault, "--for", "7d", "--reason", "x")
+        assert (wrong.returncode, words in wrong.stderr) == (64, True), wrong.stderr
+
+
+@pytest.mark.process
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to ask as another user")
+def test_everybody_may_read_and_few_may_order(node: RunningNode) -> None:
+    """Plan, history and what an order would do are for all; the order itself is for root and the group."""
+    for path in (node.folder, *node.folder.parents):
+        if path.owner() == "root" and path != Path("/"):
+            path.chmod(path.stat().st_mode | 0o011)
+    order = ("ack", FAULT, "--for", "7d", "--reason", "x")
+    for verb, code, words in (
+        (("plan",), 0, ""),
+        (("history",), 0, ""),
+        ((*order, "--dry-run"), 0, ""),
+        (order, 64, f"healthd ack: uid {NOBODY} may not act here"),
+    ):
+        argv = [sys.executable, "-c", AS_NOBODY, str(node.socket), *verb]
+        made = subprocess.run(
+            argv, capture_output=True, text=True, cwd="/", env={"PYTHONPATH": str(ROOT)}, check=False, timeout=30
+        )
+        assert (made.returncode, words in made.stderr) == (code, True), made.stderr
+    assert "acknowledged gpu" not in node.said()
+
+
+def test_a_word_about_a_held_node_lets_it_go_and_its_end_takes_it_out_again(tmp_path: Path) -> None:
+    """Our own drain is undone by us; the fault is still open, and when the time is over it counts again."""
+    world = World(tmp_path, mode=Mode.QUARANTINE)
+    world.log_line(XID_79)
+    world.run(10)
+    assert world.ending().drains == 1
+    keys, now = list(world.monitor.history.faults), world.clock.now()
+    world.monitor.acknowledge_until(keys, now + timedelta(seconds=300), now, "known")
+    world.run(40)
+    assert (world.ending().in_service, world.ending().ends) == (True, ("released",))
+    world.restart_daemon()
+    world.run(10)
+    assert world.ending().in_service
+    world.run(30)
+    assert (world.ending().in_service, world.ending().drains) == (False, 2)
+    world.close()
+
+
+def test_a_word_while_a_job_still_runs_stops_the_repair(tmp_path: Path) -> None:
+    """The node was to be rebooted when its job had ended: it is put back instead, and nothing is rebooted."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.start_job()
+    world.log_line(XID_79)
+    world.run(10)
+    assert world.ending().drains == 1
+    keys, now = list(world.monitor.history.faults), world.clock.now()
+    world.monitor.acknowledge_until(keys, now + timedelta(days=7), now, "known")
+    world.run(10)
+    world.end_jobs()
+    world.run(20)
+    assert (world.ending().in_service, world.ending().ends, world.provisioner.requests) == (True, ("released",), 0)
+    world.close()

@@ -1,0 +1,181 @@
+"""The plan: the ladder asked about each diagnosis by itself, and what a person reads of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from healthd.api.plan import as_text, case_plan, entry
+from healthd.model import Action, Diagnosis, Mode, Remedy, Severity
+from healthd.remediation.case import Case, End
+from healthd.remediation.ledger import Repair
+from healthd.remediation.playbook import REBOOT
+from healthd.remediation.policy import Considered, Rules, Situation, decide, decide_each
+from healthd.remediation.ports import FleetLevel, Hold, NodeView
+from healthd.remediation.rules import OWN_REMEDY, Policy, Rule
+from tests.judgement import GPU, START, diagnosis
+
+SICK = diagnosis(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE)
+OTHER = diagnosis(code="gpu.remap.failure", component=GPU[1], remedy=Remedy.REPLACE_NODE)
+VIEW = NodeView(name="n1", in_service=True, flags=frozenset({"IDLE"}), hold=None)
+WELL = Situation(view=VIEW, level=FleetLevel(out=frozenset(), total=100))
+REPAIR = Rules(mode=Mode.REPAIR)
+CASE = Case(
+    id="c1",
+    opened=START,
+    since=START,
+    mode=Mode.REPAIR,
+    code="gpu.xid.79",
+    component="gpu:GPU-0",
+    remedy=Remedy.REBOOT_NODE,
+    why="it is sick",
+    text="healthd: gpu.xid.79 gpu:GPU-0 [c1]",
+    steps=REBOOT,
+    index=2,
+    ladder=(Remedy.REBOOT_NODE, Remedy.REPLACE_NODE),
+)
+
+
+def plans(
+    *diagnoses: Diagnosis,
+    situation: Situation = WELL,
+    rules: Rules = REPAIR,
+    seen: tuple[Diagnosis, ...] = (),
+    cannot: tuple[Remedy, ...] = (),
+    ledger: Sequence[Repair] = (),
+) -> tuple[Considered, ...]:
+    def why_not(remedy: Remedy) -> str:
+        return f"nobody has a {remedy}" if remedy in cannot else ""
+
+    return decide_each(
+        diagnoses, seen.__contains__, lambda: situation, rules, why_not, ledger=lambda: ledger, now=START
+    )
+
+
+def shown(each: Considered, case: Case | None = None) -> str:
+    """The text for one diagnosis on a node of its own."""
+    head = {"node": "n1", "mode": "repair", "policy": "p", "orchestrator": "slurm"}
+    said = None if case is None else case_plan(case, REPAIR)
+    return as_text({**head, "case": said, "plans": [entry(each, case)]})
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [REPAIR, Rules(mode=Mode.QUARANTINE), Rules(mode=Mode.OBSERVE), Rules(mode=Mode.REPAIR, opted_out="/x exists")],
+)
+@pytest.mark.parametrize("seen", [(), (SICK,)])
+@pytest.mark.parametrize(
+    "about",
+    [SICK, diagnosis(Remedy.WATCH, severity=Severity.WARNING), diagnosis(Remedy.ASK_HUMAN, severity=Severity.WARNING)],
+)
+def test_a_single_diagnosis_is_planned_as_it_would_be_decided(
+    about: Diagnosis, seen: tuple[Diagnosis, ...], rules: Rules
+) -> None:
+    """The plan and the decision are the same ladder: neither mode, order nor opt-out makes them differ."""
+    decided = decide([about], seen.__contains__, lambda: WELL, rules, lambda _: True, now=START)
+    assert [each.decision for each in plans(about, seen=seen, rules=rules)] == [decided]
+
+
+def test_each_diagnosis_has_a_plan_of_its_own() -> None:
+    """What the decision would leave for later, because another is larger, is planned all the same."""
+    first, second = plans(SICK, OTHER)
+    assert [(each.decision.action, each.ladder) for each in (first, second)] == [
+        (Action.REPAIR, (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)),
+        (Action.REPAIR, (Remedy.REPLACE_NODE,)),
+    ]
+
+
+def test_what_is_open_beside_a_diagnosis_counts_for_its_rule() -> None:
+    """A rule that holds only together with another code finds it on the node, although each is planned alone."""
+    rule = Rule(
+        name="both", codes=("gpu.xid.79",), together_with=("host.sick",), reason="r", source="s", ladder=(), site=True
+    )
+    rules = Rules(mode=Mode.REPAIR, policy=Policy(name="site", rules=(rule, OWN_REMEDY)))
+    beside = diagnosis(Remedy.WATCH, replace(GPU[0], kind="node", id=""), code="host.sick", codes=("host.sick",))
+    both = plans(replace(SICK, codes=("gpu.xid.79",)), replace(beside, severity=Severity.WARNING), rules=rules)
+    assert (both[0].rule.name, both[0].decision.action) == ("both", Action.HOLD)
+    assert plans(SICK, rules=rules)[0].rule is OWN_REMEDY
+
+
+def test_why_a_repair_cannot_be_made_is_said() -> None:
+    """The next remedy is taken and the one that nobody has is named, with the reason."""
+    (each,) = plans(SICK, cannot=(Remedy.REBOOT_NODE,))
+    assert each.cannot == ((Remedy.REBOOT_NODE, "nobody has a reboot_node"),)
+    assert each.decision.ladder == (Remedy.REPLACE_NODE,)
+    assert "cannot      reboot_node: nobody has a reboot_node" in shown(each)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rules": Rules(mode=Mode.OBSERVE)}, "observe mode: would take the node out for gpu.xid.79"),
+        ({"rules": Rules(mode=Mode.REPAIR, opted_out="/etc/x exists")}, "opted out: /etc/x exists"),
+        ({"seen": (SICK,)}, "acknowledged: "),
+        (
+            {"situation": Situation(view=VIEW, level=FleetLevel(out=frozenset({"n2"}), total=10))},
+            "at the fleet limit: 1 of 10 nodes are out, 1 may be",
+        ),
+        (
+            {
+                "situation": Situation(
+                    view=replace(VIEW, in_service=False, hold=Hold(text="burned", user="ops", stamp=1)), level=None
+                )
+            },
+            'already out of service, held by ops with "burned": left alone',
+        ),
+        ({"cannot": (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)}, "quarantine for gpu.xid.79"),
+    ],
+)
+def test_every_refusal_is_a_sentence(changes: dict[str, object], words: str) -> None:
+    """What a person reads is the decision's own sentence."""
+    (each,) = plans(SICK, **changes)  # type: ignore[arg-type]
+    assert words in shown(each)
+
+
+def test_a_rules_own_cap_is_shown() -> None:
+    """A rule in shadow goes as far as observe, although the mode is repair."""
+    rule = Rule(name="ours", codes=("gpu.xid.*",), reason="we try it", source="ticket 7", mode=Mode.OBSERVE)
+    (each,) = plans(SICK, rules=Rules(mode=Mode.REPAIR, policy=Policy(name="site", rules=(rule,))))
+    assert "ladder      reboot_node, then replace_node; as far as observe" in shown(each)
+    assert "rule        ours: we try it" in shown(each)
+
+
+def test_an_open_case_is_all_that_goes_on() -> None:
+    """While it is open nothing new is decided; its next steps are named, and what follows if they do not help."""
+    mine, other = (entry(each, CASE) for each in plans(SICK, OTHER))
+    assert (mine["words"], mine["action"]) == ("case c1 is open for it, and goes on with wait_idle", "hold")
+    assert other["words"].startswith("case c1 is open for gpu.xid.79 on gpu:GPU-0: until its end nothing new")
+    assert case_plan(CASE, REPAIR)["words"] == (
+        "[c1] gpu.xid.79 on gpu:GPU-0 at wait_idle since 2026-01-01 00:00:00 UTC; then collect, reboot, verify, "
+        "release; if that does not help replace_node"
+    )
+    last = replace(CASE, index=len(REBOOT) - 1, ladder=())
+    assert str(case_plan(last, REPAIR)["words"]).endswith("; then nothing more")
+
+
+@pytest.mark.parametrize(
+    ("case", "rules", "words"),
+    [
+        (replace(CASE, end=End.FAILED, note="no boot"), REPAIR, "given up, a person is needed: no boot"),
+        (CASE, Rules(mode=Mode.REPAIR, opted_out="/etc/x exists"), "at rest: opted out: /etc/x exists"),
+        (CASE, Rules(mode=Mode.OBSERVE), "at rest: observe mode"),
+    ],
+)
+def test_a_case_that_rests_says_why(case: Case, rules: Rules, words: str) -> None:
+    """Given up, opted out, or in observe mode, it is not said to go on."""
+    assert str(case_plan(case, rules)["words"]).endswith(words)
+
+
+def test_a_well_node_has_nothing_planned() -> None:
+    """And that is said."""
+    empty: dict[str, object] = {
+        "node": "n1",
+        "mode": "repair",
+        "policy": "p",
+        "orchestrator": "local",
+        "case": None,
+        "plans": [],
+    }
+    assert as_text(empty).endswith("nothing is wrong, so nothing would be done\n")
