@@ -93,7 +93,7 @@ class WiredOrchestrator:
         self.wire.around("claim", lambda: self.inner.claim(scope, index))
 
     def give_back(self, slot: Slot) -> None:
-        self.wire.around("give back", lambda: self.inner.give_back(slot))
+        self.wire.around("give_back", lambda: self.inner.give_back(slot))
 
     def mark(self, text: str) -> None:
         self.wire.around("mark", lambda: self.inner.mark(text))

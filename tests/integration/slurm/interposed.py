@@ -18,6 +18,7 @@ echo "$count {tool} $*" >>"$here/calls"
 flock -u 9; exec 9>&-
 at=$(cat "$here/at"); act() {{ . "$here/act"; }}
 [ "$at" = "$count before" ] && act
+match=$(cat "$here/match"); [ -n "$match" ] && case "$*" in *"$match"*) : >"$here/match"; act;; esac
 {real} "$@"
 code=$?
 [ "$at" = "$count after" ] && act
@@ -33,6 +34,7 @@ class Interposed:
         self.folder = folder
         (folder / "act").write_text(act + "\n")
         (folder / "count").write_text("0\n")
+        (folder / "match").write_text("")
         self.at(0, "never")
         for tool in ("scontrol", "sinfo", "squeue"):
             real = shutil.which(tool, path="/usr/bin:/usr/local/bin:/opt/slurm/bin")
@@ -43,6 +45,10 @@ class Interposed:
     def at(self, call: int, when: str) -> None:
         """Choose the boundary: ``before`` or ``after`` the call with this number, counted from 1."""
         (self.folder / "at").write_text(f"{call} {when}\n")
+
+    def before(self, words: str) -> None:
+        """Choose the boundary before the first call that has these words in it."""
+        (self.folder / "match").write_text(words)
 
     def calls(self) -> list[str]:
         """Every call so far, as ``tool arguments``, in order."""

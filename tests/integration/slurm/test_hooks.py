@@ -239,7 +239,7 @@ def test_epilog_and_health_check_never_fail_for_a_finding(hooked: Hooked) -> Non
         code, out, err, took_s = run_script(kind, healthd=str(hooked.hooks / "n0001/healthd"), lab=hooked.lab)
         assert (code, out, err) == (0, "", f"healthd: {kind}: verdict critical\n")
         assert took_s < 3
-    job = hooked.lab.run_job("n0001", "exit 0")
+    job = hooked.lab.run_job("n0001", "sleep 2; exit 0")
     hooked.lab.wait(lambda: len(hooked.calls("n0001", "epilog")) == 1, 15.0, f"the epilog of {job}")
     hooked.lab.wait_state("n0001", "IDLE")
 
