@@ -81,7 +81,12 @@ class Case:
     def is_open(self) -> bool:
         """Whether the engine still has to look after it: a node that was given up is out by our drain all the same, and
         one whose slot was not given back is kept off jobs."""
-        return self.end in (None, End.FAILED) or self.fenced
+        return not self.has_ended or self.fenced
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more is done for it than to give its slot back. One that was given up is still watched."""
+        return self.end not in (None, End.FAILED)
 
 
 def reason_text(diagnosis: Diagnosis, case_id: str) -> str:

@@ -209,9 +209,7 @@ class Engine:
         return "" if decision.steps else decision.reason
 
     def _can(self, remedy: Remedy) -> bool:
-        if remedy is Remedy.RESET_GPU:
-            return not self._resetter.why_not()
-        return self._provisioner.can(remedy)
+        return not self._why_not(remedy)
 
     def _why_not(self, remedy: Remedy) -> str:
         return self._resetter.why_not() if remedy is Remedy.RESET_GPU else self._provisioner.why_not(remedy)

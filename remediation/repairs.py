@@ -114,10 +114,8 @@ class Repairs:
         try:
             self._orchestrator.mark(replacement_mark(begun, now))
         except (BackendRefused, BackendUnknown) as error:
-            planned = replace(begun, phase=Phase.PLANNED, attempts=case.attempts)
-            return Turn(
-                case=planned, said=f"replacement waits: no mark could be left with the node: {error}", page=True
-            )
+            why = f"replacement waits: no mark could be left with the node: {error}"
+            return Turn(case=self._not_begun(begun), said=why, page=True)
         try:
             self._provisioner.replace()
         except BackendBusy as error:

@@ -30,8 +30,7 @@ class Steps:
     """All steps of one node's cases.
 
     ``can``: whether a remedy can be carried out here. ``too_many``: why no machine of the fleet may be replaced now, or
-    "". ``forbidden`` says why this node may not be drained now although
-    it was decided, or "": the decision may be old.
+    "". ``forbidden`` says why this node may not be drained now although it was decided, or "": the decision may be old.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class Steps:
     def take(self, case: Case, now: datetime) -> Turn:
         """Do what the case stands at, as far as it goes now, and write down what came of it. Raises HealthdError."""
         self._began = self._began or now
-        if case.end not in (None, End.FAILED):
+        if case.has_ended:
             turn = self._given_back(case)
         elif case.end is End.FAILED:
             turn = self._watch(case, now)
@@ -101,7 +100,7 @@ class Steps:
         moved = replace(turn.case, note=turn.said)
         if moved != self._written:
             self.write(moved, turn.said)
-        if moved.is_open and moved.end not in (None, End.FAILED) and case.end in (None, End.FAILED):
+        if moved.is_open and moved.has_ended and not case.has_ended:
             return self.take(moved, now)  # the slot is given back last, when the end is on disk
         return replace(turn, case=moved)
 

@@ -54,25 +54,30 @@ def found_case(
     words = _TEXT.fullmatch(view.hold.text) if view.hold else None
     given = _MARK.match(mark)
     if words is None and given is not None and (view.hold is None or view.hold.text in platform_texts):
-        case = replace(_case(given[1], mode, now, why=f"this machine follows {given[2]} under the same name"))
-        steps = without_drain(REPLACE)
-        return replace(case, steps=steps, index=steps.index(Step.VERIFY), machine=given[2], attempts=1)
+        return _follows(given[1], given[2], without_drain(REPLACE), mode, now)
     if words is None:
-        return _case(_NO_CASE, mode, now, why="only a slot was left", end=End.ABANDONED)
+        return _case(_NO_CASE, mode, now, why="only a slot was left", steps=QUARANTINE, end=End.ABANDONED)
     code, component, case_id = words.groups()
-    if given is None or given[1] != case_id:
-        why = "our drain was found, and no case of it in the store"
-        case = _case(case_id, mode, now, why=why, drain_boot_id=boot_id)
+    if given is not None and given[1] == case_id:
+        case = _follows(case_id, given[2], REPLACE, mode, now)
     else:
-        why = f"this machine follows {given[2]} under the same name"
-        case = replace(_case(case_id, mode, now, why=why), steps=REPLACE, machine=given[2], attempts=1)
-    case = replace(case, code=code, component=component, index=case.steps.index(Step.VERIFY))
-    return replace(case, hold=view.hold, text=view.hold.text if view.hold else "", controller=view.controller)
+        why = "our drain was found, and no case of it in the store"
+        case = _case(case_id, mode, now, why=why, steps=QUARANTINE)
+        case = replace(case, index=QUARANTINE.index(Step.VERIFY), drain_boot_id=boot_id)
+    text = view.hold.text if view.hold else ""
+    return replace(case, code=code, component=component, hold=view.hold, text=text, controller=view.controller)
+
+
+def _follows(case_id: str, machine: str, steps: tuple[Step, ...], mode: Mode, now: datetime) -> Case:
+    why = f"this machine follows {machine} under the same name"
+    case = _case(case_id, mode, now, why=why, steps=steps)
+    return replace(case, index=steps.index(Step.VERIFY), machine=machine, attempts=1)
 
 
 def _case(
-    case_id: str, mode: Mode, now: datetime, *, why: str, end: End | None = None, drain_boot_id: str = ""
+    case_id: str, mode: Mode, now: datetime, *, why: str, steps: tuple[Step, ...], end: End | None = None
 ) -> Case:
+    """A case of which nothing is known but that it was there."""
     return Case(
         id=case_id,
         opened=now,
@@ -83,9 +88,8 @@ def _case(
         remedy=Remedy.NONE,
         why=why,
         text="",
-        steps=QUARANTINE,
+        steps=steps,
         fenced=True,
-        drain_boot_id=drain_boot_id,
         end=end,
         note=why,
     )

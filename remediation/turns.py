@@ -69,7 +69,7 @@ class Cases(Protocol):
 class Slots(Protocol):
     """The places of this node in the fleet's budget. Every call may raise BackendError."""
 
-    def take(self, *, committed: bool = False) -> Hold | Settle | Go:
+    def take(self) -> Hold | Settle | Go:
         """Go on towards holding every slot that is needed, as far as it goes without waiting."""
 
     def held(self) -> tuple[Slot, ...]:

@@ -11,10 +11,10 @@ from healthd.cli.settings import socket_path
 from healthd.errors import HealthdError
 
 
-def only_the_daemon(options: Namespace, words: str) -> Answer:
-    """The daemon's answer. Raises HealthdError, with these words, where none listens."""
+def only_the_daemon(options: Namespace, words: str, *more: str) -> Answer:
+    """The daemon's answer to the command line and ``more``; a HealthdError with these words where none listens."""
     path = socket_path(options)
-    answered = ask(path, Request(arguments=options.arguments), talk)
+    answered = ask(path, Request(arguments=(*options.arguments, *more)), talk)
     if answered is None:
         raise HealthdError(f"no daemon answers at {path}, {words}")
     return answered

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from healthd.api.client import ask
-from healthd.api.wire import Answer, Request
-from healthd.cli.output import confirmed, talk
-from healthd.cli.settings import socket_path
-from healthd.errors import HealthdError, UsageError
+from healthd.api.wire import Answer
+from healthd.cli.asking import only_the_daemon
+from healthd.cli.output import confirmed
+from healthd.errors import UsageError
 
 
 def answer(options: Namespace) -> Answer:
@@ -25,10 +24,4 @@ def answer(options: Namespace) -> Answer:
 
 
 def _asked(options: Namespace, *more: str) -> Answer:
-    path = socket_path(options)
-    answered = ask(path, Request(arguments=(*options.arguments, *more)), talk)
-    if answered is None:
-        raise HealthdError(
-            f"no daemon answers at {path}, and only it has learned anything; start it with `healthd run`"
-        )
-    return answered
+    return only_the_daemon(options, "and only it has learned anything; start it with `healthd run`", *more)

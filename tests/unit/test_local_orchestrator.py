@@ -99,28 +99,6 @@ def test_release_without_a_hold_is_safe(tmp_path: Path) -> None:
 # the jobs
 
 
-@pytest.fixture
-def trees(tmp_path: Path) -> tuple[Path, Path]:
-    """A /dev with two GPUs, and a /proc of four processes of which two have a GPU open."""
-    dev, proc = tmp_path / "dev", tmp_path / "proc"
-    dev.mkdir()
-    for name in ("nvidia0", "nvidia12", "nvidiactl", "nvidia-uvm"):
-        (dev / name).touch()
-    open_files = {
-        "9": ["nvidia0", "nvidiactl"],
-        "40": ["nvidiactl", "nvidia-uvm"],
-        "100": ["null", "nvidia12"],
-        "7": [],
-    }
-    for pid, names in open_files.items():
-        (proc / pid / "fd").mkdir(parents=True)
-        (proc / pid / "comm").write_text(f"job{pid}\n")
-        for number, name in enumerate(names):
-            (proc / pid / "fd" / str(number)).symlink_to(dev / name)
-    (proc / "self").symlink_to("9")
-    return proc, dev
-
-
 def test_our_own_probe_workers_are_not_jobs(trees: tuple[Path, Path], tmp_path: Path) -> None:
     """The ignored processes are asked for at each reading, because workers are restarted."""
     workers = [9]
