@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.loglines import LINE_CHARS, after_lead, label
+from healthd.loglines import LINE_CHARS, Burst, after_lead, label
 from healthd.model import (
     NODE,
     REMEDY_RANK,
@@ -158,13 +158,10 @@ def kernel_rules(node: Node, settings: Settings) -> Result:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Group:
+class _Group(Burst):
     rule: Rule
     component: Component
     groups: Mapping[str, str | None]
-    first: KernelRecord
-    last: KernelRecord
-    count: int = 0
 
 
 class _Batch:
@@ -192,9 +189,8 @@ class _Batch:
             key, component = (rule.name, NODE, record.trusted, era), NODE  # a pattern that names endless parts
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group(rule=rule, component=component, groups=groups, first=record, last=record)
-        group.count += 1
-        group.last = record
+            group = self._groups[key] = _Group(rule=rule, component=component, groups=groups, first=record)
+        group.add(record)
 
     def findings(self) -> Iterator[Finding]:
         """One finding per group, in the order of their first lines."""
@@ -203,25 +199,19 @@ class _Batch:
 
 def _finding(group: _Group) -> Finding:
     rule, record = group.rule, group.first
-    times = f", {group.count} times" if group.count > 1 else ""
     evidence = {
-        "line": record.text[:LINE_CHARS],
+        **group.seen(),
         **{name: value for name, value in group.groups.items() if value},
         "rule": rule.name,
         "pattern": rule.pattern,
-        "count": group.count,
         "limit": rule.count,
         "limit_source": f'[checks."kernel.rules"] rule {rule.name}',
-        "sequence": record.sequence,
-        "last_time": group.last.time.isoformat(),
-        "boot_id": record.boot_id,
-        "trusted": record.trusted,
     }
     return Finding(
         code=rule.slug,
         severity=rule.severity,
         component=group.component,
-        message=f"rule {rule.name}{times}: {record.text[:200]}{label(record)}",
+        message=f"rule {rule.name}{group.times}: {record.text[:200]}{label(record)}",
         remedy=rule.remedy,
         evidence=evidence,
         time=record.time,

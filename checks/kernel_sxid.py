@@ -13,7 +13,7 @@ from healthd import nvrm
 from healthd.check import FindingCode, NoSettings, check, judged
 from healthd.errors import SourceError
 from healthd.kernel_tables import SxidRow, sxid_rows
-from healthd.loglines import LINE_CHARS, label
+from healthd.loglines import LINE_CHARS, Burst, label
 from healthd.model import NODE, Clearance, ClearsBy, Component, Finding, Remedy, Result, Severity
 from healthd.node import KernelRecord, Node
 
@@ -80,14 +80,9 @@ def kernel_sxid(node: Node, _settings: NoSettings) -> Result:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Group:
-    """Lines that are one fault. The first one stands for all."""
-
+class _Group(Burst):
     line: nvrm.SxidLine
-    first: KernelRecord
-    last: KernelRecord
     major: int | None
-    count: int = 0
     links: list[int] = field(default_factory=list)
     more: list[str] = field(default_factory=list)
 
@@ -115,10 +110,9 @@ class _Batch:
             self._continue(line)
             return
         if group is None:
-            group = self._groups[key] = _Group(line=line, first=record, last=record, major=self._loaded)
+            group = self._groups[key] = _Group(line=line, first=record, major=self._loaded)
             self._end(record, line)
-        group.count += 1
-        group.last = record
+        group.add(record)
         if line.link is not None and line.link not in group.links and len(group.links) < _LINKS:
             group.links.append(line.link)
 
@@ -147,22 +141,15 @@ def _finding(group: _Group, row: SxidRow | None, major: int | None) -> Finding:
     line, record = group.line, group.first
     severity, remedy, clears_by, why = _verdict(line, row)
     meaning = row.meaning if row else _unknown(line.sxid)
-    times = f", {group.count} times" if group.count > 1 else ""
     word = f" {line.word}" if line.word else ""
     evidence: dict[str, Any] = {
-        "line": record.text[:LINE_CHARS],
+        **group.seen(),
         "sxid": line.sxid,
         "switch": line.switch,
         "severity_word": line.word or "none",
         "links": group.links,
         "registers": group.more,
         "driver": major,
-        "count": group.count,
-        "sequence": record.sequence,
-        "last_sequence": group.last.sequence,
-        "last_time": group.last.time.isoformat(),
-        "boot_id": record.boot_id,
-        "trusted": record.trusted,
         "why": why,
         "source": row.source if row else "not in checks/data/sxid.csv for this driver",
     }
@@ -170,7 +157,7 @@ def _finding(group: _Group, row: SxidRow | None, major: int | None) -> Finding:
         code=f"nvswitch.sxid.{line.sxid}",
         severity=severity,
         component=_switch(line),
-        message=f"SXid {line.sxid}{word} on NVSwitch {line.pci or line.switch}{times}: {meaning}{label(record)}",
+        message=f"SXid {line.sxid}{word} on NVSwitch {line.pci or line.switch}{group.times}: {meaning}{label(record)}",
         remedy=remedy,
         evidence={name: value for name, value in evidence.items() if value not in (None, "", [])},
         time=record.time,

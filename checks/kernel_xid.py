@@ -15,7 +15,7 @@ from typing import Any
 from healthd import kernel_tables, nvrm, tables
 from healthd.check import FindingCode, check, judged
 from healthd.jobs import owner_of
-from healthd.loglines import LINE_CHARS, label
+from healthd.loglines import Burst, label
 from healthd.model import (
     NODE,
     Clearance,
@@ -103,22 +103,16 @@ def kernel_xid(node: Node, settings: Settings) -> Result:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Group:
-    """Lines that are one fault. The first one stands for all."""
-
+class _Group(Burst):
     line: nvrm.XidLine
     judgement: _Judgement
-    first: KernelRecord
-    last: KernelRecord
     pci: str | None = None
     component: Component = NODE
-    count: int = 0
     prints_one_of: int | None = None
     pids: list[int] = field(default_factory=list)
 
-    def add(self, record: KernelRecord, line: nvrm.XidLine) -> None:
-        self.count += 1
-        self.last = record
+    def take(self, record: KernelRecord, line: nvrm.XidLine) -> None:
+        self.add(record)
         self.prints_one_of = line.prints_one_of or self.prints_one_of
         if line.pid is not None and line.pid not in self.pids and len(self.pids) < _PIDS:
             self.pids.append(line.pid)
@@ -158,8 +152,8 @@ class _Batch:
         key = (pci, line.xid, case, record.trusted, era)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group(line=line, judgement=judgement, first=record, last=record, pci=pci)
-        group.add(record, line)
+            group = self._groups[key] = _Group(line=line, judgement=judgement, first=record, pci=pci)
+        group.take(record, line)
 
     def groups(self) -> Iterator[_Group]:
         """One group per fault, in the order of their first lines."""
@@ -202,14 +196,13 @@ def _judgement(line: nvrm.XidLine) -> tuple[_Judgement, str | None]:
 def _findings(node: Node, settings: Settings, group: _Group) -> Iterator[Finding]:
     line, judgement, record = group.line, group.judgement, group.first
     cause = nvrm.caused_by(line.text)
-    times = f", {group.count} times" if group.count > 1 else ""
     where = f"GPU {group.pci}" if group.pci else "a GPU that the line does not name"
     owners = [found for pid in group.pids if (found := owner_of(node, pid, group.last.time))]
     finding = Finding(
         code=f"gpu.xid.{line.xid}",
         severity=judgement.severity,
         component=group.component,
-        message=f"XID {line.xid} on {where}{times}: {judgement.meaning}{label(record)}",
+        message=f"XID {line.xid} on {where}{group.times}: {judgement.meaning}{label(record)}",
         remedy=judgement.remedy,
         evidence={name: value for name, value in _evidence(group, cause, owners) if value not in (None, "", [])},
         time=record.time,
@@ -237,10 +230,10 @@ def _across_jobs(finding: Finding, xid: int, owners: Sequence[Mapping[str, str]]
 
 
 def _evidence(group: _Group, cause: int | None, owners: Sequence[Mapping[str, str]]) -> Sequence[tuple[str, Any]]:
-    line, record = group.line, group.first
+    line = group.line
     pods, jobs = ([owner[kind] for owner in owners if kind in owner] for kind in ("pod_uid", "job"))
     return (
-        ("line", record.text[:LINE_CHARS]),
+        *group.seen().items(),
         ("xid", line.xid),
         ("form", "xid" if line.numbered else "number-less"),
         ("gpu", group.pci or "unknown"),
@@ -255,13 +248,7 @@ def _evidence(group: _Group, cause: int | None, owners: Sequence[Mapping[str, st
         ("caused_by_xid", cause),
         ("recovery_action", nvrm.recovery_action(line.text) if line.xid == nvrm.RECOVERY_ACTION_XID else None),
         *_link(line),
-        ("count", group.count),
         ("count_is_at_least", f"1 in {group.prints_one_of} printed" if group.prints_one_of else None),
-        ("sequence", record.sequence),
-        ("last_sequence", group.last.sequence),
-        ("last_time", group.last.time.isoformat()),
-        ("boot_id", record.boot_id),
-        ("trusted", record.trusted),
         ("why", group.judgement.reason),
         ("source", group.judgement.source),
     )

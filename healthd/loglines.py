@@ -31,6 +31,41 @@ Place = Callable[[LineRow, Groups], Component]
 More = Callable[[KernelRecord, Groups], Mapping[str, Any]]
 
 
+@dataclass(kw_only=True, slots=True)
+class Burst:
+    """Lines that are one fault. The first one stands for all: ``add`` is called with each, that one included."""
+
+    first: KernelRecord
+    last: KernelRecord = field(init=False)
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        """Until another line comes the first is the last."""
+        self.last = self.first
+
+    def add(self, record: KernelRecord) -> None:
+        """Count one line."""
+        self.count += 1
+        self.last = record
+
+    @property
+    def times(self) -> str:
+        """``, 3 times`` for a message; "" where there was one line."""
+        return f", {self.count} times" if self.count > 1 else ""
+
+    def seen(self) -> dict[str, Any]:
+        """The evidence that every line of a log has: what it says, when, in which boot, who wrote it."""
+        return {
+            "line": self.first.text[:LINE_CHARS],
+            "count": self.count,
+            "sequence": self.first.sequence,
+            "last_sequence": self.last.sequence,
+            "last_time": self.last.time.isoformat(),
+            "boot_id": self.first.boot_id,
+            "trusted": self.first.trusted,
+        }
+
+
 def after_lead(text: str) -> int:
     """Where the words of a record begin: behind priority, syslog header and tags, if there are any."""
     if text[:1].isupper() and not text[1:2].islower():
@@ -58,11 +93,6 @@ def codes_of(check: str) -> tuple[FindingCode, ...]:
         )
         for row in rows.values()
     )
-
-
-def needles_of(check: str) -> tuple[str, ...]:
-    """What a record must hold one of for any row of the check to fit."""
-    return tuple(sorted({row.needle for row in line_rows(check)}))
 
 
 def explain_row(check: str, code: str) -> str | None:
@@ -114,15 +144,10 @@ def place_of(row: LineRow, groups: Groups) -> Component:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Group:
-    """Lines that are one fault. The first one stands for all."""
-
+class _Group(Burst):
     row: LineRow
     component: Component
-    first: KernelRecord
-    last: KernelRecord
     groups: Groups
-    count: int = 0
 
 
 @dataclass(kw_only=True)
@@ -151,9 +176,8 @@ class _Batch:
         key = (row.code, component, record.trusted, era)
         group = self._folded.get(key)
         if group is None:
-            group = self._folded[key] = _Group(row=row, component=component, first=record, last=record, groups=groups)
-        group.count += 1
-        group.last = record
+            group = self._folded[key] = _Group(row=row, component=component, first=record, groups=groups)
+        group.add(record)
 
     def findings(self) -> Iterator[Finding]:
         """One finding per group, in the order of their first lines."""
@@ -162,17 +186,10 @@ class _Batch:
 
     def _finding(self, group: _Group) -> Finding:
         row, record = group.row, group.first
-        times = f", {group.count} times" if group.count > 1 else ""
         evidence = {
-            "line": record.text[:LINE_CHARS],
+            **group.seen(),
             **{name: value for name, value in group.groups.items() if value},
             **self.more(record, group.groups),
-            "count": group.count,
-            "sequence": record.sequence,
-            "last_sequence": group.last.sequence,
-            "last_time": group.last.time.isoformat(),
-            "boot_id": record.boot_id,
-            "trusted": record.trusted,
             "why": row.reason,
             "source": row.source,
         }
@@ -180,7 +197,7 @@ class _Batch:
             code=row.code,
             severity=row.severity,
             component=group.component,
-            message=f"{row.meaning}{times}: {record.text[:200]}{label(record)}",
+            message=f"{row.meaning}{group.times}: {record.text[:200]}{label(record)}",
             remedy=row.remedy,
             evidence=evidence,
             time=record.time,
