@@ -15,8 +15,9 @@ export AWS_EC2_METADATA_DISABLED = true
 # The modules that decide. Each of their branches is taken by a test that does no I/O.
 PURE := */healthd/model.py,*/healthd/trends.py,*/healthd/waiting.py,*/healthd/history.py,*/healthd/diagnose.py
 PURE := $(PURE),*/remediation/policy.py,*/remediation/playbook.py,*/remediation/budget.py,*/remediation/case.py
-PURE := $(PURE),*/remediation/rules.py,*/remediation/ledger.py
+PURE := $(PURE),*/remediation/rules.py,*/remediation/ledger.py,*/remediation/opt_out.py,*/remediation/orders.py
 PURE := $(PURE),*/remediation/fleet.py,*/healthd/acknowledged.py
+PURE := $(PURE),*/remediation/marks.py,*/remediation/asked.py
 PURE_TESTS = tests/unit tests/property
 
 .PHONY: demo test check lint types contracts coverage bench docs lock wheel clean

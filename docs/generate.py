@@ -333,7 +333,7 @@ def exit_codes() -> str:
         ),
         (
             EXIT_CODE[Verdict.CRITICAL],
-            "`check`: critical. `hook prolog`: not fit, and our drain stands. `demo`: it failed",
+            "`check`: critical. `hook prolog`: not fit, and our drain stands. An order: refused. `demo`: it failed",
         ),
         (EXIT_CODE[Verdict.UNKNOWN], "`check`: unknown. `status`: no daemon answers"),
         (EXIT_USAGE, "the command line is wrong (sysexits.h EX_USAGE), a misspelt `hook` included"),

@@ -9,28 +9,36 @@ import os
 import random
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+
+import msgspec
 
 from healthd.checkup import Checkup
 from healthd.config.schema import Config
 from healthd.monitor import Monitor
+from healthd.node import CommandResult
 from healthd.remediation.case import Case
 from healthd.remediation.engine import Engine
 from healthd.remediation.fleet import CLUSTER
 from healthd.remediation.gpu_reset import GpuReset
 from healthd.remediation.ledger import repairs_of
+from healthd.remediation.opt_out import by_label
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
 from healthd.remediation.policy import Rules
 from healthd.remediation.policy_files import bounds_of
-from healthd.remediation.ports import Orchestrator
+from healthd.remediation.ports import FleetLevel, Orchestrator
 from healthd.remediation.provisioners.opening import open_provisioner
-from healthd.remediation.provisioners.slurm_node import OUR_TEXTS
+from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXTS
 from healthd.remediation.rules import Policy
 from healthd.remediation.slots import SlotKeeper
 from healthd.remediation.turns import Patience
 from healthd.sources.command import run_command
 from healthd.sources.machine import Machine
 from healthd.store import Store
+
+FLEET = "fleet"
+"""Under which key the store keeps the fleet as it was read last."""
 
 _RESET_PAUSE_S = 330.0  # a little longer than the reset's own deadline
 
@@ -45,8 +53,10 @@ def make_engine(
     orchestrator: Orchestrator,
     policy: Policy,
     collect: Callable[[Case], str],
+    run: Callable[..., CommandResult] = run_command,
 ) -> Engine:
-    """The engine of this node. ``collect`` saves the evidence of a case and returns where."""
+    """The engine of this node. ``collect`` saves the evidence of a case and returns where. ``run``: how whoever mends
+    the machine runs commands; tests count them."""
     remediation = config.remediation
     return Engine(
         orchestrator=orchestrator,
@@ -55,9 +65,11 @@ def make_engine(
             machine,
             orchestrator.scontrol if isinstance(orchestrator, SlurmOrchestrator) else None,
             made_by_us=lambda reason: reason in OUR_TEXTS and store.open_case() is not None,
+            run=run,
+            marks=orchestrator if isinstance(orchestrator, SlurmOrchestrator) else None,
         ),
-        resetter=_resetter(config, machine),
-        slots=_slots(config, machine, orchestrator),
+        resetter=_resetter(config, machine, run),
+        slots=_slots(config, machine, orchestrator, store),
         judgement=monitor,
         cases=store,
         rules=lambda: _rules(config, policy),
@@ -69,14 +81,16 @@ def make_engine(
             verify_timeout_s=remediation.verify_timeout_s,
             reboot_timeout_s=remediation.reboot_timeout_s,
             replace_timeout_s=remediation.replace_timeout_s,
+            unanswered_s=config.orchestrator.slurm.unanswered_s,
             max_attempts=remediation.max_attempts,
         ),
-        platform_texts=OUR_TEXTS,
+        platform_texts=OUR_TEXTS | MANAGERS_TEXTS,
     )
 
 
-def _slots(config: Config, machine: Machine, orchestrator: Orchestrator) -> SlotKeeper:
+def _slots(config: Config, machine: Machine, orchestrator: Orchestrator, store: Store) -> SlotKeeper:
     """The places of this node in the budget. A machine without a cluster has nobody to wait for."""
+    known, known_age_s = fleet_of(store.fact(FLEET), datetime.now(UTC))
     quotas = {CLUSTER: config.budget.max_out, **{scope.name: scope.max_out for scope in config.budget.scope}}
     return SlotKeeper(
         orchestrator=orchestrator,
@@ -85,10 +99,29 @@ def _slots(config: Config, machine: Machine, orchestrator: Orchestrator) -> Slot
         monotonic_s=time.monotonic,
         random=random.SystemRandom().random,
         settle_s=0.0 if orchestrator.kind == "local" else config.budget.settle_s,
+        known=known,
+        known_age_s=known_age_s,
     )
 
 
-def _resetter(config: Config, machine: Machine) -> GpuReset:
+def fleet_of(kept: str, now: datetime) -> tuple[FleetLevel | None, float]:
+    """The fleet as a daemon before this one read it, and how long ago that was in seconds; None where it did not, or
+    kept it in another form, or by a clock that was set back since: it is worth one reading of the fleet, and no more.
+    """
+    at, _, body = kept.partition(" ")
+    try:
+        age_s = (now - datetime.fromisoformat(at)).total_seconds()
+        return (msgspec.json.decode(body, type=FleetLevel), age_s) if age_s >= 0 else (None, 0.0)
+    except (msgspec.MsgspecError, ValueError, TypeError):
+        return None, 0.0
+
+
+def kept_of(fleet: FleetLevel, at: datetime) -> str:
+    """A reading of the fleet as it is kept."""
+    return f"{at.isoformat()} {msgspec.json.encode(fleet).decode()}"
+
+
+def _resetter(config: Config, machine: Machine, run: Callable[..., CommandResult]) -> GpuReset:
     """The reset of this machine's GPUs. NVML is left alone while it lasts: our worker would hold them open."""
     nvml = machine.nvml
 
@@ -98,7 +131,7 @@ def _resetter(config: Config, machine: Machine) -> GpuReset:
 
     return GpuReset(
         services=config.remediation.reset_services,
-        run=run_command,
+        run=run,
         let_go=let_go,
         own_pids=lambda: [pid for pid in (nvml.worker_pid(),) if pid is not None],
         proc_root=Path(config.sources.proc_root),
@@ -107,13 +140,15 @@ def _resetter(config: Config, machine: Machine) -> GpuReset:
 
 
 def _rules(config: Config, policy: Policy) -> Rules:
-    opt_out = config.remediation.opt_out_file
-    opted_out = f"{opt_out} exists" if opt_out and os.path.exists(opt_out) else ""
+    remediation = config.remediation
+    opt_out = remediation.opt_out_file
+    by_file = f"{opt_out} exists" if opt_out and os.path.exists(opt_out) else ""
     return Rules(
-        mode=config.remediation.mode,
+        mode=remediation.mode,
         max_out=config.budget.max_out,
         replacements_per_hour=config.budget.replacements_per_hour,
-        opted_out=opted_out,
+        opted_out=by_file or by_label(config.node.labels, remediation.opt_out_label),
+        opt_out_feature=remediation.opt_out_feature,
         policy=policy,
         bounds=bounds_of(config.policy),
     )

@@ -17,11 +17,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from healthd import journal
-from healthd.acting import make_engine
+from healthd.acting import FLEET, kept_of, make_engine
 from healthd.check import Check, discover
 from healthd.checkup import Checkup, boot_id_or_unknown
 from healthd.config.schema import CheckConfig, Config
 from healthd.errors import ConfigError, SourceError, StoreError
+from healthd.evidence import save_bundle
 from healthd.model import Mode
 from healthd.monitor import Monitor, gone_jobs
 from healthd.node import KernelLogState
@@ -33,7 +34,7 @@ from healthd.remediation.policy_files import policy_of
 from healthd.remediation.ports import Orchestrator
 from healthd.report import as_data
 from healthd.sources.identity import boot_time
-from healthd.sources.kmsg import Cursor, KernelLog, read_all
+from healthd.sources.kmsg import Batch, Cursor, KernelLog, read_all
 from healthd.sources.machine import Machine, open_machine
 from healthd.store import Event, Store
 from healthd.whoami import runs_slurm
@@ -54,6 +55,8 @@ class Agent:
     orchestrator: Orchestrator | None = None
     hooks: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """Hooks answered, by (kind, verdict, ``passed`` or ``refused``)."""
+    changed: Callable[[], None] = lambda: None
+    """Tells whoever turns the engine that there is something to do."""
 
     def close(self) -> None:
         """End the workers and close the store."""
@@ -67,6 +70,16 @@ class Agent:
     def mode(self) -> Mode:
         """How far this agent may go."""
         return self.config.remediation.mode
+
+    def learn_fleet(self, now: datetime) -> None:
+        """Read the fleet, where there is one that this agent may act in and it is time, and keep it for a restart.
+
+        Raises BackendUnknown, StoreError.
+        """
+        if self.mode is Mode.OBSERVE or self.engine is None or self.store is None:
+            return
+        if self.orchestrator is not None and self.orchestrator.kind != "local" and (fleet := self.engine.learn()):
+            self.store.keep(FLEET, kept_of(fleet, now))
 
     def housekeeping(self, now: datetime) -> None:
         """What falls due from time to time: jobs that ended, a disk that can be written again."""
@@ -126,7 +139,7 @@ def acting_agent(
     monitor = Monitor(checks, store, changed=changed, policy=policy)
     notices = (*notices, *simulated(config), *((store.set_aside,) if store.set_aside else ()))
     agent = _assembled(config, checks, machine, monitor, source=source, notices=notices)
-    agent.store, agent.orchestrator = store, orchestrator
+    agent.store, agent.orchestrator, agent.changed = store, orchestrator, changed
     agent.engine = make_engine(
         config=config,
         machine=machine,
@@ -182,13 +195,7 @@ def read_kernel_once(agent: Agent) -> None:
     """Judge what the kernel log holds now. What cannot be read is the state that the reports then show."""
     machine, sources = agent.machine, agent.config.sources
     try:
-        batch = read_all(
-            sources.kmsg,
-            boot_id=agent.monitor.boot_id,
-            boot_time=boot_time(machine.proc),
-            needles=kernel_needles(agent.checkup.checks, agent.config.checks),
-            trust_user_kmsg=sources.trust_user_kmsg,
-        )
+        batch = _kernel_log_now(agent, kernel_needles(agent.checkup.checks, agent.config.checks))
     except SourceError as error:
         unread = KernelLogState(source=sources.kmsg, alive=False, error=str(error))
         machine.kernel_log_state = lambda: unread
@@ -201,6 +208,17 @@ def read_kernel_once(agent: Agent) -> None:
     read = KernelLogState(source=sources.kmsg, alive=True, gaps=int(batch.gap), error=late)
     machine.kernel_log_state = lambda: read
     agent.checkup.judge_kernel(batch.records, None)
+
+
+def _kernel_log_now(agent: Agent, needles: tuple[bytes, ...]) -> Batch:
+    """The records that the kernel log holds now, all of them without needles. Raises SourceError."""
+    return read_all(
+        agent.config.sources.kmsg,
+        boot_id=agent.monitor.boot_id,
+        boot_time=boot_time(agent.machine.proc),
+        needles=needles,
+        trust_user_kmsg=agent.config.sources.trust_user_kmsg,
+    )
 
 
 def catch_up_kernel_log(agent: Agent, *, within_s: float = 3.0) -> None:
@@ -238,15 +256,28 @@ def kernel_needles(checks: Mapping[str, Check], settings: Mapping[str, CheckConf
 
 
 def collect_evidence(agent: Agent, case: Case) -> str:
-    """Save what is known about the node before a repair changes it, and return where."""
-    folder = Path(agent.config.daemon.state_dir) / "bundles" / case.id
-    folder.mkdir(parents=True, exist_ok=True)
-    report = agent.checkup.report(deadline_s=0.0)
-    (folder / "verdict.json").write_text(json.dumps(as_data(report), indent=2, default=str))
-    if agent.store is not None:
-        lines = [f"{event.at.isoformat()} {event.kind} {event.text}" for event in agent.store.events()]
-        (folder / "events.txt").write_text("\n".join(lines) + "\n")
-    return str(folder)
+    """Save what is known about the node before a repair changes it. Returns where, and what could not be had."""
+    config = agent.config
+    return save_bundle(
+        Path(config.daemon.state_dir) / "bundles" / case.id,
+        {
+            "verdict.json": lambda: json.dumps(as_data(agent.checkup.report(deadline_s=0.0)), indent=2, default=str),
+            "events.txt": lambda: _trail_text(agent),
+            "kernel.txt": lambda: _kernel_text(agent),
+        },
+        config.evidence.commands,
+        timeout_s=config.evidence.timeout_s,
+        keep=config.evidence.keep,
+    )
+
+
+def _trail_text(agent: Agent) -> str:
+    events = agent.store.events() if agent.store else ()
+    return "".join(f"{event.at.isoformat()} {event.kind} {event.text}\n" for event in events)
+
+
+def _kernel_text(agent: Agent) -> str:
+    return "".join(f"{record.time.isoformat()} {record.text}\n" for record in _kernel_log_now(agent, ()).records)
 
 
 def lock_state(state_dir: Path, *, wait_s: float = 0.0) -> int:

@@ -7,10 +7,8 @@ signals.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +16,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import structlog
 from apscheduler.executors.debug import DebugExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
@@ -27,6 +24,8 @@ from healthd.agent import Agent, acting_agent, lock_state, open_kernel_log
 from healthd.api.server import Server
 from healthd.api.wire import EXIT_FAILED
 from healthd.config.schema import Config
+from healthd.errors import HealthdError
+from healthd.jsonlog import json_logger
 from healthd.model import Action
 from healthd.notify import notify, take_address
 from healthd.sources.kmsg import KernelLog
@@ -45,7 +44,7 @@ _LOCK_WAIT_S = 5.0  # a hook without a daemon holds it for as long as it looks
 
 def serve(config: Config, notices: tuple[str, ...] = ()) -> int:
     """Run until SIGTERM or SIGINT. Raises HealthdError for what cannot work from the start; returns the exit code."""
-    log = _logger(config.daemon.log_level)
+    log = json_logger(config.daemon.log_level)
     lock = lock_state(Path(config.daemon.state_dir), wait_s=_LOCK_WAIT_S)
     try:
         daemon = Daemon(config, log, notices)
@@ -157,7 +156,15 @@ class Daemon:
             if time.monotonic() - housekeeping > _HOUSEKEEPING_S:
                 housekeeping = time.monotonic()
                 self.agent.housekeeping(datetime.now(UTC))
-            self._wake.wait(poll_s)
+                self._learn_fleet()
+            self._wake.wait(engine.next_in_s(poll_s))
+
+    def _learn_fleet(self) -> None:
+        """In quiet times. What could not be read or kept is no reason for anything: it is read when it is needed."""
+        try:
+            self.agent.learn_fleet(datetime.now(UTC))
+        except HealthdError as error:
+            self._log.warning("the fleet was not read", error=str(error))
 
     def _schedule(self) -> None:
         """Every interval check runs once at once, then at its interval with a tenth of jitter.
@@ -213,19 +220,3 @@ class Daemon:
         self.agent.checkup.close()
         self.agent.monitor.record(Event(at=datetime.now(UTC), kind="daemon", text="healthd stopped"))
         self.agent.close()
-
-
-def _logger(level: str) -> Any:
-    """JSON lines to stderr."""
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(default=str),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
-    )
-    logging.getLogger("apscheduler").setLevel(logging.ERROR)
-    return structlog.get_logger()

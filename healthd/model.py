@@ -95,8 +95,38 @@ class Action(StrEnum):
     PAGE = "page"
 
 
+class Refusal(StrEnum):
+    """Why nothing, or less, was done: the word beside the sentence, for a metric that cannot grow without bound."""
+
+    OBSERVE = "observe"
+    SHADOW = "shadow"  # the mode of its rule alone
+    LOWERED = "lowered"  # the mode, since the case was opened
+    OPTED_OUT = "opted_out"
+    ACKNOWLEDGED = "acknowledged"
+    FOREIGN_HOLD = "foreign_hold"
+    MANAGED = "managed"  # the platform acts on this machine already, or asks to come again
+    CASE_OPEN = "case_open"
+    CORRELATED = "correlated"
+    BUDGET = "budget"
+    RATE = "rate"  # of replacements
+    LEMON = "lemon"
+    EXHAUSTED = "exhausted"  # nothing is left to try
+    CANNOT = "cannot"  # nobody here can carry the remedy out
+    PERSON = "person"  # only a person can settle it
+    NOT_NEEDED = "not_needed"  # an order to mend what is not broken
+    NOT_PERMITTED = "not_permitted"  # whoever ordered it may not
+    NOT_IDLE = "not_idle"
+    NOT_WELL = "not_well"
+    DOWN = "down"
+    UNREADABLE = "unreadable"  # no answer, so nothing is known
+    REFUSED = "refused"  # the cluster or the provider said no
+
+
 class Step(StrEnum):
-    """One act of the engine, in the words of DESIGN: written down, done, then looked at."""
+    """One act of the engine, in the words of DESIGN: written down, done, then looked at.
+
+    STAY: out until a person says otherwise.
+    """
 
     SLOT = "slot"
     DRAIN = "drain"
@@ -105,6 +135,7 @@ class Step(StrEnum):
     RESET = "reset"
     REBOOT = "reboot"
     REPLACE = "replace"
+    STAY = "stay"
     VERIFY = "verify"
     RELEASE = "release"
 
@@ -298,7 +329,7 @@ class Decision:
     """What the policy says to do now, or why not: ``reason`` is what the log, the audit and a test read.
 
     ``steps`` answer the first remedy of ``ladder``; the others are tried in turn where it does not help. ``rule``: the
-    rule of the policy that says so.
+    rule of the policy that says so. ``refusal``: what kind of refusal it is, of all or of the repair; None for none.
     """
 
     action: Action
@@ -307,3 +338,12 @@ class Decision:
     steps: tuple[Step, ...] = ()
     ladder: tuple[Remedy, ...] = ()
     rule: str = ""
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refused:
+    """Why something is not done now: the kind, and the sentence."""
+
+    kind: Refusal
+    words: str

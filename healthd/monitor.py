@@ -220,9 +220,9 @@ class Monitor:
         part = {key: fault for key, fault in self._history.faults.items() if fault.check in names}
         return judge(diagnose(replace(self._history, faults=part)), outcomes)
 
-    def trouble(self, since: datetime) -> str:
+    def trouble(self, since: datetime | None) -> str:
         """Why the node cannot be trusted with a job again, or "" if it can: nothing calls for it, every check has
-        looked since then and none that counts is unknown."""
+        looked since then and none that counts is unknown. None: as far as any has looked."""
         with self._lock:
             for diagnosis in self._policy.calling(self._diagnoses):
                 if not self.is_acknowledged(diagnosis):
@@ -231,7 +231,9 @@ class Monitor:
                 if check.on == "active":
                     continue
                 outcome = self._outcomes.get(name)
-                if outcome is None or (outcome.at < since and check.on == "interval"):
+                if outcome is None and since is None:
+                    continue
+                if outcome is None or (since is not None and outcome.at < since and check.on == "interval"):
                     return f"{name} has not looked since {since:%H:%M:%S}"
                 if not outcome.optional and (outcome.result.status is Status.UNKNOWN or outcome.result.gaps):
                     return f"{name} is unknown: {outcome.result.reason}"

@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from healthd.check import Check
-from healthd.config.schema import Config, ReplaySection
+from healthd.config.replay_schema import ReplaySection
+from healthd.config.schema import Config
 from healthd.history import Change, Fault
 from healthd.model import NODE, Action, Clearance, ClearsBy, Decision, Outcome, Remedy, Status
 from healthd.monitor import Monitor

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from healthd.agent import enabled_checks, kernel_needles
 from healthd.check import Check
-from healthd.config.schema import Config, ReplaySection
+from healthd.config.replay_schema import ReplaySection
+from healthd.config.schema import Config
 from healthd.model import Finding, Mode, Outcome
 from healthd.monitor import Monitor
 from healthd.pasthost import PastHost, Story

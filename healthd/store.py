@@ -74,7 +74,7 @@ _Row = TypeVar("_Row", bound=_AnyRow)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """One line of the audit trail. ``kind``: check, fault, decision, step, hook, daemon, sim. ``text``: a sentence."""
+    """One line of the audit. ``kind``: check, fault, decision, step, order, hook, daemon, sim. ``text``: a sentence."""
 
     at: datetime
     kind: str
@@ -96,9 +96,8 @@ class Store:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._db = self._opened(now)
         except (OSError, sqlite3.Error) as error:
-            raise StoreError(
-                f"{path}: cannot open the state database: {error}; check [daemon] state_dir and its disk"
-            ) from error
+            text = f"{path}: cannot open the state database: {error}; check [daemon] state_dir and its disk"
+            raise StoreError(text) from error
 
     def close(self) -> None:
         """Close the database; what was committed stays."""
@@ -153,14 +152,22 @@ class Store:
 
     def cursor_at(self) -> datetime | None:
         """When the kernel log had been judged up to the cursor; None at first start."""
-        with self._transaction(writes=False) as db:
-            at = _fact(db, "cursor_at")
+        at = self.fact("cursor_at")
         return datetime.fromisoformat(at) if at else None
 
     def journal_cursor(self) -> str:
         """journalctl's cursor of the last journal line whose findings are saved; "" at first start."""
+        return self.fact("journal_cursor")
+
+    def fact(self, key: str) -> str:
+        """What was kept under this key, or ""."""
         with self._transaction(writes=False) as db:
-            return _fact(db, "journal_cursor")
+            return _fact(db, key)
+
+    def keep(self, key: str, value: str) -> None:
+        """Keep a text for the next daemon."""
+        with self._transaction() as db:
+            _set_fact(db, key, value)
 
     def cursor(self) -> tuple[str, int] | None:
         """(boot id, sequence) of the last kernel record whose findings are saved; None at first start."""
@@ -341,8 +348,7 @@ def _decode(body: str, kind: type[_Row]) -> _Row:
 
 def _pairs(db: sqlite3.Connection, table: str, kind: type[_Row]) -> dict[tuple[str, str], _Row]:
     """What a table holds by component and reading, or code. The name is ours, never input."""
-    columns = ", ".join(_KEYS[table])
-    rows = db.execute(f"SELECT {columns}, body FROM {table}")  # noqa: S608 - constant names
+    rows = db.execute(f"SELECT {', '.join(_KEYS[table])}, body FROM {table}")  # noqa: S608 - constant names
     return {(component, what): _decode(body, kind) for component, what, body in rows}
 
 

@@ -25,12 +25,13 @@ from healthd.remediation.ports import FleetLevel, HeldNode, Hold, Mark, NodeView
 
 @dataclass(kw_only=True)
 class FakeClusterNode:
-    """What a :class:`FakeCluster` knows of one node. ``flags``: DRAIN, DOWN, FAIL."""
+    """What a :class:`FakeCluster` knows of a node. ``flags``: DRAIN, DOWN, FAIL. ``features``: the cluster's labels."""
 
     flags: set[str] = field(default_factory=set)
     hold: Hold | None = None
     jobs: list[str] = field(default_factory=list)
     mark: str = ""
+    features: set[str] = field(default_factory=set)
 
 
 @dataclass(kw_only=True)
@@ -215,6 +216,7 @@ class FakeOrchestrator:
             allocated_cpus=len(node.jobs),
             jobs=tuple(node.jobs) if jobs else (),
             controller=f"start {self._cluster.starts}" if jobs else "",
+            features=frozenset(node.features),
         )
 
     def level(self) -> FleetLevel:
@@ -256,6 +258,11 @@ class FakeOrchestrator:
         self._cluster.ask()
         self._cluster.nodes[self._node].mark = text
 
+    def marked(self) -> str:
+        """The mark."""
+        self._cluster.ask()
+        return self._cluster.nodes[self._node].mark
+
     def quarantine(self, text: str) -> None:
         """Drain, with one line of text."""
         if not text.isprintable():
@@ -276,6 +283,7 @@ class FakeProvisioner:
 
     kind = "fake"
     state_owner = StateOwner.ENGINE
+    delegates = False
 
     def __init__(self, reboots: Callable[[], None], replaces: Callable[[], None] | None = None) -> None:
         self._reboots, self._replaces = reboots, replaces
@@ -292,6 +300,12 @@ class FakeProvisioner:
     def why_not(self, remedy: Remedy) -> str:
         """Nothing, where it can."""
         return "" if self.can(remedy) else f"the fake provisioner has no {remedy}"
+
+    def dry_run(self, remedy: Remedy) -> str:
+        """What it would be asked for."""
+        if why := self.why_not(remedy):
+            raise BackendRefused(why)
+        return f"would be asked for {remedy}"
 
     def stands_down(self) -> str:
         """As given."""

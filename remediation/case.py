@@ -14,6 +14,8 @@ from healthd.model import Diagnosis, Mode, Remedy, Step
 from healthd.remediation.ports import Hold
 
 PREFIX = "healthd: "
+QUARANTINE_CODE, REPAIR_CODE = "operator.quarantine", "operator.repair"
+"""What stands in the place of a finding's code where a person ordered the case, whatever is found."""
 
 
 class Phase(StrEnum):
@@ -30,6 +32,7 @@ class End(StrEnum):
     ABANDONED = "abandoned"  # the fault was over before anything was done
     LOST = "lost"  # somebody else holds the node now: not touched again
     ACKNOWLEDGED = "acknowledged"  # a person undid our drain: an order
+    DONE = "done"  # the controller's: what it was asked for has happened
     FAILED = "failed"  # out of attempts: a person is paged, the node stays out and is watched until somebody acts
 
 
@@ -43,7 +46,10 @@ class Case:
     ``fenced``: it may hold a slot.
     ``settling``: drained in a hurry, before its slot had settled.
     ``attempts`` counts those of the present one. ``stopped``: services that a GPU reset stopped and owes a start.
+    ``unanswered`` is when an undrain last got no answer.
     ``since`` is when the current step, or the current wait inside it, began.
+    ``order``: why, and in brackets by whom, the case was ordered; "" where the policy opened it. ``release_order``: the
+    same of an order to let the node in again; ``forced``: whatever is open on it.
     """
 
     id: str
@@ -69,8 +75,17 @@ class Case:
     stopped: tuple[str, ...] = ()
     attempts: int = 0
     good_since: datetime | None = None
+    unanswered: datetime | None = None
     end: End | None = None
     note: str = ""
+    order: str = ""
+    release_order: str = ""
+    forced: bool = False
+
+    @property
+    def by_order(self) -> bool:
+        """Whether what is left of it is a person's order, for which no mode is too low."""
+        return bool(self.order or self.release_order)
 
     @property
     def step(self) -> Step:
@@ -90,13 +105,18 @@ class Case:
 
 
 def reason_text(diagnosis: Diagnosis, case_id: str) -> str:
+    """The visible text of a case for this diagnosis."""
+    return visible_text(diagnosis.code, str(diagnosis.component), case_id)
+
+
+def visible_text(code: str, component: str, case_id: str) -> str:
     """What the cluster shows: ``healthd: gpu.xid.79 gpu:GPU-… [id]``. One printable line, no ``|``: Slurm keeps all of
     them, readers trip.
 
     Slurm stores a reason unescaped, puts its own stamp behind the *first* line, and separates sinfo columns by what we
     choose (facts: Slurm 22.05.8, measured).
     """
-    words = f"{PREFIX}{diagnosis.code} {diagnosis.component} [{case_id}]"
+    words = f"{PREFIX}{code} {component} [{case_id}]"
     return " ".join("".join(c if c.isprintable() else " " for c in words.replace("|", "/")).split())
 
 

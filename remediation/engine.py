@@ -8,27 +8,32 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from healthd.errors import BackendError, StoreError
-from healthd.model import Action, Decision, Diagnosis, Mode, Remedy, Step
+from healthd.model import Action, Decision, Diagnosis, Mode, Refusal, Refused, Remedy, Step
 from healthd.remediation.case import Case, End, Phase, reason_text
+from healthd.remediation.commands import Commands
 from healthd.remediation.fleet import rate_held
 from healthd.remediation.ledger import Repair
+from healthd.remediation.obedience import Obedience
+from healthd.remediation.orders import Obeyed, Order
 from healthd.remediation.playbook import QUARANTINE, REPAIRS, without_drain
-from healthd.remediation.policy import Considered, Rules, SeenElsewhere, Situation, decide, decide_each
-from healthd.remediation.ports import Orchestrator, Provisioner, StateOwner
+from healthd.remediation.policy import Considered, Rules, Situation, decide, decide_each
+from healthd.remediation.ports import FleetLevel, Orchestrator, Provisioner, StateOwner
 from healthd.remediation.repairs import Resetter
 from healthd.remediation.steps import Steps
-from healthd.remediation.successor import code_of, found_case
+from healthd.remediation.successor import found_case
+from healthd.remediation.surroundings import Surroundings
+from healthd.remediation.tally import Tally
 from healthd.remediation.turns import Cases, Judgement, Patience, Slots
 from healthd.store import Event
 
 __all__ = ["Cases", "Engine", "Judgement", "Patience"]
 
+_ORDER_WAITS_S = 20.0  # for a turn that is under way
 _SEEN_FOR_S = 10.0  # everybody may ask for the plan; the cluster is not read anew for each
 
 
@@ -62,11 +67,13 @@ class Engine:
         self._orchestrator, self._provisioner, self._resetter = orchestrator, provisioner, resetter
         self._slots, self._judgement, self._cases = slots, judgement, cases
         self._rules, self._ledger, self._new_id, self._clock = rules, ledger, new_id, clock
+        self._surroundings = Surroundings(orchestrator=orchestrator, slots=slots)
         self._steps = Steps(
             orchestrator=orchestrator,
             provisioner=provisioner,
             resetter=resetter,
             slots=slots,
+            surroundings=self._surroundings,
             judgement=judgement,
             cases=cases,
             rules=rules,
@@ -83,8 +90,23 @@ class Engine:
         self._seen: tuple[datetime, Situation] | None = None
         self._last_noted = ""
         self._searched, self._platform_texts = False, platform_texts
+        commands = Commands(
+            orchestrator=orchestrator,
+            provisioner=provisioner,
+            resetter=resetter,
+            slots=slots,
+            judgement=judgement,
+            rules=rules,
+            why_not=self._why_not,
+            too_many=self._too_many_replacements,
+            as_repair=self._as_repair,
+            platform_texts=platform_texts,
+        )
         self.decision = Decision(action=Action.HOLD, reason="nothing has been decided yet")
-        self.decided: Counter[Action] = Counter()
+        self.tally = Tally()
+        self._obedience = Obedience(
+            commands=commands, steps=self._steps, judgement=judgement, tally=self.tally, new_id=new_id, clock=clock
+        )
 
     def turn(self, now: datetime, *, wait_s: float = -1, hurry: bool = False) -> str:
         """Decide or go on, as far as it goes now. Returns what was done and why; never raises a HealthdError.
@@ -102,10 +124,53 @@ class Engine:
             said = f"nothing was done: {error}"
         except BackendError as error:
             said = f"the cluster did not answer, so nothing more was done: {error}"
-            self._note(said, Event(at=self._clock(), kind="step", text=said))
+            if self._note(said, Event(at=self._clock(), kind="step", text=said)):
+                self.tally.refuse(Refusal.UNREADABLE)
         finally:
             self._lock.release()
         return said
+
+    def obey(self, order: Order, now: datetime, *, wait_s: float = _ORDER_WAITS_S) -> Obeyed:
+        """Begin to carry an order out, or refuse it. What is left to do is done by the turns that follow.
+
+        ``wait_s``: how long to wait for a turn that is under way. Raises StoreError: then nothing was done.
+        """
+        if not self._lock.acquire(timeout=wait_s):
+            words = f"a turn of the engine has been under way for {wait_s:g} s; see `healthd status`, and ask again"
+            return self._obedience.refuse(order, Refused(kind=Refusal.CASE_OPEN, words=words))
+        try:
+            case = self._steps.resume() or self._found(now)
+            if case is None and not self._searched:
+                words = "the cluster did not answer, so what an earlier daemon left there is not known"
+                return self._obedience.refuse(order, Refused(kind=Refusal.UNREADABLE, words=words))
+            return self._obedience.begin(order, case, now, lambda words: self._begun(order, words))
+        finally:
+            self._lock.release()
+
+    def rehearse(self, order: Order, now: datetime) -> Obeyed:
+        """What obeying would come to, step by step. Nothing is done, noted or counted. Raises StoreError."""
+        with self._asking:
+            return self._obedience.rehearse(order, self._cases.open_case(), now)
+
+    def opted_out(self) -> str:
+        """Why healthd only observes here, or "": as the node says now, and the cluster said when it was last read."""
+        return self._rules().hands_off(self._steps.viewed or self._surroundings.viewed)
+
+    def next_in_s(self, at_most_s: float) -> float:
+        """In how many seconds the next turn is of use: when a place in the budget has settled, if that is sooner."""
+        return min(at_most_s, self._slots.due_in_s() or at_most_s)
+
+    def learn(self) -> FleetLevel | None:
+        """Read the fleet, where it is time for that and nothing is going on; None where it was not read.
+
+        Raises StoreError, BackendUnknown.
+        """
+        if not self._slots.wants_to_learn() or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            return None if self._cases.open_case() is not None else self._slots.learn()
+        finally:
+            self._lock.release()
 
     def holds_node(self) -> Case | None:
         """The open case whose drain was read back, or None. Raises StoreError."""
@@ -136,7 +201,7 @@ class Engine:
     def _seen_lately(self) -> Situation:
         now = self._clock()
         if self._seen is None or not 0 <= (now - self._seen[0]).total_seconds() <= _SEEN_FOR_S:
-            self._seen = (now, self._situation())
+            self._seen = (now, self._surroundings.unnoted())
         return self._seen[1]
 
     def _found(self, now: datetime) -> Case | None:
@@ -172,6 +237,13 @@ class Engine:
             now=now,
         )
 
+    def _begun(self, order: Order, words: str) -> None:
+        self.decision = Decision(action=Action(order.verb), reason=words)
+        self.tally.decided[self.decision.action] += 1
+
+    def _as_repair(self, now: datetime) -> Decision:
+        return self._decided(self._surroundings.looked, replace(self._rules(), mode=Mode.REPAIR), now)
+
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def _consider(self, now: datetime) -> str:
@@ -184,29 +256,35 @@ class Engine:
 
     def _decide(self, now: datetime) -> Decision:
         """Decide, and put the decision or the refusal into the audit trail once, not every few seconds."""
-        judgement = self._judgement
-        decision = decide(
-            judgement.diagnoses(),
-            judgement.is_acknowledged,
-            self._situation,
-            self._rules(),
-            self._can,
-            ledger=self._ledger,
-            now=now,
-        )
+        decision = self._surroundings.decided(lambda situation: self._decided(situation, self._rules(), now))
         self.decision, diagnosis = decision, decision.diagnosis
         if diagnosis is None:
             self._last_noted = ""  # the same refusal, of a fault that comes back, is news
             return decision
         data = {"action": decision.action, "code": diagnosis.code, "component": str(diagnosis.component)}
         if self._note(decision.reason, Event(at=self._clock(), kind="decision", text=decision.reason, data=data)):
-            self.decided[decision.action] += 1
+            self.tally.decided[decision.action] += 1
+            self.tally.refuse(decision.refusal)
         return decision
 
-    def _forbidden(self, now: datetime) -> str:
-        """Why a drain that was interrupted may not be made now: what was decided then may be old."""
-        decision = self._decide(now)
-        return "" if decision.steps else decision.reason
+    def _decided(self, situation: Callable[[], Situation], rules: Rules, now: datetime) -> Decision:
+        return decide(
+            self._judgement.diagnoses(),
+            self._judgement.is_acknowledged,
+            situation,
+            rules,
+            self._can,
+            ledger=self._ledger,
+            now=now,
+        )
+
+    def _forbidden(self, now: datetime) -> Refused | None:
+        """Why what was decided would not be decided now: that decision may be old, and so may what it knew of the
+        fleet."""
+        decision = self._decided(self._surroundings.just_read, self._rules(), now)
+        if decision.steps:
+            return None
+        return Refused(kind=decision.refusal or Refusal.NOT_NEEDED, words=decision.reason)
 
     def _can(self, remedy: Remedy) -> bool:
         return not self._why_not(remedy)
@@ -217,26 +295,6 @@ class Engine:
     def _too_many_replacements(self) -> str:
         level, per_hour = self._orchestrator.level(), self._rules().replacements_per_hour
         return rate_held(self._orchestrator.view().name, level.marks, self._clock(), per_hour)
-
-    def _situation(self) -> Situation:
-        try:
-            view = self._orchestrator.view()
-            if view.fenced and self._slots.held():
-                view = replace(view, in_service=True)  # what keeps jobs off is our own place in the budget
-        except BackendError as error:
-            return Situation(view=None, level=None, problem=str(error))
-        if not view.in_service:
-            return Situation(view=view, level=None)
-        try:
-            level = self._orchestrator.level()
-        except BackendError as error:
-            return Situation(view=view, level=None, problem=str(error))
-        elsewhere = [
-            SeenElsewhere(node=held.node, code=code, at=datetime.fromtimestamp(held.stamp, UTC))
-            for held in level.held
-            if held.node != view.name and (code := code_of(held.text))
-        ]
-        return Situation(view=view, level=level, fleet_findings=tuple(elsewhere))
 
     def _opened(self, decision: Decision, diagnosis: Diagnosis, now: datetime) -> Case:
         """A new case, its slot already intended: the decision has just read what an intent must be read from."""
@@ -273,6 +331,7 @@ class Engine:
         while True:
             turn = self._steps.take(self._fit_to_mode(case), now)
             case = turn.case
+            self.tally.wait(turn)
             if turn.page or case.end is End.FAILED:
                 self._page(case)
             if not turn.go_on or case.end is not None:
@@ -286,7 +345,8 @@ class Engine:
         """
         mode = self._rules().mode
         asked = case.step in (Step.REBOOT, Step.REPLACE) and case.phase is Phase.INTENDED
-        if mode is not Mode.QUARANTINE or not REPAIRS.intersection(case.steps) or asked or case.end is not None:
+        repairs = REPAIRS.intersection(case.steps) and not case.order  # an order is its own mode
+        if mode is not Mode.QUARANTINE or not repairs or asked or case.end is not None:
             return case
         lower = QUARANTINE if Step.DRAIN in case.steps else without_drain(QUARANTINE)
         if case.step in lower:
@@ -296,4 +356,4 @@ class Engine:
     def _page(self, case: Case) -> None:
         if self.decision.reason != case.note:
             self.decision = Decision(action=Action.PAGE, reason=case.note)
-            self.decided[Action.PAGE] += 1
+            self.tally.decided[Action.PAGE] += 1

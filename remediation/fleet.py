@@ -16,12 +16,12 @@ No clock, no randomness, no memory of the daemon's but the moment of its own las
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from healthd.remediation.budget import out_limit
+from healthd.remediation.marks import parse
 from healthd.remediation.ports import FleetLevel, Mark, Slot
 
 CLUSTER = "cluster"
@@ -31,8 +31,9 @@ SETTLE_S = 10.0
 """How long after its last claim a node looks again before it counts its slots as its own: longer than a reading may be
 old, which is the deadline of a call (facts/slurm.md section 7)."""
 
-REPLACED = "replaced"
-"""The word of a mark that says when the node's machine was last replaced: ``healthd replaced=<epoch seconds>``."""
+LEARNING_S, LONGEST_LEARNING_S = 300.0, 21_600.0
+_READING_S_PER_NODE = 2.2e-6  # of slurmctld's CPU, for a list of all nodes (22.05.8, measured: bench/README.md)
+_LEARNING_SHARE = 0.002  # of one core of slurmctld's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,6 +103,16 @@ def scopes_of(level: FleetLevel, quotas: Mapping[str, str | int]) -> tuple[Scope
     )
 
 
+def learning_s(total: int) -> float:
+    """How often a node reads the whole fleet in quiet times, in seconds.
+
+    Every node does, and each reading costs the controller as much as there are nodes: so the pause grows with the
+    square of the fleet, and all of them together cost at most 0.2 % of a core up to some 4,400 nodes, where it would be
+    longer than a reading is of use.
+    """
+    return min(LONGEST_LEARNING_S, max(LEARNING_S, total * total * _READING_S_PER_NODE / _LEARNING_SHARE))
+
+
 def glance(node: str, slots: Iterable[Slot], limits: Mapping[str, int]) -> Hold | None:
     """A hold that the slots alone call for, or None where the level has to be read.
 
@@ -155,8 +166,8 @@ def replaced_since(marks: Iterable[Mark], since: datetime) -> tuple[str, ...]:
 
 def replaced_at(text: str) -> datetime | None:
     """When a mark says that its node was last replaced, or None."""
-    match = re.search(rf"(?:^|\s){REPLACED}=([0-9]{{1,11}})(?:\s|$)", text)
-    return datetime.fromtimestamp(int(match[1]), UTC) if match else None
+    mark = parse(text)
+    return mark.replaced if mark is not None else None
 
 
 def rate_held(node: str, marks: Iterable[Mark], now: datetime, per_hour: int) -> str:

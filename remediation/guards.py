@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import datetime
 
-from healthd.model import Mode, Step
-from healthd.remediation.case import Case, End, Phase
-from healthd.remediation.policy import Rules
+from healthd.model import Mode, Refusal, Refused, Step
+from healthd.remediation.case import QUARANTINE_CODE, REPAIR_CODE, Case, End, Phase
+from healthd.remediation.policy import Rules, holder
 from healthd.remediation.ports import NodeView, Orchestrator
-from healthd.remediation.turns import Judgement, Slots, Turn, ended
+from healthd.remediation.turns import Judgement, Slots, Turn, ended, rests
 
 
 class Guards:
@@ -34,19 +34,35 @@ class Guards:
     ) -> None:
         self._orchestrator, self._slots, self._judgement = orchestrator, slots, judgement
         self._rules, self._platform_texts = rules, platform_texts
+        self.viewed: NodeView | None = None
 
-    def at_rest(self) -> str:
-        """Why the operator wants nothing done here, or ""."""
-        rules = self._rules()
-        if rules.opted_out:
-            return f"opted out: {rules.opted_out}"
-        return "in observe mode" if rules.mode is Mode.OBSERVE else ""
+    def at_rest(self, case: Case, view: NodeView | None = None) -> Refused | None:
+        """Why the operator wants nothing done here, as far as it is known without, or with, a reading of the node.
 
-    def no_repair_now(self, view: NodeView) -> str:
+        An order is somebody who says so, and no mode is too low for it; who opts a node out has said more.
+        """
+        rules, self.viewed = self._rules(), view or self.viewed
+        if why := rules.hands_off(view):
+            return Refused(kind=Refusal.OPTED_OUT, words=f"opted out: {why}")
+        if rules.mode is Mode.OBSERVE and not case.by_order:
+            return Refused(kind=Refusal.OBSERVE, words="in observe mode")
+        return None
+
+    def no_repair_now(self, case: Case, view: NodeView) -> Refused | None:
         """What the last look before a repair, or a mode that was lowered, has against it."""
         if not view.idle:
-            return "the node is no longer idle"
-        return self.at_rest() or ("" if self._rules().mode is Mode.REPAIR else "the mode was lowered")
+            return Refused(kind=Refusal.NOT_IDLE, words="the node is no longer idle")
+        if (why := self.at_rest(case, view)) is not None:
+            return why
+        if self._rules().mode is Mode.REPAIR or case.order:
+            return None
+        return Refused(kind=Refusal.LOWERED, words="the mode was lowered")
+
+    def stopped(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
+        """What stops a step after it has looked: the operator's word, or that the node is no longer as we left it."""
+        if (why := self.at_rest(case, view)) is not None:
+            return rests(case, why)
+        return self.not_ours_any_more(case, view, now)
 
     def down_unexplained(self, case: Case, view: NodeView) -> str:
         """Why a node that is DOWN must not be resumed, or ""."""
@@ -80,7 +96,11 @@ class Guards:
         return view.fenced or bool(self._slots.held())
 
     def is_over(self, case: Case) -> str:
-        """What makes the case needless, or ""."""
+        """What makes the case needless, or "". What is ordered, whatever is found, only an order takes back."""
+        if case.release_order:
+            return f"released by order, {case.release_order}"
+        if case.code in (QUARANTINE_CODE, REPAIR_CODE):
+            return ""
         for diagnosis in self._rules().policy.calling(self._judgement.diagnoses()):
             open_here = case.component in diagnosis.component.all_names()
             if open_here and not self._judgement.is_acknowledged(diagnosis):
@@ -90,5 +110,5 @@ class Guards:
 
 def lost(case: Case, view: NodeView) -> Turn:
     """Somebody else holds the node: it is theirs."""
-    holder = f'{view.hold.user} with "{view.hold.text}"' if view.hold else "/".join(sorted(view.flags))
-    return ended(case, End.LOST, f"the node is held by {holder}: not touched")
+    turn = ended(case, End.LOST, f"the node is held by {holder(view)}: not touched")
+    return replace(turn, refusal=Refusal.FOREIGN_HOLD)

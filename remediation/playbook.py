@@ -29,6 +29,12 @@ STEPS: Mapping[Remedy, tuple[Step, ...]] = {
 REPAIRS = frozenset({Step.RESET, Step.REBOOT, Step.REPLACE})
 
 
+def kept_out(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The same, but the node stays out where it would be verified, until a person says otherwise."""
+    verify = steps.index(Step.VERIFY)
+    return (*steps[:verify], Step.STAY, *steps[verify:])
+
+
 def without_drain(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """The same where a drain would be a replacement, or the platform has the node's state: the slot alone fences it."""
     return tuple(step for step in steps if step is not Step.DRAIN)

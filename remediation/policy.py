@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from healthd.model import Action, Decision, Diagnosis, Mode, Remedy
+from healthd.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy
 from healthd.remediation.budget import out_limit
 from healthd.remediation.ledger import Bounds, Repair, recent, rungs_left, same_fault
+from healthd.remediation.opt_out import by_feature
 from healthd.remediation.playbook import QUARANTINE, STEPS
 from healthd.remediation.ports import FleetLevel, NodeView
 from healthd.remediation.rules import BY_REMEDY, Answer, Ladder, Policy, Rule, codes_beside
@@ -27,15 +28,21 @@ class Rules:
     """What an operator allows, and what the policy says.
 
     ``max_out``: a share of the fleet ("5%") or a number of nodes, never below one node. ``replacements_per_hour``: of
-    the whole fleet.
+    the whole fleet. ``opted_out``: why healthd only observes here, as far as the node itself says so;
+    ``opt_out_feature``: the feature by which the cluster says it, "" for none.
     """
 
     mode: Mode
     max_out: str | int = "5%"
     replacements_per_hour: int = 4
     opted_out: str = ""
+    opt_out_feature: str = ""
     policy: Policy = BY_REMEDY
     bounds: Bounds = field(default_factory=Bounds)
+
+    def hands_off(self, view: NodeView | None) -> str:
+        """Why healthd only observes on this node, by what is known without or with a reading of it, or ""."""
+        return self.opted_out or ("" if view is None else by_feature(view.features, self.opt_out_feature))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +88,7 @@ def decide(
         return _nothing_calls(diagnoses)
     unseen = [answer for answer in calling if not acknowledged(answer.diagnosis)]
     if not unseen:
-        return _hold(calling[0], ACKNOWLEDGED)
+        return _hold(calling[0], Refusal.ACKNOWLEDGED, ACKNOWLEDGED)
     return _unseen(unseen, situation, rules, lambda answer: _taken_out(answer, rules, can, ledger(), now))
 
 
@@ -123,7 +130,7 @@ def decide_each(
         if not mine:
             decision = _nothing_calls([diagnosis])
         elif acknowledged(diagnosis):
-            decision = _hold(mine[0], ACKNOWLEDGED)
+            decision = _hold(mine[0], Refusal.ACKNOWLEDGED, ACKNOWLEDGED)
         else:
             can = _able(why_not)
             decision = _unseen(mine, situation, rules, lambda answer: _taken_out(answer, rules, can, ledger(), now))
@@ -155,14 +162,14 @@ def _unseen(
 ) -> Decision:
     """About what nobody has acknowledged."""
     if rules.opted_out:
-        return _hold(unseen[0], f"opted out: {rules.opted_out}")
+        return _hold(unseen[0], Refusal.OPTED_OUT, f"opted out: {rules.opted_out}")
     if rules.mode is Mode.OBSERVE:
-        return _hold(unseen[0], f"observe mode: would take the node out for {_what(unseen[0])}")
+        words = f"observe mode: would take the node out for {_what(unseen[0])}"
+        return _hold(unseen[0], Refusal.OBSERVE, words)
     live = [answer for answer in unseen if answer.rule.mode is not Mode.OBSERVE]
     if not live:
-        return _hold(
-            unseen[0], f"rule {unseen[0].rule.name} is in shadow: would take the node out for {_what(unseen[0])}"
-        )
+        words = f"rule {unseen[0].rule.name} is in shadow: would take the node out for {_what(unseen[0])}"
+        return _hold(unseen[0], Refusal.SHADOW, words)
     return _in_place(live, situation(), rules, taken_out)
 
 
@@ -171,22 +178,30 @@ def _in_place(
 ) -> Decision:
     view, level, worst = situation.view, situation.level, live[0]
     if view is None:
-        return _page(
-            worst, f"the node's state in the cluster could not be read, so nothing is taken out: {situation.problem}"
-        )
+        words = f"the node's state in the cluster could not be read, so nothing is taken out: {situation.problem}"
+        return _page(worst, Refusal.UNREADABLE, words)
+    if why := rules.hands_off(view):
+        return _hold(worst, Refusal.OPTED_OUT, f"opted out: {why}")
     if not view.in_service:
-        held = f'{view.hold.user} with "{view.hold.text}"' if view.hold else "/".join(sorted(view.flags))
-        return _hold(worst, f"already out of service, held by {held}: left alone")
+        words = f"already out of service, held by {holder(view)}: left alone"
+        return _hold(worst, Refusal.FOREIGN_HOLD, words)
     shared = [_shared(answer, view.name, situation.fleet_findings, rules.bounds) for answer in live]
     if all(shared):
-        return _page(worst, shared[0])
+        return _page(worst, Refusal.CORRELATED, shared[0])
     worst = next(answer for answer, words in zip(live, shared, strict=True) if not words)
     if level is None or level.total < 1:
-        return _page(worst, f"the fleet's level could not be read, so nothing is taken out: {situation.problem}")
+        words = f"the fleet's level could not be read, so nothing is taken out: {situation.problem}"
+        return _page(worst, Refusal.UNREADABLE, words)
     limit = out_limit(rules.max_out, level.total)
     if len(level.out - {view.name}) >= limit:
-        return _page(worst, f"at the fleet limit: {len(level.out)} of {level.total} nodes are out, {limit} may be")
+        words = f"at the fleet limit: {len(level.out)} of {level.total} nodes are out, {limit} may be"
+        return _page(worst, Refusal.BUDGET, words)
     return taken_out(worst)
+
+
+def holder(view: NodeView) -> str:
+    """Who keeps a node out, in words."""
+    return f'{view.hold.user} with "{view.hold.text}"' if view.hold else "/".join(sorted(view.flags))
 
 
 def _taken_out(
@@ -201,13 +216,15 @@ def _taken_out(
     left = rungs_left(repairs, tried, bounds)
     if not left:
         done = ", ".join(each.remedy for each in tried)
-        return _kept_out(answer, f"{about.code} on {about.component} came back after {done}: a person is needed")
+        words = f"{about.code} on {about.component} came back after {done}: a person is needed"
+        return _kept_out(answer, Refusal.EXHAUSTED, words)
     able = tuple(remedy for remedy in left if can(remedy))
     if not able:
-        return _quarantine(answer)
+        return _quarantine(answer, Refusal.CANNOT)
     if len(lately := recent(ledger, now, bounds.lemon_days)) >= bounds.lemon_repairs:
         many = f"{len(lately)} repairs of this node within {bounds.lemon_days:g} days, {bounds.lemon_repairs} may be"
-        return _kept_out(answer, f"a node that comes back too often is a lemon: {many}; now {_what(answer)}")
+        words = f"a node that comes back too often is a lemon: {many}; now {_what(answer)}"
+        return _kept_out(answer, Refusal.LEMON, words)
     what = _what(answer, able[0], after=tuple(each.remedy for each in tried))
     return Decision(
         action=Action.REPAIR,
@@ -219,10 +236,10 @@ def _taken_out(
     )
 
 
-def _shared(answer: Answer, me: str, elsewhere: Iterable[SeenElsewhere], bounds: Bounds) -> str:
-    """Why the fault is not this node's own, or "": the same finding on many nodes inside minutes."""
+def many_at_once(code: str, since: datetime, me: str, elsewhere: Iterable[SeenElsewhere], bounds: Bounds) -> str:
+    """Why a fault is not this node's own, or "": the same finding on many nodes inside minutes."""
     window = timedelta(minutes=bounds.same_fault_minutes)
-    same = [each for each in elsewhere if each.code == answer.root.code and abs(each.at - answer.root.since) <= window]
+    same = [each for each in elsewhere if each.code == code and abs(each.at - since) <= window]
     group_of = {me: ""} | {each.node: each.group for each in same}
     if len(group_of) < bounds.same_fault_nodes:
         return ""
@@ -233,7 +250,11 @@ def _shared(answer: Answer, me: str, elsewhere: Iterable[SeenElsewhere], bounds:
     shown = [f"{group}: {_listed(nodes)}" for group, nodes in sorted(groups.items())]
     shown += [_listed(alone)] if alone else []
     where = f"{len(group_of)} nodes within {bounds.same_fault_minutes:g} min ({'; '.join(shown)})"
-    return f"{answer.root.code} on {where}: many at once is not a node's fault, so nothing is taken out for it"
+    return f"{code} on {where}: many at once is not a node's fault, so nothing is taken out for it"
+
+
+def _shared(answer: Answer, me: str, elsewhere: Iterable[SeenElsewhere], bounds: Bounds) -> str:
+    return many_at_once(answer.root.code, answer.root.since, me, elsewhere, bounds)
 
 
 def _listed(nodes: Sequence[str]) -> str:
@@ -245,7 +266,7 @@ def _nothing_calls(diagnoses: Sequence[Diagnosis]) -> Decision:
     asking = next((diagnosis for diagnosis in diagnoses if diagnosis.remedy is Remedy.ASK_HUMAN), None)
     if asking is not None:
         words = f"a person has to look at {asking.code} on {asking.component} ({asking.remedy})"
-        return Decision(action=Action.PAGE, reason=words, diagnosis=asking)
+        return Decision(action=Action.PAGE, reason=words, diagnosis=asking, refusal=Refusal.PERSON)
     return Decision(action=Action.HOLD, reason="nothing calls for taking the node out")
 
 
@@ -258,23 +279,25 @@ def _what(answer: Answer, remedy: Remedy | None = None, *, after: tuple[Remedy, 
     return f"{about.code} on {about.component} ({words}{since}{rule})"
 
 
-def _quarantine(answer: Answer) -> Decision:
+def _quarantine(answer: Answer, refusal: Refusal | None = None) -> Decision:
     words = f"quarantine for {_what(answer)}"
-    return _decision(answer, Action.QUARANTINE, words, out=True)
+    return _decision(answer, Action.QUARANTINE, words, refusal, out=True)
 
 
-def _kept_out(answer: Answer, words: str) -> Decision:
-    return _decision(answer, Action.PAGE, words, out=True)
+def _kept_out(answer: Answer, refusal: Refusal, words: str) -> Decision:
+    return _decision(answer, Action.PAGE, words, refusal, out=True)
 
 
-def _hold(answer: Answer, words: str) -> Decision:
-    return _decision(answer, Action.HOLD, words)
+def _hold(answer: Answer, refusal: Refusal, words: str) -> Decision:
+    return _decision(answer, Action.HOLD, words, refusal)
 
 
-def _page(answer: Answer, words: str) -> Decision:
-    return _decision(answer, Action.PAGE, words)
+def _page(answer: Answer, refusal: Refusal, words: str) -> Decision:
+    return _decision(answer, Action.PAGE, words, refusal)
 
 
-def _decision(answer: Answer, action: Action, words: str, *, out: bool = False) -> Decision:
-    steps = QUARANTINE if out else ()
-    return Decision(action=action, reason=words, diagnosis=answer.about, steps=steps, rule=answer.rule.name)
+def _decision(
+    answer: Answer, action: Action, words: str, refusal: Refusal | None = None, *, out: bool = False
+) -> Decision:
+    steps, rule = QUARANTINE if out else (), answer.rule.name
+    return Decision(action=action, reason=words, diagnosis=answer.about, steps=steps, rule=rule, refusal=refusal)

@@ -33,6 +33,7 @@ class NodeView:
     COMPLETING, NOT_RESPONDING, …). ``fenced``: a maintenance reservation, ours or another, and nothing else keeps new
     jobs off. ``allocated_cpus`` and ``jobs`` together say whether work is there.
     ``controller``: changes when the cluster's controller restarts (Slurm's BOOT_TIME); "" where it was not asked.
+    ``features``: the cluster's own labels of the node, read together with its state.
     """
 
     name: str
@@ -43,6 +44,7 @@ class NodeView:
     allocated_cpus: int = 0
     jobs: tuple[str, ...] = ()
     controller: str = ""
+    features: frozenset[str] = frozenset()
     raw: str = ""
 
     @property
@@ -143,6 +145,9 @@ class Orchestrator(Protocol):
     def mark(self, text: str) -> None:
         """Leave a mark with the node, "" to take ours away. Refused where somebody else's text is in its place."""
 
+    def marked(self) -> str:
+        """Read this node's mark; "" where it has none of ours. Constant cost."""
+
 
 class StateOwner(StrEnum):
     """Who writes the node's state in the cluster while it is repaired.
@@ -166,11 +171,18 @@ class Provisioner(Protocol):
     def state_owner(self) -> StateOwner:
         """Who writes the node's state while it is repaired."""
 
+    @property
+    def delegates(self) -> bool:
+        """Whether this only asks: ``healthd controller`` acts, by the node's mark, and answers there."""
+
     def can(self, remedy: Remedy) -> bool:
         """Whether this provider, as configured and on this platform, can carry out ``remedy``."""
 
     def why_not(self, remedy: Remedy) -> str:
         """Why it cannot, or ""."""
+
+    def dry_run(self, remedy: Remedy) -> str:
+        """What would be asked, and where there is a dry run, what it says. Raises what the act would raise at once."""
 
     def stands_down(self) -> str:
         """Why somebody else (HyperPod's agent, clustermgtd) is acting on this machine already, or ""."""
@@ -187,5 +199,6 @@ class Provisioner(Protocol):
     def progress(self) -> str:
         """What the platform says of the reboot or replacement that was asked for; "" where it says nothing.
 
-        Raises BackendRefused when it has failed for good, BackendUnknown where it could not be told.
+        Raises BackendRefused when it has failed for good, BackendBusy where it waits for what a person must see to,
+        BackendUnknown where it could not be told.
         """

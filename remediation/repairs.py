@@ -14,14 +14,15 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from healthd.errors import BackendBusy, BackendRefused, BackendUnknown
-from healthd.model import NODE, Clearance, ClearsBy, Remedy, Step
+from healthd.errors import BackendBusy, BackendError, BackendRefused, BackendUnknown
+from healthd.model import NODE, Clearance, ClearsBy, Refusal, Refused, Remedy, Step
 from healthd.remediation.case import Case, End, Phase
-from healthd.remediation.guards import Guards
+from healthd.remediation.marks import parse
 from healthd.remediation.playbook import STEPS, without_drain
-from healthd.remediation.ports import Orchestrator, Provisioner, StateOwner
-from healthd.remediation.successor import replacement_mark
-from healthd.remediation.turns import Judgement, Patience, Turn, at_next, ended
+from healthd.remediation.ports import NodeView, Provisioner, StateOwner
+from healthd.remediation.successor import repair_mark
+from healthd.remediation.turns import Patience, Turn, at_next, ended, waits
+from healthd.store import Event
 
 
 class Resetter(Protocol):
@@ -40,29 +41,72 @@ class Resetter(Protocol):
         """Start what was stopped; returns what could not be started, or ""."""
 
 
+class Door(Protocol):
+    """The part of an Orchestrator by which a repair looks at its node and leaves its mark. May raise BackendError."""
+
+    def view(self, *, jobs: bool = False) -> NodeView:
+        """Read the node's state."""
+
+    def mark(self, text: str) -> None:
+        """Leave a mark."""
+
+    def marked(self) -> str:
+        """Read the mark."""
+
+
+class Witness(Protocol):
+    """What is asked about the machine around an act: the monitor on the node itself, slurmctld from elsewhere."""
+
+    @property
+    def boot_id(self) -> str:
+        """The current boot. May raise BackendUnknown."""
+
+    def clear(self, clearance: Clearance, now: datetime) -> None:
+        """Take evidence that faults are over."""
+
+    def record(self, event: Event) -> None:
+        """Add to the audit trail."""
+
+
+class Permission(Protocol):
+    """What is asked before an act: Guards on the node itself, the controller's own from elsewhere."""
+
+    def not_ours_any_more(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
+        """None while the node is as it was left; else what that comes to."""
+
+    def no_repair_now(self, case: Case, view: NodeView) -> Refused | None:
+        """What a look before a repair has against it: work, an opt-out, a mode that was lowered."""
+
+    def is_over(self, case: Case) -> str:
+        """What makes the case needless, or ""."""
+
+
 class Repairs:
     """The repairs of one node's cases.
 
     ``can``: whether a remedy can be carried out here. ``too_many``: why no machine of the fleet may be replaced now, or
-    "". ``intend`` writes an intent down and returns the case with it.
+    "". ``intend`` writes an intent down and returns the case with it. ``mark_of``: what is left with the cluster before
+    a reboot or a replacement; left out, what ``healthd controller`` and a successor need to go on from there.
     """
 
     def __init__(
         self,
         *,
-        orchestrator: Orchestrator,
+        orchestrator: Door,
         provisioner: Provisioner,
         resetter: Resetter,
-        judgement: Judgement,
-        guards: Guards,
+        judgement: Witness,
+        guards: Permission,
         patience: Patience,
         can: Callable[[Remedy], bool],
         too_many: Callable[[], str],
         intend: Callable[[Case, datetime, str], Case],
+        mark_of: Callable[[Case, datetime], str] | None = None,
     ) -> None:
         self._orchestrator, self._provisioner, self._resetter = orchestrator, provisioner, resetter
         self._judgement, self._guards, self._patience = judgement, guards, patience
         self._can, self._too_many, self._intend = can, too_many, intend
+        self._mark_of = mark_of or self._own_mark
 
     def reset(self, case: Case, now: datetime) -> Turn:
         """Reset the GPUs, with every holder stopped and started again after. One that was interrupted is made again."""
@@ -85,19 +129,19 @@ class Repairs:
     def reboot(self, case: Case, now: datetime) -> Turn:
         """Ask for a reboot, once, and wait for another boot id."""
         if case.phase is Phase.INTENDED:
-            return self._await_new_boot(case, now)
-        begun = self._begun(case, now, "reboot", lambda: replace(case, boot_id=self._judgement.boot_id))
+            return self._await_new_boot(self._taken_over(case), now)
+        begun = self._begun(case, now, "reboot", lambda: self._with_boot(case))
         if isinstance(begun, Turn):
             return begun
         try:
             self._provisioner.reboot()
         except BackendBusy as error:
-            return Turn(case=self._not_begun(begun), said=f"reboot waits: {error}")
+            return waits(self._not_begun(begun), "reboot", Refused(kind=Refusal.MANAGED, words=str(error)))
         except BackendRefused as error:
             return self.again_or_fail(begun, now, f"the reboot was refused: {error}")
         except BackendUnknown as error:
             return Turn(case=self._handed_over(begun), said=f"reboot: no answer, the boot id will tell: {error}")
-        return Turn(case=self._handed_over(begun), said="reboot asked for; waiting for a new boot id")
+        return Turn(case=self._handed_over(begun), said=f"reboot {self._asked}; waiting for a new boot id")
 
     def replace(self, case: Case, now: datetime) -> Turn:
         """Ask for another machine, once, and wait for another instance id behind the name.
@@ -105,27 +149,22 @@ class Repairs:
         Most often the one that waits is no longer this daemon: the new machine's finds the hold and goes on from there.
         """
         if case.phase is Phase.INTENDED:
-            return self._await_new_machine(case, now)
-        if case.attempts == 0 and (why := self._too_many()):
-            return Turn(case=case, said=f"replacement waits: {why}", page=True)
+            return self._await_new_machine(self._taken_over(case), now)
+        if case.attempts == 0 and not self._has_its_mark(case) and (why := self._too_many()):
+            return waits(case, "replacement", Refused(kind=Refusal.RATE, words=why), page=True)
         begun = self._begun(case, now, "replacement", lambda: self._with_machine(case))
         if isinstance(begun, Turn):
             return begun
         try:
-            self._orchestrator.mark(replacement_mark(begun, now))
-        except (BackendRefused, BackendUnknown) as error:
-            why = f"replacement waits: no mark could be left with the node: {error}"
-            return Turn(case=self._not_begun(begun), said=why, page=True)
-        try:
             self._provisioner.replace()
         except BackendBusy as error:
-            return Turn(case=self._not_begun(begun), said=f"replacement waits: {error}")
+            return waits(self._not_begun(begun), "replacement", Refused(kind=Refusal.MANAGED, words=str(error)))
         except BackendRefused as error:
             return self.again_or_fail(begun, now, f"the replacement was refused: {error}")
         except BackendUnknown as error:
             said = f"replacement: no answer, the instance id will tell: {error}"
             return Turn(case=self._handed_over(begun), said=said)
-        said = f"replacement of {begun.machine} asked for; waiting for another instance"
+        said = f"replacement of {begun.machine} {self._asked}; waiting for another instance"
         return Turn(case=self._handed_over(begun), said=said)
 
     def again_or_fail(self, case: Case, now: datetime, why: str) -> Turn:
@@ -154,12 +193,12 @@ class Repairs:
             return self.again_or_fail(case, now, "no attempt is left")
         if case.attempts == 0 and (over := self._guards.is_over(case)):
             return Turn(case=at_next(replace(case, attempts=1), now), said=f"no {act} is needed: {over}", go_on=True)
-        if not view.idle:
-            return Turn(case=case, said=f"{act} waits: the node is no longer idle")
+        if (why := self._guards.no_repair_now(case, view)) is not None:
+            return waits(case, act, why)
         if other := self._provisioner.stands_down():
-            return Turn(case=case, said=f"{act} waits: {other}")
+            return waits(case, act, Refused(kind=Refusal.MANAGED, words=other))
         begun = self._intend(replace(prepared(), attempts=case.attempts + 1), now, act)
-        return self._still_allowed(begun, case, now, act) or begun
+        return self._unmarked(begun, now, act) or self._still_allowed(begun, case, now, act) or begun
 
     def _still_allowed(self, case: Case, planned: Case, now: datetime, act: str) -> Turn | None:
         """The last look before an act. Where it forbids, the case is as it was ``planned``: nothing was done."""
@@ -167,8 +206,41 @@ class Repairs:
         view = self._orchestrator.view()
         if (turn := self._guards.not_ours_any_more(planned, view, now)) is not None:
             return turn
-        why = self._guards.no_repair_now(view)
-        return Turn(case=planned, said=f"{act} waits: {why}") if why else None
+        why = self._guards.no_repair_now(planned, view)
+        return None if why is None else waits(planned, act, why)
+
+    def _unmarked(self, begun: Case, now: datetime, act: str) -> Turn | None:
+        """Leave the mark that must outlive this machine. A reboot leaves the disk as it is, and goes on without one."""
+        if begun.step not in (Step.REBOOT, Step.REPLACE):
+            return None
+        try:
+            self._orchestrator.mark(self._mark_of(begun, now))
+        except (BackendRefused, BackendUnknown) as error:
+            said = f"no mark could be left with the node: {error}"
+            needed = begun.step is Step.REPLACE or self._provisioner.delegates
+            if needed or isinstance(error, BackendUnknown):
+                return waits(self._not_begun(begun), act, Refused(kind=Refusal.REFUSED, words=said), page=True)
+            text = f"[{begun.id}] {said}; should it not come back, healthd controller cannot go on for it"
+            self._judgement.record(Event(at=now, kind="step", text=text))
+        return None
+
+    def _own_mark(self, case: Case, now: datetime) -> str:
+        return repair_mark(
+            case,
+            now,
+            before=self._orchestrator.marked(),
+            following=[remedy for remedy in case.ladder[1:] if self._can(remedy)],
+            delegated=self._provisioner.delegates,
+        )
+
+    def _has_its_mark(self, case: Case) -> bool:
+        """Whether this case was let through already: its mark is counted, and must not hold up itself."""
+        mark = parse(self._orchestrator.marked())
+        return mark is not None and mark.case == case.id and mark.replaced is not None and mark.is_of_replacement
+
+    @property
+    def _asked(self) -> str:
+        return "asked of healthd controller" if self._provisioner.delegates else "asked for"
 
     def _not_begun(self, case: Case) -> Case:
         """Nothing was done, so the attempt does not count."""
@@ -180,6 +252,23 @@ class Repairs:
             return case
         return replace(case, steps=without_drain(case.steps), index=case.index - 1, hold=None)
 
+    def _taken_over(self, case: Case, *, came: bool = False) -> Case:
+        """The same where a kill came between the request and its record: another text in the place of our drain, or
+        once what was asked for ``came``, none, is the platform's doing, and no undoing of a person's."""
+        if self._handed_over(case) is case:
+            return case
+        hold = self._orchestrator.view().hold
+        return self._handed_over(case) if hold != case.hold and (came or hold is not None) else case
+
+    def _with_boot(self, case: Case) -> Case:
+        """The same before a reboot. Which machine it is matters to the controller alone, should it not come back."""
+        try:
+            return self._with_machine(case)
+        except BackendError:
+            if self._provisioner.delegates:
+                raise
+            return replace(case, machine="", boot_id=self._judgement.boot_id)
+
     def _with_machine(self, case: Case) -> Case:
         return replace(case, machine=self._provisioner.machine(), boot_id=self._judgement.boot_id)
 
@@ -190,25 +279,45 @@ class Repairs:
         boot_id = self._judgement.boot_id
         if boot_id != case.boot_id:
             said = f"rebooted: boot id {case.boot_id[:8]} became {boot_id[:8]}"
-            return Turn(case=at_next(case, now), said=said, go_on=True)
+            return Turn(case=at_next(self._taken_over(case, came=True), now), said=said, go_on=True)
+        try:  # asked of the controller it may be refused; asked of the platform, only the boot tells
+            progress = self._provisioner.progress() if self._provisioner.delegates else ""
+        except BackendBusy as error:
+            return self._held_up(case, now, "reboot", error)
+        except BackendRefused as error:
+            return self.again_or_fail(case, now, f"the reboot failed: {error}")
+        except BackendUnknown as error:
+            progress = f"it cannot be told how far it is: {error}"
         if now - case.since > timedelta(seconds=self._patience.reboot_timeout_s):
             return self.again_or_fail(case, now, "the reboot that was asked for never showed as a new boot id")
-        return Turn(case=case, said="reboot asked for; waiting for a new boot id")
+        return Turn(case=case, said=f"reboot {self._asked}; {progress or 'waiting for a new boot id'}")
 
     def _await_new_machine(self, case: Case, now: datetime) -> Turn:
         """Only another instance id says that the replacement happened. No capacity is a wait, not an end."""
         try:
             machine, progress = self._provisioner.machine(), self._provisioner.progress()
+        except BackendBusy as error:
+            return self._held_up(case, now, f"replacement of {case.machine}", error)
         except BackendRefused as error:
             return self.again_or_fail(case, now, f"the replacement failed: {error}")
         except BackendUnknown as error:
             machine, progress = case.machine, f"it cannot be told how far it is: {error}"
         if machine != case.machine:
-            return Turn(case=at_next(case, now), said=f"replaced: {case.machine} became {machine}", go_on=True)
+            said = f"replaced: {case.machine} became {machine}"
+            case = self._taken_over(case, came=True)
+            return Turn(case=at_next(replace(case, machine=machine), now), said=said, go_on=True)
         if now - case.since > timedelta(seconds=self._patience.replace_timeout_s):
             return self.again_or_fail(case, now, f"no other machine came: {progress or 'nothing was said'}")
-        said = f"replacement of {case.machine} asked for; {progress or 'waiting for another instance'}"
+        said = f"replacement of {case.machine} {self._asked}; {progress or 'waiting for another instance'}"
         return Turn(case=case, said=said)
+
+    def _held_up(self, case: Case, now: datetime, act: str, why: BackendBusy) -> Turn:
+        """Asked for, and held up by what a person must see to. It is waited for as long as for the act itself."""
+        patience = self._patience
+        patience_s = patience.reboot_timeout_s if case.step is Step.REBOOT else patience.replace_timeout_s
+        if now - case.since > timedelta(seconds=patience_s):
+            return self.again_or_fail(case, now, f"{act} was held up for too long: {why}")
+        return Turn(case=case, said=f"{act} {self._asked}; held up: {why}", page=True)
 
     def _started_again(self, turn: Turn) -> Turn:
         """Whatever the reset came to, what was stopped for it is started."""

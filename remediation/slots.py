@@ -1,7 +1,8 @@
 """Takes, keeps and gives back the slots of one node: carries out what remediation.fleet plans, over an orchestrator.
 
-It decides nothing itself and touches nothing but slots. All it remembers is when it last claimed and when to look
-again; a daemon that starts anew finds its slots with the cluster, and goes on from there.
+It decides nothing itself and touches nothing but slots. All it remembers is when it last claimed, when to look again,
+and how the fleet was when it was last read; a daemon that starts anew finds its slots with the cluster, and goes on
+from there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from healthd.errors import SlotTaken
 from healthd.remediation.fleet import (
+    LEARNING_S,
     SETTLE_S,
     Claim,
     GiveBack,
@@ -19,15 +21,15 @@ from healthd.remediation.fleet import (
     Scope,
     Settle,
     glance,
+    learning_s,
     plan,
     scopes_of,
 )
-from healthd.remediation.ports import Orchestrator, Slot
+from healthd.remediation.ports import FleetLevel, Orchestrator, Slot
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
-REMEMBERED_S = 600.0
-"""How old a reading of the nodes may be for a first claim. It may be wrong by what happened since, for as long as it
-takes to read them again."""
+FIRST_LEARNING_S = 60.0
+"""Within how long a daemon that remembers nothing reads the fleet: not all at once after a rollout."""
 _TRIES = 16  # claims in one call; each that fails was somebody else's success
 
 
@@ -35,8 +37,8 @@ class SlotKeeper:
     """The slots of ``node``. Calls never overlap.
 
     ``quotas``: scope to a number or a percentage; asked anew each time, because an operator may have changed it.
-    ``monotonic_s`` gives seconds that no clock step changes, ``random`` a number in [0, 1). ``known``: the scopes as
-    they were read a moment ago, if they were.
+    ``monotonic_s`` gives seconds that no clock step changes, ``random`` a number in [0, 1). ``known``: the fleet as a
+    daemon before this one read it, ``known_age_s`` ago.
     """
 
     def __init__(
@@ -48,7 +50,8 @@ class SlotKeeper:
         monotonic_s: Callable[[], float],
         random: Callable[[], float],
         settle_s: float = SETTLE_S,
-        known: tuple[Scope, ...] = (),
+        known: FleetLevel | None = None,
+        known_age_s: float = 0.0,
     ) -> None:
         self._orchestrator, self._node, self._quotas = orchestrator, node, quotas
         self._monotonic_s, self._random, self._settle_s = monotonic_s, random, settle_s
@@ -56,36 +59,67 @@ class SlotKeeper:
         self._settled: tuple[str, ...] = ()
         self._waiting: Hold | Settle | None = None
         self._look_s = self._pause_s = 0.0
-        self._known, self._known_s = known, monotonic_s()
+        now_s = monotonic_s()
+        self._level, self._level_s, self._scopes = known, now_s - known_age_s, self._scopes_of(known)
+        self._learn_s = now_s + FIRST_LEARNING_S * random() if known is None else self._next_learning_s(known)
 
-    def learn(self) -> tuple[Scope, ...]:
-        """Read the fleet in quiet times, every few minutes: a storm then need not begin with all reading all nodes.
+    # -- what is known of the fleet -----------------------------------------------------------------------------------
 
-        What is remembered lets a node ask for a slot, or wait; it never lets one keep a slot. Raises BackendUnknown.
+    def learn(self) -> FleetLevel:
+        """Read the fleet. Raises BackendUnknown.
+
+        What is remembered lets a node ask for a slot, or wait; it never lets one keep a slot, or be taken out.
         """
-        self._known = scopes_of(self._orchestrator.level(), self._quotas())
-        self._known_s = self._monotonic_s()
-        return self._known
+        self._learn_s = self._monotonic_s() + LEARNING_S * (0.5 + self._random())  # if it does not answer
+        self._level = self._orchestrator.level()
+        self._scopes, self._level_s = self._scopes_of(self._level), self._monotonic_s()
+        self._learn_s = self._next_learning_s(self._level)
+        return self._level
 
-    def is_due(self) -> bool:
-        """Whether ``take`` would ask the cluster now, or only repeat what it said last."""
-        return self._waiting is None or self._monotonic_s() >= self._look_s
+    def wants_to_learn(self) -> bool:
+        """Whether it is time to read the fleet in quiet: then a storm need not begin with all reading all nodes."""
+        return self._monotonic_s() >= self._learn_s
 
-    def take(self, *, committed: bool = False) -> Hold | Settle | Go:
+    def recalled(self, *, max_age_s: float | None = None) -> FleetLevel | None:
+        """The fleet as it was read last, unless that is older than ``max_age_s``, or than is of any use."""
+        if self._level is None:
+            return None
+        most_s = 2 * learning_s(self._level.total) if max_age_s is None else max_age_s
+        return self._level if self._monotonic_s() - self._level_s <= most_s else None
+
+    # -- slots --------------------------------------------------------------------------------------------------------
+
+    def due_in_s(self) -> float:
+        """In how many seconds ``take`` would ask the cluster, and not only repeat what it said last; 0 for now."""
+        return 0.0 if self._waiting is None else max(0.0, self._look_s - self._monotonic_s())
+
+    def take(self, *, committed: bool = False, objection: Callable[[], str] | None = None) -> Hold | Settle | Go:
         """Go on towards holding every slot that this node needs, as far as it goes without waiting.
 
-        ``committed``: the node is out already by our own act, as a store or the cluster says. Asked again after a Go,
-        this reads back that the slots are still there. Raises BackendUnknown where the cluster could not be read, or
-        did not answer a claim, and BackendRefused where it will not have any of it.
+        ``committed``: the node is out already by our own act, as a store or the cluster says. ``objection``: why a node
+        that holds no slot must not ask for one now, or ""; the fleet is read for it, so that ``recalled`` is of this
+        moment. Asked again after a Go, this reads back that the slots are still there. Raises BackendUnknown where the
+        cluster could not be read, or did not answer a claim, and BackendRefused where it will not have any of it.
         """
         if self._settled:
             own = self.held()
             if {slot.scope for slot in own} >= set(self._settled):
                 return Go(slots=own)
             self._settled, self._since_s, self._waiting = (), None, None
-        if self._waiting is not None and not self.is_due() and not committed:
+        if self._waiting is not None and self.due_in_s() and not committed:
             return self._waiting
-        return self._look(committed)
+        return self._look(committed, objection)
+
+    def stand_back(self, reason: str) -> Hold:
+        """Give back what this node holds, and wait as at the limit. Raises BackendError."""
+        self.give_back()
+        return self._pause(Hold(reason=reason))
+
+    def no_room(self) -> str:
+        """Why this node could not ask for a slot now, or "". Nothing is claimed. Raises BackendUnknown."""
+        scopes, slots = self._scopes_of(self._orchestrator.level()), self._orchestrator.slots()
+        move = plan(node=self._node, scopes=scopes, slots=slots, since_s=None, now_s=0.0, pick=lambda _: 0)
+        return move.reason if isinstance(move, Hold | GiveBack) else ""
 
     def held(self) -> tuple[Slot, ...]:
         """The slots that the cluster lists for this node now. Raises BackendUnknown."""
@@ -100,14 +134,18 @@ class SlotKeeper:
 
     # -----------------------------------------------------------------------------------------------------------------
 
-    def _look(self, committed: bool) -> Hold | Settle | Go:
+    def _look(self, committed: bool, objection: Callable[[], str] | None) -> Hold | Settle | Go:
         slots = self._orchestrator.slots()
         is_holder = any(slot.node == self._node for slot in slots)
-        if not committed and (full := glance(self._node, slots, {scope.name: scope.limit for scope in self._known})):
+        is_known = self.recalled() is not None
+        limits = {scope.name: scope.limit for scope in self._scopes} if is_known and not committed else {}
+        if full := glance(self._node, slots, limits):
             return self._pause(full)
-        is_fresh = self._monotonic_s() - self._known_s <= REMEMBERED_S
-        if is_holder or not self._known or not is_fresh or not isinstance(self._plan(slots, committed), Claim):
+        objects = None if is_holder else objection
+        if is_holder or objects or not is_known or not isinstance(self._plan(slots, committed), Claim):
             slots = self._read(slots, is_holder=is_holder)
+        if objects and (why := objects()):
+            return self._pause(Hold(reason=why))
         for _ in range(_TRIES):
             move = self._plan(slots, committed)
             match move:
@@ -142,7 +180,7 @@ class SlotKeeper:
             self._since_s = now_s  # found, not claimed just now: adopted
         return plan(
             node=self._node,
-            scopes=self._known,
+            scopes=self._scopes,
             slots=slots,
             since_s=self._since_s,
             now_s=now_s,
@@ -171,6 +209,12 @@ class SlotKeeper:
         self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
         self._waiting, self._look_s = hold, self._monotonic_s() + self._pause_s * (0.5 + self._random())
         return hold
+
+    def _scopes_of(self, level: FleetLevel | None) -> tuple[Scope, ...]:
+        return () if level is None else scopes_of(level, self._quotas())
+
+    def _next_learning_s(self, level: FleetLevel) -> float:
+        return self._level_s + learning_s(level.total) * (0.75 + 0.5 * self._random())
 
 
 def _named(slots: tuple[Slot, ...]) -> str:

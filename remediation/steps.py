@@ -13,16 +13,18 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from healthd.errors import BackendError, BackendRefused, BackendUnknown, HealthdError
-from healthd.model import Remedy, Step
+from healthd.errors import BackendRefused, BackendUnknown, HealthdError
+from healthd.model import Refusal, Refused, Remedy, Step
 from healthd.remediation.case import Case, End, Phase
-from healthd.remediation.fleet import Go, Hold, Settle
 from healthd.remediation.guards import Guards, lost
+from healthd.remediation.orders import heading_back
+from healthd.remediation.places import Places
 from healthd.remediation.playbook import REPAIRS
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import NodeView, Orchestrator, Provisioner
 from healthd.remediation.repairs import Repairs, Resetter
-from healthd.remediation.turns import Cases, Judgement, Patience, Slots, Turn, at_next, ended
+from healthd.remediation.surroundings import Surroundings
+from healthd.remediation.turns import Cases, Judgement, Patience, Slots, Turn, at_next, ended, rests, waits
 from healthd.store import Event
 
 
@@ -30,7 +32,7 @@ class Steps:
     """All steps of one node's cases.
 
     ``can``: whether a remedy can be carried out here. ``too_many``: why no machine of the fleet may be replaced now, or
-    "". ``forbidden`` says why this node may not be drained now although it was decided, or "": the decision may be old.
+    "". ``forbidden`` says why this node may not be drained now although it was decided: the decision may be old.
     """
 
     def __init__(
@@ -40,12 +42,13 @@ class Steps:
         provisioner: Provisioner,
         resetter: Resetter,
         slots: Slots,
+        surroundings: Surroundings,
         judgement: Judgement,
         cases: Cases,
         rules: Callable[[], Rules],
         can: Callable[[Remedy], bool],
         too_many: Callable[[], str],
-        forbidden: Callable[[datetime], str],
+        forbidden: Callable[[datetime], Refused | None],
         collect: Callable[[Case], str],
         look_again: Callable[[datetime], None],
         patience: Patience,
@@ -67,7 +70,17 @@ class Steps:
             too_many=too_many,
             intend=self._intend,
         )
-        self._slots, self._forbidden, self._collect, self._look_again = slots, forbidden, collect, look_again
+        self._places = Places(
+            orchestrator=orchestrator,
+            slots=slots,
+            surroundings=surroundings,
+            guards=self._guards,
+            judgement=judgement,
+            rules=rules,
+            forbidden=forbidden,
+            write=self.write,
+        )
+        self._collect, self._look_again = collect, look_again
         self._patience, self._clock = patience, clock
         self.hurry = False
         self._began: datetime | None = None
@@ -80,6 +93,7 @@ class Steps:
             Step.RESET: self._repairs.reset,
             Step.REBOOT: self._repairs.reboot,
             Step.REPLACE: self._repairs.replace,
+            Step.STAY: self._stay,
             Step.VERIFY: self._verify,
             Step.RELEASE: self._release,
         }
@@ -87,22 +101,35 @@ class Steps:
     def take(self, case: Case, now: datetime) -> Turn:
         """Do what the case stands at, as far as it goes now, and write down what came of it. Raises HealthdError."""
         self._began = self._began or now
+        case = heading_back(case, now)
+        if case.forced and not case.has_ended:
+            self._judgement.acknowledge(now, f"released by force, {case.release_order}")
         if case.has_ended:
-            turn = self._given_back(case)
+            turn = self._places.given_back(case)
         elif case.end is End.FAILED:
             turn = self._watch(case, now)
-        elif why := self._guards.at_rest():
-            turn = Turn(case=case, said=f"case {case.id} rests at {case.step}: {why}, nothing is touched")
+        elif (why := self._guards.at_rest(case)) is not None:
+            turn = rests(case, why)
         elif case.settling and case.step not in (Step.DRAIN, Step.RELEASE):
-            turn = self._settled(case, now)
+            turn = self._places.settled(case, now)
         else:
-            turn = self._take[case.step](case, now)
+            turn = self._kept_from_mending(case) or self._take[case.step](case, now)
         moved = replace(turn.case, note=turn.said)
         if moved != self._written:
             self.write(moved, turn.said)
         if moved.is_open and moved.has_ended and not case.has_ended:
             return self.take(moved, now)  # the slot is given back last, when the end is on disk
         return replace(turn, case=moved)
+
+    @property
+    def viewed(self) -> NodeView | None:
+        """The last reading of the node for the case that is open, or None."""
+        return None if self._written is None else self._guards.viewed
+
+    def _kept_from_mending(self, case: Case) -> Turn | None:
+        """What is asked before a repair is begun, and no longer once it may have been."""
+        is_repair = case.step in REPAIRS and case.phase is Phase.PLANNED
+        return self._places.no_repair(case) if is_repair else None
 
     def write(self, case: Case, said: str) -> None:
         """Put a case and the sentence why it moved on disk. Raises StoreError."""
@@ -118,64 +145,7 @@ class Steps:
     # -- the steps ----------------------------------------------------------------------------------------------------
 
     def _slot(self, case: Case, now: datetime) -> Turn:
-        """Take a place in the fleet's budget and see, after the settle time, that it is still ours.
-
-        It keeps new jobs off from the first moment, and touches neither the node's state nor anybody's text.
-        """
-        view = self._orchestrator.view()
-        if not view.standing:
-            return self._out_already(case, view, now)
-        if case.since != now:
-            if over := self._guards.is_over(case):
-                return ended(case, End.ABANDONED, f"not taken out: {over}")
-            if refusal := self._forbidden(now):
-                return Turn(case=case, said=f"taking a slot waits: {refusal}")
-        if why := self._guards.at_rest():
-            return Turn(case=case, said=f"taking a slot waits: {why}")
-        if not case.fenced:
-            case = replace(case, fenced=True)
-            self.write(case, "intends to take a slot")
-        try:
-            move = self._slots.take()
-        except BackendRefused as error:
-            return Turn(case=case, said=f"no slot can be taken: {error}", page=True)
-        match move:
-            case Go():
-                return Turn(case=at_next(case, now), said=f"holds {_places(move)}", go_on=True)
-            case Settle() if self.hurry and Step.DRAIN in case.steps:
-                said = "holds a slot, and drains at once: a job is about to start"
-                return Turn(case=replace(at_next(case, now), settling=True), said=said, go_on=True)
-            case Settle():
-                return Turn(case=case, said=f"fenced: {move.reason}")
-            case Hold():
-                return Turn(case=case, said=f"waits for a slot: {move.reason}", page=True)
-
-    def _settled(self, case: Case, now: datetime) -> Turn:
-        """Drained in a hurry: nothing further is done before its place has settled; without one it is let go."""
-        match move := self._slots.take():
-            case Go():
-                return Turn(case=replace(case, settling=False), said=f"holds {_places(move)}", go_on=True)
-            case Settle():
-                return Turn(case=case, said=f"drained: {move.reason}")
-            case Hold():
-                release = replace(case, index=case.steps.index(Step.RELEASE), phase=Phase.PLANNED, since=now)
-                return Turn(case=release, said=f"no place was left: {move.reason}", go_on=True)
-
-    def _out_already(self, case: Case, view: NodeView, now: datetime) -> Turn:
-        """Drained before our drain: by this case, before it was killed or lost its place; else by somebody."""
-        if view.hold is not None and view.hold.text == case.text:
-            return Turn(case=at_next(case, now), said="drained by this case already", go_on=True)
-        return lost(case, view)
-
-    def _given_back(self, case: Case) -> Turn:
-        """The last act of a case. Until it is done, no other begins."""
-        try:
-            dropped = self._slots.give_back()
-        except BackendError as error:
-            return Turn(case=case, said=f"{_without_slot(case)}; its slot could not be given back yet: {error}")
-        places = ", ".join(f"{slot.scope} {slot.index}" for slot in dropped)
-        said = f"{_without_slot(case)}; slot {places} given back" if dropped else _without_slot(case)
-        return Turn(case=replace(case, fenced=False), said=said)
+        return self._places.take(case, now, hurry=self.hurry)
 
     def _drain(self, case: Case, now: datetime) -> Turn:
         """Take the node out, unless it is out already: by us (adopt it) or by others (leave it)."""
@@ -184,23 +154,27 @@ class Steps:
             return self._adopted_or_lost(case, view, now)
         if over := self._guards.is_over(case):
             return ended(case, End.ABANDONED, f"drain abandoned: {over}")
-        if refusal := self._forbidden(now):
-            return Turn(case=case, said=f"drain waits: {refusal}")
+        if (why := self._guards.at_rest(case, view)) is not None:
+            return waits(case, "drain", why)
+        if (turn := self._places.no_drain(case, now)) is not None:
+            return turn
         case = self._intend_drain(case, now)
         view = self._orchestrator.view()
         if not view.standing:
             return self._adopted_or_lost(case, view, now)
-        if why := self._guards.at_rest():
-            return Turn(case=case, said=f"drain waits: {why}")
+        if (why := self._guards.at_rest(case, view)) is not None:
+            return waits(case, "drain", why)
         return self._quarantine(case, now)
 
     def _quarantine(self, case: Case, now: datetime) -> Turn:
         try:
             self._orchestrator.quarantine(case.text)
         except BackendRefused as error:
-            return Turn(case=case, said=f"drain refused, will be tried again: {error}")
+            said = f"drain refused, will be tried again: {error}"
+            return Turn(case=case, said=said, refusal=Refusal.REFUSED)
         except BackendUnknown as error:
-            return Turn(case=case, said=f"drain: no answer, will be read back: {error}")
+            said = f"drain: no answer, will be read back: {error}"
+            return Turn(case=case, said=said, refusal=Refusal.UNREADABLE)
         view = self._orchestrator.view(jobs=True)
         if view.standing:
             return Turn(case=case, said="drain: not to be seen yet, will be read back")
@@ -215,11 +189,12 @@ class Steps:
 
     def _wait_idle(self, case: Case, now: datetime) -> Turn:
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._guards.not_ours_any_more(case, view, now)) is not None:
+        if (turn := self._guards.stopped(case, view, now)) is not None:
             return turn
         case = seen(case, view)
         if not view.idle:
-            return Turn(case=case, said=f"drained; waiting for {', '.join(view.jobs) or 'completing work'} to end")
+            said = f"drained; waiting for {', '.join(view.jobs) or 'completing work'} to end"
+            return Turn(case=case, said=said, refusal=Refusal.NOT_IDLE)
         return Turn(case=at_next(case, now), said="idle: no job and no holder of a GPU is left", go_on=True)
 
     def _collect_evidence(self, case: Case, now: datetime) -> Turn:
@@ -230,10 +205,18 @@ class Steps:
             said = f"evidence could not be collected in full: {error}"
         return Turn(case=at_next(case, now), said=said, go_on=True)
 
+    def _stay(self, case: Case, now: datetime) -> Turn:
+        """Out because a person said so, and until one says otherwise. Nothing here lets the node in by itself."""
+        view = self._orchestrator.view(jobs=True)
+        if (turn := self._guards.stopped(case, view, now)) is not None:
+            return turn
+        said = f"out by order, until `healthd release`: {case.order}"
+        return Turn(case=seen(case, view), said=said)
+
     def _verify(self, case: Case, now: datetime) -> Turn:
         """Trust is earned back: nothing open, every check has looked anew, so for the settle time, and looked again."""
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._guards.not_ours_any_more(case, view, now)) is not None:
+        if (turn := self._guards.stopped(case, view, now)) is not None:
             return turn
         case = seen(case, view)
         self._look_again(case.good_since or case.since)
@@ -250,47 +233,61 @@ class Steps:
     def _not_well(self, case: Case, now: datetime, trouble: str) -> Turn:
         """Wait, or after a repair and long enough, try again. A daemon that was away has not been looking meanwhile."""
         since = max(case.since, self._began or now)
-        if REPAIRS.intersection(case.steps) and now - since > timedelta(seconds=self._patience.verify_timeout_s):
+        mends = REPAIRS.intersection(case.steps) and not case.release_order
+        if mends and now - since > timedelta(seconds=self._patience.verify_timeout_s):
             return self._repairs.again_or_fail(case, now, f"not healthy after the repair: {trouble}")
-        return Turn(case=case, said=f"out until it is well: {trouble}")
+        return Turn(case=case, said=f"out until it is well: {trouble}", refusal=Refusal.NOT_WELL)
 
     def _release(self, case: Case, now: datetime) -> Turn:
         view = self._orchestrator.view()
         if case.phase is Phase.INTENDED and (view.standing or view.hold is None):
-            return ended(case, End.RELEASED, _released(view))
-        if (turn := self._guards.not_ours_any_more(case, view, now)) is not None:
+            return self._undrained(case, view, now)
+        if (turn := self._guards.stopped(case, view, now)) is not None:
             return turn
         if Step.DRAIN not in case.steps:
             return self._released_by_slot(case, view)
-        if not case.settling and (trouble := self._judgement.trouble(case.opened)):
+        if not (case.settling or case.forced) and (trouble := self._judgement.trouble(case.opened)):
             verify = case.steps.index(Step.VERIFY)
             case = replace(case, index=verify, phase=Phase.PLANNED, since=now, good_since=None)
             return Turn(case=case, said=f"release taken back: {trouble}")
-        if why := self._guards.down_unexplained(case, view):
-            return Turn(case=case, said=f"release waits: {why}")
+        if down := self._guards.down_unexplained(case, view):
+            return waits(case, "release", Refused(kind=Refusal.DOWN, words=down))
         if case.phase is Phase.PLANNED:
             case = self._intend(case, now, "release")
             view = self._orchestrator.view()
             if (turn := self._guards.not_ours_any_more(case, view, now)) is not None:
                 return turn
-        if why := self._guards.down_unexplained(case, view) or self._guards.at_rest():
-            return Turn(case=case, said=f"release waits: {why}")
+        if down := self._guards.down_unexplained(case, view):
+            return waits(case, "release", Refused(kind=Refusal.DOWN, words=down))
+        if (why := self._guards.at_rest(case, view)) is not None:
+            return waits(case, "release", why)
         try:
             self._orchestrator.release(resume="DOWN" in view.flags)
         except BackendRefused as error:
-            return Turn(case=case, said=f"release refused, will be tried again: {error}")
+            said = f"release refused, will be tried again: {error}"
+            return Turn(case=case, said=said, refusal=Refusal.REFUSED)
         except BackendUnknown as error:
-            return Turn(case=case, said=f"release: no answer, will be read back: {error}")
+            said = f"release: no answer, will be read back: {error}"
+            return Turn(case=replace(case, unanswered=now), said=said, refusal=Refusal.UNREADABLE)
         view = self._orchestrator.view()
         if view.standing:
-            return ended(case, End.RELEASED, _released(view))
+            return self._undrained(case, view, now)
         return Turn(case=case, said="release: not to be seen yet, will be read back")
+
+    def _undrained(self, case: Case, view: NodeView, now: datetime) -> Turn:
+        """The end, unless an undrain is still on its way: a controller that slept applies what it finds when it wakes,
+        and must not find another drain of ours. Until then the case, and with it the node's place, stays."""
+        until = None if case.unanswered is None else case.unanswered + timedelta(seconds=self._patience.unanswered_s)
+        if until is None or now >= until:
+            return ended(case, End.RELEASED, _released(view))
+        said = f"undrained; its place is kept until {until:%H:%M:%S}: an undrain without an answer may still be applied"
+        return Turn(case=case, said=said, refusal=Refusal.UNREADABLE)
 
     def _released_by_slot(self, case: Case, view: NodeView) -> Turn:
         """Where the platform has the node's state there is nothing of ours to undo but the place in the budget."""
         if not view.standing:
             said = f"release waits: the platform has not put the node back yet: {'/'.join(sorted(view.flags))}"
-            return Turn(case=case, said=said)
+            return Turn(case=case, said=said, refusal=Refusal.MANAGED)
         return ended(case, End.RELEASED, "verified, and put back by its platform")
 
     def _watch(self, case: Case, now: datetime) -> Turn:
@@ -315,14 +312,6 @@ class Steps:
 def seen(case: Case, view: NodeView) -> Case:
     """Remember which run of the controller showed us our drain: only a later restart may have lost it."""
     return replace(case, controller=view.controller or case.controller)
-
-
-def _places(move: Go) -> str:
-    return "slot " + ", ".join(f"{slot.scope} {slot.index}" for slot in move.slots)
-
-
-def _without_slot(case: Case) -> str:
-    return case.note.partition("; its slot could not")[0]
 
 
 def _released(view: NodeView) -> str:

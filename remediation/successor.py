@@ -12,26 +12,51 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from healthd.model import Mode, Remedy, Step
-from healthd.remediation.case import PREFIX, Case, End
-from healthd.remediation.fleet import REPLACED
-from healthd.remediation.playbook import QUARANTINE, REPLACE, without_drain
+from healthd.model import NODE, Mode, Remedy, Step
+from healthd.remediation.case import PREFIX, QUARANTINE_CODE, REPAIR_CODE, Case, End
+from healthd.remediation.marks import CaseMark, instance_of, parse
+from healthd.remediation.playbook import QUARANTINE, REPLACE, kept_out, without_drain
 from healthd.remediation.ports import NodeView, Slot
 
 _TEXT = re.compile(rf"{PREFIX}(\S+) (\S+) \[([0-9A-Za-z]+)\]")
-_MARK = re.compile(r"healthd case=([0-9A-Za-z]+) machine=(\S+) ")
 _NO_CASE = "without-a-case"
 
 
-def replacement_mark(case: Case, now: datetime) -> str:
-    """What is left with the node before its machine is given away."""
-    return f"healthd case={case.id} machine={case.machine} {REPLACED}={int(now.timestamp())}"
+def repair_mark(
+    case: Case, now: datetime, *, before: str = "", following: Sequence[Remedy] = (), delegated: bool = False
+) -> str:
+    """What is left with the node before it is rebooted or its machine is given away.
+
+    ``before``: the mark that it has. ``following``: what can be tried after this. ``delegated``: the controller acts,
+    and says when a machine was replaced.
+    """
+    remedy = Remedy.REPLACE_NODE if case.step is Step.REPLACE else Remedy.REBOOT_NODE
+    old = parse(before) or CaseMark()
+    gives_away = remedy is Remedy.REPLACE_NODE and not delegated
+    return CaseMark(
+        case=case.id,
+        machine=instance_of(case.machine),
+        remedy=remedy,
+        attempt=case.attempts,
+        asked=now,
+        following=tuple(following),
+        became=old.became if instance_of(old.became) == instance_of(case.machine) else "",
+        replaced=now if gives_away else old.replaced,
+        code=old.code,
+        since=old.since,
+    ).text
 
 
 def code_of(text: str) -> str:
     """The finding that a reason of a healthd names, or ""."""
     words = _TEXT.fullmatch(text)
     return words[1] if words else ""
+
+
+def case_of(text: str) -> str:
+    """The id of the case that a reason of a healthd names, or ""."""
+    words = _TEXT.fullmatch(text)
+    return words[3] if words else ""
 
 
 def found_case(
@@ -52,20 +77,49 @@ def found_case(
     if not own:
         return None
     words = _TEXT.fullmatch(view.hold.text) if view.hold else None
-    given = _MARK.match(mark)
+    shown = parse(mark) or CaseMark()
+    given = shown if shown.case and shown.machine and shown.is_of_replacement else None
     if words is None and given is not None and (view.hold is None or view.hold.text in platform_texts):
-        return _follows(given[1], given[2], without_drain(REPLACE), mode, now)
+        return _by_order(_follows(given.case, given.machine, without_drain(REPLACE), mode, now), shown.code)
+    if words is None and view.hold is None and shown.code == QUARANTINE_CODE:
+        case = _case(_NO_CASE, mode, now, why="the place of an order was left", steps=without_drain(QUARANTINE))
+        return _by_order(case, shown.code)
+    if words is None and shown.case and shown.machine and (view.hold is None or view.hold.text in platform_texts):
+        # Rebooted and not seen since: whoever manages the node may have put another machine in its place for that.
+        case = _case(
+            shown.case,
+            mode,
+            now,
+            why=f"a repair of {shown.machine}, under this name, was left unfinished",
+            steps=without_drain(QUARANTINE),
+        )
+        return _by_order(replace(case, index=case.steps.index(Step.VERIFY)), shown.code)
     if words is None:
         return _case(_NO_CASE, mode, now, why="only a slot was left", steps=QUARANTINE, end=End.ABANDONED)
     code, component, case_id = words.groups()
-    if given is not None and given[1] == case_id:
-        case = _follows(case_id, given[2], REPLACE, mode, now)
+    if given is not None and given.case == case_id:
+        case = _follows(case_id, given.machine, REPLACE, mode, now)
     else:
         why = "our drain was found, and no case of it in the store"
         case = _case(case_id, mode, now, why=why, steps=QUARANTINE)
-        case = replace(case, index=QUARANTINE.index(Step.VERIFY), drain_boot_id=boot_id)
+        # A reboot that was asked for in this case explains why the node is DOWN behind our drain; else nothing does.
+        is_rebooted = shown.case == case_id and shown.remedy is Remedy.REBOOT_NODE
+        drained_in = "" if is_rebooted else boot_id
+        case = replace(case, index=QUARANTINE.index(Step.VERIFY), drain_boot_id=drained_in)
     text = view.hold.text if view.hold else ""
-    return replace(case, code=code, component=component, hold=view.hold, text=text, controller=view.controller)
+    case = replace(case, code=code, component=component, hold=view.hold, text=text, controller=view.controller)
+    return _by_order(case, code)
+
+
+def _by_order(case: Case, code: str) -> Case:
+    """What a person ordered is still an order: no mode is too low for it, and a quarantine stays one."""
+    if code not in (QUARANTINE_CODE, REPAIR_CODE):
+        return case
+    case = replace(case, code=code, component=str(NODE), order="as it was found with the cluster")
+    if code == REPAIR_CODE:
+        return case
+    steps = kept_out(case.steps)
+    return replace(case, steps=steps, index=steps.index(Step.STAY))
 
 
 def _follows(case_id: str, machine: str, steps: tuple[Step, ...], mode: Mode, now: datetime) -> Case:

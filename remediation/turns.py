@@ -5,25 +5,29 @@ Plain values and Protocols; nothing here acts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-from healthd.model import Clearance, Diagnosis
+from healthd.model import Clearance, Diagnosis, Refusal, Refused
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.fleet import Go, Hold, Settle
-from healthd.remediation.ports import Slot
+from healthd.remediation.ports import FleetLevel, Slot
 from healthd.store import Event
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Patience:
-    """How long the engine waits, in seconds. ``settle_s``: good for so long before a release."""
+    """How long the engine waits, in seconds. ``settle_s``: good for so long before a release. ``unanswered_s``: an
+    undrain without an answer may be applied for so long.
+    """
 
     settle_s: float = 30.0
     verify_timeout_s: float = 600.0
     reboot_timeout_s: float = 1800.0
     replace_timeout_s: float = 14_400.0
+    unanswered_s: float = 300.0
     max_attempts: int = 2
 
 
@@ -46,8 +50,8 @@ class Judgement(Protocol):
     def clear(self, clearance: Clearance, now: datetime) -> None:
         """Take evidence that faults are over."""
 
-    def trouble(self, since: datetime) -> str:
-        """Why the node cannot be trusted yet, or ""."""
+    def trouble(self, since: datetime | None) -> str:
+        """Why the node cannot be trusted yet, or "". None: as far as anybody has looked."""
 
     def record(self, event: Event) -> None:
         """Add to the audit trail."""
@@ -69,8 +73,30 @@ class Cases(Protocol):
 class Slots(Protocol):
     """The places of this node in the fleet's budget. Every call may raise BackendError."""
 
-    def take(self) -> Hold | Settle | Go:
-        """Go on towards holding every slot that is needed, as far as it goes without waiting."""
+    def learn(self) -> FleetLevel:
+        """Read the fleet, and remember it."""
+
+    def wants_to_learn(self) -> bool:
+        """Whether it is time to read the fleet in quiet."""
+
+    def recalled(self, *, max_age_s: float | None = None) -> FleetLevel | None:
+        """The fleet as it was read last, unless that is older than this, or than is of any use."""
+
+    def due_in_s(self) -> float:
+        """In how many seconds ``take`` would ask the cluster, and not only repeat what it said last; 0 for now."""
+
+    def take(self, *, committed: bool = False, objection: Callable[[], str] | None = None) -> Hold | Settle | Go:
+        """Go on towards holding every slot that is needed, as far as it goes without waiting.
+
+        ``committed``: the node is out already by our own act. ``objection``: what a fresh reading of the fleet has
+        against asking for one, or "".
+        """
+
+    def stand_back(self, reason: str) -> Hold:
+        """Give back whatever this node holds, and wait as at the limit."""
+
+    def no_room(self) -> str:
+        """Why no slot could be asked for now, or "". Nothing is claimed."""
 
     def held(self) -> tuple[Slot, ...]:
         """What the cluster lists for this node now."""
@@ -83,13 +109,14 @@ class Slots(Protocol):
 class Turn:
     """What one step came to: the case as it is now, the sentence, and whether the next step may follow at once.
 
-    ``page``: a person has to know.
+    ``page``: a person has to know. ``refusal``: what the case waits for, or why it rests; None where it moved.
     """
 
     case: Case
     said: str
     go_on: bool = False
     page: bool = False
+    refusal: Refusal | None = None
 
 
 def at_next(case: Case, now: datetime) -> Case:
@@ -100,3 +127,14 @@ def at_next(case: Case, now: datetime) -> Case:
 def ended(case: Case, end: End, said: str) -> Turn:
     """The case is over."""
     return Turn(case=replace(case, end=end), said=said)
+
+
+def rests(case: Case, why: Refused) -> Turn:
+    """An open case that goes on when the operator lets it."""
+    said = f"case {case.id} rests at {case.step}: {why.words}, nothing is touched"
+    return Turn(case=case, said=said, refusal=why.kind)
+
+
+def waits(case: Case, act: str, why: Refused, *, page: bool = False) -> Turn:
+    """An act that is tried again."""
+    return Turn(case=case, said=f"{act} waits: {why.words}", page=page, refusal=why.kind)

@@ -12,12 +12,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from healthd.check import Check, NoSettings, judged
+from healthd.errors import StoreError
 from healthd.model import Clearance, ClearsBy, Component, Finding, Mode, Outcome, Remedy, Result, Severity, Step
 from healthd.monitor import Monitor
 from healthd.node import Node
 from healthd.remediation.case import Phase
 from healthd.remediation.engine import Engine
 from healthd.remediation.fleet import CLUSTER
+from healthd.remediation.orders import Obeyed, Order, Verb
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import Orchestrator
 from healthd.remediation.slots import SlotKeeper
@@ -34,6 +36,8 @@ PATIENCE = Patience(
 )
 STEP_S = 5.0
 SETTLE_S = 10.0
+OUT = Order(verb=Verb.QUARANTINE, who="uid 0", why="psu looks odd")
+IN = Order(verb=Verb.RELEASE, who="uid 0", why="psu was changed")
 BOOT_TAKES_S = 40.0
 MACHINE_TAKES_S = 120.0
 
@@ -126,6 +130,7 @@ class World:
         self.said: list[str] = []
         self.turned_at: list[datetime] = []
         self.kills = 0
+        self.obeyed: Obeyed | None = None
         self.held_by_at_reboot: list[str] = []
         self.acting: Callable[[Step], None] = lambda _: None
         self.provisioner = FakeProvisioner(self._asked_to_reboot, self._asked_to_replace if can_replace else None)
@@ -188,6 +193,19 @@ class World:
     def log_line(self, trouble: Trouble) -> None:
         """A fault is seen in the kernel log."""
         self._absorb(LOG, judged([trouble.finding()]))
+
+    def orders(self, order: Order) -> Obeyed:
+        """A person orders something of the daemon. One that is killed meanwhile is asked once more when it is back:
+        what came of it is not known, and the answer to the second asking tells."""
+        while True:
+            try:
+                self.obeyed = self.engine.obey(order, self.clock.now())
+            except Killed:
+                self.restart_daemon()
+                continue
+            except StoreError as error:
+                self.obeyed = Obeyed(done=False, said=str(error))
+            return self.obeyed
 
     def reset_gpu(self) -> None:
         """A person resets the GPU, and a check sees it."""
@@ -386,6 +404,13 @@ STORIES = {
     "reset": reset_story,
     "replace": replace_story,
 }
+
+
+def ordered_story(folder: Path, **options: object) -> World:
+    """A person has a good node taken out in observe mode, and later let in again: drained, out, verified, released."""
+    world = World(folder, mode=Mode.OBSERVE, **options)  # type: ignore[arg-type]
+    world.at(3, world.start_job).at(10, lambda: world.orders(OUT)).at(60, world.end_jobs)
+    return world.at(90, lambda: world.orders(IN))
 
 
 def lowered(world: World, mode: Mode) -> None:

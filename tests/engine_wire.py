@@ -98,6 +98,9 @@ class WiredOrchestrator:
     def mark(self, text: str) -> None:
         self.wire.around("mark", lambda: self.inner.mark(text))
 
+    def marked(self) -> str:
+        return self.wire.around("marked", self.inner.marked)
+
 
 @dataclass
 class WiredProvisioner:
@@ -110,11 +113,18 @@ class WiredProvisioner:
     def state_owner(self) -> StateOwner:
         return self.inner.state_owner
 
+    @property
+    def delegates(self) -> bool:
+        return self.inner.delegates
+
     def can(self, remedy: Remedy) -> bool:
         return self.inner.can(remedy)
 
     def why_not(self, remedy: Remedy) -> str:
         return self.inner.why_not(remedy)
+
+    def dry_run(self, remedy: Remedy) -> str:
+        return self.inner.dry_run(remedy)
 
     def stands_down(self) -> str:
         return self.inner.stands_down()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -39,7 +40,7 @@ class RunningNode:
         self._sequence = 0
         if not kmsg:
             self.kmsg.touch()
-        self._environ = {**os.environ, **(environ or {}), "PYTHONPATH": str(ROOT), "AWS_EC2_METADATA_DISABLED": "true"}
+        self._environ = {**os.environ, "AWS_EC2_METADATA_DISABLED": "true", **(environ or {}), "PYTHONPATH": str(ROOT)}
         self.process: subprocess.Popen[bytes] | None = None
         self.configure(sections)
 
@@ -57,7 +58,12 @@ class RunningNode:
             self.process = subprocess.Popen(
                 argv, stderr=log, stdout=log, env=self._environ, cwd="/", start_new_session=True
             )
-        self.wait(lambda: self.status() is not None, within_s, "the daemon answers")
+        self.wait(lambda: self._listens() and self.status() is not None, within_s, "the daemon answers")
+
+    def _listens(self) -> bool:
+        """Whether anybody is at the socket: cheaper to ask than by a process of its own, and often to be asked."""
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self.socket)) == 0
 
     def kill(self) -> None:
         """kill -9: no last words."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from healthd.agent import Agent
@@ -74,7 +74,9 @@ def status_answer(agent: Agent, options: Namespace) -> Answer:
         "mode": agent.mode,
         "orchestrator": agent.orchestrator.kind if agent.orchestrator else None,
         "verdict": agent.monitor.verdict(agent.monitor.outcomes().values()),
+        "opted_out": agent.engine.opted_out() if agent.engine else "",
         "decision": agent.engine.decision.reason if agent.engine else "this agent only looks",
+        "refusal": agent.engine.decision.refusal if agent.engine else None,
         "case": _case_data(case),
         "store_problem": agent.monitor.store_problem or said,
         "notices": list(agent.checkup.notices),
@@ -184,6 +186,9 @@ def _case_data(case: Case | None) -> dict[str, object] | None:
         "steps": list(case.steps),
         "attempts": case.attempts,
         "why": case.why,
+        "order": case.order,
+        "release_order": case.release_order,
+        "note": case.note,
     }
 
 
@@ -192,8 +197,19 @@ def _status_text(data: Mapping[str, object]) -> str:
     lines = [
         f"{str(data['verdict']).upper()}  {data['node']}  mode {data['mode']}  orchestrator {data['orchestrator']}",
         *(f"! {notice}" for notice in (*data["notices"], data["store_problem"]) if notice),  # type: ignore[misc]
+        *([f"opted out {data['opted_out']}"] if data["opted_out"] else []),
         f"decision  {data['decision']}",
-        f"case      {case['text']} at {case['step']}" if isinstance(case, dict) else "case      none",
+        *_case_lines(case),
         *(f"  {event}" for event in data["events"]),  # type: ignore[attr-defined]
     ]
     return "\n".join(lines) + "\n"
+
+
+def _case_lines(case: object) -> Iterator[str]:
+    """The case, and what it did or waits for last."""
+    if not isinstance(case, dict):
+        yield "case      none"
+        return
+    yield f"case      {case['text'] or case['id']} at {case['step']}"
+    if case["note"]:
+        yield f"          {case['note']}"

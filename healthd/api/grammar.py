@@ -15,6 +15,7 @@ from healthd import __version__
 from healthd.errors import UsageError
 
 CONTEXTS = ("manual", "prolog", "epilog", "boot")
+REPAIR_STEPS = ("reset", "reboot", "replace")
 MAX_LINES = 100_000
 LONGEST = timedelta(days=365)
 _MINUTES = {"m": 1, "h": 60, "d": 1440, "w": 10_080}
@@ -74,6 +75,7 @@ def _grammar() -> _Parser:
     status = verbs.add_parser("status", help="what the daemon sees, decided and does")
     _common(status, json=True, socket=True)
 
+    _controlling(verbs)
     _telling(verbs)
     _ordering(verbs)
 
@@ -113,6 +115,15 @@ def _grammar() -> _Parser:
     return top
 
 
+def _controlling(verbs: Any) -> None:
+    """What runs on the head node."""
+    controller = verbs.add_parser("controller", help="on the head node: act for nodes that have no right to")
+    how = controller.add_mutually_exclusive_group()
+    how.add_argument("--once", action="store_true", help="one round, with what is due now, and end")
+    how.add_argument("--status", action="store_true", help="what the controller that runs here said last")
+    _common(controller, json=True)
+
+
 def _telling(verbs: Any) -> None:
     """What the daemon tells everybody."""
     plan = verbs.add_parser("plan", help="what would be done now about each fault, by which rule, and why not")
@@ -141,6 +152,29 @@ def _ordering(verbs: Any) -> None:
     ack.add_argument("--reason", type=_words, required=True, metavar="TEXT", help="why, for the audit trail")
     ack.add_argument("--dry-run", action="store_true", help="only say what would be acknowledged")
     ack.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: $HEALTHD_SOCKET)")
+
+    quarantine = verbs.add_parser("quarantine", help="take this node out, until `healthd release`")
+    quarantine.add_argument("--reason", type=_words, required=True, metavar="TEXT", help="why, for the audit trail")
+    quarantine.add_argument("--dry-run", action="store_true", help="only say what each step would do")
+    quarantine.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: $HEALTHD_SOCKET)")
+
+    release = verbs.add_parser("release", help="let this node in again, once it is verified")
+    release.add_argument("--reason", type=_words, metavar="TEXT", help="why, for the audit trail")
+    release.add_argument(
+        "--force", action="store_true", help="whatever is open, which is then acknowledged; needs --reason"
+    )
+    release.add_argument("--dry-run", action="store_true", help="only say what each step would do")
+    release.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: $HEALTHD_SOCKET)")
+
+    repair = verbs.add_parser("repair", help="take this node out, mend it, verify it and let it in again")
+    repair.add_argument(
+        "--step", choices=REPAIR_STEPS, help="this remedy (default: what the policy says for the worst)"
+    )
+    repair.add_argument("--reason", type=_words, metavar="TEXT", help="why, for the audit trail")
+    how = repair.add_mutually_exclusive_group()
+    how.add_argument("--yes", action="store_true", help="do not ask")
+    how.add_argument("--dry-run", action="store_true", help="only say what each step would do, and what AWS says to it")
+    repair.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: $HEALTHD_SOCKET)")
 
 
 def _count(text: str) -> int:

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE
 
 from healthd.agent import Agent
-from healthd.model import ReadingKind, Status, Verdict
+from healthd.model import ReadingKind, Refusal, Status, Verdict
 
 __all__ = ["CONTENT_TYPE", "render"]
 
@@ -85,9 +85,17 @@ class _Snapshot:
             "healthd_decisions", "Decisions and refusals, each counted once when it is new", labels=["action"]
         )
         if self._agent.engine is not None:
-            for action, count in self._agent.engine.decided.items():
+            for action, count in self._agent.engine.tally.decided.items():
                 refusals.add_metric([action], count)
         yield refusals
+        refused = CounterMetricFamily(
+            "healthd_refusals",
+            "What was refused, or is waited for, each counted once when it is new",
+            labels=["reason"],
+        )
+        for reason in Refusal:
+            refused.add_metric([reason], self._agent.engine.tally.refused[reason] if self._agent.engine else 0)
+        yield refused
         hooks = CounterMetricFamily(
             "healthd_hooks", "Slurm hooks answered; only a prolog refuses", labels=["kind", "verdict", "answer"]
         )

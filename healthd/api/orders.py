@@ -14,8 +14,12 @@ from healthd.acknowledged import in_words, named
 from healthd.agent import Agent
 from healthd.api.wire import Answer
 from healthd.check import Learned
-from healthd.errors import UsageError
+from healthd.errors import HealthdError, UsageError
 from healthd.history import Fault
+from healthd.remediation.orders import REMEDIES, Order, Verb
+from healthd.report import printable
+
+EXIT_REFUSED = 1
 
 
 def relearn_answer(agent: Agent, options: Namespace, *, who: str) -> Answer:
@@ -48,6 +52,39 @@ def ack_answer(agent: Agent, options: Namespace, *, who: str) -> Answer:
     unwritten = "" if options.dry_run else agent.monitor.store_problem
     err = f"healthd: it holds, but a restart would undo it until the disk can be written: {unwritten}\n"
     return Answer(code=0, out="\n".join(lines) + "\n", err=err if unwritten else "")
+
+
+def order_answer(agent: Agent, options: Namespace, *, who: str) -> Answer:
+    """Begin what is ordered of the engine, or say what it would come to. Exit 0: as asked; 1: refused, and why.
+
+    A repair without --yes is a rehearsal. Raises HealthdError for an agent that only looks.
+    """
+    if agent.engine is None:
+        raise HealthdError("this agent only looks; ask the daemon, `healthd run`")
+    order = _order(options, who)
+    name, now = f"healthd {order.verb}", datetime.now(UTC)
+    if options.dry_run or not getattr(options, "yes", True):
+        done = agent.engine.rehearse(order, now)
+        lines = [f"would {order.verb}: {done.said}", *(f"  {line}" for line in done.lines)]
+        if not done.lines:
+            lines = [done.said]
+        against = "" if done.done else f"{name}: would be refused: {done.refusal}\n"
+        out = "".join(f"{printable(line)}\n" for line in lines)
+        return Answer(code=0, out=out) if done.done else Answer(code=EXIT_REFUSED, out=out, err=against)
+    done = agent.engine.obey(order, now)
+    agent.changed()
+    if not done.done:
+        return Answer(code=EXIT_REFUSED, err=f"{name}: refused: {printable(done.said)}\n")
+    return Answer(code=0, out=f"{printable(done.said)}\n")
+
+
+def _order(options: Namespace, who: str) -> Order:
+    step, forced = getattr(options, "step", None), getattr(options, "force", False)
+    if forced and not options.reason:
+        words = "--force acknowledges whatever is open: say why, with --reason TEXT"
+        raise UsageError(f"healthd release: {words}")
+    remedy = REMEDIES[step] if step else None
+    return Order(verb=Verb(options.verb), who=who, why=options.reason or "", remedy=remedy, forced=forced)
 
 
 def _was(fault: Fault) -> str:

@@ -12,7 +12,7 @@ from healthd.acknowledged import in_words
 from healthd.agent import Agent
 from healthd.api.wire import Answer
 from healthd.errors import HealthdError
-from healthd.model import Diagnosis, Mode
+from healthd.model import Diagnosis, Mode, Step
 from healthd.remediation.case import Case, End
 from healthd.remediation.playbook import STEPS
 from healthd.remediation.policy import Considered, Rules
@@ -32,14 +32,14 @@ def plan_answer(agent: Agent, options: Namespace) -> Answer:
         "mode": rules.mode,
         "policy": rules.policy.name,
         "orchestrator": agent.orchestrator.kind if agent.orchestrator else None,
-        "opted_out": rules.opted_out,
-        "case": None if case is None else case_plan(case, rules),
+        "opted_out": (opted_out := agent.engine.opted_out()),
+        "case": None if case is None else case_plan(case, rules, opted_out),
         "plans": [entry(each, case, _acknowledged(agent, each.diagnosis)) for each in agent.engine.considered()],
     }
     return Answer(code=0, out=json.dumps(data, indent=2, default=str) + "\n" if options.json else as_text(data))
 
 
-def case_plan(case: Case, rules: Rules) -> dict[str, Any]:
+def case_plan(case: Case, rules: Rules, opted_out: str = "") -> dict[str, Any]:
     """Where an open case stands, and what comes next in it."""
     return {
         "id": case.id,
@@ -53,7 +53,9 @@ def case_plan(case: Case, rules: Rules) -> dict[str, Any]:
         "ladder": list(case.ladder),
         "end": case.end,
         "note": case.note,
-        "words": _case_words(case, rules),
+        "order": case.order,
+        "release_order": case.release_order,
+        "words": _case_words(case, rules, opted_out),
     }
 
 
@@ -102,13 +104,19 @@ def _entry_lines(plan: dict[str, Any]) -> Iterator[str]:
         yield f"  seen        {plan['acknowledged']}"
 
 
-def _case_words(case: Case, rules: Rules) -> str:
+def _case_words(case: Case, rules: Rules, opted_out: str) -> str:
     """``[c1] gpu.xid.79 on gpu:… at wait_idle since …; then collect, reboot, verify, release``."""
     words = f"[{case.id}] {case.code} on {case.component} at {case.step} since {_time(case.since)}"
     if case.end is End.FAILED:
         return f"{words}; given up, a person is needed: {case.note}"
-    if rules.opted_out or rules.mode is Mode.OBSERVE:
-        return f"{words}; at rest: {f'opted out: {rules.opted_out}' if rules.opted_out else 'observe mode'}"
+    if opted_out := opted_out or rules.opted_out:
+        return f"{words}; at rest: opted out: {opted_out}"
+    if rules.mode is Mode.OBSERVE and not case.by_order:
+        return f"{words}; at rest: observe mode"
+    if case.order:
+        words = f"{words}, by order: {case.order}"
+    if case.step is Step.STAY:
+        return f"{words}; until `healthd release`"
     then: Sequence[str] = case.steps[case.index + 1 :]
     return f"{words}; then {', '.join(then) if then else 'nothing more'}{_if_it_does_not_help(case)}"
 

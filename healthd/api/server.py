@@ -15,12 +15,13 @@ import threading
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from healthd.agent import Agent
 from healthd.api.answers import Tick, check_answer, history_answer, hook_answer, is_active, status_answer
 from healthd.api.grammar import Shown, parse
-from healthd.api.orders import ack_answer, relearn_answer
+from healthd.api.orders import ack_answer, order_answer, relearn_answer
 from healthd.api.plan import plan_answer
 from healthd.api.wire import (
     MAX_REQUEST_BYTES,
@@ -32,9 +33,12 @@ from healthd.api.wire import (
     write_progress,
 )
 from healthd.errors import ConfigError, HealthdError, UsageError
+from healthd.model import Refusal
+from healthd.store import Event
 
 _CLIENTS = 32
 _CLIENT_S = 5.0
+_NOTED = 256
 _PEER = struct.Struct("3i")
 
 
@@ -59,6 +63,7 @@ class Server:
         self._group = _group_id(group)
         self._slots = threading.BoundedSemaphore(_CLIENTS)
         self._path = path
+        self._noted: set[tuple[str, int]] = set()
         self._listener = _listen(path)
         self._thread = threading.Thread(target=self._accept, name="api", daemon=True)
         self._thread.start()
@@ -111,6 +116,7 @@ class Server:
             case "check":
                 if is_active(options) and not self._may_act(peer):
                     words = f"uid {peer.uid} may not run active tests through the daemon"
+                    self._denied("check", peer)
                     raise UsageError(f"healthd check: {words}; be root or in [daemon] group, or add --no-daemon")
                 return check_answer(self._agent, options, request.environ, tick)
             case "status":
@@ -120,13 +126,20 @@ class Server:
             case "plan":
                 return plan_answer(self._agent, options)
             case "relearn":
-                if options.yes and not self._may_act(peer):
-                    raise UsageError(f"healthd relearn: uid {peer.uid} may not act here; be root or in [daemon] group")
+                if options.yes:
+                    self._only_who_may_act("relearn", peer)
                 return relearn_answer(self._agent, options, who=f"uid {peer.uid}")
             case "ack":
-                if not options.dry_run and not self._may_act(peer):
-                    raise UsageError(f"healthd ack: uid {peer.uid} may not act here; be root or in [daemon] group")
+                if not options.dry_run:
+                    self._only_who_may_act("ack", peer)
                 return ack_answer(self._agent, options, who=f"uid {peer.uid}")
+            case "quarantine" | "release" | "repair":
+                if options.verb == "repair" or not options.dry_run:  # a rehearsed repair asks the cloud
+                    self._only_who_may_act(options.verb, peer)
+                answer = order_answer(self._agent, options, who=f"uid {peer.uid}")
+                words = (answer.err or answer.out).strip()
+                self._say("order", verb=options.verb, uid=peer.uid, code=answer.code, said=words)
+                return answer
             case "hook":
                 answer = self._hook(options, request, peer)
                 if answer.err:
@@ -141,6 +154,22 @@ class Server:
             return hook_answer(self._agent, options, request.environ)
         words = f"uid {peer.uid} may not act here, nothing was done; be root or in [daemon] group"
         return Answer(code=0, err=f"healthd: hook {options.kind}: {words}\n")
+
+    def _only_who_may_act(self, verb: str, peer: Peer) -> None:
+        """Raises UsageError for anybody else."""
+        if not self._may_act(peer):
+            self._denied(verb, peer)
+            raise UsageError(f"healthd {verb}: uid {peer.uid} may not act here; be root or in [daemon] group")
+
+    def _denied(self, verb: str, peer: Peer) -> None:
+        """Say who asked for what they may not. The trail has each once: whoever may not act must not fill a disk."""
+        words = f"refused: {verb} by uid {peer.uid}, who may not act here"
+        self._say(words)
+        if self._agent.engine is not None:
+            self._agent.engine.tally.refuse(Refusal.NOT_PERMITTED)
+        if (verb, peer.uid) not in self._noted and len(self._noted) < _NOTED:
+            self._noted.add((verb, peer.uid))
+            self._agent.monitor.record(Event(at=datetime.now(UTC), kind="order", text=words))
 
     def _may_act(self, peer: Peer) -> bool:
         if peer.uid == 0:

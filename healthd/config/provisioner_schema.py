@@ -99,6 +99,13 @@ class ProvisionerSection:
     ``auto``: the platform of AWS that this node turns out to be of; the others name it. None by default, because a
     reboot must be asked for by name."""
 
+    act_from: Literal["node", "controller"] = "node"
+    """Who calls AWS. ``node``: healthd on the node itself, whose role then needs the rights in packaging/iam.
+    ``controller``: the node leaves a request with the cluster, and ``healthd controller`` on the head node acts, so
+    that nodes need no right at all. It is for what is done by an API: ``autoscaling``, ``ec2``, and ``hyperpod`` with
+    ``how = "api"``. What is done through Slurm (``parallelcluster``, ``pcs``, ``hyperpod`` with ``how = "scontrol"``)
+    is done on the node either way. From the node by default: it needs one daemon less."""
+
     local: LocalProvisionerSection = field(default_factory=LocalProvisionerSection)
     """Read where the kind is ``local``."""
 

@@ -12,7 +12,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from healthd.config.controller_schema import ControllerSection
+from healthd.config.evidence_schema import EvidenceSection
 from healthd.config.provisioner_schema import ProvisionerSection
+from healthd.config.replay_schema import ReplaySection
 from healthd.config.rule_schema import PolicyRule
 from healthd.model import Mode
 
@@ -130,6 +133,10 @@ class SlurmSection:
     """Deadline of one call, in seconds. A call past it is *unknown* and is read back. Slurm's own MessageTimeout is
     10 s by default, so a controller that will answer at all has answered by then."""
 
+    unanswered_s: Seconds = 300.0
+    """How long, in seconds, an undrain without an answer may still be applied by a slurmctld that slept. The node keeps
+    its place in the budget for so long, although it is back, so that none of our own drains can meet it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OrchestratorSection:
@@ -189,6 +196,12 @@ class RemediationSection:
     opt_out_file: MaybePath = "/etc/healthd/opt-out"
     """While this file exists, healthd only observes on this node, whatever the mode. Empty: no such file is looked
     for. A file, because a person on the node at night needs no configuration language."""
+
+    opt_out_feature: Name = "healthd-opt-out"
+    """While the node has this Slurm feature, available or active, healthd only observes on it. Empty: none does."""
+
+    opt_out_label: str = "healthd.io/opt-out"
+    """Where ``node.labels`` has this key with any value but ``false``, the same holds. Empty: none does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,27 +291,6 @@ class PolicySection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplaySection:
-    """What ``healthd replay FILES`` assumes of what no log tells. Nothing else reads it."""
-
-    drain_s: Seconds = 7_200.0
-    """How long a job runs on after its node was drained, in seconds. Two hours: a kernel log does not say when jobs
-    end; take your own median. The node works meanwhile, so this part is told by itself."""
-
-    reset_s: Seconds = 600.0
-    """From idle to released with a GPU reset, in seconds: evidence, reset, checks, settling."""
-
-    reboot_s: Seconds = 1_200.0
-    """The same with a reboot: a large GPU instance takes ten minutes through its firmware alone."""
-
-    replace_s: Seconds = 3_600.0
-    """The same with another machine, where capacity is there."""
-
-    person_s: Seconds = 28_800.0
-    """How long a node stays out that only a person can let in, in seconds. Eight hours: a night."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class DaemonSection:
     """The daemon itself: where it listens and where it keeps its state."""
 
@@ -375,11 +367,17 @@ class Config:
     budget: BudgetSection = field(default_factory=BudgetSection)
     """How many nodes may be out at once."""
 
+    evidence: EvidenceSection = field(default_factory=EvidenceSection)
+    """What is saved before a repair."""
+
     replay: ReplaySection = field(default_factory=ReplaySection)
     """What ``healthd replay FILES`` assumes of what no log tells."""
 
     daemon: DaemonSection = field(default_factory=DaemonSection)
     """The daemon itself."""
+
+    controller: ControllerSection = field(default_factory=ControllerSection)
+    """``healthd controller`` on the head node."""
 
     checks: Mapping[str, CheckConfig] = field(default_factory=dict)
     """One table per check, ``[checks."gpu.ecc"]``: the common keys and the check's own."""

@@ -128,6 +128,10 @@ class LocalOrchestrator:
         else:
             self._remove(path)
 
+    def marked(self) -> str:
+        """The mark beside the hold."""
+        return self._text(self._path.with_name(MARK_FILE)) or ""
+
     @property
     def _slot_folder(self) -> Path:
         return self._path.with_name(SLOT_FOLDER)

@@ -23,7 +23,7 @@ from healthd.sources.command import TRUNCATED, find_tool, run_command
 
 # sinfo -O with a suffix and no size pads nothing and cuts nothing (sinfo(1): "type[:[.][size][suffix]]"). StateComplete
 # has every flag, where %T hides DOWN behind "drained". Reason is last: it may hold any text, newlines included.
-SINFO_FIELDS = "NodeList:|,StateComplete:|,CPUsState:|,User:|,Timestamp:|,Reason:|"
+SINFO_FIELDS = "NodeList:|,StateComplete:|,CPUsState:|,User:|,Timestamp:|,Features:|,FeaturesAct:|,Reason:|"
 
 # What keeps new jobs off a node for good. Not here: NOT_RESPONDING alone (2 to 3 s after every undrain), the POWER_…
 # family (a cloud node that sleeps), UNKNOWN (not registered yet after a restart of slurmctld), RESERVED.
@@ -32,7 +32,9 @@ _OUT = re.compile(r"DRAIN(ED|ING)?|DOWN|FAIL(ING)?|REBOOT\w*|INVALID_REG")
 _PARTITIONS = re.compile(r" MCS_label=\S*\s+(?:Partitions=(\S+))?")
 _NODE_NAME_FIELD, _STATE = re.compile(r"NodeName=(\S+) "), re.compile(r" State=(\S+)")
 _OUR_REASON = re.compile(r"(healthd: .*?) \[[^\[\]@\s]+@(\d+)\](?: |$)")  # with SLURM_TIME_FORMAT=%s
-_MAINTENANCE = re.compile(r"MAINT(ENANCE)?")
+# A slurmctld that was killed can leave MAINTENANCE on a node for good, without RESERVED and without a reservation; jobs
+# run there.
+_IN_MAINTENANCE = frozenset({"MAINTENANCE", "RESERVED"})
 
 # What scontrol prints when slurmctld, or scontrol itself, has said no before anything was changed.
 # "Invalid node state specified" is not among them: right after a restart of slurmctld, when the node has not
@@ -101,6 +103,11 @@ class SlurmOrchestrator:
         answer = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_LEVEL_LIMIT_BYTES)
         return parse_level(self._node, answer)
 
+    def fleet(self) -> FleetLevel:
+        """The same from a machine that need not be a node, with no scopes of its own. Raises BackendUnknown."""
+        answer = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_LEVEL_LIMIT_BYTES)
+        return parse_level("", answer)
+
     def partitions(self) -> tuple[str, ...]:
         """The partitions that this node is in. Raises BackendUnknown if it could not be read, or is no node."""
         return parse_partitions(self._read("scontrol", "-o", "show", "node", self._node))
@@ -153,10 +160,19 @@ class SlurmOrchestrator:
         if text and (not text.startswith(MARK) or not text.isprintable() or "|" in text or text.strip(' "') != text):
             expected = f"one line without '|' that begins with {MARK!r} and ends with neither space nor double quote"
             raise BackendRefused(f"comment of {self._node} not set: the text is {text!r}, expected {expected}")
-        there = self._read("sinfo", "-h", "-a", "-N", "-n", self._node, "-O", "Comment:|").partition("|")[0]
-        if there not in ("", "(null)", "N/A") and not there.startswith(MARK):
+        there = self._comment()
+        if there and not there.startswith(MARK):
             raise BackendRefused(f"comment of {self._node} not set: it has one already, {there!r}, that is not ours")
         self._update(f"comment={text}")
+
+    def marked(self) -> str:
+        """The node's comment, if it is one of ours."""
+        there = self._comment()
+        return there if there.startswith(MARK) else ""
+
+    def _comment(self) -> str:
+        there = self._read("sinfo", "-h", "-a", "-N", "-n", self._node, "-O", "Comment:|").partition("|")[0]
+        return "" if there in ("(null)", "N/A") else there
 
     def scontrol(self, *args: str) -> str:
         """Any other scontrol, for whoever repairs nodes through Slurm. Raises BackendRefused or BackendUnknown."""
@@ -206,15 +222,16 @@ def parse_view(node: str, answer: str, *, jobs: tuple[str, ...] = (), controller
     if not answer.strip():
         problem = f"{node} is not known to slurmctld, or is in no partition"
         raise BackendRefused(f"{problem}: check [node] name against NodeName in slurm.conf")
-    fields = answer.split("|", 5)
-    if len(fields) != 6 or fields[0] != node or not re.fullmatch(r"\d+/\d+/\d+/\d+", fields[2]):
-        raise BackendUnknown(f"sinfo for {node}: expected name|state|cpus|user|time|reason|, got {answer[:200]!r}")
-    head, reason = "|".join(fields[:5]) + "|", fields[5]
+    fields = answer.split("|", 7)
+    if len(fields) != 8 or fields[0] != node or not re.fullmatch(r"\d+/\d+/\d+/\d+", fields[2]):
+        expected = "name|state|cpus|user|time|features|active features|reason|"
+        raise BackendUnknown(f"sinfo for {node}: expected {expected}, got {answer[:200]!r}")
+    head, reason = "|".join(fields[:7]) + "|", fields[7]
     first, again, _ = reason.partition(f"|\n{head}")
     reason = first if again else reason.removesuffix("\n").removesuffix("|")
     flags = _words(fields[1])
     is_out = any(_OUT.fullmatch(flag) for flag in flags)
-    reserved = any(_MAINTENANCE.fullmatch(flag) for flag in flags)
+    reserved = "MAINT" in flags or flags >= _IN_MAINTENANCE
     return NodeView(
         name=node,
         in_service=not is_out and not reserved,
@@ -224,6 +241,7 @@ def parse_view(node: str, answer: str, *, jobs: tuple[str, ...] = (), controller
         allocated_cpus=_allocated_cpus(fields[2], flags),
         jobs=jobs,
         controller=controller,
+        features=frozenset(",".join(fields[5:7]).split(",")) - {"", "(null)"},
         raw=answer,
     )
 
@@ -232,7 +250,8 @@ def parse_level(node: str, answer: str) -> FleetLevel:
     """The level from what ``scontrol -a -o show nodes`` printed.
 
     FUTURE nodes do not exist yet and do not count. A node that is named twice is out if either record says so. Raises
-    BackendUnknown if there is no node, or not even our own: a list that leaves out nodes proves nothing.
+    BackendUnknown if there is no node, or not even our own: a list that leaves out nodes proves nothing. ``node`` "":
+    none of them is ours.
     """
     is_out: dict[str, bool] = {}
     partitions: dict[str, str] = {}
@@ -254,13 +273,14 @@ def parse_level(node: str, answer: str) -> FleetLevel:
             marks.append(Mark(node=name, text=comment))
         if ours := _OUR_REASON.match(free):
             held.append(HeldNode(node=name, text=ours[1], stamp=int(ours[2])))
-    if node not in is_out:
-        problem = f"the list of {len(is_out)} nodes from scontrol does not have {node}, our own"
+    if (node or not is_out) and node not in is_out:
+        problem = f"the list of {len(is_out)} nodes from scontrol does not have {node or 'any'}, our own"
         raise BackendUnknown(f"{problem}: check [node] name, and PrivateData in slurm.conf")
+    own = sorted(filter(None, partitions.get(node, "").split(",")))
     return FleetLevel(
         out=frozenset(name for name, out in is_out.items() if out),
         total=len(is_out),
-        scopes=tuple(_scope(name, partitions, is_out) for name in sorted(filter(None, partitions[node].split(",")))),
+        scopes=tuple(_scope(name, partitions, is_out) for name in own),
         marks=tuple(marks),
         held=tuple(held),
     )

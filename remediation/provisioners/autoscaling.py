@@ -29,6 +29,7 @@ class AutoScalingProvisioner:
 
     kind = "autoscaling"
     state_owner = StateOwner.ENGINE
+    delegates = False
 
     def __init__(
         self,
@@ -123,7 +124,7 @@ class AutoScalingProvisioner:
         return f"autoscaling:{operation} {self._target()}; Auto Scaling has no dry run"
 
     def _target(self) -> str:
-        return self._subject.instance_id if self._subject.here else id_of(at_address(self._aws, self._address()))
+        return self._subject.instance_id or id_of(at_address(self._aws, self._address()))
 
     def _member(self, instance: str) -> Mapping[str, Any]:
         """What Auto Scaling knows of an instance. One that it does not know is left out of its answer."""

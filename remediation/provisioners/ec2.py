@@ -26,6 +26,7 @@ class Ec2Provisioner:
 
     kind = "ec2"
     state_owner = StateOwner.ENGINE
+    delegates = False
 
     def __init__(
         self,
@@ -136,7 +137,7 @@ class Ec2Provisioner:
         return at_address(self._aws, self._address())
 
     def _target(self) -> str:
-        return self._subject.instance_id if self._subject.here else id_of(self._instance())
+        return self._subject.instance_id or id_of(self._instance())
 
     def _reservation(self, instance: Mapping[str, Any]) -> Mapping[str, Any] | None:
         reservation = instance.get("CapacityReservationId")

@@ -32,7 +32,7 @@ class HyperPodProvisioner:
     """
 
     kind = "hyperpod"
-    state_owner = StateOwner.AFTER_ASKING
+    delegates = False
 
     def __init__(
         self,
@@ -46,6 +46,8 @@ class HyperPodProvisioner:
     ) -> None:
         self._subject, self._aws, self._cluster, self._scontrol = subject, aws, cluster, scontrol
         self._by_scontrol = None if by_api else scontrol
+        # The API says nothing of Slurm's state: there our drain stands until we undo it.
+        self.state_owner = StateOwner.ENGINE if self._by_scontrol is None else StateOwner.AFTER_ASKING
         self._written: set[str] = set()
         self._made_by_us = made_by_us or self._written.__contains__
         self._replaced = ""

@@ -28,6 +28,7 @@ class LocalProvisioner:
     """
 
     kind = "local"
+    delegates = False
 
     def __init__(
         self,

@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from healthd.config.provisioner_schema import ProvisionerSection
 from healthd.config.schema import Config
 from healthd.errors import BackendUnknown, ConfigError, SourceError
+from healthd.node import CommandResult
 from healthd.remediation.ports import Provisioner, StateOwner
 from healthd.remediation.provisioners.autoscaling import AutoScalingProvisioner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.aws_calls import Platform
+from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from healthd.remediation.provisioners.detect import (
     PARALLELCLUSTER_TAG,
     PCS_TAG,
@@ -30,9 +33,20 @@ from healthd.remediation.provisioners.ec2 import Ec2Provisioner
 from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
 from healthd.remediation.provisioners.local import LocalProvisioner
 from healthd.remediation.provisioners.slurm_managed import SlurmManagedProvisioner
-from healthd.remediation.provisioners.slurm_node import Scontrol, read_node
+from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, Scontrol, read_node
 from healthd.remediation.provisioners.subject import Subject
+from healthd.sources.command import run_command
 from healthd.sources.machine import Machine
+
+
+class Marks(Protocol):
+    """This node's mark, as the orchestrator keeps it. Both raise BackendError."""
+
+    def mark(self, text: str) -> None:
+        """Leave it."""
+
+    def marked(self) -> str:
+        """Read it."""
 
 
 def open_provisioner(
@@ -42,10 +56,13 @@ def open_provisioner(
     *,
     root: str = "/",
     made_by_us: Callable[[str], bool] | None = None,
+    run: Callable[..., CommandResult] = run_command,
+    marks: Marks | None = None,
 ) -> Provisioner:
     """The provisioner of this node, as ``[provisioner]`` says. ``scontrol`` None: Slurm does not run it.
 
-    ``root``: where the platforms' files are, for tests. ``made_by_us``: see HyperPodProvisioner.
+    ``root``: where the platforms' files are, for tests; so is ``run``, how commands and AWS's child are run.
+    ``made_by_us``: see HyperPodProvisioner. ``marks``: where requests are left for ``healthd controller``.
     Raises ConfigError for a kind that this node cannot have.
     """
     section = config.provisioner
@@ -54,6 +71,7 @@ def open_provisioner(
         return LocalProvisioner(
             reboot_command=command,
             timeout_s=config.remediation.step_timeout_s,
+            run=run,
             state_owner=StateOwner.PLATFORM if replaces_what_is_drained(root, machine.imds.read) else StateOwner.ENGINE,
         )
     subject = Subject(
@@ -63,7 +81,52 @@ def open_provisioner(
     if found.platform is None:
         wrong = f"provisioner.kind = {section.kind}: {found.why}; name the platform, or set none or local"
         raise ConfigError((wrong,))
-    return open_for(section, subject, found, scontrol, made_by_us=made_by_us)
+    if delegates(section, found.platform):
+        return _delegated(section, subject, found, scontrol, marks)
+    return open_for(section, subject, found, scontrol, made_by_us=made_by_us, run=run)
+
+
+def delegates(section: ProvisionerSection, platform: Platform) -> bool:
+    """Whether nodes of this platform ask the controller: where it is configured, and an API does what is asked for."""
+    by_slurm = platform in (Platform.PARALLELCLUSTER, Platform.PCS) or (
+        platform is Platform.HYPERPOD and section.hyperpod.how == "scontrol"
+    )
+    return section.act_from == "controller" and not by_slurm
+
+
+def open_elsewhere(
+    config: Config,
+    node: str,
+    instance_id: str,
+    metadata: Metadata,
+    scontrol: Scontrol,
+    *,
+    root: str = "/",
+    run: Callable[..., CommandResult] = run_command,
+) -> Provisioner:
+    """The provisioner of another node, for the controller: ``instance_id`` is what its mark says is to be acted upon.
+
+    ``metadata``: of the machine that the controller runs on, for the region. Raises ConfigError.
+    """
+    section = config.provisioner
+    found = found_by_controller(section, metadata, root=root)
+    subject = Subject(node=node, here=False, instance_id=instance_id)
+    # A reason of a provisioner's, on a node with our place and our mark, is of the case in hand.
+    return open_for(section, subject, found, scontrol, made_by_us=OUR_TEXTS.__contains__, run=run)
+
+
+def found_by_controller(section: ProvisionerSection, metadata: Metadata, *, root: str = "/") -> Found:
+    """The platform of the nodes, by the configuration or by the files of the head node. Raises ConfigError.
+
+    What a head node is itself, alone or in a group of its own, says nothing of its nodes.
+    """
+    if section.kind in ("none", "local"):
+        wrong = f"provisioner.kind = {section.kind}: the controller acts by a platform; name that of the nodes"
+        raise ConfigError((wrong,))
+    found = found_on(section, metadata, Subject(node="", here=False), root=root)
+    if found.platform is None:
+        raise ConfigError((f"provisioner.kind = auto: {found.why}; name the platform of the nodes",))
+    return replace(found, fixed="")
 
 
 def open_for(
@@ -73,12 +136,14 @@ def open_for(
     scontrol: Scontrol | None,
     *,
     made_by_us: Callable[[str], bool] | None = None,
+    run: Callable[..., CommandResult] = run_command,
 ) -> Provisioner:
     """The provisioner of any node of a platform: from elsewhere with ``subject.here`` false."""
     aws = Aws(
         region=section.aws.region or found.region,
         endpoint_url=section.aws.endpoint_url,
         timeout_s=section.aws.timeout_s,
+        run=run,
     )
     match found.platform:
         case Platform.HYPERPOD:
@@ -125,6 +190,19 @@ def found_on(section: ProvisionerSection, metadata: Metadata, subject: Subject, 
     else:
         found = _named(Platform(section.kind), files, root)
     return found if found.region or found.platform is None else replace(found, region=_region(metadata))
+
+
+def _delegated(
+    section: ProvisionerSection, subject: Subject, found: Found, scontrol: Scontrol | None, marks: Marks | None
+) -> Provisioner:
+    if marks is None or scontrol is None:
+        raise ConfigError(("provisioner.act_from = controller needs Slurm: set [orchestrator] kind = slurm",))
+    return DelegatedProvisioner(
+        inner=open_for(section, replace(subject, here=False), found, scontrol),
+        instance_id=subject.instance_id,
+        read=marks.marked,
+        write=marks.mark,
+    )
 
 
 def _named(platform: Platform, files: str, root: str) -> Found:

@@ -40,6 +40,7 @@ class SlurmManagedProvisioner:
     """
 
     state_owner = StateOwner.PLATFORM
+    delegates = False
 
     def __init__(
         self,

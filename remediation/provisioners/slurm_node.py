@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Protocol
 
 from healthd.errors import BackendUnknown
@@ -22,6 +23,10 @@ REPLACE_TEXT, REBOOT_TEXT = "healthd: to be replaced", "healthd: to be rebooted"
 OUR_TEXTS = frozenset({ACTION_REBOOT, ACTION_REPLACE, REPLACE_TEXT, REBOOT_TEXT})
 """Every reason that a provisioner may leave on a node which the engine holds."""
 
+MANAGERS_TEXTS = frozenset({"Static node maintenance: unhealthy node is being replaced"})
+"""The reason that clustermgtd sets in the place of ours while it carries the replacement out, and that the new machine
+starts under (aws-parallelcluster-node, clustermgtd.py, _handle_unhealthy_static_nodes)."""
+
 _RECORD = re.compile(r"NodeName=(\S+) .*? State=(\S+)")
 _REASON = re.compile(r" Reason=(.*?) \[[^\[\]@\s]+@[^\]\s]+\]")
 
@@ -35,12 +40,16 @@ class Scontrol(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmNode:
-    """``flags``: the state's words, upper case. ``reason``: without Slurm's own additions behind it."""
+    """``flags``: the state's words, upper case. ``reason``: without Slurm's own additions behind it.
+
+    ``booted``: when the node last booted, as it told slurmctld itself; None where that is not known.
+    """
 
     flags: frozenset[str]
     reason: str = ""
     address: str = ""
     features: frozenset[str] = frozenset()
+    booted: datetime | None = None
 
     @property
     def rebooting(self) -> bool:
@@ -61,11 +70,13 @@ def read_node(scontrol: Scontrol, node: str) -> SlurmNode:
         raise BackendUnknown(f"scontrol show node {node}: expected its record, got {answer[:200]!r}")
     fields = answer.partition(" Reason=")[0]
     reason = _REASON.search(answer)
+    booted = _field(fields, "BootTime")  # with SLURM_TIME_FORMAT=%s; None where slurmctld has not heard of it
     return SlurmNode(
         flags=frozenset(word.rstrip("*~#!%$@^-").upper() for word in record[2].split("+")),
         reason=reason[1].partition(" : reboot ")[0] if reason else "",
         address=_field(fields, "NodeAddr"),
         features=frozenset(filter(None, _field(fields, "ActiveFeatures").split(","))),
+        booted=datetime.fromtimestamp(int(booted), UTC) if booted.isdecimal() else None,
     )
 
 

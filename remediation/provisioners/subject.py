@@ -15,7 +15,8 @@ _ULTRASERVERS = ("p6e-",)
 class Subject:
     """``here``: healthd runs on this node itself, else it looks from elsewhere (``healthd controller``).
 
-    ``instance_id`` is our own and is set only where ``here``: from elsewhere it is looked up each time.
+    ``instance_id``: our own where ``here``. From elsewhere, the one that a node asked for, and the only one acted upon;
+    which is behind the name now is looked up each time. "" where it is not known.
     """
 
     node: str

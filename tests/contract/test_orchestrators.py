@@ -151,9 +151,11 @@ def test_a_slot_outlives_drain_and_release(orchestrator: Orchestrator) -> None:
 def test_a_mark_stays_until_it_is_taken_away(orchestrator: Orchestrator) -> None:
     """It shows in the level, is replaced by the next one, and no release wipes it."""
     orchestrator.mark("healthd id=1")
+    assert orchestrator.marked() == "healthd id=1"
     orchestrator.mark("healthd id=2")
     orchestrator.quarantine(REASON)
     orchestrator.release(resume=True)
     assert orchestrator.level().marks == (Mark(node=NODE, text="healthd id=2"),)
     orchestrator.mark("")
     assert orchestrator.level().marks == ()
+    assert orchestrator.marked() == ""

@@ -10,8 +10,9 @@ from healthd.errors import BackendBusy, BackendRefused
 from healthd.model import Action, Mode
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.slots import LONGEST_PAUSE_S
-from tests.engine_replay import ADMIN, WELL
+from tests.engine_replay import ADMIN, WELL, Replay
 from tests.engine_rig import GPU, NODE, WORN_OUT, XID_79, XID_95, Trouble, World, repair_story, replace_story
+from tests.engine_wire import kill
 
 LEVEL_95 = Trouble(code="gpu.level", clears_by=None)
 
@@ -207,9 +208,27 @@ def test_where_a_drain_is_a_replacement_the_place_alone_fences(tmp_path: Path) -
     assert world.provisioner.requests == 1
 
 
-def test_where_the_request_takes_the_drains_place_the_place_in_the_budget_stays(tmp_path: Path) -> None:
-    """HyperPod rewrites the node's state for what it was asked: that is no order of a person's, and no loss."""
-    world = World(tmp_path, mode=Mode.REPAIR)
+def test_a_machine_that_the_manager_put_in_place_of_a_reboot_is_verified(tmp_path: Path) -> None:
+    """A reboot that never came back is answered by another machine there: it finds what was left, and proves itself."""
+    world = World(tmp_path / "w", mode=Mode.REPAIR)
+    world.provisioner.state_owner = StateOwner.PLATFORM
+    world.never_boots = True
+    world.cluster.rebooted = announced  # type: ignore[method-assign]
+    world.at(10, lambda: world.log_line(XID_79))
+    world.run(30)
+    assert world.provisioner.requests == 1
+    world.another_machine()
+    world.run_to_end()
+    assert world.ending().ends == ("released",)
+    assert not world.cluster.slots
+    said = world.audit("step")
+    assert any("a repair of i-0fake0, under this name, was left unfinished" in text for text in said), said
+    assert any("verified: " in text for text in said)
+
+
+def asked_and_taken_over(folder: Path) -> World:
+    """A reboot for which the platform rewrites the node's state, as HyperPod does."""
+    world = World(folder, mode=Mode.REPAIR)
     world.provisioner.state_owner = StateOwner.AFTER_ASKING
     world.cluster.rebooted = announced  # type: ignore[method-assign]
     asked = world.provisioner.reboot
@@ -220,10 +239,36 @@ def test_where_the_request_takes_the_drains_place_the_place_in_the_budget_stays(
         world.cluster.nodes[NODE].hold = None
 
     world.provisioner.reboot = reboot  # type: ignore[method-assign]
-    world.at(10, lambda: world.log_line(XID_79))
+    return world.at(10, lambda: world.log_line(XID_79))
+
+
+def test_where_the_request_takes_the_drains_place_the_place_in_the_budget_stays(tmp_path: Path) -> None:
+    """HyperPod rewrites the node's state for what it was asked: that is no order of a person's, and no loss."""
+    world = asked_and_taken_over(tmp_path)
     ending = world.run_to_end().ending()
     assert (ending.in_service, ending.ends, ending.drains, ending.releases) == (True, ("released",), 1, 0)
     assert not world.cluster.slots
+
+
+def test_killed_before_the_record_of_it_that_is_still_no_order_of_a_persons(tmp_path: Path) -> None:
+    """At any boundary: the node that HyperPod has put back is verified all the same, and asked for once."""
+    for number, world in Replay(asked_and_taken_over, tmp_path).at_every_boundary(lambda _: kill()):
+        ending = world.run_to_end().ending()
+        assert (ending.in_service, ending.ends, ending.drains) == (True, ("released",), 1), number
+        assert world.provisioner.requests == 1, number
+        assert any("verified: " in text for text in world.audit("step")), number
+
+
+def test_a_reboot_that_was_asked_for_explains_a_node_that_is_down_to_whoever_remembers_nothing(tmp_path: Path) -> None:
+    """Its disk lost between the request and the boot: the mark tells of the reboot, so that the node is resumed."""
+    world = repair_story(tmp_path / "w")
+    while not world.provisioner.requests:
+        world.step()
+    world.boots_at_s = 0.0
+    world.another_machine()
+    assert "DOWN" in world.orchestrator.view().flags
+    assert world.run_to_end().ending() == WELL
+    assert world.provisioner.requests == 1
 
 
 def test_a_place_that_a_person_takes_away_is_an_order(tmp_path: Path) -> None:

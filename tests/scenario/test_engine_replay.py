@@ -352,3 +352,26 @@ def test_a_release_that_was_applied_is_known_for_ours_though_the_mode_was_lowere
 
     world.wire.at[released] = lower_and_lose_the_answer
     assert world.run_to_end().ending() == WELL
+
+
+@pytest.mark.parametrize("late_s", [60.0, 240.0])
+def test_an_undrain_that_is_applied_late_meets_no_other_drain_of_ours(tmp_path: Path, late_s: float) -> None:
+    """An undrain that got no answer may have been sent twice: as long as one may still be applied the node keeps its
+    place, so that no new drain is there to be undone, which would read as a person's order."""
+    world = World(tmp_path)
+    world.at(10, lambda: world.log_line(XID_95)).at(60, world.reset_gpu)
+
+    def lost_and_sent_again() -> None:
+        world.wire.at.clear()
+        world.at(world.clock() + late_s, lambda: world.cluster.update(NODE, "undrain", user="healthd"))
+        world.at(world.clock() + 20, lambda: world.log_line(XID_95))
+        no_answer()
+
+    when(world, "after release", lost_and_sent_again)
+    world.run(round((late_s + 120) / 5))
+    assert world.ending().holder == "", "no new drain yet"
+    assert world.orchestrator.view().fenced, "and no new job"
+    world.run(80)
+    assert world.hold_text == "healthd: gpu.xid.95 gpu:GPU-5e1f [c2]"
+    assert world.ending().ends == ("released", "None")
+    world.close()

@@ -6,15 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from healthd.model import Mode
+from healthd.model import Mode, Refusal
 from healthd.remediation.orchestrators.local import HOLD_FILE
 from tests.engine_rig import XID_79, World
+from tests.integration.slurm.slurm_conf import free_ports
 from tests.running import OFF_THE_BUS, ROOT, RunningNode
 
 PCI = "0000:05:00"
@@ -138,6 +140,94 @@ def test_everybody_may_read_and_few_may_order(node: RunningNode) -> None:
     assert "acknowledged gpu" not in node.said()
 
 
+@pytest.fixture
+def ordered(tmp_path: Path) -> Iterator[RunningNode]:
+    """A node in observe mode with nothing wrong, whose metrics can be read at ``port``."""
+    made = RunningNode(tmp_path / "node", "n1")
+    (port,) = free_ports(1)
+    text = made.config.read_text().replace('http = ""', f'http = "127.0.0.1:{port}"')
+    made.config.write_text(text + '[remediation]\nsettle_s = 0.2\n[orchestrator]\nkind = "local"\n')
+    made.start()
+    yield made
+    made.stop()
+
+
+def refusals(node: RunningNode) -> dict[str, float]:
+    """The metric, by its reason."""
+    address = node.config.read_text().partition('http = "')[2].partition('"')[0]
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    values = [line.split(" ") for line in lines if line.startswith("healthd_refusals_total{")]
+    return {name.partition('reason="')[2].rstrip('"}'): float(value) for name, value in values}
+
+
+@pytest.mark.process
+def test_an_order_takes_the_node_out_until_another_lets_it_in(ordered: RunningNode) -> None:
+    """In observe mode, through a kill -9; asked again it is so already; the person's words are in the trail."""
+    dry = ask(ordered, "quarantine", "--reason", "psu\nlooks odd", "--dry-run")
+    assert (dry.returncode, dry.stdout.splitlines()[0]) == (
+        0,
+        f"would quarantine: operator.quarantine on node, psu looks odd (uid {os.getuid()})",
+    )
+    assert not is_held(ordered)
+    assert ask(ordered, "quarantine", "--reason", "psu\nlooks odd").returncode == 0
+    ordered.wait(lambda: is_held(ordered), 10, "held")
+    ordered.kill()
+    ordered.start()
+    again = ask(ordered, "quarantine", "--reason", "other words")
+    assert (again.returncode, again.stdout.startswith("ordered already, psu looks odd (uid ")) == (0, True)
+    plan = json.loads(ask(ordered, "plan", "--json").stdout)
+    assert plan["case"]["words"].endswith("; until `healthd release`")
+    ordered.wait(lambda: ask(ordered, "release").returncode == 0, 20, "let in")
+    ordered.wait(lambda: not is_held(ordered), 20, "back")
+    done = ask(ordered, "release")
+    assert (done.returncode, done.stdout) == (0, "n1 is in service, and no case is open: there is nothing to release\n")
+    assert "psu looks odd (uid " in ask(ordered, "history").stdout
+
+
+@pytest.mark.process
+def test_a_refusal_is_in_status_log_metrics_and_audit(ordered: RunningNode) -> None:
+    """Of an order that nobody here can carry out; every word is there from the start, with nothing counted."""
+    before = refusals(ordered)
+    assert set(before) == set(Refusal)
+    assert not any(before.values())
+    refused = ask(ordered, "repair", "--step", "replace", "--reason", "new one", "--yes")
+    words = "no replace_node here: the local provisioner has no replace_node: see [provisioner] kind"
+    assert (refused.returncode, refused.stderr) == (1, f"healthd repair: refused: {words}\n")
+    assert refusals(ordered) == {**before, "cannot": 1.0}
+    told = f"refused: repair by order, new one (uid {os.getuid()}): {words}"
+    assert told in ask(ordered, "status").stdout
+    assert told in ask(ordered, "history").stdout
+    logged = [json.loads(line) for line in ordered.log.read_text().splitlines() if '"verb": "repair"' in line]
+    assert [(each["code"], each["uid"], each["said"]) for each in logged] == [(1, os.getuid(), refused.stderr.strip())]
+
+
+@pytest.mark.process
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to ask as another user")
+def test_only_few_may_order_the_engine(ordered: RunningNode) -> None:
+    """Another user is refused, and that is in the trail once, however often it is tried."""
+    for path in (ordered.folder, *ordered.folder.parents):
+        if path.owner() == "root" and path != Path("/"):
+            path.chmod(path.stat().st_mode | 0o011)
+    for verb, code in (
+        (("quarantine", "--reason", "x"), 64),
+        (("quarantine", "--reason", "x"), 64),
+        (("quarantine", "--reason", "x", "--dry-run"), 0),
+        (("release",), 64),
+        (("repair", "--step", "reboot", "--yes"), 64),
+        (("repair", "--step", "reboot", "--dry-run"), 64),
+    ):
+        argv = [sys.executable, "-c", AS_NOBODY, str(ordered.socket), *verb]
+        made = subprocess.run(
+            argv, capture_output=True, text=True, cwd="/", env={"PYTHONPATH": str(ROOT)}, check=False, timeout=30
+        )
+        assert made.returncode == code, (verb, made.stderr)
+        assert (f"uid {NOBODY} may not act here" in made.stderr) == (code == 64)
+    assert not is_held(ordered)
+    assert ordered.said().count(f"order: refused: quarantine by uid {NOBODY}, who may not act here") == 1
+    assert refusals(ordered)["not_permitted"] == 5.0
+
+
 def test_a_word_about_a_held_node_lets_it_go_and_its_end_takes_it_out_again(tmp_path: Path) -> None:
     """Our own drain is undone by us; the fault is still open, and when the time is over it counts again."""
     world = World(tmp_path, mode=Mode.QUARANTINE)
@@ -170,3 +260,22 @@ def test_a_word_while_a_job_still_runs_stops_the_repair(tmp_path: Path) -> None:
     world.run(20)
     assert (world.ending().in_service, world.ending().ends, world.provisioner.requests) == (True, ("released",), 0)
     world.close()
+
+
+@pytest.mark.process
+def test_a_label_opts_the_node_out(tmp_path: Path) -> None:
+    """As Kubernetes hands it in: whatever the mode, and for orders as well; shown before anything was refused."""
+    made = RunningNode(tmp_path / "node", "n1", environ={"HEALTHD_NODE_LABELS": '["healthd.io/opt-out=true"]'})
+    made.configure('[remediation]\nmode = "quarantine"\n[orchestrator]\nkind = "local"\n')
+    made.start()
+    try:
+        status = made.status()
+        assert status is not None
+        assert status["opted_out"] == "[node] labels has healthd.io/opt-out=true"
+        made.kernel_says(OFF_THE_BUS.format(pci=PCI))
+        words = "opted out: [node] labels has healthd.io/opt-out=true"
+        made.wait(lambda: f"decision: {words}" in made.said(), 20, "refused")
+        refused = ask(made, "quarantine", "--reason", "x")
+        assert (refused.returncode, words in refused.stderr, is_held(made)) == (1, True, False)
+    finally:
+        made.stop()

@@ -15,6 +15,7 @@ from healthd.remediation.fleet import (
     Scope,
     Settle,
     glance,
+    learning_s,
     plan,
     rate_held,
     replaced_at,
@@ -289,3 +290,13 @@ def test_replacements_of_an_hour_are_bounded_over_the_fleet() -> None:
     assert rate_held(ME, marks, NOW, 3) == ""
     assert rate_held(ME, marks, NOW, 2).startswith("2 machines were replaced within an hour, 2 may be")
     assert "a among them" in rate_held("a", marks, NOW, 2)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# reading in quiet
+
+
+@pytest.mark.parametrize(("total", "seconds"), [(1, 300), (500, 300), (1000, 1100), (2000, 4400), (20_000, 21_600)])
+def test_the_pause_between_readings_grows_with_the_square_of_the_fleet(total: int, seconds: float) -> None:
+    """Every node reads every node: so all of them together cost the controller the same share, up to six hours."""
+    assert learning_s(total) == pytest.approx(seconds)

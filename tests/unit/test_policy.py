@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from healthd.model import Action, Decision, Diagnosis, Mode, Remedy, Root, Severity
+from healthd.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy, Root, Severity
 from healthd.remediation.ledger import Bounds, Repair
 from healthd.remediation.playbook import QUARANTINE, REBOOT, REPLACE, RESET
 from healthd.remediation.policy import Rules, SeenElsewhere, Situation, decide
@@ -334,3 +334,31 @@ def test_what_is_this_nodes_own_is_still_repaired() -> None:
     decision = decided(own, SICK, situation=replace(WELL, fleet_findings=seen))
     assert decision.diagnosis == own
     assert decided(SICK, own, situation=replace(WELL, fleet_findings=seen)).diagnosis == own
+
+
+@pytest.mark.parametrize(
+    ("decision", "refusal"),
+    [
+        (decided(SICK), None),
+        (decided(SICK, rules=Rules(mode=Mode.QUARANTINE)), None),
+        (decided(), None),
+        (decided(SICK, can=False), Refusal.CANNOT),
+        (decided(SICK, rules=Rules(mode=Mode.OBSERVE)), Refusal.OBSERVE),
+        (decided(SICK, rules=Rules(mode=Mode.REPAIR, policy=site("*", mode=Mode.OBSERVE))), Refusal.SHADOW),
+        (decided(SICK, rules=Rules(mode=Mode.REPAIR, opted_out="/x exists")), Refusal.OPTED_OUT),
+        (decided(SICK, seen=(SICK,)), Refusal.ACKNOWLEDGED),
+        (decided(SICK, situation=Situation(view=None, level=None, problem="silence")), Refusal.UNREADABLE),
+        (decided(SICK, situation=Situation(view=VIEW, level=None, problem="silence")), Refusal.UNREADABLE),
+        (decided(SICK, situation=replace(WELL, view=replace(VIEW, in_service=False))), Refusal.FOREIGN_HOLD),
+        (decided(SICK, situation=replace(WELL, level=FleetLevel(out=frozenset({"a"}), total=9))), Refusal.BUDGET),
+        (decided(diagnosis(Remedy.ASK_HUMAN, severity=Severity.WARNING)), Refusal.PERSON),
+        (
+            decided(SICK, ledger=[tried(Remedy.REPLACE_NODE, code="gpu.xid.79")] * 4),
+            Refusal.EXHAUSTED,
+        ),
+        (decided(SICK, ledger=[tried(Remedy.REBOOT_NODE, code=f"other.{n}") for n in range(4)]), Refusal.LEMON),
+    ],
+)
+def test_every_refusal_has_its_word(decision: Decision, refusal: Refusal | None) -> None:
+    """The word for the metric, beside the sentence for the person; what is done in full has none."""
+    assert decision.refusal is refusal

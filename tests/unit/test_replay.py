@@ -15,7 +15,8 @@ from healthd.api.grammar import parse
 from healthd.check import discover
 from healthd.cli import policy as policy_verb
 from healthd.cli import replay as replay_verb
-from healthd.config.schema import CheckConfig, Config, PolicySection, ReplaySection, SourcesSection
+from healthd.config.replay_schema import ReplaySection
+from healthd.config.schema import CheckConfig, Config, PolicySection, SourcesSection
 from healthd.errors import SourceMissing, UsageError
 from healthd.model import Action, Mode, Remedy
 from healthd.monitor import Monitor

@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 
 from healthd.errors import BackendUnknown, SlotTaken
-from healthd.remediation.fleet import Go, Hold, Settle
+from healthd.remediation.fleet import LEARNING_S, Go, Hold, Settle, learning_s
 from healthd.remediation.ports import FleetLevel, Slot
-from healthd.remediation.slots import REMEMBERED_S, SlotKeeper
+from healthd.remediation.slots import FIRST_LEARNING_S, SlotKeeper
 from healthd.testing import FakeClock
 from healthd.testing_cluster import FakeCluster, FakeOrchestrator
 
@@ -129,7 +129,7 @@ def test_what_was_remembered_too_long_ago_is_read_again(cluster: FakeCluster, cl
     keeper.learn()
     cluster.update("n8", "drain", "admin")
     cluster.update("n9", "drain", "admin")
-    clock.advance(REMEMBERED_S + 1)
+    clock.advance(2 * learning_s(len(NODES)) + 1)
     assert isinstance(keeper.take(), Hold)
     assert orchestrator.asked["claim"] == 0
     cluster.update("n8", "resume")
@@ -180,3 +180,121 @@ def test_a_new_daemon_adopts_and_one_that_is_committed_goes_at_once(cluster: Fak
     assert again.take() == Settle(until_s=clock() + 10.0)
     assert isinstance(again.take(committed=True), Go)
     assert len(cluster.slots) == 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what is remembered of the fleet
+
+
+def test_the_fleet_is_read_in_quiet_soon_after_the_start_and_then_every_few_minutes(
+    cluster: FakeCluster, clock: FakeClock
+) -> None:
+    """Half a minute on average after a start, for not all start alone; then as often as a fleet of this size bears."""
+    keeper, _ = keeper_of(cluster, clock)
+    reads = []
+    for _ in range(1000):
+        if keeper.wants_to_learn():
+            reads.append(clock())
+            keeper.learn()
+        clock.advance(1.0)
+    assert reads == [FIRST_LEARNING_S / 2 + LEARNING_S * number for number in range(4)]
+
+
+def test_a_controller_that_does_not_answer_is_not_asked_again_at_once(cluster: FakeCluster, clock: FakeClock) -> None:
+    """It may just be starting, and a thousand nodes ask."""
+    keeper, _ = keeper_of(cluster, clock)
+    clock.advance(FIRST_LEARNING_S)
+    cluster.hung = True
+    with pytest.raises(BackendUnknown):
+        keeper.learn()
+    clock.advance(LEARNING_S - 1)
+    assert not keeper.wants_to_learn()
+    clock.advance(1.0)
+    assert keeper.wants_to_learn()
+
+
+def test_a_daemon_that_starts_anew_knows_what_the_one_before_it_read(cluster: FakeCluster, clock: FakeClock) -> None:
+    """It waits by the slots alone, and reads the fleet when the one before it would have."""
+    fleet = FakeOrchestrator(cluster, "n0").level()
+    for index in (0, 1):
+        cluster.claim("cluster", index, f"n{index + 1}")
+    orchestrator = Counting(cluster, "n0")
+    keeper = SlotKeeper(
+        orchestrator=orchestrator,
+        node="n0",
+        quotas=lambda: {"cluster": "20%"},
+        monotonic_s=clock,
+        random=lambda: 0.5,
+        known=fleet,
+        known_age_s=200.0,
+    )
+    assert keeper.take() == Hold(reason="at the fleet limit: all 2 slots are taken")
+    assert orchestrator.asked == {"slots": 1}
+    clock.advance(99.0)
+    assert not keeper.wants_to_learn()
+    clock.advance(1.0)
+    assert keeper.wants_to_learn()
+    assert keeper.recalled() == fleet
+    assert keeper.recalled(max_age_s=299.0) is None
+    clock.advance(301.0)
+    assert keeper.recalled() is None
+
+
+def test_a_size_that_was_read_too_long_ago_makes_nobody_wait(cluster: FakeCluster, clock: FakeClock) -> None:
+    """The fleet may have grown tenfold meanwhile."""
+    keeper, orchestrator = keeper_of(cluster, clock)
+    keeper.learn()
+    for index in (0, 1):
+        cluster.claim("cluster", index, f"n{index + 1}")
+    clock.advance(2 * learning_s(len(NODES)) + 1)
+    keeper.take()
+    assert orchestrator.asked["level"] == 2
+
+
+def test_an_objection_is_asked_for_with_the_fleet_just_read_and_only_without_a_slot(
+    cluster: FakeCluster, clock: FakeClock
+) -> None:
+    """Nothing is claimed against it; a holder is not asked, because it looks for itself after the settle time."""
+    keeper, orchestrator = keeper_of(cluster, clock)
+    keeper.learn()
+    clock.advance(100.0)
+    ages = []
+
+    def objection() -> str:
+        ages.append(keeper.recalled(max_age_s=0.0) is not None)
+        return "many have it"
+
+    assert keeper.take(objection=objection) == Hold(reason="many have it")
+    assert (ages, orchestrator.asked["claim"], cluster.slots) == ([True], 0, {})
+    assert 2.5 < keeper.due_in_s() <= 7.5
+    clock.advance(10.0)
+    assert isinstance(keeper.take(objection=lambda: ""), Settle)
+    clock.advance(10.0)
+    assert isinstance(keeper.take(objection=objection), Go)
+    assert len(ages) == 1
+
+
+def test_who_stands_back_gives_its_slots_back_and_waits(cluster: FakeCluster, clock: FakeClock) -> None:
+    """As at the limit: it looks again after a while, and not at once."""
+    keeper, orchestrator = keeper_of(cluster, clock)
+    settled(keeper, clock)
+    assert keeper.stand_back("many have it") == Hold(reason="many have it")
+    assert cluster.slots == {}
+    before = orchestrator.asked.copy()
+    assert keeper.take() == Hold(reason="many have it")
+    assert orchestrator.asked == before
+    clock.advance(7.5)
+    assert keeper.due_in_s() == 0.0
+
+
+def test_asking_for_room_claims_nothing(cluster: FakeCluster, clock: FakeClock) -> None:
+    """It says what the plan would: by who is out, and by the places that are taken; a node that has one has room."""
+    keeper, orchestrator = keeper_of(cluster, clock)
+    assert keeper.no_room() == ""
+    cluster.update("n1", "down", "no fan")
+    cluster.claim("cluster", 0, "n2")
+    assert keeper.no_room() == "at the fleet limit: 2 of 10 nodes are out, 2 may be"
+    assert orchestrator.asked["claim"] == 0
+    cluster.update("n1", "resume")
+    cluster.claim("cluster", 1, "n0")
+    assert keeper.no_room() == ""

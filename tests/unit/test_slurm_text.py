@@ -22,11 +22,13 @@ from healthd.remediation.orchestrators.slurm import (
 from healthd.remediation.orchestrators.slurm_slots import parse_slots, slot_name
 from healthd.remediation.ports import FleetLevel, Hold, Mark, ScopeLevel, Slot
 
-IDLE = "n0001|idle|0/4/0/4|Unknown|Unknown|none|\n"
+IDLE = "n0001|idle|0/4/0/4|Unknown|Unknown|(null)|(null)|none|\n"
 
 
-def _record(state: str = "idle+drain", cpus: str = "0/0/4/4", reason: str = "x") -> str:
-    return f"n0001|{state}|{cpus}|root|1795226977|{reason}|\n"
+def _record(
+    state: str = "idle+drain", cpus: str = "0/0/4/4", reason: str = "x", features: str = "(null)|(null)"
+) -> str:
+    return f"n0001|{state}|{cpus}|root|1795226977|{features}|{reason}|\n"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -53,6 +55,7 @@ def _record(state: str = "idle+drain", cpus: str = "0/0/4/4", reason: str = "x")
         ("down+drain+not_responding", False),
         ("idle+fail", False),
         ("idle+maintenance+reserved", False),
+        ("idle+maintenance", True),
         ("mixed+reboot_requested", False),
         ("down+drain+reboot_issued", False),
         ("idle+invalid_reg", False),
@@ -63,7 +66,8 @@ def _record(state: str = "idle+drain", cpus: str = "0/0/4/4", reason: str = "x")
     ],
 )
 def test_in_service_follows_every_flag(state: str, in_service: bool) -> None:
-    """DRAIN, DOWN, FAIL, REBOOT_*, INVALID_REG and MAINT take out of service; silence and sleep do not."""
+    """DRAIN, DOWN, FAIL, REBOOT_*, INVALID_REG and MAINT take out of service; silence, sleep and what a killed
+    slurmctld left of a reservation do not."""
     view = parse_view("n0001", _record(state))
     assert view.in_service is in_service
     assert view.flags == {word.rstrip("*^").upper() for word in state.split("+")}
@@ -82,7 +86,7 @@ def test_a_reason_on_a_node_in_service_is_no_hold() -> None:
 
 def test_a_reason_without_a_time_is_a_hold_from_the_beginning_of_time() -> None:
     """A node that slurm.conf declares DOWN has a reason and may have no time."""
-    view = parse_view("n0001", "n0001|down|0/0/4/4|Unknown|Unknown|scrapped|\n")
+    view = parse_view("n0001", "n0001|down|0/0/4/4|Unknown|Unknown|(null)|(null)|scrapped|\n")
     assert view.hold == Hold(text="scrapped", user="Unknown", stamp=0)
 
 
@@ -96,7 +100,7 @@ def test_any_reason_reads_back_from_any_number_of_partitions(reason: str, partit
 
 def test_work_shows_from_the_state_when_the_count_lags() -> None:
     """``allocated`` with no CPU counted yet, seen right after a job's start, is at least one CPU and not idle."""
-    view = parse_view("n0001", "n0001|allocated|0/4/0/4|Unknown|Unknown|none|\n")
+    view = parse_view("n0001", "n0001|allocated|0/4/0/4|Unknown|Unknown|(null)|(null)|none|\n")
     assert (view.allocated_cpus, view.idle) == (1, False)
     assert parse_view("n0001", _record("mixed", "3/1/0/4")).allocated_cpus == 3
 
@@ -108,6 +112,21 @@ def test_completing_and_jobs_are_not_idle() -> None:
     assert parse_view("n0001", _record()).idle
 
 
+@pytest.mark.parametrize(
+    ("features", "known"),
+    [
+        ("(null)|(null)", set()),
+        ("efa,p5|p5", {"efa", "p5"}),
+        ("a|(null)", {"a"}),
+        ("(null)|healthd-opt-out", {"healthd-opt-out"}),
+    ],
+)
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_features_are_available_or_active_ones(features: str, known: set[str], partitions: int) -> None:
+    """Both lists count, ``(null)`` is none, and a node in three partitions has them once."""
+    assert parse_view("n0001", _record(features=features) * partitions).features == known
+
+
 def test_silence_about_a_node_is_a_refusal_that_says_what_to_check() -> None:
     """sinfo exits with 0 and prints nothing for a node it does not know."""
     with pytest.raises(BackendRefused, match=r"n0001 is not known to slurmctld, .*check \[node\] name"):
@@ -115,7 +134,8 @@ def test_silence_about_a_node_is_a_refusal_that_says_what_to_check() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", ["garbage", "n0002|idle|0/4/0/4|Unknown|Unknown|none|\n", "n0001|idle|many|root|1|x|\n", "n0001|idle\n"]
+    "answer",
+    ["garbage", "n0002|idle|0/4/0/4|Unknown|Unknown|a|a|none|\n", "n0001|idle|many|root|1|a|a|x|\n", "n0001|idle\n"],
 )
 def test_an_answer_of_another_form_is_unknown(answer: str) -> None:
     """Another node's record, a missing field or a count that is none is never taken for a healthy node."""
@@ -174,6 +194,14 @@ def test_a_list_without_our_own_node_is_unknown(answer: str) -> None:
     """An empty or partial list is never a level of 0."""
     with pytest.raises(BackendUnknown, match="does not have me, our own"):
         parse_level("me", answer)
+
+
+def test_from_elsewhere_no_node_is_our_own() -> None:
+    """The head node need not be a node: every partition is another's, and no nodes at all is still no level."""
+    level = parse_level("", _line("n1", "IDLE") + _line("n2", "DOWN"))
+    assert level == FleetLevel(out=frozenset({"n2"}), total=2)
+    with pytest.raises(BackendUnknown, match="does not have any"):
+        parse_level("", "No nodes in the system\n")
 
 
 @given(

@@ -128,6 +128,7 @@ cases = st.builds(
     boot_id=anyhow,
     attempts=st.integers(0, 5),
     good_since=st.none() | times,
+    unanswered=st.none() | times,
     end=st.none() | st.sampled_from(End),
     note=anyhow,
 )

@@ -1,0 +1,50 @@
+"""``healthd controller``: on the head node, acts for nodes that have no right to."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from healthd.api.wire import Answer
+from healthd.cli.settings import loaded
+from healthd.config.schema import Config
+from healthd.errors import UsageError
+
+
+def answer(options: Namespace) -> Answer:
+    """Run until a signal ends it, or tell what the one that runs said last.
+
+    ``--status``: exit 0, 1 where a person is needed, 2 where no controller leads.
+    """
+    if options.json and not options.status:
+        raise UsageError("healthd controller: --json goes with --status; the log is JSON already")
+    config = loaded(options).config
+    from healthd.controlling import control  # heavy: structlog
+
+    return _status(config, as_json=options.json) if options.status else Answer(code=control(config, once=options.once))
+
+
+def _status(config: Config, *, as_json: bool) -> Answer:
+    from healthd.controlling import FRESH_ROUNDS, FRESH_S, read_status
+
+    folder, interval_s = Path(config.controller.state_dir), config.controller.interval_s
+    status = read_status(folder)
+    if status is None:
+        return Answer(code=2, err=f"healthd: no controller has said anything in {folder}; start `healthd controller`\n")
+    age_s = (datetime.now(UTC) - datetime.fromisoformat(status["at"])).total_seconds()
+    stale = age_s > max(FRESH_S, FRESH_ROUNDS * interval_s)
+    pages = any(each["page"] for each in status["nodes"])
+    code = 2 if stale else int(pages)
+    if as_json:
+        return Answer(code=code, out=json.dumps({**status, "stale": stale}, indent=2) + "\n")
+    err = f"healthd: that was {age_s:.0f} s ago; no controller leads now, or it hangs\n" if stale else ""
+    return Answer(code=code, out=_told(status), err=err)
+
+
+def _told(status: dict[str, Any]) -> str:
+    head = f"leader  {status['leader']}, in {status['mode']} mode, at {status['at']}\n"
+    lines = [f"{'PAGE ' * each['page']}{each['node'] or 'cluster'}  {each['said']}\n" for each in status["nodes"]]
+    return head + ("".join(lines) or "nothing is asked of it\n")

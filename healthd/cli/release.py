@@ -1,0 +1,13 @@
+"""``healthd release``: have the daemon let this node in again."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from healthd.api.wire import Answer
+from healthd.cli.asking import only_the_daemon
+
+
+def answer(options: Namespace) -> Answer:
+    """The daemon's answer."""
+    return only_the_daemon(options, "and only it lets a node in that it took out; start it with `healthd run`")

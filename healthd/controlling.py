@@ -1,0 +1,261 @@
+"""``healthd controller``: one process on the head node that acts for nodes without rights. The composition root.
+
+A lock in its state directory says which of several leads: the others wait, and go on from what it wrote down when it
+ends, however it ends. It decides nothing; ``remediation.controller`` does. What it said last is in ``status.json``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from healthd import __version__
+from healthd.api.wire import EXIT_FAILED
+from healthd.config.schema import Config
+from healthd.errors import BackendError, ConfigError, StoreError
+from healthd.jsonlog import json_logger
+from healthd.model import Mode
+from healthd.notify import notify, take_address
+from healthd.remediation.controller import Controller, Standing
+from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
+from healthd.remediation.policy import Rules
+from healthd.remediation.provisioners.opening import found_by_controller, open_elsewhere
+from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, read_node
+from healthd.remediation.turns import Patience
+from healthd.sources.identity import metadata_endpoint
+from healthd.sources.imds import MetadataSource
+from healthd.sources.trees import FileTree
+from healthd.store import Event, Store
+from healthd.whoami import runs_slurm
+
+_TICK_S = 5.0  # the watchdog's
+_STUCK_AFTER_S = 600.0
+_LOCK, _STATUS, _STORE = "lock", "status.json", "controller.db"
+_LOOKS = 3.0  # rounds between two questions about how far the platform is
+FRESH_ROUNDS, FRESH_S = 3.0, 60.0
+"""A status that is older than this, in rounds and at least in seconds, is of a controller that no longer runs."""
+
+
+def control(config: Config, *, once: bool = False) -> int:
+    """Run until SIGTERM or SIGINT, or for one round. Raises HealthdError for what cannot work from the start."""
+    log = json_logger(config.daemon.log_level)
+    service = ControllerService(config, log, once=once)
+    return service.run()
+
+
+class ControllerService:
+    """One controller, leading or waiting to lead."""
+
+    def __init__(self, config: Config, log: Any, *, once: bool = False) -> None:
+        self._config, self._log, self._once, self._manager = config, log, once, take_address()
+        self._folder = Path(config.controller.state_dir)
+        self._metadata = _metadata(config)
+        self._found = found_by_controller(config.provisioner, self._metadata)
+        if not runs_slurm(config, os.environ):
+            raise ConfigError(("the controller acts on nodes of Slurm, and there is none here: set [orchestrator]",))
+        self._fleet = _slurm(config, socket.gethostname().partition(".")[0])
+        self._stop, self._beat, self._failed = threading.Event(), time.monotonic(), False
+        self._said: dict[str, str] = {}
+
+    def run(self) -> int:
+        """Wait for the lead, then go round; the main thread keeps the watchdog and waits for signals."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._stop.set())
+        self._log.info(
+            f"healthd {__version__} controller started: {self._found.platform}, {self._found.why}",
+            mode=self._mode,
+            state_dir=str(self._folder),
+        )
+        worker = threading.Thread(target=self._or_end, name="controller", daemon=True)
+        worker.start()
+        notify(self._manager, "READY=1")
+        while worker.is_alive() and not self._stop.wait(min(_TICK_S, self._config.controller.interval_s)):
+            if time.monotonic() - self._beat < _STUCK_AFTER_S:
+                notify(self._manager, "WATCHDOG=1")
+        notify(self._manager, "STOPPING=1")
+        self._stop.set()
+        worker.join(timeout=60.0)
+        self._log.info("stopping")
+        return EXIT_FAILED if self._failed else 0
+
+    @property
+    def _mode(self) -> Mode:
+        return self._config.remediation.mode
+
+    def _or_end(self) -> None:
+        """A defect ends the process, for its service manager to start it anew."""
+        try:
+            with contextlib.ExitStack() as held:
+                if self._leads(held):
+                    self._lead(held)
+        except StoreError as error:
+            self._log.error("the controller cannot go on", said=str(error))
+            self._failed = True
+        except Exception:  # noqa: BLE001 - half a controller looks alive and is not: this one says so and goes
+            self._log.critical("the controller failed; this is a defect of healthd", exc_info=True)
+            self._failed = True
+        finally:
+            self._stop.set()
+
+    def _leads(self, held: contextlib.ExitStack) -> bool:
+        """Take the lock, however long that takes; False where a signal came first, or there is one round only."""
+        waiting = False
+        while (lock := take_lead(self._folder)) is None:
+            if not waiting:
+                self._log.info("another controller leads; waiting to take over", leader=_leader(self._folder))
+                waiting = True
+            self._beat = time.monotonic()
+            if self._once:
+                raise StoreError(f"{self._folder}: another controller leads ({_leader(self._folder)})")
+            if self._stop.wait(min(1.0, self._config.controller.interval_s)):
+                return False
+        held.callback(os.close, lock)
+        self._log.info("leads: this controller acts from now on", took_over=waiting)
+        return True
+
+    def _lead(self, held: contextlib.ExitStack) -> None:
+        store = Store(self._folder / _STORE, now=datetime.now(UTC))
+        held.callback(store.close)
+        if store.set_aside:
+            self._log.error("database set aside", said=store.set_aside)
+        controller = make_controller(self._config, self._fleet, self._metadata, store)
+        while not self._stop.is_set():
+            self._tell(self._round(controller), store)
+            self._beat = time.monotonic()
+            if self._once:
+                return
+            self._stop.wait(self._config.controller.interval_s)
+
+    def _round(self, controller: Controller) -> tuple[Standing, ...]:
+        try:
+            return controller.round(datetime.now(UTC))
+        except BackendError as error:
+            return (Standing(node="", said=f"the cluster did not answer, so nothing was done: {error}"),)
+        except StoreError as error:
+            return (Standing(node="", said=f"nothing was done: {error}", page=True),)
+
+    def _tell(self, standings: Sequence[Standing], store: Store) -> None:
+        """What is new goes to the log and the trail; all of it to the file that ``--status`` reads."""
+        for each in standings:
+            if self._said.get(each.node) == each.said:
+                continue
+            level = self._log.error if each.page else self._log.info
+            level(
+                "controller", node=each.node, said=each.said, remedy=each.remedy, machine=each.machine, page=each.page
+            )
+            with contextlib.suppress(StoreError):  # the next round says that nothing can be written
+                text = f"{each.node}: {each.said}" if each.node else each.said
+                store.append(Event(at=datetime.now(UTC), kind="decision", text=text))
+        self._said = {each.node: each.said for each in standings}
+        write_status(self._folder, self._mode, standings)
+
+
+def make_controller(
+    config: Config, fleet: SlurmOrchestrator, metadata: Callable[[str], str | None], store: Store
+) -> Controller:
+    """The controller of a configuration, its parts put together."""
+    remediation, interval_s = config.remediation, config.controller.interval_s
+
+    def booted(node: str) -> datetime | None:
+        return read_node(fleet.scontrol, node).booted
+
+    return Controller(
+        fleet=fleet,
+        node=lambda name: _slurm(config, name),
+        booted=booted,
+        provisioner=lambda node, instance: open_elsewhere(config, node, instance, metadata, fleet.scontrol),
+        kept=store,
+        rules=lambda: Rules(mode=remediation.mode, replacements_per_hour=config.budget.replacements_per_hour),
+        patience=Patience(
+            reboot_timeout_s=remediation.reboot_timeout_s, replace_timeout_s=remediation.replace_timeout_s
+        ),
+        silent_s=config.controller.silent_s,
+        monotonic_s=time.monotonic,
+        clock=lambda: datetime.now(UTC),
+        look_s=_LOOKS * interval_s,
+        platform_texts=OUR_TEXTS,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the lead
+
+
+def take_lead(folder: Path) -> int | None:
+    """The lock's descriptor, held until it is closed or its process ends; None while another has it.
+
+    flock, which NFS carries to other hosts as well. Raises StoreError where the folder cannot be used.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(f"{folder}: cannot be used: {error.strerror}; check [controller] state_dir") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{socket.gethostname()} process {os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _leader(folder: Path) -> str:
+    try:
+        return (folder / _LOCK).read_text(errors="replace").strip() or "its name is not written down yet"
+    except OSError as error:
+        return f"its name cannot be read: {error.strerror}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the status
+
+
+def write_status(folder: Path, mode: Mode, standings: Sequence[Standing]) -> None:
+    """Replace the status file whole. A folder that cannot be written is what the next round's store says loudly."""
+    body = {
+        "at": datetime.now(UTC).isoformat(),
+        "leader": _leader(folder),
+        "mode": mode,
+        "nodes": [asdict(each) for each in standings],
+    }
+    new = folder / f"{_STATUS}.new"
+    with contextlib.suppress(OSError):
+        new.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
+        os.replace(new, folder / _STATUS)
+
+
+def read_status(folder: Path) -> dict[str, Any] | None:
+    """What the leading controller said last, or None where there is nothing to read."""
+    try:
+        body: dict[str, Any] = json.loads((folder / _STATUS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return body
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# parts
+
+
+def _slurm(config: Config, node: str) -> SlurmOrchestrator:
+    slurm = config.orchestrator.slurm
+    return SlurmOrchestrator(node=node, bin_dir=slurm.bin_dir, conf=slurm.conf, timeout_s=slurm.timeout_s)
+
+
+def _metadata(config: Config) -> Callable[[str], str | None]:
+    """The head node's own metadata service, for the region alone."""
+    tree = FileTree(Path(config.sources.sys_root))
+    return MetadataSource(metadata_endpoint(tree, config.sources.imds_endpoint)).read

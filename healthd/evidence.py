@@ -1,0 +1,90 @@
+"""Saves what is known about a node before a repair changes it: one folder per case, within one deadline.
+
+The folder is for whoever asks afterwards why a machine was given away: our own verdict and trail, the kernel log, and
+what the driver says of itself. Every part is tried, and the one that cannot be had is named; commands run side by side,
+so that one that hangs costs the others nothing. It must not decide whether the repair goes on.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+from healthd.errors import HealthdError, SourceError, SourceMissing, StoreError
+from healthd.node import CommandResult
+from healthd.sources.command import run_command
+
+BUNDLE = "{bundle}"
+"""Stands for the folder in an argument of a command."""
+
+_OUTPUT_BYTES = 16 * 1024 * 1024
+
+
+class Run(Protocol):
+    """How commands are run: run_command, or a test's own."""
+
+    def __call__(
+        self, argv: Sequence[str], *, timeout_s: float, limit_bytes: int, leave_nothing: bool
+    ) -> CommandResult:
+        """As run_command."""
+
+
+def save_bundle(
+    folder: Path,
+    parts: Mapping[str, Callable[[], str]],
+    commands: Sequence[Sequence[str]],
+    *,
+    timeout_s: float,
+    keep: int,
+    run: Run = run_command,
+) -> str:
+    """Fill ``folder`` and say in one line what is in it, and what could not be had.
+
+    ``parts``: file name to what makes its text. ``commands``: argument lists; what each prints is a file of its name,
+    and ``BUNDLE`` in an argument is the folder. ``timeout_s``: for all commands together, in seconds. ``keep``: how
+    many bundles stay in the folder's parent, this one among them; the oldest go first. Raises StoreError where the
+    folder itself cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _forget_oldest(folder, keep)
+    except OSError as error:
+        raise StoreError(f"{folder}: {error.strerror}; check [daemon] state_dir") from error
+    missing = [f"{name}: {why}" for name, make in parts.items() if (why := _saved(folder / name, make))]
+    with ThreadPoolExecutor(max_workers=max(1, len(commands))) as pool:
+        jobs = {command[0]: pool.submit(_ran, folder, command, timeout_s, run) for command in commands}
+    missing += [f"{tool}: {why}" for tool, job in jobs.items() if (why := job.result())]
+    return f"{folder}; without {'; '.join(missing)}" if missing else str(folder)
+
+
+def _saved(path: Path, make: Callable[[], str]) -> str:
+    """Write one part; why it could not be had, or ""."""
+    try:
+        path.write_text(make(), encoding="utf-8", errors="backslashreplace")
+    except (HealthdError, OSError) as error:
+        return str(error)
+    return ""
+
+
+def _ran(folder: Path, command: Sequence[str], timeout_s: float, run: Run) -> str:
+    """Run one command and keep what it printed; why that is not all, or ""."""
+    argv = [word.replace(BUNDLE, str(folder)) for word in command]
+    try:
+        result = run(argv, timeout_s=timeout_s, limit_bytes=_OUTPUT_BYTES, leave_nothing=True)
+    except SourceMissing:
+        return "not installed"
+    except SourceError as error:
+        return str(error)
+    printed = result.stdout + result.stderr
+    wrong = _saved(folder / f"{Path(argv[0]).name}.txt", lambda: printed)
+    return wrong or (f"exit status {result.code}: {printed.strip()[-200:]}" if result.code else "")
+
+
+def _forget_oldest(folder: Path, keep: int) -> None:
+    others = [each for each in folder.parent.iterdir() if each != folder and each.is_dir()]
+    others.sort(key=lambda each: each.stat().st_mtime, reverse=True)
+    for old in others[max(0, keep - 1) :]:
+        shutil.rmtree(old)

@@ -1,0 +1,94 @@
+"""What ``healthd controller`` makes of a node's mark: is anything wanted of it, and may it be done? Pure.
+
+Two things are wanted: what a node asked for, and another machine for a node that asked for a reboot and did not come
+back from it. Nothing is done for a node that healthd's own place, mark and text do not all stand for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from healthd.model import Remedy
+from healthd.remediation.marks import Answer, CaseMark
+from healthd.remediation.ports import NodeView
+from healthd.remediation.successor import case_of
+
+_SILENT = frozenset({"DOWN", "NOT_RESPONDING"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """One act on one machine. ``unanswered``: nobody asked for it, the node does not answer after its reboot."""
+
+    node: str
+    case: str
+    remedy: Remedy
+    attempt: int
+    unanswered: bool = False
+
+    @property
+    def id(self) -> str:
+        """The id under which it is done once and never again."""
+        return f"{self.node}/{self.case}/{self.remedy}-{self.attempt}"
+
+
+def wanted(node: str, mark: CaseMark, now: datetime, *, reboot_timeout_s: float) -> Wanted | None:
+    """What a mark asks the controller to look at, or None. A reboot that should be over long ago is looked after."""
+    if mark.remedy is None or mark.asked is None or not mark.case:
+        return None
+    was_begun = not mark.asks or mark.answer is Answer.TAKEN
+    if mark.remedy is Remedy.REBOOT_NODE and was_begun and _is_late(mark.asked, now, reboot_timeout_s):
+        return Wanted(node=node, case=mark.case, remedy=Remedy.REPLACE_NODE, attempt=1, unanswered=True)
+    if not mark.asks or mark.answer is Answer.REFUSED:
+        return None
+    return Wanted(node=node, case=mark.case, remedy=mark.remedy, attempt=mark.attempt)
+
+
+def refusal(
+    want: Wanted,
+    mark: CaseMark,
+    view: NodeView,
+    *,
+    has_place: bool,
+    platform_texts: Collection[str],
+    now: datetime,
+    timeout_s: float,
+) -> str:
+    """Why it is not done, now or later, or "". ``timeout_s``: after which the node itself no longer waits for it."""
+    if not has_place:
+        return "no place in the budget is held for this node, so it is not healthd's to repair"
+    if why := _not_our_text(want, view, platform_texts):
+        return why
+    if not mark.machine:
+        return "its mark does not say which machine is meant"
+    if not want.unanswered and mark.asked is not None and _is_late(mark.asked, now, timeout_s):
+        return f"it was asked for at {mark.asked:%Y-%m-%d %H:%M:%S} UTC, which is too long ago"
+    return ""
+
+
+def is_silent(view: NodeView) -> bool:
+    """Whether slurmctld itself has given this node up: what speaks, speaks for itself."""
+    return view.flags >= _SILENT
+
+
+def needs_person(mark: CaseMark, booted: datetime | None) -> str:
+    """Why a node that is silent after its reboot is not replaced but left to a person, or ""."""
+    if Remedy.REPLACE_NODE not in mark.following:
+        return "it did not come back from its reboot, and another machine is not what its policy has next"
+    if booted is not None and mark.asked is not None and booted > mark.asked:
+        return f"it came back from its reboot at {booted:%H:%M:%S} UTC and fell silent again"
+    return ""
+
+
+def _not_our_text(want: Wanted, view: NodeView, platform_texts: Collection[str]) -> str:
+    if view.hold is None:
+        return "it is not drained"
+    if case_of(view.hold.text) == want.case or (want.unanswered and view.hold.text in platform_texts):
+        return ""
+    return f"it is held by {view.hold.user} with '{view.hold.text}'"
+
+
+def _is_late(asked: datetime, now: datetime, patience_s: float) -> bool:
+    return now - asked > timedelta(seconds=patience_s)

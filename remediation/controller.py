@@ -1,0 +1,362 @@
+"""What ``healthd controller`` does, a round at a time: it carries out what nodes ask for in their marks, once each.
+
+It repairs by the same acts as a node's own engine (``repairs``), from elsewhere: everything is read again, the intent
+is on disk and in the mark, everything is read once more, then it acts; after that only evidence counts. It takes
+nothing out, lets nothing in, and holds no place of the budget: that is left to the node's own daemon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from healthd.errors import BackendError
+from healthd.model import Mode, Remedy, Step
+from healthd.remediation.asked import is_silent, needs_person, refusal, wanted
+from healthd.remediation.case import Case, End, Phase
+from healthd.remediation.errand import Errand, Found
+from healthd.remediation.fleet import rate_held
+from healthd.remediation.marks import Answer, CaseMark, instance_of, parse, plain, word
+from healthd.remediation.playbook import STEPS
+from healthd.remediation.policy import Rules
+from healthd.remediation.ports import FleetLevel, Mark, NodeView, Orchestrator, Provisioner, Slot
+from healthd.remediation.turns import Patience, Turn
+from healthd.store import Event
+
+_STEP = {Remedy.REBOOT_NODE: Step.REBOOT, Remedy.REPLACE_NODE: Step.REPLACE}
+_SAID_ANEW_S = 30.0  # how often a mark is written only because its sentence changed
+
+
+class Fleet(Protocol):
+    """The whole cluster, read from a machine that need not be of it. Every call may raise BackendError."""
+
+    def fleet(self) -> FleetLevel:
+        """Every node."""
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Every place of the budget that is taken."""
+
+
+class Kept(Protocol):
+    """Where the controller keeps what it intends. Raises StoreError; then nothing is done."""
+
+    def cases(self) -> tuple[Case, ...]:
+        """All cases, oldest first."""
+
+    def save_case(self, case: Case, event: Event) -> None:
+        """Write a case and why it moved."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """How it stands with one node, in one sentence. ``page``: a person has to know."""
+
+    node: str
+    said: str
+    remedy: Remedy | None = None
+    machine: str = ""
+    page: bool = False
+
+
+class Controller:
+    """The controller of one cluster. ``round`` is called every few seconds; calls never overlap.
+
+    ``node`` gives what reads and marks one node, ``booted`` when slurmctld last heard of its boot, ``provisioner`` who
+    acts on it, by its name and the instance id that was asked for. ``silent_s``: see ``[controller]``. ``monotonic_s``
+    counts how long a node has been silent, ``clock`` stamps the trail. ``look_s``: how often, at most, the platform is
+    asked how far it is. ``platform_texts``: reasons that a provisioner leaves.
+    """
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        node: Callable[[str], Orchestrator],
+        booted: Callable[[str], datetime | None],
+        provisioner: Callable[[str, str], Provisioner],
+        kept: Kept,
+        rules: Callable[[], Rules],
+        patience: Patience,
+        silent_s: float,
+        monotonic_s: Callable[[], float],
+        clock: Callable[[], datetime],
+        look_s: float = 30.0,
+        platform_texts: Collection[str] = (),
+    ) -> None:
+        self._look_s = look_s
+        self._fleet, self._node, self._booted, self._provisioner = fleet, node, booted, provisioner
+        self._kept, self._rules, self._silent_s = kept, rules, silent_s
+        self._patience, self._monotonic_s, self._clock = replace(patience, max_attempts=1), monotonic_s, clock
+        self._platform_texts = platform_texts
+        self._known = {case.id: case for case in kept.cases()}
+        self._acting: dict[str, tuple[str, Provisioner]] = {}
+        self._silent: dict[str, float] = {}
+        self._written_s: dict[str, float] = {}
+        self._looked: dict[str, tuple[float, Standing]] = {}
+
+    def round(self, now: datetime) -> tuple[Standing, ...]:
+        """Look at every node that wants something, and go on with each as far as it goes now.
+
+        A node that could not be read or marked is said, and holds up no other. Raises BackendError where the cluster as
+        a whole does not answer, StoreError where nothing can be written down.
+        """
+        level, slots = self._fleet.fleet(), self._fleet.slots()
+        places = frozenset(slot.node for slot in slots)
+        wants = [found for mark in level.marks if (found := self._found(mark, level, places, now)) is not None]
+        names = {found.want.node for found in wants}
+        self._silent = {name: since_s for name, since_s in self._silent.items() if name in names}
+        standings = []
+        for found in sorted(wants, key=lambda each: each.want.node):
+            try:
+                standings.append(self._go_on(found, level, now))
+            except BackendError as error:
+                standings.append(_standing(found, f"nothing was done: {error}"))
+        return tuple(standings)
+
+    def _found(self, shown: Mark, level: FleetLevel, places: Collection[str], now: datetime) -> Found | None:
+        """What is wanted of a node; of one that asked for nothing, only while it is out and holds its place."""
+        mark = parse(shown.text)
+        if mark is None:
+            return None
+        want = wanted(shown.node, mark, now, reboot_timeout_s=self._patience.reboot_timeout_s)
+        has_place = shown.node in places
+        if want is None or (want.unanswered and not (has_place and shown.node in level.out)):
+            return None
+        known = self._known.get(want.id)
+        if known is not None and known.end is End.DONE and mark.said == plain(known.note):
+            return None  # it is done, and the node was told
+        return Found(want=want, mark=mark, text=shown.text, has_place=has_place)
+
+    # -- one node -----------------------------------------------------------------------------------------------------
+
+    def _go_on(self, found: Found, level: FleetLevel, now: datetime) -> Standing:
+        case = self._known.get(found.want.id)
+        if case is None and found.mark.answer is Answer.TAKEN and not found.want.unanswered:
+            case = self._adopted(found, now)
+        if case is None or (case.phase is Phase.PLANNED and case.end is None):
+            return self._begin(found, level, now)
+        if case.end is None:
+            return self._followed(found, case, now)
+        self._answer(found, case)
+        return _standing(found, case.note, page=case.end is not End.DONE)
+
+    def _followed(self, found: Found, case: Case, now: datetime) -> Standing:
+        """It was asked for, or may have been: only its evidence counts now, which AWS is not asked for all the time."""
+        looked = self._looked.get(case.id)
+        if looked is not None and self._monotonic_s() - looked[0] < self._look_s:
+            return looked[1]
+        standing = self._came_of(found, self._errand(found).go(case, now))
+        self._looked[case.id] = (self._monotonic_s(), standing)
+        return standing
+
+    def _begin(self, found: Found, level: FleetLevel, now: datetime) -> Standing:
+        """Judge everything anew, and act."""
+        want, mode = found.want, self._rules().mode
+        view = self._node(want.node).view()
+        why = refusal(
+            want,
+            found.mark,
+            view,
+            has_place=found.has_place,
+            platform_texts=self._platform_texts,
+            now=now,
+            timeout_s=self._timeout_s(want.remedy),
+        )
+        if want.unanswered and (why or not is_silent(view)):
+            self._silent.pop(want.node, None)
+            return _standing(found, f"its reboot should be over: left to its own daemon, {why or 'it answers'}")
+        if why:
+            return self._refused(found, why, now)
+        if want.unanswered and (waiting := self._silence(found)) is not None:
+            return waiting
+        if mode is not Mode.REPAIR:
+            return self._waits(found, f"the controller is in {mode} mode")
+        errand = self._errand(found, too_many=lambda: self._too_many(want.node, level))
+        try:
+            why = errand.why_not()
+        except BackendError as error:
+            return self._waits(found, str(error), page=True)
+        if why:
+            return self._refused(found, why, now)
+        return self._came_of(found, errand.go(self._opened(found, view, now), now))
+
+    def _silence(self, found: Found) -> Standing | None:
+        """None once a node has been silent for so long, at every look, that its machine may be given up."""
+        node = found.want.node
+        if why := needs_person(found.mark, self._booted(node)):
+            return _standing(found, f"{why}: a person has to look", page=True)
+        since_s = self._silent.setdefault(node, self._monotonic_s())
+        if self._monotonic_s() - since_s >= self._silent_s:
+            return None
+        silent = f"its machine is replaced if it stays silent for {self._silent_s:g} s"
+        return _standing(found, f"it did not come back from its reboot; {silent}")
+
+    def _adopted(self, found: Found, now: datetime) -> Case:
+        """The case of a request that a controller took whose store is not this one: it may have been carried out."""
+        machine = self._provisioner_of(found).machine()
+        case = replace(
+            self._opened(found, None, now),
+            machine=machine if word(instance_of(machine)) == found.mark.machine else found.mark.machine,
+            since=found.mark.answered or now,
+            phase=Phase.INTENDED,
+            attempts=1,
+        )
+        self._save(case, "taken by a controller whose store is not here: it is not asked for again")
+        return case
+
+    def _came_of(self, found: Found, turn: Turn) -> Standing:
+        """Write down what a turn came to. What was not begun is taken out of the mark first: the disk is believed."""
+        want, case = found.want, replace(turn.case, note=turn.said)
+        if case.end is None and case.step is not _STEP[want.remedy]:
+            case = replace(case, end=End.DONE)
+        elif case.end is None and case.phase is Phase.PLANNED:
+            standing = self._waits(found, turn.said, page=turn.page)
+            if want.id in self._known:
+                self._save(case, turn.said)
+            return standing
+        elif want.unanswered and case.end in (End.LOST, End.ABANDONED):
+            self._put_back(found)
+            if want.id in self._known:
+                self._save(replace(case, end=None), turn.said)
+            return _standing(found, turn.said)
+        if case != self._known.get(case.id):
+            self._save(case, turn.said)
+        self._answer(found, case)
+        return _standing(found, turn.said, page=turn.page or case.end is End.FAILED)
+
+    # -- what the node is told ----------------------------------------------------------------------------------------
+
+    def _refused(self, found: Found, why: str, now: datetime) -> Standing:
+        """For good: the node goes on from there, or a person does."""
+        if found.want.unanswered:
+            return _standing(found, f"it did not come back from its reboot, and is not replaced: {why}", page=True)
+        case = replace(self._opened(found, None, now), end=End.FAILED, note=f"refused: {why}")
+        self._save(case, case.note)
+        self._answer(found, case)
+        return _standing(found, case.note, page=True)
+
+    def _waits(self, found: Found, why: str, *, page: bool = False) -> Standing:
+        if found.want.unanswered:
+            self._put_back(found)
+            return _standing(found, f"it did not come back from its reboot, and is not replaced yet: {why}", page=True)
+        self._tell(found, replace(found.mark, answer=Answer.WAITS, said=why))
+        return _standing(found, why, page=page)
+
+    def _answer(self, found: Found, case: Case) -> None:
+        """Have the mark say what the disk says. What it says already is left alone."""
+        want, mark = found.want, found.mark
+        told = replace(mark, asks=True, remedy=want.remedy, attempt=want.attempt)
+        match case.end:
+            case None:
+                self._tell(found, replace(told, answer=Answer.TAKEN, said=case.note.partition("; ")[2]))
+            case End.DONE:
+                became = word(case.machine) if want.remedy is Remedy.REPLACE_NODE else mark.became
+                self._tell(found, replace(told, answer=Answer.TAKEN, became=became, said=case.note))
+            case _:
+                self._tell(found, replace(told, answer=Answer.REFUSED, said=case.note))
+
+    def _tell(self, found: Found, told: CaseMark) -> None:
+        """Write the mark anew, if the node has not moved on meanwhile and there is something new to say."""
+        want, orchestrator = found.want, self._node(found.want.node)
+        there = parse(orchestrator.marked())
+        mine = (want.case, found.mark.machine, want.remedy, want.attempt)
+        if there is None or (there.case, there.machine, there.remedy, there.attempt) != mine:
+            return
+        is_new = (there.answer, there.became) != (told.answer, told.became)
+        if not is_new and (there.said == plain(told.said) or self._told_lately(want.node)):
+            return
+        orchestrator.mark(
+            replace(
+                told,
+                asked=there.asked,
+                following=there.following,
+                code=there.code,
+                since=there.since,
+                answered=there.answered if there.answer is told.answer else self._clock(),
+                replaced=found.mark.replaced if told.answer is Answer.WAITS else there.replaced,
+            ).text
+        )
+        self._written_s[want.node] = self._monotonic_s()
+
+    def _told_lately(self, node: str) -> bool:
+        written_s = self._written_s.get(node)
+        return written_s is not None and self._monotonic_s() - written_s < _SAID_ANEW_S
+
+    def _put_back(self, found: Found) -> None:
+        """The mark of a reboot, where nothing came of going on from it: the node may come back and be believed."""
+        orchestrator, mark = self._node(found.want.node), found.mark
+        there = parse(orchestrator.marked())
+        ours = (mark.case, mark.machine, found.want.remedy)
+        if there is not None and (there.case, there.machine, there.remedy) == ours:
+            orchestrator.mark(found.text)
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def _errand(self, found: Found, *, too_many: Callable[[], str] = str) -> Errand:
+        node = found.want.node
+        return Errand(
+            orchestrator=self._node(node),
+            provisioner=self._provisioner_of(found),
+            found=found,
+            places=self._fleet.slots,
+            booted=lambda: self._booted(node),
+            rules=self._rules,
+            patience=self._patience,
+            too_many=too_many,
+            save=self._save,
+        )
+
+    def _opened(self, found: Found, view: NodeView | None, now: datetime) -> Case:
+        """The controller's own case: one act, no other remedy behind it."""
+        want = found.want
+        steps = STEPS[want.remedy]
+        return Case(
+            id=want.id,
+            opened=now,
+            since=now,
+            mode=self._rules().mode,
+            code="",
+            component="",
+            remedy=want.remedy,
+            why="it did not come back from its reboot" if want.unanswered else "the node asked for it",
+            text=view.hold.text if view is not None and view.hold is not None else "",
+            steps=steps,
+            index=steps.index(_STEP[want.remedy]),
+            hold=view.hold if view is not None else None,
+            machine=found.mark.machine,
+            ladder=(want.remedy,),
+        )
+
+    def _save(self, case: Case, said: str) -> None:
+        data = {"case": case.id, "step": case.step, "phase": case.phase, "end": case.end}
+        self._kept.save_case(case, Event(at=self._clock(), kind="step", text=f"[{case.id}] {said}", data=data))
+        self._known[case.id] = case
+
+    def _provisioner_of(self, found: Found) -> Provisioner:
+        """The same one for as long as a case lasts: it remembers what it asked for."""
+        want = found.want
+        known = self._acting.get(want.node)
+        if known is None or known[0] != want.id:
+            known = (want.id, self._provisioner(want.node, found.mark.machine))
+            self._acting[want.node] = known
+        return known[1]
+
+    def _timeout_s(self, remedy: Remedy) -> float:
+        patience = self._patience
+        return patience.reboot_timeout_s if remedy is Remedy.REBOOT_NODE else patience.replace_timeout_s
+
+    def _too_many(self, node: str, level: FleetLevel) -> str:
+        """The rate over the marks of other nodes, and over what this controller did since they were read."""
+        now = self._clock()
+        replaced = [case for case in self._known.values() if case.remedy is Remedy.REPLACE_NODE and case.attempts]
+        lately = {case.id.partition("/")[0] for case in replaced if now - case.since < timedelta(hours=1)}
+        told = [Mark(node=name, text=CaseMark(replaced=now).text) for name in lately]
+        others = [mark for mark in (*level.marks, *told) if mark.node != node]
+        return rate_held(node, others, now, self._rules().replacements_per_hour)
+
+
+def _standing(found: Found, said: str, *, page: bool = False) -> Standing:
+    want = found.want
+    return Standing(node=want.node, said=said, remedy=want.remedy, machine=found.mark.machine, page=page)

@@ -1,0 +1,192 @@
+"""One act of ``healthd controller`` on one node: the engine's own ``Repairs``, with the controller's permissions.
+
+It is made anew for every look. What must be remembered is in the case on disk and in the node's mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from healthd.errors import BackendRefused, BackendUnknown
+from healthd.model import Clearance, Mode, Refusal, Refused, Remedy
+from healthd.remediation.asked import Wanted, is_silent
+from healthd.remediation.case import Case, End, Phase
+from healthd.remediation.marks import Answer, CaseMark, instance_of, parse, word
+from healthd.remediation.policy import Rules
+from healthd.remediation.ports import NodeView, Orchestrator, Provisioner, Slot
+from healthd.remediation.repairs import Repairs
+from healthd.remediation.turns import Patience, Turn, ended
+from healthd.store import Event
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """What was read in this round: what is wanted, the mark that says so, and its text.
+
+    ``has_place``: a place of the budget is held for the node.
+    """
+
+    want: Wanted
+    mark: CaseMark
+    text: str
+    has_place: bool = False
+
+
+class Errand:
+    """``places`` lists the budget's places that are taken now. ``booted``: when slurmctld last heard of a boot.
+
+    ``too_many``: why no machine may be replaced now, or "". ``save`` writes a case down; raises StoreError.
+    """
+
+    def __init__(
+        self,
+        *,
+        orchestrator: Orchestrator,
+        provisioner: Provisioner,
+        found: Found,
+        places: Callable[[], tuple[Slot, ...]],
+        booted: Callable[[], datetime | None],
+        rules: Callable[[], Rules],
+        patience: Patience,
+        too_many: Callable[[], str],
+        save: Callable[[Case, str], None],
+    ) -> None:
+        self.found, self._expected = found, found.text
+        self._orchestrator, self._provisioner, self._places = orchestrator, provisioner, places
+        self._booted, self._rules, self._save = booted, rules, save
+        self._case: Case | None = None
+        self._fenced, self._marked = False, ""
+        self._repairs = Repairs(
+            orchestrator=self,
+            provisioner=provisioner,
+            resetter=_NoReset(),
+            judgement=self,
+            guards=self,
+            patience=patience,
+            can=lambda _: False,
+            too_many=too_many,
+            intend=self._intend,
+            mark_of=self._taken,
+        )
+
+    def why_not(self) -> str:
+        """Why the platform cannot do it to this machine, or "". Raises BackendError where that cannot be told."""
+        if why := self._provisioner.why_not(self.found.want.remedy):
+            return why
+        machine = self._provisioner.machine()
+        if word(instance_of(machine)) != self.found.mark.machine:
+            return f"{machine} is behind the name now, and {self.found.mark.machine} was meant"
+        return ""
+
+    def go(self, case: Case, now: datetime) -> Turn:
+        """Act, or where that was done, look for its evidence."""
+        self._case = case
+        act = self._repairs.reboot if self.found.want.remedy is Remedy.REBOOT_NODE else self._repairs.replace
+        return act(case, now)
+
+    # -- what Repairs asks ---------------------------------------------------------------------------------------------
+
+    def view(self, *, jobs: bool = False) -> NodeView:
+        """The node's place and mark, and then its state: nothing but the act follows the last look."""
+        self._fenced = self.found.want.node in {slot.node for slot in self._places()}
+        self._marked = self._orchestrator.marked()
+        return self._orchestrator.view(jobs=jobs)
+
+    def mark(self, text: str) -> None:
+        """Leave the mark."""
+        self._orchestrator.mark(text)
+
+    def marked(self) -> str:
+        """The mark as the last look found it."""
+        return self._marked
+
+    @property
+    def boot_id(self) -> str:
+        """The node's last boot as slurmctld knows it; what it does not know is no evidence of another."""
+        booted = self._booted()
+        if booted is not None:
+            return f"{booted:%d%H%M%S}"
+        if self.found.want.remedy is Remedy.REBOOT_NODE and self._case is not None and not self._case.boot_id:
+            raise BackendUnknown(f"slurmctld does not know when {self.found.want.node} booted")
+        return self._case.boot_id if self._case is not None else ""
+
+    def clear(self, clearance: Clearance, now: datetime) -> None:
+        """Faults are the node's."""
+
+    def record(self, event: Event) -> None:
+        """What is to be recorded comes with the case."""
+
+    def is_over(self, case: Case) -> str:
+        """Whether the fault is over is the node's to know: it would take its request back."""
+        return ""
+
+    def not_ours_any_more(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
+        """None while the node is as it was when it was judged: drain, place and mark, and silent if it was."""
+        want = self.found.want
+        if view.hold != case.hold:
+            holder = f"{view.hold.user} with '{view.hold.text}'" if view.hold else "nobody"
+            return ended(case, End.LOST, f"the node is held by {holder} now: not touched")
+        if not self._fenced:
+            return ended(case, End.LOST, "its place in the budget is gone: not touched")
+        if _request(self._marked) != _request(self._expected):
+            return ended(case, End.ABANDONED, "its mark was written anew: not touched")
+        if want.unanswered and not is_silent(view):
+            return ended(case, End.ABANDONED, "it answers again: not touched")
+        return None
+
+    def no_repair_now(self, case: Case, view: NodeView) -> Refused | None:
+        """What a look before the act has against it."""
+        if not view.idle:
+            return Refused(kind=Refusal.NOT_IDLE, words="the node is not idle")
+        mode = self._rules().mode
+        kind = Refusal.OBSERVE if mode is Mode.OBSERVE else Refusal.LOWERED
+        return None if mode is Mode.REPAIR else Refused(kind=kind, words=f"the controller is in {mode} mode")
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _intend(self, case: Case, now: datetime, act: str) -> Case:
+        case = replace(case, phase=Phase.INTENDED, since=now)
+        self._save(case, f"intends: {act}, {case.why}")
+        return case
+
+    def _taken(self, case: Case, now: datetime) -> str:
+        """The mark that says so to the node, to another controller, and to the machine that follows."""
+        want = self.found.want
+        taken = replace(
+            self.found.mark,
+            asks=True,
+            remedy=want.remedy,
+            attempt=want.attempt,
+            asked=now if want.unanswered else self.found.mark.asked,
+            following=() if want.unanswered else self.found.mark.following,
+            answer=Answer.TAKEN,
+            answered=now,
+            replaced=now if want.remedy is Remedy.REPLACE_NODE else self.found.mark.replaced,
+            said="",
+        )
+        self._expected = taken.text
+        return self._expected
+
+
+def _request(text: str) -> CaseMark | None:
+    """A mark without what the node shows of itself beside it, which may change at any time."""
+    mark = parse(text)
+    return replace(mark, code="", since=None, said="") if mark is not None else None
+
+
+class _NoReset:
+    """GPUs are reset on the node."""
+
+    def why_not(self) -> str:
+        return "GPUs are reset on the node itself"
+
+    def holders(self) -> tuple[str, ...]:
+        return ()
+
+    def reset(self, stop: tuple[str, ...]) -> str:
+        raise BackendRefused(self.why_not())
+
+    def start(self, services: tuple[str, ...]) -> str:
+        return ""

@@ -1,0 +1,150 @@
+"""What a person may order of the engine, and what that makes of a case. Pure.
+
+An order is carried out by the same steps as a decision: what it does not need is a fault, or a mode that allows it. It
+must not make a case that undoes what is not ours: whether it may is asked before, and by every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+from healthd.model import NODE, Diagnosis, Mode, Refusal, Refused, Remedy, Step
+from healthd.remediation.case import QUARANTINE_CODE, REPAIR_CODE, Case, End, Phase, visible_text
+from healthd.remediation.playbook import QUARANTINE, REPAIRS, STEPS, kept_out, without_drain
+
+REMEDIES: Mapping[str, Remedy] = {
+    "reset": Remedy.RESET_GPU,
+    "reboot": Remedy.REBOOT_NODE,
+    "replace": Remedy.REPLACE_NODE,
+}
+"""The words of the command line for what the engine can do to a machine."""
+
+
+class Verb(StrEnum):
+    """What is ordered."""
+
+    QUARANTINE = "quarantine"
+    RELEASE = "release"
+    REPAIR = "repair"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """What a person told healthd to do with this node.
+
+    ``who``: as the kernel names whoever asked. ``why``: in their own words. ``remedy``: of a repair, None for what the
+    policy says. ``forced``: of a release, whatever is still open.
+    """
+
+    verb: Verb
+    who: str
+    why: str = ""
+    remedy: Remedy | None = None
+    forced: bool = False
+
+    @property
+    def words(self) -> str:
+        """``psu looks odd (uid 0)``."""
+        return f"{self.why or 'no reason given'} ({self.who})"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Obeyed:
+    """What an order came to. ``done``: it is so, or has begun; else ``refusal`` says why not, and ``said`` in words.
+
+    ``lines``: of a rehearsal, what each step would do.
+    """
+
+    done: bool
+    said: str
+    lines: tuple[str, ...] = ()
+    refusal: Refusal | None = None
+
+
+def quarantined(order: Order, case_id: str, now: datetime, *, drains: bool) -> Case:
+    """A node that is out until a person says otherwise. ``drains``: where that is not a replacement."""
+    return _case(order, case_id, now, steps=kept_out(QUARANTINE), drains=drains)
+
+
+def repaired(
+    order: Order, case_id: str, now: datetime, *, ladder: Sequence[Remedy], about: Diagnosis | None, drains: bool
+) -> Case:
+    """A node that is mended by the first of these remedies; ``about``: for what, None for no fault in particular."""
+    case = _case(order, case_id, now, steps=STEPS[ladder[0]], drains=drains, about=about)
+    return replace(case, ladder=tuple(ladder), remedy=ladder[0])
+
+
+def mended_meanwhile(case: Case, order: Order, remedy: Remedy, now: datetime) -> Case:
+    """The same of a node that is out by order already: it is mended, and stays out all the same."""
+    steps = kept_out(STEPS[remedy])
+    steps = steps if Step.DRAIN in case.steps else without_drain(steps)
+    return replace(
+        case,
+        order=f"{case.order}; then repair, {order.words}",
+        steps=steps,
+        index=steps.index(Step.WAIT_IDLE),
+        phase=Phase.PLANNED,
+        ladder=(remedy,),
+        remedy=remedy,
+        attempts=0,
+        since=now,
+    )
+
+
+def stays(case: Case) -> bool:
+    """Whether it is out by order and nothing is being done to it."""
+    return case.code == QUARANTINE_CODE and case.step is Step.STAY and not case.release_order
+
+
+def let_in(case: Case, order: Order, trouble: str) -> Case | Refused:
+    """The case with the order to let the node in, or why not. ``trouble``: what is wrong with the node now, or ""."""
+    if trouble and not order.forced:
+        help_ = "it is let in all the same, and what is open acknowledged, with --force --reason TEXT"
+        return Refused(kind=Refusal.NOT_WELL, words=f"not well: {trouble}; {help_}")
+    case = replace(case, release_order=order.words, forced=case.forced or order.forced)
+    if case.end is not End.FAILED:
+        return case
+    return replace(case, end=None, phase=Phase.PLANNED)  # what it had asked of the machine was given up as well
+
+
+def heading_back(case: Case, now: datetime) -> Case:
+    """An order to let the node in is obeyed from wherever the case stands: verified first, or at once where it was
+    forced. Before the node is out there is nothing to go back from; what was asked of the machine has to come first.
+    """
+    asked = case.step in REPAIRS and case.phase is Phase.INTENDED
+    if not case.release_order or case.has_ended or asked or case.step in (Step.SLOT, Step.DRAIN, Step.RELEASE):
+        return case
+    step = Step.RELEASE if case.forced else Step.VERIFY
+    if case.step is step:
+        return case
+    return replace(case, index=case.steps.index(step), phase=Phase.PLANNED, since=now, good_since=None)
+
+
+def _case(
+    order: Order,
+    case_id: str,
+    now: datetime,
+    *,
+    steps: tuple[Step, ...],
+    drains: bool,
+    about: Diagnosis | None = None,
+) -> Case:
+    own = QUARANTINE_CODE if order.verb is Verb.QUARANTINE else REPAIR_CODE
+    code, component = (about.code, about.component) if about else (own, NODE)
+    return Case(
+        id=case_id,
+        opened=now,
+        since=now,
+        mode=Mode.REPAIR if order.verb is Verb.REPAIR else Mode.QUARANTINE,
+        code=code,
+        component=str(component),
+        remedy=about.remedy if about else Remedy.NONE,
+        why=f"by order: {order.words}",
+        text=visible_text(code, str(component), case_id),
+        steps=steps if drains else without_drain(steps),
+        fenced=True,
+        order=order.words,
+    )

@@ -1,0 +1,112 @@
+"""The provisioner of a node that asks ``healthd controller`` to reboot or replace it, and has no right to do so itself.
+
+What is asked stands in the node's mark, and so does the answer: no port is open for it, and nothing is lost with either
+daemon. It never calls a cloud. Evidence stays what it is: another boot id, another instance; the controller's word
+counts only where a machine keeps its id when it moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from healthd.errors import BackendBusy, BackendRefused, BackendUnknown
+from healthd.model import Remedy
+from healthd.remediation.marks import Answer, CaseMark, instance_of, parse
+from healthd.remediation.ports import Provisioner, StateOwner
+
+UNTAKEN_S, UNASKED_S = 180.0, 60.0
+"""After how many seconds a request that nobody took pages, and one that was never left counts as not made."""
+
+
+class DelegatedProvisioner:
+    """``inner``: the node's platform as seen from elsewhere; asked only what it could do, which needs no right.
+
+    ``read`` and ``write`` are of this node's mark and raise BackendError.
+    """
+
+    state_owner = StateOwner.ENGINE
+    delegates = True
+
+    def __init__(
+        self,
+        *,
+        inner: Provisioner,
+        instance_id: str,
+        read: Callable[[], str],
+        write: Callable[[str], None],
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.kind = inner.kind
+        self._inner, self._instance_id, self._read, self._write = inner, instance_id, read, write
+        self._clock = clock
+
+    def can(self, remedy: Remedy) -> bool:
+        """What the platform can, unless ``why_not``."""
+        return not self.why_not(remedy)
+
+    def why_not(self, remedy: Remedy) -> str:
+        """Why this remedy cannot be asked for here, or ""."""
+        if not self._instance_id:
+            return "the instance id of this node could not be found out: check [sources] imds_endpoint"
+        return self._inner.why_not(remedy)
+
+    def stands_down(self) -> str:
+        """Whether the platform acts already is the controller's to see, who may ask it."""
+        return ""
+
+    def machine(self) -> str:
+        """Our own instance; where it keeps its id when it moves, as the controller last saw it after a move."""
+        mark = parse(self._read())
+        moved = mark.became if mark is not None else ""
+        return moved if instance_of(moved) == self._instance_id else self._instance_id
+
+    def reboot(self) -> None:
+        """Ask the controller to reboot this node."""
+        self._ask(Remedy.REBOOT_NODE)
+
+    def replace(self) -> None:
+        """Ask the controller for another machine."""
+        self._ask(Remedy.REPLACE_NODE)
+
+    def progress(self) -> str:
+        """What the controller answered. BackendBusy: nobody took the request, or its taker waits for a person."""
+        mark = parse(self._read())
+        age = self._clock() - mark.asked if mark is not None and mark.asked is not None else timedelta()
+        if mark is None or instance_of(mark.machine) != self._instance_id:
+            raise BackendUnknown("the request is not to be seen in the node's comment")
+        if not mark.asks:
+            if age > timedelta(seconds=UNASKED_S):
+                raise BackendRefused("the request was never left with the cluster")
+            raise BackendUnknown("the request is not to be seen in the node's comment yet")
+        match mark.answer:
+            case Answer.REFUSED:
+                raise BackendRefused(f"healthd controller: {mark.said}")
+            case Answer.WAITS:
+                raise BackendBusy(f"healthd controller waits: {mark.said}")
+            case Answer.TAKEN:
+                return f"the controller has taken it{': ' * bool(mark.said)}{mark.said}"
+            case None:
+                return self._untaken(age)
+
+    def dry_run(self, remedy: Remedy) -> str:
+        """What would be asked. Raises BackendRefused for what cannot be."""
+        if why := self.why_not(remedy):
+            raise BackendRefused(why)
+        return f"would ask healthd controller, by the node's comment: asks={remedy} machine={self._instance_id}"
+
+    def _ask(self, remedy: Remedy) -> None:
+        """Turn the mark that the engine has left into a request. One that stands already is not made again."""
+        mark = parse(self._read()) or CaseMark()
+        if (mark.remedy, instance_of(mark.machine)) != (remedy, self._instance_id):
+            raise BackendRefused("no request could be left: the node's comment is not what was written a moment ago")
+        if not mark.asks:
+            self._write(replace(mark, asks=True).text)
+
+    def _untaken(self, age: timedelta) -> str:
+        if age > timedelta(seconds=UNTAKEN_S):
+            minutes = UNTAKEN_S / 60
+            wrong = f"nobody has taken the request for more than {minutes:g} minutes"
+            raise BackendBusy(f"{wrong}: does `healthd controller` run, and can it reach Slurm?")
+        return "the controller has not taken it yet"

@@ -1,0 +1,143 @@
+"""What the engine knows of its node's place in the cluster, and what the node shows the others of itself.
+
+The node's own state is read for each question. The fleet is dear to read where many nodes ask at once, so a question
+says how old its reading may be: an old one lets a node ask for a slot or wait, and is never enough to take it out.
+
+It decides nothing. What it writes is one finding in this node's own mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from healthd.errors import BackendError
+from healthd.model import Decision
+from healthd.remediation.marks import parse, showing
+from healthd.remediation.policy import SeenElsewhere, Situation
+from healthd.remediation.ports import FleetLevel, NodeView, Orchestrator
+from healthd.remediation.slots import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from healthd.remediation.successor import code_of
+from healthd.remediation.turns import Slots
+
+_JUST_READ_S = 2.0  # in the same turn, that is
+
+
+class Surroundings:
+    """The surroundings of one node. Calls never overlap, but for ``unnoted``."""
+
+    def __init__(self, *, orchestrator: Orchestrator, slots: Slots) -> None:
+        self._orchestrator, self._slots = orchestrator, slots
+        self._refused: Situation | None = None
+        self._pause_s = 0.0
+        self._shown: tuple[str, datetime] | None = None
+        self.viewed: NodeView | None = None  # the last reading of the node for a decision
+
+    # -- what is asked ------------------------------------------------------------------------------------------------
+
+    def decided(self, decide: Callable[[Callable[[], Situation]], Decision]) -> Decision:
+        """Decide by what is remembered of the fleet. A refusal by that is looked at anew, ever more rarely while it
+        stays one: a thousand nodes that may not go out must not read a thousand nodes each, every few seconds.
+        """
+        asked: list[Situation] = []
+
+        def recalled() -> Situation:
+            asked.append(self._refused if self._refused is not None and self._is_young() else self.recalled())
+            return asked[0]
+
+        decision = decide(recalled)
+        if decision.steps or not asked or asked[0].level is None:
+            self._refused, self._pause_s = None, 0.0
+            return decision
+        if self._is_young():
+            self._pause_s = self._pause_s or FIRST_PAUSE_S
+        else:
+            self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
+            asked[0] = self.looked()
+            decision = decide(lambda: asked[0])
+        self._refused = None if decision.steps else asked[0]
+        return decision
+
+    def looked(self) -> Situation:
+        """The node and the fleet as they are read now."""
+        return self._situation(self._slots.learn)
+
+    def recalled(self) -> Situation:
+        """The node as it is read now, and the fleet as it was read last, where that is of use."""
+        return self._situation(lambda: self._slots.recalled() or self._slots.learn())
+
+    def just_read(self) -> Situation:
+        """The node as it is read now, and the fleet as it was read in this turn."""
+        return self._situation(lambda: self._slots.recalled(max_age_s=_JUST_READ_S) or self._slots.learn())
+
+    def unnoted(self) -> Situation:
+        """As ``looked``, for whoever only asks: nothing is remembered of it."""
+        return self._situation(self._orchestrator.level)
+
+    def elsewhere(self, *, max_age_s: float | None) -> tuple[str, tuple[SeenElsewhere, ...]]:
+        """This node's name, and what is found on others: as it is read now, or was so long ago. Raises BackendError."""
+        fleet = None if max_age_s is None else self._slots.recalled(max_age_s=max_age_s)
+        name = self._orchestrator.view().name
+        return name, _elsewhere(name, fleet or self._slots.learn())
+
+    # -- what is shown ------------------------------------------------------------------------------------------------
+
+    def show(self, code: str, since: datetime) -> str:
+        """Let the others see this finding, by the node's mark; returns why they cannot, or "".
+
+        It is written once a slot is held, so that whoever looks after the settle time sees the findings of all who
+        claimed with it. Nodes that hold none write nothing: a thousand that fail at once are not a thousand updates.
+        """
+        if self._shown == (code, since):
+            return ""
+        try:
+            self._mark(code, since)
+        except BackendError as error:
+            return f"the others are not shown why: {error}"
+        self._shown = (code, since)
+        return ""
+
+    def hide(self) -> None:
+        """Take the finding out of the node's mark. Raises BackendError."""
+        self._mark("", None)
+        self._shown = None
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _mark(self, code: str, since: datetime | None) -> None:
+        before = self._orchestrator.marked()
+        if (text := showing(before, code, since)) != before:
+            self._orchestrator.mark(text)
+
+    def _is_young(self) -> bool:
+        return self._slots.recalled(max_age_s=max(_JUST_READ_S, self._pause_s)) is not None
+
+    def _situation(self, level: Callable[[], FleetLevel]) -> Situation:
+        try:
+            view = self.viewed = self._orchestrator.view()
+            if view.fenced and self._slots.held():
+                view = replace(view, in_service=True)  # what keeps jobs off is our own place in the budget
+        except BackendError as error:
+            return Situation(view=None, level=None, problem=str(error))
+        if not view.in_service:
+            return Situation(view=view, level=None)
+        try:
+            fleet = level()
+        except BackendError as error:
+            return Situation(view=view, level=None, problem=str(error))
+        return Situation(view=view, level=fleet, fleet_findings=_elsewhere(view.name, fleet))
+
+
+def _elsewhere(me: str, fleet: FleetLevel) -> tuple[SeenElsewhere, ...]:
+    """The findings on other nodes: of those that are held by their reason, of others by their mark."""
+    found = [
+        SeenElsewhere(node=held.node, code=code, at=datetime.fromtimestamp(held.stamp, UTC))
+        for held in fleet.held
+        if held.node != me and (code := code_of(held.text))
+    ]
+    for mark in fleet.marks:
+        shown = parse(mark.text)
+        if mark.node != me and shown is not None and shown.code and shown.since is not None:
+            found.append(SeenElsewhere(node=mark.node, code=shown.code, at=shown.since))
+    return tuple(found)

@@ -1,0 +1,148 @@
+"""A cluster in memory, a node that asks for a repair, and the real controller over a real store, killed anywhere.
+
+What the controller passes is numbered as in ``engine_wire``. Time passes in steps of ten seconds, and only here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from healthd.model import Mode, Remedy, Step
+from healthd.remediation.case import Case, Phase
+from healthd.remediation.controller import Controller, Standing
+from healthd.remediation.marks import Answer, CaseMark, parse
+from healthd.remediation.policy import Rules
+from healthd.remediation.ports import FleetLevel, Provisioner, Slot
+from healthd.remediation.turns import Patience
+from healthd.store import Event, Store
+from healthd.testing import FakeClock
+from healthd.testing_cluster import FakeCluster, FakeOrchestrator, FakeProvisioner
+from tests.engine_wire import Killed, Wire, WiredOrchestrator, WiredProvisioner
+
+NODE, TEXT = "n1", "healthd: gpu.xid.79 gpu:0 [k3]"
+PATIENCE = Patience(reboot_timeout_s=600.0, replace_timeout_s=900.0)
+SILENT_S, TAKES_S, STEP_S = 60.0, 45.0, 10.0
+
+
+class WiredFleet:
+    def __init__(self, cluster: FakeCluster, wire: Wire) -> None:
+        self._inner, self._wire = FakeOrchestrator(cluster, NODE), wire
+
+    def fleet(self) -> FleetLevel:
+        return self._wire.around("fleet", self._inner.level)
+
+    def slots(self) -> tuple[Slot, ...]:
+        return self._wire.around("slots", self._inner.slots)
+
+
+class WiredKept:
+    def __init__(self, store: Store, wire: Wire) -> None:
+        self._store, self._wire = store, wire
+
+    def cases(self) -> tuple[Case, ...]:
+        return self._store.cases()
+
+    def save_case(self, case: Case, event: Event) -> None:
+        self._wire.around("save", lambda: self._store.save_case(case, event))
+
+
+class AskedWorld:
+    """``n1`` is drained by its own daemon, holds a place, and left a mark that asks for ``remedy``."""
+
+    def __init__(self, folder: Path, remedy: Remedy = Remedy.REPLACE_NODE, *, asks: bool = True) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.clock, self.wire = folder, FakeClock(), Wire()
+        self.cluster = FakeCluster(*(f"n{number}" for number in range(1, 9)), clock=self.seconds)
+        self.rules = Rules(mode=Mode.REPAIR, replacements_per_hour=4)
+        self.provisioner = FakeProvisioner(lambda: None, self._replaces)
+        self.provisioner.instance = "i-1"
+        self.comes_at_s = 0.0
+        self.booted: datetime | None = datetime(2026, 1, 1, tzinfo=UTC)
+        self.standings: tuple[Standing, ...] = ()
+        self.said: list[str] = []
+        self.kills = 0
+        self.cluster.update(NODE, "drain", TEXT, user="healthd")
+        self.cluster.claim("cluster", 0, NODE)
+        self.ask(CaseMark(case="k3", machine="i-1", remedy=remedy, asks=asks, attempt=1))
+        self.start()
+
+    def seconds(self) -> float:
+        return self.clock.now().timestamp()
+
+    def ask(self, mark: CaseMark) -> None:
+        following = (Remedy.REPLACE_NODE,) if mark.remedy is Remedy.REBOOT_NODE else ()
+        self.cluster.nodes[NODE].mark = replace(mark, asked=self.clock.now(), following=following).text
+
+    @property
+    def mark(self) -> CaseMark:
+        return parse(self.cluster.nodes[NODE].mark) or CaseMark()
+
+    def start(self) -> None:
+        """A new process on the same disk."""
+        self.store = Store(self.folder / "controller.db", now=self.clock.now())
+        self.controller = Controller(
+            fleet=WiredFleet(self.cluster, self.wire),
+            node=lambda name: WiredOrchestrator(
+                FakeOrchestrator(self.cluster, name), self.wire, self._acts, lambda: None
+            ),
+            booted=lambda _: self.booted,
+            provisioner=lambda node, instance: WiredProvisioner(self.acts_on(node, instance), self.wire, self._acts),
+            kept=WiredKept(self.store, self.wire),
+            rules=lambda: self.rules,
+            patience=PATIENCE,
+            silent_s=SILENT_S,
+            monotonic_s=self.clock,
+            clock=self.clock.now,
+            look_s=0.0,
+            platform_texts=frozenset({"Action:Reboot"}),
+        )
+
+    def acts_on(self, node: str, instance: str) -> Provisioner:
+        """Who acts on a machine; another provisioner in other tests."""
+        return self.provisioner
+
+    def restart(self) -> None:
+        self.kills += 1
+        self.store.close()
+        self.start()
+
+    def run(self, steps: int) -> AskedWorld:
+        for _ in range(steps):
+            self.clock.advance(STEP_S)
+            if self.comes_at_s and self.clock() >= self.comes_at_s:
+                self.comes_at_s, self.provisioner.instance = 0.0, "i-2"
+            try:
+                self.standings = self.controller.round(self.clock.now())
+                self.said += [each.said for each in self.standings]
+            except Killed:
+                self.restart()
+        return self
+
+    def goes_silent(self) -> None:
+        self.cluster.nodes[NODE].flags |= {"DOWN", "NOT_RESPONDING"}
+
+    @property
+    def acts(self) -> int:
+        return self.provisioner.requests + self.provisioner.replacements
+
+    def close(self) -> None:
+        self.store.close()
+
+    def _replaces(self) -> None:
+        self.comes_at_s = self.clock() + TAKES_S
+
+    def _acts(self, step: Step) -> None:
+        """What must hold at every act of every test."""
+        assert step in (Step.REBOOT, Step.REPLACE), f"the controller's hand is on {step}"
+        node = self.cluster.nodes[NODE]
+        case = self.store.cases()[-1]
+        assert case.phase is Phase.INTENDED, "no act without a written intent"
+        assert self.mark.answer is Answer.TAKEN, "no act without a mark that says so"
+        assert self.rules.mode is Mode.REPAIR
+        assert not node.jobs, "an act under a job"
+
+
+Happening = Callable[[AskedWorld], object]

@@ -1,0 +1,127 @@
+"""What the controller makes of a mark: only what our place, our drain and our mark all stand for is done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from healthd.model import Remedy
+from healthd.remediation.asked import Wanted, is_silent, needs_person, refusal, wanted
+from healthd.remediation.marks import Answer, CaseMark
+from healthd.remediation.ports import Hold, NodeView
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+REBOOT, REPLACE = Remedy.REBOOT_NODE, Remedy.REPLACE_NODE
+MARK = CaseMark(case="k3", machine="i-1", remedy=REPLACE, asks=True, attempt=1, asked=NOW - timedelta(seconds=5))
+LATE = replace(MARK, remedy=REBOOT, asked=NOW - timedelta(seconds=601), following=(REPLACE,))
+
+
+def want(mark: CaseMark) -> Wanted | None:
+    return wanted("n1", mark, NOW, reboot_timeout_s=600)
+
+
+def view(text: str = "healthd: gpu.xid.79 gpu:0 [k3]", *flags: str) -> NodeView:
+    hold = Hold(text=text, user="root", stamp=1) if text else None
+    return NodeView(name="n1", in_service=False, flags=frozenset(flags or ("DRAIN",)), hold=hold)
+
+
+def test_a_request_is_wanted_once_by_its_attempt() -> None:
+    """The id has everything that makes it another act: node, case, remedy, attempt."""
+    asked, again = want(MARK), want(replace(MARK, attempt=2))
+    assert asked is not None
+    assert again is not None
+    assert (asked.id, again.id) == ("n1/k3/replace_node-1", "n1/k3/replace_node-2")
+    assert not asked.unanswered
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"asks": False},
+        {"remedy": None, "asks": False},
+        {"asked": None},
+        {"case": ""},
+        {"answer": Answer.REFUSED, "answered": NOW},
+        {"asks": False, "remedy": REBOOT},
+    ],
+)
+def test_what_asks_nothing_gets_nothing(change: dict[str, Any]) -> None:
+    """What a node does itself, what was refused, and what is no whole request."""
+    assert want(replace(MARK, **change)) is None
+
+
+@pytest.mark.parametrize("change", [{"asks": False}, {"answer": Answer.TAKEN, "answered": NOW}])
+def test_a_reboot_that_is_overdue_is_looked_after(change: dict[str, Any]) -> None:
+    """Whoever carried it out: what is next is another machine, and nobody asked for it."""
+    found = want(replace(LATE, **change))
+    assert found is not None
+    assert (found.remedy, found.attempt, found.unanswered) == (REPLACE, 1, True)
+
+
+def test_a_reboot_that_nobody_made_is_no_reason_to_replace() -> None:
+    """An old request that was never taken is judged as a request, and is too old by then."""
+    found = want(LATE)
+    assert found is not None
+    assert (found.remedy, found.unanswered) == (REBOOT, False)
+    assert "too long ago" in why(found, LATE)
+
+
+def why(found: Wanted | None, mark: CaseMark = MARK, seen: NodeView | None = None, *, has_place: bool = True) -> str:
+    assert found is not None
+    return refusal(
+        found,
+        mark,
+        seen or view(),
+        has_place=has_place,
+        platform_texts=frozenset({"Action:Reboot"}),
+        now=NOW,
+        timeout_s=600,
+    )
+
+
+def test_a_request_that_all_stands_for_is_not_refused() -> None:
+    """Place, drain with this case's id, machine, and not long ago."""
+    assert why(want(MARK)) == ""
+
+
+@pytest.mark.parametrize(
+    ("mark", "seen", "has_place", "words"),
+    [
+        (MARK, view(), False, "no place in the budget"),
+        (MARK, view(""), True, "not drained"),
+        (MARK, view("admin: psu"), True, "held by root with 'admin: psu'"),
+        (MARK, view("healthd: gpu.xid.79 gpu:0 [k4]"), True, "held by root"),
+        (MARK, view("Action:Reboot"), True, "held by root with 'Action:Reboot'"),
+        (replace(MARK, machine=""), view(), True, "which machine is meant"),
+        (replace(MARK, asked=NOW - timedelta(seconds=601)), view(), True, "too long ago"),
+    ],
+)
+def test_what_one_of_them_does_not_stand_for_is_refused(
+    mark: CaseMark, seen: NodeView, has_place: bool, words: str
+) -> None:
+    """Anybody who may write a comment can forge a mark: it is never enough."""
+    assert words in why(want(mark), mark, seen, has_place=has_place)
+
+
+def test_a_silent_node_may_have_its_platforms_text() -> None:
+    """Where the reboot itself took our drain's place, that is what stands; it is old by then, and must be."""
+    mark = replace(LATE, asks=False)
+    assert why(want(mark), mark, view("Action:Reboot", "DOWN", "NOT_RESPONDING")) == ""
+
+
+def test_silent_is_what_slurmctld_has_given_up() -> None:
+    """DOWN alone may answer, and not responding alone is every undrain."""
+    assert is_silent(view("x", "DOWN", "NOT_RESPONDING", "DRAIN"))
+    assert not is_silent(view("x", "DOWN"))
+    assert not is_silent(view("x", "DRAIN", "NOT_RESPONDING"))
+
+
+def test_when_a_silent_node_needs_a_person() -> None:
+    """Where its ladder has no replacement next, and where it was back in between."""
+    assert needs_person(LATE, None) == needs_person(LATE, NOW - timedelta(hours=1)) == ""
+    assert "not what its policy has next" in needs_person(replace(LATE, following=()), None)
+    assert "fell silent again" in needs_person(LATE, NOW)
+    assert needs_person(replace(LATE, asked=None), NOW) == ""

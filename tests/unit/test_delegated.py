@@ -1,0 +1,122 @@
+"""The provisioner of a node that only asks: what it writes, what it makes of the answer, and that it calls nobody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from healthd.errors import BackendBusy, BackendRefused, BackendUnknown
+from healthd.model import Remedy
+from healthd.remediation.marks import Answer, CaseMark, parse
+from healthd.remediation.provisioners.delegated import UNASKED_S, UNTAKEN_S, DelegatedProvisioner
+from healthd.testing_cluster import FakeProvisioner
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+LEFT = CaseMark(case="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, attempt=1, asked=NOW)
+ASKED = replace(LEFT, asks=True)
+
+
+def called() -> None:
+    raise AssertionError("a node without rights acted")
+
+
+class Comment:
+    """A node's comment."""
+
+    def __init__(self, mark: CaseMark | None = None) -> None:
+        self.text = mark.text if mark else ""
+
+    def read(self) -> str:
+        return self.text
+
+    def write(self, text: str) -> None:
+        self.text = text
+
+
+def asking(comment: Comment, *, after_s: float = 1.0, instance: str = "i-1") -> DelegatedProvisioner:
+    inner = FakeProvisioner(called, called)
+    inner.others = "it cannot be told what the platform does: no rights"
+    return DelegatedProvisioner(
+        inner=inner,
+        instance_id=instance,
+        read=comment.read,
+        write=comment.write,
+        clock=lambda: NOW + timedelta(seconds=after_s),
+    )
+
+
+def test_asking_turns_the_mark_into_a_request() -> None:
+    """Once: a second time nothing is written, so that an answer that came meanwhile stays."""
+    comment = Comment(LEFT)
+    asking(comment).replace()
+    assert parse(comment.text) == ASKED
+    answered = replace(ASKED, answer=Answer.TAKEN, answered=NOW)
+    comment.text = answered.text
+    asking(comment).replace()
+    assert parse(comment.text) == answered
+
+
+@pytest.mark.parametrize("there", [None, replace(LEFT, machine="i-2"), replace(LEFT, remedy=Remedy.REBOOT_NODE)])
+def test_a_mark_that_is_not_ours_is_not_turned_into_a_request(there: CaseMark | None) -> None:
+    """An admin's comment, another machine's mark, another act: refused, and left as it is."""
+    comment = Comment(there)
+    before = comment.text
+    with pytest.raises(BackendRefused, match="no request could be left"):
+        asking(comment).replace()
+    assert comment.text == before
+
+
+def test_its_platform_is_the_controllers_to_ask() -> None:
+    """It stands down for nobody, knows its own instance, and can what the platform can."""
+    provisioner = asking(Comment())
+    assert provisioner.stands_down() == ""
+    assert provisioner.machine() == "i-1"
+    assert provisioner.can(Remedy.REPLACE_NODE)
+    assert not provisioner.can(Remedy.RESET_GPU)
+    assert "instance id" in asking(Comment(), instance="").why_not(Remedy.REPLACE_NODE)
+    assert "asks=replace_node machine=i-1" in provisioner.dry_run(Remedy.REPLACE_NODE)
+    with pytest.raises(BackendRefused, match="no reset_gpu"):
+        provisioner.dry_run(Remedy.RESET_GPU)
+
+
+def test_a_machine_that_moved_is_another_one_by_the_controllers_word() -> None:
+    """Stopped and started it keeps its id: only then does what the controller saw count."""
+    assert asking(Comment(replace(ASKED, became="i-1@2026-11-21_12:00:00"))).machine() == "i-1@2026-11-21_12:00:00"
+    assert asking(Comment(replace(ASKED, became="i-2"))).machine() == "i-1"
+
+
+def progress(mark: CaseMark | None, *, after_s: float = 1.0) -> str:
+    return asking(Comment(mark), after_s=after_s).progress()
+
+
+def test_what_the_controller_answers_is_told() -> None:
+    """Nothing yet; taken, with what the platform says; refused; waiting for what a person must see to."""
+    answered = replace(ASKED, answered=NOW)
+    assert progress(ASKED) == "the controller has not taken it yet"
+    assert progress(replace(answered, answer=Answer.TAKEN)) == "the controller has taken it"
+    said = progress(replace(answered, answer=Answer.TAKEN, said="HyperPod: i-1 ShuttingDown"))
+    assert said == "the controller has taken it: HyperPod: i-1 ShuttingDown"
+    with pytest.raises(BackendRefused, match="healthd controller: no such instance"):
+        progress(replace(answered, answer=Answer.REFUSED, said="no such instance"))
+    with pytest.raises(BackendBusy, match="healthd controller waits: in observe mode"):
+        progress(replace(answered, answer=Answer.WAITS, said="in observe mode"))
+
+
+def test_a_request_that_nobody_takes_pages() -> None:
+    """With what to look at."""
+    with pytest.raises(BackendBusy, match="more than 3 minutes: does `healthd controller` run"):
+        progress(ASKED, after_s=UNTAKEN_S + 1)
+
+
+def test_a_request_that_was_never_left_can_be_made_again() -> None:
+    """Killed between its mark and its request: not made, after a moment in which a slow update may still come. A mark
+    that is gone tells nothing."""
+    with pytest.raises(BackendUnknown, match="not to be seen in the node's comment yet"):
+        progress(LEFT)
+    with pytest.raises(BackendRefused, match="never left"):
+        progress(LEFT, after_s=UNASKED_S + 1)
+    for gone in (None, replace(ASKED, machine="i-2")):
+        with pytest.raises(BackendUnknown, match="not to be seen"):
+            progress(gone, after_s=9_999)

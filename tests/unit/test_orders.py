@@ -1,0 +1,174 @@
+"""What an order makes of a case, and who may opt a node out: plain calls."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from healthd.model import Mode, Refusal, Refused, Remedy, Step
+from healthd.remediation.case import Case, End, Phase
+from healthd.remediation.opt_out import by_feature, by_label
+from healthd.remediation.orders import (
+    REMEDIES,
+    Order,
+    Verb,
+    heading_back,
+    let_in,
+    mended_meanwhile,
+    quarantined,
+    repaired,
+    stays,
+)
+from healthd.remediation.playbook import STEPS, kept_out, without_drain
+from healthd.remediation.policy import Rules, Situation, decide
+from healthd.remediation.ports import FleetLevel, NodeView
+from tests.judgement import START, diagnosis
+
+OUT = Order(verb=Verb.QUARANTINE, who="uid 0", why="psu looks odd")
+MEND = Order(verb=Verb.REPAIR, who="uid 0")
+IN = Order(verb=Verb.RELEASE, who="uid 7", why="it is new")
+SICK = diagnosis(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE)
+LATER = START + timedelta(minutes=5)
+
+
+def test_a_quarantine_says_who_and_why_and_stays() -> None:
+    """The text names the case and no person; the case has both, and a step that no step leaves by itself."""
+    case = quarantined(OUT, "c1", START, drains=True)
+    assert case.text == "healthd: operator.quarantine node [c1]"
+    assert (case.order, case.why) == ("psu looks odd (uid 0)", "by order: psu looks odd (uid 0)")
+    assert case.steps == (Step.SLOT, Step.DRAIN, Step.STAY, Step.VERIFY, Step.RELEASE)
+    assert quarantined(OUT, "c1", START, drains=False).steps == without_drain(case.steps)
+    assert (case.by_order, case.mode, case.fenced) == (True, Mode.QUARANTINE, True)
+
+
+def test_a_repair_is_of_a_fault_or_of_none() -> None:
+    """Of a fault it bears its name, so that the ledger counts it; by name of a remedy it bears its own."""
+    ladder = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
+    of_fault = repaired(MEND, "c1", START, ladder=ladder, about=SICK, drains=True)
+    assert (of_fault.code, of_fault.ladder, of_fault.order) == ("gpu.xid.79", ladder, "no reason given (uid 0)")
+    of_none = repaired(MEND, "c1", START, ladder=ladder[:1], about=None, drains=True)
+    assert (of_none.code, of_none.component, of_none.remedy) == ("operator.repair", "node", Remedy.REBOOT_NODE)
+
+
+@pytest.mark.parametrize("remedy", REMEDIES.values())
+@pytest.mark.parametrize("drains", [True, False])
+def test_what_is_out_by_order_is_mended_where_it_stands(remedy: Remedy, drains: bool) -> None:
+    """From waiting until idle on, and back to staying out; without a drain where there was none."""
+    case = replace(quarantined(OUT, "c1", START, drains=drains), index=2 if drains else 1)
+    mended = mended_meanwhile(case, MEND, remedy, LATER)
+    steps = kept_out(STEPS[remedy])
+    assert mended.steps == (steps if drains else without_drain(steps))
+    assert (mended.step, mended.since, mended.ladder) == (Step.WAIT_IDLE, LATER, (remedy,))
+    assert mended.order == "psu looks odd (uid 0); then repair, no reason given (uid 0)"
+    assert mended.text == case.text
+
+
+def test_only_a_quarantine_at_its_place_stays() -> None:
+    """Not before it is out, not once it was released, and no other case."""
+    case = quarantined(OUT, "c1", START, drains=True)
+    at_stay = replace(case, index=2)
+    assert stays(at_stay)
+    assert not stays(case)
+    assert not stays(replace(at_stay, release_order="x"))
+    assert not stays(replace(at_stay, code="gpu.xid.79"))
+
+
+def test_trouble_refuses_a_release_unless_it_is_forced() -> None:
+    """What is wrong is in the sentence, and what would do it all the same."""
+    case = quarantined(OUT, "c1", START, drains=True)
+    refused = let_in(case, IN, "gpu.xid.79 on gpu:0 is still open")
+    assert isinstance(refused, Refused)
+    assert refused.kind is Refusal.NOT_WELL
+    assert "gpu.xid.79 on gpu:0 is still open; it is let in all the same" in refused.words
+    forced = let_in(case, replace(IN, forced=True), "gpu.xid.79 on gpu:0 is still open")
+    assert isinstance(forced, Case)
+    assert (forced.forced, forced.release_order) == (True, "it is new (uid 7)")
+
+
+@pytest.mark.parametrize(("end", "after"), [(None, None), (End.FAILED, None), (End.RELEASED, End.RELEASED)])
+def test_a_case_that_was_given_up_is_taken_up_again(end: End | None, after: End | None) -> None:
+    """And one that is over stays over; what was forced stays forced."""
+    case = repaired(MEND, "c1", START, ladder=(Remedy.REBOOT_NODE,), about=SICK, drains=True)
+    case = replace(case, index=case.steps.index(Step.REBOOT), phase=Phase.INTENDED, end=end, forced=True)
+    let = let_in(case, IN, "")
+    assert isinstance(let, Case)
+    assert (let.end, let.forced) == (after, True)
+    assert let.phase is (Phase.PLANNED if end is End.FAILED else Phase.INTENDED)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """A case of any repair, at any of its steps, ended or not, ordered back or not."""
+    ladder = (draw(st.sampled_from(list(REMEDIES.values()))),)
+    case = repaired(MEND, "c1", START, ladder=ladder, about=SICK, drains=draw(st.booleans()))
+    steps = kept_out(case.steps) if draw(st.booleans()) else case.steps
+    order = draw(st.sampled_from(["", "it is new (uid 7)"]))
+    return replace(
+        case,
+        steps=steps,
+        index=draw(st.integers(0, len(steps) - 1)),
+        phase=draw(st.sampled_from(list(Phase))),
+        end=draw(st.sampled_from([None, End.RELEASED, End.LOST])),
+        release_order=order,
+        forced=draw(st.booleans()) and bool(order),
+    )
+
+
+@given(cases())
+def test_heading_back_never_goes_to_an_act(case: Case) -> None:
+    """Without an order nothing moves. With one nothing but verifying and releasing is ahead, except where the node is
+    not out yet, where the machine was asked for something, and where it is over; and a second look changes nothing."""
+    back = heading_back(case, LATER)
+    asked = case.phase is Phase.INTENDED and case.step in (Step.RESET, Step.REBOOT, Step.REPLACE)
+    if not case.release_order or case.has_ended or asked or case.step in (Step.SLOT, Step.DRAIN):
+        assert back == case
+    else:
+        assert back.step in ((Step.RELEASE,) if case.forced else (Step.VERIFY, Step.RELEASE))
+        assert back == case or (back.phase, back.since) == (Phase.PLANNED, LATER)
+    assert heading_back(back, LATER + timedelta(hours=1)) == back
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# opt-out
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ((), ""),
+        (("pool=train",), ""),
+        (("healthd.io/opt-out=true",), "[node] labels has healthd.io/opt-out=true"),
+        (("pool=train", "healthd.io/opt-out="), "[node] labels has healthd.io/opt-out="),
+        (("healthd.io/opt-out=False",), ""),
+        (("healthd.io/opt-out-not=true",), ""),
+    ],
+)
+def test_a_label_opts_out(labels: tuple[str, ...], words: str) -> None:
+    """Its key, with any value but false; and no key means that none does."""
+    assert by_label(labels, "healthd.io/opt-out") == words
+    assert by_label(labels, "") == ""
+
+
+def test_a_feature_opts_out() -> None:
+    """The very word, and no word means that none does."""
+    assert by_feature(frozenset({"efa", "healthd-opt-out"}), "healthd-opt-out") == (
+        "the node has the feature healthd-opt-out"
+    )
+    assert by_feature(frozenset({"efa"}), "healthd-opt-out") == ""
+    assert by_feature(frozenset({""}), "") == ""
+
+
+@pytest.mark.parametrize("mode", [Mode.QUARANTINE, Mode.REPAIR])
+def test_a_feature_holds_a_decision(mode: Mode) -> None:
+    """Before anything else that the cluster shows: somebody else's hold included."""
+    rules = Rules(mode=mode, opt_out_feature="mine")
+    view = NodeView(name="n1", in_service=False, flags=frozenset({"DRAIN"}), hold=None, features=frozenset({"mine"}))
+    situation = Situation(view=view, level=FleetLevel(out=frozenset(), total=9))
+    decision = decide([SICK], lambda _: False, lambda: situation, rules, lambda _: True, now=START)
+    assert (decision.refusal, decision.reason) == (Refusal.OPTED_OUT, "opted out: the node has the feature mine")
+    assert rules.hands_off(None) == ""
+    assert replace(rules, opted_out="/x exists").hands_off(None) == "/x exists"
