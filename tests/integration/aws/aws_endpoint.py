@@ -13,7 +13,7 @@ import re
 import threading
 import uuid
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -51,11 +51,19 @@ BROKEN = Fault(code="InternalFailure", status=500)
 
 @dataclass
 class AwsEndpoint:
-    """``moto``: host and port of moto's server. ``requests``: (operation, parameters), also of those that failed."""
+    """``moto``: host and port of moto's server. ``requests``: (operation, parameters), also of those that failed.
+
+    ``applied``: those that AWS carried out, dry runs left out. ``always``: what goes wrong with every request for an
+    operation, or with ``"*"`` for any, for as long as it stands there. ``met`` is told ``before`` and the operation
+    when a request has come, ``after`` when it was applied and not answered yet.
+    """
 
     moto: tuple[str, int]
     hyperpod: FakeHyperPod = field(default_factory=FakeHyperPod)
     requests: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    applied: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    always: dict[str, Fault] = field(default_factory=dict)
+    met: Callable[[str, str], None] = lambda when, operation: None
     faults: dict[str, deque[Fault]] = field(default_factory=dict)
     reservations: dict[str, dict[str, str]] = field(default_factory=dict)
     started: dict[str, int] = field(default_factory=dict)
@@ -65,6 +73,13 @@ class AwsEndpoint:
     def fail(self, operation: str, *faults: Fault) -> None:
         """The next requests for an operation go wrong in this way, one fault each."""
         self.faults.setdefault(operation, deque()).extend(faults)
+
+    def fault_of(self, operation: str) -> Fault | None:
+        """What goes wrong with the request that came just now, or None."""
+        waiting = self.faults.get(operation)
+        if waiting:
+            return waiting.popleft()
+        return self.always.get(operation) or self.always.get("*")
 
     def count(self, operation: str) -> int:
         """How many requests came for it."""
@@ -187,12 +202,15 @@ def _handler(endpoint: AwsEndpoint) -> type[BaseHTTPRequestHandler]:
             asked = json.loads(body) if target else dict(parse_qsl(body.decode()))
             operation = target.partition(".")[2] or asked["Action"]
             endpoint.requests.append((operation, asked))
-            waiting = endpoint.faults.get(operation)
-            fault = waiting.popleft() if waiting else None
+            endpoint.met("before", operation)
+            fault = endpoint.fault_of(operation)
             if fault and fault.code:
                 self._reply(*_error_text(service, fault))
                 return
             reply = endpoint.answer(service, operation, body, dict(self.headers))
+            if reply[0] == 200 and "DryRun" not in asked:
+                endpoint.applied.append((operation, asked))
+            endpoint.met("after", operation)
             if fault:
                 if fault.hangs:
                     endpoint.ended.wait()

@@ -6,6 +6,7 @@ Behaviour as the SageMaker API Reference and the Developer Guide describe it (20
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -51,6 +52,7 @@ class FakeHyperPod:
     clock: Callable[[], float] = time.monotonic
     page: int = 100
     _due: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+    _one_at_a_time: Any = field(default_factory=threading.RLock)
     _ids: Any = field(default_factory=lambda: itertools.count(1))
 
     def add(self, host: str, *, status: str = "Running") -> str:
@@ -63,6 +65,10 @@ class FakeHyperPod:
         """The answer to a request that the service model allows. Raises ApiError."""
         if asked["ClusterName"] not in (self.cluster, "demo"):
             raise ApiError("ResourceNotFound", f"Cluster {asked['ClusterName']} not found")
+        with self._one_at_a_time:
+            return self._answer(operation, asked)
+
+    def _answer(self, operation: str, asked: dict[str, Any]) -> dict[str, Any]:
         self._advance()
         match operation:
             case "BatchReplaceClusterNodes":

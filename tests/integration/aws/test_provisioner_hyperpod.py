@@ -6,6 +6,7 @@ import pytest
 
 from healthd.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.model import Remedy
+from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
 from healthd.remediation.provisioners.slurm_node import Scontrol
@@ -52,6 +53,13 @@ def test_a_replacement_is_one_request_and_ends_in_another_instance(
     assert instance not in seen
     assert provisioner.progress() == f"HyperPod: {came[0][1]} Running"
     assert endpoint.count("BatchReplaceClusterNodes") == 1
+
+
+def test_a_drain_is_ours_to_undo_unless_the_request_took_its_place(aws: Aws) -> None:
+    """The API says nothing of Slurm's state, so that our drain stands there; ``Action:…`` is written over it."""
+    scontrol = ScriptedScontrol(HOST)
+    assert here(aws, "i-1", scontrol).state_owner is StateOwner.ENGINE
+    assert here(aws, "i-1", scontrol, by_api=False).state_owner is StateOwner.AFTER_ASKING
 
 
 def test_without_capacity_it_waits_and_says_so(aws: Aws, endpoint: AwsEndpoint, instance: str) -> None:

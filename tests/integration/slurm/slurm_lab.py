@@ -47,7 +47,7 @@ class LabError(AssertionError):
 
 
 class SlurmLab:
-    """One cluster with nodes n0001, n0002, … Use it as a context manager, or call start and stop.
+    """One cluster with nodes n0001, n0002, …, or of other ``names``. Use it as a context manager, or start and stop it.
 
     ``conf`` replaces or adds settings of slurm.conf (an empty value removes one); ``lines`` are added to it as they
     are, such as further ``NodeName=`` or ``PartitionName=`` lines. ``env`` is what slurmd passes on to its hooks where
@@ -58,12 +58,13 @@ class SlurmLab:
         self,
         *,
         nodes: int = 8,
+        names: Sequence[str] = (),
         cpus: int = 4,
         conf: Mapping[str, str] | None = None,
         lines: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
-        self.nodes = tuple(f"n{number:04d}" for number in range(1, nodes + 1))
+        self.nodes = tuple(names) or tuple(f"n{number:04d}" for number in range(1, nodes + 1))
         self.root = Path(tempfile.mkdtemp(prefix="healthd-slurm-"))
         self.conf = self.root / "slurm.conf"
         self._cpus, self._settings, self._lines = cpus, dict(conf or {}), tuple(lines)
@@ -231,15 +232,15 @@ class SlurmLab:
         """End the slurmd of one node; its jobs' slurmstepd live on."""
         self._end(f"slurmd.{node}", signal.SIGTERM)
 
-    def slurmd_start(self, node: str) -> None:
-        """Start the slurmd of one node again, as after a restart of the service."""
-        self._launch(f"slurmd.{node}")
+    def slurmd_start(self, node: str, *, booted: bool = False) -> None:
+        """Start the slurmd of one node again, as after a restart of the service, or after a boot of the machine."""
+        self._launch(f"slurmd.{node}", *(("-b",) if booted else ()))
 
     def reboot(self, node: str) -> None:
         """What slurmctld sees of a reboot: the slurmd ends, and comes back with a new boot time."""
         self.slurmd_stop(node)
         time.sleep(1.1)  # slurmctld compares whole seconds: a boot in the second of the last answer goes unnoticed
-        self._launch(f"slurmd.{node}", "-b")
+        self.slurmd_start(node, booted=True)
 
     # -----------------------------------------------------------------------------------------------------------------
     # waiting, logs

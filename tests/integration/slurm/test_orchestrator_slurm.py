@@ -202,7 +202,9 @@ def test_an_admins_drain_is_a_hold_with_its_own_text_and_user(slurm: SlurmLab) -
     assert theirs.text == "ticket 4711, Anna"
 
 
-@pytest.mark.parametrize("reason", ["a|b|c", "one\ntwo", f"x|\n{NODE}|idle|0/4/0/4|Unknown|Unknown|none|", "none"])
+@pytest.mark.parametrize(
+    "reason", ["a|b|c", "one\ntwo", f"x|\n{NODE}|idle|0/4/0/4|Unknown|Unknown|(null)|(null)|none|", "none"]
+)
 def test_a_strangers_reason_cannot_forge_the_reading(slurm: SlurmLab, reason: str) -> None:
     """Delimiters, newlines and a whole false record in a reason leave the node out of service and the text foreign."""
     slurm.update(NODE, "state=drain", f"reason={reason}")
@@ -233,6 +235,26 @@ def test_a_maintenance_reservation_is_out_of_service_without_a_hold(slurm: Slurm
     view = orchestrator.view()
     assert (view.in_service, view.hold) == (False, None)
     assert _counts(orchestrator.level()) == (frozenset(), 8)
+
+
+def test_what_a_killed_slurmctld_left_of_a_reservation_is_none(slurm_lab_factory: Callable[..., SlurmLab]) -> None:
+    """Killed, and the reservation deleted before slurmctld looked at it: MAINTENANCE stays for good, and jobs run."""
+    lab = slurm_lab_factory(nodes=1)
+    options = (f"nodes={NODE}", "starttime=now", "duration=UNLIMITED", "users=root", "flags=MAINT,IGNORE_JOBS")
+    assert lab.scontrol("create", "reservation", "reservationname=window", *options).returncode == 0
+    lab.wait(lambda: "MAINTENANCE" in lab.state(NODE), 15, "the flag MAINTENANCE")
+    lab.update(NODE, "state=fail", "reason=psu")
+    saved = lab.root / "state/node_state"
+    lab.wait(lambda: saved.exists() and b"psu" in saved.read_bytes(), 20, "slurmctld to save the node's state")
+    lab.ctld_stop(kill=True)
+    lab.ctld_start()
+    assert lab.scontrol("delete", "reservation", "window").returncode == 0
+    lab.scontrol("update", f"nodename={NODE}", "state=resume")  # refused in words until the node has registered
+    lab.wait_state(NODE, "IDLE+MAINTENANCE")
+    assert lab.wait_job(lab.submit(NODE, "true"), "COMPLETED")["BatchHost"] == NODE
+    view = _of(lab).view()
+    assert view.flags == {"IDLE", "MAINTENANCE"}
+    assert (view.in_service, view.fenced) == (True, False)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

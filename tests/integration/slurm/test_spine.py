@@ -28,6 +28,8 @@ opt_out_file = ""
 [budget]
 max_out = {max_out}
 settle_s = 0.2
+[policy]
+same_fault_nodes = 1000
 [orchestrator]
 kind = "slurm"
 [orchestrator.slurm]

@@ -1,0 +1,55 @@
+"""An instance metadata service on loopback, version 2, that gives out what a test put into it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Imds(ThreadingHTTPServer):
+    """IMDSv2: items are given out against a token that was asked for with PUT and a lifetime, and only so."""
+
+    daemon_threads = True
+
+    def __init__(self, items: Mapping[str, str]) -> None:
+        super().__init__(("127.0.0.1", 0), Visitor)
+        self.items, self.delay_s, self.token_status = dict(items), 0.0, 200
+        self.requests: list[str] = []
+
+    def handle_error(self, *_: Any) -> None:
+        """A client that left before its answer is one of these tests."""
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Visitor(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Imds
+
+    def do_PUT(self) -> None:
+        lifetime = int(self.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "0"))
+        known = self.path == "/latest/api/token" and 1 <= lifetime <= 21600
+        self._answer(self.server.token_status if known else 400, "s3cret")
+
+    def do_GET(self) -> None:
+        if self.headers.get("X-aws-ec2-metadata-token") != "s3cret":
+            self._answer(401, "")
+            return
+        item = self.server.items.get(self.path.removeprefix("/latest/meta-data/"))
+        self._answer(404 if item is None else 200, item or "")
+
+    def _answer(self, status: int, text: str) -> None:
+        self.server.requests.append(f"{self.command} {self.path}")
+        time.sleep(self.server.delay_s)
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing: the test reads ``requests``."""

@@ -1,0 +1,188 @@
+"""``healthd controller``: nodes without a right at AWS are rebooted and replaced, once each, and only for a reason."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from healthd.model import Remedy
+from healthd.remediation.marks import Answer
+from tests.integration.slurm.controller_lab import ControllerLab, RunningController
+from tests.integration.slurm.slurm_lab import SlurmLab
+from tests.running import OFF_THE_BUS, RunningNode
+
+pytestmark = [pytest.mark.slurm, pytest.mark.process]
+
+PCI = "0000:05:00"
+A, B = "ip-10-1-2-1", "ip-10-1-2-2"
+
+
+@pytest.fixture(scope="module")
+def cluster(slurm_lab_factory: Callable[..., SlurmLab]) -> SlurmLab:
+    """Two nodes, with names as HyperPod gives them; one that is silent is given up after seconds."""
+    return slurm_lab_factory(names=(A, B), conf={"SlurmdTimeout": "6"})
+
+
+@pytest.fixture
+def lab(cluster: SlurmLab, tmp_path: Path) -> Iterator[ControllerLab]:
+    """That cluster, clean, with an account of its own for each test."""
+    cluster.reset()
+    for name in cluster.nodes:
+        cluster.update(name, "comment=")
+    with ControllerLab(tmp_path, cluster) as made:
+        yield made
+
+
+def breaks(node: RunningNode) -> None:
+    """A GPU falls off the bus."""
+    node.kernel_says(OFF_THE_BUS.format(pci=PCI))
+
+
+def new_machine(lab: ControllerLab, node: RunningNode) -> RunningNode:
+    """The old machine is gone, and the one that HyperPod has started takes its name, with an empty disk."""
+    lab.until(lambda: [host for host, _ in lab.new_machines if host == node.name], 40, "another instance")
+    node.kill()
+    lab.slurm.reboot(node.name)
+    return lab.node(node.name, lab.instance(node.name))
+
+
+def is_back(lab: ControllerLab, name: str) -> None:
+    lab.until(lambda: lab.slurm.state(name) == "IDLE", 40, f"{name} is back in service")
+    lab.until(lambda: "healthd-" not in lab.slurm.scontrol("-o", "show", "reservation").stdout, 20, "its place is free")
+
+
+def test_a_node_without_rights_is_replaced_by_the_controller(lab: ControllerLab) -> None:
+    """Fault, drain, request, one call by the controller, another instance, verified, released. The node never called
+    AWS, its sentences say who acts, and the controller's status and the mark tell what became of it."""
+    controller = lab.controller().start()
+    old = lab.instance(A)
+    node = lab.node(A, old)
+    breaks(node)
+    lab.until(lambda: lab.replaced() == 1, 40, "the controller asks for another machine")
+    lab.until(lambda: "asked of healthd controller; the controller has taken it" in node.said(), 20, "who acts is said")
+    successor = new_machine(lab, node)
+    lab.until(lambda: f"this machine follows {old}" in successor.said(), 20, "it goes on where the old one stopped")
+    is_back(lab, A)
+    assert lab.replaced() == 1
+    assert lab.rebooted() == 0
+    assert lab.nowhere.requests == [], "a node called AWS"
+    lab.until(lambda: lab.mark(A).became == lab.instance(A), 20, "the mark tells what became of it")
+    mark = lab.mark(A)
+    assert (mark.machine, mark.remedy, mark.answer) == (old, Remedy.REPLACE_NODE, Answer.TAKEN)
+    assert f"replaced: {old} became {lab.instance(A)}" in controller.audit()
+    assert controller.command("--status").returncode == 0
+    assert controller.stop() == 0
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_around_the_act_it_does_not_act_twice(lab: ControllerLab, when: str) -> None:
+    """kill -9 when AWS has the request, before or after it is applied; the next controller only looks for the
+    evidence."""
+    controller = lab.controller().start()
+    node = lab.node(A, lab.instance(A))
+    killed: list[str] = []
+
+    def kill(moment: str, operation: str) -> None:
+        process = controller.process
+        if (moment, operation) == (when, "BatchReplaceClusterNodes") and not killed and process is not None:
+            killed.append(moment)
+            os.kill(process.pid, signal.SIGKILL)
+
+    lab.aws.met = kill
+    breaks(node)
+    lab.until(lambda: killed, 40, "the controller is killed in the act")
+    controller.kill()
+    controller.start()
+    successor = new_machine(lab, node)
+    is_back(lab, A)
+    assert lab.replaced() == 1
+    assert "released" in successor.said()
+
+
+def test_the_second_takes_over_when_the_first_is_killed(lab: ControllerLab) -> None:
+    """Of two with one folder one leads; the other says that it waits, and acts once the first is gone."""
+    first = lab.controller().start()
+    lab.until(lambda: "this controller acts from now on" in first.said(), 20, "the first leads")
+    second = lab.controller().start()
+    lab.until(lambda: "another controller leads" in second.said(), 20, "the second waits")
+    assert f"process {first.process.pid if first.process else 0}" in second.said(), "it says who leads"
+    node = lab.node(A, lab.instance(A))
+    breaks(node)
+    lab.until(lambda: lab.replaced() == 1, 40, "one of them acts")
+    first.kill()
+    lab.until(lambda: '"took_over": true' in second.said(), 20, "the second leads")
+    new_machine(lab, node)
+    is_back(lab, A)
+    assert lab.replaced() == 1
+    other = lab.node(B, lab.instance(B))
+    breaks(other)
+    lab.until(lambda: lab.replaced() == 2, 40, "the second acts for the other node")
+    assert lab.aws.said("BatchReplaceClusterNodes")[1]["NodeIds"] == [lab.mark(B).machine]
+
+
+def test_a_controller_that_may_only_look_says_so_on_the_node(lab: ControllerLab) -> None:
+    """In observe mode nothing is asked of AWS; the node says whom it waits for, and acts go on once the mode is
+    raised."""
+    controller = lab.controller(mode="observe").start()
+    node = lab.node(A, lab.instance(A))
+    breaks(node)
+    words = "held up: healthd controller waits: the controller is in observe mode"
+    lab.until(lambda: words in node.said(), 40, "the node says so")
+    assert lab.mark(A).answer is Answer.WAITS
+    assert lab.aws.requests == []
+    controller.stop()
+    controller.configure(lab.sections(lab.aws.url))
+    controller.start()
+    lab.until(lambda: lab.replaced() == 1, 40, "in repair mode it acts")
+
+
+def test_a_node_that_does_not_come_back_from_its_reboot_is_replaced(lab: ControllerLab) -> None:
+    """Its daemon cannot speak for it: the mark, our place and our drain do. Rebooted once, replaced once, back."""
+    lab.controller(policy="nvidia", reboot_s=15).start()
+    node = lab.node(A, lab.instance(A), policy="nvidia", reboot_s=15)
+    breaks(node)
+    lab.until(lambda: lab.rebooted() == 1, 40, "the controller reboots it")
+    node.kill()
+    lab.slurm.slurmd_stop(A)
+    assert lab.replaced() == 0
+    lab.until(lambda: lab.replaced() == 1, 90, "the controller replaces what did not come back")
+    assert {"DOWN", "NOT_RESPONDING"} <= set(lab.slurm.state(A).split("+"))
+    lab.until(lambda: lab.new_machines, 40, "another instance")
+    lab.slurm.slurmd_start(A, booted=True)
+    successor = lab.node(A, lab.instance(A))
+    is_back(lab, A)
+    assert "this machine follows" in successor.said()
+    assert (lab.rebooted(), lab.replaced()) == (1, 1)
+
+
+def forge(lab: ControllerLab, name: str, case: str = "f0f0f0f0") -> None:
+    """A request as a node would leave it, written by somebody else."""
+    asked = f"asks=replace_node attempt=1 asked={int(time.time())}"
+    lab.slurm.update(name, f"comment=healthd case={case} machine={lab.instance(name)} {asked}")
+
+
+def test_a_forged_request_is_refused(lab: ControllerLab) -> None:
+    """Without our place in the budget, or with somebody else's drain, a comment is no permission. What is refused is
+    said in the comment, in the status and in the log; nothing is asked of AWS, and no state is touched."""
+    controller: RunningController = lab.controller().start()
+    forge(lab, A)
+    lab.until(lambda: lab.mark(A).answer is Answer.REFUSED, 20, "refused")
+    assert "no place in the budget is held for this node" in lab.mark(A).said
+    slot = ("reservationname=healthd-cluster-0", f"nodes={B}", "starttime=now", "duration=UNLIMITED", "users=root")
+    lab.slurm.scontrol("create", "reservation", *slot, "flags=MAINT,IGNORE_JOBS,STATIC_ALLOC")
+    lab.slurm.update(B, "state=drain", "reason=admin: psu")
+    forge(lab, B)
+    lab.until(lambda: lab.mark(B).answer is Answer.REFUSED, 20, "refused")
+    assert "it is held by root with 'admin: psu'" in lab.mark(B).said
+    assert lab.aws.requests == []
+    assert (lab.slurm.state(A), lab.slurm.state(B).split("+")[1]) == ("IDLE", "DRAIN")
+    assert "refused: it is held by root" in controller.audit()
+    beside = controller.command("--once")
+    assert (beside.returncode, "another controller leads" in beside.stderr) == (70, True)
+    assert controller.stop() == 0
+    assert controller.command("--once").returncode == 0
