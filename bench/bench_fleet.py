@@ -1,11 +1,14 @@
 """A thousand nodes fail within a second on one real slurmctld, with a budget of 5 %, and agents are killed at random.
 
-One real slurmd and 999 nodes that slurmctld knows and nobody runs. An agent is what the daemon has for its slots, over
-Slurm's own clients: slots are claimed, settled, and followed by a drain. Agents live in groups, a process each, and
-groups are killed with SIGKILL and come back, every fourth on a new disk. All of it shares this machine with slurmctld.
+One real slurmd and 999 nodes that slurmctld knows and nobody runs. An agent is the daemon's own engine, over Slurm's
+own clients, in quarantine mode: it decides, claims, shows its finding, settles, looks again, drains. What is left out
+is the store (a file for the open case) and the checks (one fault, which does not end). Agents live in groups, a process
+each, and groups are killed with SIGKILL and come back, every fourth on a new disk. All of it shares this machine with
+slurmctld.
 
 Aims: never more nodes out than the limit once every live agent has settled, at most 5 s of slurmctld's CPU, and the
-last decision within 20 s. A transient is what is out beyond the limit before that.
+last decision within 20 s. A transient is what is out beyond the limit before that. With ``--same`` all have the same
+finding, so that next to nobody is to be drained (``same_finding_drained``).
 """
 
 from __future__ import annotations
@@ -16,33 +19,44 @@ import json
 import multiprocessing
 import os
 import random
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from measure import cpu_ms, percentile, write_down
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from healthd.acting import fleet_of, kept_of
 from healthd.errors import BackendError
+from healthd.model import Clearance, Component, Diagnosis, Mode, Remedy, Severity
 from healthd.remediation.budget import out_limit
-from healthd.remediation.fleet import Go, Hold, Scope, Settle, scopes_of
+from healthd.remediation.case import Case
+from healthd.remediation.engine import Engine
+from healthd.remediation.ledger import Bounds
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
-from healthd.remediation.ports import FleetLevel, NodeView, Slot
+from healthd.remediation.policy import Rules
+from healthd.remediation.ports import FleetLevel, Slot
 from healthd.remediation.slots import SlotKeeper
+from healthd.remediation.turns import Patience
+from healthd.store import Event
+from healthd.testing_cluster import FakeProvisioner, FakeResetter
 from tests.integration.slurm.slurm_lab import SlurmLab, why_not
 
 AIM_CTLD_S, AIM_DECIDED_S = 5.0, 20.0
 GROUP = 25
 KILLED_FOR_S = 6.0
-NEW_DISK_EVERY = 4  # of the groups that are killed, one comes back on new disks; the others' have the fleet's size
+NEW_DISK_EVERY = 4  # of the groups that are killed, one comes back on new disks
 QUOTAS: dict[str, str | int] = {"cluster": "5%"}
-TEXT = "healthd: gpu.xid.79 gpu:GPU-8e2f [bench]"
+POLL_S = 5.0  # the daemon's
+WARM_UP_S = 20.0  # for a thousand agents to have looked for what a daemon before them left, as at every start
 FORK = multiprocessing.get_context("fork")
 
 
@@ -66,6 +80,7 @@ def main() -> int:
     options.add_argument("-n", type=int, default=1000, help="nodes")
     options.add_argument("--kills", type=int, default=20, help="groups of agents to kill")
     options.add_argument("--new", action="store_true", help="no agent has read the fleet before: all have just started")
+    options.add_argument("--same", action="store_true", help="all have the same finding: many at once")
     options.add_argument("--seed", type=int, default=1)
     chosen = options.parse_args()
     if reason := why_not():
@@ -73,8 +88,8 @@ def main() -> int:
         return 2
     with cluster(chosen.n) as lab:
         time.sleep(4.0)
-        figures = one_storm(lab, chosen.n, chosen.kills, known=not chosen.new, seed=chosen.seed)
-    write_down("fleet", figures)
+        figures = one_storm(lab, chosen.n, chosen.kills, known=not chosen.new, same=chosen.same, seed=chosen.seed)
+    write_down("fleet_same_finding" if chosen.same else "fleet_new" if chosen.new else "fleet", figures)
     kept = figures["settled_max"] <= figures["limit"] and figures["out_at_the_end"] <= figures["limit"]
     return 0 if kept and figures["ctld_cpu_s"] <= AIM_CTLD_S and figures["last_decision_s"] <= AIM_DECIDED_S else 1
 
@@ -92,23 +107,34 @@ def cluster(count: int) -> SlurmLab:
     )
 
 
-def one_storm(lab: SlurmLab, count: int, kills: int, *, known: bool, seed: int) -> dict[str, Any]:
+def one_storm(lab: SlurmLab, count: int, kills: int, *, known: bool, same: bool, seed: int) -> dict[str, Any]:
     """All nodes fail, groups are killed and come back, until every agent has decided and settled."""
+    for kind in (Case, FleetLevel):  # what msgspec learns of a type it must not learn in 25 threads at once: it crashes
+        msgspec.json.Decoder(kind)
     nodes = [*lab.nodes, *(f"f{number:04d}" for number in range(1, count))]
     said, seen = Notes(lab.root / "said"), Notes(lab.root / "seen")
     conf, limit, dice = str(lab.conf), out_limit(QUOTAS["cluster"], count), random.Random(seed)  # noqa: S311  no secret
-    learnt = scopes_of(SlurmOrchestrator(node=nodes[0], conf=conf).level(), QUOTAS) if known else ()
     groups = [nodes[start : start + GROUP] for start in range(0, count, GROUP)]
-    others, spent_ms, began_s = os.getloadavg()[0], cpu_ms(lab.pid("slurmctld")), time.monotonic()
-    running = {number: begin(live, conf, group, said, learnt, began_s) for number, group in enumerate(groups)}
-    watch = begin(look, conf, nodes[0], seen)
+    disks = [lab.root / f"disk-{number}" for number in range(len(groups))]
+    kept = kept_of(SlurmOrchestrator(node=nodes[0], conf=conf).level(), datetime.now(UTC))
+    for disk in disks:
+        disk.mkdir()
+        if known:
+            (disk / "fleet").write_text(kept)
+    others, began_s = os.getloadavg()[0], time.monotonic() + WARM_UP_S * count / 1000
+    storm = Storm(conf=conf, began_s=began_s, same=same)
+    running = {number: begin(live, storm, disks[number], group, said) for number, group in enumerate(groups)}
+    time.sleep(max(0.0, began_s - time.monotonic()))
+    watch, spent_ms = begin(look, conf, nodes[0], seen), cpu_ms(lab.pid("slurmctld"))
     try:
         for turn, at_s in enumerate(sorted(dice.uniform(0.2, KILLED_FOR_S) for _ in range(kills))):
             time.sleep(max(0.0, began_s + at_s - time.monotonic()))
             number = dice.choice(list(running))
             kill(running[number])
-            kept = learnt if turn % NEW_DISK_EVERY else ()
-            running[number] = begin(live, conf, groups[number], said, kept, began_s)
+            if turn % NEW_DISK_EVERY == 0:
+                disks[number] = lab.root / f"disk-{number}-{turn}"
+                disks[number].mkdir()
+            running[number] = begin(live, storm, disks[number], groups[number], said)
         until_decided(said, set(nodes), began_s + 60.0)
         ctld_s = (cpu_ms(lab.pid("slurmctld")) - spent_ms) / 1000
         time.sleep(1.0)
@@ -120,6 +146,7 @@ def one_storm(lab: SlurmLab, count: int, kills: int, *, known: bool, seed: int) 
         "limit": limit,
         "agents_killed": kills * GROUP,
         "agents_new_at_first": 0 if known else count,
+        "same_finding": same,
         **figures_of(said, seen, limit, began_s),
         "aim_last_decision_s": AIM_DECIDED_S,
         "ctld_cpu_s": round(ctld_s, 2),
@@ -141,67 +168,148 @@ def begin(work: Callable[..., None], *args: object) -> BaseProcess:
 
 def kill(process: BaseProcess) -> None:
     """SIGKILL, in the middle of whatever it does. Slurm's clients that it started go on."""
-    if process.pid is not None:
-        os.kill(process.pid, signal.SIGKILL)
+    if process.exitcode is not None:
+        raise RuntimeError(f"process {process.pid} of the benchmark ended by itself with {process.exitcode}")
+    process.kill()
     process.join()
 
 
-def live(conf: str, group: list[str], said: Notes, learnt: tuple[Scope, ...], began_s: float) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Storm:
+    """What all agents have in common: the cluster, when it begins (monotonic), whether it is one finding."""
+
+    conf: str
+    began_s: float
+    same: bool
+
+
+def live(storm: Storm, disk: Path, group: list[str], said: Notes) -> None:
     """Fail within the first second, each node at its own moment, and go on for ever."""
     random.seed()  # a fork has its parent's
-    threads = [threading.Thread(target=agent, args=(conf, node, said, learnt, began_s)) for node in group]
+    threads = [threading.Thread(target=agent, args=(storm, disk, node, said)) for node in group]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
 
-def agent(conf: str, node: str, said: Notes, learnt: tuple[Scope, ...], began_s: float) -> None:
-    """What a daemon does about its slots, once a second."""
-    orchestrator = SlurmOrchestrator(node=node, conf=conf, timeout_s=30.0)
-    keeper = SlotKeeper(
-        orchestrator=orchestrator,
-        node=node,
-        quotas=lambda: QUOTAS,
-        monotonic_s=time.monotonic,
-        random=random.random,
-        known=learnt,
-    )
-    time.sleep(max(0.0, began_s + random.random() - time.monotonic()))  # noqa: S311  as above
-    last, is_drained = "", False
+def agent(storm: Storm, disk: Path, node: str, said: Notes) -> None:
+    """What a daemon does between its fault and its drain, as often as the daemon does it."""
+    fault = OneFault()
+    engine, last = engine_of(storm, disk, node, fault), ""
+    if not (disk / node).exists():
+        engine.turn(datetime.now(UTC))
+    time.sleep(max(0.0, storm.began_s + random.random() - time.monotonic()))  # noqa: S311  as above
+    fault.begins()
     while True:
-        try:
-            is_drained = is_drained or is_ours(orchestrator.view())
-            what, reason = one_turn(orchestrator, keeper, is_drained)
-        except BackendError as error:
-            what, reason = "trouble", str(error)
+        what, reason = kind_of(engine.turn(datetime.now(UTC)))
         if what != last:
             said.add({"node": node, "at_s": time.monotonic(), "what": what, "reason": reason})
             last = what
-        wait_until_due(keeper)
+        time.sleep(max(0.2, engine.next_in_s(POLL_S)))
 
 
-def wait_until_due(keeper: SlotKeeper) -> None:
-    time.sleep(1.0)
-    while not keeper.is_due():
-        time.sleep(0.5)
+def kind_of(sentence: str) -> tuple[str, str]:
+    """What a turn came to: hold, settle, go or trouble, and the sentence."""
+    if sentence.startswith("fenced"):
+        return "settle", sentence
+    if sentence.startswith(("waits for a slot", "at the fleet limit", "gpu.xid.79 on ")):
+        return "hold", sentence
+    return ("go" if sentence.startswith(("out until", "drained")) else "trouble"), sentence
 
 
-def one_turn(orchestrator: SlurmOrchestrator, keeper: SlotKeeper, is_drained: bool) -> tuple[str, str]:
-    match keeper.take(committed=is_drained):
-        case Hold(reason=reason):
-            return "hold", reason
-        case Settle(reason=reason):
-            return "settle", reason
-        case Go():
-            if not is_drained:
-                orchestrator.quarantine(TEXT)
-            return "go", ""
+def engine_of(storm: Storm, disk: Path, node: str, fault: OneFault) -> Engine:
+    """The engine as the daemon puts it together, with a fault that does not end."""
+    orchestrator = SlurmOrchestrator(node=node, conf=storm.conf, timeout_s=30.0)
+    known, known_age_s = fleet_of((disk / "fleet").read_text() if (disk / "fleet").exists() else "", datetime.now(UTC))
+    bounds = Bounds() if storm.same else Bounds(same_fault_nodes=100_000)
+    return Engine(
+        orchestrator=orchestrator,
+        provisioner=FakeProvisioner(lambda: None),
+        resetter=FakeResetter(),
+        slots=SlotKeeper(
+            orchestrator=orchestrator,
+            node=node,
+            quotas=lambda: QUOTAS,
+            monotonic_s=time.monotonic,
+            random=random.random,
+            known=known,
+            known_age_s=known_age_s,
+        ),
+        judgement=fault,
+        cases=OneFile(disk / node),
+        rules=lambda: Rules(mode=Mode.QUARANTINE, max_out=QUOTAS["cluster"], bounds=bounds),
+        collect=lambda _: "",
+        look_again=lambda _: None,
+        patience=Patience(),
+    )
 
 
-def is_ours(view: NodeView) -> bool:
-    """Drained by an agent of this benchmark."""
-    return view.hold is not None and view.hold.text == TEXT
+class OneFault:
+    """A Judgement of one fault, from when it begins."""
+
+    boot_id = "bench"
+
+    def __init__(self) -> None:
+        self._open: tuple[Diagnosis, ...] = ()
+
+    def begins(self) -> None:
+        """The GPU falls off the bus."""
+        fault = Diagnosis(
+            component=Component(kind="gpu", id="GPU-8e2f"),
+            code="gpu.xid.79",
+            severity=Severity.CRITICAL,
+            remedy=Remedy.REBOOT_NODE,
+            reasons=("off the bus",),
+            since=datetime.now(UTC),
+        )
+        self._open = (fault,)
+
+    def diagnoses(self) -> tuple[Diagnosis, ...]:
+        """The fault."""
+        return self._open
+
+    def is_acknowledged(self, diagnosis: Diagnosis) -> bool:
+        """Nobody has seen it."""
+        return False
+
+    def acknowledge(self, now: datetime, why: str) -> None:
+        """Nobody does."""
+
+    def clear(self, clearance: Clearance, now: datetime) -> None:
+        """It does not end."""
+
+    def trouble(self, since: datetime | None) -> str:
+        """It is open."""
+        return "gpu.xid.79 is still open"
+
+    def record(self, event: Event) -> None:
+        """The trail is not what is measured."""
+
+
+class OneFile:
+    """Cases of one node: the last one, in a file, so that a killed agent finds it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def open_case(self) -> Case | None:
+        """The case that was written last."""
+        if not self._path.exists():
+            return None
+        case = msgspec.json.decode(self._path.read_bytes(), type=Case)
+        return case if case.is_open else None
+
+    def knows(self, case_id: str) -> bool:
+        """Whether it is that one."""
+        case = self.open_case()
+        return case is not None and case.id == case_id
+
+    def save_case(self, case: Case, event: Event) -> None:
+        """Written beside, then renamed: whoever is killed leaves the old one or the new one."""
+        beside = self._path.with_suffix(".new")
+        beside.write_bytes(msgspec.json.encode(case))
+        beside.rename(self._path)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
