@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -56,20 +56,12 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "name": ("alias",),
 }
 # What SQLite says when the disk or its rights are at fault, and not what is in the file (sqlite.org/rescode.html).
-_OF_THE_DISK = frozenset(
-    {
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_PROTOCOL,
-    }
-)
+_CODES = ("PERM", "BUSY", "LOCKED", "NOMEM", "IOERR", "FULL", "CANTOPEN", "PROTOCOL")
+_OF_THE_DISK = frozenset(getattr(sqlite3, f"SQLITE_{code}") for code in _CODES)
 _AnyRow = Fault | Baseline | Highest | Days | Sightings | Component | Case
 _Row = TypeVar("_Row", bound=_AnyRow)
+# Made once, here: threads that decode one type for the first time at the same moment have crashed msgspec.
+_DECODERS: Mapping[type, msgspec.json.Decoder[Any]] = {kind: msgspec.json.Decoder(kind) for kind in get_args(_AnyRow)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -343,7 +335,7 @@ def _encodable(value: Any) -> Any:
 
 
 def _decode(body: str, kind: type[_Row]) -> _Row:
-    return msgspec.json.decode(body, type=kind)
+    return _DECODERS[kind].decode(body)  # type: ignore[no-any-return]  # the table has the kinds for its keys
 
 
 def _pairs(db: sqlite3.Connection, table: str, kind: type[_Row]) -> dict[tuple[str, str], _Row]:

@@ -1,0 +1,343 @@
+"""The agent of one node as a process that dies on order, by SIGKILL, at any boundary of what it does.
+
+Everything of healthd's is real: the engine as ``make_engine`` puts it together, its store on disk, Slurm's clients, the
+child that calls AWS, the GPU reset with its commands. Only what judges the node is small: one check, which finds what
+stands in the machine's file ``fault``, and a time that passes in steps, so that no time-out has to be waited for.
+
+A boundary is: inside a write, right before it is committed; before, during and after each command or call that acts;
+and the rest that an agent comes to. After a write and inside the next one are one moment: nothing lies between them but
+readings, which leave the disk and the cluster as they are.
+
+As a program this is a nursery: it loads all of it once, and forks for each order that it reads, one after the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+from healthd.acting import make_engine
+from healthd.check import Check, NoSettings, judged
+from healthd.checkup import Checkup
+from healthd.config.load import load
+from healthd.config.schema import PolicySection
+from healthd.model import Component, Finding, Outcome, Remedy, Result, Severity
+from healthd.monitor import Monitor
+from healthd.node import CommandResult, KernelLogState, Node
+from healthd.remediation.case import Case
+from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
+from healthd.remediation.policy_files import policy_of
+from healthd.remediation.provisioners import aws_child
+from healthd.remediation.provisioners.aws_calls import find_call
+from healthd.sources.command import run_command
+from healthd.sources.machine import open_machine
+from healthd.store import Event, Store
+
+GPU = Component(kind="gpu", id="GPU-5e1f")
+STEP_S = 5.0
+"""How much time passes from one turn of the engine to the next, as the engine is told."""
+
+_NAME = "machine.fault"
+# Kills its parent, the agent, and then does all the same what it was started for; who waits for it sees the file.
+_KILLS_FIRST = 'kill -9 "$1"; done=$2; shift 2; "$@"; : >"$done"'
+
+# ---------------------------------------------------------------------------------------------------------------------
+# orders and answers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """``story`` and ``machine``: folders, see ``killed_lives``. ``die_at``: a boundary's name, "" for no kill;
+    ``occurrence``: which of that name in the story, counted from 1. ``own_children``: AWS's child is started as in
+    service, else it is forked from here, at a tenth of the cost.
+    """
+
+    story: str
+    machine: str
+    die_at: str = ""
+    occurrence: int = 1
+    own_children: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rest:
+    """What an agent came to that had nothing more to do for now. ``said``: the engine's last sentence."""
+
+    said: str
+    calling: bool
+    step: str = ""
+    phase: str = ""
+    end: str = ""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# boundaries
+
+
+class Line:
+    """Every boundary that one story has passed, in order, over all the processes of it; and the one to die at."""
+
+    def __init__(self, order: Order) -> None:
+        self._story, self._order = Path(order.story), order
+        self._file = os.open(self._story / "passed", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
+        before = (self._story / "passed").read_text().splitlines()
+        self.number, self._left = len(before), order.occurrence - before.count(order.die_at)
+
+    def passing(self, label: str) -> None:
+        """A boundary; the end of the process where it is the one."""
+        if self._is_fatal(label):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def run(self, argv: Sequence[str], *, timeout_s: float, **more: Any) -> CommandResult:
+        """As run_command, with boundaries around what acts."""
+        what = act_of(argv, more.get("input") or "")
+        if not what:
+            return self._run(argv, timeout_s, more)
+        self.passing(f"before {what}")
+        if self._is_fatal(f"during {what}"):
+            shell = ("/bin/sh", "-c", _KILLS_FIRST, "sh", str(os.getpid()), str(self._story / "orphan-ended"))
+            return run_command((*shell, *argv), timeout_s=timeout_s, **more)
+        result = self._run(argv, timeout_s, more)
+        self.passing(f"after {what}")
+        return result
+
+    def _run(self, argv: Sequence[str], timeout_s: float, more: dict[str, Any]) -> CommandResult:
+        if argv[0] == sys.executable and not self._order.own_children:
+            return _forked(tuple(argv), more["input"])
+        return run_command(argv, timeout_s=timeout_s, **more)
+
+    def _is_fatal(self, label: str) -> bool:
+        os.write(self._file, f"{label}\n".encode())
+        self.number += 1
+        if label != self._order.die_at:
+            return False
+        self._left -= 1
+        return self._left == 0
+
+
+def act_of(argv: Sequence[str], text: str) -> str:
+    """What a command changes, in words; "" where it only reads. ``text``: what it reads from stdin."""
+    tool, *words = (os.path.basename(argv[0]), *argv[1:])
+    if argv[0] == sys.executable:
+        question = json.loads(text)
+        call = find_call(question["service"], question["operation"])
+        return call.action if call is not None and call.acts else ""
+    if tool in ("sinfo", "squeue") or "show" in words[:3] or words[0] in ("is-active", "--help"):
+        return ""
+    if words[0] == "update":
+        return f"scontrol {words[2].partition(' ')[0].partition('=')[0]}={words[2].partition('=')[2].partition(' ')[0]}"
+    return " ".join((tool, *words[:2]))
+
+
+def _forked(argv: tuple[str, ...], question: str) -> CommandResult:
+    """The answer of AWS's child, which is a fork of this process and so need not load boto3 again."""
+    began_s = time.monotonic()
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            asked = json.loads(question)
+            told = json.dumps(aws_child.answer(asked, time.monotonic() + float(asked["timeout_s"])), default=str)
+            with os.fdopen(writing, "w") as pipe:
+                pipe.write(told)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        told = pipe.read()
+    os.waitpid(pid, 0)
+    return CommandResult(argv=argv, code=0, stdout=told, stderr="", duration_s=time.monotonic() - began_s)
+
+
+class DyingStore(Store):
+    """A store whose every write passes a boundary right before its commit: the last moment at which it is lost."""
+
+    def __init__(self, path: Path, *, now: datetime, line: Line) -> None:
+        self._line, self._what = line, "history"
+        super().__init__(path, now=now)
+
+    def save_case(self, case: Case, event: Event) -> None:
+        """As Store."""
+        self._what = f"case {case.step} {case.phase}{f' {case.end}' if case.end else ''}"
+        try:
+            super().save_case(case, event)
+        finally:
+            self._what = "history"
+
+    @contextlib.contextmanager
+    def _transaction(self, *, writes: bool = True) -> Iterator[sqlite3.Connection]:
+        with super()._transaction(writes=writes) as db:
+            yield db
+            if writes:
+                self._line.passing(f"write {self._what}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the node
+
+
+class Time:
+    """The story's time, kept in its file: a process that starts again does not go back in it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._now = datetime.fromtimestamp(float(path.read_text()), UTC)
+
+    def now(self) -> datetime:
+        """The time of this turn."""
+        return self._now
+
+    def passes(self) -> datetime:
+        """The next turn's."""
+        self._now += timedelta(seconds=STEP_S)
+        self._path.write_text(str(self._now.timestamp()))
+        return self._now
+
+
+def _look_elsewhere(node: Node, settings: NoSettings) -> Result:
+    raise AssertionError("the agent looks by itself")
+
+
+CHECKS = {
+    _NAME: Check(
+        name=_NAME,
+        run=_look_elsewhere,
+        title=_NAME,
+        doc=_NAME,
+        interval_s=60.0,
+        timeout_s=10.0,
+        settings=NoSettings,
+        on="interval",
+    )
+}
+
+
+class AlwaysLooking:
+    """What the engine asks of a Checkup: here every turn begins with a look."""
+
+    def start_older_than(self, since: datetime) -> None:
+        """Nothing is older."""
+
+
+def found(machine: Path, now: datetime) -> Outcome:
+    """What the one check sees: the file ``fault`` holds a code and a remedy, or is not there."""
+    words = (machine / "fault").read_text().split() if (machine / "fault").exists() else []
+    findings = [
+        Finding(
+            code=words[0],
+            severity=Severity.CRITICAL,
+            component=GPU,
+            message=f"{words[0]} is there",
+            remedy=Remedy(words[1]),
+        )
+        for words in ([words] if words else [])
+    ]
+    return Outcome(check=_NAME, result=judged(findings), at=now, duration_s=0.01)
+
+
+def live(order: Order) -> None:
+    """One process of an agent: from its start to its rest, or to its death."""
+    story, machine = Path(order.story), Path(order.machine)
+    line = Line(order)
+    time_here = Time(story / "time")
+    config = load(machine / "config.toml", checks={}, environ={}).config
+    os.environ["PATH"] = f"{machine / 'bin'}:{os.environ['PATH']}"
+    os.environ.update(KILLED_STORY=str(story), KILLED_MACHINE=str(machine))
+    node = open_machine(config, lambda: KernelLogState(source="", alive=True))
+    store = DyingStore(Path(config.daemon.state_dir) / "healthd.db", now=time_here.now(), line=line)
+    policy = policy_of(config.policy, node.instance_type)
+    monitor = Monitor(CHECKS, store, policy=policy)
+    slurm = config.orchestrator.slurm
+    engine = make_engine(
+        config=config,
+        machine=node,
+        monitor=monitor,
+        checkup=cast(Checkup, AlwaysLooking()),
+        store=store,
+        orchestrator=SlurmOrchestrator(
+            node=node.name, bin_dir=slurm.bin_dir, conf=slurm.conf, timeout_s=slurm.timeout_s, run=line.run
+        ),
+        policy=policy,
+        collect=lambda case: _collected(story, case),
+        run=line.run,
+    )
+    monitor.begin_instance(node.identity.instance_id, time_here.now())
+    monitor.begin_boot(node.boot_id, time_here.now())
+    said, moved = "", True
+    with (story / "said").open("a", buffering=1) as told:
+        while moved:
+            now = time_here.passes()
+            monitor.absorb(found(machine, now))
+            before, passed = said, line.number
+            said = engine.turn(now)
+            moved = said != before or line.number != passed
+            told.write(f"{machine.name} {said}\n")
+            time.sleep(0.02)  # the settle time of a slot is a real one
+    line.passing("at rest")
+    case = store.open_case()
+    rest = Rest(
+        said=said,
+        calling=bool(monitor.diagnoses()),
+        step=case.step if case else "",
+        phase=case.phase if case else "",
+        end=case.end or "" if case else "",
+    )
+    store.close()
+    answer = {name: getattr(rest, name) for name in Rest.__slots__}
+    (story / "rest").write_text(json.dumps(answer))
+
+
+def _collected(story: Path, case: Case) -> str:
+    """The evidence of a case."""
+    bundle = story / f"bundle-{case.id}"
+    bundle.write_text(f"{case.code} on {case.component}\n")
+    return str(bundle)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the nursery
+
+
+def main() -> int:
+    """One order a line on stdin, one answer a line on stdout: the signal that ended the process, and its exit code."""
+    import boto3
+
+    for service in ("sagemaker", "ec2", "autoscaling"):  # their models stay in memory for every fork,
+        boto3.client(service, region_name="us-east-1").close()
+    policy_of(PolicySection(), None)  # and so do the policies, with the checks whose codes they name
+    for text in sys.stdin:
+        order = Order(**json.loads(text))
+        pid = os.fork()
+        if pid == 0:
+            _live_and_end(order)
+        _, status = os.waitpid(pid, 0)
+        ended = {"signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, "code": os.WEXITSTATUS(status)}
+        sys.stdout.write(json.dumps(ended) + "\n")
+        sys.stdout.flush()
+    return 0
+
+
+def _live_and_end(order: Order) -> None:
+    code = 1
+    try:
+        live(order)
+        code = 0
+    finally:
+        if code:
+            (Path(order.story) / "broke").write_text(traceback.format_exc())
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
