@@ -9,6 +9,8 @@ reboot by EC2, which PCS takes for an unhealthy node (AWS PCS User Guide, 2026).
 
 from __future__ import annotations
 
+import re
+
 from healthd.errors import BackendDenied, BackendError, BackendRefused
 from healthd.model import Remedy
 from healthd.remediation.ports import StateOwner
@@ -30,6 +32,8 @@ _GONE = frozenset({"DRAIN", "DRAINED", "DRAINING", "DOWN", "FAIL", "FAILING"})
 # How clustermgtd begins its own reasons (aws-parallelcluster-node, clustermgtd.py, 2024-10).
 _MANAGERS_TEXT = "Node failing "
 _NO_CAPACITY = "(Code:"
+# ParallelCluster's names of nodes that exist only while a job needs them (aws-parallelcluster-node, parse_nodename).
+_DYNAMIC = re.compile(r"[a-z0-9-]+-dy-[a-z0-9-]+-\d+")
 
 
 class SlurmManagedProvisioner:
@@ -62,6 +66,9 @@ class SlurmManagedProvisioner:
 
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
+        if remedy is Remedy.REPLACE_NODE and self.kind == "parallelcluster" and _DYNAMIC.fullmatch(self._subject.node):
+            why = "is a dynamic node: another machine comes only for a job, which our reservation keeps off"
+            return f"{self._subject.node} {why}; a person ends it: scontrol update, state=power_down_force"
         return self._fixed or self._subject.why_not(remedy)
 
     def stands_down(self) -> str:

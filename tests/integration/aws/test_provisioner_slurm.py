@@ -207,3 +207,24 @@ def test_a_head_node_is_nobodys_to_replace(no_aws: Aws) -> None:
     )
     assert not any(provisioner.can(remedy) for remedy in Remedy)
     assert "HeadNode" in provisioner.why_not(Remedy.REBOOT_NODE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "node", "can"),
+    [
+        ("parallelcluster", "queue-1-dy-p5-48xlarge-7", False),
+        ("parallelcluster", "queue-1-st-p5-48xlarge-7", True),
+        ("pcs", "queue-1-dy-p5-48xlarge-7", True),  # a name means nothing there
+    ],
+)
+def test_a_node_that_only_a_job_brings_back_is_not_replaced(no_aws: Aws, kind: str, node: str, can: bool) -> None:
+    """Its place in the budget would keep away the very job that another machine would come for."""
+    provisioner = SlurmManagedProvisioner(
+        kind=kind,
+        manager="its manager",
+        subject=Subject(node=node, instance_id=INSTANCE, instance_type="p5.48xlarge"),
+        aws=no_aws,
+        scontrol=ScriptedScontrol(node),
+    )
+    assert (not provisioner.why_not(Remedy.REPLACE_NODE)) is can
+    assert not provisioner.why_not(Remedy.REBOOT_NODE)
