@@ -27,6 +27,8 @@ from healthd.remediation.surroundings import Surroundings
 from healthd.remediation.turns import Cases, Judgement, Patience, Slots, Turn, at_next, ended, rests, waits
 from healthd.store import Event
 
+_TO_DO = {"GPU reset": "reset the GPUs", "replacement": "replace the machine"}
+
 
 class Steps:
     """All steps of one node's cases.
@@ -299,7 +301,7 @@ class Steps:
 
     def _intend(self, case: Case, now: datetime, act: str) -> Case:
         case = replace(case, phase=Phase.INTENDED, since=now)
-        self.write(case, f"intends to {act}")
+        self.write(case, f"intends to {_TO_DO.get(act, act)}")
         return case
 
     def _intend_drain(self, case: Case, now: datetime) -> Case:
