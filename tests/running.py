@@ -22,7 +22,37 @@ UNCONTAINED = "NVRM: Xid (PCI:{pci}): 95, pid=7062, Uncontained: LTC TAG (0x2, 0
 RECOVERED = "NVRM: Xid (PCI:{pci}): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
 
 
-class RunningNode:
+class Running:
+    """A healthd in a process of its own, by the verb that keeps running."""
+
+    process: subprocess.Popen[bytes] | None = None
+
+    def begin(self, verb: str, config: Path, log: Path, environ: Mapping[str, str]) -> None:
+        """Start it; what it says goes to ``log``."""
+        argv = [sys.executable, "-m", "healthd", verb, "--config", str(config)]
+        with log.open("ab") as said:
+            self.process = subprocess.Popen(
+                argv, stderr=said, stdout=said, env=dict(environ), cwd="/", start_new_session=True
+            )
+
+    def kill(self) -> None:
+        """kill -9: no last words."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int | None:
+        """SIGTERM, and the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> int | None:
+        process, self.process = self.process, None
+        if process is None:
+            return None
+        if process.poll() is None:
+            process.send_signal(number)
+        return process.wait(timeout=60)
+
+
+class RunningNode(Running):
     """One node with a daemon. ``sections`` are further TOML tables of its configuration, as text.
 
     The kernel log is a growing file that the test writes; everything else is this machine, unless ``sections`` says
@@ -41,7 +71,6 @@ class RunningNode:
         if not kmsg:
             self.kmsg.touch()
         self._environ = {**os.environ, "AWS_EC2_METADATA_DISABLED": "true", **(environ or {}), "PYTHONPATH": str(ROOT)}
-        self.process: subprocess.Popen[bytes] | None = None
         self.configure(sections)
 
     def configure(self, sections: str) -> None:
@@ -53,33 +82,13 @@ class RunningNode:
 
     def start(self, *, within_s: float = 20.0) -> None:
         """Start the daemon and wait until it answers."""
-        argv = [sys.executable, "-m", "healthd", "run", "--config", str(self.config)]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                argv, stderr=log, stdout=log, env=self._environ, cwd="/", start_new_session=True
-            )
+        self.begin("run", self.config, self.log, self._environ)
         self.wait(lambda: self._listens() and self.status() is not None, within_s, "the daemon answers")
 
     def _listens(self) -> bool:
         """Whether anybody is at the socket: cheaper to ask than by a process of its own, and often to be asked."""
         with socket.socket(socket.AF_UNIX) as probe:
             return probe.connect_ex(str(self.socket)) == 0
-
-    def kill(self) -> None:
-        """kill -9: no last words."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> int | None:
-        """SIGTERM, and the exit code."""
-        return self._end(signal.SIGTERM)
-
-    def _end(self, number: signal.Signals) -> int | None:
-        process, self.process = self.process, None
-        if process is None:
-            return None
-        if process.poll() is None:
-            process.send_signal(number)
-        return process.wait(timeout=30)
 
     # -- the kernel ---------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ compares the two. What each branch shows stands at its function.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -25,7 +25,7 @@ from tests.integration.platforms.players import (
     PLATFORMS,
     AutoScaling,
 )
-from tests.integration.platforms.side_by_side import Results, Scenario, collected, lab_for, played
+from tests.integration.platforms.side_by_side import Results, Scenario
 
 pytestmark = [pytest.mark.slurm, pytest.mark.process]
 
@@ -477,16 +477,6 @@ LEFT_OUT: Mapping[str, str] = {
 """Why a branch is not played on every row."""
 
 SCENARIOS = [Scenario(play=play, platform=platform) for play, rows in BRANCHES.items() for platform in rows]
-
-
-@pytest.fixture(scope="module")
-def results(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, platforms_moto: tuple[str, int]
-) -> Iterator[Results]:
-    """All scenarios of this run, side by side on one cluster."""
-    scenarios = collected(request)
-    with lab_for(tmp_path_factory.mktemp("lab"), platforms_moto, scenarios) as lab, played(scenarios, lab) as results:
-        yield results
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)

@@ -8,14 +8,12 @@ slurmctld, from the endpoint, from the platform's own hand and from the audit tr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from healthd.remediation.case import End
 from tests.integration.platforms.platform_lab import NodeMachine, Platform, PlatformLab
 from tests.integration.platforms.players import EC2, PLATFORMS
-from tests.integration.platforms.side_by_side import Results, Scenario, collected, lab_for, played
+from tests.integration.platforms.side_by_side import Results, Scenario
 
 pytestmark = [pytest.mark.slurm, pytest.mark.process]
 
@@ -111,16 +109,6 @@ SCENARIOS = [
     *(Scenario(play=replaced, platform=platform) for platform in PLATFORMS if platform.replace),
     Scenario(play=kept_out, platform=EC2),
 ]
-
-
-@pytest.fixture(scope="module")
-def results(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, platforms_moto: tuple[str, int]
-) -> Iterator[Results]:
-    """All scenarios of this run, side by side on one cluster."""
-    scenarios = collected(request)
-    with lab_for(tmp_path_factory.mktemp("lab"), platforms_moto, scenarios) as lab, played(scenarios, lab) as results:
-        yield results
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)

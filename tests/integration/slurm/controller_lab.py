@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -27,7 +26,7 @@ from tests.integration.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.integration.aws.fake_hyperpod import CLUSTER, FakeHyperPod
 from tests.integration.aws.moto_server import dummy_env
 from tests.integration.slurm.slurm_lab import SlurmLab
-from tests.running import ROOT, RunningNode
+from tests.running import ROOT, Running, RunningNode
 
 NOBODY = ("127.0.0.1", 9)
 COMMON = """
@@ -67,7 +66,7 @@ ONLY_THE_KERNEL_LOG = "".join(
 """Every other check would judge the machine that the tests run on."""
 
 
-class RunningController:
+class RunningController(Running):
     """One ``healthd controller`` in a process of its own."""
 
     def __init__(self, folder: Path, sections: str, state_dir: Path, environ: dict[str, str]) -> None:
@@ -75,7 +74,6 @@ class RunningController:
         self.state_dir, self.config, self.log = state_dir, folder / "config.toml", folder / "log"
         self._environ = environ
         self.configure(sections)
-        self.process: subprocess.Popen[bytes] | None = None
 
     def configure(self, sections: str) -> None:
         own = f'[controller]\ninterval_s = 0.5\nsilent_s = 2\nstate_dir = "{self.state_dir}"\n'
@@ -86,26 +84,8 @@ class RunningController:
         return subprocess.run(argv, env=self._environ, capture_output=True, text=True, timeout=60, check=False, cwd="/")
 
     def start(self) -> Self:
-        argv = [sys.executable, "-m", "healthd", "controller", "--config", str(self.config)]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                argv, stdout=log, stderr=log, env=self._environ, cwd="/", start_new_session=True
-            )
+        self.begin("controller", self.config, self.log, self._environ)
         return self
-
-    def kill(self) -> None:
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> int | None:
-        return self._end(signal.SIGTERM)
-
-    def _end(self, number: signal.Signals) -> int | None:
-        process, self.process = self.process, None
-        if process is None:
-            return None
-        if process.poll() is None:
-            process.send_signal(number)
-        return process.wait(timeout=60)
 
     def said(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
