@@ -2,12 +2,15 @@
 #
 #   make demo    healthd on this machine, then a simulated node that breaks, is drained, repaired and let back
 #   make test    all tests; installs Slurm, munge, FUSE and a C compiler first where apt and root are there
+#   make test-kubernetes   with a real API server, Helm and the image, built once where Go is there: ten minutes
 #   make check   what CI runs: lint, types, import contracts, branch coverage of the pure modules, all tests
-#   make bench   measurements; make docs: the generated reference pages; make wheel: dist/; make lock; make clean
+#   make bench   measurements; make docs: the generated reference pages; make chart: what follows from the Helm chart;
+#                make wheel: dist/; make lock; make clean
 #
 # Variables: PYTHON (which python3), TESTS (paths for make test), PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS, LOCK_ARGS.
 
 TESTS = tests
+KUBERNETES_TESTS = tests/integration/kubernetes tests/packaging tests/contract/test_orchestrators.py
 VENV = .venv/bin
 # Nothing that runs from here asks the cloud anything.
 export AWS_EC2_METADATA_DISABLED = true
@@ -18,9 +21,12 @@ PURE := $(PURE),*/remediation/policy.py,*/remediation/playbook.py,*/remediation/
 PURE := $(PURE),*/remediation/rules.py,*/remediation/ledger.py,*/remediation/opt_out.py,*/remediation/orders.py
 PURE := $(PURE),*/remediation/fleet.py,*/healthd/acknowledged.py
 PURE := $(PURE),*/remediation/marks.py,*/remediation/asked.py
+PURE := $(PURE),*/remediation/orchestrators/kube_budget.py,*/remediation/orchestrators/kube_conditions.py
+PURE := $(PURE),*/remediation/orchestrators/kube_events.py,*/remediation/orchestrators/kube_node.py
+PURE := $(PURE),*/remediation/orchestrators/kube_signals.py
 PURE_TESTS = tests/unit tests/property
 
-.PHONY: demo test check lint types contracts coverage bench docs lock wheel clean
+.PHONY: demo test test-kubernetes check lint types contracts coverage bench docs chart lock wheel clean
 
 # `healthd check` may find this machine wanting (1) or hard to tell (2); only a crash of ours fails the demo.
 demo: .venv/runtime.stamp
@@ -32,6 +38,11 @@ demo: .venv/runtime.stamp
 test: .venv/dev.stamp
 	@sh tests/system-packages.sh
 	$(VENV)/python -m pytest $(PYTEST_ARGS) $(TESTS)
+
+# What `make test` leaves out: a real API server, the chart, the image. Builds them with Go where they are not cached.
+test-kubernetes: .venv/dev.stamp
+	@sh tests/system-packages.sh
+	HEALTHD_TEST_KUBERNETES=1 $(VENV)/python -m pytest $(PYTEST_ARGS) $(KUBERNETES_TESTS)
 
 check: lint types contracts coverage test
 
@@ -46,7 +57,7 @@ contracts: .venv/dev.stamp
 	$(VENV)/lint-imports
 
 coverage: .venv/dev.stamp
-	$(VENV)/coverage run -m pytest -q -m "not (process or slow or slurm or kernel or nvml)" $(PURE_TESTS)
+	$(VENV)/coverage run -m pytest -q -m "not (process or slow or slurm or kubernetes or kernel or nvml)" $(PURE_TESTS)
 	$(VENV)/coverage report --include="$(PURE)" --fail-under=100
 
 bench: .venv/dev.stamp
@@ -59,6 +70,9 @@ wheel: .venv/dev.stamp
 
 docs: .venv/dev.stamp
 	$(VENV)/python docs/generate.py
+
+chart: .venv/dev.stamp
+	$(VENV)/python packaging/kubernetes/render.py
 
 lock:
 	sh packaging/lock.sh $(LOCK_ARGS)

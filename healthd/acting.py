@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -72,7 +72,7 @@ def make_engine(
         slots=_slots(config, machine, orchestrator, store),
         judgement=monitor,
         cases=store,
-        rules=lambda: _rules(config, policy),
+        rules=lambda: _rules(config, policy, orchestrator),
         ledger=lambda: repairs_of(store.cases()),
         collect=collect,
         look_again=checkup.start_older_than,
@@ -81,7 +81,8 @@ def make_engine(
             verify_timeout_s=remediation.verify_timeout_s,
             reboot_timeout_s=remediation.reboot_timeout_s,
             replace_timeout_s=remediation.replace_timeout_s,
-            unanswered_s=config.orchestrator.slurm.unanswered_s,
+            # A patch in Kubernetes says what it changes, so that none can meet what came after it.
+            unanswered_s=config.orchestrator.slurm.unanswered_s if orchestrator.kind == "slurm" else 0.0,
             max_attempts=remediation.max_attempts,
         ),
         platform_texts=OUR_TEXTS | MANAGERS_TEXTS,
@@ -91,11 +92,10 @@ def make_engine(
 def _slots(config: Config, machine: Machine, orchestrator: Orchestrator, store: Store) -> SlotKeeper:
     """The places of this node in the budget. A machine without a cluster has nobody to wait for."""
     known, known_age_s = fleet_of(store.fact(FLEET), datetime.now(UTC))
-    quotas = {CLUSTER: config.budget.max_out, **{scope.name: scope.max_out for scope in config.budget.scope}}
     return SlotKeeper(
         orchestrator=orchestrator,
         node=machine.name,
-        quotas=lambda: quotas,
+        quotas=_quotas(config, orchestrator),
         monotonic_s=time.monotonic,
         random=random.SystemRandom().random,
         settle_s=0.0 if orchestrator.kind == "local" else config.budget.settle_s,
@@ -121,6 +121,17 @@ def kept_of(fleet: FleetLevel, at: datetime) -> str:
     return f"{at.isoformat()} {msgspec.json.encode(fleet).decode()}"
 
 
+def _quotas(config: Config, orchestrator: Orchestrator) -> Callable[[], Mapping[str, str | int]]:
+    """How many may be out: as configured here, or in Kubernetes as the Leases say, where the server holds all to it."""
+    if orchestrator.kind == "kubernetes":
+        from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
+
+        assert isinstance(orchestrator, KubernetesOrchestrator)  # noqa: S101 - its kind says so
+        return orchestrator.quotas
+    quotas = {CLUSTER: config.budget.max_out, **{scope.name: scope.max_out for scope in config.budget.scope}}
+    return lambda: quotas
+
+
 def _resetter(config: Config, machine: Machine, run: Callable[..., CommandResult]) -> GpuReset:
     """The reset of this machine's GPUs. NVML is left alone while it lasts: our worker would hold them open."""
     nvml = machine.nvml
@@ -139,7 +150,7 @@ def _resetter(config: Config, machine: Machine, run: Callable[..., CommandResult
     )
 
 
-def _rules(config: Config, policy: Policy) -> Rules:
+def _rules(config: Config, policy: Policy, orchestrator: Orchestrator) -> Rules:
     remediation = config.remediation
     opt_out = remediation.opt_out_file
     by_file = f"{opt_out} exists" if opt_out and os.path.exists(opt_out) else ""
@@ -148,7 +159,10 @@ def _rules(config: Config, policy: Policy) -> Rules:
         max_out=config.budget.max_out,
         replacements_per_hour=config.budget.replacements_per_hour,
         opted_out=by_file or by_label(config.node.labels, remediation.opt_out_label),
-        opt_out_feature=remediation.opt_out_feature,
+        # A label of the Node is among its features, and read with its state.
+        opt_out_feature=(
+            remediation.opt_out_label if orchestrator.kind == "kubernetes" else remediation.opt_out_feature
+        ),
         policy=policy,
         bounds=bounds_of(config.policy),
     )

@@ -37,7 +37,7 @@ from healthd.sources.identity import boot_time
 from healthd.sources.kmsg import Batch, Cursor, KernelLog, read_all
 from healthd.sources.machine import Machine, open_machine
 from healthd.store import Event, Store
-from healthd.whoami import runs_slurm
+from healthd.whoami import runs_kubernetes, runs_slurm
 
 _LOCK_POLL_S = 0.05
 
@@ -53,6 +53,8 @@ class Agent:
     store: Store | None = None
     engine: Engine | None = None
     orchestrator: Orchestrator | None = None
+    ends: list[Callable[[], None]] = field(default_factory=list)
+    """What else is given back at the end: connections to the cluster."""
     hooks: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """Hooks answered, by (kind, verdict, ``passed`` or ``refused``)."""
     changed: Callable[[], None] = lambda: None
@@ -62,6 +64,8 @@ class Agent:
         """End the workers and close the store."""
         self.checkup.close()
         self.machine.close()
+        for close in self.ends:
+            close()
         if self.store is not None:
             self.monitor.flush(datetime.now(UTC))
             self.store.close()
@@ -78,7 +82,9 @@ class Agent:
         """
         if self.mode is Mode.OBSERVE or self.engine is None or self.store is None:
             return
-        if self.orchestrator is not None and self.orchestrator.kind != "local" and (fleet := self.engine.learn()):
+        if self.orchestrator is None or self.orchestrator.kind in ("local", "kubernetes"):
+            return  # nobody else is there; or who is out is one small object, read when it is needed
+        if fleet := self.engine.learn():
             self.store.keep(FLEET, kept_of(fleet, now))
 
     def housekeeping(self, now: datetime) -> None:
@@ -140,6 +146,7 @@ def acting_agent(
     notices = (*notices, *simulated(config), *((store.set_aside,) if store.set_aside else ()))
     agent = _assembled(config, checks, machine, monitor, source=source, notices=notices)
     agent.store, agent.orchestrator, agent.changed = store, orchestrator, changed
+    agent.ends += [close] if (close := getattr(orchestrator, "close", None)) is not None else []
     agent.engine = make_engine(
         config=config,
         machine=machine,
@@ -164,9 +171,8 @@ def acting_agent(
 def open_orchestrator(config: Config, machine: Machine, environ: Mapping[str, str]) -> Orchestrator:
     """The orchestrator that the configuration names, or the one that this node runs."""
     slurm = config.orchestrator.slurm
-    if config.orchestrator.kind == "kubernetes":
-        wrong = "orchestrator.kind = kubernetes: this version has slurm and local; Kubernetes nodes need a later one"
-        raise ConfigError((wrong,))
+    if runs_kubernetes(config, environ):
+        return _open_kubernetes(config, machine.name, environ)
     if runs_slurm(config, environ):
         return SlurmOrchestrator(node=machine.name, bin_dir=slurm.bin_dir, conf=slurm.conf, timeout_s=slurm.timeout_s)
     return LocalOrchestrator(
@@ -176,6 +182,41 @@ def open_orchestrator(config: Config, machine: Machine, environ: Mapping[str, st
         proc_root=Path(config.sources.proc_root),
         ignore_pids=lambda: [pid for pid in (machine.nvml.worker_pid(),) if pid is not None],
     )
+
+
+def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Callable[[], str] | None:
+    """What tells the cluster about this node, once for each call, and says what it did; None where nothing is told.
+
+    Raises ConfigError where the cluster cannot be reached as it is configured.
+    """
+    config, orchestrator, engine = agent.config, agent.orchestrator, agent.engine
+    if orchestrator is None or orchestrator.kind != "kubernetes" or not config.orchestrator.kubernetes.report:
+        return None
+    from healthd.remediation.orchestrators.kube_opening import Known, KubernetesOrchestrator, open_api
+    from healthd.remediation.orchestrators.kube_opening import open_reporter as open_it
+
+    def known() -> Known:
+        return Known(
+            diagnoses=agent.monitor.diagnoses(),
+            outcomes=agent.monitor.outcomes(),
+            expected=tuple(name for name, check in agent.checkup.checks.items() if check.on != "active"),
+            decision=engine.decision if engine is not None else None,
+        )
+
+    assert isinstance(orchestrator, KubernetesOrchestrator)  # noqa: S101 - its kind says so
+    api = open_api(config, environ)
+    agent.ends.append(api.close)
+    return open_it(config, api, orchestrator, node=agent.machine.name, known=known).tick
+
+
+def _open_kubernetes(config: Config, node: str, environ: Mapping[str, str]) -> Orchestrator:
+    """The back end is imported where it is used: it loads lightkube. Raises ConfigError where that is not installed."""
+    try:
+        from healthd.remediation.orchestrators import kube_opening
+    except ImportError as error:
+        extra = f"pip install 'healthd[kubernetes]' ({error})"
+        raise ConfigError((f"orchestrator.kind = kubernetes needs an extra that is not installed: {extra}",)) from error
+    return kube_opening.open_orchestrator(config, kube_opening.open_api(config, environ), node)
 
 
 def open_kernel_log(agent: Agent) -> KernelLog:

@@ -20,7 +20,7 @@ from apscheduler.executors.debug import DebugExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from healthd import __version__, journal
-from healthd.agent import Agent, acting_agent, lock_state, open_kernel_log
+from healthd.agent import Agent, acting_agent, lock_state, open_kernel_log, open_reporter
 from healthd.api.server import Server
 from healthd.api.wire import EXIT_FAILED
 from healthd.config.schema import Config
@@ -33,6 +33,7 @@ from healthd.store import Event
 
 _TICK_S = 5.0  # the watchdog's, which systemd may set as low as twice this; a signal or a defect ends the wait at once
 _ENGINE_POLL_S = 5.0
+_REPORT_POLL_S = 1.0
 _ENGINE_IS_STUCK_AFTER_S = 300.0
 _READER_IS_STUCK_AFTER_S = 60.0
 _JITTER = 0.1
@@ -66,6 +67,7 @@ class Daemon:
         self._kernel_log: KernelLog = open_kernel_log(self.agent)
         self.agent.machine.kernel_log_state = self._kernel_log.state
         self._journal = journal.open_journal(self.agent.checkup, self.agent.monitor)
+        self._report = open_reporter(self.agent, os.environ)
         self._engine_beat = time.monotonic()
         self.failed = False
         self._scheduler = BackgroundScheduler(
@@ -85,6 +87,7 @@ class Daemon:
                 ("kmsg", self._follow_kernel_log),
                 ("journal", self._follow_journal),
                 ("engine", self._turn_engine),
+                ("cluster", self._report_to_cluster),
             )
         ]
         server = Server(self._config.daemon.socket, self.agent, group=self._config.daemon.group, say=self._log.info)
@@ -138,6 +141,13 @@ class Daemon:
     def _follow_journal(self) -> None:
         if self._journal is not None:
             journal.follow(self._journal, self.agent.checkup, self._stop)
+
+    def _report_to_cluster(self) -> None:
+        """Tell the cluster about this node, where it is one that is told. One that does not answer keeps nobody waiting
+        but this thread."""
+        while self._report is not None and not self._stop.wait(_REPORT_POLL_S):
+            if said := self._report():
+                self._log.info("cluster", said=said)
 
     def _turn_engine(self) -> None:
         engine, last = self.agent.engine, ""

@@ -14,6 +14,8 @@ from healthd.remediation.orchestrators.slurm import SlurmOrchestrator, detect
 from healthd.sources.identity import find_identity, node_name
 from healthd.sources.trees import FileTree
 
+_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+
 
 class ThisNode:
     """The node behind a configuration, of which only what may not stand in a match is used, and how Slurm is asked."""
@@ -47,6 +49,15 @@ class ThisNode:
         (name,) = self.host()
         asked = SlurmOrchestrator(node=name, bin_dir=slurm.bin_dir, conf=slurm.conf, timeout_s=slurm.timeout_s)
         return asked.partitions()
+
+
+def runs_kubernetes(config: Config, environ: Mapping[str, str], *, account: str = _ACCOUNT) -> bool:
+    """Whether the configuration names Kubernetes, or leaves it open and this process runs in a pod of a node that runs
+    no Slurm, with a token of the folder ``account``."""
+    if config.orchestrator.kind != "auto":
+        return config.orchestrator.kind == "kubernetes"
+    is_in_pod = bool(environ.get("KUBERNETES_SERVICE_HOST")) and Path(account, "token").exists()
+    return is_in_pod and not runs_slurm(config, environ)
 
 
 def runs_slurm(config: Config, environ: Mapping[str, str]) -> bool:

@@ -19,7 +19,10 @@ import pytest
 PROCESS_FREE = ("unit", "checks", "property")
 # … or, where processes are what the whole file is about, stands here.
 ABOUT_PROCESSES = ("test_command.py", "test_local_orchestrator.py", "test_local_provisioner.py")
-MAY_START_PROCESSES = ("process", "slurm", "kernel", "nvml", "slow")
+MAY_START_PROCESSES = ("process", "slurm", "kubernetes", "kernel", "nvml", "slow")
+
+# Set by `make test-kubernetes`.
+ASKED_FOR = "HEALTHD_TEST_KUBERNETES"
 
 _PROCESS_EVENTS = frozenset(
     {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "os.exec", "pty.spawn"}
@@ -83,6 +86,25 @@ def _guarded(request: pytest.FixtureRequest) -> Iterator[None]:
     _guard.processes_forbidden = False
     if _guard.caught:
         pytest.fail("\n".join(_guard.caught))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what needs an API server, helm or an image, unless it is asked for: `make test-kubernetes`.
+
+    Where nothing is cached, building them takes two cores ten minutes.
+    """
+    if os.environ.get(ASKED_FOR):
+        return
+    left_out = [item for item in items if _is_of_kubernetes(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not _is_of_kubernetes(item)]
+
+
+def _is_of_kubernetes(item: pytest.Item) -> bool:
+    folders = item.path.relative_to(Path(__file__).parent).parts
+    return folders[0] == "packaging" or "kubernetes" in folders or item.get_closest_marker("kubernetes") is not None
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs what the integration tests need and a fresh Debian or Ubuntu lacks: Slurm, munge, FUSE, a C compiler.
+# Installs what the integration tests need and a fresh Debian or Ubuntu lacks: Slurm, munge, FUSE, a C compiler,
+# debootstrap.
 # Needs root and apt-get; without them it says what is missing, and the tests that need it are skipped and say so.
 # No service is started by the installation.
 set -eu
@@ -7,11 +8,13 @@ PATH=$PATH:/usr/sbin:/sbin
 
 missing=
 # command:package
-for pair in slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge fusermount3:fuse3 ip:iproute2 cc:gcc git:git; do
+for pair in slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge fusermount3:fuse3 ip:iproute2 cc:gcc git:git debootstrap:debootstrap; do
     command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
 done
 # A compiler without the C library's headers compiles nothing.
 test -e /usr/include/stdio.h || missing="$missing libc6-dev"
+# Of what debootstrap loads, this verifies the signature.
+test -e /usr/share/keyrings/debian-archive-keyring.gpg || missing="$missing debian-archive-keyring"
 test -n "$missing" || exit 0
 
 skip() {

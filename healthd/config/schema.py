@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from healthd.config.controller_schema import ControllerSection
 from healthd.config.evidence_schema import EvidenceSection
+from healthd.config.kubernetes_schema import KubernetesSection
 from healthd.config.provisioner_schema import ProvisionerSection
 from healthd.config.replay_schema import ReplaySection
 from healthd.config.rule_schema import PolicyRule
@@ -144,11 +145,14 @@ class OrchestratorSection:
 
     kind: Literal["auto", "slurm", "kubernetes", "local"] = "auto"
     """Which orchestrator runs this node. ``auto`` is ``slurm`` where SLURM_CONF is set, a slurm.conf is in its usual
-    place or a configless slurmd runs, and scontrol is there; else ``local``, which only writes down that the node is
-    out. ``kubernetes`` is not in this version."""
+    place or a configless slurmd runs, and scontrol is there; else ``kubernetes`` in a pod with a ServiceAccount; else
+    ``local``, which only writes down that the node is out. Slurm comes first: a slurmd may run in a pod."""
 
     slurm: SlurmSection = field(default_factory=SlurmSection)
     """Read where the kind is, or turns out to be, ``slurm``."""
+
+    kubernetes: KubernetesSection = field(default_factory=KubernetesSection)
+    """Read where the kind is, or turns out to be, ``kubernetes``."""
 
 
 @dataclass(frozen=True, kw_only=True)

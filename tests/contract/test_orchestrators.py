@@ -1,4 +1,4 @@
-"""The laws that every orchestrator keeps, over the real back ends: Slurm with a real slurmctld, and local."""
+"""The laws that every orchestrator keeps, over the real back ends: Slurm, Kubernetes with a real API server, local."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from pathlib import Path
 import pytest
 
 from healthd.errors import BackendRefused, BackendUnknown, SlotTaken
+from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
 from healthd.remediation.orchestrators.local import LocalOrchestrator
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
 from healthd.remediation.ports import Mark, Orchestrator, Slot
 from healthd.testing_cluster import FakeCluster, FakeOrchestrator
+from tests.integration.kubernetes.agent_rig import add_leases, administrator
+from tests.integration.kubernetes.control_plane import ControlPlane
+from tests.integration.kubernetes.find_binaries import Unavailable
+from tests.integration.kubernetes.kubelet_socket import KubeletSocket
 from tests.integration.slurm.slurm_lab import SlurmLab, why_not
 
 NODE = "n0001"
@@ -28,19 +33,57 @@ def lab() -> Iterator[SlurmLab]:
         yield lab
 
 
-@pytest.fixture(params=["local", "fake", pytest.param("slurm", marks=pytest.mark.slurm)])
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    """A control plane without policies, started only if a test asks for it."""
+    try:
+        plane = ControlPlane()
+    except Unavailable as error:
+        pytest.skip(f"no control plane of Kubernetes here: {error}")
+    with plane:
+        yield plane
+
+
+@pytest.fixture
+def kubernetes(plane: ControlPlane, tmp_path: Path) -> Iterator[KubernetesOrchestrator]:
+    """A node of two, in a scope of its own beside the cluster's, with a kubelet that has no pod."""
+    plane.reset()
+    plane.add_namespace("healthd")
+    plane.add_node(NODE, labels={"pool": "gpu-a"})
+    plane.add_node("n0002")
+    add_leases(plane, limit=2, total=2, gpu_a=1)
+    with KubeletSocket(tmp_path / "kubelet.sock") as kubelet:
+        orchestrator = administrator(
+            plane, NODE, scopes=["gpu-a"], scope_label="pool", pod_resources=str(kubelet.path), timeout_s=1.0
+        )
+        yield orchestrator
+        orchestrator.close()
+
+
+KINDS = [
+    "local",
+    "fake",
+    pytest.param("slurm", marks=pytest.mark.slurm),
+    pytest.param("kubernetes", marks=pytest.mark.kubernetes),
+]
+
+
+@pytest.fixture(params=KINDS)
 def orchestrator(request: pytest.FixtureRequest, tmp_path: Path) -> Orchestrator:
     """Each orchestrator for a node that is in service and has nothing to do."""
     if request.param == "fake":
         return FakeOrchestrator(FakeCluster(NODE, "n0002", clock=time.time), NODE)
     if request.param == "local":
         return LocalOrchestrator(state_dir=tmp_path / "state", node=NODE, dev_root=tmp_path)
+    if request.param == "kubernetes":
+        of_node: KubernetesOrchestrator = request.getfixturevalue("kubernetes")
+        return of_node
     lab: SlurmLab = request.getfixturevalue("lab")
     lab.reset()
     return SlurmOrchestrator(node=NODE, conf=str(lab.conf))
 
 
-@pytest.fixture(params=["local", "fake", pytest.param("slurm", marks=pytest.mark.slurm)])
+@pytest.fixture(params=KINDS)
 def deaf_orchestrator(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Orchestrator]:
     """Each orchestrator with a back end that cannot be read."""
     if request.param == "fake":
@@ -52,6 +95,15 @@ def deaf_orchestrator(request: pytest.FixtureRequest, tmp_path: Path) -> Iterato
         (tmp_path / "hold.json").mkdir()
         (tmp_path / "slots").write_text("no folder")
         yield LocalOrchestrator(state_dir=tmp_path, node=NODE)
+        return
+    if request.param == "kubernetes":
+        of_node: KubernetesOrchestrator = request.getfixturevalue("kubernetes")
+        plane: ControlPlane = request.getfixturevalue("plane")
+        plane.hang_api_server()
+        try:
+            yield of_node
+        finally:
+            plane.resume_api_server()
         return
     lab: SlurmLab = request.getfixturevalue("lab")
     lab.reset()

@@ -1,0 +1,74 @@
+{{/*
+Names are fixed: the admission policies name the ServiceAccount, the agents the Leases, and one healthd in a cluster is
+all that there can be.
+*/}}
+{{- define "healthd.labels" -}}
+app.kubernetes.io/name: healthd
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "healthd.selector" -}}
+app.kubernetes.io/name: healthd
+app.kubernetes.io/component: {{ . }}
+{{- end }}
+
+{{- define "healthd.image" -}}
+{{- $image := .Values.image -}}
+{{ $image.repository }}{{ if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{- define "healthd.pullSecrets" -}}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+{{- range $name, $_ := . }}
+  - name: {{ $name }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* "true" or "": a value of null is the profile's. */}}
+{{- define "healthd.hostNetwork" -}}
+{{- if (ternary (eq .Values.profile "full") .Values.agent.hostNetwork (kindIs "invalid" .Values.agent.hostNetwork)) }}true{{ end }}
+{{- end }}
+{{- define "healthd.hostPID" -}}
+{{- if (ternary (eq .Values.profile "full") .Values.agent.hostPID (kindIs "invalid" .Values.agent.hostPID)) }}true{{ end }}
+{{- end }}
+
+{{/* Loopback of the host unless metrics are wanted; in a network of its own the kubelet's probe needs the pod's address. */}}
+{{- define "healthd.listen" -}}
+{{- $open := or .Values.metrics.enabled (not (include "healthd.hostNetwork" .)) -}}
+{{ ternary "0.0.0.0" "127.0.0.1" $open }}:{{ .Values.metrics.port }}
+{{- end }}
+
+{{/* "true" where the API server has ValidatingAdmissionPolicy v1, and they are wanted. */}}
+{{- define "healthd.policies" -}}
+{{- if and (ne .Values.policies.enabled "off") (semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version) }}true{{ end }}
+{{- end }}
+
+{{/* The Leases of the budget, one line each. */}}
+{{- define "healthd.budgetLeases" -}}
+healthd-budget
+{{- range $name, $_ := .Values.budget.scopes }}
+healthd-budget-{{ $name }}
+{{- end }}
+{{- end }}
+
+{{- define "healthd.quotedList" -}}
+{{- range $index, $text := . }}{{ if $index }}, {{ end }}{{ $text | quote }}{{ end }}
+{{- end }}
+
+{{/* What cannot be right is refused before anything is installed. */}}
+{{- define "healthd.refuse" -}}
+{{- if and (eq .Values.profile "restricted") (eq .Values.mode "repair") }}
+{{- fail "mode: repair with profile: restricted: that profile can neither reset a GPU nor reboot; set mode: quarantine, or profile: full" }}
+{{- end }}
+{{- if and (ne .Values.mode "observe") (not .Values.controller.enabled) (not (and .Values.budget.limit .Values.budget.nodes)) }}
+{{- fail (printf "mode: %s without a budget: set budget.limit and budget.nodes, or controller.enabled, which counts nodes itself" .Values.mode) }}
+{{- end }}
+{{- if and (eq .Values.policies.enabled "on") (not (include "healthd.policies" .)) }}
+{{- fail (printf "policies.enabled: on needs Kubernetes 1.30 or newer; this is %s" .Capabilities.KubeVersion.Version) }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,138 @@
+"""What a node's agent tells as events.k8s.io/v1 Events, and how often. Pure.
+
+An event is news for a person who looks at ``kubectl describe node``, never a source of truth: the API server forgets
+it after an hour. Each fault is one object under a stable name, ``<node>.<hash>``: created once, and then a series whose
+count goes up at 1, 5 and 15 minutes and each hour, for as long as the fault is open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from healthd.model import Action, Decision, Diagnosis, Severity
+from healthd.remediation.orchestrators.kube_conditions import reason_of
+
+CONTROLLER = "healthd.io/agent"
+GAPS_S = (60.0, 300.0, 900.0, 3600.0)
+"""After how long, in seconds, since it was told last, news is told again; the last one from then on."""
+_NOTE_CHARACTERS, _INSTANCE_CHARACTERS, _NAME_CHARACTERS = 1024, 128, 253
+_TOLD = (Action.QUARANTINE, Action.REPAIR, Action.RELEASE, Action.PAGE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class News:
+    """Something to tell. ``about`` makes it the same news or another: code and component; ``note`` is for a person."""
+
+    reason: str
+    action: str
+    about: str
+    note: str
+    warning: bool = True
+
+
+def news_of(diagnoses: Iterable[Diagnosis], decision: Decision | None) -> tuple[News, ...]:
+    """What there is to tell now: every open fault above info, and what was decided, where that is more than to wait."""
+    found = [
+        News(
+            reason=reason_of(each.code),
+            action="Diagnosed",
+            about=f"{each.code} {each.component}",
+            note=f"{each.code} on {each.component} calls for {each.remedy}",
+        )
+        for each in diagnoses
+        if each.severity is not Severity.INFO
+    ]
+    if decision is not None and decision.action in _TOLD:
+        told = decision.diagnosis
+        about = f"{told.code} {told.component}" if told is not None else ""
+        warning = decision.action is not Action.RELEASE
+        word = reason_of(decision.action)
+        found.append(News(reason=word, action=word, about=about, note=decision.reason, warning=warning))
+    return tuple({event_name("", each): each for each in found}.values())
+
+
+def event_name(node: str, news: News) -> str:
+    """The stable name of this news."""
+    digest = hashlib.sha256(f"{news.reason}\n{news.action}\n{news.about}".encode()).hexdigest()[:16]
+    head = node[: _NAME_CHARACTERS - 17].rstrip(".-")
+    return f"{head}.{digest}"
+
+
+def event_of(news: News, *, node: str, uid: str, namespace: str, now: datetime) -> dict[str, Any]:
+    """The Event, as it is created."""
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": event_name(node, news), "namespace": namespace},
+        "eventTime": _micro(now),
+        "reportingController": CONTROLLER,
+        "reportingInstance": node[:_INSTANCE_CHARACTERS],
+        "action": news.action,
+        "reason": news.reason,
+        "type": "Warning" if news.warning else "Normal",
+        "note": _cut(news.note),
+        "regarding": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid},
+    }
+
+
+def series_of(news: News, count: int, now: datetime) -> dict[str, Any]:
+    """The merge patch that tells it for the ``count``-th time, 2 or more."""
+    return {"note": _cut(news.note), "series": {"count": max(2, count), "lastObservedTime": _micro(now)}}
+
+
+def count_in(event: Mapping[str, Any]) -> int:
+    """How often an Event was told: 1 without a series."""
+    series = event.get("series")
+    count = series.get("count") if isinstance(series, Mapping) else None
+    return count if isinstance(count, int) and count > 0 else 1
+
+
+@dataclass(kw_only=True, slots=True)
+class _Told:
+    count: int
+    next_s: float
+
+
+class Telling:
+    """What was told and is still so. No clock and no I/O."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, _Told] = {}
+        self._not_before_s = 0.0
+
+    def due(self, news: Iterable[News], now_s: float) -> News | None:
+        """The next that is to be told, or None. What is over is forgotten: it is new when it comes back."""
+        wanted = {event_name("", each): each for each in news}
+        self._told = {name: told for name, told in self._told.items() if name in wanted}
+        if now_s < self._not_before_s:
+            return None
+        late = [each for name, each in wanted.items() if name not in self._told or now_s >= self._told[name].next_s]
+        return late[0] if late else None
+
+    def count(self, news: News) -> int:
+        """How often it was told."""
+        told = self._told.get(event_name("", news))
+        return told.count if told is not None else 0
+
+    def told(self, news: News, count: int, now_s: float) -> None:
+        """It was acknowledged, for the ``count``-th time."""
+        before = self.count(news)
+        gap_s = GAPS_S[min(before, len(GAPS_S) - 1)]
+        self._told[event_name("", news)] = _Told(count=count, next_s=now_s + gap_s)
+
+    def failed(self, now_s: float) -> None:
+        """It was not: events wait a minute, so that conditions and the budget come first."""
+        self._not_before_s = now_s + GAPS_S[0]
+
+
+def _cut(text: str) -> str:
+    plain = " ".join("".join(c if c.isprintable() else " " for c in text).split()) or "-"
+    return plain if len(plain) <= _NOTE_CHARACTERS else f"{plain[: _NOTE_CHARACTERS - 1]}…"
+
+
+def _micro(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,291 @@
+"""A Kubernetes Node as healthd reads it, and the patches by which it is taken out and put back. Pure.
+
+What is ours on a Node, and nothing else is ever changed:
+
+    taint healthd.io/unhealthy=<code>    the drain: it keeps new pods off
+    taint healthd.io/claimed             the fence: a place in the budget is held, and nothing was decided for good yet
+    taint healthd.io/unverified          kubelet registers with it; goes with the first full verdict
+    annotation healthd.io/hold           whose drain it is: text, by whom, when, and what of a cordon is ours
+
+``spec.taints`` is an atomic list: every patch here replaces all of it, and so carries ``metadata.resourceVersion``.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from healthd.errors import BackendRefused, BackendUnknown
+from healthd.remediation.case import PREFIX
+from healthd.remediation.ports import Hold, NodeView
+
+UNHEALTHY, CLAIMED, UNVERIFIED = "healthd.io/unhealthy", "healthd.io/claimed", "healthd.io/unverified"
+HOLD = "healthd.io/hold"
+
+JOBS_TOLERATE = ("nvidia.com/gpu", "amd.com/gpu", "aws.amazon.com/neuron*", "vpc.amazonaws.com/efa")
+"""Taints that say what a node has, not that it is out: the jobs of every GPU fleet tolerate them. Whatever else keeps
+pods off counts as out, because only its owner knows what it means; the setting adds to these."""
+
+_KEEPS_OFF = ("NoSchedule", "NoExecute")
+_NOT_A_LABEL = re.compile(r"[^A-Za-z0-9_.-]+")
+_TEXT_CHARACTERS = 1000
+
+
+class Taint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One taint. ``timeAdded`` is carried on as it was."""
+
+    key: str
+    effect: str
+    value: str = ""
+    timeAdded: str | None = None  # noqa: N815 - the API's own word
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """One condition of a Node, as far as healthd reads it."""
+
+    type: str
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    lastTransitionTime: str | None = None  # noqa: N815 - the API's own word
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    name: str
+    uid: str = ""
+    resourceVersion: str = ""  # noqa: N815 - the API's own word
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    deletionTimestamp: str | None = None  # noqa: N815 - as above
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] | None = None
+    providerID: str = ""  # noqa: N815 - the API's own word
+
+
+class _Status(msgspec.Struct, frozen=True):
+    conditions: tuple[Condition, ...] | None = None
+
+
+class _Node(msgspec.Struct, frozen=True):
+    metadata: _Meta
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+
+class KubeNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A Node as it was read at ``version``."""
+
+    name: str
+    uid: str
+    version: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    unschedulable: bool
+    taints: tuple[Taint, ...]
+    conditions: tuple[Condition, ...]
+    provider_id: str
+    deleting: bool
+
+    def condition(self, kind: str) -> Condition | None:
+        """The condition of this type, or None."""
+        return next((each for each in self.conditions if each.type == kind), None)
+
+    def taint(self, key: str) -> Taint | None:
+        """The first taint of this key, or None."""
+        return next((each for each in self.taints if each.key == key), None)
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """The ownership annotation. ``stamp``: whole seconds since the epoch, by the clock of the node's own agent.
+
+    ``cordoned``: this hold set ``unschedulable``; ``cordon_was_there``: somebody else had, before it.
+    """
+
+    text: str
+    by: str
+    stamp: int
+    cordoned: bool = False
+    cordon_was_there: bool = False
+
+    @property
+    def as_hold(self) -> Hold:
+        """Whose drain it is."""
+        return Hold(text=self.text, user=self.by, stamp=self.stamp)
+
+
+def node_of(data: Mapping[str, Any]) -> KubeNode:
+    """The Node in an answer of the API server. Raises BackendUnknown for anything else."""
+    try:
+        node = msgspec.convert(data, _Node)
+    except msgspec.ValidationError as error:
+        raise BackendUnknown(f"the API server's answer is no Node: {error}") from error
+    return KubeNode(
+        name=node.metadata.name,
+        uid=node.metadata.uid,
+        version=node.metadata.resourceVersion,
+        labels=node.metadata.labels or {},
+        annotations=node.metadata.annotations or {},
+        unschedulable=node.spec.unschedulable,
+        taints=node.spec.taints or (),
+        conditions=node.status.conditions or (),
+        provider_id=node.spec.providerID,
+        deleting=node.metadata.deletionTimestamp is not None,
+    )
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def view_of(node: KubeNode, *, tolerated: Collection[str] = (), jobs: tuple[str, ...] = ()) -> NodeView:
+    """The node as the engine reads it. ``tolerated``: globs of further taints that the jobs of this fleet tolerate.
+
+    The start-up taint is this agent's own question to itself: a node that joins broken is taken out and mended like any
+    other, so it shows as the flag UNVERIFIED and does not count as somebody's hold. Labels are the ``features``, as
+    ``key=value``, and the key alone where the value is not ``false``: so the opt-out label is a feature like Slurm's.
+    """
+    held = hold_of(node)
+    undone = held is None and was_undone(node) is not None
+    away = away_by(node, tolerated) - ({f"TAINTED:{UNHEALTHY}"} if undone else set())
+    fenced = not away and (undone or node.taint(CLAIMED) is not None)
+    flags = away | ({"UNVERIFIED"} if node.taint(UNVERIFIED) else set()) | ({"FENCED"} if fenced else set())
+    features = {f"{key}={value}" for key, value in node.labels.items()}
+    features |= {key for key, value in node.labels.items() if value.lower() != "false"}
+    return NodeView(
+        name=node.name,
+        in_service=not away and not fenced,
+        flags=frozenset(flags),
+        hold=held.as_hold if held is not None else None,
+        fenced=fenced,
+        jobs=jobs,
+        features=frozenset(features),
+    )
+
+
+def away_by(node: KubeNode, tolerated: Collection[str] = ()) -> set[str]:
+    """What keeps new pods off for good, as flags: CORDONED, NOTREADY, DELETING, ``TAINTED:<key>``.
+
+    Not the fence and not the start-up taint, which are ours and pass.
+    """
+    known = (*JOBS_TOLERATE, *tolerated, CLAIMED, UNVERIFIED)
+    keys = {
+        taint.key
+        for taint in node.taints
+        if taint.effect in _KEEPS_OFF and not any(fnmatch.fnmatchcase(taint.key, glob) for glob in known)
+    }
+    flags = {f"TAINTED:{key}" for key in keys}
+    ready = node.condition("Ready")
+    flags |= {"CORDONED"} if node.unschedulable else set()
+    flags |= {"NOTREADY"} if ready is None or ready.status != "True" else set()
+    return flags | ({"DELETING"} if node.deleting else set())
+
+
+def hold_of(node: KubeNode) -> Held | None:
+    """Our hold, if it is there whole: taint and annotation, and the cordon where we set one.
+
+    A taint of our key without the annotation is somebody else's; what a person took a part of is undone.
+    """
+    held = _annotated(node)
+    if held is None or node.taint(UNHEALTHY) is None or (held.cordoned and not node.unschedulable):
+        return None
+    return held
+
+
+def was_undone(node: KubeNode) -> Held | None:
+    """Our hold of which a person lifted the cordon, and left the taint: the same order as lifting both.
+
+    Where the taint was taken away and our cordon left, the cordon is theirs now: the node shows as held by somebody.
+    """
+    held = _annotated(node)
+    if held is None or not held.cordoned or node.unschedulable or node.taint(UNHEALTHY) is None:
+        return None
+    return held
+
+
+def _annotated(node: KubeNode) -> Held | None:
+    text = node.annotations.get(HOLD, "")
+    if not text:
+        return None
+    try:
+        return msgspec.json.decode(text, type=Held)
+    except msgspec.MsgspecError:
+        return None  # whoever wrote this, it proves nothing
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def quarantine_patch(node: KubeNode, held: Held, *, effect: str, cordon: bool) -> dict[str, Any]:
+    """The one patch that takes the node out: taint, whose it is and, where wanted, the cordon.
+
+    A cordon that is there is recorded, and never lifted. Raises BackendRefused for a text that is not one line, and
+    where a taint of our key is somebody else's.
+    """
+    if not held.text or not held.text.isprintable() or len(held.text) > _TEXT_CHARACTERS:
+        expected = f"one line of at most {_TEXT_CHARACTERS} characters"
+        raise BackendRefused(f"taint of {node.name} not asked for: the reason is {held.text!r}, expected {expected}")
+    if node.taint(UNHEALTHY) is not None:
+        problem = f"{node.name} has a taint {UNHEALTHY} already that is not this agent's"
+        raise BackendRefused(f"{problem}: kubectl describe node {node.name}")
+    taint = Taint(key=UNHEALTHY, effect=effect, value=taint_value(held.text))
+    held = msgspec.structs.replace(
+        held, cordoned=cordon and not node.unschedulable, cordon_was_there=node.unschedulable
+    )
+    spec: dict[str, Any] = {"taints": _plain((*node.taints, taint))}
+    if held.cordoned:
+        spec["unschedulable"] = True
+    return _patch(node, annotations={HOLD: _json(held)}, spec=spec)
+
+
+def release_patch(node: KubeNode) -> dict[str, Any] | None:
+    """The one patch that takes away what the annotation says is ours; None where nothing is."""
+    held = _annotated(node)
+    if held is None:
+        return None
+    spec: dict[str, Any] = {"taints": _plain(taint for taint in node.taints if taint.key != UNHEALTHY)}
+    if held.cordoned and node.unschedulable and node.taint(UNHEALTHY) is not None:
+        spec["unschedulable"] = None
+    return _patch(node, annotations={HOLD: None}, spec=spec)
+
+
+def fence_patch(node: KubeNode) -> dict[str, Any] | None:
+    """The patch that keeps new pods off while a place in the budget is held; None where it is so."""
+    if node.taint(CLAIMED) is not None:
+        return None
+    return _patch(node, spec={"taints": _plain((*node.taints, Taint(key=CLAIMED, effect="NoSchedule")))})
+
+
+def without_taint_patch(node: KubeNode, key: str) -> dict[str, Any] | None:
+    """The patch that takes a taint of ours away; None where it is gone."""
+    if node.taint(key) is None:
+        return None
+    return _patch(node, spec={"taints": _plain(taint for taint in node.taints if taint.key != key)})
+
+
+def taint_value(text: str) -> str:
+    """The finding that a reason names, as a taint's value: at most 63 letters, digits, ``-``, ``_`` and ``.``, of which
+    neither the first nor the last is a mark."""
+    code = text.removeprefix(PREFIX).split(" ")[0] if text.startswith(PREFIX) else ""
+    return _NOT_A_LABEL.sub("-", code)[:63].strip("-_.") or "held"
+
+
+def _patch(node: KubeNode, *, spec: dict[str, Any], annotations: dict[str, str | None] | None = None) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"resourceVersion": node.version}
+    if annotations:
+        metadata["annotations"] = annotations
+    return {"metadata": metadata, "spec": spec}
+
+
+def _plain(taints: Iterable[Taint]) -> Sequence[dict[str, Any]]:
+    return [msgspec.to_builtins(taint) for taint in taints]
+
+
+def _json(held: Held) -> str:
+    return json.dumps(msgspec.to_builtins(held), ensure_ascii=False, sort_keys=True)

@@ -1,0 +1,59 @@
+"""Opens the Kubernetes back end of one node from its configuration. No request is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from healthd.config.schema import Config
+from healthd.remediation.orchestrators.kube_api import KubeApi, Pace, connect
+from healthd.remediation.orchestrators.kube_reporter import Known, KubeReporter
+from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
+
+__all__ = ["Known", "KubernetesOrchestrator", "open_api", "open_orchestrator", "open_reporter"]
+
+RATE_PER_S, BURST = 1.0, 30
+"""A case takes some twenty requests from the fault to the taint, which must not take twenty seconds. Whatever goes
+wrong with an agent, it then asks once a second at most."""
+
+
+def open_api(config: Config, environ: Mapping[str, str]) -> KubeApi:
+    """The connection. Raises ConfigError where there is neither a ServiceAccount nor a kubeconfig."""
+    section = config.orchestrator.kubernetes
+    return connect(
+        kubeconfig=section.kubeconfig,
+        timeout_s=section.timeout_s,
+        pace=Pace(rate_per_s=RATE_PER_S, burst=BURST),
+        environ=environ,
+    )
+
+
+def open_orchestrator(config: Config, api: KubeApi, node: str) -> KubernetesOrchestrator:
+    """The Orchestrator of this node."""
+    section = config.orchestrator.kubernetes
+    return KubernetesOrchestrator(
+        api,
+        node=node,
+        namespace=section.namespace,
+        scopes=[scope.name for scope in config.budget.scope],
+        scope_label=section.scope_label,
+        tolerated=section.tolerated_taints,
+        effect=section.taint_effect,
+        cordon=section.cordon,
+        resources=section.job_resources,
+        pod_resources=section.pod_resources,
+        counts_age_s=section.counts_age_s,
+        timeout_s=section.timeout_s,
+    )
+
+
+def open_reporter(
+    config: Config, api: KubeApi, orchestrator: KubernetesOrchestrator, *, node: str, known: Callable[[], Known]
+) -> KubeReporter:
+    """The reporter of this node. ``api``: a connection of its own, so that no report keeps a drain waiting."""
+    return KubeReporter(
+        api,
+        node=node,
+        known=known,
+        verified=orchestrator.verified,
+        start_s=config.orchestrator.kubernetes.start_s,
+    )

@@ -1,0 +1,160 @@
+"""Tells the cluster what this node's agent knows: conditions, Events, and the end of the start-up taint.
+
+It judges nothing and takes no node out. A cluster that does not answer costs the agent nothing: what is known stays
+here and is sent whole, later; nothing on the node changes, and nothing is queued.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from healthd.errors import BackendError
+from healthd.model import Decision, Diagnosis, Outcome
+from healthd.remediation.orchestrators import kube_conditions as conditions
+from healthd.remediation.orchestrators import kube_events as events
+from healthd.remediation.orchestrators.kube_api import Conflict, How, Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kube_conditions import Conditions, State
+from healthd.remediation.orchestrators.kube_events import News, Telling
+from healthd.remediation.orchestrators.kube_node import UNVERIFIED, KubeNode, node_of
+
+_RANDOM = random.SystemRandom()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Known:
+    """What the agent knows at one moment. ``expected``: the checks that run here. ``decision``: the engine's last."""
+
+    diagnoses: tuple[Diagnosis, ...]
+    outcomes: Mapping[str, Outcome]
+    expected: Collection[str]
+    decision: Decision | None = None
+
+
+class KubeReporter:
+    """The reporter of one node; ``tick`` is called about once a second, by one thread.
+
+    ``known``: what is known now. ``verified``: takes the start-up taint away. ``namespace``: of the Events; a Node's
+    belong to ``default``. ``start_s``: after how many seconds at most the first reading is made, so that a rollout does
+    not come all at once.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        node: str,
+        known: Callable[[], Known],
+        verified: Callable[[], bool],
+        namespace: str = "default",
+        start_s: float = 0.0,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        chance: Callable[[], float] = _RANDOM.random,
+    ) -> None:
+        self._api, self._name, self._known, self._verified = api, node, known, verified
+        self._namespace, self._monotonic_s, self._clock, self._chance = namespace, monotonic_s, clock, chance
+        self._conditions: Conditions | None = None
+        self._telling = Telling()
+        self._uid = ""
+        self._is_unverified = False
+        self._look_s, self._pause_s = monotonic_s() + start_s * chance(), 0.0
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._api.close()
+
+    def tick(self) -> str:
+        """Do what is due, and say what that was, or why it was not done; "" for nothing."""
+        if self._conditions is None and not self._begun():
+            return ""
+        known = self._known()
+        states = conditions.states_of(known.diagnoses, known.outcomes, known.expected)
+        said = [self._write(states), self._tell(events.news_of(known.diagnoses, known.decision)), self._verify(states)]
+        return "; ".join(each for each in said if each)
+
+    def _begun(self) -> bool:
+        """Read this node once: its UID, and what a daemon before this one wrote."""
+        now_s = self._monotonic_s()
+        if now_s < self._look_s:
+            return False
+        try:
+            node = node_of(self._api.get(Kind.NODE, self._name))
+        except BackendError:
+            self._pause_s = min(conditions.LONGEST_RETRY_S, max(conditions.RETRY_S, 2 * self._pause_s))
+            self._look_s = now_s + self._pause_s * (0.5 + self._chance())
+            return False
+        self._begin(node, now_s)
+        return True
+
+    def _begin(self, node: KubeNode, now_s: float) -> None:
+        self._uid, self._is_unverified = node.uid, node.taint(UNVERIFIED) is not None
+        self._conditions = Conditions(uid=node.uid, now_s=now_s, shown=conditions.shown_on(node))
+
+    def _write(self, states: Mapping[str, State]) -> str:
+        """The conditions, in one strategic-merge patch. The answer is the whole Node: a Node of another UID behind this
+        name is a new one, and everything begins anew."""
+        held = self._conditions
+        now_s, now = self._monotonic_s(), self._clock()
+        if held is None or (due := held.due(states, now_s, now)) is None:
+            return ""
+        try:
+            body = conditions.patch_of(due, now)
+            node = node_of(self._api.patch(Kind.NODE, self._name, body, how=How.STRATEGIC, status=True))
+        except BackendError as error:
+            pause_s = held.failed(self._monotonic_s(), random=self._chance())
+            return f"conditions not written, again in {pause_s:.0f} s: {error}"
+        held.written(due, self._monotonic_s())
+        if node.uid != self._uid:
+            self._begin(node, self._monotonic_s())
+        self._is_unverified = self._is_unverified or node.taint(UNVERIFIED) is not None
+        return "conditions written: " + ", ".join(f"{kind}={due[kind].state.status}" for kind in sorted(due))
+
+    def _tell(self, news: tuple[News, ...]) -> str:
+        now_s = self._monotonic_s()
+        if (each := self._telling.due(news, now_s)) is None:
+            return ""
+        try:
+            count = self._told(each)
+        except BackendError as error:
+            self._telling.failed(now_s)
+            return f"event {each.reason} not told: {error}"
+        self._telling.told(each, count, now_s)
+        return f"event {each.reason} told, {count} times by now"
+
+    def _told(self, news: News) -> int:
+        """Create the Event, or count it up where it is there: told before, or by a daemon before this one."""
+        name, count = events.event_name(self._name, news), self._telling.count(news)
+        if count == 0:
+            body = events.event_of(news, node=self._name, uid=self._uid, namespace=self._namespace, now=self._clock())
+            try:
+                self._api.create(Kind.EVENT, body, namespace=self._namespace)
+                return 1
+            except Conflict:
+                count = events.count_in(self._api.get(Kind.EVENT, name, namespace=self._namespace))
+        try:
+            body = events.series_of(news, count + 1, self._clock())
+            self._api.patch(Kind.EVENT, name, body, namespace=self._namespace)
+        except Missing:  # the API server forgets events
+            body = events.event_of(news, node=self._name, uid=self._uid, namespace=self._namespace, now=self._clock())
+            self._api.create(Kind.EVENT, body, namespace=self._namespace)
+            return 1
+        return count + 1
+
+    def _verify(self, states: Mapping[str, State]) -> str:
+        """After the first verdict in which everything was looked at and nothing is wrong, let the first pods in."""
+        if not self._is_unverified or any(state.status != "True" for state in states.values()):
+            return ""
+        now_s = self._monotonic_s()
+        if now_s < self._look_s:
+            return ""
+        try:
+            was_there = self._verified()
+        except BackendError as error:
+            self._look_s = now_s + conditions.RETRY_S
+            return f"start-up taint not taken away, again in {conditions.RETRY_S:.0f} s: {error}"
+        self._is_unverified = False
+        return "verified: start-up taint taken away" if was_there else ""

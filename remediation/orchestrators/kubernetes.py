@@ -1,0 +1,286 @@
+"""Kubernetes: one node's own Node object, and its claims on the fleet's budget.
+
+It changes its own Node and its own annotations of two kinds of Lease, nothing else, and reads nothing else either: who
+is out is counted in one place (``healthd controller``) and read from the Lease, so that no agent lists nodes. Evictions
+are the controller's. What runs on the GPUs the kubelet says, over its own socket.
+
+Every write is one patch with the resourceVersion of what was read before, made anew from a new reading after a 409. A
+write without an answer is *unknown*, and the caller reads back.
+
+What a step asks several times in a row is read once: an object that was read or written within ``lately_s`` stands for
+the next question, but for ``view``, whose answer is always of this moment. The budget then comes whole from one version
+of its Lease, and an older one can grant nothing: a claim is compared by the server.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from healthd.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
+from healthd.remediation.fleet import CLUSTER
+from healthd.remediation.orchestrators import kube_budget as leases
+from healthd.remediation.orchestrators import kube_node as nodes
+from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER, Conflict, Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kube_budget import Budget
+from healthd.remediation.orchestrators.kube_node import Held, KubeNode
+from healthd.remediation.orchestrators.pod_resources import GPU_RESOURCES, SOCKET, pods_with
+from healthd.remediation.ports import FleetLevel, HeldNode, Mark, NodeView, ScopeLevel, Slot
+
+_TRIES = 12  # of one compare-and-swap; each that fails was somebody else's success
+_LONGEST_PAUSE_S = 1.0
+_UNTIL_CLAIM_IS_SEEN_S = (0.05, 0.2, 0.5)
+_RANDOM = random.SystemRandom()
+
+NodePatch = Callable[[KubeNode], dict[str, Any] | None]
+Notes = dict[str, str | None]
+
+
+class KubernetesOrchestrator:
+    """The Orchestrator of a node that runs a kubelet.
+
+    ``namespace``: where the Leases are. ``scopes``: the further scopes that have a budget; the node is in the one that
+    its label ``scope_label`` names. ``tolerated``: globs of taints that this fleet's jobs tolerate. ``effect``: of the
+    taint, NoSchedule or NoExecute; ``cordon``: whether ``unschedulable`` is set as well. ``resources``: globs of what a
+    job holds; ``pod_resources``: the kubelet's socket. ``counts_age_s``: how old a count of who is out may be.
+    ``lately_s``: as above. ``clock`` gives aware UTC; ``sleep`` and ``chance``, a number in [0, 1), serve
+    compare-and-swap.
+    """
+
+    kind = "kubernetes"
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        node: str,
+        namespace: str,
+        scopes: Collection[str] = (),
+        scope_label: str = "",
+        tolerated: Collection[str] = (),
+        effect: str = "NoSchedule",
+        cordon: bool = False,
+        resources: Collection[str] = GPU_RESOURCES,
+        pod_resources: str = SOCKET,
+        counts_age_s: float = 900.0,
+        timeout_s: float = 5.0,
+        lately_s: float = 0.5,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        sleep: Callable[[float], None] = time.sleep,
+        chance: Callable[[], float] = _RANDOM.random,
+    ) -> None:
+        self._api, self._name, self._namespace = api, node, namespace
+        self._wanted_scopes, self._scope_label = frozenset(scopes), scope_label
+        self._tolerated, self._effect, self._cordon = tuple(tolerated), effect, cordon
+        self._resources, self._pod_resources, self._timeout_s = tuple(resources), pod_resources, timeout_s
+        self._counts_age_s, self._clock, self._sleep, self._chance = counts_age_s, clock, sleep, chance
+        self._lately_s, self._lately = lately_s, dict[tuple[Kind, str], tuple[float, dict[str, Any]]]()
+        self._scopes: tuple[str, ...] = ()
+        self._limits: dict[str, int] = {}
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._api.close()
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def view(self, *, jobs: bool = False) -> NodeView:
+        """Read this node; ``jobs`` adds the pods that hold GPUs. Raises BackendRefused for a Node that is not there."""
+        node = self._node(fresh=True)
+        held = pods_with(self._resources, path=self._pod_resources, timeout_s=self._timeout_s) if jobs else ()
+        return nodes.view_of(node, tolerated=self._tolerated, jobs=held)
+
+    def level(self) -> FleetLevel:
+        """Read who is out from the Leases, and of this node from itself: its own word is the newest."""
+        node = self._node()
+        budgets = [self._budget(scope) for scope in self._scopes_of(node)]
+        for budget in budgets:
+            leases.check_counted(budget, self._clock(), max_age_s=self._counts_age_s)
+        self._limits = {budget.scope: budget.limit for budget in budgets}
+        own = frozenset({self._name} if nodes.away_by(node, self._tolerated) else ())
+        first, *others = budgets
+        return FleetLevel(
+            out=_out(first) | own,
+            total=first.total,
+            scopes=tuple(ScopeLevel(scope=each.scope, out=_out(each) | own, total=each.total) for each in others),
+            marks=tuple(Mark(node=name, text=text) for name, text in sorted(self._marks().items())),
+            held=tuple(
+                HeldNode(node=claim.node, text=claim.text, stamp=claim.stamp)
+                for claim in sorted(first.claims.values(), key=lambda claim: claim.node)
+                if claim.text
+            ),
+        )
+
+    def quotas(self) -> Mapping[str, int]:
+        """Scope to how many nodes may be out, as the Leases said when the level was read last: percentages are resolved
+        where nodes are counted. Empty before that, so that nothing is taken out."""
+        return dict(self._limits)
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Every claim in the scopes of this node."""
+        scopes = self._scopes or self._scopes_of(self._node())
+        return tuple(slot for scope in scopes for slot in self._budget(scope).slots)
+
+    def marked(self) -> str:
+        """This node's mark."""
+        return self._marks().get(self._name, "")
+
+    # -- taking out and putting back ----------------------------------------------------------------------------------
+
+    def quarantine(self, text: str) -> None:
+        """Show the claim's reason to the others, then taint this node, with ``text`` as the reason.
+
+        A crash between the two leaves a claim that says more than is so, which counts once all the same.
+        """
+        stamp = int(self._clock().timestamp())
+        held = Held(text=text, by=FIELD_MANAGER, stamp=stamp)
+
+        def patch(node: KubeNode) -> dict[str, Any] | None:
+            there = nodes.hold_of(node)
+            if there is not None and there.text == text:
+                return None
+            return nodes.quarantine_patch(node, held, effect=self._effect, cordon=self._cordon)
+
+        if patch(self._node(fresh=True)) is None:
+            return
+        self._show_reason(text, stamp)
+        self._taint(patch)
+
+    def release(self, *, resume: bool) -> None:
+        """Take away what the annotation says is ours. ``resume`` means nothing here: a kubelet that is not ready says
+        so itself."""
+        self._change_node(nodes.release_patch)
+
+    def verified(self) -> bool:
+        """Take the start-up taint away, after the first full verdict on this node; whether it was there."""
+        if self._node(fresh=True).taint(nodes.UNVERIFIED) is None:
+            return False
+        self._change_node(lambda node: nodes.without_taint_patch(node, nodes.UNVERIFIED))
+        return True
+
+    # -- places and marks ---------------------------------------------------------------------------------------------
+
+    def claim(self, scope: str, index: int) -> None:
+        """Take a place, then fence the node: new pods would otherwise start on it during the settle time."""
+        self._change_budget(scope, lambda budget: leases.claimed(budget, self._name, index, self._clock()))
+        self._taint(nodes.fence_patch)
+
+    def give_back(self, slot: Slot) -> None:
+        """Give a place back; with the last one goes the fence before it, and a drain of which a person undid a part."""
+        if slot.node != self._name:
+            raise BackendRefused(f"place {slot.scope} {slot.index} not given back: it is held by {slot.node}")
+        if all((other.scope, other.index) == (slot.scope, slot.index) for other in self.slots() if self._is_own(other)):
+            self._change_node(lambda node: nodes.release_patch(node) if nodes.was_undone(node) else None)
+            self._change_node(lambda node: nodes.without_taint_patch(node, nodes.CLAIMED))
+        self._change_budget(slot.scope, lambda budget: leases.given_back(budget, self._name, slot.index))
+
+    def mark(self, text: str) -> None:
+        """Set this node's annotation of the Lease of marks. Nobody else's is touched, so nothing is compared."""
+        notes = leases.marked_with(self._name, text)
+        if text or self.marked():
+            self._patch(Kind.LEASE, leases.MARKS, {"metadata": {"annotations": notes}})
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def _node(self, *, fresh: bool = False) -> KubeNode:
+        try:
+            return nodes.node_of(self._read(Kind.NODE, self._name, fresh=fresh))
+        except Missing as error:
+            help_ = "check [node] name: in a pod, spec.nodeName by the downward API"
+            raise BackendRefused(f"the cluster has no node {self._name}: {help_}") from error
+
+    def _scopes_of(self, node: KubeNode) -> tuple[str, ...]:
+        mine = node.labels.get(self._scope_label, "") if self._scope_label else ""
+        self._scopes = (CLUSTER, mine) if mine in self._wanted_scopes else (CLUSTER,)
+        return self._scopes
+
+    def _budget(self, scope: str, *, fresh: bool = False) -> Budget:
+        return leases.budget_of(scope, self._lease(leases.lease_name(scope), fresh=fresh))
+
+    def _marks(self) -> dict[str, str]:
+        return leases.marks_in(leases.annotations_of(self._lease(leases.MARKS))[1])
+
+    def _lease(self, name: str, *, fresh: bool = False) -> dict[str, Any]:
+        try:
+            return self._read(Kind.LEASE, name, fresh=fresh)
+        except Missing as error:
+            help_ = "the Helm chart or `healthd controller` makes it; check [orchestrator.kubernetes] namespace"
+            raise BackendUnknown(f"there is no Lease {self._namespace}/{name}: {help_}") from error
+
+    def _is_own(self, slot: Slot) -> bool:
+        return slot.node == self._name
+
+    def _show_reason(self, text: str, stamp: int) -> None:
+        scopes = self._scopes or self._scopes_of(self._node())
+        for scope in scopes:
+            self._change_budget(scope, lambda budget: leases.drained(budget, self._name, text, stamp))
+
+    def _taint(self, patch: NodePatch) -> None:
+        """Change the Node by a patch that needs a claim. The admission policy reads claims through a cache, so that it
+        may refuse what was claimed milliseconds ago."""
+        for pause_s in _UNTIL_CLAIM_IS_SEEN_S:
+            try:
+                return self._change_node(patch)
+            except (BackendBusy, BackendDenied, Missing):
+                raise
+            except BackendRefused:
+                self._sleep(pause_s)
+        return self._change_node(patch)
+
+    def _change_node(self, patch: NodePatch) -> None:
+        """Read the Node and patch it as it was read, until nobody was faster. No patch: nothing is to be done."""
+
+        def once(fresh: bool) -> None:
+            if (body := patch(self._node(fresh=fresh))) is not None:
+                self._patch(Kind.NODE, self._name, body)
+
+        self._compare_and_swap(f"node {self._name}", once)
+
+    def _change_budget(self, scope: str, change: Callable[[Budget], Notes]) -> None:
+        """The same of a scope's Lease."""
+        name = leases.lease_name(scope)
+
+        def once(fresh: bool) -> None:
+            budget = self._budget(scope, fresh=fresh)
+            if notes := change(budget):
+                body = {"metadata": {"resourceVersion": budget.version, "annotations": notes}}
+                self._patch(Kind.LEASE, name, body)
+
+        self._compare_and_swap(f"Lease {self._namespace}/{name}", once)
+
+    def _read(self, kind: Kind, name: str, *, fresh: bool) -> dict[str, Any]:
+        at_s, there = self._lately.get((kind, name), (0.0, None))
+        if there is not None and not fresh and time.monotonic() - at_s < self._lately_s:
+            return there
+        asked_s = time.monotonic()
+        there = self._api.get(kind, name, namespace=self._namespace_of(kind))
+        self._lately[kind, name] = (asked_s, there)
+        return there
+
+    def _patch(self, kind: Kind, name: str, body: Mapping[str, Any]) -> None:
+        self._lately.pop((kind, name), None)
+        asked_s = time.monotonic()
+        there = self._api.patch(kind, name, body, namespace=self._namespace_of(kind))
+        self._lately[kind, name] = (asked_s, there)
+
+    def _namespace_of(self, kind: Kind) -> str | None:
+        return self._namespace if kind is Kind.LEASE else None
+
+    def _compare_and_swap(self, what: str, once: Callable[[bool], None]) -> None:
+        """``once`` is told whether it must read anew: what was read lately serves for a first try."""
+        for attempt in range(_TRIES):
+            try:
+                return once(attempt > 0)
+            except Conflict:
+                self._sleep(self._chance() * min(_LONGEST_PAUSE_S, 0.02 * 2**attempt))
+        raise BackendBusy(
+            f"{what} was changed by others {_TRIES} times in a row, just before we did: asked again later"
+        )
+
+
+def _out(budget: Budget) -> frozenset[str]:
+    """Who is out: those that were counted, and the holders that show a drain."""
+    return budget.out | {claim.node for claim in budget.claims.values() if claim.text}

@@ -1,0 +1,85 @@
+"""The Kubernetes back end as a pod on a node has it: its token, its rights, the policies; and the Leases of a fleet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from healthd.remediation.orchestrators.kube_api import KubeApi, Pace, connect
+from healthd.remediation.orchestrators.kube_budget import LEASE, MARKS, counts
+from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
+from tests.integration.kubernetes.control_plane import NAMESPACE, ControlPlane
+
+
+def open_api(
+    plane: ControlPlane, node: str, folder: Path, *, token: str = "", timeout_s: float = 5.0, environ: Any = None
+) -> KubeApi:
+    """A connection with the token of the agent's pod on this node, in no hurry to be slow."""
+    plane.account_folder(folder, token or plane.agent_token(node))
+    return connect(
+        kubeconfig="",
+        timeout_s=timeout_s,
+        pace=Pace(rate_per_s=1000.0, burst=1000),
+        environ=environ or plane.pod_environment(),
+        account=str(folder),
+    )
+
+
+def write_kubeconfig(plane: ControlPlane, node: str, folder: Path) -> Path:
+    """A kubeconfig that signs with the file of the agent's token, for a daemon that is in no pod."""
+    account = plane.account_folder(folder, plane.agent_token(node))
+    cluster = {"server": plane.url, "certificate-authority": str(account / "ca.crt")}
+    config = {
+        "current-context": "pod",
+        "clusters": [{"name": "pod", "cluster": cluster}],
+        "users": [{"name": "pod", "user": {"tokenFile": str(account / "token")}}],
+        "contexts": [{"name": "pod", "context": {"cluster": "pod", "user": "pod"}}],
+    }
+    (folder / "kubeconfig").write_text(json.dumps(config), encoding="utf-8")
+    return folder / "kubeconfig"
+
+
+def add_leases(plane: ControlPlane, *, limit: int = 1, total: int = 4, **scopes: int) -> None:
+    """The Leases as the chart and the controller make them; ``scopes``: further scopes, with dashes for underscores."""
+    plane.add_lease(LEASE, counts(limit=limit, total=total, out=(), at=None))
+    for scope, most in scopes.items():
+        plane.add_lease(f"{LEASE}-{scope.replace('_', '-')}", counts(limit=most, total=total, out=(), at=None))
+    plane.add_lease(MARKS, {})
+
+
+def note(plane: ControlPlane, notes: Mapping[str, str | None], *, lease: str = LEASE) -> None:
+    """Set annotations of a Lease, as the administrator."""
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{lease}"
+    plane.admin.patch(path, {"metadata": {"annotations": dict(notes)}}, kind="merge").must()
+
+
+def administrator(plane: ControlPlane, node: str, *, timeout_s: float, **settings: Any) -> KubernetesOrchestrator:
+    """The Orchestrator of a node with all rights, by a kubeconfig."""
+    pace = Pace(rate_per_s=1000.0, burst=1000)
+    api = connect(kubeconfig=str(plane.kubeconfig), timeout_s=timeout_s, pace=pace, environ={})
+    return KubernetesOrchestrator(api, node=node, namespace=NAMESPACE, timeout_s=timeout_s, **settings)
+
+
+class Agents:
+    """The Orchestrators of some nodes; close ends their connections."""
+
+    def __init__(self, plane: ControlPlane, folder: Path) -> None:
+        self._plane, self._folder = plane, folder
+        self._open: list[KubeApi] = []
+
+    def __call__(self, node: str, *, timeout_s: float = 5.0, **settings: Any) -> KubernetesOrchestrator:
+        """The Orchestrator of this node, which asks each time: tests change things in between."""
+        api = self.api(node, timeout_s=timeout_s)
+        return KubernetesOrchestrator(api, node=node, namespace=NAMESPACE, **{"lately_s": 0.0, **settings})
+
+    def api(self, node: str, **settings: Any) -> KubeApi:
+        """The connection of this node's agent."""
+        self._open.append(open_api(self._plane, node, self._folder / node, **settings))
+        return self._open[-1]
+
+    def close(self) -> None:
+        """End every connection."""
+        for each in self._open:
+            each.close()

@@ -1,0 +1,146 @@
+"""Fixtures that hand out a real control plane; see control_plane.py. Its programs are built meanwhile, see below."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.kubernetes.control_plane import NAMESPACE, ControlPlane
+from tests.integration.kubernetes.fault_proxy import FaultProxy
+from tests.integration.kubernetes.find_binaries import CONTROL_PLANE, Say, Unavailable, cached, can_build, program
+
+ROOT = Path(__file__).resolve().parents[3]
+BUDGET = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/healthd-budget"
+MARKER = "kubernetes"
+# Programs that a test asks for by the fixture of that name.
+CLIENTS = ("kubectl", "helm")
+_BUILDER = pytest.StashKey[subprocess.Popen[bytes]]()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The build takes minutes where nothing is cached. It runs at low priority beside the other tests, and those that need
+# its programs come last.
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """After selection: start the build of what a selected test needs, and put those tests at the end."""
+    last = [item for item in items if item.get_closest_marker(MARKER)]
+    items[:] = [item for item in items if not item.get_closest_marker(MARKER)] + last
+    with contextlib.suppress(Unavailable):  # the fixture says so
+        wanted = (*CONTROL_PLANE, *(name for name in CLIENTS if any(name in _fixtures(item) for item in last)))
+        needed = [name for name in wanted if last and cached(name) is None]
+        if needed and can_build() and not config.option.collectonly:
+            argv = [sys.executable, "-m", "tests.integration.kubernetes.find_binaries", *needed]
+            # What it has to say, the fixture says too when it finds nothing built.
+            config.stash[_BUILDER] = subprocess.Popen(
+                argv, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            )
+
+
+def _fixtures(item: pytest.Item) -> list[str]:
+    return getattr(item, "fixturenames", [])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """A build that nobody waits for any more is ended; what it has compiled stays in Go's cache."""
+    builder = config.stash.get(_BUILDER, None)
+    if builder is not None and builder.poll() is None:
+        os.killpg(builder.pid, signal.SIGTERM)
+        builder.wait(timeout=30)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def shared_control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """One for the whole session, with the agent's rights and all three policies of packaging/kubernetes in force."""
+    try:
+        plane = ControlPlane(say=_say(request))
+    except Unavailable as error:
+        pytest.skip(f"no control plane of Kubernetes here: {error}")
+    with plane:
+        install_policies(plane)
+        yield plane
+
+
+@pytest.fixture
+def control_plane(shared_control_plane: ControlPlane) -> ControlPlane:
+    """The same, without anything that earlier tests left."""
+    shared_control_plane.reset()
+    return shared_control_plane
+
+
+@pytest.fixture(scope="session")
+def kubectl(request: pytest.FixtureRequest) -> Path:
+    """kubectl, of the API server's version."""
+    return _client(request, "kubectl")
+
+
+@pytest.fixture(scope="session")
+def helm(request: pytest.FixtureRequest) -> Path:
+    """helm 3."""
+    return _client(request, "helm")
+
+
+def _client(request: pytest.FixtureRequest, name: str) -> Path:
+    try:
+        return program(name, _say(request))
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+def _say(request: pytest.FixtureRequest) -> Say:
+    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
+    return reporter.write_line if reporter else print
+
+
+@pytest.fixture
+def proxy(control_plane: ControlPlane) -> Iterator[FaultProxy]:
+    """A proxy in front of it, which does nothing wrong until told to."""
+    with FaultProxy(control_plane.url, control_plane.root / "certs").serving() as serving:
+        yield serving
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A failure shows what the servers had to say."""
+    outcome: Any = yield
+    report = outcome.get_result()
+    plane = getattr(item, "funcargs", {}).get("control_plane")
+    if report.failed and isinstance(plane, ControlPlane) and plane.root.exists():
+        report.sections.append(("logs of the control plane", plane.log_tail()))
+
+
+def install_policies(plane: ControlPlane) -> None:
+    """Apply the agent's rights and the policies, and return once the server enforces each of the three."""
+    folder = ROOT / "packaging" / "kubernetes"
+    plane.add_namespace(NAMESPACE)
+    plane.apply(folder / "agent-rbac.yaml", *sorted((folder / "policies").glob("*.yaml")))
+    plane.add_node("probe-1")
+    plane.add_node("probe-2")
+    plane.add_lease("healthd-budget", {"healthd.io/limit": "0"})
+    agent = plane.client(plane.agent_token("probe-1"))
+    mine = {"metadata": {"labels": {"healthd.io/probe": "1"}}}
+    cordon = {"spec": {"unschedulable": True}}
+    claim = {"metadata": {"annotations": {"claim.healthd.io/probe-1": "now"}}}
+    for policy, path, patch in (
+        ("healthd-agent-own-node", "/api/v1/nodes/probe-2", mine),
+        ("healthd-agent-claim-first", "/api/v1/nodes/probe-1", cordon),
+        ("healthd-budget", BUDGET, claim),
+    ):
+        started = time.monotonic()
+        while f"'{policy}'" not in (answer := agent.patch(f"{path}?dryRun=All", patch, kind="merge")).message:
+            assert time.monotonic() < started + 30, f"{policy} is not in force after 30 s: {answer}"
+            time.sleep(0.05)
+    agent.close()

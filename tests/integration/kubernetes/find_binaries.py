@@ -1,0 +1,211 @@
+"""The programs of a Kubernetes control plane, and helm: found where they are, else built once into a cache.
+
+    python -m tests.integration.kubernetes.find_binaries [NAME ...]
+
+For each program, the first that applies: the folder in ``KUBEBUILDER_ASSETS`` (the convention of controller-runtime's
+envtest, whose archives hold etcd, kube-apiserver and kubectl); the cache; a build with ``go`` from the modules pinned
+in ``binaries/``, whose go.sum vouches for every source. `go install` cannot build the API server: its module names its
+staging modules by replace directives, which binaries/go.mod repeats with their published versions (v1.X.Y is v0.X.Y).
+
+One builder works at a time, over all sessions of this machine; what a cancelled one has compiled stays in Go's cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent / "binaries"
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager")
+# The oldest API server that the tests speak for.
+OLDEST = (1, 34)
+BUILD_WITHIN_S = 3600.0
+
+Say = Callable[[str], object]
+
+
+class Unavailable(Exception):
+    """A program is neither here nor can it be built; the sentence says what to do. Tests are skipped with it."""
+
+
+class BuildFailed(Exception):
+    """Go had the sources and did not make a program of them, or go.sum does not vouch for them: a fault, no skip."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """How a program is built: ``module`` is a folder below binaries/, ``package`` what is built in it."""
+
+    module: str
+    package: str
+    ldflags: str = "-s -w"
+
+
+def _kubernetes_ldflags() -> str:
+    """The version that the API server reports; unstamped it would say v0.0.0, which clients refuse."""
+    found = re.search(r"k8s\.io/kubernetes v(1)\.(\d+)\.(\d+)", (HERE / "go.mod").read_text(encoding="utf-8"))
+    assert found is not None, "binaries/go.mod does not name its Kubernetes"
+    major, minor, patch = found.groups()
+    of = "-X k8s.io/component-base/version"
+    version = f"{of}.gitVersion=v{major}.{minor}.{patch} {of}.gitMajor={major} {of}.gitMinor={minor}"
+    return f"-s -w {version}"
+
+
+RECIPES = {
+    "etcd": Recipe(module=".", package="go.etcd.io/etcd/server/v3"),
+    **{
+        name: Recipe(module=".", package=f"k8s.io/kubernetes/cmd/{name}", ldflags=_kubernetes_ldflags())
+        for name in ("kube-apiserver", "kube-controller-manager", "kubectl")
+    },
+    "helm": Recipe(module="helm", package="helm.sh/helm/v3/cmd/helm"),
+}
+
+
+def cached(name: str) -> Path | None:
+    """The program, if nothing needs to be built for it. Raises Unavailable for an API server that is too old."""
+    if assets := os.environ.get("KUBEBUILDER_ASSETS"):
+        path = Path(assets) / name
+        if os.access(path, os.X_OK):
+            _check_age(name, path)
+            return path
+    path = cache_folder(RECIPES[name]) / name
+    return path if os.access(path, os.X_OK) else None
+
+
+def program(name: str, say: Say = print) -> Path:
+    """The program, built if need be: minutes for the first time. ``say`` is told before and after a build.
+
+    Raises Unavailable, with the sentence for the skip, and BuildFailed.
+    """
+    if found := cached(name):
+        return found
+    recipe = RECIPES[name]
+    go = _go(name)
+    folder = cache_folder(recipe)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _lock(folder / "lock", lambda: say(f"{name}: waiting for the build that another process runs in {folder}")):
+        return cached(name) or _build(name, recipe, go, folder, say)
+
+
+def can_build() -> bool:
+    """Whether a build would be tried here."""
+    return shutil.which("go") is not None
+
+
+def cache_folder(recipe: Recipe, *, modules: Path = HERE) -> Path:
+    """Where a program of this module is kept: one folder for one set of sources, flags and processor."""
+    module = modules / recipe.module
+    parts = [(module / name).read_bytes() for name in ("go.mod", "go.sum")]
+    key = hashlib.sha256(b"\0".join([*parts, recipe.ldflags.encode(), platform.machine().encode()])).hexdigest()
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "healthd-tests" / key[:16]
+
+
+def _go(name: str) -> str:
+    go = shutil.which("go")
+    if go is None:
+        assets = os.environ.get("KUBEBUILDER_ASSETS")
+        where = f"KUBEBUILDER_ASSETS={assets} does not hold it" if assets else "KUBEBUILDER_ASSETS is not set"
+        raise Unavailable(
+            f"no {name} here: {where}, and there is no go in PATH to build it with (install Go 1.24 or newer, or let "
+            "KUBEBUILDER_ASSETS name a folder with etcd, kube-apiserver and kube-controller-manager)"
+        )
+    return go
+
+
+def _check_age(name: str, path: Path) -> None:
+    if name != "kube-apiserver":
+        return
+    done = subprocess.run([path, "--version"], check=False, capture_output=True, text=True, timeout=60)
+    version = re.search(r"v(\d+)\.(\d+)", done.stdout)
+    if version is None or (int(version[1]), int(version[2])) < OLDEST:
+        raise Unavailable(
+            f"{path} says {done.stdout.strip() or done.stderr.strip()!r}, expected Kubernetes {OLDEST[0]}.{OLDEST[1]} "
+            "or newer: install newer assets, or unset KUBEBUILDER_ASSETS and let Go build it"
+        )
+
+
+@contextlib.contextmanager
+def _lock(path: Path, waiting: Callable[[], object]) -> Iterator[None]:
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _build(name: str, recipe: Recipe, go: str, folder: Path, say: Say) -> Path:
+    say(f"{name}: building {recipe.package} once, into {folder} (minutes; several for the first program)")
+    env = {**os.environ, "GOTOOLCHAIN": "local", "CGO_ENABLED": "0", "GOWORK": "off"}
+    env["GOFLAGS"] = "-mod=readonly -trimpath -buildvcs=false"
+    where = HERE / recipe.module
+    started, cpu_before = time.monotonic(), _children_cpu_s()
+    _fetch(name, [go, "list", "-deps", recipe.package], where, env)
+    fetched = time.monotonic()
+    unfinished = folder / f".{name}.{os.getpid()}"
+    # nice: somebody's tests run beside it, and they have deadlines.
+    argv = ["nice", "-n", "19", go, "build", "-ldflags", recipe.ldflags, "-o", str(unfinished), recipe.package]
+    try:
+        done = subprocess.run(
+            argv, cwd=where, env=env, check=False, capture_output=True, text=True, timeout=BUILD_WITHIN_S
+        )
+        if done.returncode != 0:
+            raise BuildFailed(f"{name}: go build ended with {done.returncode}:\n{done.stderr[-3000:]}")
+        unfinished.replace(folder / name)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    took = {
+        "fetch_s": round(fetched - started, 1),
+        "build_s": round(time.monotonic() - fetched, 1),
+        "cpu_s": round(_children_cpu_s() - cpu_before, 1),
+        "bytes": (folder / name).stat().st_size,
+    }
+    (folder / f"{name}.json").write_text(json.dumps(took) + "\n", encoding="utf-8")
+    say(f"{name}: {took['fetch_s']} s to load the modules, {took['build_s']} s to build, {took['cpu_s']} s of CPU")
+    return folder / name
+
+
+def _fetch(name: str, argv: list[str], where: Path, env: dict[str, str]) -> None:
+    """Load the modules. Where they are not here and no proxy has them, nothing is built; that is no fault of ours."""
+    done = subprocess.run(argv, cwd=where, env=env, check=False, capture_output=True, text=True, timeout=BUILD_WITHIN_S)
+    if done.returncode == 0:
+        return
+    said = done.stderr.strip()[-2000:]
+    if "go.sum" in said or "checksum mismatch" in said or "updates to go.mod needed" in said:
+        raise BuildFailed(f"{name}: go.mod and go.sum in {where} do not agree with the sources:\n{said}")
+    raise Unavailable(f"no {name} here, and go could not load the modules it is built from (GOPROXY?): {said[-600:]}")
+
+
+def _children_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def main(names: list[str]) -> int:
+    """Build what is named, or what the control plane needs; 1 if something cannot be had."""
+    for name in names or CONTROL_PLANE:
+        try:
+            sys.stdout.write(f"{program(name, lambda text: sys.stderr.write(text + chr(10)))}\n")
+        except (Unavailable, BuildFailed) as error:
+            sys.stderr.write(f"{error}\n")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,595 @@
+"""A hostile agent with its own token, on a real API server: what it tries, and what the server answers."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.kubernetes.api_client import Answer, ApiClient, PatchKind
+from tests.integration.kubernetes.conftest import BUDGET
+from tests.integration.kubernetes.control_plane import ACCOUNT, NAMESPACE, ControlPlane
+
+pytestmark = pytest.mark.kubernetes
+
+OWN, OTHER = "/api/v1/nodes/n1", "/api/v1/nodes/n2"
+MANIFESTS = Path(__file__).resolve().parents[3] / "packaging" / "kubernetes"
+POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+HYPERPOD = "sagemaker.amazonaws.com/node-health-status"
+THEIRS = {"key": "example.com/theirs", "value": "yes", "effect": "NoSchedule"}
+OURS = {"key": "healthd.io/unhealthy", "value": "gpu.xid.79", "effect": "NoSchedule"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """One request of the agent on n1, and the status and the words with which it is refused.
+
+    ``claimed``: it is made while n1 holds a place in the budget, so that this is not what it is refused for.
+    """
+
+    name: str
+    path: str
+    body: Any = None
+    status: int
+    says: str
+    method: str = "PATCH"
+    kind: PatchKind = "strategic"
+    claimed: bool = False
+
+
+def condition(kind: str, status: str = "True") -> dict[str, Any]:
+    return {"status": {"conditions": [{"type": kind, "status": status, "reason": "Because"}]}}
+
+
+def annotated(**changes: str | None) -> dict[str, Any]:
+    """A merge patch of annotations; ``claim_n1`` stands for ``claim.healthd.io/n1``, ``limit`` for the limit."""
+    keys = {"limit": "healthd.io/limit"}
+    return {"metadata": {"annotations": {keys.get(k, k.replace("_", ".healthd.io/")): v for k, v in changes.items()}}}
+
+
+BY_POLICY, BY_RBAC = 422, 403
+EVICTION = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "job-0", "namespace": "default"}}
+OWNER = [{"apiVersion": "v1", "kind": "Pod", "name": "gone", "uid": "00000000-0000-0000-0000-000000000001"}]
+
+ATTEMPTS = (
+    # another node
+    Attempt(
+        name="cordon another node",
+        path=OTHER,
+        body={"spec": {"unschedulable": True}},
+        status=BY_POLICY,
+        says="the agent on n1 may not write node n2",
+    ),
+    Attempt(
+        name="taint another node",
+        path=OTHER,
+        body={"spec": {"taints": [OURS]}},
+        status=BY_POLICY,
+        says="the agent on n1 may not write node n2",
+    ),
+    Attempt(
+        name="own condition on another node",
+        path=f"{OTHER}/status",
+        body=condition("HealthdGpu"),
+        status=BY_POLICY,
+        says="the agent on n1 may not write node n2",
+    ),
+    Attempt(
+        name="annotate another node through its status",
+        path=f"{OTHER}/status",
+        body={"metadata": {"annotations": {"healthd.io/x": "1"}}},
+        status=BY_POLICY,
+        says="the agent on n1 may not write node n2",
+    ),
+    Attempt(name="delete another node", method="DELETE", path=OTHER, status=BY_RBAC, says="cannot delete resource"),
+    Attempt(name="delete its node", method="DELETE", path=OWN, status=BY_RBAC, says="cannot delete resource"),
+    Attempt(
+        name="create a node",
+        method="POST",
+        path="/api/v1/nodes",
+        body={"metadata": {"name": "n9"}},
+        status=BY_RBAC,
+        says="cannot create resource",
+    ),
+    # its own node: what is not healthd's
+    Attempt(
+        name="a foreign taint",
+        path=OWN,
+        body={"spec": {"taints": [THEIRS, {**THEIRS, "key": "example.com/mine-too"}]}},
+        status=BY_POLICY,
+        says="taints whose key starts with healthd.io/",
+    ),
+    Attempt(
+        name="remove a foreign taint",
+        path=OWN,
+        body={"spec": {"taints": []}},
+        kind="merge",
+        status=BY_POLICY,
+        says="taints whose key starts with healthd.io/",
+    ),
+    Attempt(
+        name="replace a foreign taint by its own",
+        path=OWN,
+        body={"spec": {"taints": [OURS]}},
+        status=BY_POLICY,
+        says="taints whose key starts with healthd.io/",
+        claimed=True,
+    ),
+    Attempt(
+        name="evict everybody by NoExecute",
+        path=OWN,
+        body={"spec": {"taints": [THEIRS, {**OURS, "effect": "NoExecute"}]}},
+        status=BY_POLICY,
+        says="NoExecute",
+        claimed=True,
+    ),
+    Attempt(
+        name="say not ready",
+        path=f"{OWN}/status",
+        body=condition("Ready", "False"),
+        status=BY_POLICY,
+        says="conditions whose type starts with Healthd",
+    ),
+    Attempt(
+        name="a foreign condition",
+        path=f"{OWN}/status",
+        body=condition("KernelDeadlock"),
+        status=BY_POLICY,
+        says="conditions whose type starts with Healthd",
+    ),
+    Attempt(
+        name="wipe Ready by a merge patch",
+        path=f"{OWN}/status",
+        body=condition("HealthdGpu"),
+        kind="merge",
+        status=BY_POLICY,
+        says="conditions whose type starts with Healthd",
+    ),
+    Attempt(
+        name="a foreign label",
+        path=OWN,
+        body={"metadata": {"labels": {"pool": "mine"}}},
+        status=BY_POLICY,
+        says="labels whose key starts with healthd.io/",
+    ),
+    Attempt(
+        name="a foreign label through the status",
+        path=f"{OWN}/status",
+        body={"metadata": {"labels": {"pool": "mine"}}},
+        status=BY_POLICY,
+        says="labels whose key starts with healthd.io/",
+    ),
+    Attempt(
+        name="remove a foreign label",
+        path=OWN,
+        body={"metadata": {"labels": {"kubernetes.io/hostname": None}}},
+        status=BY_POLICY,
+        says="labels whose key starts with healthd.io/",
+    ),
+    Attempt(
+        name="a foreign annotation",
+        path=OWN,
+        body={"metadata": {"annotations": {"example.com/x": "1"}}},
+        status=BY_POLICY,
+        says="annotations whose key starts with healthd.io/",
+    ),
+    Attempt(
+        name="a finalizer",
+        path=OWN,
+        body={"metadata": {"finalizers": ["healthd.io/for-ever"]}},
+        status=BY_POLICY,
+        says="owners or finalizers",
+    ),
+    Attempt(
+        name="an owner whose end deletes the node",
+        path=OWN,
+        body={"metadata": {"ownerReferences": OWNER}},
+        status=BY_POLICY,
+        says="owners or finalizers",
+    ),
+    Attempt(
+        name="fewer GPUs",
+        path=f"{OWN}/status",
+        body={"status": {"capacity": {"nvidia.com/gpu": "0"}}},
+        status=BY_POLICY,
+        says="never capacity, allocatable or addresses",
+    ),
+    Attempt(
+        name="more memory",
+        path=f"{OWN}/status",
+        body={"status": {"allocatable": {"memory": "8Ti"}}},
+        status=BY_POLICY,
+        says="never capacity, allocatable or addresses",
+    ),
+    Attempt(
+        name="somebody else's address",
+        path=f"{OWN}/status",
+        body={"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.66"}]}},
+        kind="merge",
+        status=BY_POLICY,
+        says="never capacity, allocatable or addresses",
+    ),
+    Attempt(
+        name="somebody else's kubelet port",
+        path=f"{OWN}/status",
+        body={"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 6666}}}},
+        status=BY_POLICY,
+        says="never capacity, allocatable or addresses",
+    ),
+    Attempt(
+        name="another machine's identity",
+        path=OWN,
+        body={"spec": {"podCIDR": "10.9.0.0/24", "podCIDRs": ["10.9.0.0/24"]}},
+        status=BY_POLICY,
+        says="of the spec the agent may only change taints and unschedulable",
+    ),
+    # out without a claim
+    Attempt(
+        name="taint without a claim",
+        path=OWN,
+        body={"spec": {"taints": [THEIRS, OURS]}},
+        status=BY_POLICY,
+        says="node n1 has no claim on the budget",
+    ),
+    Attempt(
+        name="cordon without a claim",
+        path=OWN,
+        body={"spec": {"unschedulable": True}},
+        status=BY_POLICY,
+        says="node n1 has no claim on the budget",
+    ),
+    Attempt(
+        name="HyperPod's replacement without a claim",
+        path=OWN,
+        body={"metadata": {"labels": {HYPERPOD: "UnschedulablePendingReplacement"}}},
+        status=BY_POLICY,
+        says="node n1 has no claim on the budget",
+    ),
+    Attempt(
+        name="EKS's replacement without a claim",
+        path=f"{OWN}/status",
+        body=condition("AcceleratedHardwareReady", "False"),
+        status=BY_POLICY,
+        says="node n1 has no claim on the budget",
+    ),
+    # the budget
+    Attempt(
+        name="claim for another node",
+        path=BUDGET,
+        body=annotated(claim_n2="now"),
+        kind="merge",
+        status=BY_POLICY,
+        says="only change the claim of its own node",
+    ),
+    Attempt(
+        name="release another node's claim",
+        path=BUDGET,
+        body=annotated(claim_n3=None),
+        kind="merge",
+        status=BY_POLICY,
+        says="only change the claim of its own node",
+    ),
+    Attempt(
+        name="raise the limit",
+        path=BUDGET,
+        body=annotated(limit="1000"),
+        kind="merge",
+        status=BY_POLICY,
+        says="only change the claim of its own node",
+    ),
+    Attempt(
+        name="raise the limit and claim in one",
+        path=BUDGET,
+        body=annotated(limit="1000", claim_n1="now"),
+        kind="merge",
+        status=BY_POLICY,
+        says="only change the claim of its own node",
+    ),
+    Attempt(
+        name="claim above the limit",
+        path=BUDGET,
+        body=annotated(claim_n1="now"),
+        kind="merge",
+        status=BY_POLICY,
+        says="budget exhausted: 1 of 1 nodes are out already",
+    ),
+    Attempt(
+        name="hold the budget's lease",
+        path=BUDGET,
+        body={"spec": {"holderIdentity": "me"}},
+        kind="merge",
+        status=BY_POLICY,
+        says="only change the claim of its own node",
+    ),
+    Attempt(
+        name="an owner whose end deletes the budget",
+        path=BUDGET,
+        body={"metadata": {"ownerReferences": OWNER}},
+        kind="merge",
+        status=BY_POLICY,
+        says="only change the claim of its own node",
+    ),
+    Attempt(name="delete the budget", method="DELETE", path=BUDGET, status=BY_RBAC, says="cannot delete resource"),
+    # everything else
+    Attempt(name="list nodes", method="GET", path="/api/v1/nodes", status=BY_RBAC, says="cannot list resource"),
+    Attempt(
+        name="watch nodes", method="GET", path="/api/v1/nodes?watch=1", status=BY_RBAC, says="cannot watch resource"
+    ),
+    Attempt(name="list pods", method="GET", path="/api/v1/pods", status=BY_RBAC, says="cannot list resource"),
+    Attempt(
+        name="read secrets",
+        method="GET",
+        path=f"/api/v1/namespaces/{NAMESPACE}/secrets",
+        status=BY_RBAC,
+        says="cannot list resource",
+    ),
+    Attempt(
+        name="evict a pod of its own node",
+        method="POST",
+        path="/api/v1/namespaces/default/pods/job-0/eviction",
+        body=EVICTION,
+        status=BY_RBAC,
+        says="cannot create resource",
+    ),
+    Attempt(
+        name="a token of another account",
+        method="POST",
+        path="/api/v1/namespaces/kube-system/serviceaccounts/default/token",
+        body={"spec": {}},
+        status=BY_RBAC,
+        says="cannot create resource",
+    ),
+    Attempt(
+        name="another node's lease",
+        path="/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n2",
+        body={"spec": {"holderIdentity": "me"}},
+        status=BY_RBAC,
+        says="cannot patch resource",
+    ),
+    Attempt(
+        name="switch a policy off", method="DELETE", path=f"{POLICIES}/healthd-budget", status=BY_RBAC, says="cannot"
+    ),
+)
+
+# As much as a kubelet reports at most (50 images of 5 names), and more labels and annotations than add-ons leave: what
+# an expression may cost is bounded by the server, and past that it would refuse every agent.
+NAMES = [f"registry.invalid/{'very/long/path/of/an/image/' * 4}name-{number}" for number in range(5)]
+LARGE = {
+    "metadata": {
+        "labels": {f"example.com/label-{number}": "x" * 60 for number in range(60)},
+        "annotations": {f"example.com/note-{number}": "x" * 1000 for number in range(60)},
+    },
+    "status": {"images": [{"names": [*NAMES, f"n{number}"], "sizeBytes": number} for number in range(50)]},
+}
+
+
+@pytest.fixture
+def agent(control_plane: ControlPlane) -> Iterator[ApiClient]:
+    """The agent on n1, beside n2 and a node n3 that holds the one place in the budget; n1 has a foreign taint."""
+    for name in ("n1", "n2", "n3"):
+        control_plane.add_node(name, taints=[THEIRS] if name == "n1" else ())
+    control_plane.admin.patch(f"{OWN}/status", LARGE).must()
+    control_plane.add_pod("job-0", "n1")
+    control_plane.add_lease("healthd-budget", {"healthd.io/limit": "1", "claim.healthd.io/n3": "then"})
+    client = control_plane.client(control_plane.agent_token("n1"))
+    _await_budget(client)
+    yield client
+    client.close()
+
+
+def _await_budget(agent: ApiClient) -> None:
+    """Until the API server's cache of the Lease knows the new one: before, no claim is asked for (see the policy)."""
+    _await(lambda: agent.patch(f"{OWN}?dryRun=All", {"spec": {"unschedulable": True}}), lambda answer: not answer.ok)
+
+
+def _await(ask: Any, enough: Any) -> Answer:
+    end = time.monotonic() + 10
+    while not enough(answer := ask()):
+        assert time.monotonic() < end, answer
+        time.sleep(0.01)
+    assert isinstance(answer, Answer)
+    return answer
+
+
+def state(admin: ApiClient) -> Mapping[str, Any]:
+    """All that the attempts aim at."""
+    nodes = admin.get("/api/v1/nodes").must()["items"]
+    return {
+        "nodes": {each["metadata"]["name"]: _without_bookkeeping(each) for each in nodes},
+        "budget": _without_bookkeeping(admin.get(BUDGET).must()),
+        "policies": [each["metadata"]["name"] for each in admin.get(POLICIES).must()["items"]],
+        "pods": [each["metadata"]["name"] for each in admin.get("/api/v1/pods").must()["items"]],
+    }
+
+
+def _without_bookkeeping(thing: dict[str, Any]) -> dict[str, Any]:
+    return {**thing, "metadata": {k: v for k, v in thing["metadata"].items() if k != "managedFields"}}
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+def test_every_attempt_is_refused_and_changes_nothing(
+    control_plane: ControlPlane, agent: ApiClient, claimed: bool
+) -> None:
+    """Each request of the table gets the status and the sentence it names, and afterwards everything is as before."""
+    if claimed:
+        control_plane.admin.patch(BUDGET, annotated(limit="2", claim_n1="now"), kind="merge").must()
+        cordon = {"spec": {"unschedulable": True}}
+        _await(lambda: agent.patch(f"{OWN}?dryRun=All", cordon), lambda answer: answer.ok)
+    before = state(control_plane.admin)
+    wrong = []
+    for attempt in (each for each in ATTEMPTS if each.claimed == claimed):
+        content_type = f"application/{'strategic-merge' if attempt.kind == 'strategic' else 'merge'}-patch+json"
+        content_type = content_type if attempt.method == "PATCH" else "application/json"
+        answer = agent.request(attempt.method, attempt.path, attempt.body, content_type=content_type)
+        if answer.status != attempt.status or attempt.says not in answer.message:
+            wrong.append(f"{attempt.name}: {answer.status} {answer.message}")
+    assert wrong == []
+    assert state(control_plane.admin) == before
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "says"),
+    [
+        ("DELETE", OWN, None, "may not create or delete nodes"),
+        ("DELETE", OTHER, None, "may not create or delete nodes"),
+        ("POST", "/api/v1/nodes", {"metadata": {"name": "n9"}}, "may not create or delete nodes"),
+        ("DELETE", BUDGET, None, "agents may only update the budget"),
+    ],
+)
+def test_the_policies_hold_where_the_rights_are_too_wide(
+    control_plane: ControlPlane, agent: ApiClient, *, method: str, path: str, body: Any, says: str
+) -> None:
+    """An account that somebody made cluster-admin still neither makes nor deletes a node or the budget."""
+    bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+    subjects = [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}]
+    too_wide = {"metadata": {"name": "too-wide"}, "roleRef": role, "subjects": subjects}
+    control_plane.admin.post(bindings, too_wide).must()
+    try:
+        _await(lambda: agent.get("/api/v1/pods"), lambda answer: answer.ok)
+        answer = agent.request(method, path, body)
+    finally:
+        control_plane.admin.delete(f"{bindings}/too-wide").must()
+    assert answer.status == BY_POLICY
+    assert says in answer.message
+
+
+def test_a_token_without_a_node_writes_nothing(control_plane: ControlPlane, agent: ApiClient) -> None:
+    """`kubectl create token healthd-agent` makes no agent: no node, no budget."""
+    unbound = control_plane.client(control_plane.unbound_token())
+    for path, patch in ((f"{OWN}/status", condition("HealthdGpu")), (BUDGET, annotated(claim_n1="now"))):
+        answer = unbound.patch(path, patch, kind="merge")
+        assert answer.status == BY_POLICY
+        assert "token" in answer.message
+
+
+def test_an_honest_agent_is_let_through(control_plane: ControlPlane, agent: ApiClient) -> None:
+    """Claim, then taint, cordon, annotate, label and condition; then all of it back: each is what its work needs."""
+    control_plane.admin.patch(BUDGET, annotated(limit="2"), kind="merge").must()
+    agent.patch(f"{OWN}/status", condition("HealthdGpu")).must()
+    agent.patch(BUDGET, annotated(claim_n1="now"), kind="merge").must()
+    out = {
+        "metadata": {"annotations": {"healthd.io/hold": "1"}, "labels": {HYPERPOD: "UnschedulablePendingReboot"}},
+        "spec": {"unschedulable": True, "taints": [THEIRS, OURS]},
+    }
+    # The server's cache of the Lease may be some milliseconds behind.
+    _await(lambda: agent.patch(OWN, out), lambda answer: answer.ok)
+    agent.patch(f"{OWN}/status", condition("AcceleratedHardwareReady", "False")).must()
+    agent.patch(f"{OWN}/status", condition("AcceleratedHardwareReady")).must()
+    back = {
+        "metadata": {"annotations": {"healthd.io/hold": None}, "labels": {HYPERPOD: "Schedulable"}},
+        "spec": {"unschedulable": False, "taints": [THEIRS]},
+    }
+    agent.patch(OWN, back).must()
+    agent.patch(BUDGET, annotated(claim_n1=None), kind="merge").must()
+    event = {
+        "metadata": {"name": "n1.0123", "namespace": "default"},
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "type": "Warning",
+        "reason": "GpuOffTheBus",
+        "action": "Quarantine",
+        "note": "XID 79",
+        "reportingController": "healthd.io/agent",
+        "reportingInstance": "n1",
+        "regarding": {"kind": "Node", "name": "n1"},
+    }
+    agent.post("/apis/events.k8s.io/v1/namespaces/default/events", event).must()
+
+
+def test_twenty_who_claim_at_once_get_five_places(control_plane: ControlPlane) -> None:
+    """The cap holds in the server's own compare-and-swap: patches without a resourceVersion, five winners, not six."""
+    names = [f"c{number}" for number in range(20)]
+    control_plane.add_lease("healthd-budget", {"healthd.io/limit": "5"})
+    tokens = {}
+    for name in names:
+        control_plane.add_node(name)
+        tokens[name] = control_plane.agent_token(name)
+
+    def claim(name: str) -> Answer:
+        client = control_plane.client(tokens[name])
+        try:
+            patch = {"metadata": {"annotations": {f"claim.healthd.io/{name}": "now"}}}
+            # 409 is the server's own retries used up; whoever gets it asks again, as the back end does.
+            return _await(lambda: client.patch(BUDGET, patch, kind="merge"), lambda answer: answer.status != 409)
+        finally:
+            client.close()
+
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(claim, names))
+    assert sorted(answer.status for answer in answers) == [200] * 5 + [BY_POLICY] * 15
+    assert all("budget exhausted" in answer.message for answer in answers if not answer.ok)
+    claims = [key for key in control_plane.admin.get(BUDGET).must()["metadata"]["annotations"] if "claim." in key]
+    assert len(claims) == 5
+
+
+@pytest.mark.parametrize("limit", [None, "", "five"])
+def test_a_budget_without_a_number_allows_nothing(control_plane: ControlPlane, limit: str | None) -> None:
+    """No limit, or one that is no number: no claim is taken."""
+    control_plane.add_node("n1")
+    control_plane.add_lease("healthd-budget", {} if limit is None else {"healthd.io/limit": limit})
+    agent = control_plane.client(control_plane.agent_token("n1"))
+    assert agent.patch(BUDGET, annotated(claim_n1="now"), kind="merge").status == BY_POLICY
+
+
+def test_the_manifests_pass_a_dry_run_of_the_server(control_plane: ControlPlane, kubectl: Path) -> None:
+    """The agent's rights and the policies hold no field that this server does not know."""
+    files = [MANIFESTS / "agent-rbac.yaml", *sorted((MANIFESTS / "policies").glob("*.yaml"))]
+    named = [word for file in files for word in ("-f", str(file))]
+    argv = [str(kubectl), "apply", "--server-side", "--field-manager=tests", "--dry-run=server", *named]
+    env = {"KUBECONFIG": str(control_plane.kubeconfig), "HOME": str(control_plane.root)}
+    done = subprocess.run(argv, env=env, check=False, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("(server dry run)") == 13
+
+
+@pytest.mark.parametrize("name", ["healthd-agent-own-node", "healthd-agent-claim-first", "healthd-budget"])
+def test_no_expression_is_warned_of(control_plane: ControlPlane, name: str) -> None:
+    """The controller manager checks the types of every expression against the server's schema, and finds nothing."""
+    path = f"{POLICIES}/{name}"
+    checked = lambda: control_plane.admin.get(path).must().get("status", {}).get("observedGeneration")  # noqa: E731
+    control_plane.wait(checked, 30, f"the expressions of {name} to be checked")
+    assert control_plane.admin.get(path).must()["status"]["typeChecking"] == {}
+
+
+def test_others_are_not_concerned(control_plane: ControlPlane, agent: ApiClient) -> None:
+    """A kubelet's heartbeat and an administrator's cordon pass the three policies untouched."""
+    kubelet = control_plane.acting_as("system:node:n2", "system:nodes")
+    kubelet.patch(f"{OTHER}/status", condition("Ready")).must()
+    control_plane.admin.patch(OTHER, {"spec": {"unschedulable": True, "taints": [THEIRS]}}).must()
+
+
+def test_without_a_budget_kubelets_still_write(control_plane: ControlPlane) -> None:
+    """A deleted Lease concerns nobody but the agents."""
+    control_plane.add_node("n1")
+    kubelet = control_plane.acting_as("system:node:n1", "system:nodes")
+    for _ in range(5):
+        kubelet.patch(f"{OWN}/status", condition("Ready")).must()
+        time.sleep(0.1)
+
+
+def test_deny_where_the_budget_is_missing_would_stop_the_kubelets(control_plane: ControlPlane) -> None:
+    """Why parameterNotFoundAction is Allow: with Deny the server refuses a kubelet before it asks who writes."""
+    binding = control_plane.admin.get(f"{BINDINGS}/healthd-agent-claim-first").must()
+    ref = {**binding["spec"]["paramRef"], "parameterNotFoundAction": "Deny", "name": "no-such-lease"}
+    policy = control_plane.admin.get(f"{POLICIES}/healthd-agent-claim-first").must()
+    strict = {"metadata": {"name": "strict"}, "spec": {**policy["spec"], "failurePolicy": "Fail"}}
+    control_plane.add_node("n1")
+    kubelet = control_plane.acting_as("system:node:n1", "system:nodes")
+    kubelet.patch(f"{OWN}/status", condition("Ready")).must()
+    try:
+        control_plane.admin.post(POLICIES, strict).must()
+        spec = {**binding["spec"], "policyName": "strict", "paramRef": ref}
+        control_plane.admin.post(BINDINGS, {"metadata": {"name": "strict"}, "spec": spec}).must()
+        answer = _await(lambda: kubelet.patch(f"{OWN}/status", condition("Ready")), lambda each: not each.ok)
+        assert "strict" in answer.message
+    finally:
+        for path in (BINDINGS, POLICIES):
+            control_plane.admin.delete(f"{path}/strict")
+        _await(lambda: control_plane.admin.patch(f"{OWN}/status", condition("Ready")), lambda each: each.ok)

@@ -1,0 +1,167 @@
+"""Where the programs of the control plane come from, and what is said where they cannot be had. No build runs here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.kubernetes import find_binaries
+from tests.integration.kubernetes.find_binaries import RECIPES, BuildFailed, Unavailable, cache_folder, cached, program
+
+ROOT = Path(__file__).resolve().parents[3]
+
+# A stand-in for Go: it says what its test wants, and "builds" a script.
+GO = """#!/bin/sh
+echo "$1" >>"{log}"
+case $1 in
+list) {on_list} ;;
+build) {on_build} ;;
+esac
+"""
+BUILD = 'while [ "$1" != -o ]; do shift; done; sleep 0.3; printf "#!/bin/sh\\n" >"$2"; chmod 755 "$2"'
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No assets, an empty cache, and a PATH with nice and a shell but no Go; returns a folder that is in PATH."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("nice", "sh", "sleep", "chmod"):
+        (tools / name).symlink_to(f"/bin/{name}" if Path(f"/bin/{name}").exists() else f"/usr/bin/{name}")
+    monkeypatch.setenv("PATH", str(tools))
+    return tools
+
+
+def go_in(tools: Path, *, on_list: str = "true", on_build: str = BUILD) -> Path:
+    log = tools / "log"
+    executable(tools / "go", GO.format(log=log, on_list=on_list, on_build=on_build))
+    return log
+
+
+def executable(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
+
+
+def test_without_assets_and_go_the_sentence_names_both_ways_out(empty: Path) -> None:
+    """The reason of the skip says what is missing and what to do."""
+    with pytest.raises(Unavailable, match="KUBEBUILDER_ASSETS is not set, and there is no go in PATH.*install Go"):
+        program("etcd")
+
+
+def test_assets_come_first_and_may_lack_one(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """envtest's archives hold no controller manager: that one is looked for elsewhere, the others are taken."""
+    assets = tmp_path / "assets"
+    assets.mkdir()
+    executable(assets / "etcd", "#!/bin/sh\n")
+    executable(assets / "kube-apiserver", "#!/bin/sh\necho Kubernetes v1.36.1\n")
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(assets))
+    assert program("etcd") == assets / "etcd"
+    assert program("kube-apiserver") == assets / "kube-apiserver"
+    with pytest.raises(Unavailable, match="does not hold it"):
+        program("kube-controller-manager")
+
+
+@pytest.mark.parametrize("says", ["Kubernetes v1.33.9", "nothing known"])
+def test_an_old_api_server_is_refused(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> None:
+    """What is older than the tests speak for, or does not say how old it is, is not run."""
+    executable(tmp_path / "kube-apiserver", f"#!/bin/sh\necho {says}\n")
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
+    with pytest.raises(Unavailable, match=f"{says}.*expected Kubernetes 1.34 or newer"):
+        program("kube-apiserver")
+
+
+def test_a_program_is_built_once(empty: Path) -> None:
+    """The second time it comes from the cache, and nothing unfinished lies about."""
+    log = go_in(empty)
+    said: list[str] = []
+    path = program("etcd", said.append)
+    assert path == cached("etcd") == program("etcd", said.append)
+    assert log.read_text().split() == ["list", "build"]
+    assert sorted(each.name for each in path.parent.iterdir()) == ["etcd", "etcd.json", "lock"]
+    assert len(said) == 2
+
+
+def test_two_who_ask_at_once_build_once(empty: Path) -> None:
+    """The second waits for the first one's lock, says so, and takes what it made."""
+    log = go_in(empty)
+    said: list[str] = []
+    threads = [threading.Thread(target=program, args=("etcd", said.append)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert log.read_text().split() == ["list", "build"]
+    assert any("waiting for the build" in text for text in said)
+
+
+def test_modules_that_cannot_be_loaded_are_no_fault_of_ours(empty: Path) -> None:
+    """No network: the tests are skipped, with Go's own words."""
+    go_in(empty, on_list="echo 'dial tcp: lookup proxy.golang.org: no such host' >&2; exit 1")
+    with pytest.raises(Unavailable, match="could not load the modules.*no such host"):
+        program("etcd")
+
+
+@pytest.mark.parametrize("words", ["missing go.sum entry for module", "verifying x: checksum mismatch"])
+def test_sources_that_go_sum_does_not_know_are_a_fault(empty: Path, words: str) -> None:
+    """A pin that was changed by half, or a changed source, is never a skip."""
+    go_in(empty, on_list=f"echo '{words}' >&2; exit 1")
+    with pytest.raises(BuildFailed, match=words):
+        program("etcd")
+
+
+def test_a_failed_build_is_a_fault_and_leaves_nothing(empty: Path) -> None:
+    """Go had the sources: that it made nothing of them is red, and the next session tries again."""
+    go_in(empty, on_build="echo 'no space left on device' >&2; exit 2")
+    with pytest.raises(BuildFailed, match="ended with 2:\nno space left on device"):
+        program("etcd")
+    assert cached("etcd") is None
+    assert [each.name for each in cache_folder(RECIPES["etcd"]).iterdir()] == ["lock"]
+
+
+def test_a_new_pin_is_a_new_folder(tmp_path: Path) -> None:
+    """The cache never hands out what other sources made: its folder is named by go.mod, go.sum and the flags."""
+    before = cache_folder(RECIPES["etcd"])
+    for name in ("go.mod", "go.sum"):
+        (tmp_path / name).write_bytes((find_binaries.HERE / name).read_bytes() + b"\n")
+    assert cache_folder(RECIPES["etcd"], modules=tmp_path) != before
+
+
+def test_the_staging_modules_are_of_the_same_release() -> None:
+    """Kubernetes v1.X.Y is built with each of its staging modules at v0.X.Y, and its helm with the same client."""
+    pins = (find_binaries.HERE / "go.mod").read_text(encoding="utf-8")
+    version = next(line.split()[1] for line in pins.splitlines() if line.strip().startswith("k8s.io/kubernetes "))
+    replaced = [line.split() for line in pins.splitlines() if "=>" in line]
+    assert len(replaced) == 31
+    assert {words[0] == words[2] and words[3] for words in replaced} == {version.replace("v1.", "v0.", 1)}
+
+
+@pytest.mark.slow
+def test_the_build_starts_with_the_session_and_ends_with_it(empty: Path, tmp_path: Path) -> None:
+    """A run with a test that needs the programs builds beside the other tests; ended early, it leaves no process."""
+    pid = tmp_path / "pid"
+    go_in(empty, on_list=f'echo $$ >"{pid}"; sleep 60')
+    tests = ROOT / "tests" / "integration" / "kubernetes"
+    # With a fixture that fails at once, and the real hooks: the session ends while Go still works.
+    plugin = tmp_path / "stop_early.py"
+    plugin.write_text(
+        "import pathlib, time\n\ndef pytest_runtestloop(session):\n    end = time.monotonic() + 30\n"
+        f"    while not pathlib.Path({str(pid)!r}).exists() and time.monotonic() < end:\n        time.sleep(0.05)\n"
+        "    return True\n"
+    )
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "stop_early", "-p", "no:cacheprovider", str(tests)]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    subprocess.run(argv, cwd=ROOT, env=env, check=False, capture_output=True, timeout=120)
+    number = int(pid.read_text())
+    end = time.monotonic() + 10
+    while Path(f"/proc/{number}/cmdline").exists() and Path(f"/proc/{number}/cmdline").read_bytes():
+        assert time.monotonic() < end, f"process {number} of the build outlived its session"
+        time.sleep(0.05)

@@ -1,0 +1,199 @@
+"""What the agent tells a real API server about its node: conditions, Events, the end of the start-up taint."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from healthd.model import Component, Diagnosis, Outcome, Remedy, Result, Severity, Status
+from healthd.remediation.orchestrators.kube_conditions import DEBOUNCE_S, HEARTBEAT_S, TYPES, removal
+from healthd.remediation.orchestrators.kube_reporter import Known, KubeReporter
+from tests.integration.kubernetes.agent_rig import Agents
+from tests.integration.kubernetes.control_plane import ControlPlane
+
+pytestmark = pytest.mark.kubernetes
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+XID = Diagnosis(
+    code="gpu.xid.79",
+    component=Component(kind="gpu", id="GPU-8e2f"),
+    severity=Severity.CRITICAL,
+    remedy=Remedy.REBOOT_NODE,
+    since=NOW,
+    reasons=("once",),
+)
+LOOKED = Outcome(check="gpu.count", result=Result(status=Status.OK), at=NOW, duration_s=0.1)
+WELL = Known(diagnoses=(), outcomes={"gpu.count": LOOKED}, expected=("gpu.count",))
+SICK = replace(WELL, diagnoses=(XID,))
+
+
+class Rig:
+    """A reporter whose time is ours."""
+
+    def __init__(self, plane: ControlPlane, agents: Agents) -> None:
+        self.plane, self.known, self.passed_s = plane, replace(WELL, outcomes={}), 0.0
+        self.api, orchestrator = agents.api("n1"), agents("n1")
+        self.reporter = KubeReporter(
+            self.api,
+            node="n1",
+            known=lambda: self.known,
+            verified=orchestrator.verified,
+            monotonic_s=lambda: self.passed_s,
+            clock=lambda: NOW + timedelta(seconds=self.passed_s),
+            chance=lambda: 0.5,
+        )
+
+    def run(self, for_s: float) -> list[str]:
+        """Tick once a second, and say what was done."""
+        said = []
+        for _ in range(int(for_s)):
+            self.passed_s += 1
+            said.append(self.reporter.tick())
+        return [each for each in said if each]
+
+    def conditions(self) -> dict[str, dict[str, Any]]:
+        """All of the node, by type."""
+        node = self.plane.admin.get("/api/v1/nodes/n1").must()
+        return {each["type"]: each for each in node["status"]["conditions"]}
+
+    def events(self) -> list[dict[str, Any]]:
+        """All that were told."""
+        return list(self.plane.admin.get("/apis/events.k8s.io/v1/namespaces/default/events").must()["items"])
+
+
+@pytest.fixture
+def rig(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Rig]:
+    """The reporter of n1, which has looked at nothing yet."""
+    control_plane.add_node("n1", taints=[{"key": "healthd.io/unverified", "effect": "NoSchedule"}])
+    agents = Agents(control_plane, tmp_path)
+    yield Rig(control_plane, agents)
+    agents.close()
+
+
+def test_conditions_begin_as_unknown_and_those_of_the_kubelet_stay(rig: Rig) -> None:
+    """Created before anything was looked at; four of ours beside the four that were there."""
+    before = rig.conditions()
+    rig.run(1)
+    after = rig.conditions()
+    assert {kind: after[kind]["status"] for kind in TYPES} == dict.fromkeys(TYPES, "Unknown")
+    assert {kind: each for kind, each in after.items() if kind not in TYPES} == before
+
+
+def test_a_fault_is_shown_after_the_debounce_and_moves_one_transition_time(rig: Rig) -> None:
+    """False with the code as reason; the other three keep their transition times, and all have one heartbeat."""
+    rig.run(1)
+    rig.known = WELL
+    rig.run(DEBOUNCE_S + 2)
+    well = rig.conditions()
+    assert {well[kind]["status"] for kind in TYPES} == {"True"}
+    rig.known = SICK
+    rig.run(DEBOUNCE_S - 2)
+    assert rig.conditions()["HealthdGPU"] == well["HealthdGPU"]
+    rig.run(40)
+    sick = rig.conditions()
+    assert (sick["HealthdGPU"]["status"], sick["HealthdGPU"]["reason"]) == ("False", "GpuXid79")
+    assert sick["HealthdGPU"]["message"] == "gpu.xid.79 on gpu:GPU-8e2f: reboot_node"
+    assert sick["HealthdGPU"]["lastTransitionTime"] > well["HealthdGPU"]["lastTransitionTime"]
+    for kind in ("HealthdNetwork", "HealthdStorage", "HealthdNode"):
+        assert sick[kind]["lastTransitionTime"] == well[kind]["lastTransitionTime"]
+
+
+def test_a_quiet_hour_is_at_most_twelve_requests(rig: Rig) -> None:
+    """Heartbeats and nothing else, in the second hour of a node that is well."""
+    rig.known = WELL
+    rig.run(3600)
+    before = dict(rig.api.sent)
+    said = rig.run(3600)
+    assert all(each.startswith("conditions written") for each in said)
+    assert {key: count - before.get(key, 0) for key, count in rig.api.sent.items()} == {
+        "get node": 0,
+        "patch node": len(said),
+    }
+    assert 3600 // (HEARTBEAT_S * 1.1) <= len(said) <= 12
+
+
+def test_the_start_up_taint_stays_until_everything_was_looked_at_and_is_well(rig: Rig) -> None:
+    """Neither a verdict that is missing a check nor a bad one lets the first pods in."""
+
+    def tainted() -> bool:
+        return bool(rig.plane.admin.get("/api/v1/nodes/n1").must()["spec"].get("taints"))
+
+    rig.run(30)
+    assert tainted()
+    rig.known = SICK
+    rig.run(30)
+    assert tainted()
+    rig.known = WELL
+    assert "verified: start-up taint taken away" in "; ".join(rig.run(30))
+    assert not tainted()
+
+
+def test_a_fault_is_one_event_and_a_series_with_growing_gaps(rig: Rig) -> None:
+    """In two hours: at once, after 1, 5 and 15 minutes, then hourly; a daemon that starts anew counts on."""
+    rig.known = SICK
+    rig.run(1)
+    (event,) = rig.events()
+    assert (event["reason"], event["type"], event["regarding"]["name"]) == ("GpuXid79", "Warning", "n1")
+    assert "series" not in event
+    rig.run(60 + 300 + 900 + 3600 + 60)
+    (event,) = rig.events()
+    assert event["series"]["count"] == 5
+    again = Rig(rig.plane, Agents(rig.plane, rig.plane.root / "again"))
+    again.known = SICK
+    again.run(1)
+    assert [each["series"]["count"] for each in rig.events()] == [6]
+    again.api.close()
+
+
+def test_a_cluster_that_is_away_costs_nothing_and_hears_it_all_later(rig: Rig) -> None:
+    """What changed meanwhile is written when it answers again, with the time at which it changed."""
+    rig.known = WELL
+    rig.run(60)
+    rig.plane.kill_api_server()
+    rig.known = SICK
+    changed = NOW + timedelta(seconds=rig.passed_s + 1)
+    said = rig.run(60)
+    assert said
+    assert all("not written" in each or "not told" in each for each in said)
+    rig.plane.start_api_server()
+    rig.run(600)
+    shown = rig.conditions()["HealthdGPU"]
+    assert (shown["status"], shown["lastTransitionTime"]) == ("False", changed.strftime("%Y-%m-%dT%H:%M:%SZ"))
+
+
+def test_conditions_of_others_survive_writers_at_once(rig: Rig) -> None:
+    """Four others write their own types while ours are written: nobody loses one."""
+    rig.known = WELL
+    stop = threading.Event()
+
+    def write(kind: str) -> None:
+        client, count = rig.plane.client(rig.plane.admin_token), 0
+        while not stop.is_set():
+            count += 1
+            one = {"type": kind, "status": "True", "reason": "Fine", "message": str(count)}
+            client.patch("/api/v1/nodes/n1/status", {"status": {"conditions": [one]}}).must()
+        client.close()
+
+    others = [f"Other{number}" for number in range(4)]
+    threads = [threading.Thread(target=write, args=(kind,)) for kind in others]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        rig.known = SICK if rig.known is WELL else WELL
+        rig.run(60)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert set(rig.conditions()) == {"MemoryPressure", "DiskPressure", "PIDPressure", "Ready", *TYPES, *others}
+
+
+def test_ours_can_be_taken_away_again(rig: Rig) -> None:
+    """For whoever uninstalls: four types go, and no other."""
+    rig.run(1)
+    rig.plane.admin.patch("/api/v1/nodes/n1/status", removal()).must()
+    assert set(rig.conditions()) == {"MemoryPressure", "DiskPressure", "PIDPressure", "Ready"}

@@ -1,0 +1,604 @@
+"""The Helm chart: what it renders, what it refuses, and that its names are those of the code."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from healthd import __version__
+from healthd.api.grammar import parse
+from healthd.cli.settings import check_settings
+from healthd.config.load import Loaded, examine
+from healthd.config.report import as_data
+from healthd.config.schema import DaemonSection
+from healthd.remediation import gpu_reset
+from healthd.remediation.orchestrators import kube_budget, kube_node, pod_resources
+from tests.packaging.chart import CHART, KUBERNETES, MONITORING, ROOT, Object, Rendered, lint, objects_in, render
+
+PROFILES = ("full", "restricted")
+VERSIONS = ("1.26.0", "1.29.4", "1.30.1", "1.34.2", "1.35.0-eks-1a2b3c")
+EVERYTHING: Mapping[str, Any] = {
+    "mode": "quarantine",
+    "namespace": {"create": True},
+    "controller": {
+        "enabled": True,
+        "evict": True,
+        "karpenter": True,
+        "roleArn": "arn:aws:iam::123456789012:role/healthd",
+    },
+    "budget": {"scopes": {"p5": {"limit": 2, "nodes": 64}}},
+    "metrics": {"enabled": True, "labels": {"release": "prometheus"}},
+    "flowSchema": {"enabled": True},
+    "image": {"digest": "sha256:" + "0" * 64, "pullSecrets": {"registry": {}}},
+    "extraObjects": {"one": {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-x"}}},
+}
+
+
+@cache
+def defaults(profile: str = "full") -> Rendered:
+    rendered = render({"profile": profile})
+    assert not rendered.error, rendered.error
+    return rendered
+
+
+@cache
+def maker() -> ModuleType:
+    """packaging/kubernetes/render.py, which is a script and no package."""
+    spec = importlib.util.spec_from_file_location("kubernetes_render", KUBERNETES / "render.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def configured(text: str, folder: Path) -> Loaded:
+    """The text as healthd itself reads it; fails with every problem."""
+    path = folder / "config.toml"
+    path.write_text(text, encoding="utf-8")
+    examined = examine(path, checks=check_settings(), environ={"HEALTHD_NODE_NAME": "ip-10-0-0-1.ec2.internal"})
+    assert examined.loaded is not None, "\n".join(map(str, examined.problems))
+    return examined.loaded
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# rendering
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"profile": "restricted"}, EVERYTHING], ids=["full", "restricted", "everything"]
+)
+def test_helm_lint_finds_nothing(values: Mapping[str, Any]) -> None:
+    """`helm lint --strict` passes for both profiles, and with everything switched on."""
+    done = lint(values)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("profile", PROFILES)
+def test_both_profiles_render_for_every_kubernetes(profile: str, version: str, tmp_path: Path) -> None:
+    """From 1.26 on the chart renders; the admission policies are there from 1.30 on, and only there."""
+    rendered = render({"profile": profile, "flowSchema": {"enabled": True}}, version=version)
+    assert not rendered.error
+    minor = int(version.split(".")[1])
+    assert len(rendered.all("ValidatingAdmissionPolicy")) == (3 if minor >= 30 else 0)
+    assert len(rendered.all("FlowSchema")) == (1 if minor >= 29 else 0)
+    assert configured(rendered.config(), tmp_path).config.orchestrator.kind == "kubernetes"
+
+
+def test_an_older_kubernetes_is_refused() -> None:
+    """A server that lacks what the chart needs is told by Helm, not by a pod."""
+    assert "requires kubeVersion: >=1.26" in render(version="1.25.9").error
+
+
+def test_each_object_has_one_name_and_says_whose_it_is() -> None:
+    """With everything on no object is rendered twice, each of the chart's own carries its labels, and extras theirs."""
+    rendered = render(EVERYTHING, api_versions=(MONITORING,))
+    keys = [
+        (each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]) for each in rendered.objects
+    ]
+    assert len(keys) == len(set(keys))
+    assert ("ConfigMap", "", "healthd-x") in keys
+    ours = [each for each in rendered.objects if not each["kind"].startswith("Validating")]
+    unlabelled = [each["metadata"]["name"] for each in ours if "app.kubernetes.io/name" not in _labels(each)]
+    assert unlabelled == ["healthd-x"]
+    assert {each["kind"] for each in rendered.objects} >= {
+        "ServiceMonitor",
+        "PrometheusRule",
+        "FlowSchema",
+        "Namespace",
+    }
+
+
+def _labels(each: Object) -> dict[str, str]:
+    return dict(each["metadata"].get("labels") or {})
+
+
+def test_the_operator_of_prometheus_is_needed_for_its_kinds() -> None:
+    """Without its API neither ServiceMonitor nor PrometheusRule is rendered, which would fail the installation."""
+    rendered = render(EVERYTHING)
+    assert not rendered.error
+    assert rendered.all("ServiceMonitor") + rendered.all("PrometheusRule") == ()
+    assert rendered.one("Service", "healthd-agent")["spec"]["clusterIP"] == "None"
+
+
+def test_static_yaml_is_the_chart() -> None:
+    """static.yaml, the schema and the chart's copies of the policies are what render.py makes of the sources now."""
+    module = maker()
+    for path, text in (*module.policies().items(), (module.SCHEMA, module.values_schema())):
+        assert path.read_text(encoding="utf-8") == text, f"{path}: run python packaging/kubernetes/render.py"
+    from tests.packaging.chart import helm
+
+    assert (KUBERNETES / "static.yaml").read_text(encoding="utf-8") == module.static(helm())
+
+
+def test_the_chart_has_healthds_version() -> None:
+    """Chart and application are released together, and the image's tag is the version."""
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+    assert defaults().container["image"] == f"healthd:{__version__}"
+
+
+def test_every_value_has_a_comment() -> None:
+    """In values.yaml each key of the first two levels, and each mount, stands below a comment."""
+    lines = (CHART / "values.yaml").read_text(encoding="utf-8").splitlines()
+    keys = [number for number, line in enumerate(lines) if re.match(r"(  )?[A-Za-z]+:|    [a-z-]+: \{path", line)]
+    assert len(keys) > 60
+    assert [lines[number] for number in keys if not lines[number - 1].strip().startswith("#")] == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the agent's pod
+
+
+def test_full_is_privileged_and_mounts_what_it_says() -> None:
+    """Full sees the host's processes, network and devices; every mount is spelled out, none is the host's root."""
+    agent, container = defaults().agent, defaults().container
+    assert (agent["hostPID"], agent["hostNetwork"]) == (True, True)
+    assert container["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True, "runAsUser": 0}
+    mounted = {volume["name"]: volume["hostPath"]["path"] for volume in agent["volumes"] if "hostPath" in volume}
+    assert mounted == {
+        "debugfs": "/sys/kernel/debug",
+        "dev": "/dev",
+        "log": "/var/log",
+        "log-run": "/run/log",
+        "machine-id": "/etc/machine-id",
+        "pod-resources": "/var/lib/kubelet/pod-resources",
+        "pstore": "/sys/fs/pstore",
+        "run": "/run/healthd",
+        "state": "/var/lib/healthd",
+        "systemd": "/run/systemd",
+    }
+    writable = {mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
+    assert writable == {"state", "run", "dev", "tmp"}
+
+
+def test_restricted_has_no_right_over_the_host() -> None:
+    """Restricted: no capability, no host namespace, no device, no writable root, and the runtime's seccomp profile."""
+    agent, container = defaults("restricted").agent, defaults("restricted").container
+    assert {"hostPID", "hostNetwork", "hostIPC"} & set(agent) == set()
+    assert agent["shareProcessNamespace"] is True
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "runAsUser": 0,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    mounted = {volume["hostPath"]["path"] for volume in agent["volumes"] if "hostPath" in volume}
+    assert mounted == {"/var/lib/healthd", "/run/healthd", "/var/lib/kubelet/pod-resources"}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_agent_is_where_it_is_needed(profile: str) -> None:
+    """It tolerates every taint, its own among them, cannot be pushed out for lack of memory, and rolls by tenths."""
+    daemon_set = defaults(profile).one("DaemonSet", "healthd-agent")
+    agent = defaults(profile).agent
+    assert agent["tolerations"] == [{"operator": "Exists"}]
+    assert agent["priorityClassName"] == "system-node-critical"
+    assert daemon_set["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": "10%"}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_liveness_asks_the_loop_and_nobody_else(profile: str) -> None:
+    """Both probes ask /healthz where the daemon listens, and give a stuck engine longer than it gives itself."""
+    from healthd.daemon import _ENGINE_IS_STUCK_AFTER_S
+
+    rendered = defaults(profile)
+    http = tomllib.loads(rendered.config())["daemon"]["http"]
+    for name in ("livenessProbe", "startupProbe"):
+        probe = rendered.container[name]["httpGet"]
+        assert probe["path"] == "/healthz"
+        host = "127.0.0.1" if profile == "full" else "0.0.0.0"  # noqa: S104 - of the pod's own network
+        assert http == f"{host}:{probe['port']}"
+        assert probe.get("host") == ("127.0.0.1" if profile == "full" else None)
+    liveness = rendered.container["livenessProbe"]
+    assert liveness["periodSeconds"] * liveness["failureThreshold"] >= _ENGINE_IS_STUCK_AFTER_S
+
+
+def test_metrics_are_reached_only_where_wanted() -> None:
+    """Without metrics the host's port is on loopback and not declared; with them, it is open and declared."""
+    assert "ports" not in defaults().container
+    rendered = render({"metrics": {"enabled": True, "port": 9810}})
+    assert tomllib.loads(rendered.config())["daemon"]["http"] == "0.0.0.0:9810"
+    assert rendered.container["ports"] == [{"name": "metrics", "containerPort": 9810}]
+    assert rendered.container["livenessProbe"]["httpGet"]["port"] == 9810
+
+
+def test_a_reset_is_not_killed_in_the_middle() -> None:
+    """The grace period is longer than the deadline of a GPU reset with the stop of a service before it."""
+    longest_s = gpu_reset._RESET_S + gpu_reset._STOP_S
+    assert defaults().agent["terminationGracePeriodSeconds"] > longest_s
+    assert "minimum" in render({"agent": {"terminationGracePeriodSeconds": 30}}).error
+
+
+def test_the_pod_starts_what_exists() -> None:
+    """Arguments of the containers are a command line of healthd; the agent's name is its Node's."""
+    assert parse(defaults().container["args"]).verb == "run"
+    environ = {each["name"]: each for each in defaults().container["env"]}
+    assert environ["HEALTHD_NODE_NAME"]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+
+
+def test_mounts_are_changed_by_name() -> None:
+    """A file system of the site is added, one of the chart's is taken away, and the rest stays."""
+    rendered = render(
+        {
+            "agent": {
+                "mounts": {
+                    "fsx": {"path": "/fsx", "propagation": "HostToContainer"},
+                    "log": {"enabled": False},
+                    "pod-resources": {
+                        "path": "/var/lib/k0s/kubelet/pod-resources",
+                        "at": "/var/lib/kubelet/pod-resources",
+                    },
+                }
+            }
+        }
+    )
+    mounts = {mount["name"]: mount for mount in rendered.container["volumeMounts"]}
+    assert mounts["fsx"] == {"name": "fsx", "mountPath": "/fsx", "mountPropagation": "HostToContainer"}
+    assert "log" not in mounts
+    assert mounts["pod-resources"]["mountPath"] == "/var/lib/kubelet/pod-resources"
+    assert {"state", "run", "dev"} <= set(mounts)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# names
+
+
+def test_paths_in_the_pod_are_healthds_own() -> None:
+    """State, socket and the kubelet's socket are mounted where healthd looks for them."""
+    mounts = {mount["mountPath"] for mount in defaults("restricted").container["volumeMounts"]}
+    daemon = DaemonSection()
+    assert daemon.state_dir in mounts
+    assert str(Path(daemon.socket).parent) in mounts
+    assert str(Path(pod_resources.SOCKET).parent) in mounts
+
+
+def test_the_leases_are_those_of_the_code() -> None:
+    """The budget's Leases carry the numbers that the agents read, under the names that they ask for."""
+    values = {"budget": {"limit": 5, "nodes": 100, "scopes": {"p5": {"limit": 2, "nodes": 64}}}}
+    leases = {each["metadata"]["name"]: each["metadata"] for each in render(values).all("Lease")}
+    assert set(leases) == {kube_budget.LEASE, kube_budget.lease_name("p5"), kube_budget.MARKS}
+    for scope, limit, nodes in (("cluster", 5, 100), ("p5", 2, 64)):
+        name = kube_budget.lease_name(scope)
+        lease = {"metadata": {**leases[name], "resourceVersion": "1"}}
+        budget = kube_budget.budget_of(scope, lease)
+        assert (budget.limit, budget.total, budget.counted) == (limit, nodes, None)
+
+
+def test_with_a_controller_the_numbers_are_its_own() -> None:
+    """Helm writes no limit where the controller counts: an upgrade must not undo what it counted."""
+    rendered = render(EVERYTHING)
+    notes = [each["metadata"].get("annotations", {}) for each in rendered.all("Lease")]
+    assert [key for note in notes for key in note if key.startswith("healthd.io/")] == []
+    assert [note for note in notes if note] == [{"helm.sh/resource-policy": "keep"}] * 3
+
+
+def test_the_policies_let_through_what_the_code_writes() -> None:
+    """Taints, annotations and conditions of the code begin as the policies ask, for this release's ServiceAccount."""
+    rendered = render({"budget": {"scopes": {"p5": {"limit": 1, "nodes": 2}}}}, namespace="gpu-health")
+    policies = {each["metadata"]["name"]: each for each in rendered.all("ValidatingAdmissionPolicy")}
+    who = "request.userInfo.username == 'system:serviceaccount:gpu-health:healthd-agent'"
+    for policy in policies.values():
+        assert who in [each["expression"] for each in policy["spec"]["matchConditions"]]
+    for key in (kube_node.UNHEALTHY, kube_node.CLAIMED, kube_node.UNVERIFIED, kube_node.HOLD, kube_budget.LIMIT):
+        assert key.startswith("healthd.io/")
+    text = str(policies)
+    for word in (kube_budget.CLAIM, kube_budget.MARK, kube_budget.LIMIT, "'healthd.io/'", "startsWith('Healthd')"):
+        assert word in text, word
+    (rule,) = policies["healthd-budget"]["spec"]["matchConstraints"]["resourceRules"]
+    assert rule["resourceNames"] == [kube_budget.LEASE, kube_budget.lease_name("p5"), kube_budget.MARKS]
+    (binding,) = (each for each in rendered.all("ValidatingAdmissionPolicyBinding") if "paramRef" in each["spec"])
+    assert binding["spec"]["paramRef"]["namespace"] == "gpu-health"
+    assert "system:serviceaccount:healthd:" not in text
+
+
+def test_the_policies_of_the_chart_are_those_that_are_proved() -> None:
+    """With default values the chart installs, object for object, what the tests on a live API server attack."""
+    proved = [each for path in sorted((KUBERNETES / "policies").glob("*.yaml")) for each in _objects(path)]
+    rendered = [each for each in defaults().objects if each["kind"].startswith("ValidatingAdmissionPolicy")]
+    assert sorted(rendered, key=str) == sorted(proved, key=str)
+
+
+def test_the_rights_of_the_agent_are_those_that_are_proved() -> None:
+    """The agent's ServiceAccount, roles and bindings are, but for labels, those of agent-rbac.yaml."""
+    kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+    rendered = [_unlabelled(each) for kind in kinds for each in defaults().all(kind)]
+    assert sorted(rendered, key=str) == sorted(_objects(KUBERNETES / "agent-rbac.yaml"), key=str)
+
+
+def _objects(path: Path) -> list[Object]:
+    return list(objects_in(path.read_text(encoding="utf-8")))
+
+
+def _unlabelled(each: Object) -> Object:
+    return {**each, "metadata": {key: value for key, value in each["metadata"].items() if key != "labels"}}
+
+
+AGENT_MAY = {
+    ("", "nodes", "", "get patch"),
+    ("", "nodes/status", "", "patch"),
+    ("coordination.k8s.io", "leases", "healthd-budget healthd-budget-p5 healthd-marks", "get patch"),
+    ("events.k8s.io", "events", "", "create get patch"),
+}
+CONTROLLER_MAY = {
+    ("", "nodes", "", "get list watch"),
+    ("", "pods", "", "get list"),
+    (
+        "coordination.k8s.io",
+        "leases",
+        "healthd-budget healthd-budget-p5 healthd-controller healthd-marks",
+        "get patch update",
+    ),
+    ("events.k8s.io", "events", "", "create get patch"),
+}
+
+
+def test_nobody_may_more_than_the_table_says() -> None:
+    """Every rule that reaches a ServiceAccount is in the table above; evictions and NodeClaims only where asked for."""
+    rendered = render(EVERYTHING)
+    assert rights(rendered, "healthd-agent") == AGENT_MAY
+    optional = {("", "pods/eviction", "", "create"), ("karpenter.sh", "nodeclaims", "", "delete get list")}
+    assert rights(rendered, "healthd-controller") == CONTROLLER_MAY | optional
+    values = {**EVERYTHING, "controller": {"enabled": True}}
+    assert rights(render(values), "healthd-controller") == CONTROLLER_MAY
+
+
+def rights(rendered: Rendered, account: str) -> set[tuple[str, str, str, str]]:
+    """Every (group, resource, names, verbs) that a ServiceAccount of the release has."""
+    found = set()
+    for binding in (*rendered.all("RoleBinding"), *rendered.all("ClusterRoleBinding")):
+        if not any(subject["name"] == account for subject in binding["subjects"]):
+            continue
+        namespace = binding["metadata"].get("namespace")
+        for role in rendered.all(binding["roleRef"]["kind"]):
+            same_place = role["metadata"].get("namespace") == namespace
+            if same_place and role["metadata"]["name"] == binding["roleRef"]["name"]:
+                found |= {row for rule in role["rules"] for row in _rows(rule)}
+    return found
+
+
+def _rows(rule: Object) -> Iterator[tuple[str, str, str, str]]:
+    assert set(rule) <= {"apiGroups", "resources", "resourceNames", "verbs"}
+    for group in rule["apiGroups"]:
+        for resource in rule["resources"]:
+            yield group, resource, " ".join(sorted(rule.get("resourceNames", ()))), " ".join(sorted(rule["verbs"]))
+
+
+def test_alerts_speak_of_metrics_that_exist() -> None:
+    """Every metric and every label value in an alert is one that /metrics has."""
+    (rule,) = render(EVERYTHING, api_versions=(MONITORING,)).all("PrometheusRule")
+    rules = rule["spec"]["groups"][0]["rules"]
+    page = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
+    named = {name for each in rules for name in re.findall(r"\bhealthd_\w+", each["expr"])}
+    assert len(named) >= 4
+    assert {name for name in named if f"| `{name}` |" not in page} == set()
+    from healthd.model import Action, Verdict
+
+    values = {value for each in rules for value in re.findall(r'(?:verdict|action)="(\w+)"', each["expr"])}
+    assert values <= {str(each) for each in (*Verdict, *Action)}
+    assert all("{{ $labels.node }}" in each["annotations"]["summary"] for each in rules)
+
+
+def test_the_role_of_aws_is_the_controllers_alone() -> None:
+    """IRSA is annotated on the controller; the agent's ServiceAccount has no way to AWS."""
+    rendered = render(EVERYTHING)
+    notes = rendered.one("ServiceAccount", "healthd-controller")["metadata"]["annotations"]
+    assert notes["eks.amazonaws.com/role-arn"] == "arn:aws:iam::123456789012:role/healthd"
+    assert "annotations" not in rendered.one("ServiceAccount", "healthd-agent")["metadata"]
+    pod = rendered.one("Deployment", "healthd-controller")["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the configuration
+
+
+CONFIG: Mapping[str, Any] = {
+    "remediation": {"settle_s": 61, "reset_services": ["nvidia-dcgm"], "opt_out_file": None},
+    "daemon": {"log_level": "debug"},
+    "budget": {"max_out": "2.5%", "settle_s": 12.5},
+    "orchestrator": {"kubernetes": {"tolerated_taints": ["example.com/*"]}},
+    "policy": {
+        "rule": {
+            "20-b": {
+                "codes": ["gpu.xid.95"],
+                "ladder": [],
+                "reason": 'says "no" \\ <é>',
+                "source": "me",
+                "mode": "observe",
+            },
+            "10-a": {"codes": ["gpu.xid.79"], "ladder": ["reboot_node"], "reason": "one\ttwo", "source": "me"},
+        }
+    },
+    "checks": {
+        "efa.devices": {"expected": 32},
+        "storage.xfs": {"enabled": True},
+        "lustre.io": {"size_bytes": 16777216, "folders": {"/home": "/home/healthd"}, "write": False},
+        "plugin.run": {"plugins": {"disk": {"command": ["/usr/bin/true", "a b"], "timeout_s": 2.5}}},
+        "kernel.rules": {"rules": {"oops": {"pattern": r"^Oops: (\d+)"}}},
+    },
+    "match": {
+        "10-p5": {
+            "instance_type": ["p5.*"],
+            "checks": {"gpu.count": {"enabled": False}},
+            "remediation": {"settle_s": 5},
+        }
+    },
+}
+
+
+def test_maps_become_healthds_own_toml(tmp_path: Path) -> None:
+    """Numbers stay whole, quotes and letters stay what they are, maps become lists in the order of their names."""
+    rendered = render({"config": CONFIG})
+    assert not rendered.error, rendered.error
+    config = configured(rendered.config(), tmp_path).config
+    assert (config.remediation.settle_s, config.remediation.reset_services) == (61.0, ("nvidia-dcgm",))
+    assert config.remediation.opt_out_file == "/etc/healthd/opt-out"  # healthd's default: the chart's was taken away
+    assert (config.budget.max_out, config.budget.settle_s) == ("2.5%", 12.5)
+    assert config.orchestrator.kubernetes.tolerated_taints == ("example.com/*",)
+    assert [rule.name for rule in config.policy.rule] == ["10-a", "20-b"]
+    assert [rule.reason for rule in config.policy.rule] == ["one\ttwo", 'says "no" \\ <é>']
+    assert config.policy.rule[1].ladder == ()
+    assert config.checks["efa.devices"].settings.expected == 32
+    assert config.checks["storage.xfs"].enabled is True
+    lustre = config.checks["lustre.io"].settings
+    assert (lustre.size_bytes, dict(lustre.folders), lustre.write) == (16777216, {"/home": "/home/healthd"}, False)
+    (plugin,) = config.checks["plugin.run"].settings.plugins
+    assert (plugin.name, tuple(plugin.command), plugin.timeout_s) == ("disk", ("/usr/bin/true", "a b"), 2.5)
+    (rule,) = config.checks["kernel.rules"].settings.rules
+    assert (rule.name, rule.pattern) == ("oops", r"^Oops: (\d+)")
+    (match,) = tomllib.loads(rendered.config())["match"]
+    assert match == {
+        "instance_type": ["p5.*"],
+        "checks": {"gpu.count": {"enabled": False}},
+        "remediation": {"settle_s": 5},
+    }
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_chart_sets_nothing_that_healthd_has_already(profile: str, tmp_path: Path) -> None:
+    """Each setting of the chart differs from healthd's default, but for those that one looks for in a configuration."""
+    loaded, plain = configured(defaults(profile).config(), tmp_path), as_data(configured("", tmp_path))
+    path, values = str(tmp_path / "config.toml"), as_data(loaded)
+    ours = {key for key, origin in loaded.origins.items() if origin.startswith(path)}
+    assert len(ours) >= 6
+    same = {key for key in ours if values[key]["value"] == plain[key]["value"]}
+    assert same <= {"remediation.mode", "orchestrator.kubernetes.namespace", "daemon.http"}
+
+
+def test_restricted_does_not_call_blindness_health(tmp_path: Path) -> None:
+    """What restricted cannot see is told and not counted; no check of the GPUs or EFA that works there is off."""
+    config = configured(defaults("restricted").config(), tmp_path).config
+    off = {name for name, check in config.checks.items() if not check.enabled}
+    assert off == {"ebs.allowances", "gpu.gdrcopy", "gpu.processes", "host.processes", "storage.xfs"}
+    optional = {name for name, check in config.checks.items() if check.optional}
+    kernel = {name for name in config.checks if name.startswith("kernel.")}
+    assert optional == {*kernel, "kmsg.reader", "cloud.events"}
+    full = configured(defaults().config(), tmp_path).config
+    assert {name for name, check in full.checks.items() if not check.enabled} == {"storage.xfs"}
+    assert not any(check.optional for check in full.checks.values())
+
+
+def test_the_controller_has_settings_of_its_own(tmp_path: Path) -> None:
+    """controller.config lies over config, for the controller alone."""
+    values = {"controller": {"enabled": True, "config": {"provisioner": {"kind": "hyperpod"}}}, "config": CONFIG}
+    rendered = render(values)
+    assert configured(rendered.config("healthd-controller"), tmp_path).config.provisioner.kind == "hyperpod"
+    assert configured(rendered.config(), tmp_path).config.provisioner.kind == "none"
+
+
+def test_a_changed_configuration_restarts_the_agents() -> None:
+    """The pods' template changes with the configuration, which the daemon reads when it starts."""
+
+    def checksum(rendered: Rendered) -> str:
+        notes = rendered.one("DaemonSet", "healthd-agent")["spec"]["template"]["metadata"]["annotations"]
+        return str(notes["checksum/config"])
+
+    assert checksum(defaults()) == checksum(render())
+    assert checksum(defaults()) != checksum(render({"config": {"remediation": {"settle_s": 31}}}))
+
+
+def test_evictions_by_taint_need_no_second_switch() -> None:
+    """The policy lets NoExecute through exactly where the agents are configured to set it."""
+
+    def may_evict(values: Mapping[str, Any]) -> str:
+        policy = render(values).one("ValidatingAdmissionPolicy", "healthd-agent-own-node")
+        (found,) = (each["expression"] for each in policy["spec"]["variables"] if each["name"] == "mayEvict")
+        return str(found)
+
+    assert may_evict({}) == "false"
+    assert may_evict({"config": {"orchestrator": {"kubernetes": {"taint_effect": "NoExecute"}}}}) == "true"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# refusals
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"mod": "observe"}, "additional properties 'mod' not allowed"),
+        ({"mode": "drain"}, "at '/mode'"),
+        ({"profile": "baseline"}, "at '/profile'"),
+        ({"agent": {"resource": {}}}, "additional properties 'resource' not allowed"),
+        ({"agent": {"mounts": {"root": {"path": "/"}}}}, "at '/agent/mounts/root/path'"),
+        ({"agent": {"maxUnavailable": "0%"}}, "at '/agent/maxUnavailable'"),
+        ({"image": {"digest": "sha256:abc"}}, "at '/image/digest'"),
+        ({"controller": {"roleArn": "healthd"}}, "at '/controller/roleArn'"),
+        ({"config": {"remediation": {"settle": 3}}}, "additional properties 'settle' not allowed"),
+        ({"config": {"remediation": {"settle_s": "soon"}}}, "at '/config/remediation/settle_s'"),
+        ({"config": {"checks": {"gpu.eccs": {}}}}, "additional properties 'gpu.eccs' not allowed"),
+        ({"config": {"checks": {"gpu.ecc": {"interval_s": 0}}}}, "at '/config/checks/gpu.ecc/interval_s'"),
+        ({"config": {"policy": {"rule": [{"name": "a"}]}}}, "got array, want null or object"),
+        ({"config": {"policy": {"rule": {"a": {"codes": []}}}}}, "minItems: got 0, want 1"),
+        ({"config": {"match": {"a": {"node": {"name": "x"}}}}}, "additional properties 'node' not allowed"),
+        ({"mode": "repair", "profile": "restricted"}, "set mode: quarantine, or profile: full"),
+        ({"mode": "quarantine"}, "set budget.limit and budget.nodes, or controller.enabled"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_what_cannot_be_right_is_refused_before_anything_is_installed(values: Mapping[str, Any], words: str) -> None:
+    """A misspelt key, a wrong kind of value and a contradiction end `helm install` with the place or the next step."""
+    assert words in render(values).error
+
+
+def test_policies_that_are_insisted_upon_are_not_left_out() -> None:
+    """`policies.enabled: on` fails on a server without them, instead of installing agents that may write every node."""
+    error = render({"policies": {"enabled": "on"}}, version="1.29.0").error
+    assert "policies.enabled: on needs Kubernetes 1.30 or newer; this is v1.29.0" in error
+
+
+def test_the_schema_knows_every_value() -> None:
+    """Each key of values.yaml is in the schema, and each of the schema in values.yaml."""
+    schema = maker().json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    assert set(schema["properties"]) - {"global"} == set(values)
+    for name, part in values.items():
+        known = schema["properties"][name].get("properties")
+        assert known is None or set(known) == set(part), name
+
+
+def test_the_example_of_a_preflight_asks_as_a_prolog_does() -> None:
+    """The example's init container runs a command line that healthd knows, and refuses only what is critical."""
+    (pod,) = _objects(KUBERNETES / "examples" / "preflight-pod.yaml")
+    (container,) = pod["spec"]["initContainers"]
+    script = container["command"][-1]
+    (line,) = (each for each in script.splitlines() if each.startswith("healthd "))
+    options = parse(line.split()[1:])
+    assert (options.verb, options.context) == ("check", "prolog")
+    assert "-ne 1" in script
+    assert replace(DaemonSection()).socket.startswith(container["volumeMounts"][0]["mountPath"])

