@@ -28,6 +28,9 @@ from healthd.remediation.fleet import (
 from healthd.remediation.ports import FleetLevel, Orchestrator, Slot
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
+LOOKS_PER_S = 50.0
+"""How often a whole fleet that waits may look, in looks a second: those that have to wait must not keep those from
+their answer who have none yet. A look costs two client processes here and 1 ms of slurmctld's time."""
 FIRST_LEARNING_S = 60.0
 """Within how long a daemon that remembers nothing reads the fleet: not all at once after a rollout."""
 _TRIES = 16  # claims in one call; each that fails was somebody else's success
@@ -205,8 +208,9 @@ class SlotKeeper:
             self._orchestrator.give_back(slot)
 
     def _pause(self, hold: Hold) -> Hold:
-        """Look again after a while: longer each time, and not all at once."""
-        self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
+        """Look again after a while: longer each time, longer in a large fleet, and not all at once."""
+        first_s = max(FIRST_PAUSE_S, max((scope.total for scope in self._scopes), default=0) / LOOKS_PER_S)
+        self._pause_s = min(max(LONGEST_PAUSE_S, first_s), max(first_s, 2 * self._pause_s))
         self._waiting, self._look_s = hold, self._monotonic_s() + self._pause_s * (0.5 + self._random())
         return hold
 

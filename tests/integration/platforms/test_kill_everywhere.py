@@ -75,6 +75,11 @@ class Kill:
         """The boundary, as a life tells where it was cut."""
         return self.boundary, self.occurrence
 
+    @property
+    def is_repeat(self) -> bool:
+        """Whether it may be missing in another life: a wait is written as often as what is said of it changes."""
+        return self.occurrence > 1 and self.boundary.startswith("write ")
+
     def __str__(self) -> str:
         return f"{self.boundary} ({self.occurrence}){', empty store' if self.empty_store else ''}"
 
@@ -197,7 +202,9 @@ def test_killed_at_any_boundary_it_ends_in_the_same_place(
         expected = plain[name].ending
         if name == "gpu-reset" and kill in resets_unrecorded(kills):
             expected = replace(expected, asked=2)
-        if (life.killed_at, life.ending) != (kill.place, expected):
+        if (life.killed_at, life.ending) != (kill.place, expected) and not (
+            kill.is_repeat and (life.killed_at, life.ending) == (None, expected)
+        ):
             wrong.append(f"{kill}: killed at {life.killed_at}: {life.ending}\n{life.told}")
     assert not wrong, "\n".join(wrong)
 
