@@ -84,8 +84,10 @@ NVIDIA = [
     ("accelerating: drained after the job", found("gpu.ecc.accelerating", Severity.WARNING, HUMAN), (HUMAN,)),
     *((f"{number}: a job's own", xid(number), ()) for number in (13, 31, 43, 45)),
 ]
+LOST = ("gpu.lost", "gpu.count.off_bus")
 FIRST = [
     *((f"{number}: replaced", xid(number), (REPLACE,)) for number in (63, 64, 79, 94, 95, 48, 171, 172)),
+    *((f"{code}: replaced, as 79 is", found(code, Severity.CRITICAL, REBOOT), (REPLACE,)) for code in LOST),
     ("remap failure: replaced", found("gpu.remap.failure", Severity.CRITICAL, REPLACE), (REPLACE,)),
     ("119: by its own remedy", xid(119), (RESET, REBOOT, REPLACE)),
     *((f"{number}: a job's own", xid(number), ()) for number in (13, 31, 43, 45)),
