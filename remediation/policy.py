@@ -60,11 +60,15 @@ class SeenElsewhere:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Situation:
-    """What is known about the node's place in the cluster. None with a ``problem`` means that it could not be read."""
+    """What is known about the node's place in the cluster. None with a ``problem`` means that it could not be read.
+
+    ``full``: why no node could go out now, so that nothing more was read; "" else.
+    """
 
     view: NodeView | None
     level: FleetLevel | None
     problem: str = ""
+    full: str = ""
     fleet_findings: tuple[SeenElsewhere, ...] = ()
 
 
@@ -177,6 +181,8 @@ def _in_place(
     live: Sequence[Answer], situation: Situation, rules: Rules, taken_out: Callable[[Answer], Decision]
 ) -> Decision:
     view, level, worst = situation.view, situation.level, live[0]
+    if situation.full:
+        return _page(worst, Refusal.BUDGET, situation.full)
     if view is None:
         words = f"the node's state in the cluster could not be read, so nothing is taken out: {situation.problem}"
         return _page(worst, Refusal.UNREADABLE, words)

@@ -113,6 +113,18 @@ class SlotKeeper:
             return self._waiting
         return self._look(committed, objection)
 
+    def full(self) -> str:
+        """Why nobody could take a slot now, as far as the slots alone and what is remembered of the fleet tell, or "".
+
+        One cheap question, and asked as rarely as ``take`` would ask. Raises BackendUnknown.
+        """
+        if isinstance(self._waiting, Hold) and self.due_in_s():
+            return self._waiting.reason
+        if not (limits := self._limits()):
+            return ""
+        hold = glance(self._node, self._orchestrator.slots(), limits)
+        return self._pause(hold).reason if hold else ""
+
     def stand_back(self, reason: str) -> Hold:
         """Give back what this node holds, and wait as at the limit. Raises BackendError."""
         self.give_back()
@@ -141,8 +153,7 @@ class SlotKeeper:
         slots = self._orchestrator.slots()
         is_holder = any(slot.node == self._node for slot in slots)
         is_known = self.recalled() is not None
-        limits = {scope.name: scope.limit for scope in self._scopes} if is_known and not committed else {}
-        if full := glance(self._node, slots, limits):
+        if not committed and (full := glance(self._node, slots, self._limits())):
             return self._pause(full)
         objects = None if is_holder else objection
         if is_holder or objects or not is_known or not isinstance(self._plan(slots, committed), Claim):
@@ -206,6 +217,10 @@ class SlotKeeper:
         self._settled, self._since_s, self._waiting = (), None, None
         for slot in slots:
             self._orchestrator.give_back(slot)
+
+    def _limits(self) -> Mapping[str, int]:
+        """How many may be out in each scope, as the fleet was read last; nothing where that is of no use."""
+        return {scope.name: scope.limit for scope in self._scopes} if self.recalled() is not None else {}
 
     def _pause(self, hold: Hold) -> Hold:
         """Look again after a while: longer each time, longer in a large fleet, and not all at once."""

@@ -64,7 +64,13 @@ class Surroundings:
         return self._situation(self._slots.learn)
 
     def recalled(self) -> Situation:
-        """The node as it is read now, and the fleet as it was read last, where that is of use."""
+        """The node as it is read now, and the fleet as it was read last, where that is of use; but not even the node
+        where the places alone say that nobody could go out."""
+        try:
+            if full := self._slots.full():
+                return Situation(view=None, level=None, full=full)
+        except BackendError as error:
+            return Situation(view=None, level=None, problem=str(error))
         return self._situation(lambda: self._slots.recalled() or self._slots.learn())
 
     def just_read(self) -> Situation:

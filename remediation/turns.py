@@ -92,6 +92,9 @@ class Slots(Protocol):
         against asking for one, or "".
         """
 
+    def full(self) -> str:
+        """Why nobody could take a slot now, as the slots alone tell, or ""; asked as rarely as ``take``."""
+
     def stand_back(self, reason: str) -> Hold:
         """Give back whatever this node holds, and wait as at the limit."""
 

@@ -146,6 +146,15 @@ def test_at_the_limit_it_pages() -> None:
     assert refused.reason == "at the fleet limit: 5 of 100 nodes are out, 5 may be"
 
 
+def test_where_nobody_can_go_out_the_node_itself_is_not_asked_for() -> None:
+    """The places alone say that the fleet is full: it pages as at the limit, whatever the node is."""
+    refused = decided(
+        SICK, situation=Situation(view=None, level=None, full="at the fleet limit: all 5 slots are taken")
+    )
+    assert (refused.action, refused.refusal) == (Action.PAGE, Refusal.BUDGET)
+    assert refused.reason == "at the fleet limit: all 5 slots are taken"
+
+
 def test_a_node_does_not_stand_in_its_own_way() -> None:
     """A level that counts this node among those out does not keep its slot from it."""
     level = FleetLevel(out=frozenset({"n1"}), total=8)

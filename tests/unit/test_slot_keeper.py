@@ -110,6 +110,39 @@ def test_a_full_fleet_whose_size_is_known_is_told_by_its_slots_alone(cluster: Fa
     assert orchestrator.asked == {"level": 1, "slots": 1}
 
 
+def test_a_full_fleet_is_told_as_rarely_as_it_is_asked_for_a_slot(cluster: FakeCluster, clock: FakeClock) -> None:
+    """One question, no more until it is due, and none of who holds a slot or remembers no fleet."""
+    keeper, orchestrator = keeper_of(cluster, clock)
+    cluster.claim("cluster", 0, "n1")
+    assert not keeper.full()
+    keeper.learn()
+    assert not keeper.full()
+    cluster.claim("cluster", 1, "n2")
+    assert keeper.full() == "at the fleet limit: all 2 slots are taken"
+    before = orchestrator.asked["slots"]
+    assert keeper.full() == "at the fleet limit: all 2 slots are taken"
+    assert orchestrator.asked["slots"] == before
+    clock.advance(keeper.due_in_s())
+    cluster.give_back("cluster", 1, "n2")
+    assert not keeper.full()
+    assert isinstance(keeper.take(), Settle)
+    assert not keeper.full(), "its own place is no reason to wait"
+
+
+def test_a_large_fleet_that_waits_looks_fifty_times_a_second_at_most(clock: FakeClock) -> None:
+    """The pause before the second look grows with the fleet; a small one looks after five seconds."""
+    pauses = []
+    for count in (10, 1_000):
+        fleet = FakeCluster(*(f"n{number}" for number in range(count)), clock=clock)
+        keeper, _ = keeper_of(fleet, clock)
+        keeper.learn()
+        for index in range(count // 5):
+            fleet.claim("cluster", index, f"n{index + 1}")
+        assert isinstance(keeper.take(), Hold)
+        pauses.append(keeper.due_in_s())
+    assert pauses == pytest.approx([5.0, 20.0])
+
+
 def test_a_remembered_reading_lets_ask_but_not_keep(cluster: FakeCluster, clock: FakeClock) -> None:
     """Two nodes went out since it was read: the claim is made, and given back in the same call."""
     keeper, orchestrator = keeper_of(cluster, clock)
