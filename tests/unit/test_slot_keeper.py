@@ -123,7 +123,7 @@ def test_a_full_fleet_is_told_as_rarely_as_it_is_asked_for_a_slot(cluster: FakeC
     assert keeper.full() == "at the fleet limit: all 2 slots are taken"
     assert orchestrator.asked["slots"] == before
     clock.advance(keeper.due_in_s())
-    cluster.give_back("cluster", 1, "n2")
+    cluster.give_back("cluster", 1)
     assert not keeper.full()
     assert isinstance(keeper.take(), Settle)
     assert not keeper.full(), "its own place is no reason to wait"
