@@ -66,7 +66,7 @@ def make_engine(
             orchestrator.scontrol if isinstance(orchestrator, SlurmOrchestrator) else None,
             made_by_us=lambda reason: reason in OUR_TEXTS and store.open_case() is not None,
             run=run,
-            marks=orchestrator if isinstance(orchestrator, SlurmOrchestrator) else None,
+            marks=orchestrator if orchestrator.kind != "local" else None,
         ),
         resetter=_resetter(config, machine, run),
         slots=_slots(config, machine, orchestrator, store),

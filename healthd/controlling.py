@@ -1,7 +1,8 @@
-"""``healthd controller``: one process on the head node that acts for nodes without rights. The composition root.
+"""``healthd controller``: one process that acts for nodes without rights. The composition root.
 
-A lock in its state directory says which of several leads: the others wait, and go on from what it wrote down when it
-ends, however it ends. It decides nothing; ``remediation.controller`` does. What it said last is in ``status.json``.
+On a head node of Slurm, a lock in its state directory says which of several leads: the others wait, and go on from what
+it wrote down when it ends, however it ends; on Kubernetes a Lease does (``controlling_kubernetes``). It decides
+nothing; ``remediation.controller`` does. What it said last is in ``status.json``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from healthd import __version__
 from healthd.api.wire import EXIT_FAILED
@@ -37,7 +38,7 @@ from healthd.sources.identity import metadata_endpoint
 from healthd.sources.imds import MetadataSource
 from healthd.sources.trees import FileTree
 from healthd.store import Event, Store
-from healthd.whoami import runs_slurm
+from healthd.whoami import runs_kubernetes, runs_slurm
 
 _TICK_S = 5.0  # the watchdog's
 _STUCK_AFTER_S = 600.0
@@ -50,21 +51,36 @@ FRESH_ROUNDS, FRESH_S = 3.0, 60.0
 def control(config: Config, *, once: bool = False) -> int:
     """Run until SIGTERM or SIGINT, or for one round. Raises HealthdError for what cannot work from the start."""
     log = json_logger(config.daemon.log_level)
-    service = ControllerService(config, log, once=once)
-    return service.run()
+    return ControllerService(config, log, _work(config), once=once).run()
+
+
+class Work(Protocol):
+    """What differs between clusters: how one controller comes to lead, and what it does in a round."""
+
+    @property
+    def about(self) -> str:
+        """Of whose nodes, for the log."""
+
+    @property
+    def leader(self) -> str:
+        """Who leads, as far as that is known."""
+
+    def take_lead(self, held: contextlib.ExitStack) -> bool:
+        """Try once to take the lead, which ends with ``held``. Raises StoreError where that cannot ever succeed."""
+
+    def leads(self) -> bool:
+        """Whether this controller may act at this moment."""
+
+    def rounds(self, store: Store) -> Callable[[datetime], Sequence[Standing]]:
+        """What is done every few seconds. Raises BackendError, StoreError."""
 
 
 class ControllerService:
     """One controller, leading or waiting to lead."""
 
-    def __init__(self, config: Config, log: Any, *, once: bool = False) -> None:
+    def __init__(self, config: Config, log: Any, work: Work, *, once: bool = False) -> None:
         self._config, self._log, self._once, self._manager = config, log, once, take_address()
-        self._folder = Path(config.controller.state_dir)
-        self._metadata = _metadata(config)
-        self._found = found_by_controller(config.provisioner, self._metadata)
-        if not runs_slurm(config, os.environ):
-            raise ConfigError(("the controller acts on nodes of Slurm, and there is none here: set [orchestrator]",))
-        self._fleet = _slurm(config, socket.gethostname().partition(".")[0])
+        self._folder, self._work = Path(config.controller.state_dir), work
         self._stop, self._beat, self._failed = threading.Event(), time.monotonic(), False
         self._said: dict[str, str] = {}
 
@@ -73,7 +89,7 @@ class ControllerService:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._stop.set())
         self._log.info(
-            f"healthd {__version__} controller started: {self._found.platform}, {self._found.why}",
+            f"healthd {__version__} controller started: {self._work.about}",
             mode=self._mode,
             state_dir=str(self._folder),
         )
@@ -96,9 +112,12 @@ class ControllerService:
     def _or_end(self) -> None:
         """A defect ends the process, for its service manager to start it anew."""
         try:
-            with contextlib.ExitStack() as held:
-                if self._leads(held):
-                    self._lead(held)
+            while not self._stop.is_set():
+                with contextlib.ExitStack() as held:
+                    if self._leads(held):
+                        self._lead(held)
+                if self._once:
+                    return
         except StoreError as error:
             self._log.error("the controller cannot go on", said=str(error))
             self._failed = True
@@ -109,18 +128,17 @@ class ControllerService:
             self._stop.set()
 
     def _leads(self, held: contextlib.ExitStack) -> bool:
-        """Take the lock, however long that takes; False where a signal came first, or there is one round only."""
+        """Take the lead, however long that takes; False where a signal came first."""
         waiting = False
-        while (lock := take_lead(self._folder)) is None:
+        while not self._work.take_lead(held):
             if not waiting:
-                self._log.info("another controller leads; waiting to take over", leader=_leader(self._folder))
+                self._log.info("another controller leads; waiting to take over", leader=self._work.leader)
                 waiting = True
             self._beat = time.monotonic()
             if self._once:
-                raise StoreError(f"{self._folder}: another controller leads ({_leader(self._folder)})")
+                raise StoreError(f"{self._folder}: another controller leads ({self._work.leader})")
             if self._stop.wait(min(1.0, self._config.controller.interval_s)):
                 return False
-        held.callback(os.close, lock)
         self._log.info("leads: this controller acts from now on", took_over=waiting)
         return True
 
@@ -129,17 +147,19 @@ class ControllerService:
         held.callback(store.close)
         if store.set_aside:
             self._log.error("database set aside", said=store.set_aside)
-        controller = make_controller(self._config, self._fleet, self._metadata, store)
-        while not self._stop.is_set():
-            self._tell(self._round(controller), store)
+        rounds = self._work.rounds(store)
+        while not self._stop.is_set() and self._work.leads():
+            self._tell(self._round(rounds), store)
             self._beat = time.monotonic()
             if self._once:
                 return
             self._stop.wait(self._config.controller.interval_s)
+        if not self._stop.is_set():
+            self._log.error("lost the lead: this controller acts no more until it leads", leader=self._work.leader)
 
-    def _round(self, controller: Controller) -> tuple[Standing, ...]:
+    def _round(self, rounds: Callable[[datetime], Sequence[Standing]]) -> Sequence[Standing]:
         try:
-            return controller.round(datetime.now(UTC))
+            return rounds(datetime.now(UTC))
         except BackendError as error:
             return (Standing(node="", said=f"the cluster did not answer, so nothing was done: {error}"),)
         except StoreError as error:
@@ -158,7 +178,42 @@ class ControllerService:
                 text = f"{each.node}: {each.said}" if each.node else each.said
                 store.append(Event(at=datetime.now(UTC), kind="decision", text=text))
         self._said = {each.node: each.said for each in standings}
-        write_status(self._folder, self._mode, standings)
+        write_status(self._folder, self._mode, standings, leader=self._work.leader)
+
+
+class SlurmWork:
+    """Nodes of Slurm, from a head node: a lock on a folder, and the marks in the nodes' comments."""
+
+    def __init__(self, config: Config) -> None:
+        self._config, self._folder = config, Path(config.controller.state_dir)
+        self._metadata = _metadata(config)
+        self._found = found_by_controller(config.provisioner, self._metadata)
+        self._fleet = _slurm(config, socket.gethostname().partition(".")[0])
+
+    @property
+    def about(self) -> str:
+        """The platform of the nodes, and how that is known."""
+        return f"{self._found.platform}, {self._found.why}"
+
+    @property
+    def leader(self) -> str:
+        """Who holds the lock."""
+        return _leader(self._folder)
+
+    def take_lead(self, held: contextlib.ExitStack) -> bool:
+        """Try the lock."""
+        lock = take_lead(self._folder)
+        if lock is not None:
+            held.callback(os.close, lock)
+        return lock is not None
+
+    def leads(self) -> bool:
+        """A lock is held until its process ends."""
+        return True
+
+    def rounds(self, store: Store) -> Callable[[datetime], Sequence[Standing]]:
+        """The controller's own."""
+        return make_controller(self._config, self._fleet, self._metadata, store).round
 
 
 def make_controller(
@@ -223,11 +278,11 @@ def _leader(folder: Path) -> str:
 # the status
 
 
-def write_status(folder: Path, mode: Mode, standings: Sequence[Standing]) -> None:
+def write_status(folder: Path, mode: Mode, standings: Sequence[Standing], *, leader: str) -> None:
     """Replace the status file whole. A folder that cannot be written is what the next round's store says loudly."""
     body = {
         "at": datetime.now(UTC).isoformat(),
-        "leader": _leader(folder),
+        "leader": leader,
         "mode": mode,
         "nodes": [asdict(each) for each in standings],
     }
@@ -248,6 +303,21 @@ def read_status(folder: Path) -> dict[str, Any] | None:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # parts
+
+
+def _work(config: Config) -> Work:
+    if runs_kubernetes(config, os.environ):
+        try:
+            from healthd.controlling_kubernetes import KubernetesWork  # heavy: lightkube
+        except ImportError as error:
+            extra = f"pip install 'healthd[kubernetes]' ({error})"
+            raise ConfigError((f"the controller needs an extra that is not installed: {extra}",)) from error
+        return KubernetesWork(config, os.environ)
+    if not runs_slurm(config, os.environ):
+        found_by_controller(config.provisioner, _metadata(config))  # what is wrong with that is said first
+        wrong = "the controller acts on nodes of Slurm or Kubernetes, and there is none here: set [orchestrator]"
+        raise ConfigError((wrong,))
+    return SlurmWork(config)
 
 
 def _slurm(config: Config, node: str) -> SlurmOrchestrator:

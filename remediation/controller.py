@@ -21,7 +21,8 @@ from healthd.remediation.fleet import rate_held
 from healthd.remediation.marks import Answer, CaseMark, instance_of, parse, plain, word
 from healthd.remediation.playbook import STEPS
 from healthd.remediation.policy import Rules
-from healthd.remediation.ports import FleetLevel, Mark, NodeView, Orchestrator, Provisioner, Slot
+from healthd.remediation.ports import FleetLevel, Mark, NodeView, Provisioner, Slot
+from healthd.remediation.repairs import Door
 from healthd.remediation.turns import Patience, Turn
 from healthd.store import Event
 
@@ -66,14 +67,15 @@ class Controller:
     ``node`` gives what reads and marks one node, ``booted`` when slurmctld last heard of its boot, ``provisioner`` who
     acts on it, by its name and the instance id that was asked for. ``silent_s``: see ``[controller]``. ``monotonic_s``
     counts how long a node has been silent, ``clock`` stamps the trail. ``look_s``: how often, at most, the platform is
-    asked how far it is. ``platform_texts``: reasons that a provisioner leaves.
+    asked how far it is. ``platform_texts``: reasons that a provisioner leaves. ``boot_id``: a node's boot as the
+    cluster names it; left out, ``booted`` tells it.
     """
 
     def __init__(
         self,
         *,
         fleet: Fleet,
-        node: Callable[[str], Orchestrator],
+        node: Callable[[str], Door],
         booted: Callable[[str], datetime | None],
         provisioner: Callable[[str, str], Provisioner],
         kept: Kept,
@@ -84,8 +86,9 @@ class Controller:
         clock: Callable[[], datetime],
         look_s: float = 30.0,
         platform_texts: Collection[str] = (),
+        boot_id: Callable[[str], str] | None = None,
     ) -> None:
-        self._look_s = look_s
+        self._look_s, self._boot_id = look_s, boot_id
         self._fleet, self._node, self._booted, self._provisioner = fleet, node, booted, provisioner
         self._kept, self._rules, self._silent_s = kept, rules, silent_s
         self._patience, self._monotonic_s, self._clock = replace(patience, max_attempts=1), monotonic_s, clock
@@ -114,6 +117,11 @@ class Controller:
             except BackendError as error:
                 standings.append(_standing(found, f"nothing was done: {error}"))
         return tuple(standings)
+
+    def gone(self, node: str, why: str) -> None:
+        """The node is no more, and its place and mark with it: what was being done to it has come to its end."""
+        for case in [each for each in self._known.values() if each.end is None and each.id.startswith(f"{node}/")]:
+            self._save(replace(case, end=End.DONE, note=why), why)
 
     def _found(self, shown: Mark, level: FleetLevel, places: Collection[str], now: datetime) -> Found | None:
         """What is wanted of a node; of one that asked for nothing, only while it is out and holds its place."""
@@ -306,6 +314,7 @@ class Controller:
             patience=self._patience,
             too_many=too_many,
             save=self._save,
+            boot_id=None if self._boot_id is None else lambda: self._boot_id(node),  # type: ignore[misc]
         )
 
     def _opened(self, found: Found, view: NodeView | None, now: datetime) -> Case:

@@ -15,8 +15,8 @@ from healthd.remediation.asked import Wanted, is_silent
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.marks import Answer, CaseMark, instance_of, parse, word
 from healthd.remediation.policy import Rules
-from healthd.remediation.ports import NodeView, Orchestrator, Provisioner, Slot
-from healthd.remediation.repairs import Repairs
+from healthd.remediation.ports import NodeView, Provisioner, Slot
+from healthd.remediation.repairs import Door, Repairs
 from healthd.remediation.turns import Patience, Turn, ended
 from healthd.store import Event
 
@@ -38,12 +38,13 @@ class Errand:
     """``places`` lists the budget's places that are taken now. ``booted``: when slurmctld last heard of a boot.
 
     ``too_many``: why no machine may be replaced now, or "". ``save`` writes a case down; raises StoreError.
+    ``boot_id``: the boot as the cluster itself names it, "" where it does not; raises BackendError.
     """
 
     def __init__(
         self,
         *,
-        orchestrator: Orchestrator,
+        orchestrator: Door,
         provisioner: Provisioner,
         found: Found,
         places: Callable[[], tuple[Slot, ...]],
@@ -52,10 +53,11 @@ class Errand:
         patience: Patience,
         too_many: Callable[[], str],
         save: Callable[[Case, str], None],
+        boot_id: Callable[[], str] | None = None,
     ) -> None:
         self.found, self._expected = found, found.text
         self._orchestrator, self._provisioner, self._places = orchestrator, provisioner, places
-        self._booted, self._rules, self._save = booted, rules, save
+        self._booted, self._rules, self._save, self._boot_id = booted, rules, save, boot_id
         self._case: Case | None = None
         self._fenced, self._marked = False, ""
         self._repairs = Repairs(
@@ -104,12 +106,14 @@ class Errand:
 
     @property
     def boot_id(self) -> str:
-        """The node's last boot as slurmctld knows it; what it does not know is no evidence of another."""
+        """The node's last boot as its cluster knows it; what it does not know is no evidence of another."""
+        if self._boot_id is not None and (known := self._boot_id()):
+            return known
         booted = self._booted()
         if booted is not None:
             return f"{booted:%d%H%M%S}"
         if self.found.want.remedy is Remedy.REBOOT_NODE and self._case is not None and not self._case.boot_id:
-            raise BackendUnknown(f"slurmctld does not know when {self.found.want.node} booted")
+            raise BackendUnknown(f"the cluster does not know when {self.found.want.node} booted")
         return self._case.boot_id if self._case is not None else ""
 
     def clear(self, clearance: Clearance, now: datetime) -> None:

@@ -6,13 +6,56 @@ As ``schema``: a docstring under every field, and nothing here reads a file or t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
 AbsolutePath = Annotated[str, Meta(pattern=r"^/[^\0]*\Z", description="an absolute path, such as /shared/healthd")]
 Interval = Annotated[float, Meta(ge=0.2, le=3_600, description="seconds, from 0.2 to 3600")]
 Seconds = Annotated[float, Meta(gt=0, le=86_400, description="seconds, more than 0 and at most 86400")]
+RuleName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]+\Z", description='letters, digits, ".", "_" and "-"')]
+Glob = Annotated[str, Meta(min_length=1, description="a name, or a glob such as train-*")]
+Label = Annotated[str, Meta(pattern=r"^[^=\s]+=[^\n]*\Z", description="key=value, the value a glob")]
+After = Annotated[float, Meta(ge=0, le=2_592_000, description="seconds, at most 2592000")]
+Grace = Annotated[int, Meta(ge=0, le=86_400, description="seconds, at most 86400")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainRule:
+    """What becomes of some pods on a node that healthd took out; the first rule that fits a pod decides."""
+
+    name: RuleName
+    """What the log calls it."""
+
+    mode: Literal["never", "complete", "evict", "evict_after"]
+    """``never``: they are left alone. ``complete``: they are awaited, and evicted ``after_s`` later, 0 for never.
+    ``evict``: at once. ``evict_after``: once the node has been out for ``after_s``."""
+
+    namespaces: tuple[Glob, ...] = ()
+    """The namespaces, as names or globs. Empty: any."""
+
+    labels: tuple[Label, ...] = ()
+    """What labels a pod must all have, as ``key=value``, the value a name or a glob. Empty: any."""
+
+    after_s: After = 0.0
+    """Seconds since the node was taken out, by the clock of its agent."""
+
+    grace_s: Grace | None = None
+    """Seconds that a pod has to end. Left out: its own ``terminationGracePeriodSeconds``."""
+
+    empty_dir: bool = False
+    """Whether pods that use an emptyDir may be evicted, which loses what is in it (kubectl's --delete-emptydir-data).
+    """
+
+    unmanaged: bool = False
+    """Whether pods may be evicted that no controller makes anew (kubectl's --force)."""
+
+    def __post_init__(self) -> None:
+        """Refuse a time that would not be kept."""
+        if self.mode == "evict_after" and not self.after_s:
+            raise ValueError(f"controller.drain: {self.name!r} has mode evict_after and no after_s; give seconds")
+        if self.mode in ("never", "evict") and self.after_s:
+            raise ValueError(f"controller.drain: {self.name!r} has mode {self.mode}, which knows no after_s; remove it")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +66,30 @@ class ControllerSection:
 
     interval_s: Interval = 10.0
     """How often, in seconds, it reads the marks of all nodes: one request to slurmctld. Ten seconds are nothing beside
-    a reboot, and 10,000 nodes cost slurmctld a tenth of a second each time."""
+    a reboot, and 10,000 nodes cost slurmctld a tenth of a second each time. On Kubernetes, how often it counts nodes:
+    one list from the API server's cache, and of each budget's Lease one reading and one writing."""
 
     state_dir: AbsolutePath = "/var/lib/healthd-controller"
-    """The folder of its store and of the lock that only one controller holds. Two head nodes must have the same folder,
+    """The folder of its store and of the lock that only one controller holds. On Kubernetes a Lease is the lock, and
+    the folder may be a pod's own. Two head nodes must have the same folder,
     shared: the second waits for the lock and goes on from what the first wrote down."""
 
     silent_s: Seconds = 300.0
     """How long, in seconds, a node that did not come back from its reboot must have been DOWN and not responding, at
     every look, before its machine is replaced: long after slurmctld's own SlurmdTimeout, so that neither a restart of
     slurmctld nor a slow boot gives a machine away."""
+
+    selector: str = ""
+    """Kubernetes only: a label selector of the nodes that count, those that healthd runs on, such as
+    ``node.kubernetes.io/instance-type=p5.48xlarge``. Empty: all nodes of the cluster, those without GPUs as well."""
+
+    drain: tuple[DrainRule, ...] = ()
+    """Kubernetes only: which pods are evicted from nodes that healthd took out, each ``[[controller.drain]]`` with
+    ``name`` and ``mode``. A pod that no rule names is left to end by itself; so is every pod where there is no rule:
+    a training job of many hours is nobody's to end but its owner's. DaemonSets' pods and mirror pods always stay."""
+
+    def __post_init__(self) -> None:
+        """Refuse names that are given twice: the log must tell which rule it was."""
+        names = [rule.name for rule in self.drain]
+        if twice := next((name for name in names if names.count(name) > 1), ""):
+            raise ValueError(f"controller.drain: two have the name {twice!r}; rename one")

@@ -91,12 +91,24 @@ class Ec2Section:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KarpenterSection:
+    """Karpenter, on Kubernetes: ``healthd controller`` deletes the NodeClaim, and Karpenter makes another node."""
+
+    node_repair: bool = False
+    """Whether Karpenter's own feature gate NodeRepair is on. Then healthd deletes nothing: Karpenter answers the node's
+    conditions, and two that repair one node undo each other. Off, as the gate is by default."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProvisionerSection:
     """What reboots or replaces the machine behind the node."""
 
-    kind: Literal["none", "local", "auto", "hyperpod", "parallelcluster", "pcs", "autoscaling", "ec2"] = "none"
+    kind: Literal["none", "local", "auto", "hyperpod", "parallelcluster", "pcs", "autoscaling", "ec2", "karpenter"] = (
+        "none"
+    )
     """``none``: no repair can be carried out, and a fault that needs one pages. ``local``: the commands below.
-    ``auto``: the platform of AWS that this node turns out to be of; the others name it. None by default, because a
+    ``auto``: the platform of AWS that this node turns out to be of; the others name it. ``karpenter`` is done by
+    healthd's controller alone. None by default, because a
     reboot must be asked for by name."""
 
     act_from: Literal["node", "controller"] = "node"
@@ -117,6 +129,9 @@ class ProvisionerSection:
 
     autoscaling: AutoscalingSection = field(default_factory=AutoscalingSection)
     """Read where the kind is, or turns out to be, ``autoscaling``."""
+
+    karpenter: KarpenterSection = field(default_factory=KarpenterSection)
+    """Read where the kind is ``karpenter``."""
 
     ec2: Ec2Section = field(default_factory=Ec2Section)
     """Read where the kind is, or turns out to be, ``ec2``."""

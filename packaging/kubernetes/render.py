@@ -45,7 +45,7 @@ NOTE = """\
 """
 
 Schema = dict[str, Any]
-_NAMED = re.compile(r"(^|\.)(policy\.rule|budget\.scope|kernel\.rules\.rules|plugin\.run\.plugins)$")
+_NAMED = re.compile(r"(^|\.)(policy\.rule|budget\.scope|controller\.drain|kernel\.rules\.rules|plugin\.run\.plugins)$")
 
 
 def main() -> int:

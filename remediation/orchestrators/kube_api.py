@@ -1,14 +1,16 @@
 """The one door to a Kubernetes API server: lightkube with a deadline, a rate of its own, and errors in our words.
 
-It decides nothing and repeats nothing: whoever asked reads back and asks again. No watch and no LIST of nodes goes
-through here. lightkube (1.0.1: 115 ms and 11 MB, measured) is imported by this module alone, and this module only where
-Kubernetes is in use.
+It decides nothing and repeats nothing: whoever asked reads back and asks again. No watch goes through here, and a LIST
+only for ``healthd controller``. lightkube (1.0.1: 115 ms and 11 MB, measured) is imported by this module alone, and
+this module only where Kubernetes is in use.
 
 What the server says, in our words:
 
     404                       Missing          there is no such object
     409                       Conflict         the object is another than was read, or is there already
     429                       BackendBusy      overloaded: not applied; nothing is sent before Retry-After
+    429, DisruptionBudget     Disrupting       a PodDisruptionBudget forbids this eviction now: not applied
+    403, NamespaceTerminating Ending           the namespace is being deleted, and its pods with it
     401, 403                  BackendDenied    no credentials, or not the right
     other 4xx                 BackendRefused   not applied; an admission policy's own sentence is in the message
     5xx, cut off, no answer   BackendUnknown   may have been applied
@@ -24,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 import msgspec
@@ -38,13 +40,14 @@ from lightkube.generic_resource import create_global_resource, create_namespaced
 from lightkube.types import PatchType
 
 from healthd.errors import BackendBusy, BackendDenied, BackendError, BackendRefused, BackendUnknown, ConfigError
+from healthd.remediation.orchestrators.kube_transport import ANSWER_LIMIT_BYTES, Transport
 
+T = TypeVar("T")
 FIELD_MANAGER = "healthd-agent"
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-TOKEN_AGE_S = 60.0
-"""How long a token is used before its file is read again, as client-go does; kubelet renews it long before its end."""
 
-_ANSWER_LIMIT_BYTES = 8 * 1024 * 1024  # etcd's objects end at 1.5 MiB
+_LIST_LIMIT_BYTES = 256 * 1024 * 1024  # a server that answers from its cache may leave ``limit`` aside
+_PAGE = 500
 
 
 class Missing(BackendRefused):
@@ -55,6 +58,14 @@ class Conflict(BackendRefused):
     """The object was changed since it was read, or is there already: read it again."""
 
 
+class Disrupting(BackendBusy):
+    """A PodDisruptionBudget has no room for this eviction now."""
+
+
+class Ending(BackendBusy):
+    """The namespace is being deleted: its pods go with it."""
+
+
 class Kind(Enum):
     """What is read or written, as (group, version, kind, plural, is namespaced)."""
 
@@ -62,6 +73,7 @@ class Kind(Enum):
     POD = ("", "v1", "Pod", "pods", True)
     LEASE = ("coordination.k8s.io", "v1", "Lease", "leases", True)
     EVENT = ("events.k8s.io", "v1", "Event", "events", True)
+    NODE_CLAIM = ("karpenter.sh", "v1", "NodeClaim", "nodeclaims", False)
 
 
 class How(Enum):
@@ -69,6 +81,14 @@ class How(Enum):
 
     MERGE = PatchType.MERGE
     STRATEGIC = PatchType.STRATEGIC
+
+
+class _PageMeta(msgspec.Struct):
+    next_page: str = msgspec.field(name="continue", default="")
+
+
+class _Page(msgspec.Struct):
+    metadata: _PageMeta
 
 
 class Pace:
@@ -153,9 +173,71 @@ class KubeApi:
         what = f"create {_named(kind, body['metadata']['name'], namespace)}"
         return self._ask(what, lambda: self._client.create(_class_of(kind)(body), namespace=namespace))
 
+    def pages(self, kind: Kind, decode: Callable[[bytes], T], **params: str) -> Iterator[T]:
+        """Every page of a LIST over all namespaces, as ``decode`` reads it; it ends at the first page that says no
+        more. ``params``: of the API, such as ``resourceVersion`` and ``fieldSelector``. Raises BackendUnknown."""
+        group, version, _, plural, _ = kind.value
+        path = f"{f'apis/{group}' if group else 'api'}/{version}/{plural}"
+        params = {"limit": str(_PAGE), **{name: value for name, value in params.items() if value}}
+        while True:
+            said: list[bytes] = []
+
+            def send(asked: Mapping[str, str] = params, said: list[bytes] = said) -> Mapping[str, Any]:
+                said.append(self._raw("GET", path, params=asked, limit_bytes=_LIST_LIMIT_BYTES))
+                return {}
+
+            try:
+                self._ask(f"list {plural}", send)
+                more = msgspec.json.decode(said[0], type=_Page).metadata.next_page
+                yield decode(said[0])
+            except BackendUnknown:
+                raise
+            except (BackendError, msgspec.MsgspecError) as error:
+                raise BackendUnknown(f"could not be read: list {plural}: {error}") from error
+            if not more:
+                return
+            # The version is in the token from here on.
+            params = {**{key: value for key, value in params.items() if key != "resourceVersion"}, "continue": more}
+
+    def evict(self, name: str, *, namespace: str, body: Mapping[str, Any]) -> None:
+        """Ask for a pod's eviction. Raises Disrupting, Ending, Missing, Conflict (another pod of that name)."""
+        path = f"api/v1/namespaces/{namespace}/pods/{name}/eviction"
+        self._ask(f"evict pod {namespace}/{name}", lambda: msgspec.json.decode(self._raw("POST", path, body=body)))
+
+    def delete(self, kind: Kind, name: str, *, uid: str) -> None:
+        """Delete an object that is in no namespace, if it is still the one of this uid."""
+        group, version, _, plural, _ = kind.value
+        path, options = f"apis/{group}/{version}/{plural}/{name}", {"preconditions": {"uid": uid}}
+        self._ask(
+            f"delete {_named(kind, name, None)}", lambda: msgspec.json.decode(self._raw("DELETE", path, body=options))
+        )
+
     def close(self) -> None:
         """Give the connections back."""
         self._client.close()
+
+    def _raw(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        limit_bytes: int = ANSWER_LIMIT_BYTES,
+    ) -> bytes:
+        """What lightkube has no word for: pages at a version, evictions, preconditions; over its own connection."""
+        http = self._client._client._client
+        request = http.build_request(
+            method,
+            path,
+            params=dict(params or {}),
+            content=None if body is None else msgspec.json.encode(body),
+            headers={"Content-Type": "application/json"} if body is not None else None,
+            extensions={"timeout": httpx2.Timeout(self._timeout_s).as_dict(), "limit_bytes": limit_bytes},
+        )
+        response = http.send(request)
+        response.raise_for_status()
+        return bytes(response.content)
 
     def _ask(self, what: str, send: Callable[[], Any]) -> dict[str, Any]:
         if (wait_s := self._pace.wait_s(self._timeout_s)) > 0:
@@ -174,7 +256,12 @@ class KubeApi:
 
     def _error(self, what: str, response: httpx2.Response) -> BackendError:
         code, said = response.status_code, f"{what}: {response.status_code} {_words(response)}"
+        causes = _causes(response)
         match code:
+            case 429 if "DisruptionBudget" in causes:
+                return Disrupting(said)
+            case 403 if "NamespaceTerminating" in causes:
+                return Ending(said)
             case 404:
                 return Missing(said)
             case 409:
@@ -192,9 +279,16 @@ class KubeApi:
 
 
 def connect(
-    *, kubeconfig: str, timeout_s: float, pace: Pace, environ: Mapping[str, str], account: str = SERVICE_ACCOUNT
+    *,
+    kubeconfig: str,
+    timeout_s: float,
+    pace: Pace,
+    environ: Mapping[str, str],
+    account: str = SERVICE_ACCOUNT,
+    manager: str = FIELD_MANAGER,
 ) -> KubeApi:
-    """A connection as this pod's ServiceAccount, or as ``kubeconfig`` says. No request is sent.
+    """A connection as this pod's ServiceAccount, or as ``kubeconfig`` says. No request is sent. ``manager``: the name
+    that its writes bear.
 
     Raises ConfigError where there is neither.
     """
@@ -206,7 +300,7 @@ def connect(
         raise ConfigError((problem,)) from error
     if config is None:
         raise ConfigError((f"{kubeconfig}: no current-context; name one there",))
-    return KubeApi(_client(config, timeout_s), timeout_s=timeout_s, pace=pace)
+    return KubeApi(_client(config, timeout_s, manager), timeout_s=timeout_s, pace=pace)
 
 
 def _in_cluster(environ: Mapping[str, str], account: str) -> SingleConfig:
@@ -228,70 +322,20 @@ def _in_cluster(environ: Mapping[str, str], account: str) -> SingleConfig:
     return made.get()  # type: ignore[return-value] # there is a current context
 
 
-def _client(config: SingleConfig, timeout_s: float) -> Client:
+def _client(config: SingleConfig, timeout_s: float, manager: str) -> Client:
     user = config.user or User()
     token_file = str(config.abs_file(user.token_file)) if user.token_file else ""
     trust = verify_cluster(config.cluster, user, config.abs_file, trust_env=False)
-    transport = _Transport(trust, timeout_s=timeout_s, token_file=token_file)
+    transport = Transport(trust, timeout_s=timeout_s, token_file=token_file)
     if token_file:
         user = User()  # the transport signs
     return Client(
         config._replace(user=user),
         timeout=httpx2.Timeout(timeout_s),
-        field_manager=FIELD_MANAGER,
+        field_manager=manager,
         trust_env=False,
         transport=transport,
     )
-
-
-class _Transport(httpx2.HTTPTransport):
-    """Ends an answer at its deadline and at its size, however slowly it comes, and signs with the token of this minute.
-
-    lightkube's own reading of a token file waits for a 401; httpx's time-outs begin anew with every chunk.
-    """
-
-    def __init__(self, trust: Any, *, timeout_s: float, token_file: str) -> None:
-        super().__init__(verify=trust, trust_env=False)
-        self._timeout_s, self._token_file = timeout_s, token_file
-        self._token, self._read_s = "", -TOKEN_AGE_S
-
-    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        until_s = time.monotonic() + self._timeout_s
-        if self._token_file:
-            request.headers["Authorization"] = f"Bearer {self._current_token()}"
-        response = super().handle_request(request)
-        if response.status_code == 401:
-            self._read_s = -TOKEN_AGE_S  # the next request reads the file
-        response.stream = _Bounded(response.stream, until_s)
-        return response
-
-    def _current_token(self) -> str:
-        now_s = time.monotonic()
-        if now_s - self._read_s >= TOKEN_AGE_S:
-            try:
-                self._token, self._read_s = Path(self._token_file).read_text(encoding="utf-8").strip(), now_s
-            except OSError as error:
-                if not self._token:
-                    raise httpx2.ConnectError(f"{self._token_file}: {error.strerror}") from error
-        return self._token
-
-
-class _Bounded(httpx2.SyncByteStream):
-    def __init__(self, stream: Any, until_s: float) -> None:
-        self._stream, self._until_s = stream, until_s
-
-    def __iter__(self) -> Iterator[bytes]:
-        size = 0
-        for chunk in self._stream:
-            size += len(chunk)
-            if time.monotonic() > self._until_s:
-                raise httpx2.ReadTimeout("the answer did not end in time")
-            if size > _ANSWER_LIMIT_BYTES:
-                raise httpx2.ReadError(f"the answer is longer than {_ANSWER_LIMIT_BYTES} bytes")
-            yield chunk
-
-    def close(self) -> None:
-        self._stream.close()
 
 
 def in_pod(environ: Mapping[str, str] = os.environ, account: str = SERVICE_ACCOUNT) -> bool:
@@ -326,6 +370,15 @@ def _words(response: httpx2.Response) -> str:
     except (ValueError, KeyError, TypeError, httpx2.HTTPError):
         said = response.text[:300] or response.reason_phrase
     return " ".join(str(said).split())
+
+
+def _causes(response: httpx2.Response) -> set[str]:
+    """Why, as the server classifies it: reasons of ``details.causes``."""
+    try:
+        causes = response.json()["details"]["causes"]
+        return {str(each.get("reason", "")) for each in causes}
+    except (ValueError, KeyError, TypeError, AttributeError, httpx2.HTTPError):
+        return set()
 
 
 def _retry_after_s(response: httpx2.Response) -> float:

@@ -32,6 +32,7 @@ JOBS_TOLERATE = ("nvidia.com/gpu", "amd.com/gpu", "aws.amazon.com/neuron*", "vpc
 pods off counts as out, because only its owner knows what it means; the setting adds to these."""
 
 _KEEPS_OFF = ("NoSchedule", "NoExecute")
+_INSTANCE = re.compile(r"i-[0-9a-f]{8,17}\Z")
 _NOT_A_LABEL = re.compile(r"[^A-Za-z0-9_.-]+")
 _TEXT_CHARACTERS = 1000
 
@@ -70,14 +71,23 @@ class _Spec(msgspec.Struct, frozen=True):
     providerID: str = ""  # noqa: N815 - the API's own word
 
 
+class _Info(msgspec.Struct, frozen=True):
+    bootID: str = ""  # noqa: N815 - the API's own word
+
+
 class _Status(msgspec.Struct, frozen=True):
     conditions: tuple[Condition, ...] | None = None
+    nodeInfo: _Info = _Info()  # noqa: N815 - the API's own word
 
 
 class _Node(msgspec.Struct, frozen=True):
     metadata: _Meta
     spec: _Spec = _Spec()
     status: _Status = _Status()
+
+
+class _Nodes(msgspec.Struct, frozen=True):
+    items: tuple[_Node, ...]
 
 
 class KubeNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +103,7 @@ class KubeNode(msgspec.Struct, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...]
     provider_id: str
     deleting: bool
+    boot_id: str = ""
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of this type, or None."""
@@ -127,6 +138,15 @@ def node_of(data: Mapping[str, Any]) -> KubeNode:
         node = msgspec.convert(data, _Node)
     except msgspec.ValidationError as error:
         raise BackendUnknown(f"the API server's answer is no Node: {error}") from error
+    return _made(node)
+
+
+def nodes_in(page: bytes) -> tuple[KubeNode, ...]:
+    """The Nodes in one page of a list, as it came. Raises msgspec.MsgspecError for anything else."""
+    return tuple(_made(node) for node in msgspec.json.decode(page, type=_Nodes).items)
+
+
+def _made(node: _Node) -> KubeNode:
     return KubeNode(
         name=node.metadata.name,
         uid=node.metadata.uid,
@@ -138,10 +158,18 @@ def node_of(data: Mapping[str, Any]) -> KubeNode:
         conditions=node.status.conditions or (),
         provider_id=node.spec.providerID,
         deleting=node.metadata.deletionTimestamp is not None,
+        boot_id=node.status.nodeInfo.bootID,
     )
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def instance_id_of(node: KubeNode) -> str:
+    """The EC2 instance that the Node's providerID ends with, or "": ``aws:///us-west-2a/i-0abc…``, and HyperPod's
+    ``aws:///usw2-az1/sagemaker/cluster/hyperpod-…-i-0abc…``."""
+    found = _INSTANCE.search(node.provider_id)
+    return found[0] if found is not None else ""
 
 
 def view_of(node: KubeNode, *, tolerated: Collection[str] = (), jobs: tuple[str, ...] = ()) -> NodeView:

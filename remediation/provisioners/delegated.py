@@ -108,5 +108,5 @@ class DelegatedProvisioner:
         if age > timedelta(seconds=UNTAKEN_S):
             minutes = UNTAKEN_S / 60
             wrong = f"nobody has taken the request for more than {minutes:g} minutes"
-            raise BackendBusy(f"{wrong}: does `healthd controller` run, and can it reach Slurm?")
+            raise BackendBusy(f"{wrong}: does `healthd controller` run, and can it reach the cluster?")
         return "the controller has not taken it yet"

@@ -31,6 +31,7 @@ from healthd.remediation.provisioners.detect import (
 )
 from healthd.remediation.provisioners.ec2 import Ec2Provisioner
 from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
+from healthd.remediation.provisioners.kube_nodes import ByProviderId, KarpenterProvisioner, NodeClaims
 from healthd.remediation.provisioners.local import LocalProvisioner
 from healthd.remediation.provisioners.slurm_managed import SlurmManagedProvisioner
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, Scontrol, read_node
@@ -77,21 +78,49 @@ def open_provisioner(
     subject = Subject(
         node=machine.name, instance_id=machine.identity.instance_id, instance_type=machine.identity.instance_type
     )
+    if section.kind == "karpenter":
+        return _by_karpenter(section, subject, marks)
     found = found_on(section, machine.imds.read, subject, root=root)
     if found.platform is None:
         wrong = f"provisioner.kind = {section.kind}: {found.why}; name the platform, or set none or local"
         raise ConfigError((wrong,))
-    if delegates(section, found.platform):
+    if delegates(section, found.platform, by_slurm=scontrol is not None):
         return _delegated(section, subject, found, scontrol, marks)
     return open_for(section, subject, found, scontrol, made_by_us=made_by_us, run=run)
 
 
-def delegates(section: ProvisionerSection, platform: Platform) -> bool:
-    """Whether nodes of this platform ask the controller: where it is configured, and an API does what is asked for."""
-    by_slurm = platform in (Platform.PARALLELCLUSTER, Platform.PCS) or (
+def delegates(section: ProvisionerSection, platform: Platform, *, by_slurm: bool = True) -> bool:
+    """Whether nodes of this platform ask the controller: where it is configured, and an API does what is asked for.
+    ``by_slurm``: whether Slurm runs the node, so that what can be done by its commands is."""
+    is_slurms = platform in (Platform.PARALLELCLUSTER, Platform.PCS) or (
         platform is Platform.HYPERPOD and section.hyperpod.how == "scontrol"
     )
-    return section.act_from == "controller" and not by_slurm
+    return section.act_from == "controller" and not (by_slurm and is_slurms)
+
+
+def open_for_kubernetes(
+    config: Config,
+    node: str,
+    instance_id: str,
+    metadata: Metadata,
+    *,
+    machine: Callable[[], str],
+    claims: NodeClaims,
+    leads: Callable[[], None],
+    root: str = "/",
+    run: Callable[..., CommandResult] = run_command,
+) -> Provisioner:
+    """The provisioner of a node of Kubernetes, for the controller. ``machine``: the instance behind its Node now, by
+    its providerID; raises BackendUnknown. ``claims``: Karpenter's. ``leads`` raises BackendRefused where
+    this controller may not act any more. Raises ConfigError."""
+    section = config.provisioner
+    subject = Subject(node=node, here=False, instance_id=instance_id)
+    if section.kind == "karpenter":
+        return KarpenterProvisioner(
+            subject=subject, machine=machine, claims=claims, node_repair=section.karpenter.node_repair
+        )
+    found = found_by_controller(section, metadata, root=root)
+    return ByProviderId(open_for(section, subject, found, None, run=run), machine=machine, leads=leads)
 
 
 def open_elsewhere(
@@ -99,7 +128,7 @@ def open_elsewhere(
     node: str,
     instance_id: str,
     metadata: Metadata,
-    scontrol: Scontrol,
+    scontrol: Scontrol | None,
     *,
     root: str = "/",
     run: Callable[..., CommandResult] = run_command,
@@ -123,6 +152,8 @@ def found_by_controller(section: ProvisionerSection, metadata: Metadata, *, root
     if section.kind in ("none", "local"):
         wrong = f"provisioner.kind = {section.kind}: the controller acts by a platform; name that of the nodes"
         raise ConfigError((wrong,))
+    if section.kind == "karpenter":
+        raise ConfigError(("provisioner.kind = karpenter is Kubernetes's: set [orchestrator] kind = kubernetes",))
     found = found_on(section, metadata, Subject(node="", here=False), root=root)
     if found.platform is None:
         raise ConfigError((f"provisioner.kind = auto: {found.why}; name the platform of the nodes",))
@@ -195,14 +226,26 @@ def found_on(section: ProvisionerSection, metadata: Metadata, subject: Subject, 
 def _delegated(
     section: ProvisionerSection, subject: Subject, found: Found, scontrol: Scontrol | None, marks: Marks | None
 ) -> Provisioner:
-    if marks is None or scontrol is None:
-        raise ConfigError(("provisioner.act_from = controller needs Slurm: set [orchestrator] kind = slurm",))
+    if marks is None:
+        raise ConfigError(("provisioner.act_from = controller needs a cluster: set [orchestrator] kind",))
     return DelegatedProvisioner(
         inner=open_for(section, replace(subject, here=False), found, scontrol),
         instance_id=subject.instance_id,
         read=marks.marked,
         write=marks.mark,
     )
+
+
+def _by_karpenter(section: ProvisionerSection, subject: Subject, marks: Marks | None) -> Provisioner:
+    if marks is None or section.act_from != "controller":
+        wrong = (
+            "provisioner.kind = karpenter: a node may not delete NodeClaims; set act_from = controller, on Kubernetes"
+        )
+        raise ConfigError((wrong,))
+    inner = KarpenterProvisioner(
+        subject=replace(subject, here=False), machine=str, claims=None, node_repair=section.karpenter.node_repair
+    )
+    return DelegatedProvisioner(inner=inner, instance_id=subject.instance_id, read=marks.marked, write=marks.mark)
 
 
 def _named(platform: Platform, files: str, root: str) -> Found:

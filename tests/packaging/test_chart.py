@@ -355,15 +355,15 @@ AGENT_MAY = {
     ("events.k8s.io", "events", "", "create get patch"),
 }
 CONTROLLER_MAY = {
-    ("", "nodes", "", "get list watch"),
-    ("", "pods", "", "get list"),
+    ("", "nodes", "", "get list"),
+    ("", "pods", "", "list"),
     (
         "coordination.k8s.io",
         "leases",
         "healthd-budget healthd-budget-p5 healthd-controller healthd-marks",
-        "get patch update",
+        "get patch",
     ),
-    ("events.k8s.io", "events", "", "create get patch"),
+    ("coordination.k8s.io", "leases", "", "create"),
 }
 
 
@@ -371,7 +371,7 @@ def test_nobody_may_more_than_the_table_says() -> None:
     """Every rule that reaches a ServiceAccount is in the table above; evictions and NodeClaims only where asked for."""
     rendered = render(EVERYTHING)
     assert rights(rendered, "healthd-agent") == AGENT_MAY
-    optional = {("", "pods/eviction", "", "create"), ("karpenter.sh", "nodeclaims", "", "delete get list")}
+    optional = {("", "pods/eviction", "", "create"), ("karpenter.sh", "nodeclaims", "", "delete list")}
     assert rights(rendered, "healthd-controller") == CONTROLLER_MAY | optional
     values = {**EVERYTHING, "controller": {"enabled": True}}
     assert rights(render(values), "healthd-controller") == CONTROLLER_MAY

@@ -21,6 +21,7 @@ from healthd.remediation.orchestrators.kube_conditions import (
     State,
     reason_of,
 )
+from healthd.remediation.orchestrators.kube_count import Seen, budget_before, count
 from healthd.remediation.orchestrators.kube_node import (
     Held,
     fence_patch,
@@ -158,6 +159,44 @@ def test_claims_from_old_readings_never_pass_the_limit(limit: int, acts: list[tu
         assert len(slots) <= limit
         assert len({slot.index for slot in slots}) == len(slots)
         assert len({slot.node for slot in slots}) == len(slots)
+
+
+_FLEET = st.dictionaries(
+    st.sampled_from([f"n{number}" for number in range(12)]),
+    st.tuples(st.booleans(), st.sampled_from(["", "healthd.io/unhealthy", "example.com/x", "nvidia.com/gpu"])),
+)
+
+
+@settings(max_examples=300)
+@given(_FLEET, st.sets(st.sampled_from([f"n{number}" for number in range(12)])), st.sampled_from(["5%", "50%", 3]))
+def test_whoever_is_out_is_counted_once(
+    fleet: dict[str, tuple[bool, str]], holders: set[str], max_out: str | int
+) -> None:
+    """As a holder or by name, never as both; as agents read what is written, there is room for the rest of the limit
+    and for no more."""
+    nodes = {
+        name: node_of(
+            {
+                "metadata": {"name": name},
+                "spec": {"unschedulable": cordoned, "taints": [{"key": key, "effect": "NoSchedule"}] if key else []},
+                "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+            }
+        )
+        for name, (cordoned, key) in fleet.items()
+    }
+    notes = {leases.key_of(name): f'{{"node":"{name}","index":{at}}}' for at, name in enumerate(sorted(holders))}
+    before = budget_before("cluster", {"metadata": {"resourceVersion": "1", "annotations": notes}})
+    found = count(Seen(nodes=nodes), before, max_out)
+    away = {
+        name for name, (cordoned, key) in fleet.items() if cordoned or key in ("healthd.io/unhealthy", "example.com/x")
+    }
+    assert found.out == away - holders
+    assert found.total == len(fleet)
+    assert found.limit >= 1
+    written = leases.counts(limit=found.limit, total=found.total, out=found.out, at=NOW)
+    read = leases.budget_of("cluster", {"metadata": {"resourceVersion": "2", "annotations": {**notes, **written}}})
+    room = found.limit - len(away | holders)
+    assert read.room() == room if room >= 0 else read.room() < 0
 
 
 _WELL = State(status="True", reason="Healthy", message="m")

@@ -92,7 +92,7 @@ def test_without_slurm_there_is_nowhere_to_ask(tmp_path: Path) -> None:
     """Said at the start, with what to set."""
     config = node(tmp_path, replace(ASKING, kind="ec2"))
     machine = open_machine(config, lambda: KernelLogState(source="none", alive=True))
-    with pytest.raises(ConfigError, match="act_from = controller needs Slurm"):
+    with pytest.raises(ConfigError, match="act_from = controller needs a cluster"):
         open_provisioner(config, machine, None, root=str(tmp_path))
 
 
@@ -142,10 +142,11 @@ def test_the_status_tells_who_needs_a_person(tmp_path: Path, capsys: pytest.Capt
     config = tmp_path / "config.toml"
     config.write_text(f'[controller]\nstate_dir = "{tmp_path}"\n')
     assert status(config, capsys)[0] == 2
-    write_status(tmp_path, Mode.REPAIR, ())
+    write_status(tmp_path, Mode.REPAIR, (), leader="head-1 process 7")
     code, out, _ = status(config, capsys)
     assert (code, out.splitlines()[1]) == (0, "nothing is asked of it")
-    write_status(tmp_path, Mode.REPAIR, (Standing(node="n1", said="refused: it is not drained", page=True),))
+    refused = Standing(node="n1", said="refused: it is not drained", page=True)
+    write_status(tmp_path, Mode.REPAIR, (refused,), leader="head-1 process 7")
     code, out, _ = status(config, capsys)
     assert (code, out.splitlines()[1]) == (1, "PAGE n1  refused: it is not drained")
     code, out, _ = status(config, capsys, "--json")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import BackendBusy, BackendUnknown, ConfigError
-from healthd.remediation.orchestrators.kube_api import Kind, KubeApi, Pace, connect
+from healthd.errors import BackendBusy, BackendDenied, BackendUnknown, ConfigError
+from healthd.remediation.orchestrators.kube_api import Disrupting, Ending, Kind, KubeApi, Pace, connect
+from healthd.remediation.orchestrators.kube_node import nodes_in
 
 
 class Time:
@@ -160,5 +161,77 @@ def test_an_answer_that_trickles_ends_at_the_deadline(tmp_path: Path) -> None:
     with Plain(head, *(body[at : at + 1] for at in range(len(body))), gap_s=0.1) as url:
         api = client_of(url, tmp_path, timeout_s=0.5)
         with pytest.raises(BackendUnknown, match="did not end in time"):
+            api.get(Kind.NODE, "n1")
+        api.close()
+
+
+PROTECTED = (
+    b'{"kind": "Status", "message": "Cannot evict pod", "reason": "TooManyRequests",'
+    b' "details": {"causes": [{"reason": "DisruptionBudget", "message": "needs 1"}]}}'
+)
+TERMINATING = (
+    b'{"kind": "Status", "message": "being terminated", "reason": "Forbidden",'
+    b' "details": {"causes": [{"reason": "NamespaceTerminating", "field": "metadata.namespace"}]}}'
+)
+
+
+def test_a_budget_that_protects_a_pod_is_no_overload(tmp_path: Path) -> None:
+    """The same status, told by its cause: no pause for anything else, even where the server gives a Retry-After."""
+    with Plain(answer(b"429 Too Many Requests", PROTECTED, more=b"Retry-After: 10\r\n")) as url:
+        api = client_of(url, tmp_path, timeout_s=2.0)
+        for _ in range(2):
+            with pytest.raises(Disrupting, match="Cannot evict pod"):
+                api.evict("p", namespace="default", body={})
+        assert api.sent == {"evict pod": 2}
+        api.close()
+    with Plain(answer(b"429 Too Many Requests", OVERLOAD, more=b"Retry-After: 7\r\n")) as url:
+        api = client_of(url, tmp_path, timeout_s=2.0)
+        with pytest.raises(BackendBusy, match="nothing is asked for 7 s") as caught:
+            api.evict("p", namespace="default", body={})
+        assert not isinstance(caught.value, Disrupting)
+        api.close()
+
+
+def test_a_namespace_that_is_being_deleted_is_no_lack_of_rights(tmp_path: Path) -> None:
+    """The same status, told by its cause."""
+    with Plain(answer(b"403 Forbidden", TERMINATING)) as url:
+        api = client_of(url, tmp_path, timeout_s=2.0)
+        with pytest.raises(Ending):
+            api.evict("p", namespace="gone", body={})
+        api.close()
+    with Plain(answer(b"403 Forbidden", b'{"kind": "Status", "message": "no", "details": {"causes": null}}')) as url:
+        api = client_of(url, tmp_path, timeout_s=2.0)
+        with pytest.raises(BackendDenied):
+            api.evict("p", namespace="x", body={})
+        api.close()
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        answer(b"200 OK", b"<html>a portal</html>", kind=b"text/html"),
+        answer(b"200 OK", b'{"items": []}'),
+        answer(b"200 OK", b'{"metadata": {}, "items": [{"spec": 1}]}'),
+        answer(b"403 Forbidden", b'{"message": "no"}'),
+        answer(b"410 Gone", b'{"message": "too old"}'),
+        b"",
+    ],
+)
+def test_a_list_that_is_not_whole_is_no_list(tmp_path: Path, whole: bytes) -> None:
+    """Nobody counts as gone because an answer was cut off, refused or none of Kubernetes's."""
+    with Plain(whole) as url:
+        api = client_of(url, tmp_path, timeout_s=2.0)
+        with pytest.raises(BackendUnknown):
+            list(api.pages(Kind.NODE, nodes_in, resourceVersion="0"))
+        api.close()
+
+
+def test_a_list_may_be_longer_than_an_object(tmp_path: Path) -> None:
+    """From its cache the server gives 10,000 nodes in one piece."""
+    body = b'{"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": "n1"}}]' + b" " * 9_000_000 + b"}"
+    with Plain(answer(b"200 OK", body)) as url:
+        api = client_of(url, tmp_path, timeout_s=10.0)
+        assert [[node.name for node in page] for page in api.pages(Kind.NODE, nodes_in)] == [["n1"]]
+        with pytest.raises(BackendUnknown, match="longer than"):
             api.get(Kind.NODE, "n1")
         api.close()

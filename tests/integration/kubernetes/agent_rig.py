@@ -27,9 +27,9 @@ def open_api(
     )
 
 
-def write_kubeconfig(plane: ControlPlane, node: str, folder: Path) -> Path:
+def write_kubeconfig(plane: ControlPlane, node: str, folder: Path, *, token: str = "") -> Path:
     """A kubeconfig that signs with the file of the agent's token, for a daemon that is in no pod."""
-    account = plane.account_folder(folder, plane.agent_token(node))
+    account = plane.account_folder(folder, token or plane.agent_token(node))
     cluster = {"server": plane.url, "certificate-authority": str(account / "ca.crt")}
     config = {
         "current-context": "pod",

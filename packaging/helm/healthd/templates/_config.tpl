@@ -80,7 +80,7 @@ One table as TOML, and the tables below it. Arguments: the header, its path with
 {{- define "healthd.tomlTable" -}}
 {{- $header := index . 0 -}}
 {{- $path := index . 1 -}}
-{{- $lists := list "policy.rule" "budget.scope" "match" "checks.\"kernel.rules\".rules" "checks.\"plugin.run\".plugins" -}}
+{{- $lists := list "policy.rule" "budget.scope" "controller.drain" "match" "checks.\"kernel.rules\".rules" "checks.\"plugin.run\".plugins" -}}
 {{- if has $path $lists }}
 {{- range $name, $row := index . 2 }}
 {{- if not (kindIs "invalid" $row) }}

@@ -1,0 +1,223 @@
+"""``healthd controller`` on Kubernetes, put together: a Lease says who leads, and a round counts, drains and repairs.
+
+It decides nothing. Whatever it keeps on disk may be lost with its pod: who was asked for is in the marks, who is out in
+the budget's Leases. Without a provisioner it counts and drains, and no request is answered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from healthd.config.schema import Config
+from healthd.errors import ConfigError
+from healthd.model import Mode
+from healthd.remediation.controller import Controller, Standing
+from healthd.remediation.fleet import CLUSTER
+from healthd.remediation.orchestrators.kube_afar import KubeClaims, KubeNodeAfar
+from healthd.remediation.orchestrators.kube_api import KubeApi, Pace, connect
+from healthd.remediation.orchestrators.kube_drain import KubeDrain
+from healthd.remediation.orchestrators.kube_eviction import EvictMode, Rule
+from healthd.remediation.orchestrators.kube_fleet import KubeFleet
+from healthd.remediation.orchestrators.kube_lead import RENEW_S, Lead, Renewal
+from healthd.remediation.orchestrators.kube_node import hold_of
+from healthd.remediation.policy import Rules
+from healthd.remediation.ports import Provisioner
+from healthd.remediation.provisioners.opening import found_by_controller, open_for_kubernetes
+from healthd.remediation.turns import Patience
+from healthd.sources.identity import metadata_endpoint
+from healthd.sources.imds import MetadataSource
+from healthd.sources.trees import FileTree
+from healthd.store import Store
+
+_MANAGER = "healthd-controller"
+_RATE_PER_S, _BURST = 50.0, 200  # one process for the whole fleet, and a round of evictions comes at once
+_LIST_S = 30.0  # a server that answers from its cache may give 10,000 nodes in one piece
+_LOOKS = 3.0  # rounds between two questions about how far the platform is
+_BY_SLURM = ("parallelcluster", "pcs")
+
+
+class KubernetesWork:
+    """The work of one controller."""
+
+    def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
+        section = config.orchestrator.kubernetes
+        self._config = config
+        self._metadata = _metadata(config)
+        self._repairs = config.provisioner.kind not in ("none", "local")
+        self.about = self._checked()
+        self._api = self._connect(environ, timeout_s=max(section.timeout_s, _LIST_S))
+        # A connection of its own, so that no long answer keeps the renewal waiting.
+        self._lead = Lead(
+            self._connect(environ, timeout_s=min(section.timeout_s, RENEW_S / 2)),
+            namespace=section.namespace,
+            identity=f"{socket.gethostname()}_{secrets.token_hex(4)}",
+        )
+
+    @property
+    def leader(self) -> str:
+        """Who holds the Lease, and what was wrong with it last."""
+        return self._lead.leader or self._lead.said or "nobody yet"
+
+    def take_lead(self, held: contextlib.ExitStack) -> bool:
+        """Try the Lease; held, it is renewed in a thread of its own."""
+        if not self._lead.attempt():
+            return False
+        held.enter_context(Renewal(self._lead))
+        return True
+
+    def leads(self) -> bool:
+        """Whether the last renewal is young enough."""
+        return self._lead.holds()
+
+    def rounds(self, store: Store) -> Callable[[datetime], Sequence[Standing]]:
+        """Count, then evict, then answer requests."""
+        config, section = self._config, self._config.orchestrator.kubernetes
+        fleet = KubeFleet(
+            self._api,
+            namespace=section.namespace,
+            quotas={CLUSTER: config.budget.max_out, **{each.name: each.max_out for each in config.budget.scope}},
+            leads=self._lead.check,
+            monotonic_s=time.monotonic,
+            clock=_now,
+            scope_label=section.scope_label,
+            selector=config.controller.selector,
+            tolerated=section.tolerated_taints,
+        )
+        drain = KubeDrain(
+            self._api,
+            rules=drain_rules(config),
+            leads=self._lead.check,
+            clock=_now,
+            opt_out_label=config.remediation.opt_out_label,
+        )
+        controller = self._controller(fleet, store) if self._repairs else None
+        return KubernetesRounds(fleet, drain, controller, mode=config.remediation.mode)
+
+    def _controller(self, fleet: KubeFleet, store: Store) -> Controller:
+        config, remediation = self._config, self._config.remediation
+        return Controller(
+            fleet=fleet,
+            node=self._afar,
+            booted=lambda _: None,
+            boot_id=lambda name: self._afar(name).boot_id(),
+            provisioner=self._provisioner,
+            kept=store,
+            rules=lambda: Rules(mode=remediation.mode, replacements_per_hour=config.budget.replacements_per_hour),
+            patience=Patience(
+                reboot_timeout_s=remediation.reboot_timeout_s, replace_timeout_s=remediation.replace_timeout_s
+            ),
+            silent_s=config.controller.silent_s,
+            monotonic_s=time.monotonic,
+            clock=_now,
+            look_s=_LOOKS * config.controller.interval_s,
+        )
+
+    def _afar(self, name: str) -> KubeNodeAfar:
+        section = self._config.orchestrator.kubernetes
+        return KubeNodeAfar(
+            self._api,
+            node=name,
+            namespace=section.namespace,
+            leads=self._lead.check,
+            resources=section.job_resources,
+            tolerated=section.tolerated_taints,
+        )
+
+    def _provisioner(self, node: str, instance: str) -> Provisioner:
+        return open_for_kubernetes(
+            self._config,
+            node,
+            instance,
+            self._metadata,
+            machine=self._afar(node).machine,
+            claims=KubeClaims(self._api, leads=self._lead.check),
+            leads=self._lead.check,
+        )
+
+    def _checked(self) -> str:
+        """Who replaces machines, for the log. Raises ConfigError for what cannot work here."""
+        kind = self._config.provisioner.kind
+        if kind in _BY_SLURM:
+            raise ConfigError((f"provisioner.kind = {kind} works by Slurm, and this is Kubernetes: name another",))
+        if not self._repairs:
+            return "Kubernetes; it counts and drains, and no request is answered: [provisioner] kind is none"
+        if kind == "karpenter":
+            return "Kubernetes, Karpenter, as configured"
+        found = found_by_controller(self._config.provisioner, self._metadata)
+        return f"Kubernetes, {found.platform}, {found.why}"
+
+    def _connect(self, environ: Mapping[str, str], *, timeout_s: float) -> KubeApi:
+        return connect(
+            kubeconfig=self._config.orchestrator.kubernetes.kubeconfig,
+            timeout_s=timeout_s,
+            pace=Pace(rate_per_s=_RATE_PER_S, burst=_BURST),
+            environ=environ,
+            manager=_MANAGER,
+        )
+
+
+class KubernetesRounds:
+    """One round, as often as it is called. ``controller`` None: requests are not answered."""
+
+    def __init__(self, fleet: KubeFleet, drain: KubeDrain, controller: Controller | None, *, mode: Mode) -> None:
+        self._fleet, self._drain, self._controller, self._mode = fleet, drain, controller, mode
+
+    def __call__(self, now: datetime) -> Sequence[Standing]:
+        """What is there to say of each node. Raises BackendError where the cluster does not answer, StoreError."""
+        counted = self._fleet.count()
+        standings = [Standing(node=name, said=why) for name, why in counted.gone.items()]
+        standings += [Standing(node=odd.node, said=odd.said, page=True) for odd in counted.oddities]
+        if self._mode is not Mode.OBSERVE:
+            drained = {node.name for node in counted.seen.nodes.values() if hold_of(node) is not None}
+            claimed = {claim.node for claim in counted.budget.claims.values()}
+            told = self._drain.round(drained, claimed)
+            standings += [Standing(node=name, said=said) for name, said in told.items()]
+        if self._controller is not None:
+            for name, why in counted.gone.items():
+                self._controller.gone(name, why)
+            standings += self._controller.round(now)
+        return merged(standings)
+
+
+def merged(standings: Sequence[Standing]) -> tuple[Standing, ...]:
+    """One of each node, in the order of their names: what is asked of its machine first, then the rest."""
+    found: dict[str, Standing] = {}
+    for each in sorted(standings, key=lambda each: (each.node, each.remedy is None)):
+        known = found.get(each.node)
+        both = replace(known, said=f"{known.said}; {each.said}", page=known.page or each.page) if known else each
+        found[each.node] = both
+    return tuple(found.values())
+
+
+def drain_rules(config: Config) -> tuple[Rule, ...]:
+    """The rules of the configuration, as the drain has them."""
+    return tuple(
+        Rule(
+            name=rule.name,
+            mode=EvictMode(rule.mode),
+            namespaces=rule.namespaces,
+            labels={key: glob for key, _, glob in (label.partition("=") for label in rule.labels)},
+            after_s=rule.after_s,
+            grace_s=rule.grace_s,
+            empty_dir=rule.empty_dir,
+            unmanaged=rule.unmanaged,
+        )
+        for rule in config.controller.drain
+    )
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _metadata(config: Config) -> Callable[[str], str | None]:
+    """The metadata service of the machine that this pod is on, for the region alone."""
+    tree = FileTree(Path(config.sources.sys_root))
+    return MetadataSource(metadata_endpoint(tree, config.sources.imds_endpoint)).read

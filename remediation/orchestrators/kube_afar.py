@@ -1,0 +1,148 @@
+"""One node of Kubernetes as ``healthd controller`` sees it: its Node, its pods that hold GPUs, its mark.
+
+It writes the node's annotation of the Lease of marks and nothing else; the Node itself is its own agent's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from healthd.errors import BackendRefused, BackendUnknown
+from healthd.remediation.orchestrators import kube_budget as leases
+from healthd.remediation.orchestrators.kube_api import Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kube_eviction import pods_in
+from healthd.remediation.orchestrators.kube_node import KubeNode, instance_id_of, node_of, view_of
+from healthd.remediation.ports import NodeView
+
+_SILENT = frozenset({"DOWN", "NOT_RESPONDING"})
+"""The words for a node that the cluster has given up: here, whose Ready the node controller has set to Unknown."""
+
+
+class KubeNodeAfar:
+    """``node`` from elsewhere. ``leads`` raises BackendRefused where this controller may not write any more."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        node: str,
+        namespace: str,
+        leads: Callable[[], None],
+        resources: Collection[str],
+        tolerated: Collection[str] = (),
+    ) -> None:
+        self._api, self._name, self._namespace, self._leads = api, node, namespace, leads
+        self._resources, self._tolerated = tuple(resources), tuple(tolerated)
+
+    def view(self, *, jobs: bool = False) -> NodeView:
+        """The Node, always with the pods that hold GPUs: nothing cheaper says idle. Raises BackendUnknown, and
+        BackendRefused for a Node that is gone."""
+        node = self._node()
+        pages = self._api.pages(Kind.POD, pods_in, fieldSelector=f"spec.nodeName={self._name}")
+        held = tuple(
+            sorted(pod.name for page in pages for pod in page if not pod.is_over and pod.holds(self._resources))
+        )
+        view = view_of(node, tolerated=self._tolerated, jobs=held)
+        ready = node.condition("Ready")
+        silent = ready is not None and ready.status == "Unknown"
+        return replace(view, flags=view.flags | _SILENT) if silent else view
+
+    def marked(self) -> str:
+        """The node's mark."""
+        lease = self._api.get(Kind.LEASE, leases.MARKS, namespace=self._namespace)
+        return leases.marks_in(leases.annotations_of(lease)[1]).get(self._name, "")
+
+    def mark(self, text: str) -> None:
+        """Leave a mark, "" to take it away."""
+        self._leads()
+        body = {"metadata": {"annotations": leases.marked_with(self._name, text)}}
+        self._api.patch(Kind.LEASE, leases.MARKS, body, namespace=self._namespace)
+
+    def machine(self) -> str:
+        """The instance behind the Node now. Raises BackendUnknown where there is none, or it does not say."""
+        try:
+            node = self._node()
+        except BackendRefused as error:
+            raise BackendUnknown(f"{error}; its successor has another name") from error
+        if not (found := instance_id_of(node)):
+            raise BackendUnknown(f"the providerID of {self._name} names no instance: {node.provider_id!r}")
+        return found
+
+    def boot_id(self) -> str:
+        """The boot that the kubelet reports, or ""."""
+        return self._node().boot_id
+
+    def _node(self) -> KubeNode:
+        try:
+            return node_of(self._api.get(Kind.NODE, self._name))
+        except Missing as error:
+            raise BackendRefused(f"the cluster has no node {self._name} any more") from error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeenClaim:
+    """A NodeClaim of Karpenter's, as the API server has it (karpenter.sh/v1)."""
+
+    name: str
+    uid: str
+    node: str
+    instance_id: str
+    deleting: bool
+
+
+class KubeClaims:
+    """Karpenter's NodeClaims. ``leads`` as above; ``make`` gives what the provisioner calls one."""
+
+    def __init__(self, api: KubeApi, *, leads: Callable[[], None]) -> None:
+        self._api, self._leads = api, leads
+
+    def of(self, instance_id: str) -> SeenClaim | None:
+        """The one whose status.providerID ends with this instance, or None."""
+        found = [claim for page in self._api.pages(Kind.NODE_CLAIM, _claims_in) for claim in page]
+        return next((claim for claim in found if instance_id and claim.instance_id == instance_id), None)
+
+    def delete(self, claim: Any) -> None:
+        """Delete this very one."""
+        self._leads()
+        try:
+            self._api.delete(Kind.NODE_CLAIM, claim.name, uid=claim.uid)
+        except Missing:
+            return
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    name: str
+    uid: str
+    deletionTimestamp: str | None = None  # noqa: N815 - the API's own word
+
+
+class _Status(msgspec.Struct, frozen=True):
+    providerID: str = ""  # noqa: N815 - the API's own word
+    nodeName: str = ""  # noqa: N815 - as above
+
+
+class _Item(msgspec.Struct, frozen=True):
+    metadata: _Meta
+    status: _Status = _Status()
+
+
+class _Items(msgspec.Struct, frozen=True):
+    items: tuple[_Item, ...]
+
+
+def _claims_in(page: bytes) -> tuple[SeenClaim, ...]:
+    found = msgspec.json.decode(page, type=_Items).items
+    return tuple(
+        SeenClaim(
+            name=each.metadata.name,
+            uid=each.metadata.uid,
+            node=each.status.nodeName,
+            instance_id=each.status.providerID.rpartition("/")[2],
+            deleting=each.metadata.deletionTimestamp is not None,
+        )
+        for each in found
+    )

@@ -1,0 +1,147 @@
+"""What ``healthd controller`` makes of one reading of all Nodes and Leases: numbers, who is gone, what is odd. Pure.
+
+The one place where a percentage becomes a number, and where a node counts as out that holds no claim. A claim never
+ends by time: it goes when its Node is gone, which one list does not prove (the server's cache may be behind).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from healthd.remediation.budget import out_limit
+from healthd.remediation.fleet import CLUSTER
+from healthd.remediation.orchestrators.kube_budget import CLAIM, COUNTED, LIMIT, MARK, NODES, Budget, budget_of
+from healthd.remediation.orchestrators.kube_node import CLAIMED, UNHEALTHY, KubeNode, away_by
+from healthd.remediation.ports import FleetLevel, HeldNode, Mark
+
+UNSHOWN_S = 900.0
+"""How long a claim may stand without a taint on its Node before that is reported: longer than every settle time."""
+
+NO_CLAIM, NO_TAINT, UNREADABLE = "no claim", "no taint", "unreadable"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScopeCount:
+    """One scope as it is to be written. ``out``: the nodes that are out and hold no claim."""
+
+    scope: str
+    limit: int
+    total: int
+    out: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Oddity:
+    """What no healthd leaves like that for long: ``kind`` is one of the three above; ``node`` as its claim names it."""
+
+    node: str
+    kind: str
+
+    @property
+    def said(self) -> str:
+        """For the person on call, with the next step."""
+        match self.kind:
+            case "no claim":
+                return (
+                    f"it has a taint of healthd's and no claim on the budget: somebody may go over the limit; see"
+                    f" whether its agent runs, else kubectl taint node {self.node} {UNHEALTHY}- {CLAIMED}-"
+                )
+            case "no taint":
+                return (
+                    "it holds a claim on the budget and no taint of healthd's: a place is taken for nothing; see"
+                    " whether its agent runs, else take its claim from the Lease healthd-budget"
+                )
+            case _:
+                return f"the Lease has an annotation that no healthd made: {self.node}; take it away"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """The Nodes that count for the budget, by name, as one LIST had them."""
+
+    nodes: Mapping[str, KubeNode]
+
+    def in_scope(self, scope: str, label: str) -> list[KubeNode]:
+        """The Nodes of a scope: all in the cluster's, else those whose ``label`` names it."""
+        return [node for node in self.nodes.values() if scope == CLUSTER or (label and node.labels.get(label) == scope)]
+
+
+def budget_before(scope: str, lease: Mapping[str, Any]) -> Budget:
+    """The claims in a Lease whose numbers may be missing, or make no sense. Raises BackendUnknown for no Lease."""
+    metadata = lease.get("metadata") or {}
+    notes = {key: text for key, text in (metadata.get("annotations") or {}).items() if key != COUNTED}
+    return budget_of(scope, {"metadata": {**metadata, "annotations": {**notes, LIMIT: "0", NODES: "0"}}})
+
+
+def count(
+    seen: Seen, budget: Budget, max_out: str | int, *, scope_label: str = "", tolerated: Collection[str] = ()
+) -> ScopeCount:
+    """The numbers of one scope. A percentage is rounded down, and one node may always be out."""
+    nodes = seen.in_scope(budget.scope, scope_label)
+    holders = {claim.node for claim in budget.claims.values()}
+    out = {node.name for node in nodes if node.name not in holders and away_by(node, tolerated)}
+    return ScopeCount(scope=budget.scope, limit=out_limit(max_out, len(nodes)), total=len(nodes), out=frozenset(out))
+
+
+def named_in(notes: Iterable[str]) -> set[str]:
+    """The nodes that have a claim or a mark among these annotations."""
+    return {key.removeprefix(prefix) for key in notes for prefix in (CLAIM, MARK) if key.startswith(prefix)}
+
+
+def suspected(seen: Seen, named: Collection[str], before: Collection[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Who has a claim or a mark and is not in the list; and of them those that were not in the last one either, which
+    are worth a question each."""
+    absent = frozenset(name for name in named if name not in seen.nodes)
+    return absent, tuple(sorted(absent & set(before)))
+
+
+def rejoined(seen: Seen, provider_id: str, *, old: str) -> str:
+    """The Node under which the machine of a gone one has come back, by its providerID, or ""."""
+    if not provider_id:
+        return ""
+    return next((node.name for node in seen.nodes.values() if node.provider_id == provider_id and node.name != old), "")
+
+
+def level_of(seen: Seen, budget: Budget, marks: Mapping[str, str], *, tolerated: Collection[str] = ()) -> FleetLevel:
+    """The fleet as the controller's own questions need it."""
+    return FleetLevel(
+        out=frozenset(node.name for node in seen.nodes.values() if away_by(node, tolerated)),
+        total=len(seen.nodes),
+        marks=tuple(Mark(node=name, text=text) for name, text in sorted(marks.items())),
+        held=tuple(
+            HeldNode(node=claim.node, text=claim.text, stamp=claim.stamp)
+            for claim in sorted(budget.claims.values(), key=lambda claim: claim.node)
+            if claim.text
+        ),
+    )
+
+
+def oddities(seen: Seen, budget: Budget) -> frozenset[Oddity]:
+    """What does not fit together in this reading; most of it passes by itself."""
+    found = set()
+    for key, claim in budget.claims.items():
+        node = seen.nodes.get(claim.node)
+        if f"{CLAIM}{claim.node}" != key:
+            found.add(Oddity(node=claim.node, kind=UNREADABLE))
+        elif node is not None and not _is_tainted(node):
+            found.add(Oddity(node=claim.node, kind=NO_TAINT))
+    holders = {claim.node for claim in budget.claims.values()}
+    tainted = (node.name for node in seen.nodes.values() if _is_tainted(node) and node.name not in holders)
+    return frozenset(found | {Oddity(node=name, kind=NO_CLAIM) for name in tainted})
+
+
+def lasting(
+    now_there: Collection[Oddity], since_s: Mapping[Oddity, float], now_s: float
+) -> tuple[dict[Oddity, float], tuple[Oddity, ...]]:
+    """Since when each is there, and those to be reported: a claim without a taint after ``UNSHOWN_S``, the others once
+    they were there twice, because Nodes and Leases are not read at one moment."""
+    known = {each: since_s.get(each, now_s) for each in now_there}
+    lasts = {NO_TAINT: UNSHOWN_S}
+    told = [each for each in known if each in since_s and now_s - known[each] >= lasts.get(each.kind, 0.0)]
+    return known, tuple(sorted(told, key=lambda each: (each.node, each.kind)))
+
+
+def _is_tainted(node: KubeNode) -> bool:
+    return node.taint(UNHEALTHY) is not None or node.taint(CLAIMED) is not None

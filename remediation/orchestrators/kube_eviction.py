@@ -1,0 +1,218 @@
+"""Which pods ``healthd controller`` evicts from a node that healthd has taken out, when, and why the others not. Pure.
+
+As ``kubectl drain`` filters (Kubernetes, pkg/drain/filters.go): pods of DaemonSets and mirror pods stay; finished ones
+are nobody's concern; those that would lose data in an emptyDir, or that no controller makes anew, only where the rule
+says so. Beyond kubectl, whether and when a pod is evicted at all is a mode for each namespace or selector.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+_MIRROR = "kubernetes.io/config.mirror"
+
+
+class EvictMode(StrEnum):
+    """NEVER: left alone. COMPLETE: awaited, and evicted only past the deadline where there is one. EVICT: at once.
+    EVICT_AFTER: once the node has been out for that long."""
+
+    NEVER = "never"
+    COMPLETE = "complete"
+    EVICT = "evict"
+    EVICT_AFTER = "evict_after"
+
+
+class Fate(StrEnum):
+    """What comes of a pod. STAYS: it is no part of a drain. FORBIDDEN: a rule would have to allow it."""
+
+    STAYS = "stays"
+    LEAVES = "leaves"
+    WAITS = "waits"
+    FORBIDDEN = "forbidden"
+    EVICT = "evict"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """``namespaces``: globs; ``labels``: all must be there, with a glob for a value. Empty: any. ``after_s``: seconds
+    since the node was taken out; the deadline of COMPLETE, 0 for none. ``grace_s``: None for the pod's own."""
+
+    name: str
+    mode: EvictMode
+    namespaces: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    after_s: float = 0.0
+    grace_s: int | None = None
+    empty_dir: bool = False
+    unmanaged: bool = False
+
+
+class _Owner(msgspec.Struct, frozen=True):
+    kind: str
+    controller: bool = False
+
+
+class _PodMeta(msgspec.Struct, frozen=True):
+    name: str
+    namespace: str
+    uid: str
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    ownerReferences: tuple[_Owner, ...] | None = None  # noqa: N815 - the API's own word
+    deletionTimestamp: str | None = None  # noqa: N815 - as above
+
+
+class _Resources(msgspec.Struct, frozen=True):
+    limits: dict[str, str | int] | None = None
+
+
+class _Container(msgspec.Struct, frozen=True):
+    resources: _Resources = _Resources()
+
+
+class _Volume(msgspec.Struct, frozen=True):
+    emptyDir: dict[str, Any] | None = None  # noqa: N815 - the API's own word
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _PodSpec(msgspec.Struct, frozen=True):
+    nodeName: str = ""  # noqa: N815 - the API's own word
+    volumes: tuple[_Volume, ...] | None = None
+    containers: tuple[_Container, ...] = ()
+    resourceClaims: tuple[_Claim, ...] | None = None  # noqa: N815 - as above
+
+
+class _PodStatus(msgspec.Struct, frozen=True):
+    phase: str = ""
+
+
+class Pod(msgspec.Struct, frozen=True):
+    """One pod, as far as a drain asks."""
+
+    metadata: _PodMeta
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
+
+    @property
+    def name(self) -> str:
+        """``namespace/name``."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, and only its record is left."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+    def holds(self, resources: Iterable[str]) -> bool:
+        """Whether a container has a device of these resources (globs), or it has a claim of dynamic allocation."""
+        globs = tuple(resources)
+        limits = (name for each in self.spec.containers for name in each.resources.limits or {})
+        return bool(self.spec.resourceClaims) or any(
+            fnmatch.fnmatchcase(name, glob) for name in limits for glob in globs
+        )
+
+
+class _Pods(msgspec.Struct, frozen=True):
+    items: tuple[Pod, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """One pod's fate, and why in a few words. ``grace_s``: of its eviction, None for its own."""
+
+    pod: Pod
+    fate: Fate
+    why: str
+    grace_s: int | None = None
+
+
+def pods_in(page: bytes) -> tuple[Pod, ...]:
+    """The pods in one page of a list, as it came. Raises msgspec.MsgspecError for anything else."""
+    return msgspec.json.decode(page, type=_Pods).items
+
+
+def planned(pods: Sequence[Pod], rules: Sequence[Rule], since: datetime, now: datetime) -> tuple[Plan, ...]:
+    """What comes of every pod on a node that has been out since then."""
+    return tuple(_planned(pod, rules, since, now) for pod in pods)
+
+
+def eviction_of(plan: Plan) -> dict[str, Any]:
+    """The Eviction, which holds for this very pod: one of the same name that came after it is another."""
+    options: dict[str, Any] = {"preconditions": {"uid": plan.pod.metadata.uid}}
+    if plan.grace_s is not None:
+        options["gracePeriodSeconds"] = plan.grace_s
+    meta = {"name": plan.pod.metadata.name, "namespace": plan.pod.metadata.namespace}
+    return {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta, "deleteOptions": options}
+
+
+def told(plans: Iterable[Plan]) -> str:
+    """How far a drain is, in one sentence without the pods that are no part of it; "" where nobody is left."""
+    left = [plan for plan in plans if plan.fate is not Fate.STAYS]
+    words = ", ".join(f"{plan.pod.name} ({plan.fate}: {plan.why})" for plan in left[:5])
+    more = f" and {len(left) - 5} more" if len(left) > 5 else ""
+    return f"{len(left)} pods are left: {words}{more}" if left else ""
+
+
+def _planned(pod: Pod, rules: Sequence[Rule], since: datetime, now: datetime) -> Plan:
+    if why := _stays(pod):
+        return Plan(pod=pod, fate=Fate.STAYS, why=why)
+    if pod.metadata.deletionTimestamp is not None:
+        return Plan(pod=pod, fate=Fate.LEAVES, why="it is being deleted")
+    rule = next((rule for rule in rules if _fits(pod, rule)), None)
+    if rule is None or rule.mode is EvictMode.NEVER:
+        named = f"rule {rule.name}" if rule is not None else "no rule names it"
+        return Plan(pod=pod, fate=Fate.WAITS, why=f"it ends by itself, {named}")
+    if (until := _awaited(rule, since, now)) is not None:
+        return Plan(pod=pod, fate=Fate.WAITS, why=until)
+    if why := _forbidden(pod, rule):
+        return Plan(pod=pod, fate=Fate.FORBIDDEN, why=why)
+    return Plan(pod=pod, fate=Fate.EVICT, why=f"rule {rule.name}", grace_s=rule.grace_s)
+
+
+def _stays(pod: Pod) -> str:
+    if pod.is_over:
+        return "it has ended"
+    if _MIRROR in (pod.metadata.annotations or {}):
+        return "a mirror pod"
+    owner = _owner(pod)
+    return "of a DaemonSet" if owner is not None and owner.kind == "DaemonSet" else ""
+
+
+def _awaited(rule: Rule, since: datetime, now: datetime) -> str | None:
+    """Why a pod of this rule is not evicted yet, in words that stay the same until it is, or None."""
+    if rule.mode is EvictMode.EVICT:
+        return None
+    if rule.mode is EvictMode.COMPLETE and not rule.after_s:
+        return f"it is awaited, rule {rule.name}"
+    until = since + timedelta(seconds=rule.after_s)
+    return f"until {until:%Y-%m-%d %H:%M:%S} UTC, rule {rule.name}" if now < until else None
+
+
+def _forbidden(pod: Pod, rule: Rule) -> str:
+    if _owner(pod) is None and not rule.unmanaged:
+        return f"nobody would make it anew: rule {rule.name} needs unmanaged = true"
+    if not rule.empty_dir and any(volume.emptyDir is not None for volume in pod.spec.volumes or ()):
+        return f"it would lose what is in its emptyDir: rule {rule.name} needs empty_dir = true"
+    return ""
+
+
+def _owner(pod: Pod) -> _Owner | None:
+    return next((owner for owner in pod.metadata.ownerReferences or () if owner.controller), None)
+
+
+def _fits(pod: Pod, rule: Rule) -> bool:
+    labels = pod.metadata.labels or {}
+    is_there = not rule.namespaces or any(fnmatch.fnmatchcase(pod.metadata.namespace, glob) for glob in rule.namespaces)
+    return is_there and all(
+        key in labels and fnmatch.fnmatchcase(labels[key], glob) for key, glob in rule.labels.items()
+    )

@@ -1,0 +1,165 @@
+"""The whole fleet as ``healthd controller`` reads and counts it: one LIST of Nodes a round, and the Leases.
+
+It writes what is the controller's on the Leases (limit, counts, and that a gone Node's claim and mark go), makes those
+that are missing, and nothing else: no Node is ever written here. Every write asks first whether this controller still
+leads. ``count`` is the round's reading; what the Controller asks between rounds is read anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from healthd.errors import BackendBusy, BackendUnknown
+from healthd.remediation.fleet import CLUSTER
+from healthd.remediation.orchestrators import kube_budget as leases
+from healthd.remediation.orchestrators import kube_count as counts
+from healthd.remediation.orchestrators.kube_api import Conflict, Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kube_budget import Budget
+from healthd.remediation.orchestrators.kube_count import Oddity, Seen
+from healthd.remediation.orchestrators.kube_node import nodes_in
+from healthd.remediation.ports import FleetLevel, Slot
+
+_TRIES = 12  # of one compare-and-swap; each that fails was a claim
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Round:
+    """What one counting found. ``gone``: nodes whose claim and mark were taken away, with a sentence each."""
+
+    seen: Seen
+    budget: Budget
+    gone: Mapping[str, str]
+    oddities: tuple[Oddity, ...]
+
+
+class KubeFleet:
+    """The fleet. ``quotas``: scope to a number or percentage. ``selector``: a label selector of the nodes that count,
+    "" for all. ``leads``: raises BackendRefused where this controller may not write any more. ``monotonic_s`` and
+    ``clock`` as everywhere. Calls never overlap, but ``slots`` may come between two rounds."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        namespace: str,
+        quotas: Mapping[str, str | int],
+        leads: Callable[[], None],
+        monotonic_s: Callable[[], float],
+        clock: Callable[[], datetime],
+        scope_label: str = "",
+        selector: str = "",
+        tolerated: Collection[str] = (),
+    ) -> None:
+        self._api, self._namespace, self._quotas, self._leads = api, namespace, dict(quotas), leads
+        self._monotonic_s, self._clock = monotonic_s, clock
+        self._scope_label, self._selector, self._tolerated = scope_label, selector, tuple(tolerated)
+        self._absent: frozenset[str] = frozenset()
+        self._machines: dict[str, str] = {}  # name to providerID, as it was seen last
+        self._odd: dict[Oddity, float] = {}
+        self._level: FleetLevel | None = None
+
+    # -- the round ----------------------------------------------------------------------------------------------------
+
+    def count(self) -> Round:
+        """Read everything once, and write what has changed or grown old. Raises BackendError; then agents go by the
+        last counting until that is too old for them, and nothing more is taken out."""
+        seen = self._seen()
+        lists = {scope: self._lease(leases.lease_name(scope)) for scope in self._quotas}
+        marks = leases.annotations_of(self._lease(leases.MARKS))[1]
+        gone = self._pruned(seen, lists, marks)
+        budgets = {scope: self._counted(seen, scope, lease) for scope, lease in lists.items()}
+        cluster = budgets[CLUSTER]
+        left = {name: text for name, text in leases.marks_in(marks).items() if name not in gone}
+        self._level = counts.level_of(seen, cluster, left, tolerated=self._tolerated)
+        self._odd, told = counts.lasting(counts.oddities(seen, cluster), self._odd, self._monotonic_s())
+        return Round(seen=seen, budget=cluster, gone=gone, oddities=told)
+
+    # -- what the Controller asks -------------------------------------------------------------------------------------
+
+    def fleet(self) -> FleetLevel:
+        """Every node, as the last counting had it. Raises BackendUnknown before the first."""
+        if self._level is None:
+            raise BackendUnknown("the nodes were not counted yet")
+        return self._level
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Every claim in the cluster's Lease, now."""
+        return counts.budget_before(CLUSTER, self._get(leases.LEASE)).slots
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def _seen(self) -> Seen:
+        """Through the server's cache (resourceVersion=0), which costs etcd nothing; whom it lacks is asked for."""
+        pages = self._api.pages(Kind.NODE, nodes_in, resourceVersion="0", labelSelector=self._selector)
+        seen = Seen(nodes={node.name: node for page in pages for node in page})
+        self._machines |= {name: node.provider_id for name, node in seen.nodes.items() if node.provider_id}
+        return seen
+
+    def _pruned(self, seen: Seen, lists: Mapping[str, dict[str, Any]], marks: Mapping[str, str]) -> dict[str, str]:
+        """Take the claims and marks of Nodes away that are gone, and say so of each."""
+        notes = {scope: leases.annotations_of(lease)[1] for scope, lease in lists.items()}
+        named = counts.named_in([key for each in (*notes.values(), marks) for key in each])
+        self._absent, suspects = counts.suspected(seen, named, self._absent)
+        gone = {}
+        for name in suspects:
+            if not self._is_gone(name):
+                continue
+            for scope, there in notes.items():
+                if (key := f"{leases.CLAIM}{name}") in there:
+                    lists[scope].update(self._take(leases.lease_name(scope), key))
+            if (key := f"{leases.MARK}{name}") in marks:
+                self._take(leases.MARKS, key)
+            machine = self._machines.pop(name, "")
+            other = counts.rejoined(seen, machine, old=name)
+            came = f"; its machine is back as {other}" if other else ""
+            gone[name] = f"its Node is gone{came}: its claim and its mark were taken away"
+        return gone
+
+    def _is_gone(self, name: str) -> bool:
+        try:
+            self._api.get(Kind.NODE, name)
+        except Missing:
+            return True
+        return False
+
+    def _take(self, lease: str, key: str) -> dict[str, Any]:
+        self._leads()
+        return self._patch(lease, {"metadata": {"annotations": {key: None}}})
+
+    def _counted(self, seen: Seen, scope: str, lease: dict[str, Any]) -> Budget:
+        """Write one scope's numbers, counted anew against whatever claims are there by then."""
+        for _ in range(_TRIES):
+            before = counts.budget_before(scope, lease)
+            found = counts.count(
+                seen, before, self._quotas[scope], scope_label=self._scope_label, tolerated=self._tolerated
+            )
+            notes = leases.counts(limit=found.limit, total=found.total, out=found.out, at=self._clock())
+            self._leads()
+            try:
+                body = {"metadata": {"resourceVersion": before.version, "annotations": notes}}
+                return leases.budget_of(scope, self._patch(leases.lease_name(scope), body))
+            except Conflict:
+                lease = self._get(leases.lease_name(scope))
+        raise BackendBusy(
+            f"Lease {leases.lease_name(scope)} was changed {_TRIES} times just before it could be counted"
+        )
+
+    def _lease(self, name: str) -> dict[str, Any]:
+        """A Lease, made where it is missing. One that is made by somebody else meanwhile is theirs."""
+        try:
+            return self._get(name)
+        except Missing:
+            self._leads()
+        try:
+            return self._api.create(Kind.LEASE, {"metadata": {"name": name}, "spec": {}}, namespace=self._namespace)
+        except Conflict:
+            return self._get(name)
+
+    def _get(self, name: str) -> dict[str, Any]:
+        return self._api.get(Kind.LEASE, name, namespace=self._namespace)
+
+    def _patch(self, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return self._api.patch(Kind.LEASE, name, body, namespace=self._namespace)

@@ -1,0 +1,68 @@
+"""What carries the requests to an API server: a deadline and a size for every answer, and the token of this minute."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+TOKEN_AGE_S = 60.0
+"""How long a token is used before its file is read again, as client-go does; kubelet renews it long before its end."""
+
+ANSWER_LIMIT_BYTES = 8 * 1024 * 1024
+"""The longest answer but for lists, which say their own: etcd's objects end at 1.5 MiB."""
+
+
+class Transport(httpx2.HTTPTransport):
+    """Ends an answer at its deadline and at its size, however slowly it comes, and signs with the token of this minute.
+    The request's extension ``limit_bytes`` says another size.
+
+    lightkube's own reading of a token file waits for a 401; httpx's time-outs begin anew with every chunk.
+    """
+
+    def __init__(self, trust: Any, *, timeout_s: float, token_file: str) -> None:
+        super().__init__(verify=trust, trust_env=False)
+        self._timeout_s, self._token_file = timeout_s, token_file
+        self._token, self._read_s = "", -TOKEN_AGE_S
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        until_s = time.monotonic() + self._timeout_s
+        if self._token_file:
+            request.headers["Authorization"] = f"Bearer {self._current_token()}"
+        response = super().handle_request(request)
+        if response.status_code == 401:
+            self._read_s = -TOKEN_AGE_S  # the next request reads the file
+        limit_bytes = request.extensions.get("limit_bytes", ANSWER_LIMIT_BYTES)
+        response.stream = _Bounded(response.stream, until_s, limit_bytes)
+        return response
+
+    def _current_token(self) -> str:
+        now_s = time.monotonic()
+        if now_s - self._read_s >= TOKEN_AGE_S:
+            try:
+                self._token, self._read_s = Path(self._token_file).read_text(encoding="utf-8").strip(), now_s
+            except OSError as error:
+                if not self._token:
+                    raise httpx2.ConnectError(f"{self._token_file}: {error.strerror}") from error
+        return self._token
+
+
+class _Bounded(httpx2.SyncByteStream):
+    def __init__(self, stream: Any, until_s: float, limit_bytes: int) -> None:
+        self._stream, self._until_s, self._limit_bytes = stream, until_s, limit_bytes
+
+    def __iter__(self) -> Iterator[bytes]:
+        size = 0
+        for chunk in self._stream:
+            size += len(chunk)
+            if time.monotonic() > self._until_s:
+                raise httpx2.ReadTimeout("the answer did not end in time")
+            if size > self._limit_bytes:
+                raise httpx2.ReadError(f"the answer is longer than {self._limit_bytes} bytes")
+            yield chunk
+
+    def close(self) -> None:
+        self._stream.close()

@@ -1,0 +1,147 @@
+"""Machines of Kubernetes nodes, for ``healthd controller``: which instance a Node stands for, and Karpenter's way.
+
+A Node names its machine itself, by ``spec.providerID``: no address and no name is looked up. On EKS what comes after is
+a Node of another name, so that here a replacement shows as the old Node's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from healthd.errors import BackendRefused
+from healthd.model import Remedy
+from healthd.remediation.ports import Provisioner, StateOwner
+from healthd.remediation.provisioners.subject import Subject
+
+
+class NodeClaim(Protocol):
+    """One of Karpenter's NodeClaims."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def deleting(self) -> bool:
+        """Whether it is on its way out already."""
+
+
+class NodeClaims(Protocol):
+    """Karpenter's NodeClaims. Both raise BackendError."""
+
+    def of(self, instance_id: str) -> NodeClaim | None:
+        """The one whose machine this is."""
+
+    def delete(self, claim: NodeClaim) -> None:
+        """Delete this very one: Karpenter drains and ends the machine, and makes another where pods need it."""
+
+
+class ByProviderId:
+    """``inner`` acts, as the platform does; which machine is behind the node now, its Node says.
+
+    ``machine`` raises BackendUnknown where there is no Node any more; ``leads`` BackendRefused where this controller
+    may not act any more.
+    """
+
+    delegates = False
+
+    def __init__(self, inner: Provisioner, *, machine: Callable[[], str], leads: Callable[[], None]) -> None:
+        self.kind, self._inner, self.machine, self._leads = inner.kind, inner, machine, leads
+
+    @property
+    def state_owner(self) -> StateOwner:
+        """The taint is the engine's, whoever replaces the machine."""
+        return StateOwner.ENGINE
+
+    def can(self, remedy: Remedy) -> bool:
+        """As the platform can."""
+        return self._inner.can(remedy)
+
+    def why_not(self, remedy: Remedy) -> str:
+        """Why the platform cannot, or ""."""
+        return self._inner.why_not(remedy)
+
+    def stands_down(self) -> str:
+        """Whether the platform acts already."""
+        return self._inner.stands_down()
+
+    def reboot(self) -> None:
+        """Ask the platform."""
+        self._leads()
+        self._inner.reboot()
+
+    def replace(self) -> None:
+        """Ask the platform."""
+        self._leads()
+        self._inner.replace()
+
+    def progress(self) -> str:
+        """What the platform says."""
+        return self._inner.progress()
+
+    def dry_run(self, remedy: Remedy) -> str:
+        """What the platform would be asked."""
+        return self._inner.dry_run(remedy)
+
+
+class KarpenterProvisioner:
+    """A node that Karpenter made. ``claims`` None: on the node itself, which only asks the controller."""
+
+    kind = "karpenter"
+    state_owner = StateOwner.ENGINE
+    delegates = False
+
+    def __init__(
+        self, *, subject: Subject, machine: Callable[[], str], claims: NodeClaims | None, node_repair: bool
+    ) -> None:
+        self._subject, self.machine, self._claims, self._node_repair = subject, machine, claims, node_repair
+
+    def can(self, remedy: Remedy) -> bool:
+        """A replacement, unless ``why_not``."""
+        return not self.why_not(remedy)
+
+    def why_not(self, remedy: Remedy) -> str:
+        """Why this remedy cannot be carried out here, or ""."""
+        if self._node_repair:
+            return (
+                "Karpenter repairs nodes itself ([provisioner.karpenter] node_repair): it answers the node's conditions"
+            )
+        if remedy is Remedy.REBOOT_NODE:
+            return "Karpenter reboots nothing: it replaces"
+        return self._subject.why_not(remedy)
+
+    def stands_down(self) -> str:
+        """Karpenter may be ending this machine already."""
+        claim = self._claim()
+        return f"Karpenter ends NodeClaim {claim.name} already" if claim.deleting else ""
+
+    def reboot(self) -> None:
+        """Raise: it cannot."""
+        raise BackendRefused(self.why_not(Remedy.REBOOT_NODE))
+
+    def replace(self) -> None:
+        """Delete the NodeClaim. Karpenter's own drain comes first, and asks the PodDisruptionBudgets."""
+        if self._claims is None:
+            raise BackendRefused("a node may not delete NodeClaims: healthd controller does")
+        self._claims.delete(self._claim())
+
+    def progress(self) -> str:
+        """Whether the NodeClaim is still there. Raises BackendUnknown where that cannot be told."""
+        claim = self._claims.of(self._subject.instance_id) if self._claims is not None else None
+        if claim is None:
+            return f"there is no NodeClaim of {self._subject.instance_id} any more"
+        return f"Karpenter ends NodeClaim {claim.name}" if claim.deleting else f"NodeClaim {claim.name} is there"
+
+    def dry_run(self, remedy: Remedy) -> str:
+        """What would be deleted. Raises as the act would."""
+        if why := self.why_not(remedy):
+            raise BackendRefused(why)
+        return f"would delete NodeClaim {self._claim().name} of {self._subject.instance_id}"
+
+    def _claim(self) -> NodeClaim:
+        claim = self._claims.of(self._subject.instance_id) if self._claims is not None else None
+        if claim is None:
+            wrong = f"Karpenter has no NodeClaim of {self._subject.instance_id}: check [provisioner] kind"
+            raise BackendRefused(wrong)
+        return claim

@@ -1,0 +1,171 @@
+"""`healthd controller` as in its pod: a process with the ServiceAccount, roles and bindings that the chart renders."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tests.integration.kubernetes.agent_rig import write_kubeconfig
+from tests.integration.kubernetes.control_plane import NAMESPACE, ControlPlane
+from tests.packaging.chart import render
+
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+ACCOUNT = "healthd-controller"
+SETTINGS = """
+[orchestrator]
+kind = "kubernetes"
+[orchestrator.kubernetes]
+kubeconfig = "{kubeconfig}"
+timeout_s = 3
+scope_label = "pool"
+[remediation]
+mode = "repair"
+[controller]
+interval_s = 0.5
+state_dir = "{folder}/state"
+"""
+
+
+def grant(plane: ControlPlane) -> str:
+    """The controller's account with the chart's own rights, and a token of it."""
+    plane.add_namespace(NAMESPACE)
+    scopes = {"p5": {"limit": 1, "nodes": 1}}
+    rendered = render({"controller": {"enabled": True, "evict": True, "karpenter": True}, "budget": {"scopes": scopes}})
+    for kind, group in (
+        ("ServiceAccount", "api/v1"),
+        ("ClusterRole", "apis/rbac.authorization.k8s.io/v1"),
+        ("ClusterRoleBinding", "apis/rbac.authorization.k8s.io/v1"),
+        ("Role", "apis/rbac.authorization.k8s.io/v1"),
+        ("RoleBinding", "apis/rbac.authorization.k8s.io/v1"),
+    ):
+        for each in rendered.all(kind):
+            if each["metadata"]["name"] != ACCOUNT:
+                continue
+            where = f"/namespaces/{NAMESPACE}" if each["metadata"].get("namespace") else ""
+            answer = plane.admin.post(f"/{group}{where}/{kind.lower()}s", each)
+            assert answer.ok or answer.status == 409, answer
+    leader = rendered.one("Lease", ACCOUNT)
+    assert plane.admin.post(LEASES, leader).status in (201, 409)
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}/token"
+    return str(plane.admin.post(path, {"spec": {"expirationSeconds": 3600}}).must()["status"]["token"])
+
+
+class FleetController:
+    """One process. ``more``: further sections of its configuration."""
+
+    def __init__(self, plane: ControlPlane, folder: Path, more: str = "", *, environ: Mapping[str, str] | None = None):
+        self.plane, self.folder = plane, folder
+        kubeconfig = write_kubeconfig(plane, "", folder / "account", token=grant(plane))
+        self._config, self._log = folder / "config.toml", folder / "log"
+        self._config.write_text(SETTINGS.format(kubeconfig=kubeconfig, folder=folder) + more, encoding="utf-8")
+        self._environ = {**os.environ, **(environ or {})}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> FleetController:
+        argv = [sys.executable, "-m", "healthd", "controller", "--config", str(self._config)]
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environ, start_new_session=True
+            )
+        return self
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def stop(self) -> None:
+        """As a kubelet ends it; after ten seconds at once."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(signal.SIGCONT)
+        self.process.terminate()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(timeout=10)
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    @property
+    def memory_mb(self) -> float:
+        """The most that it ever had, resident."""
+        assert self.process is not None
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+    @property
+    def cpu_s(self) -> float:
+        """What it used since its start, of user and system."""
+        assert self.process is not None
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def leads(self) -> bool:
+        """Whether the Lease names this process as its holder, as its own log says."""
+        words = [line for line in self.log.splitlines() if "leads: this controller" in line or "lost the lead" in line]
+        return bool(words) and "leads: this controller" in words[-1]
+
+
+class Fleet:
+    """Nodes, Leases and pods as the administrator sees them."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self.plane = plane
+
+    def add(self, names: list[str], **settings: Any) -> None:
+        """Nodes, many at a time."""
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(lambda name: self.plane.add_node(name, **settings), names))
+
+    def notes(self, lease: str = "healthd-budget") -> dict[str, str]:
+        """The annotations of a Lease; none where it is missing."""
+        answer = self.plane.admin.get(f"{LEASES}/{lease}")
+        return dict(answer.must()["metadata"].get("annotations") or {}) if answer.status != 404 else {}
+
+    def claims(self) -> set[str]:
+        return {key.removeprefix("claim.healthd.io/") for key in self.notes() if key.startswith("claim.")}
+
+    def numbers(self) -> tuple[str, str, str]:
+        """limit, nodes and out."""
+        notes = self.notes()
+        return notes.get("healthd.io/limit", ""), notes.get("healthd.io/nodes", ""), notes.get("healthd.io/out", "")
+
+    def tainted(self) -> set[str]:
+        nodes = self.plane.admin.get("/api/v1/nodes?resourceVersion=0").must()["items"]
+        return {
+            node["metadata"]["name"]
+            for node in nodes
+            if any(taint["key"] == "healthd.io/unhealthy" for taint in node["spec"].get("taints", []))
+        }
+
+    def cordon(self, name: str, *, on: bool = True) -> None:
+        self.plane.admin.patch(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": on or None}}, kind="merge").must()
+
+    def label(self, name: str, key: str, value: str | None) -> None:
+        self.plane.admin.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": {key: value}}}, kind="merge").must()
+
+    def pods(self, namespace: str = "default") -> set[str]:
+        """The pods that are there and not on their way out."""
+        items = self.plane.admin.get(f"/api/v1/namespaces/{namespace}/pods").must()["items"]
+        return {each["metadata"]["name"] for each in items if "deletionTimestamp" not in each["metadata"]}
+
+    def protect(self, app: str, *, available: int = 1) -> None:
+        """A PodDisruptionBudget."""
+        spec = {"minAvailable": available, "selector": {"matchLabels": {"app": app}}}
+        path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+        self.plane.admin.post(path, {"metadata": {"name": app}, "spec": spec}).must()
+
+        def is_observed() -> bool:
+            return "observedGeneration" in self.plane.admin.get(f"{path}/{app}").must().get("status", {})
+
+        self.plane.wait(is_observed, 20, "the PodDisruptionBudget to be observed")

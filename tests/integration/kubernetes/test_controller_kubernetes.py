@@ -1,0 +1,299 @@
+"""`healthd controller` on a real API server, with the rights that the chart gives it: counts, drains, leads, prunes."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from healthd.errors import BackendError
+from healthd.remediation.fleet import Go
+from healthd.remediation.orchestrators.kube_api import Kind
+from healthd.remediation.orchestrators.kube_node import nodes_in
+from healthd.remediation.slots import SlotKeeper
+from tests.integration.kubernetes.agent_rig import Agents
+from tests.integration.kubernetes.control_plane import ControlPlane
+from tests.integration.kubernetes.fleet_controller import Fleet, FleetController
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.process]
+REASON = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
+Start = Callable[..., FleetController]
+
+
+def say(text: str) -> None:
+    """A figure of this run, for whoever runs it with -s."""
+    sys.stdout.write(text)
+
+
+@pytest.fixture
+def fleet(control_plane: ControlPlane) -> Fleet:
+    """No nodes and no Leases: the controller makes those."""
+    return Fleet(control_plane)
+
+
+@pytest.fixture
+def start(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Start]:
+    """Start a controller; all are ended with the test."""
+    started: list[FleetController] = []
+
+    def one(more: str = "", *, name: str = "one") -> FleetController:
+        (tmp_path / name).mkdir()
+        started.append(FleetController(control_plane, tmp_path / name, more).start())
+        return started[-1]
+
+    yield one
+    for each in started:
+        each.stop()
+
+
+@pytest.fixture
+def agents(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Agents]:
+    """Agents of nodes of this cluster, each with a token that is bound to its own node."""
+    made = Agents(control_plane, tmp_path)
+    yield made
+    made.close()
+
+
+def drained(control_plane: ControlPlane, agents: Agents, name: str) -> None:
+    """The node is out by its own agent's hand: claim, taint, annotation."""
+    agent = agents(name)
+    agent.claim("cluster", 0)
+    agent.quarantine(REASON)
+    control_plane.wait(lambda: agent.view().hold is not None, 5, f"{name} to be held")
+
+
+# -- counting ---------------------------------------------------------------------------------------------------------
+
+
+def test_it_makes_the_leases_and_counts_who_is_out_without_a_claim(
+    control_plane: ControlPlane, fleet: Fleet, start: Start, agents: Agents
+) -> None:
+    """Five per cent of 40 are two; a cordon, a foreign taint and a claim each count once, and only while they last."""
+    fleet.add([f"n{number:02}" for number in range(40)], labels={"pool": "p5"})
+    start('[budget]\nmax_out = "5%"\n[[budget.scope]]\nname = "p5"\nmax_out = 3\n')
+    control_plane.wait(lambda: fleet.numbers() == ("2", "40", ""), 15, f"the counts; they are {fleet.numbers()}")
+    assert fleet.notes("healthd-budget-p5")["healthd.io/limit"] == "3"
+    assert fleet.notes("healthd-marks") == {}
+    drained(control_plane, agents, "n00")
+    fleet.cordon("n07")
+    control_plane.wait(lambda: fleet.numbers() == ("2", "40", "n07"), 10, "the cordoned node to count")
+    assert fleet.claims() == {"n00"}
+    fleet.cordon("n07", on=False)
+    control_plane.wait(lambda: fleet.numbers() == ("2", "40", ""), 10, "nobody to be out but the holder")
+
+
+def test_of_300_nodes_that_fail_at_once_50_go_out_with_those_that_others_took(
+    control_plane: ControlPlane, fleet: Fleet, start: Start, tmp_path: Path
+) -> None:
+    """1,000 Nodes, 5 %, ten of them cordoned by a person: 300 agents, each with the token of its own node, claim within
+    seconds. At no look are more than 40 claims there, and in the end 40 are tainted: 50 are out."""
+    names = [f"n{number:04}" for number in range(1000)]
+    fleet.add(names)
+    for name in names[-10:]:
+        fleet.cordon(name)
+    one = start('[budget]\nmax_out = "5%"\n')
+    control_plane.wait(lambda: fleet.numbers()[:2] == ("50", "1000"), 30, "the counts")
+    assert len(fleet.numbers()[2].split()) == 10
+    agents, failing = Agents(control_plane, tmp_path), names[:300]
+    api = agents.api(names[0], token=control_plane.admin_token)
+    pages = list(api.pages(Kind.NODE, nodes_in))
+    assert [len(page) for page in pages] == [500, 500], "a list of this moment comes in pages"
+    assert [node.name for page in pages for node in page] == names
+    with ThreadPoolExecutor(16) as pool:
+        made = dict(zip(failing, pool.map(agents, failing), strict=True))
+    most, over, stop = [0], [0], threading.Event()
+
+    def look() -> None:
+        while not stop.wait(0.02):
+            most[0] = max(most[0], len(fleet.claims()))
+            over[0] += 1
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    went: list[str] = []
+    until_s = time.monotonic() + 25.0
+
+    def fails(name: str) -> None:
+        agent, chance = made[name], random.Random(name)  # noqa: S311 - no secret
+        keeper = SlotKeeper(
+            orchestrator=agent,
+            node=name,
+            quotas=agent.quotas,
+            monotonic_s=time.monotonic,
+            random=chance.random,
+            settle_s=1.0,
+        )
+        while time.monotonic() < until_s:
+            try:
+                if isinstance(keeper.take(), Go):
+                    agent.quarantine(REASON)
+                    went.append(name)
+                    return
+            except BackendError:
+                pass  # too busy, or not now: as the engine, asked again
+            time.sleep(0.2 + chance.random() * 0.3)
+
+    threads = [threading.Thread(target=fails, args=(name,)) for name in failing]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stop.set()
+    watcher.join()
+    agents.close()
+    say(f"\nmost claims at once {most[0]} in {over[0]} looks, {len(went)} went out\n")
+    say(f"controller: {one.memory_mb:.0f} MB, {one.cpu_s:.1f} s of CPU\n")
+    assert over[0] > 50, "it was looked at too seldom"
+    assert most[0] <= 40, "more claims than the limit leaves beside those that others took out"
+    assert len(fleet.claims()) == len(went) == 40
+    assert fleet.tainted() == set(went)
+
+
+def test_the_claim_of_a_node_that_is_gone_goes_and_no_other(
+    control_plane: ControlPlane, fleet: Fleet, start: Start, agents: Agents
+) -> None:
+    """A deleted Node's claim and mark are taken away; those of one that is only NotReady stay, however long."""
+    fleet.add(["n1", "n2", "n3", "n4"])
+    one = start("[budget]\nmax_out = 2\n")
+    control_plane.wait(lambda: fleet.numbers()[0] == "2", 15, "the counts")
+    drained(control_plane, agents, "n1")
+    agents("n1").mark("healthd code=gpu.xid.79")
+    dead = agents("n2")
+    dead.claim("cluster", 1)
+    down = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+    control_plane.admin.patch("/api/v1/nodes/n2/status", down).must()
+    control_plane.admin.delete("/api/v1/nodes/n1").must()
+    control_plane.wait(lambda: fleet.claims() == {"n2"}, 10, "the claim of n1 to go")
+    control_plane.wait(lambda: not fleet.notes("healthd-marks"), 5, "the mark of n1 to go")
+    time.sleep(2.0)
+    assert fleet.claims() == {"n2"}
+    assert "its Node is gone" in one.log
+
+
+def test_a_taint_without_a_claim_is_told_and_left_alone(
+    control_plane: ControlPlane, fleet: Fleet, start: Start
+) -> None:
+    """Whoever made it: the person on call reads it, and nothing is done to the node."""
+    fleet.add(["n1", "n2"], taints=[])
+    taint = {"spec": {"taints": [{"key": "healthd.io/unhealthy", "value": "x", "effect": "NoSchedule"}]}}
+    control_plane.admin.patch("/api/v1/nodes/n2", taint, kind="merge").must()
+    one = start()
+    control_plane.wait(lambda: "a taint of healthd's and no claim" in one.log, 15, "the oddity to be told")
+    assert fleet.tainted() == {"n2"}
+    assert fleet.numbers()[2] == "n2", "it is out, whoever did it"
+
+
+# -- drain ------------------------------------------------------------------------------------------------------------
+
+DRAIN = """
+[[controller.drain]]
+name = "batch"
+mode = "evict"
+namespaces = ["default"]
+labels = ["app=batch"]
+unmanaged = true
+[[controller.drain]]
+name = "guarded"
+mode = "evict"
+labels = ["app=guarded"]
+unmanaged = true
+[[controller.drain]]
+name = "awaited"
+mode = "complete"
+labels = ["app=awaited"]
+[[controller.drain]]
+name = "bare"
+mode = "evict"
+labels = ["app=bare"]
+"""
+
+
+def test_what_a_rule_names_is_evicted_and_a_protected_pod_is_not(
+    control_plane: ControlPlane, fleet: Fleet, start: Start, agents: Agents
+) -> None:
+    """On the node that healthd took out; the same pods on another node, and those of no rule, are left alone."""
+    fleet.add(["n1", "n2", "n3", "n4"])
+    for node, number in (("n1", 1), ("n2", 2)):
+        for app in ("batch", "awaited", "bare", "other"):
+            control_plane.add_pod(f"{app}-{number}", node)
+    control_plane.add_pod("guarded-1", "n1")
+    fleet.protect("guarded")
+    fleet.cordon("n2")
+    with control_plane.reaping():
+        one = start("[budget]\nmax_out = 2\n" + DRAIN)
+        control_plane.wait(lambda: fleet.numbers()[0] == "2", 15, "the counts")
+        time.sleep(1.5)
+        everyone = {f"{app}-{number}" for app in ("batch", "awaited", "bare", "other") for number in (1, 2)}
+        assert fleet.pods() == everyone | {"guarded-1"}, "nothing is evicted from a node that others took out"
+        fleet.label("n1", "healthd.io/opt-out", "")
+        drained(control_plane, agents, "n1")
+        time.sleep(1.5)
+        assert fleet.pods() == everyone | {"guarded-1"}, "nothing is evicted from a node that opted out"
+        fleet.label("n1", "healthd.io/opt-out", None)
+        control_plane.wait(lambda: "batch-1" not in fleet.pods(), 10, "batch-1 to be evicted")
+        control_plane.wait(lambda: "its PodDisruptionBudget has no room" in one.log, 10, "the budget's no")
+        time.sleep(1.5)
+        assert fleet.pods() == (everyone | {"guarded-1"}) - {"batch-1"}
+        assert "needs unmanaged = true" in one.log
+        control_plane.admin.delete("/apis/policy/v1/namespaces/default/poddisruptionbudgets/guarded").must()
+        control_plane.wait(lambda: "guarded-1" not in fleet.pods(), 10, "guarded-1 to go once nothing protects it")
+
+
+# -- the lead, and an API server in trouble ---------------------------------------------------------------------------
+
+
+def test_a_leader_that_is_killed_is_followed_and_one_that_hung_acts_no_more(
+    control_plane: ControlPlane, fleet: Fleet, start: Start
+) -> None:
+    """kill -9: the second takes over after the Lease's 15 s. SIGSTOP: a third takes over, and the one that wakes up
+    sees that it lost the lead before it writes anything."""
+    fleet.add(["n1", "n2"])
+    first = start(name="first")
+    control_plane.wait(lambda: first.leads, 15, "the first to lead")
+    second = start(name="second")
+    control_plane.wait(lambda: "another controller leads" in second.log, 10, "the second to wait")
+    first.signal(signal.SIGKILL)
+    at = time.monotonic()
+    control_plane.wait(lambda: second.leads, 30, "the second to take over")
+    took_s = time.monotonic() - at
+    say(f"taken over {took_s:.1f} s after kill -9")
+    assert took_s > 10, "the Lease of one that may still act was taken too early"
+    third = start(name="third")
+    control_plane.wait(lambda: "another controller leads" in third.log, 10, "the third to wait")
+    second.signal(signal.SIGSTOP)
+    control_plane.wait(lambda: third.leads, 30, "the third to take over")
+    second.signal(signal.SIGCONT)
+    control_plane.wait(lambda: not second.leads, 15, "the second to see that it leads no more")
+    assert third.leads
+    third.stop()
+    at = time.monotonic()
+    control_plane.wait(lambda: second.leads, 10, "the second to lead again, at once: the third gave the Lease back")
+    say(f"taken over {time.monotonic() - at:.1f} s after SIGTERM")
+
+
+def test_an_api_server_that_hangs_changes_nothing_by_mistake(
+    control_plane: ControlPlane, fleet: Fleet, start: Start, agents: Agents
+) -> None:
+    """Twelve seconds of SIGSTOP: the lead is lost and taken again, no taint, claim or count is other than before, and
+    it counts again."""
+    fleet.add([f"n{number}" for number in range(20)])
+    one = start('[budget]\nmax_out = "10%"\n' + DRAIN)
+    control_plane.wait(lambda: fleet.numbers()[:2] == ("2", "20"), 15, "the counts")
+    drained(control_plane, agents, "n3")
+    control_plane.add_pod("other-1", "n3")
+    before = (fleet.tainted(), fleet.claims(), fleet.numbers(), fleet.pods())
+    counted = fleet.notes()["healthd.io/counted"]
+    control_plane.hang_api_server()
+    control_plane.wait(lambda: "lost the lead" in one.log, 40, "the lead to be lost")
+    control_plane.resume_api_server()
+    control_plane.wait(lambda: fleet.notes()["healthd.io/counted"] > counted and one.leads, 60, "counting to go on")
+    assert (fleet.tainted(), fleet.claims(), fleet.numbers(), fleet.pods()) == before
+    assert one.process is not None
+    assert one.process.poll() is None

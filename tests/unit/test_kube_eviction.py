@@ -1,0 +1,147 @@
+"""Which pods are evicted from a node that is out, when, and why the others are not."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from healthd.remediation.orchestrators.kube_eviction import (
+    EvictMode,
+    Fate,
+    Plan,
+    Pod,
+    Rule,
+    eviction_of,
+    planned,
+    pods_in,
+    told,
+)
+
+SINCE = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
+OWNED = {"ownerReferences": [{"kind": "Job", "controller": True}]}
+
+
+def pod(name: str = "train-0", *, spec: Any = None, phase: str = "Running", **meta: Any) -> Pod:
+    body = {
+        "metadata": {"name": name, "namespace": "team-a", "uid": f"u-{name}", **OWNED, **meta},
+        "spec": spec or {},
+        "status": {"phase": phase},
+    }
+    return msgspec.convert(body, Pod)
+
+
+def fate(which: Pod, *rules: Rule, after_s: float = 0.0) -> tuple[Fate, str]:
+    (plan,) = planned([which], rules, SINCE, SINCE + timedelta(seconds=after_s))
+    return plan.fate, plan.why
+
+
+def rule(mode: EvictMode = EvictMode.EVICT, **settings: Any) -> Rule:
+    return Rule(name="r", mode=mode, **settings)
+
+
+@pytest.mark.parametrize(
+    ("which", "why"),
+    [
+        (pod(phase="Succeeded"), "it has ended"),
+        (pod(phase="Failed"), "it has ended"),
+        (pod(annotations={"kubernetes.io/config.mirror": "x"}), "a mirror pod"),
+        (pod(ownerReferences=[{"kind": "DaemonSet", "controller": True}]), "of a DaemonSet"),
+    ],
+)
+def test_some_pods_are_no_part_of_a_drain(which: Pod, why: str) -> None:
+    """Whatever the rules say."""
+    assert fate(which, rule(unmanaged=True, empty_dir=True)) == (Fate.STAYS, why)
+
+
+def test_a_pod_that_no_rule_names_ends_by_itself() -> None:
+    """So does every pod where there is no rule, and one that a rule names as never."""
+    assert fate(pod()) == (Fate.WAITS, "it ends by itself, no rule names it")
+    assert fate(pod(), rule(namespaces=("team-b",))) == (Fate.WAITS, "it ends by itself, no rule names it")
+    assert fate(pod(), rule(EvictMode.NEVER)) == (Fate.WAITS, "it ends by itself, rule r")
+
+
+def test_the_first_rule_that_fits_decides() -> None:
+    """Namespaces are any of the globs, labels all of them."""
+    keep = Rule(name="keep", mode=EvictMode.NEVER, labels={"app": "train*", "team": "a"})
+    which = pod(labels={"app": "trainer", "team": "a"})
+    assert fate(which, keep, rule())[0] is Fate.WAITS
+    assert fate(pod(labels={"app": "trainer"}), keep, rule())[0] is Fate.EVICT
+    assert fate(pod(labels={"app": "web", "team": "a"}), keep, rule(namespaces=("x", "team-*")))[0] is Fate.EVICT
+
+
+@pytest.mark.parametrize(
+    ("mode", "after_s", "at_s", "expected"),
+    [
+        (EvictMode.EVICT, 0.0, 0.0, Fate.EVICT),
+        (EvictMode.EVICT_AFTER, 600.0, 599.0, Fate.WAITS),
+        (EvictMode.EVICT_AFTER, 600.0, 600.0, Fate.EVICT),
+        (EvictMode.COMPLETE, 0.0, 1e6, Fate.WAITS),
+        (EvictMode.COMPLETE, 600.0, 599.0, Fate.WAITS),
+        (EvictMode.COMPLETE, 600.0, 601.0, Fate.EVICT),
+    ],
+)
+def test_when(mode: EvictMode, after_s: float, at_s: float, expected: Fate) -> None:
+    """At once, after a time, at a deadline, or never; and until then it says until when."""
+    found, why = fate(pod(), rule(mode, after_s=after_s), after_s=at_s)
+    assert found is expected
+    assert "rule r" in why
+
+
+def test_what_would_be_lost_needs_a_word() -> None:
+    """A bare pod and an emptyDir, as kubectl's --force and --delete-emptydir-data; an owner that is no controller is
+    none."""
+    bare = pod(ownerReferences=[{"kind": "Node"}])
+    scratch = pod(spec={"volumes": [{"name": "x"}, {"name": "s", "emptyDir": {}}]})
+    assert fate(bare, rule())[0] is Fate.FORBIDDEN
+    assert fate(pod(ownerReferences=None), rule())[0] is Fate.FORBIDDEN
+    assert fate(scratch, rule())[0] is Fate.FORBIDDEN
+    assert fate(bare, rule(unmanaged=True))[0] is Fate.EVICT
+    assert fate(scratch, rule(empty_dir=True))[0] is Fate.EVICT
+
+
+def test_what_is_being_deleted_is_not_asked_again() -> None:
+    """It is on its way."""
+    assert fate(pod(deletionTimestamp="2026-11-21T10:00:00Z"), rule()) == (Fate.LEAVES, "it is being deleted")
+
+
+@pytest.mark.parametrize("grace_s", [None, 0, 30])
+def test_an_eviction_holds_for_this_very_pod(grace_s: int | None) -> None:
+    """By its uid; the grace is the pod's own unless the rule has one, and 0 is one."""
+    (plan,) = planned([pod()], [rule(grace_s=grace_s)], SINCE, SINCE)
+    body = eviction_of(plan)
+    assert body["deleteOptions"]["preconditions"] == {"uid": "u-train-0"}
+    assert body["deleteOptions"].get("gracePeriodSeconds") == grace_s
+    assert body["metadata"] == {"name": "train-0", "namespace": "team-a"}
+
+
+def test_how_far_a_drain_is_in_one_sentence() -> None:
+    """Pods that are no part of it are not told; of many, five."""
+    stays = Plan(pod=pod("ds-0"), fate=Fate.STAYS, why="of a DaemonSet")
+    assert told([stays]) == ""
+    waiting = [Plan(pod=pod(f"p-{number}"), fate=Fate.WAITS, why="rule r") for number in range(7)]
+    assert told([stays, waiting[0]]) == "1 pods are left: team-a/p-0 (waits: rule r)"
+    assert told(waiting).endswith("and 2 more")
+
+
+@pytest.mark.parametrize(
+    ("spec", "holds"),
+    [
+        ({"containers": [{"resources": {"limits": {"cpu": "1", "nvidia.com/gpu": "8"}}}]}, True),
+        ({"containers": [{"resources": {"limits": {"nvidia.com/gpu": 8}}}]}, True),
+        ({"containers": [{"resources": {"limits": {"cpu": "1"}}}, {}]}, False),
+        ({"resourceClaims": [{"name": "gpus"}]}, True),
+        ({}, False),
+    ],
+)
+def test_a_job_is_what_holds_a_device(spec: dict[str, Any], holds: bool) -> None:
+    """A limit of a device plugin's resource, or a claim of dynamic allocation."""
+    assert pod(spec=spec).holds(["nvidia.com/*"]) is holds
+
+
+def test_a_page_of_pods_is_read_as_it_comes() -> None:
+    """What is not asked for is passed over."""
+    page = b'{"kind":"PodList","items":[{"metadata":{"name":"a","namespace":"b","uid":"c","x":1},"spec":{"y":2}}]}'
+    assert [each.name for each in pods_in(page)] == ["b/a"]

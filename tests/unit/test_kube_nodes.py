@@ -1,0 +1,172 @@
+"""Machines of Kubernetes nodes: whose word counts for which machine it is, and what Karpenter will not do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from healthd.config.controller_schema import ControllerSection, DrainRule
+from healthd.config.provisioner_schema import HyperpodSection, KarpenterSection, ProvisionerSection
+from healthd.config.schema import Config
+from healthd.controlling_kubernetes import drain_rules, merged
+from healthd.errors import BackendRefused, ConfigError
+from healthd.model import Remedy
+from healthd.node import KernelLogState
+from healthd.remediation.controller import Standing
+from healthd.remediation.orchestrators.kube_eviction import EvictMode
+from healthd.remediation.ports import StateOwner
+from healthd.remediation.provisioners.aws_calls import Platform
+from healthd.remediation.provisioners.kube_nodes import ByProviderId, KarpenterProvisioner, NodeClaim
+from healthd.remediation.provisioners.opening import delegates, found_by_controller, open_provisioner
+from healthd.remediation.provisioners.subject import Subject
+from healthd.sources.machine import open_machine
+from healthd.testing_cluster import FakeCluster, FakeOrchestrator, FakeProvisioner
+
+MACHINE = "i-0aaaaaaaaaaaaaaa1"
+
+
+@dataclass
+class OneClaim:
+    """One of Karpenter's NodeClaims."""
+
+    name: str = "p5-a"
+    deleting: bool = False
+
+
+@dataclass
+class Claims:
+    """The NodeClaims, of which this machine's is one."""
+
+    one: OneClaim | None = field(default_factory=OneClaim)
+    deleted: list[str] = field(default_factory=list)
+
+    def of(self, instance_id: str) -> OneClaim | None:
+        return self.one if instance_id == MACHINE else None
+
+    def delete(self, claim: NodeClaim) -> None:
+        self.deleted.append(claim.name)
+
+
+def karpenter(
+    claims: Claims | None, *, node_repair: bool = False, machine: str = MACHINE, instance_type: str = ""
+) -> KarpenterProvisioner:
+    subject = Subject(node="n1", here=False, instance_id=machine, instance_type=instance_type)
+    return KarpenterProvisioner(subject=subject, machine=lambda: MACHINE, claims=claims, node_repair=node_repair)
+
+
+def test_karpenter_replaces_and_does_not_reboot() -> None:
+    """Nor what is a part of an UltraServer, nor anything where it repairs by itself."""
+    assert karpenter(Claims()).can(Remedy.REPLACE_NODE)
+    assert "reboots nothing" in karpenter(Claims()).why_not(Remedy.REBOOT_NODE)
+    assert "UltraServer" in karpenter(Claims(), instance_type="p6e-gb200.36xlarge").why_not(Remedy.REPLACE_NODE)
+    assert "repairs nodes itself" in karpenter(Claims(), node_repair=True).why_not(Remedy.REPLACE_NODE)
+    with pytest.raises(BackendRefused, match="reboots nothing"):
+        karpenter(Claims()).reboot()
+
+
+def test_the_node_claim_of_this_machine_is_deleted_and_no_other() -> None:
+    """A machine without one is not Karpenter's, and a node itself may delete none."""
+    claims = Claims()
+    assert karpenter(claims).dry_run(Remedy.REPLACE_NODE) == f"would delete NodeClaim p5-a of {MACHINE}"
+    karpenter(claims).replace()
+    assert claims.deleted == ["p5-a"]
+    with pytest.raises(BackendRefused, match="has no NodeClaim of i-9: check"):
+        karpenter(claims, machine="i-9").replace()
+    with pytest.raises(BackendRefused, match="may not delete"):
+        karpenter(None).replace()
+    with pytest.raises(BackendRefused, match="reboots nothing"):
+        karpenter(claims).dry_run(Remedy.REBOOT_NODE)
+    assert claims.deleted == ["p5-a"]
+
+
+def test_what_is_on_its_way_out_is_left_to_karpenter() -> None:
+    """It stands down, and says how far that is."""
+    going = karpenter(Claims(one=OneClaim(deleting=True)))
+    assert going.stands_down() == "Karpenter ends NodeClaim p5-a already"
+    assert going.progress() == "Karpenter ends NodeClaim p5-a"
+    assert karpenter(Claims()).stands_down() == ""
+    assert karpenter(Claims()).progress() == "NodeClaim p5-a is there"
+    assert "any more" in karpenter(Claims(one=None)).progress()
+
+
+def test_the_node_says_which_machine_it_is_and_the_platform_acts() -> None:
+    """Only while this controller leads."""
+    inner = FakeProvisioner(lambda: None, lambda: None)
+    led = ByProviderId(inner, machine=lambda: "i-7", leads=lambda: None)
+    assert (led.machine(), led.state_owner, led.can(Remedy.REPLACE_NODE)) == ("i-7", StateOwner.ENGINE, True)
+    assert (led.why_not(Remedy.REPLACE_NODE), led.stands_down(), led.progress()) == (
+        inner.why_not(Remedy.REPLACE_NODE),
+        inner.stands_down(),
+        inner.progress(),
+    )
+    led.replace()
+    led.reboot()
+    assert (inner.replacements, inner.requests) == (1, 1)
+
+    def lost() -> None:
+        raise BackendRefused("does not lead any more")
+
+    other = ByProviderId(inner, machine=lambda: "i-7", leads=lost)
+    for act in (other.replace, other.reboot):
+        with pytest.raises(BackendRefused, match="does not lead"):
+            act()
+    assert (inner.replacements, inner.requests) == (1, 1)
+
+
+def test_what_slurm_does_on_slurm_is_the_apis_on_kubernetes() -> None:
+    """HyperPod by scontrol is done on the node where there is Slurm, and asked of the controller where not."""
+    section = ProvisionerSection(kind="hyperpod", act_from="controller", hyperpod=HyperpodSection(how="scontrol"))
+    assert not delegates(section, Platform.HYPERPOD)
+    assert delegates(section, Platform.HYPERPOD, by_slurm=False)
+    assert not delegates(ProvisionerSection(kind="hyperpod"), Platform.HYPERPOD, by_slurm=False)
+    assert KarpenterSection().node_repair is False
+
+
+def test_karpenter_is_kubernetess_and_the_controllers(tmp_path: Path) -> None:
+    """On Slurm it is a mistake, and so it is from a node itself; a node that asks the controller may ask for a
+    replacement."""
+    own = ProvisionerSection(kind="karpenter")
+    with pytest.raises(ConfigError, match="karpenter is Kubernetes's"):
+        found_by_controller(own, lambda _: None, root=str(tmp_path))
+    machine = open_machine(Config(), lambda: KernelLogState(source="none", alive=True))
+    marks = FakeOrchestrator(FakeCluster("n1", clock=lambda: 0.0), "n1")
+    with pytest.raises(ConfigError, match="a node may not delete NodeClaims"):
+        open_provisioner(Config(provisioner=own), machine, None, marks=marks)
+    asking = Config(provisioner=ProvisionerSection(kind="karpenter", act_from="controller"))
+    assert open_provisioner(asking, machine, None, marks=marks).delegates
+
+
+def test_one_line_for_a_node() -> None:
+    """What is asked of its machine first; a person is called if any of it needs one."""
+    drains = Standing(node="n1", said="evicted")
+    repairs = Standing(node="n1", said="asked for", remedy=Remedy.REPLACE_NODE, machine="i-1")
+    odd = Standing(node="n0", said="odd", page=True)
+    one, two = merged([drains, repairs, odd, Standing(node="n0", said="gone")])
+    assert (one.node, one.said, one.page) == ("n0", "odd; gone", True)
+    assert (two.said, two.remedy, two.machine, two.page) == ("asked for; evicted", Remedy.REPLACE_NODE, "i-1", False)
+
+
+@pytest.mark.parametrize(
+    ("mode", "after_s", "wrong"),
+    [("evict_after", 0.0, "no after_s"), ("evict", 5.0, "knows no after_s"), ("never", 5.0, "knows no after_s")],
+)
+def test_a_time_that_would_not_be_kept_is_refused(mode: str, after_s: float, wrong: str) -> None:
+    """With the name of the rule."""
+    with pytest.raises(ValueError, match=wrong):
+        DrainRule(name="a", mode=mode, after_s=after_s)  # type: ignore[arg-type] # as a file has it
+
+
+def test_the_rules_of_the_configuration_are_those_of_the_drain() -> None:
+    """In their order; a name that is given twice is refused."""
+    rule = DrainRule(name="a", mode="complete", labels=("app=train*", "x=a=b"), after_s=5.0, grace_s=3)
+    with pytest.raises(ValueError, match="two have the name 'a'"):
+        ControllerSection(drain=(rule, rule))
+    (made,) = drain_rules(Config(controller=ControllerSection(drain=(rule,))))
+    assert (made.mode, made.labels, made.after_s, made.grace_s) == (
+        EvictMode.COMPLETE,
+        {"app": "train*", "x": "a=b"},
+        5.0,
+        3,
+    )
