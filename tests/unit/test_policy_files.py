@@ -84,7 +84,7 @@ NVIDIA = [
     ("accelerating: drained after the job", found("gpu.ecc.accelerating", Severity.WARNING, HUMAN), (HUMAN,)),
     *((f"{number}: a job's own", xid(number), ()) for number in (13, 31, 43, 45)),
 ]
-LOST = ("gpu.lost", "gpu.count.off_bus")
+LOST = ("gpu.lost", "gpu.count.off_bus", "gpu.count.driver_lost")
 FIRST = [
     *((f"{number}: replaced", xid(number), (REPLACE,)) for number in (63, 64, 79, 94, 95, 48, 171, 172)),
     *((f"{code}: replaced, as 79 is", found(code, Severity.CRITICAL, REBOOT), (REPLACE,)) for code in LOST),
