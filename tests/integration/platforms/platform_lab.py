@@ -66,6 +66,7 @@ SETTINGS: Mapping[str, object] = {
     "budget.replacements_per_hour": 1000,
     "orchestrator.kind": "slurm",
     "orchestrator.slurm.timeout_s": 5,
+    "orchestrator.slurm.unanswered_s": 10,
     "provisioner.aws.timeout_s": 10,
 }
 """Of every node, unless a test says otherwise: short waits, and no bound of the fleet's, which others are tests of."""
