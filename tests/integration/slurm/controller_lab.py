@@ -34,6 +34,7 @@ COMMON = """
 kind = "slurm"
 [orchestrator.slurm]
 timeout_s = 8
+unanswered_s = 10
 [provisioner]
 kind = "hyperpod"
 act_from = "controller"

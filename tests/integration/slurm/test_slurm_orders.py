@@ -34,6 +34,7 @@ reboot_command = ["/bin/false", "reboot"]
 kind = "slurm"
 [orchestrator.slurm]
 timeout_s = 5
+unanswered_s = 10
 """
 
 

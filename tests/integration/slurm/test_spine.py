@@ -34,6 +34,7 @@ same_fault_nodes = 1000
 kind = "slurm"
 [orchestrator.slurm]
 timeout_s = 5
+unanswered_s = 10
 {more}
 """
 
