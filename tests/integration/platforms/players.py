@@ -264,8 +264,8 @@ class AutoScaling(Player):
                 InstanceId=present, ShouldDecrementDesiredCapacity=False
             )
             return
-        if present in members:
-            return
+        if present in members or not members:
+            return  # moto ends the one before it launches the other
         self.did.append("terminate")
         self.node.power_off()
         if self._await_capacity():
