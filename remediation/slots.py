@@ -106,7 +106,7 @@ class SlotKeeper:
         """
         if self._settled:
             own = self.held()
-            if {slot.scope for slot in own} >= set(self._settled):
+            if sorted(slot.scope for slot in own) == sorted(self._settled):  # one in each: a second keeps others out
                 return Go(slots=own)
             self._settled, self._since_s, self._waiting = (), None, None
         if self._waiting is not None and self.due_in_s() and not committed:

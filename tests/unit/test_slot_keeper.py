@@ -331,3 +331,23 @@ def test_asking_for_room_claims_nothing(cluster: FakeCluster, clock: FakeClock) 
     cluster.update("n1", "resume")
     cluster.claim("cluster", 1, "n0")
     assert keeper.no_room() == ""
+
+
+def test_a_second_slot_of_the_same_scope_is_given_back_also_once_it_has_settled(
+    cluster: FakeCluster, clock: FakeClock
+) -> None:
+    """It appears where a list that was old had not shown the first; kept, it would keep somebody else in for nothing."""
+    keeper, orchestrator = keeper_of(cluster, clock)
+    assert isinstance(keeper.take(), Settle)
+    clock.advance(keeper.due_in_s())
+    assert isinstance(keeper.take(), Go)
+    (own,) = keeper.held()
+    cluster.claim("cluster", 1 - own.index, "n0")
+    assert len(keeper.held()) == 2
+    assert isinstance(keeper.take(), Hold)
+    assert len(keeper.held()) == 1
+    for _ in range(4):
+        clock.advance(keeper.due_in_s() or 0.0)
+        keeper.take()
+    assert isinstance(keeper.take(), Go)
+    assert len(orchestrator.slots()) == 1
