@@ -336,7 +336,7 @@ def test_asking_for_room_claims_nothing(cluster: FakeCluster, clock: FakeClock) 
 def test_a_second_slot_of_the_same_scope_is_given_back_also_once_it_has_settled(
     cluster: FakeCluster, clock: FakeClock
 ) -> None:
-    """It appears where a list that was old had not shown the first; kept, it would keep somebody else in for nothing."""
+    """It appears where a list that was old did not show the first; kept, it would keep somebody else in for nothing."""
     keeper, orchestrator = keeper_of(cluster, clock)
     assert isinstance(keeper.take(), Settle)
     clock.advance(keeper.due_in_s())
