@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -25,6 +23,7 @@ from healthd.config.schema import DaemonSection
 from healthd.remediation import gpu_reset
 from healthd.remediation.orchestrators import kube_budget, kube_node, pod_resources
 from tests.packaging.chart import CHART, KUBERNETES, MONITORING, ROOT, Object, Rendered, lint, objects_in, render
+from tests.scripts import load_script
 
 PROFILES = ("full", "restricted")
 VERSIONS = ("1.26.0", "1.29.4", "1.30.1", "1.34.2", "1.35.0-eks-1a2b3c")
@@ -54,14 +53,8 @@ def defaults(profile: str = "full") -> Rendered:
 
 @cache
 def maker() -> ModuleType:
-    """packaging/kubernetes/render.py, which is a script and no package."""
-    spec = importlib.util.spec_from_file_location("kubernetes_render", KUBERNETES / "render.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    """packaging/kubernetes/render.py, as a module."""
+    return load_script("kubernetes_render", KUBERNETES / "render.py")
 
 
 def configured(text: str, folder: Path) -> Loaded:

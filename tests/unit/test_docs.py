@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 from healthd.check import discover
 from healthd.report import EXIT_CODE, SCHEMA
 from healthd.tables import xid_table
+from tests.scripts import load_script
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "bench/README.md"])
@@ -32,14 +31,8 @@ MAX_README_LINES = 200
 
 @cache
 def generator() -> ModuleType:
-    """docs/generate.py, which is a script and no package."""
-    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs/generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    """docs/generate.py, as a module."""
+    return load_script("docs_generate", ROOT / "docs/generate.py")
 
 
 @pytest.fixture(scope="module")
