@@ -24,26 +24,21 @@ from typing import Any, Protocol
 from healthd import __version__
 from healthd.api.wire import EXIT_FAILED
 from healthd.config.schema import Config
+from healthd.controlling_parts import make_controller, metadata_of
 from healthd.errors import BackendError, ConfigError, StoreError
 from healthd.jsonlog import json_logger
 from healthd.model import Mode
 from healthd.notify import notify, take_address
-from healthd.remediation.controller import Controller, Standing
+from healthd.remediation.controller import Standing
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
-from healthd.remediation.policy import Rules
 from healthd.remediation.provisioners.opening import found_by_controller, open_elsewhere
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, read_node
-from healthd.remediation.turns import Patience
-from healthd.sources.identity import metadata_endpoint
-from healthd.sources.imds import MetadataSource
-from healthd.sources.trees import FileTree
 from healthd.store import Event, Store
 from healthd.whoami import runs_kubernetes, runs_slurm
 
 _TICK_S = 5.0  # the watchdog's
 _STUCK_AFTER_S = 600.0
 _LOCK, _STATUS, _STORE = "lock", "status.json", "controller.db"
-_LOOKS = 3.0  # rounds between two questions about how far the platform is
 FRESH_ROUNDS, FRESH_S = 3.0, 60.0
 """A status that is older than this, in rounds and at least in seconds, is of a controller that no longer runs."""
 
@@ -186,7 +181,7 @@ class SlurmWork:
 
     def __init__(self, config: Config) -> None:
         self._config, self._folder = config, Path(config.controller.state_dir)
-        self._metadata = _metadata(config)
+        self._metadata = metadata_of(config)
         self._found = found_by_controller(config.provisioner, self._metadata)
         self._fleet = _slurm(config, socket.gethostname().partition(".")[0])
 
@@ -213,34 +208,17 @@ class SlurmWork:
 
     def rounds(self, store: Store) -> Callable[[datetime], Sequence[Standing]]:
         """The controller's own."""
-        return make_controller(self._config, self._fleet, self._metadata, store).round
-
-
-def make_controller(
-    config: Config, fleet: SlurmOrchestrator, metadata: Callable[[str], str | None], store: Store
-) -> Controller:
-    """The controller of a configuration, its parts put together."""
-    remediation, interval_s = config.remediation, config.controller.interval_s
-
-    def booted(node: str) -> datetime | None:
-        return read_node(fleet.scontrol, node).booted
-
-    return Controller(
-        fleet=fleet,
-        node=lambda name: _slurm(config, name),
-        booted=booted,
-        provisioner=lambda node, instance: open_elsewhere(config, node, instance, metadata, fleet.scontrol),
-        kept=store,
-        rules=lambda: Rules(mode=remediation.mode, replacements_per_hour=config.budget.replacements_per_hour),
-        patience=Patience(
-            reboot_timeout_s=remediation.reboot_timeout_s, replace_timeout_s=remediation.replace_timeout_s
-        ),
-        silent_s=config.controller.silent_s,
-        monotonic_s=time.monotonic,
-        clock=lambda: datetime.now(UTC),
-        look_s=_LOOKS * interval_s,
-        platform_texts=OUR_TEXTS,
-    )
+        config, scontrol = self._config, self._fleet.scontrol
+        controller = make_controller(
+            config,
+            store,
+            fleet=self._fleet,
+            node=lambda name: _slurm(config, name),
+            booted=lambda name: read_node(scontrol, name).booted,
+            provisioner=lambda name, instance: open_elsewhere(config, name, instance, self._metadata, scontrol),
+            platform_texts=OUR_TEXTS,
+        )
+        return controller.round
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -314,7 +292,7 @@ def _work(config: Config) -> Work:
             raise ConfigError((f"the controller needs an extra that is not installed: {extra}",)) from error
         return KubernetesWork(config, os.environ)
     if not runs_slurm(config, os.environ):
-        found_by_controller(config.provisioner, _metadata(config))  # what is wrong with that is said first
+        found_by_controller(config.provisioner, metadata_of(config))  # what is wrong with that is said first
         wrong = "the controller acts on nodes of Slurm or Kubernetes, and there is none here: set [orchestrator]"
         raise ConfigError((wrong,))
     return SlurmWork(config)
@@ -323,9 +301,3 @@ def _work(config: Config) -> Work:
 def _slurm(config: Config, node: str) -> SlurmOrchestrator:
     slurm = config.orchestrator.slurm
     return SlurmOrchestrator(node=node, bin_dir=slurm.bin_dir, conf=slurm.conf, timeout_s=slurm.timeout_s)
-
-
-def _metadata(config: Config) -> Callable[[str], str | None]:
-    """The head node's own metadata service, for the region alone."""
-    tree = FileTree(Path(config.sources.sys_root))
-    return MetadataSource(metadata_endpoint(tree, config.sources.imds_endpoint)).read

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from healthd.config.schema import Config
+from healthd.controlling_parts import make_controller, metadata_of
 from healthd.errors import ConfigError
 from healthd.model import Mode
 from healthd.remediation.controller import Controller, Standing
@@ -27,19 +27,13 @@ from healthd.remediation.orchestrators.kube_eviction import EvictMode, Rule
 from healthd.remediation.orchestrators.kube_fleet import KubeFleet
 from healthd.remediation.orchestrators.kube_lead import RENEW_S, Lead, Renewal
 from healthd.remediation.orchestrators.kube_node import hold_of
-from healthd.remediation.policy import Rules
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.opening import found_by_controller, open_for_kubernetes
-from healthd.remediation.turns import Patience
-from healthd.sources.identity import metadata_endpoint
-from healthd.sources.imds import MetadataSource
-from healthd.sources.trees import FileTree
 from healthd.store import Store
 
 _MANAGER = "healthd-controller"
 _RATE_PER_S, _BURST = 50.0, 200  # one process for the whole fleet, and a round of evictions comes at once
 _LIST_S = 30.0  # a server that answers from its cache may give 10,000 nodes in one piece
-_LOOKS = 3.0  # rounds between two questions about how far the platform is
 _BY_SLURM = ("parallelcluster", "pcs")
 
 
@@ -49,7 +43,7 @@ class KubernetesWork:
     def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
         section = config.orchestrator.kubernetes
         self._config = config
-        self._metadata = _metadata(config)
+        self._metadata = metadata_of(config)
         self._repairs = config.provisioner.kind not in ("none", "local")
         self.about = self._checked()
         self._api = self._connect(environ, timeout_s=max(section.timeout_s, _LIST_S))
@@ -101,22 +95,14 @@ class KubernetesWork:
         return KubernetesRounds(fleet, drain, controller, mode=config.remediation.mode)
 
     def _controller(self, fleet: KubeFleet, store: Store) -> Controller:
-        config, remediation = self._config, self._config.remediation
-        return Controller(
+        return make_controller(
+            self._config,
+            store,
             fleet=fleet,
             node=self._afar,
             booted=lambda _: None,
             boot_id=lambda name: self._afar(name).boot_id(),
             provisioner=self._provisioner,
-            kept=store,
-            rules=lambda: Rules(mode=remediation.mode, replacements_per_hour=config.budget.replacements_per_hour),
-            patience=Patience(
-                reboot_timeout_s=remediation.reboot_timeout_s, replace_timeout_s=remediation.replace_timeout_s
-            ),
-            silent_s=config.controller.silent_s,
-            monotonic_s=time.monotonic,
-            clock=_now,
-            look_s=_LOOKS * config.controller.interval_s,
         )
 
     def _afar(self, name: str) -> KubeNodeAfar:
@@ -215,9 +201,3 @@ def drain_rules(config: Config) -> tuple[Rule, ...]:
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def _metadata(config: Config) -> Callable[[str], str | None]:
-    """The metadata service of the machine that this pod is on, for the region alone."""
-    tree = FileTree(Path(config.sources.sys_root))
-    return MetadataSource(metadata_endpoint(tree, config.sources.imds_endpoint)).read

@@ -1,0 +1,59 @@
+"""What ``healthd controller`` is put together from in the same way on every kind of cluster. Nothing runs here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime
+from pathlib import Path
+
+from healthd.config.schema import Config
+from healthd.remediation.controller import Controller, Fleet
+from healthd.remediation.policy import Rules
+from healthd.remediation.ports import Provisioner
+from healthd.remediation.repairs import Door
+from healthd.remediation.turns import Patience
+from healthd.sources.identity import metadata_endpoint
+from healthd.sources.imds import MetadataSource
+from healthd.sources.trees import FileTree
+from healthd.store import Store
+
+_LOOKS = 3.0  # rounds between two questions about how far the platform is
+
+
+def make_controller(
+    config: Config,
+    store: Store,
+    *,
+    fleet: Fleet,
+    node: Callable[[str], Door],
+    booted: Callable[[str], datetime | None],
+    provisioner: Callable[[str, str], Provisioner],
+    platform_texts: Collection[str] = (),
+    boot_id: Callable[[str], str] | None = None,
+) -> Controller:
+    """The controller of a configuration. What differs between clusters is as in Controller."""
+    remediation, section = config.remediation, config.controller
+    return Controller(
+        fleet=fleet,
+        node=node,
+        booted=booted,
+        provisioner=provisioner,
+        kept=store,
+        rules=lambda: Rules(mode=remediation.mode, replacements_per_hour=config.budget.replacements_per_hour),
+        patience=Patience(
+            reboot_timeout_s=remediation.reboot_timeout_s, replace_timeout_s=remediation.replace_timeout_s
+        ),
+        silent_s=section.silent_s,
+        monotonic_s=time.monotonic,
+        clock=lambda: datetime.now(UTC),
+        look_s=_LOOKS * section.interval_s,
+        platform_texts=platform_texts,
+        boot_id=boot_id,
+    )
+
+
+def metadata_of(config: Config) -> Callable[[str], str | None]:
+    """The metadata service of the machine that the controller is on, for the region alone."""
+    tree = FileTree(Path(config.sources.sys_root))
+    return MetadataSource(metadata_endpoint(tree, config.sources.imds_endpoint)).read
