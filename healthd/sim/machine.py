@@ -55,9 +55,9 @@ class SimulatedMachine:
         _reboot_request(self.folder).unlink()
 
     def gpu_falls_off_the_bus(self, index: int) -> None:
-        """XID 79: NVML cannot reach the GPU any more, and the kernel says so."""
-        write_state(self.nvml, with_gpu_fault(healthy_state(INSTANCE_TYPE), index, "lost"))
+        """XID 79: the kernel says so, and NVML cannot reach the GPU any more."""
         self.kernel_says(_OFF_THE_BUS.format(pci=pci_address(self._profile.pci[index])))
+        write_state(self.nvml, with_gpu_fault(healthy_state(INSTANCE_TYPE), index, "lost"))
 
     def kernel_says(self, text: str) -> None:
         """Append one record of the kernel's own (facility 0, level 4)."""
