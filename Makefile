@@ -7,11 +7,15 @@
 #   make bench   measurements; make docs: the generated reference pages; make chart: what follows from the Helm chart;
 #                make wheel: dist/; make lock; make clean
 #
-# Variables: PYTHON (which python3), TESTS (paths for make test), PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS, LOCK_ARGS.
+# Variables: PYTHON (which python3), TESTS (paths for make test), WORKERS (processes that share it), PYTEST_ARGS,
+# DEMO_ARGS, BENCH_ARGS, LOCK_ARGS.
 
 TESTS = tests
+WORKERS = 2
 KUBERNETES_TESTS = tests/integration/kubernetes tests/packaging tests/contract/test_orchestrators.py
 VENV = .venv/bin
+# Most of the time goes by in waiting for real daemons. In the order of the folders: what waits longest comes first.
+IN_PARALLEL = --numprocesses $(WORKERS) --no-loadscope-reorder
 # Nothing that runs from here asks the cloud anything.
 export AWS_EC2_METADATA_DISABLED = true
 
@@ -38,7 +42,7 @@ demo: .venv/runtime.stamp
 
 test: .venv/dev.stamp
 	@sh tests/system-packages.sh
-	$(VENV)/python -m pytest $(PYTEST_ARGS) $(TESTS)
+	$(VENV)/python -m pytest $(IN_PARALLEL) $(PYTEST_ARGS) $(TESTS)
 
 # What `make test` leaves out: a real API server, the chart, the image. Builds them with Go where they are not cached.
 test-kubernetes: .venv/dev.stamp

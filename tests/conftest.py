@@ -14,12 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 # Tests in these folders are pure calls or read recorded input; one that starts a process on purpose says so by marker.
 PROCESS_FREE = ("unit", "checks", "property")
 # … or, where processes are what the whole file is about, stands here.
 ABOUT_PROCESSES = ("test_command.py", "test_local_orchestrator.py", "test_local_provisioner.py")
 MAY_START_PROCESSES = ("process", "slurm", "kubernetes", "kernel", "nvml", "slow")
+
+# Mounts, and lines in /dev/kmsg, that any process of this machine sees.
+OF_THE_KERNEL = ("tests/integration/kernel/", "tests/faults/")
 
 # Set by `make test-kubernetes`.
 ASKED_FOR = "HEALTHD_TEST_KUBERNETES"
@@ -86,6 +90,20 @@ def _guarded(request: pytest.FixtureRequest) -> Iterator[None]:
     _guard.processes_forbidden = False
     if _guard.caught:
         pytest.fail("\n".join(_guard.caught))
+
+
+class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types for it
+    """Where processes share the run, a file stays in one; and so does whatever changes the one kernel that is here."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "kernel" if file.startswith(OF_THE_KERNEL) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
+    """Asked for by pytest-xdist, whatever ``--dist`` says."""
+    return ByFile(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)

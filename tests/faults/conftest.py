@@ -15,7 +15,7 @@ from tests.faults.proof import unproven
 from tests.faults.rig import Workshop
 
 C_SOURCE = Path(__file__).resolve().parents[1] / "nvml_sim" / "nvml_sim.c"
-_PLAYED = pytest.StashKey[dict[str, str]]()
+_PLAYED = "case of the fault matrix"
 
 
 @pytest.fixture(scope="module")
@@ -42,19 +42,21 @@ def _library(folder: Path) -> Path | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Note how each case went."""
+    """Note in its report which case it was: reports are all that comes back from another process."""
     report = yield
     if getattr(item, "originalname", "") != "test_one_fault_is_one_diagnosis":
         return report
     case = getattr(item, "callspec", None) and item.callspec.params.get("case")  # type: ignore[attr-defined]  # of Function
     if isinstance(case, Case) and (report.when == "call" or report.skipped):
-        item.config.stash.setdefault(_PLAYED, {})[case.name] = report.outcome
+        report.user_properties.append((_PLAYED, case.name))
     return report
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the matrix: each state with its findings and diagnosis, and whether it held."""
-    played = config.stash.get(_PLAYED, {})
+    reports = [report for of_outcome in terminalreporter.stats.values() for report in of_outcome]
+    told = [(report, dict(getattr(report, "user_properties", ()))) for report in reports]
+    played = {noted[_PLAYED]: report.outcome for report, noted in told if _PLAYED in noted}
     if not played:
         return
     from tests.faults.matrix import CASES
