@@ -14,7 +14,7 @@ TESTS = tests
 WORKERS = 2
 KUBERNETES_TESTS = tests/integration/kubernetes tests/packaging tests/contract/test_orchestrators.py
 VENV = .venv/bin
-# Most of the time goes by in waiting for real daemons. In the order of the folders: what waits longest comes first.
+# One waits for real daemons most of its time, and the other goes on meanwhile. In the order of the folders.
 IN_PARALLEL = --numprocesses $(WORKERS) --no-loadscope-reorder
 # Nothing that runs from here asks the cloud anything.
 export AWS_EC2_METADATA_DISABLED = true

@@ -38,9 +38,13 @@ _LEARNING_SHARE = 0.002  # of one core of slurmctld's
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hold:
-    """Nothing may be taken out now. Look again later; no slot is held, or the node is out already."""
+    """Nothing may be taken out now. Look again later; no slot is held, or the node is out already.
+
+    ``passing``: only because the cluster is slow to answer; seconds later it is known. Else somebody has to be told.
+    """
 
     reason: str
+    passing: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 
 from healthd.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy
 from healthd.remediation.budget import out_limit
+from healthd.remediation.fleet import Hold
 from healthd.remediation.ledger import Bounds, Repair, recent, rungs_left, same_fault
 from healthd.remediation.opt_out import by_feature
 from healthd.remediation.playbook import QUARANTINE, STEPS
@@ -62,13 +63,13 @@ class SeenElsewhere:
 class Situation:
     """What is known about the node's place in the cluster. None with a ``problem`` means that it could not be read.
 
-    ``full``: why no node could go out now, so that nothing more was read; "" else.
+    ``full``: why this node could not ask for a place now, so that nothing more was read; None else.
     """
 
     view: NodeView | None
     level: FleetLevel | None
     problem: str = ""
-    full: str = ""
+    full: Hold | None = None
     fleet_findings: tuple[SeenElsewhere, ...] = ()
 
 
@@ -182,7 +183,8 @@ def _in_place(
 ) -> Decision:
     view, level, worst = situation.view, situation.level, live[0]
     if situation.full:
-        return _page(worst, Refusal.BUDGET, situation.full)
+        refused = _hold if situation.full.passing else _page
+        return refused(worst, Refusal.BUDGET, situation.full.reason)
     if view is None:
         words = f"the node's state in the cluster could not be read, so nothing is taken out: {situation.problem}"
         return _page(worst, Refusal.UNREADABLE, words)

@@ -31,8 +31,14 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
 LOOKS_PER_S = 50.0
 """How often a whole fleet that waits may look, in looks a second: those that have to wait must not keep those from
 their answer who have none yet. A look costs two client processes here and 1 ms of slurmctld's time."""
+SLOW_S, TURNS_PER_S, CHANCES = 0.5, 150.0, 3
+"""Where a list takes longer than this, others ask too. Then three go on for each free place, by lot, and the others
+look again at so many of the whole fleet in a second: for the price of one list most of them see that all places are
+taken. All at once they would read nodes and claim what is taken already, five calls each."""
 FIRST_LEARNING_S = 60.0
 """Within how long a daemon that remembers nothing reads the fleet: not all at once after a rollout."""
+_YOUNG_S = SETTLE_S / 2
+"""So old a list may be for asking: a claim is test-and-set, and its holder looks again after the settle time."""
 _TRIES = 16  # claims in one call; each that fails was somebody else's success
 
 
@@ -62,6 +68,8 @@ class SlotKeeper:
         self._settled: tuple[str, ...] = ()
         self._waiting: Hold | Settle | None = None
         self._look_s = self._pause_s = 0.0
+        self._turns_waited = 0
+        self._listed: tuple[float, float, tuple[Slot, ...]] | None = None  # when, how long it took, and what
         now_s = monotonic_s()
         self._level, self._level_s, self._scopes = known, now_s - known_age_s, self._scopes_of(known)
         self._learn_s = now_s + FIRST_LEARNING_S * random() if known is None else self._next_learning_s(known)
@@ -113,17 +121,21 @@ class SlotKeeper:
             return self._waiting
         return self._look(committed, objection)
 
-    def full(self) -> str:
-        """Why nobody could take a slot now, as far as the slots alone and what is remembered of the fleet tell, or "".
+    def full(self) -> Hold | None:
+        """Why not to ask for a slot now, as far as the slots alone and what is remembered of the fleet tell, or None.
 
         One cheap question, and asked as rarely as ``take`` would ask. Raises BackendUnknown.
         """
         if isinstance(self._waiting, Hold) and self.due_in_s():
-            return self._waiting.reason
+            return self._waiting
         if not (limits := self._limits()):
-            return ""
-        hold = glance(self._node, self._orchestrator.slots(), limits)
-        return self._pause(hold).reason if hold else ""
+            return None
+        took_s, slots = self._lately()
+        if hold := glance(self._node, slots, limits):
+            return self._pause(hold)
+        if took_s <= SLOW_S or any(slot.node == self._node for slot in slots) or self._random() < self._chance(slots):
+            return None
+        return self._wait_for_turn(took_s)
 
     def stand_back(self, reason: str) -> Hold:
         """Give back what this node holds, and wait as at the limit. Raises BackendError."""
@@ -132,13 +144,13 @@ class SlotKeeper:
 
     def no_room(self) -> str:
         """Why this node could not ask for a slot now, or "". Nothing is claimed. Raises BackendUnknown."""
-        scopes, slots = self._scopes_of(self._orchestrator.level()), self._orchestrator.slots()
+        scopes, slots = self._scopes_of(self._orchestrator.level()), self._list()
         move = plan(node=self._node, scopes=scopes, slots=slots, since_s=None, now_s=0.0, pick=lambda _: 0)
         return move.reason if isinstance(move, Hold | GiveBack) else ""
 
     def held(self) -> tuple[Slot, ...]:
         """The slots that the cluster lists for this node now. Raises BackendUnknown."""
-        return tuple(slot for slot in self._orchestrator.slots() if slot.node == self._node)
+        return tuple(slot for slot in self._list() if slot.node == self._node)
 
     def give_back(self) -> tuple[Slot, ...]:
         """Give back whatever this node holds, and say what that was: for when the node is back, or not ours."""
@@ -150,7 +162,7 @@ class SlotKeeper:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _look(self, committed: bool, objection: Callable[[], str] | None) -> Hold | Settle | Go:
-        slots = self._orchestrator.slots()
+        _, slots = self._lately()
         is_holder = any(slot.node == self._node for slot in slots)
         is_known = self.recalled() is not None
         if not committed and (full := glance(self._node, slots, self._limits())):
@@ -175,7 +187,7 @@ class SlotKeeper:
                     return move
                 case Go():
                     self._settled = tuple(slot.scope for slot in move.slots)
-                    self._waiting, self._pause_s = None, 0.0
+                    self._waiting, self._pause_s, self._turns_waited = None, 0.0, 0
                     return move
         return self._pause(Hold(reason=f"{_TRIES} slots in a row were taken by others first"))
 
@@ -184,7 +196,7 @@ class SlotKeeper:
         counted, at worst twice.
         """
         self.learn()
-        return self._orchestrator.slots() if is_holder else slots
+        return self._list() if is_holder else slots
 
     def _plan(self, slots: tuple[Slot, ...], committed: bool) -> Plan:
         now_s = self._monotonic_s()
@@ -208,15 +220,30 @@ class SlotKeeper:
         try:
             self._orchestrator.claim(move.scope, move.index)
         except SlotTaken:
-            return self._orchestrator.slots()
+            return self._list()
         self._since_s = self._monotonic_s()
         mine, slots = Slot(scope=move.scope, index=move.index, node=self._node), self._read((), is_holder=True)
         return slots if mine in slots else (*slots, mine)  # it was acknowledged: the list is old
 
     def _drop(self, slots: tuple[Slot, ...]) -> None:
-        self._settled, self._since_s, self._waiting = (), None, None
+        self._settled, self._since_s, self._waiting, self._listed = (), None, None, None
         for slot in slots:
             self._orchestrator.give_back(slot)
+
+    def _list(self) -> tuple[Slot, ...]:
+        began_s = self._monotonic_s()
+        slots = self._orchestrator.slots()
+        now_s = self._monotonic_s()
+        self._listed = now_s, now_s - began_s, slots
+        return slots
+
+    def _lately(self) -> tuple[float, tuple[Slot, ...]]:
+        """How long the last list took, and the list: enough to wait by, or to ask for a place."""
+        if self._listed is not None and self._monotonic_s() - self._listed[0] <= _YOUNG_S:
+            return self._listed[1:]
+        began_s = self._monotonic_s()
+        slots = self._list()
+        return self._monotonic_s() - began_s, slots
 
     def _limits(self) -> Mapping[str, int]:
         """How many may be out in each scope, as the fleet was read last; nothing where that is of no use."""
@@ -224,10 +251,25 @@ class SlotKeeper:
 
     def _pause(self, hold: Hold) -> Hold:
         """Look again after a while: longer each time, longer in a large fleet, and not all at once."""
+        self._turns_waited, self._listed = 0, None
         first_s = max(FIRST_PAUSE_S, max((scope.total for scope in self._scopes), default=0) / LOOKS_PER_S)
         self._pause_s = min(max(LONGEST_PAUSE_S, first_s), max(first_s, 2 * self._pause_s))
         self._waiting, self._look_s = hold, self._monotonic_s() + self._pause_s * (0.5 + self._random())
         return hold
+
+    def _chance(self, slots: tuple[Slot, ...]) -> float:
+        """Of this node's, to be one of those that go on: twice as large each time, so that none waits for ever."""
+        free = [scope.limit - sum(slot.scope == scope.name for slot in slots) for scope in self._scopes]
+        shares = [CHANCES * places / scope.total for places, scope in zip(free, self._scopes, strict=True)]
+        return min(shares) * float(2**self._turns_waited)
+
+    def _wait_for_turn(self, took_s: float) -> Hold:
+        self._turns_waited, self._listed = self._turns_waited + 1, None
+        most_s = max(scope.total for scope in self._scopes) / TURNS_PER_S
+        reason = f"the cluster took {took_s:.1f} s to list its places: asks in its turn"
+        self._waiting = Hold(reason=reason, passing=True)
+        self._look_s = self._monotonic_s() + most_s * self._random()
+        return self._waiting
 
     def _scopes_of(self, level: FleetLevel | None) -> tuple[Scope, ...]:
         return () if level is None else scopes_of(level, self._quotas())

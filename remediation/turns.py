@@ -92,8 +92,8 @@ class Slots(Protocol):
         against asking for one, or "".
         """
 
-    def full(self) -> str:
-        """Why nobody could take a slot now, as the slots alone tell, or ""; asked as rarely as ``take``."""
+    def full(self) -> Hold | None:
+        """Why not to ask for a slot now, as the slots alone tell, or None; asked as rarely as ``take``."""
 
     def stand_back(self, reason: str) -> Hold:
         """Give back whatever this node holds, and wait as at the limit."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+from xdist.scheduler import LoadScopeScheduling
 
 # Tests in these folders are pure calls or read recorded input; one that starts a process on purpose says so by marker.
 PROCESS_FREE = ("unit", "checks", "property")
@@ -22,8 +22,8 @@ PROCESS_FREE = ("unit", "checks", "property")
 ABOUT_PROCESSES = ("test_command.py", "test_local_orchestrator.py", "test_local_provisioner.py")
 MAY_START_PROCESSES = ("process", "slurm", "kubernetes", "kernel", "nvml", "slow")
 
-# Mounts, and lines in /dev/kmsg, that any process of this machine sees.
-OF_THE_KERNEL = ("tests/integration/kernel/", "tests/faults/")
+# Clusters whose daemons wait for seconds, not for minutes, and mounts that any process of this machine sees.
+ONE_AT_A_TIME = ("tests/integration/", "tests/faults/")
 
 # Set by `make test-kubernetes`.
 ASKED_FOR = "HEALTHD_TEST_KUBERNETES"
@@ -93,11 +93,11 @@ def _guarded(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types for it
-    """Where processes share the run, a file stays in one; and so does whatever changes the one kernel that is here."""
+    """Where processes share the run, a file stays in one; and all that needs the machine for itself stays in one."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "kernel" if file.startswith(OF_THE_KERNEL) else file
+        return "the machine" if file.startswith(ONE_AT_A_TIME) else file
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from healthd.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy, Root, Severity
+from healthd.remediation import fleet
 from healthd.remediation.ledger import Bounds, Repair
 from healthd.remediation.playbook import QUARANTINE, REBOOT, REPLACE, RESET
 from healthd.remediation.policy import Rules, SeenElsewhere, Situation, decide
@@ -148,11 +149,18 @@ def test_at_the_limit_it_pages() -> None:
 
 def test_where_nobody_can_go_out_the_node_itself_is_not_asked_for() -> None:
     """The places alone say that the fleet is full: it pages as at the limit, whatever the node is."""
-    refused = decided(
-        SICK, situation=Situation(view=None, level=None, full="at the fleet limit: all 5 slots are taken")
-    )
+    full = fleet.Hold(reason="at the fleet limit: all 5 slots are taken")
+    refused = decided(SICK, situation=Situation(view=None, level=None, full=full))
     assert (refused.action, refused.refusal) == (Action.PAGE, Refusal.BUDGET)
     assert refused.reason == "at the fleet limit: all 5 slots are taken"
+
+
+def test_who_waits_for_its_turn_calls_nobody() -> None:
+    """The cluster is slow; seconds later it is known whether there is a place."""
+    crowded = fleet.Hold(reason="the cluster took 2.0 s", passing=True)
+    refused = decided(SICK, situation=Situation(view=None, level=None, full=crowded))
+    assert (refused.action, refused.refusal, refused.steps) == (Action.HOLD, Refusal.BUDGET, ())
+    assert refused.reason == "the cluster took 2.0 s"
 
 
 def test_a_node_does_not_stand_in_its_own_way() -> None:

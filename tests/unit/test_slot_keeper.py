@@ -20,10 +20,12 @@ NODES = tuple(f"n{number}" for number in range(10))
 class Counting(FakeOrchestrator):
     """Counts what is asked; can find a slot taken that it saw free."""
 
-    def __init__(self, cluster: FakeCluster, node: str) -> None:
+    def __init__(self, cluster: FakeCluster, node: str, clock: FakeClock) -> None:
         super().__init__(cluster, node)
+        self._clock = clock
         self.asked: Counter[str] = Counter()
         self.beaten = 0
+        self.takes_s = 0.0
 
     def level(self) -> FleetLevel:
         self.asked["level"] += 1
@@ -31,6 +33,7 @@ class Counting(FakeOrchestrator):
 
     def slots(self) -> tuple[Slot, ...]:
         self.asked["slots"] += 1
+        self._clock.advance(self.takes_s)
         return super().slots()
 
     def claim(self, scope: str, index: int) -> None:
@@ -51,10 +54,12 @@ def cluster(clock: FakeClock) -> FakeCluster:
     return FakeCluster(*NODES, clock=clock)
 
 
-def keeper_of(cluster: FakeCluster, clock: FakeClock, node: str = "n0") -> tuple[SlotKeeper, Counting]:
-    orchestrator = Counting(cluster, node)
+def keeper_of(
+    cluster: FakeCluster, clock: FakeClock, node: str = "n0", *, quota: str = "20%"
+) -> tuple[SlotKeeper, Counting]:
+    orchestrator = Counting(cluster, node, clock)
     keeper = SlotKeeper(
-        orchestrator=orchestrator, node=node, quotas=lambda: {"cluster": "20%"}, monotonic_s=clock, random=lambda: 0.5
+        orchestrator=orchestrator, node=node, quotas=lambda: {"cluster": quota}, monotonic_s=clock, random=lambda: 0.5
     )
     return keeper, orchestrator
 
@@ -118,15 +123,75 @@ def test_a_full_fleet_is_told_as_rarely_as_it_is_asked_for_a_slot(cluster: FakeC
     keeper.learn()
     assert not keeper.full()
     cluster.claim("cluster", 1, "n2")
-    assert keeper.full() == "at the fleet limit: all 2 slots are taken"
+    clock.advance(6.0)
+    assert keeper.full() == Hold(reason="at the fleet limit: all 2 slots are taken")
     before = orchestrator.asked["slots"]
-    assert keeper.full() == "at the fleet limit: all 2 slots are taken"
+    assert keeper.full() == Hold(reason="at the fleet limit: all 2 slots are taken")
     assert orchestrator.asked["slots"] == before
     clock.advance(keeper.due_in_s())
     cluster.give_back("cluster", 1)
     assert not keeper.full()
     assert isinstance(keeper.take(), Settle)
     assert not keeper.full(), "its own place is no reason to wait"
+
+
+def test_who_is_answered_slowly_asks_in_its_turn_and_not_for_ever(clock: FakeClock) -> None:
+    """Half of 1,000 nodes at 150 a second is 3.3 s, and the nodes are not read meanwhile.
+
+    With 50 places for 1,000 nodes its chance is 15, 30, and at last 60 of 100.
+    """
+    fleet = FakeCluster(*(f"n{number}" for number in range(1_000)), clock=clock)
+    keeper, orchestrator = keeper_of(fleet, clock, quota="5%")
+    keeper.learn()
+    orchestrator.takes_s = 0.6
+    hold = keeper.full()
+    assert hold == Hold(reason="the cluster took 0.6 s to list its places: asks in its turn", passing=True)
+    assert keeper.due_in_s() == pytest.approx(1_000 / 150 / 2)
+    assert keeper.full() is hold
+    assert orchestrator.asked == {"level": 1, "slots": 1}
+    clock.advance(keeper.due_in_s())
+    assert keeper.full() == hold
+    clock.advance(keeper.due_in_s())
+    assert keeper.full() is None
+    assert isinstance(keeper.take(), Settle)
+
+
+def test_one_of_few_nodes_never_waits_for_its_turn(cluster: FakeCluster, clock: FakeClock) -> None:
+    """Two places for ten nodes, three times over, is more than half."""
+    keeper, orchestrator = keeper_of(cluster, clock)
+    keeper.learn()
+    orchestrator.takes_s = 3.0
+    assert keeper.full() is None
+
+
+def test_who_holds_a_place_lets_nobody_go_first(cluster: FakeCluster, clock: FakeClock) -> None:
+    """However slow the answer: it has what the others ask for."""
+    keeper, orchestrator = keeper_of(cluster, clock)
+    keeper.learn()
+    cluster.claim("cluster", 0, "n0")
+    orchestrator.takes_s = 0.6
+    assert keeper.full() is None
+
+
+def test_places_that_were_listed_in_this_turn_are_not_listed_again_before_a_claim(
+    cluster: FakeCluster, clock: FakeClock
+) -> None:
+    """The claim itself tells who was faster, and its holder reads the places again."""
+    keeper, orchestrator = keeper_of(cluster, clock)
+    keeper.learn()
+    assert not keeper.full()
+    assert isinstance(keeper.take(), Settle)
+    assert orchestrator.asked["slots"] == 2, "before the claim, and after it"
+
+
+def test_places_that_were_listed_a_while_ago_are_listed_again(cluster: FakeCluster, clock: FakeClock) -> None:
+    """A turn that hung between the two has an old list."""
+    keeper, orchestrator = keeper_of(cluster, clock)
+    keeper.learn()
+    assert not keeper.full()
+    clock.advance(6.0)
+    assert isinstance(keeper.take(), Settle)
+    assert orchestrator.asked["slots"] == 3
 
 
 def test_a_large_fleet_that_waits_looks_fifty_times_a_second_at_most(clock: FakeClock) -> None:
@@ -251,7 +316,7 @@ def test_a_daemon_that_starts_anew_knows_what_the_one_before_it_read(cluster: Fa
     fleet = FakeOrchestrator(cluster, "n0").level()
     for index in (0, 1):
         cluster.claim("cluster", index, f"n{index + 1}")
-    orchestrator = Counting(cluster, "n0")
+    orchestrator = Counting(cluster, "n0", clock)
     keeper = SlotKeeper(
         orchestrator=orchestrator,
         node="n0",
