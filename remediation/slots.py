@@ -31,10 +31,11 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
 LOOKS_PER_S = 50.0
 """How often a whole fleet that waits may look, in looks a second: those that have to wait must not keep those from
 their answer who have none yet. A look costs two client processes here and 1 ms of slurmctld's time."""
-SLOW_S, TURNS_PER_S, CHANCES = 0.5, 150.0, 3
-"""Where a list takes longer than this, others ask too. Then three go on for each free place, by lot, and the others
-look again at so many of the whole fleet in a second: for the price of one list most of them see that all places are
-taken. All at once they would read nodes and claim what is taken already, five calls each."""
+SLOW_S, TURNS_PER_S, TURNS = 0.5, 150.0, 3
+"""Where a list takes longer than this, others ask too. Whoever was answered sooner goes on, and the others look again
+after half to the whole of the time in which the fleet is through at so many nodes a second, three times at most: for
+the price of one list most of them see that all places are taken. All at once they would read nodes and claim what is
+taken already, five calls each, and keep those waiting who have a place to take."""
 FIRST_LEARNING_S = 60.0
 """Within how long a daemon that remembers nothing reads the fleet: not all at once after a rollout."""
 _YOUNG_S = SETTLE_S / 2
@@ -68,7 +69,7 @@ class SlotKeeper:
         self._settled: tuple[str, ...] = ()
         self._waiting: Hold | Settle | None = None
         self._look_s = self._pause_s = 0.0
-        self._turns_waited = 0
+        self._turns = 0
         self._listed: tuple[float, float, tuple[Slot, ...]] | None = None  # when, how long it took, and what
         now_s = monotonic_s()
         self._level, self._level_s, self._scopes = known, now_s - known_age_s, self._scopes_of(known)
@@ -133,7 +134,7 @@ class SlotKeeper:
         took_s, slots = self._lately()
         if hold := glance(self._node, slots, limits):
             return self._pause(hold)
-        if took_s <= SLOW_S or any(slot.node == self._node for slot in slots) or self._random() < self._chance(slots):
+        if took_s <= SLOW_S or self._turns == TURNS or any(slot.node == self._node for slot in slots):
             return None
         return self._wait_for_turn(took_s)
 
@@ -187,7 +188,7 @@ class SlotKeeper:
                     return move
                 case Go():
                     self._settled = tuple(slot.scope for slot in move.slots)
-                    self._waiting, self._pause_s, self._turns_waited = None, 0.0, 0
+                    self._waiting, self._pause_s, self._turns = None, 0.0, 0
                     return move
         return self._pause(Hold(reason=f"{_TRIES} slots in a row were taken by others first"))
 
@@ -251,24 +252,18 @@ class SlotKeeper:
 
     def _pause(self, hold: Hold) -> Hold:
         """Look again after a while: longer each time, longer in a large fleet, and not all at once."""
-        self._turns_waited, self._listed = 0, None
+        self._turns, self._listed = 0, None
         first_s = max(FIRST_PAUSE_S, max((scope.total for scope in self._scopes), default=0) / LOOKS_PER_S)
         self._pause_s = min(max(LONGEST_PAUSE_S, first_s), max(first_s, 2 * self._pause_s))
         self._waiting, self._look_s = hold, self._monotonic_s() + self._pause_s * (0.5 + self._random())
         return hold
 
-    def _chance(self, slots: tuple[Slot, ...]) -> float:
-        """Of this node's, to be one of those that go on: twice as large each time, so that none waits for ever."""
-        free = [scope.limit - sum(slot.scope == scope.name for slot in slots) for scope in self._scopes]
-        shares = [CHANCES * places / scope.total for places, scope in zip(free, self._scopes, strict=True)]
-        return min(shares) * float(2**self._turns_waited)
-
     def _wait_for_turn(self, took_s: float) -> Hold:
-        self._turns_waited, self._listed = self._turns_waited + 1, None
+        self._turns, self._listed = self._turns + 1, None
         most_s = max(scope.total for scope in self._scopes) / TURNS_PER_S
         reason = f"the cluster took {took_s:.1f} s to list its places: asks in its turn"
         self._waiting = Hold(reason=reason, passing=True)
-        self._look_s = self._monotonic_s() + most_s * self._random()
+        self._look_s = self._monotonic_s() + most_s * (0.5 + 0.5 * self._random())
         return self._waiting
 
     def _scopes_of(self, level: FleetLevel | None) -> tuple[Scope, ...]:
