@@ -25,8 +25,8 @@ MAY_START_PROCESSES = ("process", "slurm", "kubernetes", "kernel", "nvml", "slow
 # Clusters whose daemons wait for seconds, not for minutes, and mounts that any process of this machine sees.
 ONE_AT_A_TIME = ("tests/integration/", "tests/faults/")
 
-# Set by `make test-kubernetes`.
-ASKED_FOR = "HEALTHD_TEST_KUBERNETES"
+# Set by `make test-kubernetes`, as HEALTHD_TEST_KUBERNETES: see below.
+ASKED_FOR = "TEST_KUBERNETES"
 
 _PROCESS_EVENTS = frozenset(
     {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "os.exec", "pty.spawn"}
@@ -77,6 +77,9 @@ _guard = Guard()
 sys.addaudithook(_guard)
 # For every process that a test starts, too.
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
+# A healthd that a test starts takes every HEALTHD_ variable for one of its settings, and ends at one it does not know.
+for _name in [each for each in os.environ if each.startswith("HEALTHD_TEST_")]:
+    os.environ[_name.removeprefix("HEALTHD_")] = os.environ.pop(_name)
 
 
 @pytest.fixture(autouse=True)

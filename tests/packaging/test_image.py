@@ -32,7 +32,7 @@ TEXT = DOCKERFILE.read_text(encoding="utf-8")
 STATIC = ROOT / "packaging" / "kubernetes" / "static.yaml"
 SUITE = "trixie"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-MIRROR = os.environ.get("HEALTHD_TEST_DEBIAN_MIRROR", "http://deb.debian.org/debian")
+MIRROR = os.environ.get("TEST_DEBIAN_MIRROR", "http://deb.debian.org/debian")
 
 
 def static_config() -> str:
