@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import random
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from healthd.errors import BackendError
-from healthd.remediation.fleet import Go
 from healthd.remediation.orchestrators.kube_api import Kind
 from healthd.remediation.orchestrators.kube_node import nodes_in
-from healthd.remediation.slots import SlotKeeper
 from tests.integration.kubernetes.agent_rig import Agents
 from tests.integration.kubernetes.control_plane import ControlPlane
 from tests.integration.kubernetes.fleet_controller import Fleet, FleetController
+from tests.integration.kubernetes.fleet_storm import REASON, Storm
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.process]
-REASON = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
 Start = Callable[..., FleetController]
 
 
@@ -93,7 +87,7 @@ def test_of_300_nodes_that_fail_at_once_50_go_out_with_those_that_others_took(
     control_plane: ControlPlane, fleet: Fleet, start: Start, tmp_path: Path
 ) -> None:
     """1,000 Nodes, 5 %, ten of them cordoned by a person: 300 agents, each with the token of its own node, claim within
-    seconds. At no look are more than 40 claims there, and in the end 40 are tainted: 50 are out."""
+    seconds. In no version of the budget are more than 40 claims, and in the end 40 are tainted: 50 are out."""
     names = [f"n{number:04}" for number in range(1000)]
     fleet.add(names)
     for name in names[-10:]:
@@ -101,59 +95,24 @@ def test_of_300_nodes_that_fail_at_once_50_go_out_with_those_that_others_took(
     one = start('[budget]\nmax_out = "5%"\n')
     control_plane.wait(lambda: fleet.numbers()[:2] == ("50", "1000"), 30, "the counts")
     assert len(fleet.numbers()[2].split()) == 10
-    agents, failing = Agents(control_plane, tmp_path), names[:300]
+    agents = Agents(control_plane, tmp_path)
     api = agents.api(names[0], token=control_plane.admin_token)
     pages = list(api.pages(Kind.NODE, nodes_in))
     assert [len(page) for page in pages] == [500, 500], "a list of this moment comes in pages"
     assert [node.name for page in pages for node in page] == names
-    with ThreadPoolExecutor(16) as pool:
-        made = dict(zip(failing, pool.map(agents, failing), strict=True))
-    most, over, stop = [0], [0], threading.Event()
-
-    def look() -> None:
-        while not stop.wait(0.02):
-            most[0] = max(most[0], len(fleet.claims()))
-            over[0] += 1
-
-    watcher = threading.Thread(target=look)
-    watcher.start()
-    went: list[str] = []
-    until_s = time.monotonic() + 25.0
-
-    def fails(name: str) -> None:
-        agent, chance = made[name], random.Random(name)  # noqa: S311 - no secret
-        keeper = SlotKeeper(
-            orchestrator=agent,
-            node=name,
-            quotas=agent.quotas,
-            monotonic_s=time.monotonic,
-            random=chance.random,
-            settle_s=1.0,
-        )
-        while time.monotonic() < until_s:
-            try:
-                if isinstance(keeper.take(), Go):
-                    agent.quarantine(REASON)
-                    went.append(name)
-                    return
-            except BackendError:
-                pass  # too busy, or not now: as the engine, asked again
-            time.sleep(0.2 + chance.random() * 0.3)
-
-    threads = [threading.Thread(target=fails, args=(name,)) for name in failing]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    stop.set()
-    watcher.join()
-    agents.close()
-    say(f"\nmost claims at once {most[0]} in {over[0]} looks, {len(went)} went out\n")
+    storm = Storm(control_plane, tmp_path, names[:300])
+    try:
+        seen = storm.run(room=40, within_s=90.0)
+    finally:
+        storm.close()
+        agents.close()
+    say(f"\n{seen}\n")
     say(f"controller: {one.memory_mb:.0f} MB, {one.cpu_s:.1f} s of CPU\n")
-    assert over[0] > 50, "it was looked at too seldom"
-    assert most[0] <= 40, "more claims than the limit leaves beside those that others took out"
-    assert len(fleet.claims()) == len(went) == 40
-    assert fleet.tainted() == set(went)
+    assert not seen.wrong, "\n".join(seen.wrong[:5])
+    assert seen.versions > 100, "it was looked at too seldom"
+    assert seen.most_claims <= 40, "more claims than the limit leaves beside those that others took out"
+    assert len(fleet.claims()) == len(seen.went) == 40
+    assert fleet.tainted() == set(seen.went)
 
 
 def test_the_claim_of_a_node_that_is_gone_goes_and_no_other(
