@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,33 @@ from healthd.remediation.orchestrators.kube_api import KubeApi, Pace, connect
 from healthd.remediation.orchestrators.kube_budget import LEASE, MARKS, counts
 from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
 from tests.integration.kubernetes.control_plane import NAMESPACE, ControlPlane
+
+ROOT = Path(__file__).resolve().parents[3]
+BUDGET = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE}"
+
+
+def install_policies(plane: ControlPlane) -> None:
+    """Apply the agent's rights and the policies, and return once the server enforces each of the three."""
+    folder = ROOT / "packaging" / "kubernetes"
+    plane.add_namespace(NAMESPACE)
+    plane.apply(folder / "agent-rbac.yaml", *sorted((folder / "policies").glob("*.yaml")))
+    plane.add_node("probe-1")
+    plane.add_node("probe-2")
+    plane.add_lease("healthd-budget", {"healthd.io/limit": "0"})
+    agent = plane.client(plane.agent_token("probe-1"))
+    mine = {"metadata": {"labels": {"healthd.io/probe": "1"}}}
+    cordon = {"spec": {"unschedulable": True}}
+    claim = {"metadata": {"annotations": {"claim.healthd.io/probe-1": "now"}}}
+    for policy, path, patch in (
+        ("healthd-agent-own-node", "/api/v1/nodes/probe-2", mine),
+        ("healthd-agent-claim-first", "/api/v1/nodes/probe-1", cordon),
+        ("healthd-budget", BUDGET, claim),
+    ):
+        started = time.monotonic()
+        while f"'{policy}'" not in (answer := agent.patch(f"{path}?dryRun=All", patch, kind="merge")).message:
+            assert time.monotonic() < started + 30, f"{policy} is not in force after 30 s: {answer}"
+            time.sleep(0.05)
+    agent.close()
 
 
 def open_api(

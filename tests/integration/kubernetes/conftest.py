@@ -7,19 +7,18 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.kubernetes.control_plane import NAMESPACE, ControlPlane
+from tests.integration.kubernetes.agent_rig import install_policies
+from tests.integration.kubernetes.control_plane import ControlPlane
 from tests.integration.kubernetes.fault_proxy import FaultProxy
 from tests.integration.kubernetes.find_binaries import CONTROL_PLANE, Say, Unavailable, cached, can_build, program
 
 ROOT = Path(__file__).resolve().parents[3]
-BUDGET = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/healthd-budget"
 MARKER = "kubernetes"
 # Programs that a test asks for by the fixture of that name.
 CLIENTS = ("kubectl", "helm")
@@ -120,27 +119,3 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     plane = getattr(item, "funcargs", {}).get("control_plane")
     if report.failed and isinstance(plane, ControlPlane) and plane.root.exists():
         report.sections.append(("logs of the control plane", plane.log_tail()))
-
-
-def install_policies(plane: ControlPlane) -> None:
-    """Apply the agent's rights and the policies, and return once the server enforces each of the three."""
-    folder = ROOT / "packaging" / "kubernetes"
-    plane.add_namespace(NAMESPACE)
-    plane.apply(folder / "agent-rbac.yaml", *sorted((folder / "policies").glob("*.yaml")))
-    plane.add_node("probe-1")
-    plane.add_node("probe-2")
-    plane.add_lease("healthd-budget", {"healthd.io/limit": "0"})
-    agent = plane.client(plane.agent_token("probe-1"))
-    mine = {"metadata": {"labels": {"healthd.io/probe": "1"}}}
-    cordon = {"spec": {"unschedulable": True}}
-    claim = {"metadata": {"annotations": {"claim.healthd.io/probe-1": "now"}}}
-    for policy, path, patch in (
-        ("healthd-agent-own-node", "/api/v1/nodes/probe-2", mine),
-        ("healthd-agent-claim-first", "/api/v1/nodes/probe-1", cordon),
-        ("healthd-budget", BUDGET, claim),
-    ):
-        started = time.monotonic()
-        while f"'{policy}'" not in (answer := agent.patch(f"{path}?dryRun=All", patch, kind="merge")).message:
-            assert time.monotonic() < started + 30, f"{policy} is not in force after 30 s: {answer}"
-            time.sleep(0.05)
-    agent.close()

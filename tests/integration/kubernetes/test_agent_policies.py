@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.integration.kubernetes.agent_rig import BUDGET
 from tests.integration.kubernetes.api_client import Answer, ApiClient, PatchKind
-from tests.integration.kubernetes.conftest import BUDGET
 from tests.integration.kubernetes.control_plane import ACCOUNT, NAMESPACE, ControlPlane
 
 pytestmark = pytest.mark.kubernetes
