@@ -23,6 +23,9 @@ from healthd.model import Mode
 Seconds = Annotated[float, Meta(gt=0, le=86_400, description="seconds, more than 0 and at most 86400")]
 AbsolutePath = Annotated[str, Meta(pattern=r"^/[^\0]*\Z", description="an absolute path, such as /run/healthd")]
 MaybePath = Annotated[str, Meta(pattern=r"^(/[^\0]*)?\Z", description='an absolute path, or ""')]
+KernelLogPath = Annotated[
+    str, Meta(pattern=r"^(/[^\0]*|syslog)\Z", description='an absolute path such as /dev/kmsg, or "syslog"')
+]
 MaybeUrl = Annotated[
     str, Meta(pattern=r"^(https?://[^\s/]+(/\S*)?)?\Z", description='a URL such as http://169.254.169.254, or ""')
 ]
@@ -98,8 +101,10 @@ class SourcesSection:
     dev_root: AbsolutePath = "/dev"
     """Where the device files are."""
 
-    kmsg: AbsolutePath = "/dev/kmsg"
-    """The kernel log: the device itself, or a FIFO or growing file whose lines have the device's record format."""
+    kmsg: KernelLogPath = "/dev/kmsg"
+    """The kernel log: the device itself, or a FIFO or growing file whose lines have the device's record format.
+    ``syslog``: by syslog(2), once a second, for a container without devices; CAP_SYSLOG is enough for it. The device is
+    better where it can be had: it is followed as it grows."""
 
     nvml_library: MaybePath = ""
     """The NVIDIA management library to load. Empty: ``libnvidia-ml.so.1`` where the dynamic linker finds it, which is

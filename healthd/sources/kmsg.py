@@ -1,4 +1,4 @@
-"""The follower of the kernel log: /dev/kmsg, a FIFO, or a growing file in the same record format.
+"""The follower of the kernel log: /dev/kmsg, syslog(2), a FIFO, or a growing file in the same record format.
 
 It hands over batches of :class:`~healthd.node.KernelRecord` with the cursor behind them, and says how it is doing. It
 must not judge what a record means, must not lose a record in silence (what was overwritten is a visible gap), and must
@@ -20,7 +20,7 @@ from datetime import datetime
 
 from healthd.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.node import KernelLogState, KernelRecord
-from healthd.sources.kmsg_raw import HOLE, Source, any_of, open_source, parse_record, sequence_of
+from healthd.sources.kmsg_raw import HOLE, MOMENT, SYSLOG, Source, any_of, open_source, parse_record, sequence_of
 
 __all__ = ["Batch", "Cursor", "KernelLog", "parse_record", "read_all"]
 
@@ -89,7 +89,7 @@ class KernelLog:
         self._source: Source | None = None
         self._retry_at = 0.0
         self._backlog: deque[bytes] = deque()
-        self._numbered = self._after_hole = False
+        self._numbered = self._timed = self._met = self._after_hole = False
         self._gaps = self._malformed = self._untrusted = 0
         self._error = ""
         self._beat = clock()
@@ -176,6 +176,8 @@ class KernelLog:
         if not self._is_new(sequence):
             return None
         self._last = sequence
+        if self._timed and b"\\x0a" in raw:
+            self._gaps += self._hides_a_record(raw)
         if self._wanted is not None and not self._wanted.holds(raw):
             return None
         record = parse_record(raw, boot_id=self._boot_id, boot_time=self._boot_time)
@@ -186,6 +188,13 @@ class KernelLog:
         else:
             return record
         return None
+
+    def _hides_a_record(self, raw: bytes) -> bool:
+        """Whether a later line of a record may be a wanted one of its own: syslog(2) shows two records of the same
+        microsecond as it shows one of two lines. It is not judged, because whoever had the kernel quote him may have
+        written it; nor is it passed over, because the driver may."""
+        lines = raw.split(b"\\x0a")[1:]
+        return self._wanted is not None and any(self._wanted.holds(b"0,0,0,-;" + line) for line in lines)
 
     def _unusable(self, raw: bytes) -> None:
         if raw == HOLE:
@@ -198,10 +207,11 @@ class KernelLog:
         """Whether a record lies beyond the cursor; notices on the way that records behind it are missing."""
         if not self._skipping or self._last is None:
             return True
+        self._met = self._met or sequence // MOMENT == self._last // MOMENT
         if sequence <= self._last:
             return False
-        if self._numbered and sequence > self._last + 1 and not self._after_hole:
-            self._gaps += 1
+        is_gap = not self._met if self._timed else self._numbered and sequence > self._last + 1
+        self._gaps += is_gap and not self._after_hole
         self._skipping = False
         return True
 
@@ -232,13 +242,15 @@ class KernelLog:
             self._failed(error)
             return None
         self._error = ""
-        self._numbered, self._after_hole = self._source.numbered, False
-        self._skipping = self._skipping or (self._numbered and self._last is not None)
+        self._numbered, self._timed = self._source.numbered, self._source.timed
+        self._met = self._after_hole = False
+        self._skipping = self._skipping or ((self._numbered or self._timed) and self._last is not None)
         return self._source
 
     def _failed(self, error: OSError) -> None:
         self._drop_source()
-        self._error = f"{self.path}: {error.strerror or error}: no kernel record is read; {_next_step(error)}"
+        next_step = _next_step_of_syslog(error) if self.path == SYSLOG else _next_step(error)
+        self._error = f"{self.path}: {error.strerror or error}: no kernel record is read; {next_step}"
         self._retry_at = time.monotonic() + _RETRY_S
 
     def _drop_source(self) -> None:
@@ -251,7 +263,7 @@ class KernelLog:
         poller = select.poll()
         poller.register(self._bell, select.POLLIN)
         if self._source is None or self._source.pollable is None:
-            timeout_s = min(timeout_s, _FILE_POLL_S)
+            timeout_s = min(timeout_s, _SLICE_S if self._timed else _FILE_POLL_S)
         else:
             poller.register(self._source.pollable, select.POLLIN)
         poller.poll(timeout_s * 1000)
@@ -300,11 +312,24 @@ def read_all(
 
 
 def _is_fifo(path: str) -> bool:
-    return os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode)
+    return path != SYSLOG and os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode)
 
 
 def _as_source_error(path: str, error: str) -> SourceError:
-    return SourceUnreadable(error) if os.path.exists(path) else SourceMissing(error)
+    return SourceUnreadable(error) if path == SYSLOG or os.path.exists(path) else SourceMissing(error)
+
+
+def _next_step_of_syslog(error: OSError) -> str:
+    match error.errno:
+        case errno.EPERM | errno.ENOSYS:
+            return (
+                "give healthd CAP_SYSLOG (in Kubernetes: securityContext.capabilities.add: [SYSLOG], and a seccomp"
+                " profile that allows syslog(2), as RuntimeDefault does with that capability); trying again"
+            )
+        case errno.EPROTO:
+            return "without it nobody can tell what is new: boot with printk.time=1; trying again"
+        case _:
+            return "see syslog(2); trying again"
 
 
 def _next_step(error: OSError) -> str:

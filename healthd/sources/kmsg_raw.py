@@ -1,4 +1,4 @@
-"""The record format of the kernel log, and the three places that speak it: /dev/kmsg, a FIFO, a growing file.
+"""The record format of the kernel log, and the places that speak it: /dev/kmsg, a FIFO, a growing file.
 
 It turns bytes into records and files into raw records; following, skipping and counting are ``healthd.sources.kmsg``'s.
 
@@ -28,6 +28,10 @@ _BURST = 256
 # What a source reports beside records: records were overwritten here; a record was here that cannot be used.
 HOLE = b""
 TORN = b"\n"
+SYSLOG = "syslog"
+"""The path that stands for syslog(2)."""
+MOMENT = 1024
+"""How many numbers a microsecond has, where records are numbered by their time."""
 _REPORTS = {errno.EPIPE: HOLE, errno.EINVAL: TORN}
 
 RECORD = re.compile(rb"(\d{1,10}),(\d{1,18}),(\d{1,18}),[^;\n]*;([^\n\x00-\x08\x0b-\x1f\x7f]*)(?:\n|\Z)")
@@ -156,9 +160,11 @@ def _record_lines(block: bytes, wanted: Wanted | None) -> list[bytes]:
 
 
 class Source(Protocol):
-    """Where raw records come from. ``numbered``: by the kernel, so that a jump since the last look is a gap."""
+    """Where raw records come from. ``numbered``: by the kernel, so that a jump since the last look is a gap. ``timed``:
+    by their time, so that a gap is where the last record that was looked at is not there any more."""
 
     numbered: bool
+    timed: bool
     pollable: int | None
 
     def read(self, wanted: Wanted | None) -> Sequence[bytes] | None:
@@ -171,7 +177,7 @@ class Source(Protocol):
 class Device:
     """/dev/kmsg: one record per read. While it is open the kernel itself reports every hole, by EPIPE."""
 
-    numbered = True
+    numbered, timed = True, False
 
     def __init__(self, fd: int, read: Callable[[int, int], bytes] = os.read) -> None:
         self.pollable: int | None = fd
@@ -216,7 +222,7 @@ class Lines:
     A file cut and grown beyond its old length between two looks cannot be told from one that only grew.
     """
 
-    numbered = False
+    numbered = timed = False
 
     def __init__(self, fd: int, path: str) -> None:
         self._fd, self._path = fd, path
@@ -281,6 +287,10 @@ class Lines:
 
 def open_source(path: str) -> Source:
     """Open a path as what it is. Raises OSError; a kind of file that holds no records is EINVAL."""
+    if path == SYSLOG:
+        from healthd.sources.syslog import KernelSyslog  # loads ctypes
+
+        return KernelSyslog()
     mode = os.stat(path).st_mode
     if stat.S_ISCHR(mode):
         return Device(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))

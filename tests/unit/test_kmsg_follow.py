@@ -44,7 +44,7 @@ def collect(log: KernelLog, count: int, within_s: float = 5.0) -> list[int]:
 class FakeDevice:
     """A /dev/kmsg in memory: the kernel's numbering, scripted bursts."""
 
-    numbered = True
+    numbered, timed = True, False
     pollable = None
 
     def __init__(self, *bursts: Sequence[bytes]) -> None:
