@@ -141,6 +141,7 @@ def _resetter(config: Config, machine: Machine, run: Callable[..., CommandResult
         nvml.close()
 
     return GpuReset(
+        allowed=config.remediation.gpu_reset,
         services=config.remediation.reset_services,
         run=run,
         let_go=let_go,

@@ -33,7 +33,7 @@ class Run(Protocol):
 class GpuReset:
     """The Resetter of a real machine.
 
-    ``services``: systemd units that may hold GPUs open. ``let_go``: ends our own NVML worker and keeps it away for a
+    ``services``: systemd units that may hold GPUs open. ``allowed``: False where none may be made at all. ``let_go``: ends our own NVML worker and keeps it away for a
     while. ``own_pids``: our own processes, which ``let_go`` ends.
     """
 
@@ -41,11 +41,14 @@ class GpuReset:
     run: Run
     let_go: Callable[[], None]
     own_pids: Callable[[], Collection[int]]
+    allowed: bool = True
     proc_root: Path = Path("/proc")
     dev_root: Path = Path("/dev")
 
     def why_not(self) -> str:
         """No reset can be made without nvidia-smi, or past a process in uninterruptible sleep."""
+        if not self.allowed:
+            return "GPUs are not reset on this node ([remediation] gpu_reset is false)"
         try:
             self.run(("nvidia-smi", "--help"), timeout_s=_STOP_S)
         except SourceMissing as error:

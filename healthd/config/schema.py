@@ -188,6 +188,10 @@ class RemediationSection:
     """How long, in seconds, until a replacement that was asked for must show as another instance. Four hours: where
     capacity is short the platform keeps trying, and giving up early would pay for nothing."""
 
+    gpu_reset: bool = True
+    """Whether GPUs may be reset on this node, by a rule or by an order. Off where that cannot go well: in a container
+    that sees neither the host's devices nor the processes that hold them."""
+
     reset_services: tuple[str, ...] = (
         "nvidia-persistenced",
         "nvidia-fabricmanager",

@@ -179,13 +179,14 @@ def test_full_is_privileged_and_mounts_what_it_says() -> None:
 
 
 def test_restricted_has_no_right_over_the_host() -> None:
-    """Restricted: no capability, no host namespace, no device, no writable root, and the runtime's seccomp profile."""
+    """Restricted: SYSLOG and no other capability, no host namespace, no device, no writable root, and the runtime's
+    seccomp profile."""
     agent, container = defaults("restricted").agent, defaults("restricted").container
     assert {"hostPID", "hostNetwork", "hostIPC"} & set(agent) == set()
     assert agent["shareProcessNamespace"] is True
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
+        "capabilities": {"drop": ["ALL"], "add": ["SYSLOG"]},
         "readOnlyRootFilesystem": True,
         "runAsUser": 0,
         "seccompProfile": {"type": "RuntimeDefault"},
@@ -494,13 +495,14 @@ def test_the_chart_sets_nothing_that_healthd_has_already(profile: str, tmp_path:
 
 
 def test_restricted_does_not_call_blindness_health(tmp_path: Path) -> None:
-    """What restricted cannot see is told and not counted; no check of the GPUs or EFA that works there is off."""
+    """What restricted cannot see is told and not counted; no check of the GPUs, EFA or the kernel log that works there
+    is off, and nothing is reset."""
     config = configured(defaults("restricted").config(), tmp_path).config
     off = {name for name, check in config.checks.items() if not check.enabled}
     assert off == {"ebs.allowances", "gpu.gdrcopy", "gpu.processes", "host.processes", "storage.xfs"}
     optional = {name for name, check in config.checks.items() if check.optional}
-    kernel = {name for name in config.checks if name.startswith("kernel.")}
-    assert optional == {*kernel, "kmsg.reader", "cloud.events"}
+    assert optional == {"cloud.events"}
+    assert (config.sources.kmsg, config.remediation.gpu_reset) == ("syslog", False)
     full = configured(defaults().config(), tmp_path).config
     assert {name for name, check in full.checks.items() if not check.enabled} == {"storage.xfs"}
     assert not any(check.optional for check in full.checks.values())
@@ -560,6 +562,11 @@ def test_evictions_by_taint_need_no_second_switch() -> None:
         ({"config": {"policy": {"rule": {"a": {"codes": []}}}}}, "minItems: got 0, want 1"),
         ({"config": {"match": {"a": {"node": {"name": "x"}}}}}, "additional properties 'node' not allowed"),
         ({"mode": "repair", "profile": "restricted"}, "set mode: quarantine, or profile: full"),
+        (
+            {"config": {"remediation": {"mode": "repair"}}, "profile": "restricted"},
+            "set mode: quarantine, or profile: full",
+        ),
+        ({"config": {"provisioner": {"kind": "local"}}, "profile": "restricted"}, "name another kind, or profile: full"),
         ({"mode": "quarantine"}, "set budget.limit and budget.nodes, or controller.enabled"),
     ],
     ids=lambda each: each if isinstance(each, str) else "",

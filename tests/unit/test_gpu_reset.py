@@ -148,3 +148,11 @@ def test_a_service_manager_that_hangs_is_unknown(rig: Rig, tools: Tools) -> None
     tools.answers["systemctl is-active nvidia-persistenced"] = SourceTimeout("no end within 60 s")
     with pytest.raises(BackendUnknown, match="whether nvidia-persistenced is active"):
         rig.reset.holders()
+
+
+def test_where_none_is_allowed_nothing_is_asked(tmp_path: Path) -> None:
+    """A container without devices and processes of the host would find no holder, and reset under a job."""
+    rig = Rig(tmp_path, Tools())
+    rig.reset.allowed = False
+    assert "[remediation] gpu_reset is false" in rig.reset.why_not()
+    assert rig.tools.ran == []

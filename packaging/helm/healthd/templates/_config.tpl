@@ -16,6 +16,15 @@ remediation:
   mode: {{ .Values.mode }}
   # On the host's disk, where a person on the node can make it.
   opt_out_file: /var/lib/healthd/opt-out
+  {{- if ne .Values.profile "full" }}
+  # Neither the devices nor the processes that hold them are this container's.
+  gpu_reset: false
+  {{- end }}
+{{- if ne .Values.profile "full" }}
+sources:
+  # No device is let through; for syslog(2) its one capability is enough.
+  kmsg: syslog
+{{- end }}
 daemon:
   http: {{ include "healthd.listen" . | quote }}
 checks:
@@ -24,11 +33,6 @@ checks:
   # A bind mount of a folder is not the root of its file system, which xfs_spaceman asks for.
   storage.xfs: {enabled: false}
   {{- if ne .Values.profile "full" }}
-  # Blind for the kernel log here: its checks say unknown, and do not count.
-  {{- range list "efa" "host" "lustre" "rules" "sxid" "xid" }}
-  kernel.{{ . }}: {optional: true}
-  {{- end }}
-  kmsg.reader: {optional: true}
   # Its device files and its disks are not in this container.
   gpu.gdrcopy: {enabled: false}
   storage.nvme: {smart: false}

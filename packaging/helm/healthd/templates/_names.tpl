@@ -62,8 +62,12 @@ healthd-budget-{{ $name }}
 
 {{/* What cannot be right is refused before anything is installed. */}}
 {{- define "healthd.refuse" -}}
-{{- if and (eq .Values.profile "restricted") (eq .Values.mode "repair") }}
+{{- $config := include "healthd.config" . | fromYaml }}
+{{- if and (eq .Values.profile "restricted") (eq (toString $config.remediation.mode) "repair") }}
 {{- fail "mode: repair with profile: restricted: that profile can neither reset a GPU nor reboot; set mode: quarantine, or profile: full" }}
+{{- end }}
+{{- if and (eq .Values.profile "restricted") (eq (toString (get ($config.provisioner | default dict) "kind")) "local") }}
+{{- fail "provisioner.kind: local with profile: restricted: that profile cannot ask systemd for a reboot; name another kind, or profile: full" }}
 {{- end }}
 {{- if and (ne .Values.mode "observe") (not .Values.controller.enabled) (not (and .Values.budget.limit .Values.budget.nodes)) }}
 {{- fail (printf "mode: %s without a budget: set budget.limit and budget.nodes, or controller.enabled, which counts nodes itself" .Values.mode) }}
