@@ -40,7 +40,8 @@ from healthd.store import Store
 FLEET = "fleet"
 """Under which key the store keeps the fleet as it was read last."""
 
-_RESET_PAUSE_S = 330.0  # a little longer than the reset's own deadline
+_RESET_PAUSE_S = 330.0  # a little longer than the reset's own deadline; it ends with the reset
+_RESET_REASON = "the GPUs are being reset"
 
 
 def make_engine(
@@ -137,7 +138,7 @@ def _resetter(config: Config, machine: Machine, run: Callable[..., CommandResult
     nvml = machine.nvml
 
     def let_go() -> None:
-        nvml.pause(_RESET_PAUSE_S, "the GPUs are being reset")
+        nvml.pause(_RESET_PAUSE_S, _RESET_REASON)
         nvml.close()
 
     return GpuReset(
@@ -145,6 +146,7 @@ def _resetter(config: Config, machine: Machine, run: Callable[..., CommandResult
         services=config.remediation.reset_services,
         run=run,
         let_go=let_go,
+        take_up=lambda: nvml.resume(_RESET_REASON),
         own_pids=lambda: [pid for pid in (nvml.worker_pid(),) if pid is not None],
         proc_root=Path(config.sources.proc_root),
         dev_root=Path(config.sources.dev_root),

@@ -60,10 +60,14 @@ class Agent:
     changed: Callable[[], None] = lambda: None
     """Tells whoever turns the engine that there is something to do."""
 
-    def close(self) -> None:
-        """End the workers and close the store."""
+    def close(self, *, keep_open: bool = False) -> None:
+        """End the workers and close the store. ``keep_open``: not what somebody may still act with, until the process
+        ends: the store and the connections to the cluster."""
         self.checkup.close()
         self.machine.close()
+        if keep_open:
+            self.monitor.flush(datetime.now(UTC))
+            return
         for close in self.ends:
             close()
         if self.store is not None:

@@ -38,6 +38,7 @@ from healthd.whoami import runs_kubernetes, runs_slurm
 
 _TICK_S = 5.0  # the watchdog's
 _STUCK_AFTER_S = 600.0
+_STOP_S = 60.0  # a call to AWS and its reading back; the chart gives the pod longer
 _LOCK, _STATUS, _STORE = "lock", "status.json", "controller.db"
 FRESH_ROUNDS, FRESH_S = 3.0, 60.0
 """A status that is older than this, in rounds and at least in seconds, is of a controller that no longer runs."""
@@ -96,7 +97,11 @@ class ControllerService:
                 notify(self._manager, "WATCHDOG=1")
         notify(self._manager, "STOPPING=1")
         self._stop.set()
-        worker.join(timeout=60.0)
+        worker.join(timeout=_STOP_S)
+        if worker.is_alive():
+            self._log.error(
+                "stopped with a round under way: what it asked for is in the marks, and never asked for twice"
+            )
         self._log.info("stopping")
         return EXIT_FAILED if self._failed else 0
 

@@ -40,6 +40,7 @@ _JITTER = 0.1
 _HOUSEKEEPING_S = 10.0
 _KERNEL_LOG_POLL_S = 10.0
 _CATCH_UP_S = 30.0
+_JOIN_S = 15.0  # a look at the machine or a word to the cluster, by their own deadlines
 _LOCK_WAIT_S = 5.0  # a hook without a daemon holds it for as long as it looks
 
 
@@ -50,7 +51,10 @@ def serve(config: Config, notices: tuple[str, ...] = ()) -> int:
     try:
         daemon = Daemon(config, log, notices)
         daemon.run()
-    finally:
+    except BaseException:
+        os.close(lock)
+        raise
+    if not daemon.left:  # else the end of this process lets go of it: until then what is under way may still write
         os.close(lock)
     return EXIT_FAILED if daemon.failed else 0
 
@@ -70,6 +74,8 @@ class Daemon:
         self._report = open_reporter(self.agent, os.environ)
         self._engine_beat = time.monotonic()
         self.failed = False
+        self.left: tuple[str, ...] = ()
+        """The threads that did not end in time; what they were doing is found again at the next start."""
         self._scheduler = BackgroundScheduler(
             executors={"default": DebugExecutor()},  # in its own thread: a job only hands its check to our pool
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
@@ -219,14 +225,37 @@ class Daemon:
             return None
 
     def _end(self, threads: list[threading.Thread]) -> None:
+        """Stop in order. What an act is waited for is ``daemon.stop_s``; one that takes longer is left to its intent on
+        disk, and so is the store: it stays open under whoever may still write to it."""
         self._scheduler.shutdown(wait=False)
         self._wake.set()
         self._caught_up.set()
         self._kernel_log.close()
         if self._journal is not None:
             self._journal.close()
+        acts = not self._engine_ends()
         for thread in threads:
-            thread.join(timeout=15.0)
+            thread.join(timeout=0.0 if acts and thread.name == "engine" else _JOIN_S)
+        self.left = tuple(thread.name for thread in threads if thread.is_alive()) or (("engine",) if acts else ())
         self.agent.checkup.close()
-        self.agent.monitor.record(Event(at=datetime.now(UTC), kind="daemon", text="healthd stopped"))
-        self.agent.close()
+        text = "healthd stopped"
+        if self.left:
+            text += f" with work under way ({', '.join(self.left)}): it is found again at the next start"
+            self._log.error(text, waited_s=self._config.daemon.stop_s)
+            self.failed = True
+        self.agent.monitor.record(Event(at=datetime.now(UTC), kind="daemon", text=text))
+        self.agent.close(keep_open=bool(self.left))
+
+    def _engine_ends(self) -> bool:
+        """Have the engine begin nothing more, and wait for what it is doing; whether that has ended."""
+        engine, until_s = self.agent.engine, time.monotonic() + self._config.daemon.stop_s
+        assert engine is not None  # noqa: S101 - an acting agent has one
+        said = False
+        while not engine.end(min(_TICK_S, max(0.0, until_s - time.monotonic()))):
+            if time.monotonic() >= until_s:
+                return False
+            notify(self._manager, f"EXTEND_TIMEOUT_USEC={int(4 * _TICK_S * 1e6)}")
+            if not said:
+                said = True
+                self._log.info("stopping: waiting for what is under way to end", at_most_s=self._config.daemon.stop_s)
+        return True

@@ -34,6 +34,7 @@ from healthd.store import Event
 __all__ = ["Cases", "Engine", "Judgement", "Patience"]
 
 _ORDER_WAITS_S = 20.0  # for a turn that is under way
+_ENDING = "healthd is stopping: nothing more is begun; what is left is done once it is back"
 _SEEN_FOR_S = 10.0  # everybody may ask for the plan; the cluster is not read anew for each
 
 
@@ -86,7 +87,7 @@ class Engine:
             clock=clock,
             platform_texts=platform_texts,
         )
-        self._lock, self._asking = threading.Lock(), threading.Lock()
+        self._lock, self._asking, self._ending = threading.Lock(), threading.Lock(), threading.Event()
         self._seen: tuple[datetime, Situation] | None = None
         self._last_noted = ""
         self._searched, self._platform_texts = False, platform_texts
@@ -117,6 +118,8 @@ class Engine:
         if not self._lock.acquire(timeout=wait_s):
             return "another turn of the engine is still under way"
         try:
+            if self._ending.is_set():
+                return _ENDING
             self._steps.hurry = hurry
             case = self._steps.resume() or self._found(now)
             said = self._consider(now) if case is None else self._go_on(case, now)
@@ -139,6 +142,10 @@ class Engine:
             words = f"a turn of the engine has been under way for {wait_s:g} s; see `healthd status`, and ask again"
             return self._obedience.refuse(order, Refused(kind=Refusal.CASE_OPEN, words=words))
         try:
+            if self._ending.is_set():
+                return self._obedience.refuse(
+                    order, Refused(kind=Refusal.CASE_OPEN, words=f"{_ENDING}; ask again then")
+                )
             case = self._steps.resume() or self._found(now)
             if case is None and not self._searched:
                 words = "the cluster did not answer, so what an earlier daemon left there is not known"
@@ -146,6 +153,15 @@ class Engine:
             return self._obedience.begin(order, case, now, lambda words: self._begun(order, words))
         finally:
             self._lock.release()
+
+    def end(self, within_s: float) -> bool:
+        """Begin nothing more, whoever asks. Whether what is under way came to its end within that time, in seconds: a
+        step is not broken off, and the one after it is not begun."""
+        self._ending.set()
+        if not self._lock.acquire(timeout=within_s):
+            return False
+        self._lock.release()
+        return True
 
     def rehearse(self, order: Order, now: datetime) -> Obeyed:
         """What obeying would come to, step by step. Nothing is done, noted or counted. Raises StoreError."""
@@ -334,7 +350,7 @@ class Engine:
             self.tally.wait(turn)
             if turn.page or case.end is End.FAILED:
                 self._page(case)
-            if not turn.go_on or case.end is not None:
+            if not turn.go_on or case.end is not None or self._ending.is_set():
                 return turn.said
 
     def _fit_to_mode(self, case: Case) -> Case:

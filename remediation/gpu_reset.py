@@ -33,8 +33,9 @@ class Run(Protocol):
 class GpuReset:
     """The Resetter of a real machine.
 
-    ``services``: systemd units that may hold GPUs open. ``allowed``: False where none may be made at all. ``let_go``: ends our own NVML worker and keeps it away for a
-    while. ``own_pids``: our own processes, which ``let_go`` ends.
+    ``services``: systemd units that may hold GPUs open. ``allowed``: False where none may be made at all. ``let_go``:
+    ends our own NVML worker and keeps it away for a while, ``take_up`` lets it come back before that. ``own_pids``: our
+    own processes, which ``let_go`` ends.
     """
 
     services: tuple[str, ...]
@@ -42,6 +43,7 @@ class GpuReset:
     let_go: Callable[[], None]
     own_pids: Callable[[], Collection[int]]
     allowed: bool = True
+    take_up: Callable[[], None] = lambda: None
     proc_root: Path = Path("/proc")
     dev_root: Path = Path("/dev")
 
@@ -80,9 +82,14 @@ class GpuReset:
         for service in stop:
             self._done(("systemctl", "stop", service), _STOP_S)
         self.let_go()
-        if left := self._holders():
-            raise BackendRefused(f"not reset: the GPUs are held by {_named(left)}")
-        self._done(("nvidia-smi", "--gpu-reset"), _RESET_S)
+        try:
+            if left := self._holders():
+                raise BackendRefused(f"not reset: the GPUs are held by {_named(left)}")
+            self._done(("nvidia-smi", "--gpu-reset"), _RESET_S)
+        except BackendRefused:
+            self.take_up()
+            raise
+        self.take_up()  # not where the answer is unknown: a reset that hangs has NVML hang
         return f"nvidia-smi --gpu-reset, after stopping {', '.join(stop) or 'nothing'}"
 
     def start(self, services: tuple[str, ...]) -> str:

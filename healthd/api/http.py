@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import errno
+import socket
+import socketserver
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,15 +19,17 @@ _REPORT_DEADLINE_S = 5.0
 
 
 class HttpServer:
-    """Serves GET requests until closed. Raises OSError where the address cannot be had."""
+    """Serves GET requests until closed. ``[::]`` is every address, those of IPv4 among them.
+
+    Raises OSError where the address cannot be had.
+    """
 
     def __init__(self, address: str, agent: Agent, *, problem: Callable[[], str], say: Callable[..., None]) -> None:
         host, _, port = address.rpartition(":")
         handler = type(
             "Handler", (_Handler,), {"agent": agent, "problem": staticmethod(problem), "say": staticmethod(say)}
         )
-        self._server = ThreadingHTTPServer((host.strip("[]"), int(port)), handler)
-        self._server.daemon_threads = True
+        self._server = listening(host.strip("[]"), int(port), handler)
         threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
 
     @property
@@ -36,6 +41,43 @@ class HttpServer:
         """Stop listening."""
         self._server.shutdown()
         self._server.server_close()
+
+
+class _Listener(ThreadingHTTPServer):
+    """A server of either family; which, its address says."""
+
+    daemon_threads = True
+
+    def __init__(self, family: socket.AddressFamily, address: tuple[str, int], handler: type) -> None:
+        self.address_family = family
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        """As the base class, without asking a name server who we are; ``::`` takes IPv4 in as well."""
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, self.server_address[0] != "::")
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+
+def listening(host: str, port: int, handler: type, listen: Callable[..., _Listener] = _Listener) -> _Listener:
+    """Listen where ``host`` is, a name or an address; of a name its address of IPv4, if it has one. ``::`` on a machine
+    without IPv6 is every address that it has."""
+    family, address = _resolved(host)
+    try:
+        return listen(family, (address, port), handler)
+    except OSError as error:
+        if host != "::" or error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+            raise
+        return listen(socket.AF_INET, ("0.0.0.0", port), handler)  # noqa: S104 - what was asked for
+
+
+def _resolved(host: str) -> tuple[socket.AddressFamily, str]:
+    if ":" in host:
+        return socket.AF_INET6, host
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    family, *_, address = sorted(found, key=lambda each: each[0] != socket.AF_INET)[0]
+    return family, str(address[0])
 
 
 class _Handler(BaseHTTPRequestHandler):

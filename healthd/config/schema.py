@@ -315,11 +315,18 @@ class DaemonSection:
     """The folder of the store. It must outlive reboots: what was begun before one is finished after it."""
 
     http: MaybeAddress = "127.0.0.1:9809"
-    """Address of the read-only HTTP server (metrics, health). Empty: none. Loopback by default; a scraper on another
-    machine needs an address it can reach."""
+    """Address of the read-only HTTP server (metrics, health), such as ``127.0.0.1:9809``, ``[::1]:9809`` or, for every
+    address of either family, ``[::]:9809``. Empty: none. Loopback by default; a scraper on another machine needs an
+    address it can reach."""
 
     group: Name = ""
     """The unix group whose members may act through the socket, beside root. Empty: root only. Everyone may read."""
+
+    stop_s: Seconds = 370.0
+    """How long, in seconds, the daemon waits after SIGTERM for what it is doing to its node: no further step is begun,
+    and one that is under way is not broken off. Longer than a GPU reset with the stop of a service before it
+    (300 + 60 s). Whoever stops it must be more patient still: TimeoutStopSec with KillMode=mixed in systemd,
+    terminationGracePeriodSeconds in Kubernetes."""
 
     workers: Annotated[int, Meta(ge=1, le=64, description="a whole number from 1 to 64")] = 4
     """How many checks may run at once. Checks wait more than they work; four keep one slow source from holding up the

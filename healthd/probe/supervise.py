@@ -90,6 +90,11 @@ class Probe:
         if until > self._paused_until:
             self._paused_until, self._pause_reason = until, reason
 
+    def resume(self, reason: str) -> None:
+        """End the pause that was asked for with this reason. Another's, which was longer, stays."""
+        if self._pause_reason == reason:
+            self._paused_until = 0.0
+
     def state(self) -> ProbeState:
         """How the worker is doing; never blocks. ``abandoned`` counts workers that were killed and still live."""
         now = self._clock()

@@ -66,6 +66,10 @@ class NvmlSource:
         """Refuse questions for a while: after XID 119, 120 or 79 NVML is likely to hang."""
         self._probe.pause(seconds, reason)
 
+    def resume(self, reason: str) -> None:
+        """Ask again: what the pause with this reason was for is over."""
+        self._probe.resume(reason)
+
     def close(self) -> None:
         """End the worker and let go of the driver. The next question starts a new one: pause first to prevent that."""
         self._probe.close()

@@ -6,7 +6,7 @@ or the log was cleared, before they were read: that is a hole. What is handed on
 (``kmsg_raw``), numbered by the records' own time, so that a later run knows where this one left off.
 
 Text of syslog(2) (Linux, printk.c, print_syslog and record_print_text): ``<prefix>[seconds.microseconds] words``,
-prefix being facility * 8 + level, with ``[caller]`` after the time where the kernel is built so. Each line of one record
+prefix being facility * 8 + level, with ``[caller]`` after the time where the kernel is built so. Each line of a record
 has that head again. A line with the very head of the one before it is taken for its continuation: words of a user that
 the kernel quotes may hold a newline, and must not pass for a record of the driver's.
 """
@@ -24,7 +24,9 @@ from itertools import groupby
 from healthd.sources.kmsg_raw import HOLE, MOMENT, TORN, Wanted
 
 _READ_ALL, _SIZE_UNREAD, _SIZE_BUFFER = 3, 9, 10  # syslog(2)
-_TEXT_PER_RING = 3  # a head of 18 bytes or more before lines that the ring holds without: 32 bytes on average (PRB_AVGBITS)
+_TEXT_PER_RING = (
+    3  # a head of 18 bytes or more before lines that the ring holds without: 32 bytes on average (PRB_AVGBITS)
+)
 _ANCHOR_BYTES = 4096
 _POLL_S, _LONGEST_POLL_S = 1.0, 5.0
 _SHARE = 0.002  # of a core, for looking whether there is anything new

@@ -215,7 +215,7 @@ def test_liveness_asks_the_loop_and_nobody_else(profile: str) -> None:
     for name in ("livenessProbe", "startupProbe"):
         probe = rendered.container[name]["httpGet"]
         assert probe["path"] == "/healthz"
-        host = "127.0.0.1" if profile == "full" else "0.0.0.0"  # noqa: S104 - of the pod's own network
+        host = "127.0.0.1" if profile == "full" else "[::]"  # of the pod's own network, whichever family
         assert http == f"{host}:{probe['port']}"
         assert probe.get("host") == ("127.0.0.1" if profile == "full" else None)
     liveness = rendered.container["livenessProbe"]
@@ -226,7 +226,7 @@ def test_metrics_are_reached_only_where_wanted() -> None:
     """Without metrics the host's port is on loopback and not declared; with them, it is open and declared."""
     assert "ports" not in defaults().container
     rendered = render({"metrics": {"enabled": True, "port": 9810}})
-    assert tomllib.loads(rendered.config())["daemon"]["http"] == "0.0.0.0:9810"
+    assert tomllib.loads(rendered.config())["daemon"]["http"] == "[::]:9810"
     assert rendered.container["ports"] == [{"name": "metrics", "containerPort": 9810}]
     assert rendered.container["livenessProbe"]["httpGet"]["port"] == 9810
 
@@ -566,7 +566,10 @@ def test_evictions_by_taint_need_no_second_switch() -> None:
             {"config": {"remediation": {"mode": "repair"}}, "profile": "restricted"},
             "set mode: quarantine, or profile: full",
         ),
-        ({"config": {"provisioner": {"kind": "local"}}, "profile": "restricted"}, "name another kind, or profile: full"),
+        (
+            {"config": {"provisioner": {"kind": "local"}}, "profile": "restricted"},
+            "name another kind",
+        ),
         ({"mode": "quarantine"}, "set budget.limit and budget.nodes, or controller.enabled"),
     ],
     ids=lambda each: each if isinstance(each, str) else "",

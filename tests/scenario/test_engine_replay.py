@@ -18,7 +18,19 @@ from healthd.model import Mode
 from healthd.remediation.orchestrators.local import LocalOrchestrator
 from healthd.remediation.ports import Orchestrator
 from tests.engine_replay import ADMIN, WELL, Replay, when
-from tests.engine_rig import NODE, PATIENCE, STORIES, XID_79, XID_95, Ending, World, lowered, opted_out, repair_story
+from tests.engine_rig import (
+    NODE,
+    OUT,
+    PATIENCE,
+    STORIES,
+    XID_79,
+    XID_95,
+    Ending,
+    World,
+    lowered,
+    opted_out,
+    repair_story,
+)
 from tests.engine_wire import disk_is_full, kill, no_answer
 
 CALM = ("quarantine", "reset")
@@ -57,6 +69,26 @@ def test_killed_at_any_boundary_it_ends_in_the_same_place(replay: Replay, name: 
         assert ending == WELL, (number, replay.passed[number], ending)
         assert world.provisioner.requests <= 1, (number, replay.passed[number])
         assert world.kills == 1 + (name == "repair")
+
+
+def test_ended_in_order_at_any_boundary_nothing_is_done_twice_or_begun(replay: Replay, name: str) -> None:
+    """SIGTERM: the step that is under way comes to its end, none follows, no order is taken, and the next daemon goes
+    on: one drain, one release, one request and one reset, however the end fell."""
+    for number, world in replay.at_every_boundary(lambda world: world.engine.end(0.0)):
+        boundary = replay.passed[number]
+        while len(world.wire.passed) <= number:
+            world.step()
+        passed, now = len(world.wire.passed), world.clock.now()
+        assert world.engine.end(0.0), "nothing is under way any more"
+        assert "healthd is stopping" in world.engine.turn(now)
+        obeyed = world.engine.obey(OUT, now)
+        assert obeyed.refusal is not None, (number, boundary)
+        assert len(world.wire.passed) == passed, (number, boundary)
+        world.restart_daemon()
+        ending = world.run_to_end().ending()
+        assert ending == WELL, (number, boundary, ending)
+        assert world.provisioner.requests <= 1, (number, boundary)
+        assert world.resetter.requests == replay.plain.resetter.requests, (number, boundary)
 
 
 def test_killed_between_the_intent_and_the_reboot_it_asks_once_more_after_the_timeout(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Tools:
 
 class Rig:
     def __init__(self, folder: Path, tools: Tools) -> None:
-        self.proc, self.dev, self.tools, self.let_go = folder / "proc", folder / "dev", tools, 0
+        self.proc, self.dev, self.tools, self.nvml = folder / "proc", folder / "dev", tools, list[str]()
         self.proc.mkdir()
         self.dev.mkdir()
         (self.dev / "nvidia0").touch()
@@ -42,13 +42,17 @@ class Rig:
             services=SERVICES,
             run=tools,
             let_go=self._go,
+            take_up=self._up,
             own_pids=lambda: self.own,
             proc_root=self.proc,
             dev_root=self.dev,
         )
 
     def _go(self) -> None:
-        self.let_go += 1
+        self.nvml.append("let go")
+
+    def _up(self) -> None:
+        self.nvml.append("taken up")
 
     def process(self, pid: int, name: str, state: str = "S") -> None:
         (self.proc / str(pid) / "fd").mkdir(parents=True)
@@ -80,7 +84,7 @@ def test_the_order_of_a_reset(rig: Rig, tools: Tools) -> None:
     """Services first, then our own worker, then the reset of all GPUs together."""
     said = rig.reset.reset(("nvidia-persistenced",))
     assert tools.ran == ["systemctl stop nvidia-persistenced", "nvidia-smi --gpu-reset"]
-    assert rig.let_go == 1
+    assert rig.nvml == ["let go", "taken up"]
     assert said == "nvidia-smi --gpu-reset, after stopping nvidia-persistenced"
 
 
@@ -90,6 +94,7 @@ def test_nothing_is_reset_under_somebody(rig: Rig, tools: Tools) -> None:
     with pytest.raises(BackendRefused, match="held by 4711 python"):
         rig.reset.reset(())
     assert tools.ran == []
+    assert rig.nvml == ["let go", "taken up"]
 
 
 def test_our_own_worker_does_not_hold_us_up(rig: Rig) -> None:
@@ -124,8 +129,10 @@ def test_a_reset_that_fails_says_what_the_tool_said(rig: Rig, tools: Tools) -> N
     with pytest.raises(BackendRefused, match="exit status 4: GPU 0000:53:00.0 is currently in use"):
         rig.reset.reset(())
     tools.answers["nvidia-smi --gpu-reset"] = SourceTimeout("no end within 300 s")
+    rig.nvml.clear()
     with pytest.raises(BackendUnknown, match="no end within 300 s"):
         rig.reset.reset(())
+    assert rig.nvml == ["let go"], "NVML would hang as the reset does"
 
 
 def test_every_service_is_started_whatever_the_others_do(rig: Rig, tools: Tools) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,8 @@ def test_a_line_written_to_the_device_is_found_within_seconds() -> None:
 def test_a_restart_reads_on_from_its_cursor() -> None:
     """What was written while the reader was down is read once, and nothing twice."""
     tag = f"healthd-test {uuid.uuid4()}"
-    settings = {"boot_id": BOOT_ID, "boot_time": BOOT_TIME, "needles": (tag.encode(),), "trust_user_kmsg": True}
+    of_this_boot = {"boot_id": BOOT_ID, "boot_time": BOOT_TIME}
+    settings: dict[str, Any] = {**of_this_boot, "needles": (tag.encode(),), "trust_user_kmsg": True}
     write_kmsg(f"{tag} one")
     with closing(KernelLog("syslog", **settings)) as log:
         first = log.read_batch(5.0)

@@ -248,6 +248,16 @@ def test_a_pause_refuses_and_ends_by_itself(make: Callable[..., Probe], clock: C
     assert probe.state().paused_s == 0.0
 
 
+def test_a_pause_ends_when_what_it_was_for_is_over(make: Callable[..., Probe], clock: Clock) -> None:
+    """By its reason: a longer one of somebody else's stays."""
+    probe = make()
+    probe.pause(330, "the GPUs are being reset")
+    probe.resume("XID 119")
+    assert probe.state().paused_s == 330.0
+    probe.resume("the GPUs are being reset")
+    assert probe.state().paused_s == 0.0
+
+
 def test_closing_ends_the_worker_and_the_next_question_starts_another(
     make: Callable[..., Probe], has_ended: Callable[..., bool]
 ) -> None:

@@ -37,10 +37,13 @@ imagePullSecrets:
 {{- if (ternary (eq .Values.profile "full") .Values.agent.hostPID (kindIs "invalid" .Values.agent.hostPID)) }}true{{ end }}
 {{- end }}
 
-{{/* Loopback of the host unless metrics are wanted; in a network of its own the kubelet's probe needs the pod's address. */}}
+{{/*
+Loopback of the host unless metrics are wanted; in a network of its own the kubelet's probe needs the pod's address, which
+is one of IPv6 in some clusters: [::] is every address of either family.
+*/}}
 {{- define "healthd.listen" -}}
 {{- $open := or .Values.metrics.enabled (not (include "healthd.hostNetwork" .)) -}}
-{{ ternary "0.0.0.0" "127.0.0.1" $open }}:{{ .Values.metrics.port }}
+{{ ternary "[::]" "127.0.0.1" $open }}:{{ .Values.metrics.port }}
 {{- end }}
 
 {{/* "true" where the API server has ValidatingAdmissionPolicy v1, and they are wanted. */}}

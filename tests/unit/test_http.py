@@ -1,0 +1,96 @@
+"""The HTTP server listens where it is told to, with either family of addresses."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+import urllib.request
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+import pytest
+
+from healthd.api.http import listening
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Says where it was reached."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"here")
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the base class gives it
+        """Nothing."""
+
+
+def can_listen(address: str) -> bool:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def is_reached(host: str, url_host: str) -> bool:
+    """Whether a server that listens on ``host`` answers at ``url_host``."""
+    server = listening(host, 0, Answers)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        port = server.server_address[1]
+        with urllib.request.urlopen(f"http://{url_host}:{port}/", timeout=5) as answer:
+            return bool(answer.read() == b"here")
+    except OSError:
+        return False
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("host", "reached", "not_reached"),
+    [
+        ("127.0.0.1", ["127.0.0.1"], ["[::1]"]),
+        ("::1", ["[::1]"], ["127.0.0.1"]),
+        ("localhost", ["127.0.0.1"], []),
+    ],
+)
+def test_it_is_reached_where_it_listens(host: str, reached: list[str], not_reached: list[str]) -> None:
+    """An address of IPv6 as well as one of IPv4, and no other; of a name, its address of IPv4."""
+    if "[::1]" in reached and not can_listen("::1"):
+        pytest.skip("this machine has no IPv6")
+    assert all(is_reached(host, each) for each in reached)
+    assert not any(is_reached(host, each) for each in not_reached)
+
+
+@pytest.mark.parametrize("code", [errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL])
+def test_a_machine_without_ipv6_listens_everywhere_all_the_same(code: int) -> None:
+    """``ipv6.disable=1``: what ``::`` means there is every address of IPv4. Any other refusal is told."""
+    asked: list[Any] = []
+
+    def listen(family: int, address: tuple[str, int], handler: type) -> Any:
+        asked.append((family, address))
+        if family == socket.AF_INET6:
+            raise OSError(code, "no")
+        return "listens"
+
+    listening("::", 9809, Answers, listen)
+    assert asked == [(socket.AF_INET6, ("::", 9809)), (socket.AF_INET, ("0.0.0.0", 9809))]  # noqa: S104 - the claim
+    with pytest.raises(OSError, match="no"):
+        listening("::1", 9809, Answers, listen)
+
+
+def test_an_address_that_is_taken_is_told() -> None:
+    """The caller says it loudly, and goes on watching the node."""
+    taken = listening("127.0.0.1", 0, Answers)
+    try:
+        with pytest.raises(OSError, match="in use"):
+            listening("127.0.0.1", taken.server_address[1], Answers)
+    finally:
+        taken.server_close()
