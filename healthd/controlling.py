@@ -220,6 +220,7 @@ class SlurmWork:
             fleet=self._fleet,
             node=lambda name: _slurm(config, name),
             booted=lambda name: read_node(scontrol, name).booted,
+            opt_out=config.remediation.opt_out_feature,
             provisioner=lambda name, instance: open_elsewhere(config, name, instance, self._metadata, scontrol),
             platform_texts=OUR_TEXTS,
         )

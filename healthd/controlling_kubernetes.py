@@ -101,6 +101,7 @@ class KubernetesWork:
             fleet=fleet,
             node=self._afar,
             booted=lambda _: None,
+            opt_out=self._config.remediation.opt_out_label,
             boot_id=lambda name: self._afar(name).boot_id(),
             provisioner=self._provisioner,
         )

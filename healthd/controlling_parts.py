@@ -28,11 +28,13 @@ def make_controller(
     fleet: Fleet,
     node: Callable[[str], Door],
     booted: Callable[[str], datetime | None],
+    opt_out: str,
     provisioner: Callable[[str, str], Provisioner],
     platform_texts: Collection[str] = (),
     boot_id: Callable[[str], str] | None = None,
 ) -> Controller:
-    """The controller of a configuration. What differs between clusters is as in Controller."""
+    """The controller of a configuration. ``opt_out``: the feature by which the cluster says that a node is to be left
+    alone. What else differs between clusters is as in Controller."""
     remediation, section = config.remediation, config.controller
     return Controller(
         fleet=fleet,
@@ -40,7 +42,11 @@ def make_controller(
         booted=booted,
         provisioner=provisioner,
         kept=store,
-        rules=lambda: Rules(mode=remediation.mode, replacements_per_hour=config.budget.replacements_per_hour),
+        rules=lambda: Rules(
+            mode=remediation.mode,
+            replacements_per_hour=config.budget.replacements_per_hour,
+            opt_out_feature=opt_out,
+        ),
         patience=Patience(
             reboot_timeout_s=remediation.reboot_timeout_s, replace_timeout_s=remediation.replace_timeout_s
         ),

@@ -163,6 +163,9 @@ class Controller:
         """Judge everything anew, and act."""
         want, mode = found.want, self._rules().mode
         view = self._node(want.node).view()
+        if hands_off := self._rules().hands_off(view):
+            self._silent.pop(want.node, None)
+            return _standing(found, f"opted out: {hands_off}; nothing is touched, its mark neither")
         why = refusal(
             want,
             found.mark,

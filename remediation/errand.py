@@ -142,6 +142,8 @@ class Errand:
 
     def no_repair_now(self, case: Case, view: NodeView) -> Refused | None:
         """What a look before the act has against it."""
+        if why := self._rules().hands_off(view):
+            return Refused(kind=Refusal.OPTED_OUT, words=f"opted out: {why}")
         if not view.idle:
             return Refused(kind=Refusal.NOT_IDLE, words="the node is not idle")
         mode = self._rules().mode

@@ -115,7 +115,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Where nothing is cached, building them takes two cores ten minutes.
     """
-    if os.environ.get(ASKED_FOR):
+    if os.environ.pop(ASKED_FOR, ""):  # healthd's own processes would refuse it as a setting that does not exist
         return
     left_out = [item for item in items if _is_of_kubernetes(item)]
     if left_out:

@@ -214,7 +214,8 @@ class RemediationSection:
     """While the node has this Slurm feature, available or active, healthd only observes on it. Empty: none does."""
 
     opt_out_label: str = "healthd.io/opt-out"
-    """Where ``node.labels`` has this key with any value but ``false``, the same holds. Empty: none does."""
+    """Where ``node.labels`` has this key with any value but ``false``, the same holds. In Kubernetes a label or an
+    annotation of the Node does it as well, for its agent and for ``healthd controller``. Empty: none does."""
 
 
 @dataclass(frozen=True, kw_only=True)

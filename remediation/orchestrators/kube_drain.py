@@ -10,16 +10,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 from healthd.errors import BackendBusy, BackendError
-from healthd.remediation.opt_out import by_label
+from healthd.remediation.opt_out import by_feature
 from healthd.remediation.orchestrators.kube_api import Conflict, Disrupting, Ending, Kind, KubeApi, Missing
 from healthd.remediation.orchestrators.kube_eviction import Fate, Plan, Rule, eviction_of, planned, pods_in, told
-from healthd.remediation.orchestrators.kube_node import Held, hold_of, node_of
+from healthd.remediation.orchestrators.kube_node import Held, features_of, hold_of, node_of
 
 
 class KubeDrain:
     """The drains of a fleet. ``leads`` raises BackendRefused where this controller may not act any more.
 
-    ``opt_out_label``: a node that has it, with any value but ``false``, is left alone.
+    ``opt_out_label``: a node that has this label or annotation, with any value but ``false``, is left alone.
     """
 
     def __init__(
@@ -88,5 +88,4 @@ class KubeDrain:
     def _hold(self, name: str) -> Held | None:
         """Whose drain it is: taint and annotation, whole; nobody's on a node that opted out."""
         node = node_of(self._api.get(Kind.NODE, name))
-        labels = [f"{key}={value}" for key, value in node.labels.items()]
-        return None if by_label(labels, self._opt_out_label) else hold_of(node)
+        return None if by_feature(features_of(node), self._opt_out_label) else hold_of(node)

@@ -176,16 +176,13 @@ def view_of(node: KubeNode, *, tolerated: Collection[str] = (), jobs: tuple[str,
     """The node as the engine reads it. ``tolerated``: globs of further taints that the jobs of this fleet tolerate.
 
     The start-up taint is this agent's own question to itself: a node that joins broken is taken out and mended like any
-    other, so it shows as the flag UNVERIFIED and does not count as somebody's hold. Labels are the ``features``, as
-    ``key=value``, and the key alone where the value is not ``false``: so the opt-out label is a feature like Slurm's.
+    other, so it shows as the flag UNVERIFIED and does not count as somebody's hold.
     """
     held = hold_of(node)
     undone = held is None and was_undone(node) is not None
     away = away_by(node, tolerated) - ({f"TAINTED:{UNHEALTHY}"} if undone else set())
     fenced = not away and (undone or node.taint(CLAIMED) is not None)
     flags = away | ({"UNVERIFIED"} if node.taint(UNVERIFIED) else set()) | ({"FENCED"} if fenced else set())
-    features = {f"{key}={value}" for key, value in node.labels.items()}
-    features |= {key for key, value in node.labels.items() if value.lower() != "false"}
     return NodeView(
         name=node.name,
         in_service=not away and not fenced,
@@ -193,8 +190,15 @@ def view_of(node: KubeNode, *, tolerated: Collection[str] = (), jobs: tuple[str,
         hold=held.as_hold if held is not None else None,
         fenced=fenced,
         jobs=jobs,
-        features=frozenset(features),
+        features=features_of(node),
     )
+
+
+def features_of(node: KubeNode) -> frozenset[str]:
+    """Labels as ``key=value``; and the key alone of each label and annotation whose value is not ``false``: so the
+    opt-out label, or an annotation of that name, is a feature like Slurm's."""
+    keys = {key for notes in (node.labels, node.annotations) for key, value in notes.items() if value.lower() != "false"}
+    return frozenset(keys | {f"{key}={value}" for key, value in node.labels.items()})
 
 
 def away_by(node: KubeNode, tolerated: Collection[str] = ()) -> set[str]:

@@ -140,6 +140,42 @@ def test_an_admin_is_never_overruled_but_in_the_window(name: str, tmp_path: Path
     assert acted, "the window is there"
 
 
+def test_an_opt_out_is_never_passed_but_in_the_window(name: str, tmp_path: Path) -> None:
+    """The feature that opts the node out, shown from any boundary on: no act, except between the last look and the act.
+    What is marked as taken and was not done is taken out of the mark; once the node opts in again, it is done."""
+    acted = set()
+
+    def opts_out(world: AskedWorld) -> Callable[[], None]:
+        world.rules = replace(world.rules, opt_out_feature="hands-off")
+        return lambda: world.cluster.nodes[NODE].features.add("hands-off")
+
+    for number, label, world in at_every_boundary(name, tmp_path, opts_out):
+        world.run(ROUNDS_OF[name])
+        passed = world.wire.passed
+        act = next((i for i, each in enumerate(passed) if each in ("before replace", "before reboot")), None)
+        if act is not None and act >= number:
+            acted.add((label, act - number))
+        if world.acts:
+            continue
+        assert any("opted out" in each for each in world.said), (number, label)
+        assert world.mark.answer is not Answer.TAKEN, (number, label)
+        world.cluster.nodes[NODE].features.clear()
+        assert world.run(ROUNDS_OF[name]).acts == 1, (number, label)
+    assert {distance for _, distance in acted} <= {0, 1}, acted
+    assert acted, "the window is there"
+
+
+def test_an_opted_out_node_is_not_even_marked(tmp_path: Path) -> None:
+    """Its own agent reads the same label, and rests: nobody waits for an answer."""
+    world = AskedWorld(tmp_path)
+    world.rules = replace(world.rules, opt_out_feature="hands-off")
+    world.cluster.nodes[NODE].features.add("hands-off")
+    before = world.cluster.nodes[NODE].mark
+    world.run(ROUNDS)
+    assert (world.acts, world.cluster.nodes[NODE].mark) == (0, before)
+    assert world.said == ["opted out: the node has the feature hands-off; nothing is touched, its mark neither"] * ROUNDS
+
+
 def one(folder: Path, *happenings: Happening) -> AskedWorld:
     world = AskedWorld(folder)
     for happen in happenings:

@@ -11,6 +11,7 @@ from healthd.remediation.orchestrators.kube_node import (
     HOLD,
     Held,
     KubeNode,
+    features_of,
     fence_patch,
     hold_of,
     node_of,
@@ -176,3 +177,10 @@ def test_what_is_no_node_is_unknown(data: dict[str, Any]) -> None:
     """Never an empty node, which would be in service."""
     with pytest.raises(BackendUnknown, match="no Node"):
         node_of(data)
+
+
+def test_labels_and_annotations_are_features() -> None:
+    """A label as key=value, and of both the key alone unless its value is ``false``."""
+    meta = {"labels": {"pool": "p5", "a": "False"}, "annotations": {"b": "", "c": "false"}}
+    made = node()
+    assert features_of(read({**made, "metadata": {**made["metadata"], **meta}})) == {"pool=p5", "pool", "a=False", "b"}

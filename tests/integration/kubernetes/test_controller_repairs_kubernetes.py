@@ -299,3 +299,24 @@ def test_karpenter_ends_the_node_claim_of_this_machine_and_no_other(site: Site, 
     assert (deleting(site, "p5-a"), deleting(site, "p5-b")) == (not node_repair, False)
     if node_repair:
         assert "Karpenter repairs nodes itself" in site.mark("n1").said
+
+
+@pytest.mark.usefixtures("claims")
+@pytest.mark.parametrize("where", ["labels", "annotations"])
+def test_a_node_that_opted_out_is_asked_in_vain_until_it_opts_in(site: Site, where: str) -> None:
+    """A label or an annotation of the Node: its request is neither carried out nor answered; without it, it is."""
+
+    def opt_out(value: str | None) -> None:
+        body = {"metadata": {where: {"healthd.io/opt-out": value}}}
+        site.plane.admin.patch("/api/v1/nodes/n1", body, kind="merge").must()
+
+    site.node("n1", f"aws:///{REGION}a/i-0aaaaaaaaaaaaaaa1")
+    controller = site.start("karpenter")
+    opt_out("yes")
+    site.asks("n1", "i-0aaaaaaaaaaaaaaa1")
+    before = site.agents("n1").marked()
+    site.wait(lambda: "opted out: the node has the feature healthd.io/opt-out" in controller.log, "the refusal")
+    time.sleep(1.5)
+    assert (deleting(site, "p5-a"), site.agents("n1").marked()) == (False, before)
+    opt_out("false" if where == "labels" else None)
+    site.wait(lambda: deleting(site, "p5-a"), "the NodeClaim to be deleted once the node opted in")
