@@ -29,6 +29,7 @@ PURE := $(PURE),*/remediation/orchestrators/kube_budget.py,*/remediation/orchest
 PURE := $(PURE),*/remediation/orchestrators/kube_events.py,*/remediation/orchestrators/kube_node.py
 PURE := $(PURE),*/remediation/orchestrators/kube_signals.py
 PURE := $(PURE),*/remediation/orchestrators/kube_count.py,*/remediation/orchestrators/kube_eviction.py
+PURE := $(PURE),*/remediation/orchestrators/kube_gangs.py
 PURE_TESTS = tests/unit tests/property
 
 .PHONY: demo test test-kubernetes check lint types contracts coverage bench docs chart lock wheel clean

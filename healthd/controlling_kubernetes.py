@@ -23,7 +23,7 @@ from healthd.remediation.fleet import CLUSTER
 from healthd.remediation.orchestrators.kube_afar import KubeClaims, KubeNodeAfar
 from healthd.remediation.orchestrators.kube_api import KubeApi, Pace, connect
 from healthd.remediation.orchestrators.kube_drain import KubeDrain
-from healthd.remediation.orchestrators.kube_eviction import EvictMode, Rule
+from healthd.remediation.orchestrators.kube_eviction import EvictMode, GangMode, Rule
 from healthd.remediation.orchestrators.kube_fleet import KubeFleet
 from healthd.remediation.orchestrators.kube_lead import RENEW_S, Lead, Renewal
 from healthd.remediation.orchestrators.kube_node import hold_of
@@ -195,6 +195,7 @@ def drain_rules(config: Config) -> tuple[Rule, ...]:
             grace_s=rule.grace_s,
             empty_dir=rule.empty_dir,
             unmanaged=rule.unmanaged,
+            gang=GangMode(rule.gang),
         )
         for rule in config.controller.drain
     )

@@ -50,6 +50,12 @@ class DrainRule:
     unmanaged: bool = False
     """Whether pods may be evicted that no controller makes anew (kubectl's --force)."""
 
+    gang: Literal["wait", "members", "whole"] = "wait"
+    """What becomes of a pod of a gang (Kueue, Volcano, KAI) that has members on other nodes too. ``wait``: it is left
+    alone, because without it all the others only hold their GPUs. ``whole``: every member is evicted, wherever it runs,
+    or none. ``members``: it is evicted by itself, for jobs that go on without some (elastic ones). Who starts a gang
+    anew is its scheduler: Kueue (waitForPodsReady, the job itself), Volcano (``policies`` of the job), KAI."""
+
     def __post_init__(self) -> None:
         """Refuse a time that would not be kept."""
         if self.mode == "evict_after" and not self.after_s:

@@ -173,11 +173,15 @@ class KubeApi:
         what = f"create {_named(kind, body['metadata']['name'], namespace)}"
         return self._ask(what, lambda: self._client.create(_class_of(kind)(body), namespace=namespace))
 
-    def pages(self, kind: Kind, decode: Callable[[bytes], T], **params: str) -> Iterator[T]:
-        """Every page of a LIST over all namespaces, as ``decode`` reads it; it ends at the first page that says no
-        more. ``params``: of the API, such as ``resourceVersion`` and ``fieldSelector``. Raises BackendUnknown."""
+    def pages(
+        self, kind: Kind, decode: Callable[[bytes], T], *, namespace: str | None = None, **params: str
+    ) -> Iterator[T]:
+        """Every page of a LIST, over all namespaces unless one is named, as ``decode`` reads it; it ends at the first
+        page that says no more. ``params``: of the API, such as ``resourceVersion`` and ``fieldSelector``. Raises
+        BackendUnknown."""
         group, version, _, plural, _ = kind.value
-        path = f"{f'apis/{group}' if group else 'api'}/{version}/{plural}"
+        within = f"namespaces/{namespace}/" if namespace is not None else ""
+        path = f"{f'apis/{group}' if group else 'api'}/{version}/{within}{plural}"
         params = {"limit": str(_PAGE), **{name: value for name, value in params.items() if value}}
         while True:
             said: list[bytes] = []
@@ -200,9 +204,14 @@ class KubeApi:
             params = {**{key: value for key, value in params.items() if key != "resourceVersion"}, "continue": more}
 
     def evict(self, name: str, *, namespace: str, body: Mapping[str, Any]) -> None:
-        """Ask for a pod's eviction. Raises Disrupting, Ending, Missing, Conflict (another pod of that name)."""
+        """Ask for a pod's eviction, or with ``dryRun`` in ``body`` what that would come to. Raises Disrupting, Ending,
+        Missing, Conflict (another pod of that name)."""
         path = f"api/v1/namespaces/{namespace}/pods/{name}/eviction"
-        self._ask(f"evict pod {namespace}/{name}", lambda: msgspec.json.decode(self._raw("POST", path, body=body)))
+        dry = {"dryRun": "All"} if body.get("deleteOptions", {}).get("dryRun") else None
+        self._ask(
+            f"evict pod {namespace}/{name}",
+            lambda: msgspec.json.decode(self._raw("POST", path, params=dry, body=body)),
+        )
 
     def delete(self, kind: Kind, name: str, *, uid: str) -> None:
         """Delete an object that is in no namespace, if it is still the one of this uid."""

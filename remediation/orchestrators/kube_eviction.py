@@ -29,6 +29,15 @@ class EvictMode(StrEnum):
     EVICT_AFTER = "evict_after"
 
 
+class GangMode(StrEnum):
+    """What becomes of a pod whose gang runs on other nodes as well. WAIT: left alone. MEMBERS: evicted by itself, its
+    job goes on without. WHOLE: every member is evicted, wherever it runs, or none."""
+
+    WAIT = "wait"
+    MEMBERS = "members"
+    WHOLE = "whole"
+
+
 class Fate(StrEnum):
     """What comes of a pod. STAYS: it is no part of a drain. FORBIDDEN: a rule would have to allow it."""
 
@@ -52,10 +61,12 @@ class Rule:
     grace_s: int | None = None
     empty_dir: bool = False
     unmanaged: bool = False
+    gang: GangMode = GangMode.WAIT
 
 
 class _Owner(msgspec.Struct, frozen=True):
     kind: str
+    name: str = ""
     controller: bool = False
 
 
@@ -67,6 +78,7 @@ class _PodMeta(msgspec.Struct, frozen=True):
     annotations: dict[str, str] | None = None
     ownerReferences: tuple[_Owner, ...] | None = None  # noqa: N815 - the API's own word
     deletionTimestamp: str | None = None  # noqa: N815 - as above
+    creationTimestamp: str | None = None  # noqa: N815 - as above
 
 
 class _Resources(msgspec.Struct, frozen=True):
@@ -146,11 +158,24 @@ def planned(pods: Sequence[Pod], rules: Sequence[Rule], since: datetime, now: da
     return tuple(_planned(pod, rules, since, now) for pod in pods)
 
 
-def eviction_of(plan: Plan) -> dict[str, Any]:
-    """The Eviction, which holds for this very pod: one of the same name that came after it is another."""
+def rule_of(pod: Pod, rules: Sequence[Rule]) -> Rule | None:
+    """The first rule that fits this pod, or None."""
+    return next((rule for rule in rules if _fits(pod, rule)), None)
+
+
+def owner_of(pod: Pod) -> _Owner | None:
+    """The controller that made it, or None."""
+    return next((owner for owner in pod.metadata.ownerReferences or () if owner.controller), None)
+
+
+def eviction_of(plan: Plan, *, dry_run: bool = False) -> dict[str, Any]:
+    """The Eviction, which holds for this very pod: one of the same name that came after it is another. ``dry_run``: the
+    server only says what it would come to."""
     options: dict[str, Any] = {"preconditions": {"uid": plan.pod.metadata.uid}}
     if plan.grace_s is not None:
         options["gracePeriodSeconds"] = plan.grace_s
+    if dry_run:
+        options["dryRun"] = ["All"]
     meta = {"name": plan.pod.metadata.name, "namespace": plan.pod.metadata.namespace}
     return {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta, "deleteOptions": options}
 
@@ -168,7 +193,7 @@ def _planned(pod: Pod, rules: Sequence[Rule], since: datetime, now: datetime) ->
         return Plan(pod=pod, fate=Fate.STAYS, why=why)
     if pod.metadata.deletionTimestamp is not None:
         return Plan(pod=pod, fate=Fate.LEAVES, why="it is being deleted")
-    rule = next((rule for rule in rules if _fits(pod, rule)), None)
+    rule = rule_of(pod, rules)
     if rule is None or rule.mode is EvictMode.NEVER:
         named = f"rule {rule.name}" if rule is not None else "no rule names it"
         return Plan(pod=pod, fate=Fate.WAITS, why=f"it ends by itself, {named}")
@@ -184,7 +209,7 @@ def _stays(pod: Pod) -> str:
         return "it has ended"
     if _MIRROR in (pod.metadata.annotations or {}):
         return "a mirror pod"
-    owner = _owner(pod)
+    owner = owner_of(pod)
     return "of a DaemonSet" if owner is not None and owner.kind == "DaemonSet" else ""
 
 
@@ -199,15 +224,11 @@ def _awaited(rule: Rule, since: datetime, now: datetime) -> str | None:
 
 
 def _forbidden(pod: Pod, rule: Rule) -> str:
-    if _owner(pod) is None and not rule.unmanaged:
+    if owner_of(pod) is None and not rule.unmanaged:
         return f"nobody would make it anew: rule {rule.name} needs unmanaged = true"
     if not rule.empty_dir and any(volume.emptyDir is not None for volume in pod.spec.volumes or ()):
         return f"it would lose what is in its emptyDir: rule {rule.name} needs empty_dir = true"
     return ""
-
-
-def _owner(pod: Pod) -> _Owner | None:
-    return next((owner for owner in pod.metadata.ownerReferences or () if owner.controller), None)
 
 
 def _fits(pod: Pod, rule: Rule) -> bool:

@@ -197,7 +197,8 @@ def view_of(node: KubeNode, *, tolerated: Collection[str] = (), jobs: tuple[str,
 def features_of(node: KubeNode) -> frozenset[str]:
     """Labels as ``key=value``; and the key alone of each label and annotation whose value is not ``false``: so the
     opt-out label, or an annotation of that name, is a feature like Slurm's."""
-    keys = {key for notes in (node.labels, node.annotations) for key, value in notes.items() if value.lower() != "false"}
+    notes = (*node.labels.items(), *node.annotations.items())
+    keys = {key for key, value in notes if value.lower() != "false"}
     return frozenset(keys | {f"{key}={value}" for key, value in node.labels.items()})
 
 

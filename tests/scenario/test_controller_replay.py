@@ -173,7 +173,9 @@ def test_an_opted_out_node_is_not_even_marked(tmp_path: Path) -> None:
     before = world.cluster.nodes[NODE].mark
     world.run(ROUNDS)
     assert (world.acts, world.cluster.nodes[NODE].mark) == (0, before)
-    assert world.said == ["opted out: the node has the feature hands-off; nothing is touched, its mark neither"] * ROUNDS
+    assert (
+        world.said == ["opted out: the node has the feature hands-off; nothing is touched, its mark neither"] * ROUNDS
+    )
 
 
 def one(folder: Path, *happenings: Happening) -> AskedWorld:

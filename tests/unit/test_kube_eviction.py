@@ -115,6 +115,8 @@ def test_an_eviction_holds_for_this_very_pod(grace_s: int | None) -> None:
     assert body["deleteOptions"]["preconditions"] == {"uid": "u-train-0"}
     assert body["deleteOptions"].get("gracePeriodSeconds") == grace_s
     assert body["metadata"] == {"name": "train-0", "namespace": "team-a"}
+    assert "dryRun" not in body["deleteOptions"]
+    assert eviction_of(plan, dry_run=True)["deleteOptions"] == {**body["deleteOptions"], "dryRun": ["All"]}
 
 
 def test_how_far_a_drain_is_in_one_sentence() -> None:

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.integration.kubernetes.agent_rig import install_policies
+from tests.integration.kubernetes.agent_rig import Agents, install_policies
 from tests.integration.kubernetes.control_plane import ControlPlane
 from tests.integration.kubernetes.fault_proxy import FaultProxy
 from tests.integration.kubernetes.find_binaries import CONTROL_PLANE, Say, Unavailable, cached, can_build, program
+from tests.integration.kubernetes.fleet_controller import Fleet, FleetController, Start
 
 ROOT = Path(__file__).resolve().parents[3]
 MARKER = "kubernetes"
@@ -109,6 +110,35 @@ def proxy(control_plane: ControlPlane) -> Iterator[FaultProxy]:
     """A proxy in front of it, which does nothing wrong until told to."""
     with FaultProxy(control_plane.url, control_plane.root / "certs").serving() as serving:
         yield serving
+
+
+@pytest.fixture
+def fleet(control_plane: ControlPlane) -> Fleet:
+    """No nodes and no Leases: the controller makes those."""
+    return Fleet(control_plane)
+
+
+@pytest.fixture
+def start(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Start]:
+    """Start a controller; all are ended with the test."""
+    started: list[FleetController] = []
+
+    def one(more: str = "", *, name: str = "one") -> FleetController:
+        (tmp_path / name).mkdir()
+        started.append(FleetController(control_plane, tmp_path / name, more).start())
+        return started[-1]
+
+    yield one
+    for each in started:
+        each.stop()
+
+
+@pytest.fixture
+def agents(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Agents]:
+    """Agents of nodes of this cluster, each with a token that is bound to its own node."""
+    made = Agents(control_plane, tmp_path)
+    yield made
+    made.close()
 
 
 @pytest.hookimpl(hookwrapper=True)

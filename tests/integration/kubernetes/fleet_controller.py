@@ -6,17 +6,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.integration.kubernetes.agent_rig import write_kubeconfig
+from tests.integration.kubernetes.agent_rig import Agents, write_kubeconfig
 from tests.integration.kubernetes.control_plane import NAMESPACE, ControlPlane
 from tests.packaging.chart import render
 
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 ACCOUNT = "healthd-controller"
+REASON = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
 SETTINGS = """
 [orchestrator]
 kind = "kubernetes"
@@ -54,6 +55,14 @@ def grant(plane: ControlPlane) -> str:
     assert plane.admin.post(LEASES, leader).status in (201, 409)
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}/token"
     return str(plane.admin.post(path, {"spec": {"expirationSeconds": 3600}}).must()["status"]["token"])
+
+
+def drained(agents: Agents, name: str) -> None:
+    """The node is out by its own agent's hand: claim, taint, annotation."""
+    agent = agents(name)
+    agent.claim("cluster", 0)
+    agent.quarantine(REASON)
+    assert agent.view().hold is not None
 
 
 class FleetController:
@@ -169,3 +178,7 @@ class Fleet:
             return "observedGeneration" in self.plane.admin.get(f"{path}/{app}").must().get("status", {})
 
         self.plane.wait(is_observed, 20, "the PodDisruptionBudget to be observed")
+
+
+Start = Callable[..., FleetController]
+"""Starts a controller: further sections of its configuration, and its ``name`` where a test has several."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,53 +13,15 @@ from healthd.remediation.orchestrators.kube_api import Kind
 from healthd.remediation.orchestrators.kube_node import nodes_in
 from tests.integration.kubernetes.agent_rig import Agents
 from tests.integration.kubernetes.control_plane import ControlPlane
-from tests.integration.kubernetes.fleet_controller import Fleet, FleetController
-from tests.integration.kubernetes.fleet_storm import REASON, Storm
+from tests.integration.kubernetes.fleet_controller import Fleet, Start, drained
+from tests.integration.kubernetes.fleet_storm import Storm
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.process]
-Start = Callable[..., FleetController]
 
 
 def say(text: str) -> None:
     """A figure of this run, for whoever runs it with -s."""
     sys.stdout.write(text)
-
-
-@pytest.fixture
-def fleet(control_plane: ControlPlane) -> Fleet:
-    """No nodes and no Leases: the controller makes those."""
-    return Fleet(control_plane)
-
-
-@pytest.fixture
-def start(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Start]:
-    """Start a controller; all are ended with the test."""
-    started: list[FleetController] = []
-
-    def one(more: str = "", *, name: str = "one") -> FleetController:
-        (tmp_path / name).mkdir()
-        started.append(FleetController(control_plane, tmp_path / name, more).start())
-        return started[-1]
-
-    yield one
-    for each in started:
-        each.stop()
-
-
-@pytest.fixture
-def agents(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Agents]:
-    """Agents of nodes of this cluster, each with a token that is bound to its own node."""
-    made = Agents(control_plane, tmp_path)
-    yield made
-    made.close()
-
-
-def drained(control_plane: ControlPlane, agents: Agents, name: str) -> None:
-    """The node is out by its own agent's hand: claim, taint, annotation."""
-    agent = agents(name)
-    agent.claim("cluster", 0)
-    agent.quarantine(REASON)
-    control_plane.wait(lambda: agent.view().hold is not None, 5, f"{name} to be held")
 
 
 # -- counting ---------------------------------------------------------------------------------------------------------
@@ -75,7 +36,7 @@ def test_it_makes_the_leases_and_counts_who_is_out_without_a_claim(
     control_plane.wait(lambda: fleet.numbers() == ("2", "40", ""), 15, f"the counts; they are {fleet.numbers()}")
     assert fleet.notes("healthd-budget-p5")["healthd.io/limit"] == "3"
     assert fleet.notes("healthd-marks") == {}
-    drained(control_plane, agents, "n00")
+    drained(agents, "n00")
     fleet.cordon("n07")
     control_plane.wait(lambda: fleet.numbers() == ("2", "40", "n07"), 10, "the cordoned node to count")
     assert fleet.claims() == {"n00"}
@@ -122,7 +83,7 @@ def test_the_claim_of_a_node_that_is_gone_goes_and_no_other(
     fleet.add(["n1", "n2", "n3", "n4"])
     one = start("[budget]\nmax_out = 2\n")
     control_plane.wait(lambda: fleet.numbers()[0] == "2", 15, "the counts")
-    drained(control_plane, agents, "n1")
+    drained(agents, "n1")
     agents("n1").mark("healthd code=gpu.xid.79")
     dead = agents("n2")
     dead.claim("cluster", 1)
@@ -192,7 +153,7 @@ def test_what_a_rule_names_is_evicted_and_a_protected_pod_is_not(
         everyone = {f"{app}-{number}" for app in ("batch", "awaited", "bare", "other") for number in (1, 2)}
         assert fleet.pods() == everyone | {"guarded-1"}, "nothing is evicted from a node that others took out"
         fleet.label("n1", "healthd.io/opt-out", "")
-        drained(control_plane, agents, "n1")
+        drained(agents, "n1")
         time.sleep(1.5)
         assert fleet.pods() == everyone | {"guarded-1"}, "nothing is evicted from a node that opted out"
         fleet.label("n1", "healthd.io/opt-out", None)
@@ -245,7 +206,7 @@ def test_an_api_server_that_hangs_changes_nothing_by_mistake(
     fleet.add([f"n{number}" for number in range(20)])
     one = start('[budget]\nmax_out = "10%"\n' + DRAIN)
     control_plane.wait(lambda: fleet.numbers()[:2] == ("2", "20"), 15, "the counts")
-    drained(control_plane, agents, "n3")
+    drained(agents, "n3")
     control_plane.add_pod("other-1", "n3")
     before = (fleet.tainted(), fleet.claims(), fleet.numbers(), fleet.pods())
     counted = fleet.notes()["healthd.io/counted"]

@@ -1,0 +1,154 @@
+"""A gang is evicted whole or not at all: how its pods are known, and when they go."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from healthd.remediation.orchestrators.kube_eviction import EvictMode, Fate, GangMode, Plan, Pod, Rule, planned
+from healthd.remediation.orchestrators.kube_gangs import Gang, gang_of, gangs_to_see, with_gangs
+from tests.unit.test_kube_eviction import SINCE, pod
+
+NODE = "n1"
+GROUP = "kueue.x-k8s.io/pod-group-name"
+KUEUE = Gang(scheduler="Kueue", namespace="team-a", name="train", selector=f"{GROUP}=train")
+OF_JOB = [{"kind": "Job", "name": "train", "controller": True}]
+PODSET = {"kueue.x-k8s.io/podset": "main"}
+
+
+def member(name: str, node: str = NODE, *, made: str = "2026-11-20T10:00:00Z", **meta: Any) -> Pod:
+    """A pod of the gang ``train``."""
+    meta = {"labels": {GROUP: "train", "app": "x"}, "creationTimestamp": made, **meta}
+    return pod(name, spec={"nodeName": node}, **meta)
+
+
+def rule(gang: GangMode = GangMode.WHOLE, mode: EvictMode = EvictMode.EVICT, **settings: Any) -> Rule:
+    return Rule(name="r", mode=mode, gang=gang, **settings)
+
+
+def drained(here: list[Pod], elsewhere: list[Pod], *rules: Rule, now: datetime = SINCE) -> list[tuple[str, Fate]]:
+    """Who comes to what, in the order in which they would be asked for."""
+    return [(plan.pod.metadata.name, plan.fate) for plan in plans(here, elsewhere, *rules, now=now)]
+
+
+def plans(here: list[Pod], elsewhere: list[Pod], *rules: Rule, now: datetime = SINCE) -> tuple[Plan, ...]:
+    first = planned(here, rules, SINCE, now)
+    everybody = [*here, *elsewhere]
+    members = {gang: [each for each in everybody if gang_of(each) == gang] for gang in gangs_to_see(first, rules)}
+    return with_gangs(first, members, rules, node=NODE, since=SINCE, now=now)
+
+
+@pytest.mark.parametrize(
+    ("which", "gang"),
+    [
+        (member("a"), KUEUE),
+        (member("a", annotations={"kueue.x-k8s.io/pod-group-serving": "true"}), None),
+        (
+            pod(annotations={"kueue.x-k8s.io/workload": "job-train-1f"}),
+            Gang(scheduler="Kueue", namespace="team-a", name="job-train-1f"),
+        ),
+        (
+            pod(annotations={"scheduling.k8s.io/group-name": "vj"}),
+            Gang(scheduler="Volcano", namespace="team-a", name="vj"),
+        ),
+        (
+            pod(annotations={"scheduling.volcano.sh/group-name": "vj"}),
+            Gang(scheduler="Volcano", namespace="team-a", name="vj"),
+        ),
+        (pod(annotations={"pod-group-name": "pg-x"}), Gang(scheduler="KAI", namespace="team-a", name="pg-x")),
+        (
+            pod(labels=PODSET, ownerReferences=OF_JOB),
+            Gang(scheduler="Kueue", namespace="team-a", name="Job/train", selector="kueue.x-k8s.io/podset"),
+        ),
+        (
+            pod(labels={**PODSET, "jobset.sigs.k8s.io/jobset-name": "js"}, ownerReferences=OF_JOB),
+            Gang(scheduler="Kueue", namespace="team-a", name="js", selector="jobset.sigs.k8s.io/jobset-name=js"),
+        ),
+        (pod(labels=PODSET, ownerReferences=[{"kind": "StatefulSet", "name": "s", "controller": True}]), None),
+        (pod(labels=PODSET, ownerReferences=[{"kind": "Node"}]), None),
+        (pod(ownerReferences=OF_JOB), None),
+        (pod(), None),
+    ],
+)
+def test_a_gang_is_known_by_its_scheduler_s_own_marks(which: Pod, gang: Gang | None) -> None:
+    """Kueue, Volcano, KAI; a job without any of them, and pods that serve each for itself, are no gang."""
+    assert gang_of(which) == gang
+
+
+def test_by_default_a_gang_that_runs_elsewhere_too_is_left_alone() -> None:
+    """Without one member the others would only hold their GPUs; the sentence says which word is needed."""
+    (plan,) = plans([member("a")], [member("b", "n2")], rule(GangMode.WAIT))
+    assert plan.fate is Fate.FORBIDDEN
+    assert "rule r: gang team-a/train of Kueue has 1 members on other nodes" in plan.why
+    assert 'gang = "whole"' in plan.why
+
+
+def test_a_gang_that_is_all_here_goes_by_default() -> None:
+    """Nobody elsewhere is left waiting; pending and finished members are none."""
+    others = [member("pending", ""), member("over", "n2", phase="Succeeded")]
+    assert drained([member("a"), member("b")], others, rule(GangMode.WAIT)) == [("a", Fate.EVICT), ("b", Fate.EVICT)]
+
+
+def test_members_alone_are_evicted_where_the_job_goes_on_without_them() -> None:
+    """An elastic job: nobody else is even looked at."""
+    here = [member("a")]
+    assert gangs_to_see(planned(here, [rule(GangMode.MEMBERS)], SINCE, SINCE), [rule(GangMode.MEMBERS)]) == ()
+    assert drained(here, [member("b", "n2")], rule(GangMode.MEMBERS)) == [("a", Fate.EVICT)]
+
+
+def test_whole_means_every_member_wherever_it_runs_and_those_elsewhere_first() -> None:
+    """Should one elsewhere be refused, the one here is still there to ask again for."""
+    found = plans([member("a"), pod("alone")], [member("b", "n2"), member("c", "n3")], rule())
+    names = [(plan.pod.metadata.name, plan.fate) for plan in found]
+    assert names == [("b", Fate.EVICT), ("c", Fate.EVICT), ("a", Fate.EVICT), ("alone", Fate.EVICT)]
+    assert found[0].why == "rule r, with gang team-a/train of Kueue"
+    assert found[-1].why == "rule r"
+
+
+@pytest.mark.parametrize(
+    ("here", "elsewhere", "words"),
+    [
+        ([member("a")], [member("b", "n2", ownerReferences=None)], "team-a/b forbidden: nobody would make it anew"),
+        ([member("a")], [member("b", "n2", labels={GROUP: "train"})], "team-a/b waits: it ends by itself"),
+        ([member("a"), member("x", ownerReferences=None)], [], "team-a/x forbidden"),
+    ],
+)
+def test_one_member_that_may_not_go_holds_all_of_them(here: list[Pod], elsewhere: list[Pod], words: str) -> None:
+    """Elsewhere or here: a rule must let every one of them go, or none goes."""
+    found = plans(here, elsewhere, rule(labels={"app": "x"}))
+    assert Fate.EVICT not in [plan.fate for plan in found]
+    assert "is evicted whole or not at all" in found[0].why
+    assert words in found[0].why
+
+
+def test_what_is_on_its_way_out_holds_up_nobody() -> None:
+    """A member elsewhere that is being deleted was asked for in the round before."""
+    leaving = member("b", "n2", deletionTimestamp="2026-11-21T10:00:00Z")
+    assert drained([member("a")], [leaving], rule()) == [("a", Fate.EVICT)]
+    assert drained([member("a")], [leaving], rule(GangMode.WAIT)) == [("a", Fate.EVICT)]
+
+
+def test_a_gang_s_next_life_is_not_ours_to_end() -> None:
+    """A pod that was made after the node went out: its job has begun anew, and must not be ended round by round."""
+    born = member("b-2", "n2", made="2026-11-21T10:00:01Z")
+    assert drained([member("a")], [born], rule()) == [("a", Fate.EVICT)]
+
+
+def test_a_deadline_is_the_gang_s_as_well() -> None:
+    """Before it all wait, after it all go."""
+    late = rule(mode=EvictMode.COMPLETE, after_s=600.0)
+    here, elsewhere = [member("a")], [member("b", "n2")]
+    assert drained(here, elsewhere, late) == [("a", Fate.WAITS)]
+    assert drained(here, elsewhere, late, now=SINCE + timedelta(seconds=601)) == [("b", Fate.EVICT), ("a", Fate.EVICT)]
+
+
+def test_what_stays_is_no_member() -> None:
+    """A finished member, and one of a DaemonSet, hold nobody up."""
+    stays = [
+        member("done", phase="Succeeded"),
+        member("ds", ownerReferences=[{"kind": "DaemonSet", "controller": True}]),
+    ]
+    found = dict(drained([member("a"), *stays], [member("b", "n2")], rule()))
+    assert found == {"b": Fate.EVICT, "a": Fate.EVICT, "done": Fate.STAYS, "ds": Fate.STAYS}
