@@ -55,9 +55,10 @@ def make_engine(
     policy: Policy,
     collect: Callable[[Case], str],
     run: Callable[..., CommandResult] = run_command,
+    after_reset: Callable[[], None] = lambda: None,
 ) -> Engine:
     """The engine of this node. ``collect`` saves the evidence of a case and returns where. ``run``: how whoever mends
-    the machine runs commands; tests count them."""
+    the machine runs commands; tests count them. ``after_reset`` is told of every GPU reset that was made."""
     remediation = config.remediation
     return Engine(
         orchestrator=orchestrator,
@@ -69,7 +70,7 @@ def make_engine(
             run=run,
             marks=orchestrator if orchestrator.kind != "local" else None,
         ),
-        resetter=_resetter(config, machine, run),
+        resetter=_resetter(config, machine, run, after_reset),
         slots=_slots(config, machine, orchestrator, store),
         judgement=monitor,
         cases=store,
@@ -133,7 +134,9 @@ def _quotas(config: Config, orchestrator: Orchestrator) -> Callable[[], Mapping[
     return lambda: quotas
 
 
-def _resetter(config: Config, machine: Machine, run: Callable[..., CommandResult]) -> GpuReset:
+def _resetter(
+    config: Config, machine: Machine, run: Callable[..., CommandResult], after: Callable[[], None]
+) -> GpuReset:
     """The reset of this machine's GPUs. NVML is left alone while it lasts: our worker would hold them open."""
     nvml = machine.nvml
 
@@ -147,6 +150,7 @@ def _resetter(config: Config, machine: Machine, run: Callable[..., CommandResult
         run=run,
         let_go=let_go,
         take_up=lambda: nvml.resume(_RESET_REASON),
+        after=after,
         own_pids=lambda: [pid for pid in (nvml.worker_pid(),) if pid is not None],
         proc_root=Path(config.sources.proc_root),
         dev_root=Path(config.sources.dev_root),

@@ -26,6 +26,7 @@ from healthd.evidence import save_bundle
 from healthd.model import Mode
 from healthd.monitor import Monitor, gone_jobs
 from healthd.node import KernelLogState
+from healthd.plugin_restart import PluginRestart
 from healthd.remediation.case import Case
 from healthd.remediation.engine import Engine
 from healthd.remediation.orchestrators.local import LocalOrchestrator
@@ -59,6 +60,8 @@ class Agent:
     """Hooks answered, by (kind, verdict, ``passed`` or ``refused``)."""
     changed: Callable[[], None] = lambda: None
     """Tells whoever turns the engine that there is something to do."""
+    plugin_restart: PluginRestart | None = None
+    """Asks for the device plugin's restart after a GPU reset, where that is configured."""
 
     def close(self, *, keep_open: bool = False) -> None:
         """End the workers and close the store. ``keep_open``: not what somebody may still act with, until the process
@@ -92,9 +95,11 @@ class Agent:
             self.store.keep(FLEET, kept_of(fleet, now))
 
     def housekeeping(self, now: datetime) -> None:
-        """What falls due from time to time: jobs that ended, a disk that can be written again."""
+        """What falls due from time to time: jobs that ended, a word to the cluster, a disk that takes writes again."""
         for clearance in gone_jobs(self.monitor.history, lambda pid: self.machine.proc.exists(str(pid))):
             self.monitor.clear(clearance, now)
+        if self.plugin_restart is not None and (said := self.plugin_restart.due()):
+            self.monitor.record(Event(at=now, kind="step", text=said))
         self.monitor.flush(now)
 
 
@@ -151,6 +156,7 @@ def acting_agent(
     agent = _assembled(config, checks, machine, monitor, source=source, notices=notices)
     agent.store, agent.orchestrator, agent.changed = store, orchestrator, changed
     agent.ends += [close] if (close := getattr(orchestrator, "close", None)) is not None else []
+    agent.plugin_restart = _plugin_restart(config, orchestrator, store)
     agent.engine = make_engine(
         config=config,
         machine=machine,
@@ -160,6 +166,7 @@ def acting_agent(
         orchestrator=orchestrator,
         policy=policy,
         collect=lambda case: collect_evidence(agent, case),
+        after_reset=agent.plugin_restart.wanted if agent.plugin_restart is not None else lambda: None,
     )
     if store.set_aside:
         monitor.record(Event(at=now, kind="daemon", text=f"database set aside: {store.set_aside}"))
@@ -221,6 +228,16 @@ def _open_kubernetes(config: Config, node: str, environ: Mapping[str, str]) -> O
         extra = f"pip install 'healthd[kubernetes]' ({error})"
         raise ConfigError((f"orchestrator.kind = kubernetes needs an extra that is not installed: {extra}",)) from error
     return kube_opening.open_orchestrator(config, kube_opening.open_api(config, environ), node)
+
+
+def _plugin_restart(config: Config, orchestrator: Orchestrator, store: Store) -> PluginRestart | None:
+    """Where the cluster is Kubernetes and the plugin's pods are named; else nobody is asked."""
+    if orchestrator.kind != "kubernetes" or not config.orchestrator.kubernetes.device_plugin:
+        return None
+    from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
+
+    assert isinstance(orchestrator, KubernetesOrchestrator)  # noqa: S101 - its kind says so
+    return PluginRestart(store, orchestrator.ask_plugin_restart)
 
 
 def open_kernel_log(agent: Agent) -> KernelLog:

@@ -27,6 +27,7 @@ from healthd.remediation.orchestrators.kube_eviction import EvictMode, GangMode,
 from healthd.remediation.orchestrators.kube_fleet import KubeFleet
 from healthd.remediation.orchestrators.kube_lead import RENEW_S, Lead, Renewal
 from healthd.remediation.orchestrators.kube_node import hold_of
+from healthd.remediation.orchestrators.kube_plugin import KubePlugins
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.opening import found_by_controller, open_for_kubernetes
 from healthd.store import Store
@@ -91,8 +92,23 @@ class KubernetesWork:
             clock=_now,
             opt_out_label=config.remediation.opt_out_label,
         )
+        plugins = KubePlugins(
+            self._api,
+            selector=section.device_plugin,
+            namespace=section.device_plugin_namespace,
+            leads=self._lead.check,
+            clock=_now,
+            monotonic_s=time.monotonic,
+            opt_out_label=config.remediation.opt_out_label,
+        )
         controller = self._controller(fleet, store) if self._repairs else None
-        return KubernetesRounds(fleet, drain, controller, mode=config.remediation.mode)
+        return KubernetesRounds(
+            fleet,
+            drain,
+            controller,
+            mode=config.remediation.mode,
+            plugins=plugins if section.device_plugin else None,
+        )
 
     def _controller(self, fleet: KubeFleet, store: Store) -> Controller:
         return make_controller(
@@ -151,10 +167,20 @@ class KubernetesWork:
 
 
 class KubernetesRounds:
-    """One round, as often as it is called. ``controller`` None: requests are not answered."""
+    """One round, as often as it is called. ``controller`` None: requests are not answered. ``plugins`` None: no device
+    plugin is restarted."""
 
-    def __init__(self, fleet: KubeFleet, drain: KubeDrain, controller: Controller | None, *, mode: Mode) -> None:
+    def __init__(
+        self,
+        fleet: KubeFleet,
+        drain: KubeDrain,
+        controller: Controller | None,
+        *,
+        mode: Mode,
+        plugins: KubePlugins | None = None,
+    ) -> None:
         self._fleet, self._drain, self._controller, self._mode = fleet, drain, controller, mode
+        self._plugins = plugins
 
     def __call__(self, now: datetime) -> Sequence[Standing]:
         """What is there to say of each node. Raises BackendError where the cluster does not answer, StoreError."""
@@ -165,6 +191,9 @@ class KubernetesRounds:
             drained = {node.name for node in counted.seen.nodes.values() if hold_of(node) is not None}
             claimed = {claim.node for claim in counted.budget.claims.values()}
             told = self._drain.round(drained, claimed)
+            standings += [Standing(node=name, said=said) for name, said in told.items()]
+        if self._mode is not Mode.OBSERVE and self._plugins is not None:
+            told = self._plugins.round(counted.seen.nodes)
             standings += [Standing(node=name, said=said) for name, said in told.items()]
         if self._controller is not None:
             for name, why in counted.gone.items():

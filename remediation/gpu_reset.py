@@ -35,7 +35,7 @@ class GpuReset:
 
     ``services``: systemd units that may hold GPUs open. ``allowed``: False where none may be made at all. ``let_go``:
     ends our own NVML worker and keeps it away for a while, ``take_up`` lets it come back before that. ``own_pids``: our
-    own processes, which ``let_go`` ends.
+    own processes, which ``let_go`` ends. ``after``: told of every reset that was made.
     """
 
     services: tuple[str, ...]
@@ -44,6 +44,7 @@ class GpuReset:
     own_pids: Callable[[], Collection[int]]
     allowed: bool = True
     take_up: Callable[[], None] = lambda: None
+    after: Callable[[], None] = lambda: None
     proc_root: Path = Path("/proc")
     dev_root: Path = Path("/dev")
 
@@ -89,6 +90,7 @@ class GpuReset:
         except BackendRefused:
             self.take_up()
             raise
+        self.after()
         self.take_up()  # not where the answer is unknown: a reset that hangs has NVML hang
         return f"nvidia-smi --gpu-reset, after stopping {', '.join(stop) or 'nothing'}"
 

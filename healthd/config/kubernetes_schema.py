@@ -74,6 +74,15 @@ class KubernetesSection:
     out. It counts every minute; a quarter of an hour lets it be rescheduled. Counts that Helm wrote, and nobody keeps
     up to date, have no age."""
 
+    device_plugin: str = ""
+    """A label selector of the device plugin's pods, such as ``app=nvidia-device-plugin-daemonset`` (GPU Operator) or
+    ``app.kubernetes.io/name=nvidia-device-plugin``. After a GPU reset the agent then asks, and ``healthd controller``
+    evicts the plugin's pod of that node where it still counts GPUs as unhealthy: NVIDIA's plugin has no other way back.
+    Empty: nothing is asked, and no plugin restarted."""
+
+    device_plugin_namespace: Namespace = "kube-system"
+    """The namespace of those pods."""
+
     report: bool = True
     """Whether node conditions and Events are written, in every mode, observe included: they change nothing for the
     scheduler. Off where another agent reports, or the API server is not to be written to at all."""

@@ -31,6 +31,7 @@ JOBS_TOLERATE = ("nvidia.com/gpu", "amd.com/gpu", "aws.amazon.com/neuron*", "vpc
 """Taints that say what a node has, not that it is out: the jobs of every GPU fleet tolerate them. Whatever else keeps
 pods off counts as out, because only its owner knows what it means; the setting adds to these."""
 
+_GPUS = "nvidia.com/"  # what NVIDIA's device plugin names: gpu, mig-…
 _KEEPS_OFF = ("NoSchedule", "NoExecute")
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}\Z")
 _NOT_A_LABEL = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -76,6 +77,8 @@ class _Info(msgspec.Struct, frozen=True):
 
 
 class _Status(msgspec.Struct, frozen=True):
+    capacity: dict[str, str] | None = None
+    allocatable: dict[str, str] | None = None
     conditions: tuple[Condition, ...] | None = None
     nodeInfo: _Info = _Info()  # noqa: N815 - the API's own word
 
@@ -91,7 +94,8 @@ class _Nodes(msgspec.Struct, frozen=True):
 
 
 class KubeNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A Node as it was read at ``version``."""
+    """A Node as it was read at ``version``. ``lacking``: how many GPUs, by resource, its device plugin counts as
+    unhealthy: they are in the capacity, and not allocatable."""
 
     name: str
     uid: str
@@ -104,6 +108,7 @@ class KubeNode(msgspec.Struct, frozen=True, kw_only=True):
     provider_id: str
     deleting: bool
     boot_id: str = ""
+    lacking: Mapping[str, int] = {}
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of this type, or None."""
@@ -159,7 +164,15 @@ def _made(node: _Node) -> KubeNode:
         provider_id=node.spec.providerID,
         deleting=node.metadata.deletionTimestamp is not None,
         boot_id=node.status.nodeInfo.bootID,
+        lacking=_lacking(node.status.capacity or {}, node.status.allocatable or {}),
     )
+
+
+def _lacking(capacity: Mapping[str, str], allocatable: Mapping[str, str]) -> dict[str, int]:
+    """What is no plain number is no count of devices."""
+    gpus = [(name, all_) for name, all_ in capacity.items() if name.startswith(_GPUS) and all_.isdecimal()]
+    counts = ((name, int(all_), allocatable.get(name, "0")) for name, all_ in gpus)
+    return {name: all_ - int(left) for name, all_, left in counts if left.isdecimal() and all_ > int(left)}
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------

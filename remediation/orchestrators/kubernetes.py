@@ -27,6 +27,7 @@ from healthd.remediation.orchestrators import kube_node as nodes
 from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER, Conflict, Kind, KubeApi, Missing
 from healthd.remediation.orchestrators.kube_budget import Budget
 from healthd.remediation.orchestrators.kube_node import Held, KubeNode
+from healthd.remediation.orchestrators.kube_plugin import asking_patch
 from healthd.remediation.orchestrators.pod_resources import GPU_RESOURCES, SOCKET, pods_with
 from healthd.remediation.ports import FleetLevel, HeldNode, Mark, NodeView, ScopeLevel, Slot
 
@@ -182,6 +183,10 @@ class KubernetesOrchestrator:
         notes = leases.marked_with(self._name, text)
         if text or self.marked():
             self._patch(Kind.LEASE, leases.MARKS, {"metadata": {"annotations": notes}})
+
+    def ask_plugin_restart(self, reset: str, at: datetime) -> None:
+        """Ask ``healthd controller`` to restart this node's device plugin after a GPU reset, which ``reset`` names."""
+        self._patch(Kind.NODE, self._name, asking_patch(reset, at))
 
     # -- parts --------------------------------------------------------------------------------------------------------
 

@@ -516,6 +516,21 @@ def test_the_controller_has_settings_of_its_own(tmp_path: Path) -> None:
     assert configured(rendered.config(), tmp_path).config.provisioner.kind == "none"
 
 
+def test_the_right_to_restart_the_device_plugin_is_of_its_namespace_alone() -> None:
+    """Only where its pods are named: evictions, in that namespace; nothing is deleted, and nothing elsewhere."""
+    named = {"device_plugin": "app=nvidia-device-plugin-daemonset", "device_plugin_namespace": "gpu-operator"}
+    rendered = render({"controller": {"enabled": True}, "config": {"orchestrator": {"kubernetes": named}}})
+    role = rendered.one("Role", "healthd-controller-device-plugin")
+    assert role["metadata"]["namespace"] == "gpu-operator"
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]}]
+    binding = rendered.one("RoleBinding", "healthd-controller-device-plugin")
+    assert binding["subjects"][0]["name"] == "healthd-controller"
+    cluster = rendered.one("ClusterRole", "healthd-controller")
+    assert not any("pods/eviction" in rule["resources"] for rule in cluster["rules"])
+    plain = render({"controller": {"enabled": True}})
+    assert "healthd-controller-device-plugin" not in [each["metadata"]["name"] for each in plain.all("Role")]
+
+
 def test_a_changed_configuration_restarts_the_agents() -> None:
     """The pods' template changes with the configuration, which the daemon reads when it starts."""
 
@@ -570,6 +585,7 @@ def test_evictions_by_taint_need_no_second_switch() -> None:
             {"config": {"provisioner": {"kind": "local"}}, "profile": "restricted"},
             "name another kind",
         ),
+        ({"config": {"orchestrator": {"kubernetes": {"device_plugin": "app=x"}}}}, "nobody restarts the plugin"),
         ({"mode": "quarantine"}, "set budget.limit and budget.nodes, or controller.enabled"),
     ],
     ids=lambda each: each if isinstance(each, str) else "",

@@ -123,9 +123,9 @@ def start(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Start]:
     """Start a controller; all are ended with the test."""
     started: list[FleetController] = []
 
-    def one(more: str = "", *, name: str = "one") -> FleetController:
+    def one(more: str = "", *, name: str = "one", kubernetes: dict[str, str] | None = None) -> FleetController:
         (tmp_path / name).mkdir()
-        started.append(FleetController(control_plane, tmp_path / name, more).start())
+        started.append(FleetController(control_plane, tmp_path / name, more, kubernetes=kubernetes).start())
         return started[-1]
 
     yield one

@@ -75,6 +75,28 @@ ATTEMPTS = (
         says="the agent on n1 may not write node n2",
     ),
     Attempt(
+        name="ask for the restart of another node's device plugin",
+        path=OTHER,
+        body={"metadata": {"annotations": {"healthd.io/restart-device-plugin": "r1 1"}}},
+        status=BY_POLICY,
+        says="the agent on n1 may not write node n2",
+    ),
+    Attempt(
+        name="the same by its status",
+        path=f"{OTHER}/status",
+        body={"metadata": {"annotations": {"healthd.io/restart-device-plugin": "r1 1"}}},
+        status=BY_POLICY,
+        says="the agent on n1 may not write node n2",
+    ),
+    Attempt(
+        name="restart its own device plugin itself",
+        path="/api/v1/namespaces/kube-system/pods/plugin-n1/eviction",
+        method="POST",
+        body={**EVICTION, "metadata": {"name": "plugin-n1", "namespace": "kube-system"}},
+        status=BY_RBAC,
+        says="pods/eviction",
+    ),
+    Attempt(
         name="own condition on another node",
         path=f"{OTHER}/status",
         body=condition("HealthdGpu"),

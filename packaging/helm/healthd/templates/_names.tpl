@@ -72,6 +72,9 @@ healthd-budget-{{ $name }}
 {{- if and (eq .Values.profile "restricted") (eq (toString (get ($config.provisioner | default dict) "kind")) "local") }}
 {{- fail "provisioner.kind: local with profile: restricted: that profile cannot ask systemd for a reboot; name another kind, or profile: full" }}
 {{- end }}
+{{- if and $config.orchestrator.kubernetes.device_plugin (not .Values.controller.enabled) }}
+{{- fail "config.orchestrator.kubernetes.device_plugin without controller.enabled: agents would ask, and nobody restarts the plugin" }}
+{{- end }}
 {{- if and (ne .Values.mode "observe") (not .Values.controller.enabled) (not (and .Values.budget.limit .Values.budget.nodes)) }}
 {{- fail (printf "mode: %s without a budget: set budget.limit and budget.nodes, or controller.enabled, which counts nodes itself" .Values.mode) }}
 {{- end }}
