@@ -26,7 +26,7 @@ from healthd.evidence import save_bundle
 from healthd.model import Mode
 from healthd.monitor import Monitor, gone_jobs
 from healthd.node import KernelLogState
-from healthd.plugin_restart import PluginRestart
+from healthd.plugin_restart import PluginRestart, open_plugin_restart
 from healthd.remediation.case import Case
 from healthd.remediation.engine import Engine
 from healthd.remediation.orchestrators.local import LocalOrchestrator
@@ -156,7 +156,7 @@ def acting_agent(
     agent = _assembled(config, checks, machine, monitor, source=source, notices=notices)
     agent.store, agent.orchestrator, agent.changed = store, orchestrator, changed
     agent.ends += [close] if (close := getattr(orchestrator, "close", None)) is not None else []
-    agent.plugin_restart = _plugin_restart(config, orchestrator, store)
+    agent.plugin_restart = open_plugin_restart(config, orchestrator, store)
     agent.engine = make_engine(
         config=config,
         machine=machine,
@@ -228,16 +228,6 @@ def _open_kubernetes(config: Config, node: str, environ: Mapping[str, str]) -> O
         extra = f"pip install 'healthd[kubernetes]' ({error})"
         raise ConfigError((f"orchestrator.kind = kubernetes needs an extra that is not installed: {extra}",)) from error
     return kube_opening.open_orchestrator(config, kube_opening.open_api(config, environ), node)
-
-
-def _plugin_restart(config: Config, orchestrator: Orchestrator, store: Store) -> PluginRestart | None:
-    """Where the cluster is Kubernetes and the plugin's pods are named; else nobody is asked."""
-    if orchestrator.kind != "kubernetes" or not config.orchestrator.kubernetes.device_plugin:
-        return None
-    from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
-
-    assert isinstance(orchestrator, KubernetesOrchestrator)  # noqa: S101 - its kind says so
-    return PluginRestart(store, orchestrator.ask_plugin_restart)
 
 
 def open_kernel_log(agent: Agent) -> KernelLog:

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
+from healthd.config.schema import Config
 from healthd.errors import BackendError, StoreError
+from healthd.remediation.ports import Orchestrator
 
 FACT = "device_plugin_restart"
 """Under which key the store keeps a request that was not made yet."""
@@ -69,3 +71,13 @@ class PluginRestart:
     def _new(self, said: str) -> str:
         known, self._said = self._said, said
         return "" if said == known else said
+
+
+def open_plugin_restart(config: Config, orchestrator: Orchestrator, facts: Facts) -> PluginRestart | None:
+    """Where the cluster is Kubernetes and the plugin's pods are named; else None: nobody is asked."""
+    if orchestrator.kind != "kubernetes" or not config.orchestrator.kubernetes.device_plugin:
+        return None
+    from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
+
+    assert isinstance(orchestrator, KubernetesOrchestrator)  # noqa: S101 - its kind says so
+    return PluginRestart(facts, orchestrator.ask_plugin_restart)

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from healthd.check import discover
+from healthd.config.daemon_schema import DaemonSection
 from healthd.config.load import Loaded, load
-from healthd.config.schema import DaemonSection
 from healthd.whoami import ThisNode
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from healthd.config.controller_schema import ControllerSection
+from healthd.config.daemon_schema import DaemonSection
 from healthd.config.evidence_schema import EvidenceSection
 from healthd.config.kubernetes_schema import KubernetesSection
 from healthd.config.provisioner_schema import ProvisionerSection
@@ -28,9 +29,6 @@ KernelLogPath = Annotated[
 ]
 MaybeUrl = Annotated[
     str, Meta(pattern=r"^(https?://[^\s/]+(/\S*)?)?\Z", description='a URL such as http://169.254.169.254, or ""')
-]
-MaybeAddress = Annotated[
-    str, Meta(pattern=r"^([^\s:]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5})?\Z", description='HOST:PORT, or ""')
 ]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]*\Z", description='letters, digits, ".", "_" and "-", or ""')]
 Count = Annotated[int, Meta(ge=1, le=1_000_000, description="a whole number of at least 1")]
@@ -302,39 +300,6 @@ class PolicySection:
         names = [rule.name for rule in self.rule]
         if twice := next((name for name in names if names.count(name) > 1), ""):
             raise ValueError(f"policy.rule: two have the name {twice!r}; rename one")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DaemonSection:
-    """The daemon itself: where it listens and where it keeps its state."""
-
-    socket: AbsolutePath = "/run/healthd/healthd.sock"
-    """The unix socket of the command line and the hooks. Clients take it from ``--socket`` or HEALTHD_SOCKET and read
-    no configuration, so a moved socket must be told to them as well."""
-
-    state_dir: AbsolutePath = "/var/lib/healthd"
-    """The folder of the store. It must outlive reboots: what was begun before one is finished after it."""
-
-    http: MaybeAddress = "127.0.0.1:9809"
-    """Address of the read-only HTTP server (metrics, health), such as ``127.0.0.1:9809``, ``[::1]:9809`` or, for every
-    address of either family, ``[::]:9809``. Empty: none. Loopback by default; a scraper on another machine needs an
-    address it can reach."""
-
-    group: Name = ""
-    """The unix group whose members may act through the socket, beside root. Empty: root only. Everyone may read."""
-
-    stop_s: Seconds = 370.0
-    """How long, in seconds, the daemon waits after SIGTERM for what it is doing to its node: no further step is begun,
-    and one that is under way is not broken off. Longer than a GPU reset with the stop of a service before it
-    (300 + 60 s). Whoever stops it must be more patient still: TimeoutStopSec with KillMode=mixed in systemd,
-    terminationGracePeriodSeconds in Kubernetes."""
-
-    workers: Annotated[int, Meta(ge=1, le=64, description="a whole number from 1 to 64")] = 4
-    """How many checks may run at once. Checks wait more than they work; four keep one slow source from holding up the
-    others."""
-
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least severe log line that is written."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,9 @@ import yaml
 from healthd import __version__
 from healthd.api.grammar import parse
 from healthd.cli.settings import check_settings
+from healthd.config.daemon_schema import DaemonSection
 from healthd.config.load import Loaded, examine
 from healthd.config.report import as_data
-from healthd.config.schema import DaemonSection
 from healthd.remediation import gpu_reset
 from healthd.remediation.orchestrators import kube_budget, kube_node, pod_resources
 from tests.packaging.chart import CHART, KUBERNETES, MONITORING, ROOT, Object, Rendered, lint, objects_in, render

@@ -43,6 +43,7 @@ class Rig:
             run=tools,
             let_go=self._go,
             take_up=self._up,
+            after=self._after,
             own_pids=lambda: self.own,
             proc_root=self.proc,
             dev_root=self.dev,
@@ -50,6 +51,9 @@ class Rig:
 
     def _go(self) -> None:
         self.nvml.append("let go")
+
+    def _after(self) -> None:
+        self.nvml.append("told")
 
     def _up(self) -> None:
         self.nvml.append("taken up")
@@ -84,7 +88,7 @@ def test_the_order_of_a_reset(rig: Rig, tools: Tools) -> None:
     """Services first, then our own worker, then the reset of all GPUs together."""
     said = rig.reset.reset(("nvidia-persistenced",))
     assert tools.ran == ["systemctl stop nvidia-persistenced", "nvidia-smi --gpu-reset"]
-    assert rig.nvml == ["let go", "taken up"]
+    assert rig.nvml == ["let go", "told", "taken up"]
     assert said == "nvidia-smi --gpu-reset, after stopping nvidia-persistenced"
 
 

@@ -1,0 +1,51 @@
+"""The daemon itself, as it is configured: ``[daemon]``.
+
+As ``schema``: a docstring under every field, and nothing here reads a file or the machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+AbsolutePath = Annotated[str, Meta(pattern=r"^/[^\0]*\Z", description="an absolute path, such as /run/healthd")]
+MaybeAddress = Annotated[
+    str, Meta(pattern=r"^([^\s:]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5})?\Z", description='HOST:PORT, or ""')
+]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]*\Z", description='letters, digits, ".", "_" and "-", or ""')]
+Seconds = Annotated[float, Meta(gt=0, le=86_400, description="seconds, more than 0 and at most 86400")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DaemonSection:
+    """The daemon itself: where it listens and where it keeps its state."""
+
+    socket: AbsolutePath = "/run/healthd/healthd.sock"
+    """The unix socket of the command line and the hooks. Clients take it from ``--socket`` or HEALTHD_SOCKET and read
+    no configuration, so a moved socket must be told to them as well."""
+
+    state_dir: AbsolutePath = "/var/lib/healthd"
+    """The folder of the store. It must outlive reboots: what was begun before one is finished after it."""
+
+    http: MaybeAddress = "127.0.0.1:9809"
+    """Address of the read-only HTTP server (metrics, health), such as ``127.0.0.1:9809``, ``[::1]:9809`` or, for every
+    address of either family, ``[::]:9809``. Empty: none. Loopback by default; a scraper on another machine needs an
+    address it can reach."""
+
+    group: Name = ""
+    """The unix group whose members may act through the socket, beside root. Empty: root only. Everyone may read."""
+
+    stop_s: Seconds = 370.0
+    """How long, in seconds, the daemon waits after SIGTERM for what it is doing to its node: no further step is begun,
+    and one that is under way is not broken off. Longer than a GPU reset with the stop of a service before it
+    (300 + 60 s). Whoever stops it must be more patient still: TimeoutStopSec with KillMode=mixed in systemd,
+    terminationGracePeriodSeconds in Kubernetes."""
+
+    workers: Annotated[int, Meta(ge=1, le=64, description="a whole number from 1 to 64")] = 4
+    """How many checks may run at once. Checks wait more than they work; four keep one slow source from holding up the
+    others."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least severe log line that is written."""
