@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import io
 import os
 import re
 import time
@@ -106,20 +107,24 @@ class KernelSyslog:
         return hole + list(self._records(text))
 
     def _records(self, text: bytes) -> Iterator[bytes]:
-        """Records in the format of /dev/kmsg; TORN for a line without a head. Raises OSError where none has one."""
-        heads = [(_LINE.match(line), line) for line in text.split(b"\n") if line]
-        if heads and not any(match for match, _ in heads):
+        """Records in the format of /dev/kmsg; TORN for a line without a head. Raises OSError where none has one. It goes
+        line by line: a ring may hold megabytes."""
+        heads = (_LINE.match(line.rstrip(b"\n")) for line in io.BytesIO(text))
+        is_timed = not text
+        for head, group in groupby(heads, key=lambda match: match[1] if match else b""):
+            matches = list(group)
+            lines = [match for match in matches if match]
+            is_timed = is_timed or bool(head)
+            yield from (self._record(lines),) if head else (TORN for _ in matches)
+        if not is_timed:
             raise OSError(errno.EPROTO, "its lines have no time")
-        for _, group in groupby(heads, key=lambda each: each[0][1] if each[0] else None):
-            lines = [match for match, _ in group]
-            if lines[0] is None:
-                yield from (TORN for _ in lines)
-                continue
-            first = lines[0]
-            usec = int(first[3]) * 1_000_000 + int(first[4])
-            self._number = max(self._number + 1, usec * MOMENT)
-            words = b"\\x0a".join(_ODD.sub(_escape, line[5]) for line in lines if line is not None)
-            yield b"%b,%d,%d,-;%b" % (first[2], self._number, usec, words)
+
+    def _record(self, lines: Sequence[re.Match[bytes]]) -> bytes:
+        first = lines[0]
+        usec = int(first[3]) * 1_000_000 + int(first[4])
+        self._number = max(self._number + 1, usec * MOMENT)
+        words = b"\\x0a".join(_ODD.sub(_escape, line[5]) for line in lines)
+        return b"%b,%d,%d,-;%b" % (first[2], self._number, usec, words)
 
 
 def _escape(match: re.Match[bytes]) -> bytes:
