@@ -107,8 +107,8 @@ class KernelSyslog:
         return hole + list(self._records(text))
 
     def _records(self, text: bytes) -> Iterator[bytes]:
-        """Records in the format of /dev/kmsg; TORN for a line without a head. Raises OSError where none has one. It goes
-        line by line: a ring may hold megabytes."""
+        """Records in the format of /dev/kmsg; TORN for a line without a head. Raises OSError where none has one. It
+        goes line by line: a ring may hold megabytes."""
         heads = (_LINE.match(line.rstrip(b"\n")) for line in io.BytesIO(text))
         is_timed = not text
         for head, group in groupby(heads, key=lambda match: match[1] if match else b""):
