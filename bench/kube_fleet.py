@@ -9,7 +9,6 @@ faster; the server's does not. What they asked is read from the server's audit l
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -131,40 +130,33 @@ def simulated(plane: ControlPlane, nodes: Sequence[str], folder: Path) -> list[A
 
 
 class Clock:
-    """Drives the agents: so many of their seconds in one of ours. ``behind_s``: the most that one of them was late, in
-    seconds of its own."""
+    """Drives the agents: at most so many of their seconds in one of ours, fewer where this machine is too slow, which
+    ``speed`` then says. All of them are at the same second, so that none leaves anything out."""
 
     def __init__(self, agents: Sequence[Agent], speed: float) -> None:
-        self._agents, self._speed, self._began_s = agents, speed, time.monotonic()
-        self._stop, self.behind_s = threading.Event(), 0.0
-        shares = [agents[start::WORKERS] for start in range(WORKERS)]
-        self._threads = [threading.Thread(target=self._drive, args=(share,)) for share in shares if share]
-        for each in self._threads:
-            each.start()
+        self._agents, self._step_s = agents, STEP_S / speed
+        self._shares = [agents[start::WORKERS] for start in range(WORKERS)]
+        self._now_s = 0.0
 
-    def wait(self, until_s: float) -> None:
-        """Until it is this second for the agents."""
-        time.sleep(max(0.0, until_s / self._speed - (time.monotonic() - self._began_s)))
+    def run(self, for_s: float) -> float:
+        """Let so many of their seconds pass; returns how many of ours it took."""
+        began_s, until_s = time.monotonic(), self._now_s + for_s
+        with ThreadPoolExecutor(WORKERS) as pool:
+            while self._now_s < until_s:
+                next_s = time.monotonic() + self._step_s
+                self._now_s += STEP_S
+                list(pool.map(self._step, self._shares))
+                time.sleep(max(0.0, next_s - time.monotonic()))
+        return time.monotonic() - began_s
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Nobody does anything any more."""
-        self._stop.set()
-        for each in self._threads:
-            each.join()
         for agent in self._agents:
             agent.close()
 
-    def _drive(self, share: Sequence[Agent]) -> None:
-        dice = Random(0)  # noqa: S311 - no secret
-        due_s = [STEP_S * dice.random() for _ in share]  # not in step with each other
-        while not self._stop.is_set():
-            for number, agent in enumerate(share):
-                now_s = (time.monotonic() - self._began_s) * self._speed
-                if now_s >= due_s[number]:
-                    self.behind_s = max(self.behind_s, now_s - due_s[number])
-                    agent.step(now_s)
-                    due_s[number] += STEP_S
-            self._stop.wait(max(0.0, min(due_s) / self._speed - (time.monotonic() - self._began_s)))
+    def _step(self, share: Sequence[Agent]) -> None:
+        for agent in share:
+            agent.step(self._now_s)
 
 
 class WholeDaemon(Running):

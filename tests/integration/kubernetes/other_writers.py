@@ -7,6 +7,7 @@ away or changed is told in ``lost``. Each has a share of the nodes and one threa
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -59,7 +60,7 @@ def owned(node: Node) -> dict[str, Any]:
     }
 
 
-class Writer:
+class Writer(ABC):
     """One kind of writer with its share of the nodes. ``wrote`` counts what was applied, ``late`` what was refused
     because the Node was another than was read."""
 
@@ -79,9 +80,9 @@ class Writer:
         """What of the Node is this writer's."""
         return owned(node)[self.part]
 
+    @abstractmethod
     def change(self, name: str, before: Any) -> Change | None:
         """What is this writer's after its next write, and how to send that; None for nothing to write."""
-        raise NotImplementedError
 
     def burst(self) -> None:
         """Some writes in a row to one Node: who read it before comes too late."""
