@@ -28,6 +28,7 @@ from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
 from healthd.remediation.policy import Rules
 from healthd.remediation.policy_files import bounds_of
 from healthd.remediation.ports import FleetLevel, Orchestrator
+from healthd.remediation.provisioners.kube_own import Asking
 from healthd.remediation.provisioners.opening import open_provisioner
 from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXTS
 from healthd.remediation.rules import Policy
@@ -69,6 +70,7 @@ def make_engine(
             made_by_us=lambda reason: reason in OUR_TEXTS and store.open_case() is not None,
             run=run,
             marks=orchestrator if orchestrator.kind != "local" else None,
+            asking=_asking(orchestrator),
         ),
         resetter=_resetter(config, machine, run, after_reset),
         slots=_slots(config, machine, orchestrator, store),
@@ -89,6 +91,16 @@ def make_engine(
         ),
         platform_texts=OUR_TEXTS | MANAGERS_TEXTS,
     )
+
+
+def _asking(orchestrator: Orchestrator) -> Callable[[str], Asking] | None:
+    """How this node asks its platform by its own Node; None where it has none."""
+    if orchestrator.kind != "kubernetes":
+        return None
+    from healthd.remediation.orchestrators.kube_opening import KubeAsking, KubernetesOrchestrator
+
+    assert isinstance(orchestrator, KubernetesOrchestrator)  # noqa: S101 - its kind says so
+    return lambda kind: KubeAsking(orchestrator, kind)
 
 
 def _slots(config: Config, machine: Machine, orchestrator: Orchestrator, store: Store) -> SlotKeeper:

@@ -29,7 +29,7 @@ from healthd.remediation.orchestrators.kube_lead import RENEW_S, Lead, Renewal
 from healthd.remediation.orchestrators.kube_node import hold_of
 from healthd.remediation.orchestrators.kube_plugin import KubePlugins
 from healthd.remediation.ports import Provisioner
-from healthd.remediation.provisioners.opening import found_by_controller, open_for_kubernetes
+from healthd.remediation.provisioners.opening import asks_by_own_node, found_by_controller, open_for_kubernetes
 from healthd.store import Store
 
 _MANAGER = "healthd-controller"
@@ -45,7 +45,7 @@ class KubernetesWork:
         section = config.orchestrator.kubernetes
         self._config = config
         self._metadata = metadata_of(config)
-        self._repairs = config.provisioner.kind not in ("none", "local")
+        self._repairs = config.provisioner.kind not in ("none", "local") and not asks_by_own_node(config.provisioner)
         self.about = self._checked()
         self._api = self._connect(environ, timeout_s=max(section.timeout_s, _LIST_S))
         # A connection of its own, so that no long answer keeps the renewal waiting.
@@ -149,6 +149,8 @@ class KubernetesWork:
         kind = self._config.provisioner.kind
         if kind in _BY_SLURM:
             raise ConfigError((f"provisioner.kind = {kind} works by Slurm, and this is Kubernetes: name another",))
+        if asks_by_own_node(self._config.provisioner):
+            return f"Kubernetes; it counts and drains, and nodes ask {kind} by their own Nodes: no request is answered"
         if not self._repairs:
             return "Kubernetes; it counts and drains, and no request is answered: [provisioner] kind is none"
         if kind == "karpenter":

@@ -278,7 +278,7 @@ class FakeProvisioner:
     """A ``Provisioner`` that counts what it is asked for.
 
     ``reboots`` is called for each reboot; it may raise what a back end raises. ``replaces``, where given, for each
-    replacement; ``instance`` is the machine behind the name now.
+    replacement; ``instance`` is the machine behind the name now. ``recalls``: whether a request can be taken back.
     """
 
     kind = "fake"
@@ -292,6 +292,8 @@ class FakeProvisioner:
         self.instance = "i-0fake0"
         self.others = ""
         self.says = ""
+        self.recalls = False
+        self.taken_back = 0
 
     def can(self, remedy: Remedy) -> bool:
         """A reboot, and a replacement where one was given."""
@@ -326,6 +328,11 @@ class FakeProvisioner:
             raise BackendRefused("this provisioner has no other machine")
         self.replacements += 1
         self._replaces()
+
+    def take_back(self, *, carried_out: bool) -> bool:
+        """As given, and counted."""
+        self.taken_back += self.recalls
+        return self.recalls
 
     def progress(self) -> str:
         """As given."""

@@ -196,6 +196,13 @@ class Provisioner(Protocol):
     def replace(self) -> None:
         """Ask for another machine behind the same name. Evidence that it happened is a changed instance id."""
 
+    def take_back(self, *, carried_out: bool) -> bool:
+        """Take back what was asked for, where a request stands until it is: once its evidence is there
+        (``carried_out``), so that nothing more comes of it, else only while nothing has. Returns whether it was.
+
+        What was done at once by being asked for cannot be: False, and nothing is done. Raises BackendError.
+        """
+
     def progress(self) -> str:
         """What the platform says of the reboot or replacement that was asked for; "" where it says nothing.
 

@@ -279,7 +279,10 @@ class Repairs:
         boot_id = self._judgement.boot_id
         if boot_id != case.boot_id:
             said = f"rebooted: boot id {case.boot_id[:8]} became {boot_id[:8]}"
+            self._provisioner.take_back(carried_out=True)
             return Turn(case=at_next(self._taken_over(case, came=True), now), said=said, go_on=True)
+        if (turn := self._taken_back(case, now, "reboot")) is not None:
+            return turn
         try:  # asked of the controller it may be refused; asked of the platform, only the boot tells
             progress = self._provisioner.progress() if self._provisioner.delegates else ""
         except BackendBusy as error:
@@ -306,10 +309,18 @@ class Repairs:
             said = f"replaced: {case.machine} became {machine}"
             case = self._taken_over(case, came=True)
             return Turn(case=at_next(replace(case, machine=machine), now), said=said, go_on=True)
+        if (turn := self._taken_back(case, now, "replacement")) is not None:
+            return turn
         if now - case.since > timedelta(seconds=self._patience.replace_timeout_s):
             return self.again_or_fail(case, now, f"no other machine came: {progress or 'nothing was said'}")
         said = f"replacement of {case.machine} {self._asked}; {progress or 'waiting for another instance'}"
         return Turn(case=case, said=said)
+
+    def _taken_back(self, case: Case, now: datetime, act: str) -> Turn | None:
+        """What was asked for is not needed any more, and its platform lets it be taken back in time; else None."""
+        if not (over := self._guards.is_over(case)) or not self._provisioner.take_back(carried_out=False):
+            return None
+        return Turn(case=at_next(case, now), said=f"the {act} was taken back before anybody began: {over}", go_on=True)
 
     def _held_up(self, case: Case, now: datetime, act: str, why: BackendBusy) -> Turn:
         """Asked for, and held up by what a person must see to. It is waited for as long as for the act itself."""

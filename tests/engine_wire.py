@@ -140,6 +140,9 @@ class WiredProvisioner:
         self.intended(Step.REPLACE)
         self.wire.around("replace", self.inner.replace)
 
+    def take_back(self, *, carried_out: bool) -> bool:
+        return self.wire.around("take_back", lambda: self.inner.take_back(carried_out=carried_out))
+
     def progress(self) -> str:
         return self.inner.progress()
 

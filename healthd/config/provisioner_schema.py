@@ -51,11 +51,13 @@ class AwsSection:
 class HyperpodSection:
     """SageMaker HyperPod."""
 
-    how: Literal["scontrol", "api"] = "scontrol"
+    how: Literal["scontrol", "api", "label"] = "scontrol"
     """``scontrol``: the reasons ``Action:Reboot`` and ``Action:Replace``, which HyperPod acts upon; no IAM right is
     needed. ``api``: BatchRebootClusterNodes and BatchReplaceClusterNodes. Slurm's way by default, because IAM cannot
     limit a node's role to the node itself: a role that may replace one node may replace the whole cluster. healthd's
-    controller always uses the API."""
+    controller always uses the API. ``label``: on Kubernetes, the label
+    ``sagemaker.amazonaws.com/node-health-status`` of the node itself, written by its own agent; no IAM right is needed,
+    and HyperPod acts upon it only where the cluster's NodeRecovery is Automatic."""
 
     cluster: Cluster = ""
     """The cluster's name or ARN. Empty: as the file below says."""
@@ -103,20 +105,23 @@ class KarpenterSection:
 class ProvisionerSection:
     """What reboots or replaces the machine behind the node."""
 
-    kind: Literal["none", "local", "auto", "hyperpod", "parallelcluster", "pcs", "autoscaling", "ec2", "karpenter"] = (
-        "none"
-    )
+    kind: Literal[
+        "none", "local", "auto", "hyperpod", "parallelcluster", "pcs", "autoscaling", "ec2", "karpenter", "eks"
+    ] = "none"
     """``none``: no repair can be carried out, and a fault that needs one pages. ``local``: the commands below.
     ``auto``: the platform of AWS that this node turns out to be of; the others name it. ``karpenter`` is done by
-    healthd's controller alone. None by default, because a
-    reboot must be asked for by name."""
+    healthd's controller alone. ``eks``: EKS node auto-repair, asked by the node's own condition
+    ``AcceleratedHardwareReady``; for a managed node group where it is on and eks-node-monitoring-agent is not
+    installed. Its answer depends on the finding: another machine for XID 64, 74, 79, 119, 120, 142 and 151, a reboot
+    for some others, nothing for the rest. None by default, because a reboot must be asked for by name."""
 
     act_from: Literal["node", "controller"] = "node"
     """Who calls AWS. ``node``: healthd on the node itself, whose role then needs the rights in packaging/iam.
     ``controller``: the node leaves a request with the cluster, and ``healthd controller`` on the head node acts, so
     that nodes need no right at all. It is for what is done by an API: ``autoscaling``, ``ec2``, and ``hyperpod`` with
     ``how = "api"``. What is done through Slurm (``parallelcluster``, ``pcs``, ``hyperpod`` with ``how = "scontrol"``)
-    is done on the node either way. From the node by default: it needs one daemon less."""
+    is done on the node either way, and so is what a node of Kubernetes asks by its own Node (``eks``, ``hyperpod`` with
+    ``how = "label"``). From the node by default: it needs one daemon less."""
 
     local: LocalProvisionerSection = field(default_factory=LocalProvisionerSection)
     """Read where the kind is ``local``."""

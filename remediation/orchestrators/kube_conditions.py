@@ -223,7 +223,7 @@ def shown_on(node: KubeNode) -> dict[str, Shown]:
         there = node.condition(kind)
         if there is None or there.status not in ("True", "False", "Unknown"):
             continue
-        moved = _time(there.lastTransitionTime)
+        moved = time_of(there.lastTransitionTime)
         if moved is not None:
             state = State(status=there.status, reason=there.reason, message=there.message)
             found[kind] = Shown(state=state, moved=moved)
@@ -256,7 +256,8 @@ def rfc3339(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _time(text: str | None) -> datetime | None:
+def time_of(text: str | None) -> datetime | None:
+    """A time of a condition; None for anything else."""
     try:
         at = datetime.fromisoformat(text or "")
     except ValueError:

@@ -318,8 +318,12 @@ def without_taint_patch(node: KubeNode, key: str) -> dict[str, Any] | None:
 def taint_value(text: str) -> str:
     """The finding that a reason names, as a taint's value: at most 63 letters, digits, ``-``, ``_`` and ``.``, of which
     neither the first nor the last is a mark."""
-    code = text.removeprefix(PREFIX).split(" ")[0] if text.startswith(PREFIX) else ""
-    return _NOT_A_LABEL.sub("-", code)[:63].strip("-_.") or "held"
+    return _NOT_A_LABEL.sub("-", code_in(text))[:63].strip("-_.") or "held"
+
+
+def code_in(text: str) -> str:
+    """The finding that a reason of healthd's names, or ""."""
+    return text.removeprefix(PREFIX).split(" ")[0] if text.startswith(PREFIX) else ""
 
 
 def _patch(node: KubeNode, *, spec: dict[str, Any], annotations: dict[str, str | None] | None = None) -> dict[str, Any]:

@@ -4,6 +4,9 @@ It changes its own Node and its own annotations of two kinds of Lease, nothing e
 is out is counted in one place (``healthd controller``) and read from the Lease, so that no agent lists nodes. Evictions
 are the controller's. What runs on the GPUs the kubelet says, over its own socket.
 
+What the node asks of its platform by a label or a condition (``kube_asking``) is written here too, and goes with the
+drain or the last place, however the case ends.
+
 Every write is one patch with the resourceVersion of what was read before, made anew from a new reading after a 409. A
 write without an answer is *unknown*, and the caller reads back.
 
@@ -24,10 +27,11 @@ from healthd.errors import BackendBusy, BackendDenied, BackendRefused, BackendUn
 from healthd.remediation.fleet import CLUSTER
 from healthd.remediation.orchestrators import kube_budget as leases
 from healthd.remediation.orchestrators import kube_node as nodes
-from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER, Conflict, Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER, Conflict, How, Kind, KubeApi, Missing
 from healthd.remediation.orchestrators.kube_budget import Budget
 from healthd.remediation.orchestrators.kube_node import Held, KubeNode
 from healthd.remediation.orchestrators.kube_plugin import asking_patch
+from healthd.remediation.orchestrators.kube_signals import SIGNALS
 from healthd.remediation.orchestrators.pod_resources import GPU_RESOURCES, SOCKET, pods_with
 from healthd.remediation.ports import FleetLevel, HeldNode, Mark, NodeView, ScopeLevel, Slot
 
@@ -152,7 +156,8 @@ class KubernetesOrchestrator:
 
     def release(self, *, resume: bool) -> None:
         """Take away what the annotation says is ours. ``resume`` means nothing here: a kubelet that is not ready says
-        so itself."""
+        so itself. What was asked of the platform goes first: it must not stand over a job."""
+        self._end_requests()
         self._change_node(nodes.release_patch)
 
     def verified(self) -> bool:
@@ -161,6 +166,23 @@ class KubernetesOrchestrator:
             return False
         self._change_node(lambda node: nodes.without_taint_patch(node, nodes.UNVERIFIED))
         return True
+
+    # -- what the platform is asked -----------------------------------------------------------------------------------
+
+    def own(self, *, fresh: bool = False) -> KubeNode:
+        """This node's Node. Raises BackendUnknown, also where it is gone: its machine may be on its way out."""
+        try:
+            return nodes.node_of(self._read(Kind.NODE, self._name, fresh=fresh))
+        except Missing as error:
+            raise BackendUnknown(f"the cluster has no node {self._name} any more") from error
+
+    def change_own(self, patch: NodePatch, *, status: bool) -> None:
+        """Patch this node's Node, or the status of it, as it was read. No patch: nothing is to be done."""
+        self._change_node(patch, status=status)
+
+    def _end_requests(self) -> None:
+        for signal in SIGNALS.values():
+            self._change_node(lambda node, by=signal: by.ended(node, self._clock()), status=signal.on_status)  # type: ignore[misc]
 
     # -- places and marks ---------------------------------------------------------------------------------------------
 
@@ -174,6 +196,7 @@ class KubernetesOrchestrator:
         if slot.node != self._name:
             raise BackendRefused(f"place {slot.scope} {slot.index} not given back: it is held by {slot.node}")
         if all((other.scope, other.index) == (slot.scope, slot.index) for other in self.slots() if self._is_own(other)):
+            self._end_requests()
             self._change_node(lambda node: nodes.release_patch(node) if nodes.was_undone(node) else None)
             self._change_node(lambda node: nodes.without_taint_patch(node, nodes.CLAIMED))
         self._change_budget(slot.scope, lambda budget: leases.given_back(budget, self._name, slot.index))
@@ -235,12 +258,12 @@ class KubernetesOrchestrator:
                 self._sleep(pause_s)
         return self._change_node(patch)
 
-    def _change_node(self, patch: NodePatch) -> None:
+    def _change_node(self, patch: NodePatch, *, status: bool = False) -> None:
         """Read the Node and patch it as it was read, until nobody was faster. No patch: nothing is to be done."""
 
         def once(fresh: bool) -> None:
             if (body := patch(self._node(fresh=fresh))) is not None:
-                self._patch(Kind.NODE, self._name, body)
+                self._patch(Kind.NODE, self._name, body, status=status)
 
         self._compare_and_swap(f"node {self._name}", once)
 
@@ -265,10 +288,11 @@ class KubernetesOrchestrator:
         self._lately[kind, name] = (asked_s, there)
         return there
 
-    def _patch(self, kind: Kind, name: str, body: Mapping[str, Any]) -> None:
+    def _patch(self, kind: Kind, name: str, body: Mapping[str, Any], *, status: bool = False) -> None:
         self._lately.pop((kind, name), None)
         asked_s = time.monotonic()
-        there = self._api.patch(kind, name, body, namespace=self._namespace_of(kind))
+        how = How.STRATEGIC if status else How.MERGE  # a merge patch would replace everybody's conditions
+        there = self._api.patch(kind, name, body, how=how, namespace=self._namespace_of(kind), status=status)
         self._lately[kind, name] = (asked_s, there)
 
     def _namespace_of(self, kind: Kind) -> str | None:

@@ -1,7 +1,8 @@
 """An instance of an EC2 Auto Scaling group: the group launches a substitute for what is taken from it.
 
 The group's size never changes by our hand (ShouldDecrementDesiredCapacity is always false). It must not act where the
-group could launch no substitute, or is at the instance already.
+group could launch no substitute, or is at the instance already, nor where the group is an EKS managed node group whose
+own node auto-repair is on: two that repair one node undo each other.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.instances import at_address, id_of
 from healthd.remediation.provisioners.subject import Subject
 
+# The tags by which EKS marks the Auto Scaling group of a managed node group as its own.
+_EKS_TAGS = ("eks:cluster-name", "eks:nodegroup-name")
 # Suspended, one of these leaves the group without a substitute (EC2 Auto Scaling User Guide, "Suspend and resume
 # processes", 2026).
 _NEEDED = {"terminate": ("Launch",), "unhealthy": ("Launch", "Terminate", "HealthCheck", "ReplaceUnhealthy")}
@@ -56,14 +59,22 @@ class AutoScalingProvisioner:
         """The group may be at it: on its way in or out, unhealthy already, or with its hands bound."""
         try:
             member = self._member(self._target())
-            suspended = {each["ProcessName"] for each in self._described(member["AutoScalingGroupName"])["Suspended"]}
+            described = self._described(member["AutoScalingGroupName"])
+            suspended = {each["ProcessName"] for each in described["Suspended"]}
+            repairer = self._repairer(described["Tags"])
         except BackendError as error:
             return f"it cannot be told what the Auto Scaling group does with this instance: {error}"
         group, state, health = (member[key] for key in ("AutoScalingGroupName", "LifecycleState", "HealthStatus"))
         if state != "InService" or health.lower() != "healthy":
             return f"Auto Scaling group {group} acts on {member['InstanceId']} already: {state}, {health}"
+        if repairer:
+            return repairer
         bound = [name for name in _NEEDED[self._how] if name in suspended]
         return f"Auto Scaling group {group} would launch no substitute: {bound[0]} is suspended" if bound else ""
+
+    def repaired_by(self) -> str:
+        """Who repairs the nodes of this group itself, or "". Raises BackendError where that cannot be told."""
+        return self._repairer(self._described(self._member(self._target())["AutoScalingGroupName"])["Tags"])
 
     def machine(self) -> str:
         """Here: our own id. From elsewhere: the one at the node's address; once that is gone, the newest of a group
@@ -101,6 +112,10 @@ class AutoScalingProvisioner:
                 HealthStatus="Unhealthy",
                 ShouldRespectGracePeriod=False,
             )
+
+    def take_back(self, *, carried_out: bool) -> bool:
+        """A call to AWS cannot be taken back."""
+        return False
 
     def progress(self) -> str:
         """How many of the group are in service, and why the last launch failed if it did."""
@@ -144,7 +159,21 @@ class AutoScalingProvisioner:
             "Suspended": found[0].get("SuspendedProcesses", []),
             "Serving": [each for each in serving if each != self._ended],
             "DesiredCapacity": found[0]["DesiredCapacity"],
+            "Tags": {tag["Key"]: tag["Value"] for tag in found[0].get("Tags", [])},
         }
+
+    def _repairer(self, tags: Mapping[str, str]) -> str:
+        """EKS is asked only of a group that it tagged; an answer without nodeRepairConfig means that it is off."""
+        cluster, node_group = (tags.get(key, "") for key in _EKS_TAGS)
+        if not cluster or not node_group:
+            return ""
+        answer = self._aws.call("eks", "DescribeNodegroup", clusterName=cluster, nodegroupName=node_group)
+        if not ((answer.get("nodegroup") or {}).get("nodeRepairConfig") or {}).get("enabled"):
+            return ""
+        return (
+            f"EKS node auto-repair is on for node group {node_group} of {cluster}: it repairs these nodes itself; "
+            'set [provisioner] kind = "eks", by which it is asked'
+        )
 
     def _substitute(self) -> str:
         described = self._described(self._group)

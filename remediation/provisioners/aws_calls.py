@@ -36,6 +36,7 @@ class Scope(Enum):
     CLUSTER = "the HyperPod cluster"
     INSTANCE = "instances tagged healthd:managed=true; on a node, itself alone"
     GROUP = "Auto Scaling groups tagged healthd:managed=true"
+    NODE_GROUP = "EKS managed node groups"
     ANY = "nothing: IAM knows no narrower resource for it"
 
 
@@ -170,6 +171,13 @@ CALLS: tuple[AwsCall, ...] = (
         operation="DescribeScalingActivities",
         why="why a substitute has not come yet, such as no capacity",
         scope=Scope.ANY,
+        uses=_GROUP,
+    ),
+    AwsCall(
+        service="eks",
+        operation="DescribeNodegroup",
+        why="whether EKS repairs the nodes of this group itself; asked of groups that EKS tagged as its own",
+        scope=Scope.NODE_GROUP,
         uses=_GROUP,
     ),
     AwsCall(

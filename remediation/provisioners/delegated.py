@@ -70,6 +70,10 @@ class DelegatedProvisioner:
         """Ask the controller for another machine."""
         self._ask(Remedy.REPLACE_NODE)
 
+    def take_back(self, *, carried_out: bool) -> bool:
+        """The controller may have acted already: its answer is waited for."""
+        return False
+
     def progress(self) -> str:
         """What the controller answered. BackendBusy: nobody took the request, or its taker waits for a person."""
         mark = parse(self._read())

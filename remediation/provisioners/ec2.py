@@ -90,6 +90,10 @@ class Ec2Provisioner:
             raise BackendRefused(f"{id_of(instance)} is not stopped: {why}")
         self._aws.call("ec2", "StopInstances", InstanceIds=[id_of(instance)])
 
+    def take_back(self, *, carried_out: bool) -> bool:
+        """A call to AWS cannot be taken back."""
+        return False
+
     def progress(self) -> str:
         """What EC2 says; and the second half of a move, which is safe to ask for as often as it is looked at."""
         try:

@@ -98,6 +98,10 @@ class HyperPodProvisioner:
             self._replaced = self._target()
             self._ask("BatchReplaceClusterNodes", self._replaced)
 
+    def take_back(self, *, carried_out: bool) -> bool:
+        """What HyperPod was asked for cannot be taken back."""
+        return False
+
     def progress(self) -> str:
         """The status of each instance with the node's name. A new one that failed for another cause than capacity is
         the end of it."""

@@ -26,6 +26,7 @@ _ARNS: Mapping[Scope, str] = {
     Scope.CLUSTER: "arn:PARTITION:sagemaker:REGION:ACCOUNT:cluster/CLUSTER_ID",
     Scope.INSTANCE: "arn:PARTITION:ec2:REGION:ACCOUNT:instance/*",
     Scope.GROUP: "arn:PARTITION:autoscaling:REGION:ACCOUNT:autoScalingGroup:*:autoScalingGroupName/*",
+    Scope.NODE_GROUP: "arn:PARTITION:eks:REGION:ACCOUNT:nodegroup/*/*/*",
     Scope.ANY: "*",
 }
 _SELF = {"ec2:SourceInstanceARN": "arn:PARTITION:ec2:REGION:ACCOUNT:instance/${ec2:InstanceID}"}
@@ -50,7 +51,7 @@ def _statements(platform: Platform, way: Way) -> Iterator[dict[str, Any]]:
     used = [call for call in CALLS if (platform, way) in call.uses]
     for (acts, scope), calls in groupby(sorted(used, key=_order), key=lambda call: (call.acts, call.scope)):
         statement: dict[str, Any] = {
-            "Sid": f"{'Act' if acts else 'Look'}{scope.name.title()}",
+            "Sid": f"{'Act' if acts else 'Look'}{scope.name.title().replace('_', '')}",
             "Effect": "Allow",
             "Action": [call.action for call in calls],
             "Resource": _ARNS[scope],
@@ -71,7 +72,7 @@ def _conditions(scope: Scope, way: Way) -> dict[str, dict[str, str]]:
             return {**tagged, "ArnEquals": _SELF} if way is Way.NODE else tagged
         case Scope.GROUP:
             return {"StringEquals": {f"autoscaling:ResourceTag/{MANAGED_TAG}": "true"}}
-        case Scope.CLUSTER | Scope.ANY:
+        case Scope.CLUSTER | Scope.NODE_GROUP | Scope.ANY:
             return {}
 
 

@@ -41,13 +41,21 @@ class ByProviderId:
     """``inner`` acts, as the platform does; which machine is behind the node now, its Node says.
 
     ``machine`` raises BackendUnknown where there is no Node any more; ``leads`` BackendRefused where this controller
-    may not act any more.
+    may not act any more. ``repaired_by`` says who repairs such nodes itself, or ""; raises BackendError.
     """
 
     delegates = False
 
-    def __init__(self, inner: Provisioner, *, machine: Callable[[], str], leads: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        inner: Provisioner,
+        *,
+        machine: Callable[[], str],
+        leads: Callable[[], None],
+        repaired_by: Callable[[], str] = str,
+    ) -> None:
         self.kind, self._inner, self.machine, self._leads = inner.kind, inner, machine, leads
+        self._repaired_by = repaired_by
 
     @property
     def state_owner(self) -> StateOwner:
@@ -59,8 +67,8 @@ class ByProviderId:
         return self._inner.can(remedy)
 
     def why_not(self, remedy: Remedy) -> str:
-        """Why the platform cannot, or ""."""
-        return self._inner.why_not(remedy)
+        """Why the platform cannot or must not, or ""."""
+        return self._inner.why_not(remedy) or self._repaired_by()
 
     def stands_down(self) -> str:
         """Whether the platform acts already."""
@@ -75,6 +83,10 @@ class ByProviderId:
         """Ask the platform."""
         self._leads()
         self._inner.replace()
+
+    def take_back(self, *, carried_out: bool) -> bool:
+        """As the platform can."""
+        return self._inner.take_back(carried_out=carried_out)
 
     def progress(self) -> str:
         """What the platform says."""
@@ -125,6 +137,10 @@ class KarpenterProvisioner:
         if self._claims is None:
             raise BackendRefused("a node may not delete NodeClaims: healthd controller does")
         self._claims.delete(self._claim())
+
+    def take_back(self, *, carried_out: bool) -> bool:
+        """A deleted NodeClaim cannot be taken back."""
+        return False
 
     def progress(self) -> str:
         """Whether the NodeClaim is still there. Raises BackendUnknown where that cannot be told."""

@@ -69,6 +69,10 @@ class LocalProvisioner:
         """Refused: there is no other machine."""
         raise BackendRefused("no replacement: the local provisioner has no other machine; see [provisioner] kind")
 
+    def take_back(self, *, carried_out: bool) -> bool:
+        """A command that was run cannot be taken back."""
+        return False
+
     def progress(self) -> str:
         """A boot id tells; there is nobody to ask."""
         return ""

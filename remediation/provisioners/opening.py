@@ -32,6 +32,7 @@ from healthd.remediation.provisioners.detect import (
 from healthd.remediation.provisioners.ec2 import Ec2Provisioner
 from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
 from healthd.remediation.provisioners.kube_nodes import ByProviderId, KarpenterProvisioner, NodeClaims
+from healthd.remediation.provisioners.kube_own import Asking, OwnNodeProvisioner
 from healthd.remediation.provisioners.local import LocalProvisioner
 from healthd.remediation.provisioners.slurm_managed import SlurmManagedProvisioner
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, Scontrol, read_node
@@ -50,6 +51,12 @@ class Marks(Protocol):
         """Read it."""
 
 
+_HINTS = {
+    "eks": "is node auto-repair on for this node group, and is it below its own limits? See aws eks describe-nodegroup",
+    "hyperpod": "is the cluster's NodeRecovery Automatic? See aws sagemaker describe-cluster",
+}
+
+
 def open_provisioner(
     config: Config,
     machine: Machine,
@@ -59,11 +66,13 @@ def open_provisioner(
     made_by_us: Callable[[str], bool] | None = None,
     run: Callable[..., CommandResult] = run_command,
     marks: Marks | None = None,
+    asking: Callable[[str], Asking] | None = None,
 ) -> Provisioner:
     """The provisioner of this node, as ``[provisioner]`` says. ``scontrol`` None: Slurm does not run it.
 
     ``root``: where the platforms' files are, for tests; so is ``run``, how commands and AWS's child are run.
-    ``made_by_us``: see HyperPodProvisioner. ``marks``: where requests are left for ``healthd controller``.
+    ``made_by_us``: see HyperPodProvisioner. ``marks``: where requests are left for ``healthd controller``. ``asking``:
+    by a kind, how a node of Kubernetes asks its platform by its own Node; None on any other cluster.
     Raises ConfigError for a kind that this node cannot have.
     """
     section = config.provisioner
@@ -80,13 +89,23 @@ def open_provisioner(
     )
     if section.kind == "karpenter":
         return _by_karpenter(section, subject, marks)
+    if kind := asks_by_own_node(section):
+        return _by_own_node(kind, subject, marks, asking)
     found = found_on(section, machine.imds.read, subject, root=root)
     if found.platform is None:
         wrong = f"provisioner.kind = {section.kind}: {found.why}; name the platform, or set none or local"
         raise ConfigError((wrong,))
+    if found.platform is Platform.HYPERPOD and section.hyperpod.how == "label":
+        return _by_own_node("hyperpod", subject, marks, asking)
     if delegates(section, found.platform, by_slurm=scontrol is not None):
         return _delegated(section, subject, found, scontrol, marks)
     return open_for(section, subject, found, scontrol, made_by_us=made_by_us, run=run)
+
+
+def asks_by_own_node(section: ProvisionerSection) -> str:
+    """The kind by which nodes of Kubernetes ask their platform themselves, or "": then somebody calls an API."""
+    by_label = section.kind == "hyperpod" and section.hyperpod.how == "label"
+    return section.kind if by_label or section.kind == "eks" else ""
 
 
 def delegates(section: ProvisionerSection, platform: Platform, *, by_slurm: bool = True) -> bool:
@@ -120,7 +139,9 @@ def open_for_kubernetes(
             subject=subject, machine=machine, claims=claims, node_repair=section.karpenter.node_repair
         )
     found = found_by_controller(section, metadata, root=root)
-    return ByProviderId(open_for(section, subject, found, None, run=run), machine=machine, leads=leads)
+    inner = open_for(section, subject, found, None, run=run)
+    by_group = inner.repaired_by if isinstance(inner, AutoScalingProvisioner) else str
+    return ByProviderId(inner, machine=machine, leads=leads, repaired_by=by_group)
 
 
 def open_elsewhere(
@@ -152,8 +173,9 @@ def found_by_controller(section: ProvisionerSection, metadata: Metadata, *, root
     if section.kind in ("none", "local"):
         wrong = f"provisioner.kind = {section.kind}: the controller acts by a platform; name that of the nodes"
         raise ConfigError((wrong,))
-    if section.kind == "karpenter":
-        raise ConfigError(("provisioner.kind = karpenter is Kubernetes's: set [orchestrator] kind = kubernetes",))
+    if section.kind in ("karpenter", "eks"):
+        wrong = f"provisioner.kind = {section.kind} is Kubernetes's: set [orchestrator] kind = kubernetes"
+        raise ConfigError((wrong,))
     found = found_on(section, metadata, Subject(node="", here=False), root=root)
     if found.platform is None:
         raise ConfigError((f"provisioner.kind = auto: {found.why}; name the platform of the nodes",))
@@ -246,6 +268,21 @@ def _by_karpenter(section: ProvisionerSection, subject: Subject, marks: Marks | 
         subject=replace(subject, here=False), machine=str, claims=None, node_repair=section.karpenter.node_repair
     )
     return DelegatedProvisioner(inner=inner, instance_id=subject.instance_id, read=marks.marked, write=marks.mark)
+
+
+def _by_own_node(
+    kind: str, subject: Subject, marks: Marks | None, asking: Callable[[str], Asking] | None
+) -> Provisioner:
+    if marks is None or asking is None:
+        how = 'provisioner.hyperpod.how = "label"' if kind == "hyperpod" else f"provisioner.kind = {kind}"
+        raise ConfigError((f"{how} writes the node's own Node: set [orchestrator] kind = kubernetes, or another way",))
+    return OwnNodeProvisioner(
+        kind=kind,
+        subject=replace(subject, here=False),  # which instance this is, the Node says
+        asking=asking(kind),
+        read=marks.marked,
+        hint=_HINTS[kind],
+    )
 
 
 def _named(platform: Platform, files: str, root: str) -> Found:

@@ -114,6 +114,10 @@ class SlurmManagedProvisioner:
             raise BackendRefused(f"no drain of {self._subject.node}: it is held by somebody else: {_shown(node)}")
         self._scontrol("update", f"nodename={self._subject.node}", "state=drain", f"reason={REPLACE_TEXT}")
 
+    def take_back(self, *, carried_out: bool) -> bool:
+        """The drain is the request, and undone by the engine."""
+        return False
+
     def progress(self) -> str:
         """Slurm's state of the node; no capacity shows in the reason."""
         node = self._node()

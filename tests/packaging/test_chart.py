@@ -21,7 +21,7 @@ from healthd.config.daemon_schema import DaemonSection
 from healthd.config.load import Loaded, examine
 from healthd.config.report import as_data
 from healthd.remediation import gpu_reset
-from healthd.remediation.orchestrators import kube_budget, kube_node, pod_resources
+from healthd.remediation.orchestrators import kube_budget, kube_node, kube_signals, pod_resources
 from tests.packaging.chart import CHART, KUBERNETES, MONITORING, ROOT, Object, Rendered, lint, objects_in, render
 from tests.scripts import load_script
 
@@ -308,10 +308,18 @@ def test_the_policies_let_through_what_the_code_writes() -> None:
     who = "request.userInfo.username == 'system:serviceaccount:gpu-health:healthd-agent'"
     for policy in policies.values():
         assert who in [each["expression"] for each in policy["spec"]["matchConditions"]]
-    for key in (kube_node.UNHEALTHY, kube_node.CLAIMED, kube_node.UNVERIFIED, kube_node.HOLD, kube_budget.LIMIT):
+    for key in (kube_node.UNHEALTHY, kube_node.CLAIMED, kube_node.UNVERIFIED, kube_node.HOLD, kube_budget.LIMIT, kube_signals.ASKED):
         assert key.startswith("healthd.io/")
     text = str(policies)
-    for word in (kube_budget.CLAIM, kube_budget.MARK, kube_budget.LIMIT, "'healthd.io/'", "startsWith('Healthd')"):
+    for word in (
+        kube_budget.CLAIM,
+        kube_budget.MARK,
+        kube_budget.LIMIT,
+        kube_signals.ASKED,
+        kube_signals.SIGNAL,
+        "'healthd.io/'",
+        "startsWith('Healthd')",
+    ):
         assert word in text, word
     (rule,) = policies["healthd-budget"]["spec"]["matchConstraints"]["resourceRules"]
     assert rule["resourceNames"] == [kube_budget.LEASE, kube_budget.lease_name("p5"), kube_budget.MARKS]
@@ -321,10 +329,42 @@ def test_the_policies_let_through_what_the_code_writes() -> None:
 
 
 def test_the_policies_of_the_chart_are_those_that_are_proved() -> None:
-    """With default values the chart installs, object for object, what the tests on a live API server attack."""
+    """With all that an agent may ever ask of its platform the chart installs, object for object, what the tests on a
+    live API server attack; by default it asks nobody."""
     proved = [each for path in sorted((KUBERNETES / "policies").glob("*.yaml")) for each in _objects(path)]
-    rendered = [each for each in defaults().objects if each["kind"].startswith("ValidatingAdmissionPolicy")]
-    assert sorted(rendered, key=str) == sorted(proved, key=str)
+    rendered = render({"config": {"provisioner": {"kind": "eks", "hyperpod": {"how": "label"}}}})
+    policies = [each for each in rendered.objects if each["kind"].startswith("ValidatingAdmissionPolicy")]
+    assert sorted(policies, key=str) == sorted(proved, key=str)
+
+
+@pytest.mark.parametrize(
+    ("values", "labels", "conditions"),
+    [
+        ({}, False, False),
+        ({"config": {"provisioner": {"kind": "hyperpod", "hyperpod": {"how": "label"}}}}, True, False),
+        ({"config": {"provisioner": {"kind": "hyperpod"}}}, False, False),
+        ({"config": {"provisioner": {"kind": "eks"}}}, False, True),
+        ({"config": {"match": {"10-p5": {"host": ["p5-*"], "provisioner": {"kind": "eks"}}}}}, False, True),
+        (
+            {
+                "config": {"provisioner": {"kind": "eks"}},
+                "policies": {"platformConditions": {"AcceleratedHardwareReady": False}},
+            },
+            False,
+            False,
+        ),
+    ],
+)
+def test_an_agent_may_ask_the_platform_that_is_configured_and_no_other(
+    values: Mapping[str, Any], labels: bool, conditions: bool
+) -> None:
+    """HyperPod's label and EKS's condition are orders: both policies know them where the provisioner writes them."""
+    rendered = render(values)
+    for name in ("healthd-agent-own-node", "healthd-agent-claim-first"):
+        policy = rendered.one("ValidatingAdmissionPolicy", name)
+        found = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
+        assert found["platformLabels"] == (f"['{kube_signals.HYPERPOD_LABEL}']" if labels else "[]")
+        assert found["platformConditions"] == (f"['{kube_signals.EKS_CONDITION}']" if conditions else "[]")
 
 
 def test_the_rights_of_the_agent_are_those_that_are_proved() -> None:

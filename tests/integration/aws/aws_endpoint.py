@@ -1,7 +1,8 @@
 """One HTTP endpoint on loopback that stands for AWS: it counts every request, breaks some on order, passes on the rest.
 
 SageMaker's goes to ``FakeHyperPod``, after the request was checked against botocore's own service model; EC2's and Auto
-Scaling's to moto's server. What moto lacks (a launch time that a start changes, capacity reservations) is added here.
+Scaling's to moto's server. What moto lacks (a launch time that a start changes, capacity reservations, node auto-repair
+of EKS) is added here.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ class AwsEndpoint:
     """``moto``: host and port of moto's server. ``requests``: (operation, parameters), also of those that failed.
 
     ``applied``: those that AWS carried out, dry runs left out. ``always``: what goes wrong with every request for an
-    operation, or with ``"*"`` for any, for as long as it stands there. ``met`` is told ``before`` and the operation
-    when a request has come, ``after`` when it was applied and not answered yet.
+    operation, or with ``"*"`` for any, for as long as it stands there. ``node_repair``: the managed node groups of EKS,
+    as ``cluster/group``, and whether their auto-repair is on. ``met`` is told ``before`` and the operation when a
+    request has come, ``after`` when it was applied and not answered yet.
     """
 
     moto: tuple[str, int]
@@ -67,6 +69,7 @@ class AwsEndpoint:
     faults: dict[str, deque[Fault]] = field(default_factory=dict)
     reservations: dict[str, dict[str, str]] = field(default_factory=dict)
     started: dict[str, int] = field(default_factory=dict)
+    node_repair: dict[str, bool] = field(default_factory=dict)
     ended: threading.Event = field(default_factory=threading.Event)
     url: str = ""
 
@@ -114,6 +117,16 @@ class AwsEndpoint:
         status, kind, text = self._by_moto(body, headers)
         return status, kind, self._launched_again(operation, dict(parse_qsl(body.decode())), status, text)
 
+    def node_group(self, cluster: str, name: str) -> tuple[int, str, bytes]:
+        """EKS's answer to DescribeNodegroup, as its model has it."""
+        if f"{cluster}/{name}" not in self.node_repair:
+            said = {"message": f"No node group found for name: {name}."}
+            return 404, "application/json", json.dumps(said).encode()
+        config = {"enabled": self.node_repair[f"{cluster}/{name}"]}
+        answered = {"nodegroup": {"clusterName": cluster, "nodegroupName": name, "nodeRepairConfig": config}}
+        _check(answered, _EKS.operation_model("DescribeNodegroup").output_shape, "our own answer")
+        return 200, "application/json", json.dumps(answered).encode()
+
     def _by_hyperpod(self, operation: str, body: bytes) -> tuple[int, str, bytes]:
         parameters, shapes = json.loads(body), _SAGEMAKER.operation_model(operation)
         try:
@@ -160,6 +173,8 @@ class AwsEndpoint:
 
 
 _SAGEMAKER = botocore.session.get_session().get_service_model("sagemaker")
+_EKS = botocore.session.get_session().get_service_model("eks")
+_NODE_GROUP = re.compile(r"/clusters/([^/]+)/node-groups/([^/?]+)")
 _SCOPE = re.compile(r"Credential=[^/]+/\d{8}/[^/]+/([^/]+)/aws4_request")
 
 
@@ -192,6 +207,18 @@ def _bounds(value: Any, shape: Any, name: str) -> Iterator[str]:
 def _handler(endpoint: AwsEndpoint) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            """EKS alone asks in this way."""
+            found = _NODE_GROUP.fullmatch(self.path)
+            assert found is not None, self.path
+            cluster, name = found.groups()
+            endpoint.requests.append(("DescribeNodegroup", {"clusterName": cluster, "nodegroupName": name}))
+            fault = endpoint.fault_of("DescribeNodegroup")
+            if fault and fault.code:
+                self._reply(fault.status, "application/json", json.dumps({"code": fault.code}).encode())
+                return
+            self._reply(*endpoint.node_group(cluster, name))
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))

@@ -38,8 +38,8 @@ class Account:
         answer = self.ec2.describe_instances(InstanceIds=[instance])
         return dict(answer["Reservations"][0]["Instances"][0])
 
-    def group(self, size: int) -> list[str]:
-        """An Auto Scaling group ``workers``; returns its instances."""
+    def group(self, size: int, **tags: str) -> list[str]:
+        """An Auto Scaling group ``workers`` with these tags of EKS's; returns its instances."""
         subnet = self.ec2.describe_subnets()["Subnets"][0]["SubnetId"]
         self.autoscaling.create_launch_configuration(
             LaunchConfigurationName="workers", ImageId=self.image(), InstanceType="m5.large"
@@ -51,6 +51,10 @@ class Account:
             MaxSize=size,
             DesiredCapacity=size,
             VPCZoneIdentifier=subnet,
+            Tags=[
+                {"Key": f"eks:{key}-name", "Value": value, "ResourceId": "workers", "PropagateAtLaunch": True}
+                for key, value in tags.items()
+            ],
         )
         return self.members()
 
@@ -232,6 +236,35 @@ def test_a_group_that_could_launch_nothing_is_not_asked(aws: Aws, endpoint: AwsE
     instance = account.group(1)[0]
     account.autoscaling.suspend_processes(AutoScalingGroupName="workers", ScalingProcesses=["Launch"])
     assert "would launch no substitute: Launch is suspended" in grouped(aws, instance).stands_down()
+
+
+def test_a_node_group_that_eks_repairs_itself_is_left_to_eks(aws: Aws, endpoint: AwsEndpoint, account: Account) -> None:
+    """Where auto-repair is on, the sentence says what to set; off, the group is asked as any other."""
+    instance = account.group(1, cluster="train", nodegroup="p5")[0]
+    endpoint.node_repair["train/p5"] = True
+    provisioner = grouped(aws, instance)
+    said = "EKS node auto-repair is on for node group p5 of train"
+    assert said in provisioner.stands_down()
+    assert said in provisioner.repaired_by()
+    endpoint.node_repair["train/p5"] = False
+    assert (provisioner.stands_down(), provisioner.repaired_by()) == ("", "")
+
+
+def test_whether_eks_repairs_them_must_be_known(aws: Aws, endpoint: AwsEndpoint, account: Account) -> None:
+    """Denied, or a group that is gone: no answer is no permission."""
+    instance = account.group(1, cluster="train", nodegroup="p5")[0]
+    assert "cannot be told what the Auto Scaling group does" in grouped(aws, instance).stands_down()
+    endpoint.node_repair["train/p5"] = False
+    endpoint.fail("DescribeNodegroup", Fault(code="AccessDeniedException", status=403))
+    with pytest.raises(BackendDenied, match="eks:DescribeNodegroup"):
+        grouped(aws, instance).repaired_by()
+
+
+def test_a_group_that_is_not_of_eks_costs_no_question(aws: Aws, endpoint: AwsEndpoint, account: Account) -> None:
+    """EKS is asked by nobody's node but its own."""
+    instance = account.group(1)[0]
+    assert grouped(aws, instance).stands_down() == ""
+    assert endpoint.count("DescribeNodegroup") == 0
 
 
 def test_an_instance_of_no_group_is_not_taken_for_one(aws: Aws, endpoint: AwsEndpoint, account: Account) -> None:

@@ -34,10 +34,6 @@ EVERYTHING: Mapping[str, Any] = {
 INSTALLED: Mapping[str, Any] = {
     "mode": "quarantine",
     "budget": {"limit": 1, "nodes": 3},
-    "policies": {
-        "platformLabels": {"sagemaker.amazonaws.com/node-health-status": False},
-        "platformConditions": {"AcceleratedHardwareReady": False},
-    },
 }
 
 

@@ -51,6 +51,35 @@ is one of IPv6 in some clusters: [::] is every address of either family.
 {{- if and (ne .Values.policies.enabled "off") (semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version) }}true{{ end }}
 {{- end }}
 
+{{/*
+What an agent may write that its platform takes for an order: that of the provisioner that any part of the configuration
+names, and what `policies` adds or takes away.
+*/}}
+{{- define "healthd.platformLabels" -}}
+{{- $found := dict -}}
+{{- range $row := include "healthd.configs" . | fromYamlArray -}}
+{{- if eq (dig "provisioner" "hyperpod" "how" "" $row) "label" }}{{ $_ := set $found "sagemaker.amazonaws.com/node-health-status" true }}{{ end -}}
+{{- end -}}
+{{- range $key, $on := .Values.policies.platformLabels }}{{ $_ := set $found $key $on }}{{ end -}}
+{{- toYaml $found -}}
+{{- end }}
+{{- define "healthd.platformConditions" -}}
+{{- $found := dict -}}
+{{- range $row := include "healthd.configs" . | fromYamlArray -}}
+{{- if eq (dig "provisioner" "kind" "" $row) "eks" }}{{ $_ := set $found "AcceleratedHardwareReady" true }}{{ end -}}
+{{- end -}}
+{{- range $key, $on := .Values.policies.platformConditions }}{{ $_ := set $found $key $on }}{{ end -}}
+{{- toYaml $found -}}
+{{- end }}
+
+{{/* The configuration and each row of its `match`, as a list. */}}
+{{- define "healthd.configs" -}}
+{{- $config := include "healthd.config" . | fromYaml -}}
+{{- $rows := list $config -}}
+{{- range $_, $row := $config.match }}{{ if $row }}{{ $rows = append $rows $row }}{{ end }}{{ end -}}
+{{- toYaml $rows -}}
+{{- end }}
+
 {{/* The Leases of the budget, one line each. */}}
 {{- define "healthd.budgetLeases" -}}
 healthd-budget
