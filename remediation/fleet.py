@@ -27,6 +27,9 @@ from healthd.remediation.ports import FleetLevel, Mark, Slot
 CLUSTER = "cluster"
 """The scope of the whole fleet. It comes first in the order in which scopes are taken."""
 
+RATE_WINDOW = timedelta(hours=1)
+"""Over how long replacements are counted."""
+
 SETTLE_S = 10.0
 """How long after its last claim a node looks again before it counts its slots as its own: longer than a reading may be
 old, which is the deadline of a call (facts/slurm.md section 7)."""
@@ -174,6 +177,15 @@ def replaced_at(text: str) -> datetime | None:
     return mark.replaced if mark is not None else None
 
 
+def still_counts(text: str, now: datetime) -> bool:
+    """Whether this mark says that a node had itself replaced so lately that the rate must not forget it, although the
+    node is gone. What ``healthd controller`` replaced, its own store counts."""
+    mark = parse(text)
+    if mark is None or mark.asks or mark.replaced is None:
+        return False
+    return now - mark.replaced < RATE_WINDOW
+
+
 def rate_held(node: str, marks: Iterable[Mark], now: datetime, per_hour: int) -> str:
     """Why no machine may be replaced now, or "".
 
@@ -181,7 +193,7 @@ def rate_held(node: str, marks: Iterable[Mark], now: datetime, per_hour: int) ->
     in a page, not in a loop. Marks may be lost with the controller, so that this is a bound beside the slots, not
     instead of them.
     """
-    recent = replaced_since(marks, now - timedelta(hours=1))
+    recent = replaced_since(marks, now - RATE_WINDOW)
     if len(recent) < per_hour:
         return ""
     again = f", {node} among them" if node in recent else ""

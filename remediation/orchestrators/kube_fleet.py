@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from healthd.errors import BackendBusy, BackendUnknown
-from healthd.remediation.fleet import CLUSTER
+from healthd.remediation.fleet import CLUSTER, still_counts
 from healthd.remediation.orchestrators import kube_budget as leases
 from healthd.remediation.orchestrators import kube_count as counts
 from healthd.remediation.orchestrators.kube_api import Conflict, Kind, KubeApi, Missing
@@ -99,9 +99,11 @@ class KubeFleet:
         return seen
 
     def _pruned(self, seen: Seen, lists: Mapping[str, dict[str, Any]], marks: Mapping[str, str]) -> dict[str, str]:
-        """Take the claims and marks of Nodes away that are gone, and say so of each."""
+        """Take the claims and marks of Nodes away that are gone, and say so of each. The mark of one that had itself
+        replaced stays for as long as the fleet's rate counts it: the successor has another name."""
         notes = {scope: leases.annotations_of(lease)[1] for scope, lease in lists.items()}
-        named = counts.named_in([key for each in (*notes.values(), marks) for key in each])
+        kept = {key for key, text in marks.items() if key.startswith(leases.MARK) and still_counts(text, self._clock())}
+        named = counts.named_in([key for each in (*notes.values(), marks) for key in each if key not in kept])
         self._absent, suspects = counts.suspected(seen, named, self._absent)
         gone = {}
         for name in suspects:
@@ -110,7 +112,7 @@ class KubeFleet:
             for scope, there in notes.items():
                 if (key := f"{leases.CLAIM}{name}") in there:
                     lists[scope].update(self._take(leases.lease_name(scope), key))
-            if (key := f"{leases.MARK}{name}") in marks:
+            if (key := f"{leases.MARK}{name}") in marks and key not in kept:
                 self._take(leases.MARKS, key)
             machine = self._machines.pop(name, "")
             other = counts.rejoined(seen, machine, old=name)

@@ -10,7 +10,7 @@ from healthd.remediation.orchestrators.kube_asking import KubeAsking
 from healthd.remediation.orchestrators.kube_reporter import Known, KubeReporter
 from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
 
-__all__ = ["KubeAsking", "Known", "KubernetesOrchestrator", "open_api", "open_orchestrator", "open_reporter"]
+__all__ = ["Known", "KubeAsking", "KubernetesOrchestrator", "open_api", "open_orchestrator", "open_reporter"]
 
 RATE_PER_S, BURST = 1.0, 30
 """A case takes some twenty requests from the fault to the taint, which must not take twenty seconds. Whatever goes

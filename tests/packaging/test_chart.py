@@ -308,7 +308,14 @@ def test_the_policies_let_through_what_the_code_writes() -> None:
     who = "request.userInfo.username == 'system:serviceaccount:gpu-health:healthd-agent'"
     for policy in policies.values():
         assert who in [each["expression"] for each in policy["spec"]["matchConditions"]]
-    for key in (kube_node.UNHEALTHY, kube_node.CLAIMED, kube_node.UNVERIFIED, kube_node.HOLD, kube_budget.LIMIT, kube_signals.ASKED):
+    for key in (
+        kube_node.UNHEALTHY,
+        kube_node.CLAIMED,
+        kube_node.UNVERIFIED,
+        kube_node.HOLD,
+        kube_budget.LIMIT,
+        kube_signals.ASKED,
+    ):
         assert key.startswith("healthd.io/")
     text = str(policies)
     for word in (

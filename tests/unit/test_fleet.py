@@ -21,6 +21,7 @@ from healthd.remediation.fleet import (
     replaced_at,
     replaced_since,
     scopes_of,
+    still_counts,
 )
 from healthd.remediation.ports import FleetLevel, Mark, ScopeLevel, Slot
 
@@ -290,6 +291,19 @@ def test_replacements_of_an_hour_are_bounded_over_the_fleet() -> None:
     assert rate_held(ME, marks, NOW, 3) == ""
     assert rate_held(ME, marks, NOW, 2).startswith("2 machines were replaced within an hour, 2 may be")
     assert "a among them" in rate_held("a", marks, NOW, 2)
+
+
+def test_the_rate_outlives_a_node_that_had_itself_replaced() -> None:
+    """Its successor has another name. What the controller replaced is in the controller's store."""
+    lately, stamp = NOW - timedelta(minutes=59), "replaced={:.0f}"
+    for text, counted in (
+        (f"healthd does=replace_node {stamp.format(lately.timestamp())}", True),
+        (f"healthd does=replace_node {stamp.format((NOW - timedelta(hours=1)).timestamp())}", False),
+        (f"healthd asks=replace_node {stamp.format(lately.timestamp())}", False),
+        ("healthd does=reboot_node", False),
+        ("of somebody else", False),
+    ):
+        assert still_counts(text, NOW) is counted, text
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from healthd.errors import BackendRefused
 from healthd.model import Remedy
-from healthd.remediation.orchestrators.kube_node import KubeNode, node_of
+from healthd.remediation.orchestrators.kube_node import HOLD, UNHEALTHY, KubeNode, node_of
 from healthd.remediation.orchestrators.kube_signals import (
+    ASKED,
     EKS_CONDITION,
     HYPERPOD_LABEL,
+    SIGNALS,
     eks_patch,
     eks_reason,
     eks_taken_back,
@@ -23,13 +26,30 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 EARLIER = "2026-11-21T11:00:00Z"
 
 
-def node(*conditions: dict[str, Any], labels: dict[str, str] | None = None) -> KubeNode:
-    metadata = {"name": "n1", "resourceVersion": "7", "labels": labels or {}}
-    return node_of({"metadata": metadata, "status": {"conditions": list(conditions)}})
+EKS, HYPERPOD = SIGNALS["eks"], SIGNALS["hyperpod"]
+REBOOT, REPLACE = "UnschedulablePendingReboot", "UnschedulablePendingReplacement"
 
 
-def condition(status: str, message: str = "healthd: x", kind: str = EKS_CONDITION) -> dict[str, Any]:
-    return {"type": kind, "status": status, "reason": "R", "message": message, "lastTransitionTime": EARLIER}
+def node(
+    *conditions: dict[str, Any], labels: dict[str, str] | None = None, asked: str = "", held: str = ""
+) -> KubeNode:
+    """``held``: the reason of healthd's own taint and annotation, or none."""
+    hold = json.dumps({"text": held, "by": "healthd-agent", "stamp": 1})
+    notes = ({ASKED: asked} if asked else {}) | ({HOLD: hold} if held else {})
+    metadata = {"name": "n1", "resourceVersion": "7", "labels": labels or {}, "annotations": notes}
+    spec = {"taints": [{"key": UNHEALTHY, "effect": "NoSchedule"}] if held else []}
+    return node_of({"metadata": metadata, "spec": spec, "status": {"conditions": list(conditions)}})
+
+
+def condition(
+    status: str, message: str = "healthd: x", kind: str = EKS_CONDITION, reason: str = "R", since: str = EARLIER
+) -> dict[str, Any]:
+    return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}
+
+
+def ordered(value: str, asked: str = "") -> KubeNode:
+    """A node with HyperPod's label, and what healthd says that it asked for."""
+    return node(labels={HYPERPOD_LABEL: value}, asked=asked)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +60,9 @@ def condition(status: str, message: str = "healthd: x", kind: str = EKS_CONDITIO
         ("gpu.xid.95", Remedy.REBOOT_NODE, "NvidiaXID95Error"),
         ("gpu.xid.31", Remedy.REPLACE_NODE, ""),
         ("gpu.xid.79", Remedy.RESET_GPU, ""),
+        ("gpu.lost", Remedy.REPLACE_NODE, "NvidiaXID79Error"),
+        ("gpu.count.driver_lost", Remedy.REPLACE_NODE, "NvidiaXID79Error"),
+        ("gpu.lost", Remedy.REBOOT_NODE, ""),
         ("efa.missing", Remedy.REPLACE_NODE, ""),
     ],
 )
@@ -117,3 +140,110 @@ def test_hyperpod_is_not_asked_twice_nor_for_what_it_has_not(
     """Each refusal says what is there."""
     with pytest.raises(BackendRefused, match=words):
         hyperpod_patch(node(labels=labels), remedy)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# as a provisioner uses them
+
+
+def test_eks_is_asked_for_the_finding_that_the_nodes_own_hold_names() -> None:
+    """Not for one that somebody hands in: whoever reads the Node sees why. Without a hold it is not asked."""
+    held = node(held="healthd: gpu.xid.79 gpu:GPU-1 [k3v9]")
+    (made,) = EKS.patch(held, Remedy.REPLACE_NODE, NOW)["status"]["conditions"]
+    assert (made["reason"], made["message"]) == ("NvidiaXID79Error", "healthd: gpu.xid.79 calls for replace_node")
+    with pytest.raises(BackendRefused, match="not held by healthd"):
+        EKS.patch(node(), Remedy.REPLACE_NODE, NOW)
+
+
+@pytest.mark.parametrize(
+    ("there", "held", "stands"),
+    [
+        ([], True, False),
+        ([condition("False", reason="NvidiaXID79Error")], True, True),
+        ([condition("False", reason="NvidiaXID79Error")], False, False),
+        ([condition("False", reason="NvidiaXID95Error")], True, False),
+        ([condition("True", reason="NvidiaXID79Error")], True, False),
+        ([condition("False", "of somebody else", reason="NvidiaXID79Error")], True, False),
+    ],
+)
+def test_eks_was_asked_only_by_our_own_false(there: list[dict[str, Any]], held: bool, stands: bool) -> None:
+    """Anything else is no request of ours."""
+    shown = node(*there, held="healthd: gpu.xid.79 gpu:GPU-1 [k3v9]" if held else "")
+    assert EKS.stands(shown, Remedy.REPLACE_NODE) is stands
+
+
+@pytest.mark.parametrize(("minutes", "recallable"), [(0, True), (4, True), (5, False), (60, False), (-1, False)])
+def test_eks_is_surely_not_at_it_for_half_of_its_ten_minutes(minutes: int, recallable: bool) -> None:
+    """After that, or by a clock that was set back, it may be; a condition without a time proves nothing."""
+    since = (NOW - timedelta(minutes=minutes)).isoformat()
+    assert EKS.can_be_recalled(node(condition("False", since=since)), NOW) is recallable
+    assert not EKS.can_be_recalled(node(condition("True", since=since)), NOW)
+    assert not EKS.can_be_recalled(node(condition("False", since="soon")), NOW)
+    assert not EKS.can_be_recalled(node(), NOW)
+
+
+def test_a_node_that_is_still_out_says_unknown_and_one_that_is_let_in_says_true() -> None:
+    """Neither is written over anybody else's, nor twice."""
+    ours = node(condition("False"))
+    for patch, status in ((EKS.recalled(ours, NOW), "Unknown"), (EKS.ended(ours, NOW), "True")):
+        assert patch is not None
+        assert patch["status"]["conditions"][0]["status"] == status
+    unknown = EKS.ended(node(condition("Unknown")), NOW)
+    assert unknown is not None
+    assert EKS.recalled(node(condition("Unknown")), NOW) is None
+    assert EKS.recalled(node(condition("False", "of somebody else")), NOW) is None
+    assert EKS.recalled(node(), NOW) is None
+
+
+def test_each_says_who_owns_it_and_what_is_shown() -> None:
+    """For the sentence that a person reads."""
+    assert EKS.owner(node()) == ""
+    assert EKS.owner(node(condition("True", kind="StorageReady"))).startswith("eks-node-monitoring-agent")
+    assert EKS.shown(node()) == f"no {EKS_CONDITION}"
+    assert EKS.shown(node(condition("False"))) == f"{EKS_CONDITION}=False (R)"
+    assert HYPERPOD.owner(ordered("Schedulable")) == ""
+    assert HYPERPOD.shown(ordered(REPLACE)) == f"{HYPERPOD_LABEL}={REPLACE}"
+
+
+def test_what_healthd_asked_of_hyperpod_is_told_from_what_others_did() -> None:
+    """By the annotation that its own patch set: only that label may be changed again, or taken back."""
+    asked = HYPERPOD.patch(ordered("Schedulable"), Remedy.REPLACE_NODE, NOW)["metadata"]
+    assert (asked["labels"], asked["annotations"]) == ({HYPERPOD_LABEL: REPLACE}, {ASKED: REPLACE})
+    assert asked["resourceVersion"] == "7"
+    assert HYPERPOD.stands(ordered(REPLACE, REPLACE), Remedy.REPLACE_NODE)
+    assert not HYPERPOD.stands(ordered(REPLACE, REPLACE), Remedy.REBOOT_NODE)
+    assert not HYPERPOD.stands(ordered(REPLACE, REPLACE), Remedy.RESET_GPU)
+    assert not HYPERPOD.stands(ordered(REPLACE), Remedy.REPLACE_NODE)
+    assert HYPERPOD.owner(ordered(REBOOT, REBOOT)) == ""
+    assert HYPERPOD.owner(ordered("Unschedulable", "Unschedulable")) != ""
+    following = HYPERPOD.patch(ordered(REBOOT, REBOOT), Remedy.REPLACE_NODE, NOW)["metadata"]
+    assert following["labels"] == {HYPERPOD_LABEL: REPLACE}
+
+
+@pytest.mark.parametrize(
+    ("value", "asked", "labels"),
+    [
+        (REPLACE, REPLACE, {HYPERPOD_LABEL: "Schedulable"}),
+        ("Unschedulable", REPLACE, None),
+        ("Schedulable", REBOOT, None),
+        ("Unschedulable", "Unschedulable", None),
+    ],
+)
+def test_of_hyperpods_label_only_our_own_value_is_taken_back(
+    value: str, asked: str, labels: dict[str, str] | None
+) -> None:
+    """What HyperPod made of it meanwhile is HyperPod's; our annotation goes either way."""
+    patch = HYPERPOD.ended(ordered(value, asked), NOW)
+    assert patch is not None
+    assert patch["metadata"]["annotations"] == {ASKED: None}
+    assert patch["metadata"].get("labels") == labels
+
+
+def test_hyperpod_is_left_to_it_once_asked() -> None:
+    """It does not say when it has begun. Where nothing was asked, or the label is gone, none is made up."""
+    assert not HYPERPOD.can_be_recalled(ordered(REPLACE, REPLACE), NOW)
+    assert HYPERPOD.recalled(ordered(REPLACE, REPLACE), NOW) is None
+    assert HYPERPOD.ended(ordered(REPLACE), NOW) is None
+    patch = HYPERPOD.ended(node(asked="x"), NOW)
+    assert patch is not None
+    assert "labels" not in patch["metadata"]

@@ -23,6 +23,7 @@ MANIFESTS = Path(__file__).resolve().parents[3] / "packaging" / "kubernetes"
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 HYPERPOD = "sagemaker.amazonaws.com/node-health-status"
+REPLACE, REBOOT = "UnschedulablePendingReplacement", "UnschedulablePendingReboot"
 THEIRS = {"key": "example.com/theirs", "value": "yes", "effect": "NoSchedule"}
 OURS = {"key": "healthd.io/unhealthy", "value": "gpu.xid.79", "effect": "NoSchedule"}
 
@@ -44,8 +45,21 @@ class Attempt:
     claimed: bool = False
 
 
-def condition(kind: str, status: str = "True") -> dict[str, Any]:
-    return {"status": {"conditions": [{"type": kind, "status": status, "reason": "Because"}]}}
+def condition(kind: str, status: str = "True", reason: str = "Because", message: str = "") -> dict[str, Any]:
+    made = {"type": kind, "status": status, "reason": reason, "message": message}
+    return {"status": {"conditions": [made]}}
+
+
+def asked_of_eks(
+    status: str = "False", reason: str = "NvidiaXID79Error", message: str = "healthd: x"
+) -> dict[str, Any]:
+    """EKS's condition; as it stands, as healthd asks for another machine."""
+    return condition("AcceleratedHardwareReady", status, reason, message)
+
+
+def asked_of_hyperpod(value: str | None, asked: str | None = None) -> dict[str, Any]:
+    """HyperPod's label, with the annotation that makes it healthd's own."""
+    return {"metadata": {"labels": {HYPERPOD: value}, "annotations": {"healthd.io/asked": asked}}}
 
 
 def annotated(**changes: str | None) -> dict[str, Any]:
@@ -270,16 +284,89 @@ ATTEMPTS = (
     Attempt(
         name="HyperPod's replacement without a claim",
         path=OWN,
-        body={"metadata": {"labels": {HYPERPOD: "UnschedulablePendingReplacement"}}},
+        body=asked_of_hyperpod(REPLACE, REPLACE),
         status=BY_POLICY,
         says="node n1 has no claim on the budget",
     ),
     Attempt(
         name="EKS's replacement without a claim",
         path=f"{OWN}/status",
-        body=condition("AcceleratedHardwareReady", "False"),
+        body=asked_of_eks(),
         status=BY_POLICY,
         says="node n1 has no claim on the budget",
+    ),
+    # what its platform takes for an order
+    Attempt(
+        name="HyperPod's replacement of another node",
+        path=OTHER,
+        body=asked_of_hyperpod(REPLACE, REPLACE),
+        status=BY_POLICY,
+        says="the agent on n1 may not write node n2",
+        claimed=True,
+    ),
+    Attempt(
+        name="HyperPod's replacement through the status, which nobody would know for its own",
+        path=f"{OWN}/status",
+        body=asked_of_hyperpod(REPLACE),
+        status=BY_POLICY,
+        says="may ask HyperPod for a reboot or a replacement",
+        claimed=True,
+    ),
+    Attempt(
+        name="a state that only HyperPod sets",
+        path=OWN,
+        body=asked_of_hyperpod("Unschedulable", "Unschedulable"),
+        status=BY_POLICY,
+        says="may ask HyperPod for a reboot or a replacement",
+        claimed=True,
+    ),
+    Attempt(
+        name="take HyperPod's label away",
+        path=OWN,
+        body=asked_of_hyperpod(None),
+        status=BY_POLICY,
+        says="may ask HyperPod for a reboot or a replacement",
+        claimed=True,
+    ),
+    Attempt(
+        name="call HyperPod's order one's own",
+        path=OWN,
+        body={"metadata": {"annotations": {"healthd.io/asked": "Schedulable"}}},
+        status=BY_POLICY,
+        says="belongs to the label that the same request sets",
+        claimed=True,
+    ),
+    Attempt(
+        name="EKS's condition for what is no XID",
+        path=f"{OWN}/status",
+        body=asked_of_eks(reason="DiskIsUgly"),
+        status=BY_POLICY,
+        says="may ask EKS by a condition of its own",
+        claimed=True,
+    ),
+    Attempt(
+        name="EKS's condition in somebody else's words",
+        path=f"{OWN}/status",
+        body=asked_of_eks(message="as the monitoring agent says"),
+        status=BY_POLICY,
+        says="may ask EKS by a condition of its own",
+        claimed=True,
+    ),
+    Attempt(
+        name="call the hardware ready where nobody did",
+        path=f"{OWN}/status",
+        body=asked_of_eks("True", "Ready"),
+        status=BY_POLICY,
+        says="may ask EKS by a condition of its own",
+        claimed=True,
+    ),
+    Attempt(
+        name="a condition that EKS's own agent writes",
+        path=f"{OWN}/status",
+        body=condition("StorageReady", "False", "x", "healthd: x"),
+        status=BY_POLICY,
+        says="conditions whose type starts with Healthd",
+        claimed=True,
     ),
     # the budget
     Attempt(
@@ -396,7 +483,8 @@ LARGE = {
 def agent(control_plane: ControlPlane) -> Iterator[ApiClient]:
     """The agent on n1, beside n2 and a node n3 that holds the one place in the budget; n1 has a foreign taint."""
     for name in ("n1", "n2", "n3"):
-        control_plane.add_node(name, taints=[THEIRS] if name == "n1" else ())
+        labels = {HYPERPOD: "Schedulable"}
+        control_plane.add_node(name, labels=labels, taints=[THEIRS] if name == "n1" else ())
     control_plane.admin.patch(f"{OWN}/status", LARGE).must()
     control_plane.add_pod("job-0", "n1")
     control_plane.add_lease("healthd-budget", {"healthd.io/limit": "1", "claim.healthd.io/n3": "then"})
@@ -456,6 +544,46 @@ def test_every_attempt_is_refused_and_changes_nothing(
     assert state(control_plane.admin) == before
 
 
+NOT_TWICE = (
+    # what stands there, of whom; what the agent tries over it; what the server says
+    (f"{OWN}/status", condition("KernelReady"), f"{OWN}/status", asked_of_eks(), "eks-node-monitoring-agent speaks"),
+    (
+        f"{OWN}/status",
+        condition("AcceleratedHardwareReady", "True", "Ready", "Monitoring is active"),
+        f"{OWN}/status",
+        asked_of_eks(),
+        "may ask EKS by a condition of its own",
+    ),
+    (
+        f"{OWN}/status",
+        condition("AcceleratedHardwareReady", "False", "NvidiaXID79Error", "as the monitoring agent says"),
+        f"{OWN}/status",
+        asked_of_eks("True", "Ready"),
+        "may ask EKS by a condition of its own",
+    ),
+    (OWN, asked_of_hyperpod(REBOOT), OWN, asked_of_hyperpod(REPLACE, REPLACE), "may ask HyperPod"),
+    (OWN, asked_of_hyperpod(REPLACE), OWN, asked_of_hyperpod("Schedulable"), "may ask HyperPod"),
+    (OWN, asked_of_hyperpod(REPLACE), OWN, asked_of_hyperpod("Schedulable", REPLACE), "may ask HyperPod"),
+    (OWN, asked_of_hyperpod(REPLACE), OWN, asked_of_hyperpod(REPLACE, REPLACE), "belongs to the label"),
+    (OWN, asked_of_hyperpod(None), OWN, asked_of_hyperpod(REPLACE, REPLACE), "may ask HyperPod"),
+)
+
+
+@pytest.mark.parametrize(("where", "there", "path", "attempt", "says"), NOT_TWICE, ids=range(len(NOT_TWICE)))
+def test_who_speaks_for_the_node_already_is_not_talked_over(
+    control_plane: ControlPlane, agent: ApiClient, *, where: str, there: Any, path: str, attempt: Any, says: str
+) -> None:
+    """EKS's own agent, HyperPod's, or a person: no order is given over theirs, and none of theirs is taken back."""
+    control_plane.admin.patch(BUDGET, annotated(limit="2", claim_n1="now"), kind="merge").must()
+    _await(lambda: agent.patch(f"{OWN}?dryRun=All", {"spec": {"unschedulable": True}}), lambda answer: answer.ok)
+    control_plane.admin.patch(where, there).must()
+    before = state(control_plane.admin)
+    answer = agent.patch(path, attempt)
+    assert answer.status == BY_POLICY
+    assert says in answer.message
+    assert state(control_plane.admin) == before
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "says"),
     [
@@ -498,15 +626,20 @@ def test_an_honest_agent_is_let_through(control_plane: ControlPlane, agent: ApiC
     agent.patch(f"{OWN}/status", condition("HealthdGpu")).must()
     agent.patch(BUDGET, annotated(claim_n1="now"), kind="merge").must()
     out = {
-        "metadata": {"annotations": {"healthd.io/hold": "1"}, "labels": {HYPERPOD: "UnschedulablePendingReboot"}},
+        "metadata": {"annotations": {"healthd.io/hold": "1", "healthd.io/asked": REBOOT}, "labels": {HYPERPOD: REBOOT}},
         "spec": {"unschedulable": True, "taints": [THEIRS, OURS]},
     }
     # The server's cache of the Lease may be some milliseconds behind.
     _await(lambda: agent.patch(OWN, out), lambda answer: answer.ok)
-    agent.patch(f"{OWN}/status", condition("AcceleratedHardwareReady", "False")).must()
-    agent.patch(f"{OWN}/status", condition("AcceleratedHardwareReady")).must()
+    agent.patch(OWN, asked_of_hyperpod(REPLACE, REPLACE)).must()
+    agent.patch(f"{OWN}/status", asked_of_eks()).must()
+    agent.patch(f"{OWN}/status", asked_of_eks("Unknown", "BeingVerified")).must()
+    agent.patch(f"{OWN}/status", asked_of_eks("True", "Ready")).must()
     back = {
-        "metadata": {"annotations": {"healthd.io/hold": None}, "labels": {HYPERPOD: "Schedulable"}},
+        "metadata": {
+            "annotations": {"healthd.io/hold": None, "healthd.io/asked": None},
+            "labels": {HYPERPOD: "Schedulable"},
+        },
         "spec": {"unschedulable": False, "taints": [THEIRS]},
     }
     agent.patch(OWN, back).must()

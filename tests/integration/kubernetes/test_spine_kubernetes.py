@@ -5,74 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.integration.kubernetes.agent_rig import add_leases, note, write_kubeconfig
-from tests.integration.kubernetes.control_plane import NAMESPACE, ControlPlane
-from tests.integration.kubernetes.kubelet_socket import KubeletSocket, pod
-from tests.running import OFF_THE_BUS, RECOVERED, UNCONTAINED, RunningNode
+from tests.integration.kubernetes.agent_node import AgentNode
+from tests.integration.kubernetes.agent_rig import add_leases, note
+from tests.integration.kubernetes.control_plane import ControlPlane
+from tests.integration.kubernetes.kubelet_socket import pod
+from tests.running import OFF_THE_BUS, RECOVERED, UNCONTAINED
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.process]
 
 PCI = "0000:05:00"
-SECTIONS = """
-[remediation]
-mode = "{mode}"
-settle_s = 2
-opt_out_file = ""
-[budget]
-max_out = 1
-settle_s = 0.5
-[orchestrator]
-kind = "kubernetes"
-[orchestrator.kubernetes]
-kubeconfig = "{kubeconfig}"
-pod_resources = "{socket}"
-start_s = 0
-"""
-
-
-class Node:
-    """A Node with its kubelet's socket and a daemon."""
-
-    def __init__(self, plane: ControlPlane, name: str, folder: Path, *, mode: str = "quarantine") -> None:
-        self.plane, self.name = plane, name
-        self.kubelet = KubeletSocket(folder / f"{name}.sock")
-        kubeconfig = write_kubeconfig(plane, name, folder / f"{name}-account")
-        sections = SECTIONS.format(mode=mode, kubeconfig=kubeconfig, socket=self.kubelet.path)
-        self.daemon = RunningNode(folder / name, name, sections=sections)
-
-    def read(self) -> dict[str, Any]:
-        """The Node."""
-        return self.plane.admin.get(f"/api/v1/nodes/{self.name}").must()
-
-    def taints(self) -> set[str]:
-        """The keys of its taints."""
-        return {taint["key"] for taint in self.read()["spec"].get("taints", [])}
-
-    def condition(self, kind: str) -> str:
-        """The status of one condition, with its reason."""
-        for each in self.read()["status"]["conditions"]:
-            if each["type"] == kind:
-                return f"{each['status']} {each['reason']}"
-        return ""
-
-    def claims(self) -> set[str]:
-        """The names that hold a claim."""
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/healthd-budget"
-        notes = self.plane.admin.get(path).must()["metadata"]["annotations"]
-        return {key.removeprefix("claim.healthd.io/") for key in notes if key.startswith("claim.")}
 
 
 @pytest.fixture
-def nodes(control_plane: ControlPlane, tmp_path: Path) -> Iterator[list[Node]]:
+def nodes(control_plane: ControlPlane, tmp_path: Path) -> Iterator[list[AgentNode]]:
     """Two nodes of two, of which one may be out; the daemons are started by the test."""
     for name in ("n1", "n2"):
         control_plane.add_node(name)
     add_leases(control_plane, limit=1, total=2)
-    made = [Node(control_plane, name, tmp_path) for name in ("n1", "n2")]
+    made = [AgentNode(control_plane, name, tmp_path) for name in ("n1", "n2")]
     for node in made:
         node.kubelet.__enter__()
     yield made
@@ -81,7 +34,9 @@ def nodes(control_plane: ControlPlane, tmp_path: Path) -> Iterator[list[Node]]:
         node.kubelet.__exit__()
 
 
-def test_a_fault_takes_one_node_out_and_its_end_puts_it_back(control_plane: ControlPlane, nodes: list[Node]) -> None:
+def test_a_fault_takes_one_node_out_and_its_end_puts_it_back(
+    control_plane: ControlPlane, nodes: list[AgentNode]
+) -> None:
     """XID 95 on one of two: claim, taint and Event; a second bad node is held at the limit; the end undoes it all."""
     first, second = nodes
     for node in nodes:
@@ -107,7 +62,9 @@ def test_a_fault_takes_one_node_out_and_its_end_puts_it_back(control_plane: Cont
     control_plane.wait(lambda: first.condition("HealthdGPU").startswith("True"), 60, "the condition to be good again")
 
 
-def test_kill_9_in_the_middle_leaves_one_hold_which_is_adopted(control_plane: ControlPlane, nodes: list[Node]) -> None:
+def test_kill_9_in_the_middle_leaves_one_hold_which_is_adopted(
+    control_plane: ControlPlane, nodes: list[AgentNode]
+) -> None:
     """The daemon that comes after finds its claim and its taint, and lets the node in when the fault is over."""
     node = nodes[0]
     node.daemon.start()
@@ -125,7 +82,7 @@ def test_kill_9_in_the_middle_leaves_one_hold_which_is_adopted(control_plane: Co
     control_plane.wait(lambda: not node.taints() and not node.claims(), 30, "n1 to be let in again")
 
 
-def test_who_takes_our_taint_away_is_obeyed(control_plane: ControlPlane, nodes: list[Node]) -> None:
+def test_who_takes_our_taint_away_is_obeyed(control_plane: ControlPlane, nodes: list[AgentNode]) -> None:
     """It is not made again for the same fault, and the claim is given back."""
     node = nodes[0]
     node.daemon.start()
@@ -138,7 +95,9 @@ def test_who_takes_our_taint_away_is_obeyed(control_plane: ControlPlane, nodes: 
     assert node.taints() == set()
 
 
-def test_nothing_is_taken_out_while_the_budget_cannot_be_read(control_plane: ControlPlane, nodes: list[Node]) -> None:
+def test_nothing_is_taken_out_while_the_budget_cannot_be_read(
+    control_plane: ControlPlane, nodes: list[AgentNode]
+) -> None:
     """No limit in the Lease: the fault is told, a person is paged, the node stays; with a limit it goes."""
     node = nodes[0]
     note(control_plane, {"healthd.io/limit": None})
@@ -151,7 +110,7 @@ def test_nothing_is_taken_out_while_the_budget_cannot_be_read(control_plane: Con
 
 
 def test_an_api_server_that_is_away_changes_nothing_and_restarts_nobody(
-    control_plane: ControlPlane, nodes: list[Node]
+    control_plane: ControlPlane, nodes: list[AgentNode]
 ) -> None:
     """The daemon goes on looking, is the same process, and acts when it is answered again."""
     node = nodes[0]
@@ -170,7 +129,7 @@ def test_in_observe_mode_it_is_told_and_nothing_is_touched(control_plane: Contro
     """Conditions and Events are written; there is no claim and no taint."""
     control_plane.add_node("n1")
     add_leases(control_plane)
-    node = Node(control_plane, "n1", tmp_path, mode="observe")
+    node = AgentNode(control_plane, "n1", tmp_path, mode="observe")
     with node.kubelet:
         node.kubelet.pods = [pod("train-0", devices={"nvidia.com/gpu": 8})]
         node.daemon.start()
