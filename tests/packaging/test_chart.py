@@ -589,6 +589,25 @@ def test_a_changed_configuration_restarts_the_agents() -> None:
     assert checksum(defaults()) != checksum(render({"config": {"remediation": {"settle_s": 31}}}))
 
 
+_YAML = re.compile(r"^```yaml\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PAGES = ("kubernetes.md", "controller.md")
+SHOWN = [
+    pytest.param(yaml.safe_load(block), id=f"{page}-{number}")
+    for page in PAGES
+    for number, block in enumerate(_YAML.findall((ROOT / "docs/how-to" / page).read_text(encoding="utf-8")))
+]
+
+
+@pytest.mark.parametrize("values", SHOWN)
+def test_the_values_that_the_pages_show_are_installed_and_loaded(values: Mapping[str, Any], tmp_path: Path) -> None:
+    """Each block is whole: the chart takes it, and healthd its configuration, the agent's and the controller's."""
+    rendered = render(values)
+    assert rendered.error == ""
+    for name in ("healthd", *(["healthd-controller"] if values.get("controller") else [])):
+        loaded = configured(rendered.config(name), tmp_path)
+        assert loaded.config.remediation.mode == values.get("mode", "observe")
+
+
 def test_evictions_by_taint_need_no_second_switch() -> None:
     """The policy lets NoExecute through exactly where the agents are configured to set it."""
 
