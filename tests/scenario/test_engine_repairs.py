@@ -78,6 +78,29 @@ def test_a_busy_platform_costs_no_attempt(tmp_path: Path) -> None:
     assert (len(calls), world.provisioner.requests) == (5, 1)
 
 
+def test_what_is_not_needed_any_more_is_taken_back_before_anybody_begins(tmp_path: Path) -> None:
+    """Where a platform waits before it acts, and the fault ends meanwhile: no reboot comes, the node proves itself."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.at(10, lambda: world.log_line(XID_95))
+    world.never_boots, world.provisioner.recalls = True, True
+    while not world.provisioner.requests:
+        world.step()
+    world.run(3)
+    assert world.provisioner.taken_back == 0
+    world.reset_gpu()
+    assert world.run_to_end().ending() == WELL
+    assert (world.provisioner.requests, world.provisioner.taken_back, world.boot) == (1, 1, 1)
+    assert any("the reboot was taken back before anybody began" in text for text in world.audit("step"))
+
+
+def test_what_was_carried_out_is_taken_back_so_that_it_does_not_come_again(tmp_path: Path) -> None:
+    """With the new boot, before anything else."""
+    world = repair_story(tmp_path)
+    world.provisioner.recalls = True
+    assert world.run_to_end().ending() == WELL
+    assert (world.provisioner.requests, world.provisioner.taken_back) == (1, 1)
+
+
 def test_the_same_fault_on_many_nodes_is_no_nodes_fault(tmp_path: Path) -> None:
     """Rule 8: with three other nodes held for the same code within minutes, nothing is taken out, and it pages."""
     world = World(tmp_path, max_out="50%")
