@@ -102,7 +102,8 @@ class KubeFleet:
         """Take the claims and marks of Nodes away that are gone, and say so of each. The mark of one that had itself
         replaced stays for as long as the fleet's rate counts it: the successor has another name."""
         notes = {scope: leases.annotations_of(lease)[1] for scope, lease in lists.items()}
-        kept = {key for key, text in marks.items() if key.startswith(leases.MARK) and still_counts(text, self._clock())}
+        now = self._clock()
+        kept = {f"{leases.MARK}{name}" for name, text in leases.marks_in(marks).items() if still_counts(text, now)}
         named = counts.named_in([key for each in (*notes.values(), marks) for key in each if key not in kept])
         self._absent, suspects = counts.suspected(seen, named, self._absent)
         gone = {}

@@ -349,7 +349,8 @@ def test_the_policies_of_the_chart_are_those_that_are_proved() -> None:
     [
         ({}, False, False),
         ({"config": {"provisioner": {"kind": "hyperpod", "hyperpod": {"how": "label"}}}}, True, False),
-        ({"config": {"provisioner": {"kind": "hyperpod"}}}, False, False),
+        ({"config": {"provisioner": {"kind": "hyperpod", "hyperpod": None}}}, False, False),
+        ({"config": {"provisioner": None, "match": {"10-p5": None}}}, False, False),
         ({"config": {"provisioner": {"kind": "eks"}}}, False, True),
         ({"config": {"match": {"10-p5": {"host": ["p5-*"], "provisioner": {"kind": "eks"}}}}}, False, True),
         (

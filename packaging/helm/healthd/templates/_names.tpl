@@ -58,7 +58,8 @@ names, and what `policies` adds or takes away.
 {{- define "healthd.platformLabels" -}}
 {{- $found := dict -}}
 {{- range $row := include "healthd.configs" . | fromYamlArray -}}
-{{- if eq (dig "provisioner" "hyperpod" "how" "" $row) "label" }}{{ $_ := set $found "sagemaker.amazonaws.com/node-health-status" true }}{{ end -}}
+{{- $hyperpod := ($row.provisioner | default dict).hyperpod | default dict -}}
+{{- if eq (toString $hyperpod.how) "label" }}{{ $_ := set $found "sagemaker.amazonaws.com/node-health-status" true }}{{ end -}}
 {{- end -}}
 {{- range $key, $on := .Values.policies.platformLabels }}{{ $_ := set $found $key $on }}{{ end -}}
 {{- toYaml $found -}}
@@ -66,7 +67,8 @@ names, and what `policies` adds or takes away.
 {{- define "healthd.platformConditions" -}}
 {{- $found := dict -}}
 {{- range $row := include "healthd.configs" . | fromYamlArray -}}
-{{- if eq (dig "provisioner" "kind" "" $row) "eks" }}{{ $_ := set $found "AcceleratedHardwareReady" true }}{{ end -}}
+{{- $provisioner := $row.provisioner | default dict -}}
+{{- if eq (toString $provisioner.kind) "eks" }}{{ $_ := set $found "AcceleratedHardwareReady" true }}{{ end -}}
 {{- end -}}
 {{- range $key, $on := .Values.policies.platformConditions }}{{ $_ := set $found $key $on }}{{ end -}}
 {{- toYaml $found -}}
