@@ -18,10 +18,13 @@ from typing import Any
 import boto3
 import pytest
 
+from healthd.model import Remedy
+from healthd.remediation.orchestrators.kube_asking import KubeAsking
 from tests.imds import Imds
 from tests.integration.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.integration.aws.moto_server import dummy_env, moto_serving
 from tests.integration.kubernetes.agent_node import AgentNode
+from tests.integration.kubernetes.agent_rig import Agents, add_leases
 from tests.integration.kubernetes.control_plane import ControlPlane, ControlPlaneError
 from tests.integration.kubernetes.fleet_controller import Fleet, FleetController
 from tests.integration.kubernetes.kubelet_socket import pod
@@ -382,6 +385,48 @@ def test_who_speaks_for_the_node_already_is_left_alone(
     assert "intends to replace" not in agent.daemon.said()
 
 
+@pytest.mark.parametrize("ends", ["release", "give back"])
+@pytest.mark.parametrize("kind", ["hyperpod", "eks"])
+def test_what_was_asked_for_goes_with_the_drain_or_the_last_place(
+    control_plane: ControlPlane, tmp_path: Path, kind: str, ends: str
+) -> None:
+    """By the agent's own token and the policies: asked for once, recalled where that is in time, and nothing is left
+    over a node that is let in, or whose case ended in another way."""
+    control_plane.add_node("n1", labels={LABEL: "Schedulable"})
+    add_leases(control_plane)
+    agents = Agents(control_plane, tmp_path)
+    agent, path = agents("n1"), "/api/v1/nodes/n1"
+
+    def node() -> dict[str, Any]:
+        return control_plane.admin.get(path).must()
+
+    try:
+        asking = KubeAsking(agent, kind)
+        agent.claim("cluster", 0)
+        agent.quarantine("healthd: gpu.xid.79 gpu:GPU-1 [k3v9]")
+        asking.ask(Remedy.REPLACE_NODE)
+        before = node()
+        assert _order_in(before) == {"hyperpod": "UnschedulablePendingReplacement", "eks": "NvidiaXID79Error"}[kind]
+        asking.ask(Remedy.REPLACE_NODE)
+        assert node()["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+        assert asking.recall(carried_out=False) is (kind == "eks")
+        assert (_order_in(node()) == "") is (kind == "eks")
+        if ends == "release":
+            agent.release(resume=False)
+        else:
+            (place,) = agent.slots()
+            agent.give_back(place)
+        after = node()
+        assert _order_in(after) == ""
+        assert after["metadata"]["labels"][LABEL] == "Schedulable"
+        assert "healthd.io/asked" not in after["metadata"]["annotations"]
+        found = {each["type"]: each["status"] for each in after["status"]["conditions"]}
+        assert found.get(CONDITION) == (None if kind == "hyperpod" else "True")
+        assert found["Ready"] == "True"
+    finally:
+        agents.close()
+
+
 def shown(node: dict[str, Any]) -> tuple[str | None, list[dict[str, Any]]]:
     """HyperPod's label, and the conditions that are neither the kubelet's nor healthd's."""
     conditions = [each for each in node["status"]["conditions"] if not each["type"].startswith(("Healthd", "Ready"))]
@@ -391,7 +436,7 @@ def shown(node: dict[str, Any]) -> tuple[str | None, list[dict[str, Any]]]:
 @contextlib.contextmanager
 def metadata(instance: str) -> Iterator[str]:
     """The instance metadata service of one machine; gives its address."""
-    imds = Imds({"instance-id": instance, "instance-type": "p5.48xlarge", "placement/region": REGION})
+    imds = Imds({"instance-id": instance, "instance-type": "m5.large", "placement/region": REGION})  # no GPU here
     thread = threading.Thread(target=imds.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
