@@ -419,7 +419,7 @@ def test_what_was_asked_for_goes_with_the_drain_or_the_last_place(
         after = node()
         assert _order_in(after) == ""
         assert after["metadata"]["labels"][LABEL] == "Schedulable"
-        assert "healthd.io/asked" not in after["metadata"]["annotations"]
+        assert "healthd.io/asked" not in after["metadata"].get("annotations", {})
         found = {each["type"]: each["status"] for each in after["status"]["conditions"]}
         assert found.get(CONDITION) == (None if kind == "hyperpod" else "True")
         assert found["Ready"] == "True"
