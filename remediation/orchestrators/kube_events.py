@@ -79,9 +79,10 @@ def event_of(news: News, *, node: str, uid: str, namespace: str, now: datetime) 
     }
 
 
-def series_of(news: News, count: int, now: datetime) -> dict[str, Any]:
-    """The merge patch that tells it for the ``count``-th time, 2 or more."""
-    return {"note": _cut(news.note), "series": {"count": max(2, count), "lastObservedTime": _micro(now)}}
+def series_of(count: int, now: datetime) -> dict[str, Any]:
+    """The merge patch that tells it for the ``count``-th time, 2 or more. The note stays the first one: the API server
+    refuses every change of it as immutable (1.34.2, events.k8s.io/v1), and with it the count."""
+    return {"series": {"count": max(2, count), "lastObservedTime": _micro(now)}}
 
 
 def count_in(event: Mapping[str, Any]) -> int:

@@ -136,7 +136,7 @@ class KubeReporter:
             except Conflict:
                 count = events.count_in(self._api.get(Kind.EVENT, name, namespace=self._namespace))
         try:
-            body = events.series_of(news, count + 1, self._clock())
+            body = events.series_of(count + 1, self._clock())
             self._api.patch(Kind.EVENT, name, body, namespace=self._namespace)
         except Missing:  # the API server forgets events
             body = events.event_of(news, node=self._name, uid=self._uid, namespace=self._namespace, now=self._clock())

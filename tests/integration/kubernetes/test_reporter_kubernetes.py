@@ -150,6 +150,16 @@ def test_a_fault_is_one_event_and_a_series_with_growing_gaps(rig: Rig) -> None:
     again.api.close()
 
 
+def test_news_whose_words_have_changed_is_counted_all_the_same(rig: Rig) -> None:
+    """The server lets nobody change an Event's note: it stays the first one, and the count goes up."""
+    rig.known = SICK
+    rig.run(1)
+    rig.known = replace(WELL, diagnoses=(replace(XID, remedy=Remedy.REPLACE_NODE),))
+    assert "not told" not in "; ".join(rig.run(61))
+    (event,) = rig.events()
+    assert (event["series"]["count"], event["note"]) == (2, "gpu.xid.79 on gpu:GPU-8e2f calls for reboot_node")
+
+
 def test_a_cluster_that_is_away_costs_nothing_and_hears_it_all_later(rig: Rig) -> None:
     """What changed meanwhile is written when it answers again, with the time at which it changed."""
     rig.known = WELL
