@@ -134,8 +134,11 @@ class _Items(msgspec.Struct, frozen=True):
     items: tuple[_Item, ...]
 
 
+_READS_ITEMS = msgspec.json.Decoder(_Items)  # made by one thread, see kube_node
+
+
 def _claims_in(page: bytes) -> tuple[SeenClaim, ...]:
-    found = msgspec.json.decode(page, type=_Items).items
+    found = _READS_ITEMS.decode(page).items
     return tuple(
         SeenClaim(
             name=each.metadata.name,

@@ -209,9 +209,13 @@ class _Marked(msgspec.Struct, frozen=True):
     text: str
 
 
+# Made here, by one thread, see kube_node.
+_READS_CLAIM, _READS_MARKED = msgspec.json.Decoder(Claim), msgspec.json.Decoder(_Marked)
+
+
 def _mark(value: str) -> _Marked | None:
     try:
-        return msgspec.json.decode(value, type=_Marked)
+        return _READS_MARKED.decode(value)
     except msgspec.MsgspecError:
         return None
 
@@ -219,7 +223,7 @@ def _mark(value: str) -> _Marked | None:
 def _claim(key: str, text: str) -> Claim:
     """The claim under this key; one that cannot be read is a place that is taken by whoever the key names."""
     try:
-        claim = msgspec.json.decode(text, type=Claim)
+        claim = _READS_CLAIM.decode(text)
     except msgspec.MsgspecError:
         return Claim(node=f"{key} = {text[:100]!r}: not made by healthd", index=_NOBODY)
     if f"{CLAIM}{claim.node}" != key:

@@ -93,6 +93,11 @@ class _Nodes(msgspec.Struct, frozen=True):
     items: tuple[_Node, ...]
 
 
+# Made here, by one thread: two that meet a type of msgspec (0.22.0) for the first time at once crash the process, and a
+# daemon has an engine and a reporter that read the same Node.
+_READS_NODES = msgspec.json.Decoder(_Nodes)
+
+
 class KubeNode(msgspec.Struct, frozen=True, kw_only=True):
     """A Node as it was read at ``version``. ``lacking``: how many GPUs, by resource, its device plugin counts as
     unhealthy: they are in the capacity, and not allocatable."""
@@ -137,6 +142,9 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         return Hold(text=self.text, user=self.by, stamp=self.stamp)
 
 
+_READS_HELD = msgspec.json.Decoder(Held)
+
+
 def node_of(data: Mapping[str, Any]) -> KubeNode:
     """The Node in an answer of the API server. Raises BackendUnknown for anything else."""
     try:
@@ -148,7 +156,7 @@ def node_of(data: Mapping[str, Any]) -> KubeNode:
 
 def nodes_in(page: bytes) -> tuple[KubeNode, ...]:
     """The Nodes in one page of a list, as it came. Raises msgspec.MsgspecError for anything else."""
-    return tuple(_made(node) for node in msgspec.json.decode(page, type=_Nodes).items)
+    return tuple(_made(node) for node in _READS_NODES.decode(page).items)
 
 
 def _made(node: _Node) -> KubeNode:
@@ -260,7 +268,7 @@ def _annotated(node: KubeNode) -> Held | None:
     if not text:
         return None
     try:
-        return msgspec.json.decode(text, type=Held)
+        return _READS_HELD.decode(text)
     except msgspec.MsgspecError:
         return None  # whoever wrote this, it proves nothing
 
