@@ -18,6 +18,7 @@ from healthd.config.schema import Config
 from healthd.controlling_parts import make_controller, metadata_of
 from healthd.errors import ConfigError
 from healthd.model import Mode
+from healthd.node import CommandResult
 from healthd.remediation.controller import Controller, Standing
 from healthd.remediation.fleet import CLUSTER
 from healthd.remediation.orchestrators.kube_afar import KubeClaims, KubeNodeAfar
@@ -30,6 +31,7 @@ from healthd.remediation.orchestrators.kube_node import hold_of
 from healthd.remediation.orchestrators.kube_plugin import KubePlugins
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.opening import asks_by_own_node, found_by_controller, open_for_kubernetes
+from healthd.sources.command import run_command
 from healthd.store import Store
 
 _MANAGER = "healthd-controller"
@@ -39,11 +41,13 @@ _BY_SLURM = ("parallelcluster", "pcs")
 
 
 class KubernetesWork:
-    """The work of one controller."""
+    """The work of one controller. ``run``: how the child that calls AWS is run; tests count it."""
 
-    def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, config: Config, environ: Mapping[str, str], *, run: Callable[..., CommandResult] = run_command
+    ) -> None:
         section = config.orchestrator.kubernetes
-        self._config = config
+        self._config, self._run = config, run
         self._metadata = metadata_of(config)
         self._repairs = config.provisioner.kind not in ("none", "local") and not asks_by_own_node(config.provisioner)
         self.about = self._checked()
@@ -142,6 +146,7 @@ class KubernetesWork:
             machine=self._afar(node).machine,
             claims=KubeClaims(self._api, leads=self._lead.check),
             leads=self._lead.check,
+            run=self._run,
         )
 
     def _checked(self) -> str:

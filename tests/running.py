@@ -60,9 +60,16 @@ class RunningNode(Running):
     """
 
     def __init__(
-        self, folder: Path, name: str, *, sections: str = "", environ: Mapping[str, str] | None = None, kmsg: str = ""
+        self,
+        folder: Path,
+        name: str,
+        *,
+        sections: str = "",
+        environ: Mapping[str, str] | None = None,
+        kmsg: str = "",
+        http: str = "",
     ) -> None:
-        self.folder, self.name = folder, name
+        self.folder, self.name, self._http = folder, name, http
         folder.mkdir(parents=True, exist_ok=True)
         self.kmsg = Path(kmsg) if kmsg else folder / "kmsg"
         self.socket, self.state_dir, self.config = folder / "s", folder / "state", folder / "config.toml"
@@ -70,12 +77,17 @@ class RunningNode(Running):
         self._sequence = 0
         if not kmsg:
             self.kmsg.touch()
-        self._environ = {**os.environ, "AWS_EC2_METADATA_DISABLED": "true", **(environ or {}), "PYTHONPATH": str(ROOT)}
+        self._environ = {
+            **os.environ,
+            "AWS_EC2_METADATA_DISABLED": "true",
+            **(environ or {}),
+            "PYTHONPATH": str(ROOT),
+        }
         self.configure(sections)
 
     def configure(self, sections: str) -> None:
         """Write the configuration; a running daemon reads it when it is started again."""
-        daemon = f'[daemon]\nsocket = "{self.socket}"\nstate_dir = "{self.state_dir}"\nhttp = ""\n'
+        daemon = f'[daemon]\nsocket = "{self.socket}"\nstate_dir = "{self.state_dir}"\nhttp = "{self._http}"\n'
         base = f'[node]\nname = "{self.name}"\n{daemon}'
         sources = "" if "[sources]" in sections else f'[sources]\nkmsg = "{self.kmsg}"\n'
         self.config.write_text(base + sources + sections)

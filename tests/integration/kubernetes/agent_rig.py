@@ -55,10 +55,13 @@ def open_api(
     )
 
 
-def write_kubeconfig(plane: ControlPlane, node: str, folder: Path, *, token: str = "") -> Path:
-    """A kubeconfig that signs with the file of the agent's token, for a daemon that is in no pod."""
+def write_kubeconfig(
+    plane: ControlPlane, node: str, folder: Path, *, token: str = "", url: str = "", ca_file: Path | None = None
+) -> Path:
+    """A kubeconfig that signs with the file of the agent's token, for a daemon that is in no pod. ``url`` and
+    ``ca_file``: of a proxy in front of the API server."""
     account = plane.account_folder(folder, token or plane.agent_token(node))
-    cluster = {"server": plane.url, "certificate-authority": str(account / "ca.crt")}
+    cluster = {"server": url or plane.url, "certificate-authority": str(ca_file or account / "ca.crt")}
     config = {
         "current-context": "pod",
         "clusters": [{"name": "pod", "cluster": cluster}],
@@ -83,11 +86,13 @@ def note(plane: ControlPlane, notes: Mapping[str, str | None], *, lease: str = L
     plane.admin.patch(path, {"metadata": {"annotations": dict(notes)}}, kind="merge").must()
 
 
-def administrator(plane: ControlPlane, node: str, *, timeout_s: float, **settings: Any) -> KubernetesOrchestrator:
+def administrator(
+    plane: ControlPlane, node: str, *, timeout_s: float, namespace: str = NAMESPACE, **settings: Any
+) -> KubernetesOrchestrator:
     """The Orchestrator of a node with all rights, by a kubeconfig."""
     pace = Pace(rate_per_s=1000.0, burst=1000)
     api = connect(kubeconfig=str(plane.kubeconfig), timeout_s=timeout_s, pace=pace, environ={})
-    return KubernetesOrchestrator(api, node=node, namespace=NAMESPACE, timeout_s=timeout_s, **settings)
+    return KubernetesOrchestrator(api, node=node, namespace=namespace, timeout_s=timeout_s, **settings)
 
 
 class Agents:

@@ -55,41 +55,73 @@ _REASONS = {401: "Unauthorized", 429: "TooManyRequests", 500: "InternalError", 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seen:
-    """A request that came. ``status`` is what was answered, 0 for nothing; ``at_s`` is monotonic."""
+    """A request that came. ``status`` is what was answered, 0 for nothing; ``at_s`` is monotonic.
+
+    ``applied``: whether the server carried it out, whoever was told.
+    """
 
     method: str
     path: str
     status: int
     fault: Fault | None
     at_s: float
+    body: str = ""
+    applied: bool = False
 
 
 @dataclass(kw_only=True)
 class _Rule:
-    fault: Fault
+    fault: Fault | None
     method: str
     path: re.Pattern[str]
+    body: re.Pattern[str]
     left: int | None  # None: until the proxy heals
+    then: Fault | None = None  # what all requests after it meet
+
+
+_ANYTHING = re.compile("")
 
 
 @dataclass
 class FaultProxy:
-    """``upstream``: the API server's address; ``certs``: the folder with its apiserver.crt and apiserver.key."""
+    """``upstream``: the API server's address; ``certs``: the folder with its apiserver.crt and apiserver.key.
+    ``shows``: the certificate and the key that clients meet, where these are not the server's own.
+    """
 
     upstream: str
     certs: Path
+    shows: tuple[Path, Path] | None = None
     url: str = ""
     seen: list[Seen] = field(default_factory=list)
     _rules: list[_Rule] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _healed: threading.Event = field(default_factory=threading.Event)
     _open: set[socket.socket] = field(default_factory=set)
+    _broken: threading.Event = field(default_factory=threading.Event)
 
-    def fail(self, fault: Fault, *, times: int | None = 1, method: str = "", path: str = "") -> None:
-        """This goes wrong with the next requests of that method whose path matches the expression; None: with all."""
+    def fail(self, fault: Fault, *, times: int | None = 1, method: str = "", path: str = "", body: str = "") -> None:
+        """This goes wrong with the next requests of that method whose path and body match; None: with all."""
+        self._add(_Rule(fault=fault, method=method, path=re.compile(path), body=re.compile(body), left=times))
+
+    def break_at(self, first: Fault | None, then: Fault, *, method: str = "", path: str = "", body: str = "") -> None:
+        """All is well until the next request that matches, and from there on nothing works: it meets ``first``, None
+        for nothing, and whatever comes after it ``then``, until the proxy heals."""
+        rule = _Rule(fault=first, method=method, path=re.compile(path), body=re.compile(body), left=1, then=then)
+        with self._lock:
+            self._broken.clear()
+            self._rules = [rule]
+            healed, self._healed = self._healed, threading.Event()
+        healed.set()
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether that request has come, since it was asked for last."""
+        return self._broken.is_set()
+
+    def _add(self, rule: _Rule) -> None:
         with self._lock:
             self._healed.clear()
-            self._rules.append(_Rule(fault=fault, method=method, path=re.compile(path), left=times))
+            self._rules.append(rule)
 
     def heal(self) -> None:
         """Nothing goes wrong any more; connections that hang are closed."""
@@ -102,13 +134,18 @@ class FaultProxy:
         with self._lock:
             return sum(1 for each in self.seen if method in ("", each.method) and re.search(path, each.path))
 
+    def applied(self) -> list[Seen]:
+        """What was written by way of this proxy, in the order in which the server carried it out."""
+        with self._lock:
+            return [each for each in self.seen if each.method != "GET" and each.applied]
+
     @contextlib.contextmanager
     def serving(self) -> Iterator[FaultProxy]:
         """Serve on a free port of loopback until the block ends, and no thread outlives it."""
         server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         server.daemon_threads = False
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self.certs / "apiserver.crt", self.certs / "apiserver.key")
+        context.load_cert_chain(*self.shows or (self.certs / "apiserver.crt", self.certs / "apiserver.key"))
         # The handshake is the handler's: one slow client must not stop the others.
         server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         self.url = f"https://127.0.0.1:{server.server_address[1]}"
@@ -126,20 +163,25 @@ class FaultProxy:
                         each.shutdown(socket.SHUT_RDWR)
             server.server_close()
 
-    def _due(self, method: str, path: str) -> Fault | None:
+    def _due(self, method: str, path: str, body: str) -> Fault | None:
         with self._lock:
             for rule in self._rules:
-                if rule.method in ("", method) and rule.path.search(path):
+                if rule.method in ("", method) and rule.path.search(path) and rule.body.search(body):
                     if rule.left is not None:
                         rule.left -= 1
                         if rule.left == 0:
                             self._rules.remove(rule)
+                    if rule.then is not None:
+                        self._rules.insert(
+                            0, _Rule(fault=rule.then, method="", path=_ANYTHING, body=_ANYTHING, left=None)
+                        )
+                        self._broken.set()
                     return rule.fault
         return None
 
-    def _note(self, method: str, path: str, status: int, fault: Fault | None) -> None:
+    def _note(self, seen: Seen) -> None:
         with self._lock:
-            self.seen.append(Seen(method=method, path=path, status=status, fault=fault, at_s=time.monotonic()))
+            self.seen.append(seen)
 
     @contextlib.contextmanager
     def _held(self, sock: socket.socket) -> Iterator[None]:
@@ -167,18 +209,31 @@ def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
 
         def _any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            fault = proxy._due(self.command, self.path)
+            fault, healed = proxy._due(self.command, self.path, body.decode(errors="replace")), proxy._healed
             if fault and fault.delay_s:
-                proxy._healed.wait(fault.delay_s)
+                healed.wait(fault.delay_s)
             if fault and fault.hangs:
-                proxy._note(self.command, self.path, 0, fault)
-                proxy._healed.wait()
+                self._note(body, 0, fault)
+                healed.wait()
                 self.close_connection = True
             elif fault and fault.status:
-                proxy._note(self.command, self.path, fault.status, fault)
+                self._note(body, fault.status, fault)
                 self._refuse(fault)
             else:
                 self._pass_on(body, fault)
+
+        def _note(self, body: bytes, status: int, fault: Fault | None, *, applied: bool = False) -> None:
+            proxy._note(
+                Seen(
+                    method=self.command,
+                    path=self.path,
+                    status=status,
+                    fault=fault,
+                    at_s=time.monotonic(),
+                    body=body.decode(errors="replace"),
+                    applied=applied,
+                )
+            )
 
         do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _any  # noqa: N815  the base class's names
 
@@ -191,7 +246,8 @@ def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
                     connection.request(self.command, self.path, body=body or None, headers=headers)
                     response = connection.getresponse()
                     lost = fault is not None and fault.lost
-                    proxy._note(self.command, self.path, 0 if lost else response.status, fault)
+                    status = 0 if lost else response.status
+                    self._note(body, status, fault, applied=200 <= response.status < 300)
                     if lost:
                         response.read()
                         self.close_connection = True

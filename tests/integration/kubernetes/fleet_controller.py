@@ -29,7 +29,7 @@ scope_label = "pool"
 [remediation]
 mode = "repair"
 [controller]
-interval_s = 0.5
+interval_s = {interval_s}
 state_dir = "{folder}/state"
 """
 
@@ -86,13 +86,14 @@ class FleetController:
         *,
         environ: Mapping[str, str] | None = None,
         kubernetes: Mapping[str, str] | None = None,
+        interval_s: float = 0.5,
     ) -> None:
         self.plane, self.folder = plane, folder
         token = grant(plane, kubernetes or {})
         kubeconfig = write_kubeconfig(plane, "", folder / "account", token=token)
         self._config, self._log = folder / "config.toml", folder / "log"
         section = "".join(f'{key} = "{value}"\n' for key, value in (kubernetes or {}).items())
-        settings = SETTINGS.format(kubeconfig=kubeconfig, folder=folder, kubernetes=section)
+        settings = SETTINGS.format(kubeconfig=kubeconfig, folder=folder, kubernetes=section, interval_s=interval_s)
         self._config.write_text(settings + more, encoding="utf-8")
         self._environ = {**os.environ, **(environ or {})}
         self.process: subprocess.Popen[bytes] | None = None

@@ -21,7 +21,7 @@ import sqlite3
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,13 +31,14 @@ from healthd.acting import make_engine
 from healthd.check import Check, NoSettings, judged
 from healthd.checkup import Checkup
 from healthd.config.load import load
-from healthd.config.schema import PolicySection
+from healthd.config.schema import Config, PolicySection
 from healthd.model import Component, Finding, Outcome, Remedy, Result, Severity
 from healthd.monitor import Monitor
 from healthd.node import CommandResult, KernelLogState, Node
 from healthd.remediation.case import Case
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
 from healthd.remediation.policy_files import policy_of
+from healthd.remediation.ports import Orchestrator
 from healthd.remediation.provisioners import aws_child
 from healthd.remediation.provisioners.aws_calls import find_call
 from healthd.sources.command import run_command
@@ -96,7 +97,7 @@ class Line:
 
     def passing(self, label: str) -> None:
         """A boundary; the end of the process where it is the one."""
-        if self._is_fatal(label):
+        if self.is_fatal(label):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def run(self, argv: Sequence[str], *, timeout_s: float, **more: Any) -> CommandResult:
@@ -105,7 +106,7 @@ class Line:
         if not what:
             return self._run(argv, timeout_s, more)
         self.passing(f"before {what}")
-        if self._is_fatal(f"during {what}"):
+        if self.is_fatal(f"during {what}"):
             shell = ("/bin/sh", "-c", _KILLS_FIRST, "sh", str(os.getpid()), str(self._story / "orphan-ended"))
             return run_command((*shell, *argv), timeout_s=timeout_s, **more)
         result = self._run(argv, timeout_s, more)
@@ -117,7 +118,8 @@ class Line:
             return _forked(tuple(argv), more["input"])
         return run_command(argv, timeout_s=timeout_s, **more)
 
-    def _is_fatal(self, label: str) -> bool:
+    def is_fatal(self, label: str) -> bool:
+        """A boundary that is passed; whether it is the one at which this process has to die."""
         os.write(self._file, f"{label}\n".encode())
         self.number += 1
         if label != self._order.die_at:
@@ -246,7 +248,13 @@ def found(machine: Path, now: datetime) -> Outcome:
     return Outcome(check=_NAME, result=judged(findings), at=now, duration_s=0.01)
 
 
-def live(order: Order) -> None:
+def on_slurm(config: Config, line: Line) -> Orchestrator:
+    """Slurm, whose every command that acts has boundaries around it."""
+    slurm, name = config.orchestrator.slurm, config.node.name
+    return SlurmOrchestrator(node=name, bin_dir=slurm.bin_dir, conf=slurm.conf, timeout_s=slurm.timeout_s, run=line.run)
+
+
+def live(order: Order, open_orchestrator: Callable[[Config, Line], Orchestrator] = on_slurm) -> None:
     """One process of an agent: from its start to its rest, or to its death."""
     story, machine = Path(order.story), Path(order.machine)
     line = Line(order)
@@ -258,16 +266,13 @@ def live(order: Order) -> None:
     store = DyingStore(Path(config.daemon.state_dir) / "healthd.db", now=time_here.now(), line=line)
     policy = policy_of(config.policy, node.instance_type)
     monitor = Monitor(CHECKS, store, policy=policy)
-    slurm = config.orchestrator.slurm
     engine = make_engine(
         config=config,
         machine=node,
         monitor=monitor,
         checkup=cast(Checkup, AlwaysLooking()),
         store=store,
-        orchestrator=SlurmOrchestrator(
-            node=node.name, bin_dir=slurm.bin_dir, conf=slurm.conf, timeout_s=slurm.timeout_s, run=line.run
-        ),
+        orchestrator=open_orchestrator(config, line),
         policy=policy,
         collect=lambda case: _collected(story, case),
         run=line.run,
@@ -309,7 +314,7 @@ def _collected(story: Path, case: Case) -> str:
 # the nursery
 
 
-def main() -> int:
+def main(one_life: Callable[[Order], None] = live) -> int:
     """One order a line on stdin, one answer a line on stdout: the signal that ended the process, and its exit code."""
     import boto3
 
@@ -320,7 +325,7 @@ def main() -> int:
         order = Order(**json.loads(text))
         pid = os.fork()
         if pid == 0:
-            _live_and_end(order)
+            _live_and_end(order, one_life)
         _, status = os.waitpid(pid, 0)
         ended = {"signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, "code": os.WEXITSTATUS(status)}
         sys.stdout.write(json.dumps(ended) + "\n")
@@ -328,10 +333,10 @@ def main() -> int:
     return 0
 
 
-def _live_and_end(order: Order) -> None:
+def _live_and_end(order: Order, one_life: Callable[[Order], None]) -> None:
     code = 1
     try:
-        live(order)
+        one_life(order)
         code = 0
     finally:
         if code:

@@ -53,9 +53,9 @@ SERVICES = ("nvidia-persistenced", "nvidia-fabricmanager")
 class Nursery:
     """A process that forks agents, one after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: str = "tests.integration.platforms.killed_agent") -> None:
         environ = {**dummy_env(), "PYTHONPATH": str(ROOT)}
-        argv = [sys.executable, "-m", "tests.integration.platforms.killed_agent"]
+        argv = [sys.executable, "-m", program]
         self._process = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, cwd=ROOT, text=True
         )
