@@ -91,9 +91,6 @@ class _Page(msgspec.Struct):
     metadata: _PageMeta
 
 
-_READS_PAGE = msgspec.json.Decoder(_Page)  # made by one thread, see kube_node
-
-
 class Pace:
     """At most ``rate_per_s`` requests a second over time, ``burst`` of them at once, and none while the server is
     overloaded. Used by several threads.
@@ -195,7 +192,7 @@ class KubeApi:
 
             try:
                 self._ask(f"list {plural}", send)
-                more = _READS_PAGE.decode(said[0]).metadata.next_page
+                more = msgspec.json.decode(said[0], type=_Page).metadata.next_page
                 yield decode(said[0])
             except BackendUnknown:
                 raise
