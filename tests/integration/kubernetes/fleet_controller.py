@@ -13,11 +13,11 @@ from typing import Any
 
 from tests.integration.kubernetes.agent_rig import Agents, write_kubeconfig
 from tests.integration.kubernetes.control_plane import NAMESPACE, ControlPlane
+from tests.integration.kubernetes.fleet_storm import REASON
 from tests.packaging.chart import render
 
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 ACCOUNT = "healthd-controller"
-REASON = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
 SETTINGS = """
 [orchestrator]
 kind = "kubernetes"
