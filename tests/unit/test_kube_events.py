@@ -19,13 +19,13 @@ from healthd.remediation.orchestrators.kube_events import (
 )
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-NEWS = News(reason="GpuXid79", action="Diagnosed", about="gpu.xid.79 gpu:0", note="n")
+NEWS = News(reason="GpuXid79", action="Diagnosed", about="gpu.xid.79", note="n")
 
 
-def diagnosis(code: str = "gpu.xid.79", severity: Severity = Severity.CRITICAL) -> Diagnosis:
+def diagnosis(code: str = "gpu.xid.79", severity: Severity = Severity.CRITICAL, gpu: str = "0") -> Diagnosis:
     return Diagnosis(
         code=code,
-        component=Component(kind="gpu", id="0"),
+        component=Component(kind="gpu", id=gpu),
         severity=severity,
         remedy=Remedy.REBOOT_NODE,
         since=NOW,
@@ -41,15 +41,25 @@ def test_open_faults_and_what_was_decided_are_news() -> None:
     assert [each.reason for each in news_of(found, None)] == ["GpuXid79"]
     page = Decision(action=Action.PAGE, reason="at the limit", diagnosis=diagnosis())
     told = news_of((), page)
-    assert [(each.reason, each.about, each.warning) for each in told] == [("Page", "gpu.xid.79 gpu:0", True)]
+    assert [(each.reason, each.about, each.warning) for each in told] == [("Page", "gpu.xid.79", True)]
     back = news_of((), Decision(action=Action.RELEASE, reason="by order"))
     assert [(each.reason, each.about, each.warning) for each in back] == [("Release", "", False)]
 
 
+def test_one_fault_on_many_parts_is_one_event() -> None:
+    """Four parts are named, the others counted; another code is another Event."""
+    many = [diagnosis("gpu.ecc.volatile", gpu=str(number)) for number in range(8)]
+    told = news_of((*many, diagnosis()), None)
+    assert [each.note for each in told] == [
+        "gpu.ecc.volatile on gpu:0, gpu:1, gpu:2, gpu:3 and 4 more calls for reboot_node",
+        "gpu.xid.79 on gpu:0 calls for reboot_node",
+    ]
+
+
 def test_the_same_news_has_the_same_name() -> None:
-    """Whatever its note says; another component is other news; a long node's name is cut."""
+    """Whatever its note says; another code is other news; a long node's name is cut."""
     assert event_name("n1", NEWS) == event_name("n1", replace(NEWS, note="other"))
-    assert event_name("n1", NEWS) != event_name("n1", replace(NEWS, about="gpu.xid.79 gpu:1"))
+    assert event_name("n1", NEWS) != event_name("n1", replace(NEWS, about="gpu.xid.95"))
     assert len(event_name("n" * 253, NEWS)) == 253
 
 
