@@ -102,13 +102,15 @@ class Pace:
         self._tokens, self._at_s = float(burst), monotonic_s()
         self._not_before_s = self._at_s
 
-    def wait_s(self, most_s: float) -> float:
-        """How long the next request has to wait, in seconds; it is counted. Raises BackendBusy for longer than that."""
+    def wait_s(self, most_s: float, *, ahead: int = 0) -> float:
+        """How long the next request has to wait, in seconds, so that ``ahead`` more may follow it at once; it is
+        counted. Raises BackendBusy for longer than that."""
         with self._lock:
             now_s = self._monotonic_s()
             self._tokens = min(self._burst, self._tokens + (now_s - self._at_s) * self._rate_per_s)
             self._at_s = now_s
-            wait_s = max((1 - self._tokens) / self._rate_per_s, self._not_before_s - now_s, 0.0)
+            wanted = min(1 + ahead, self._burst)
+            wait_s = max((wanted - self._tokens) / self._rate_per_s, self._not_before_s - now_s, 0.0)
             if wait_s > most_s:
                 raise BackendBusy(f"not asked: healthd's own rate allows the next request in {wait_s:.1f} s")
             self._tokens -= 1
@@ -138,11 +140,11 @@ class KubeApi:
         self._client, self._timeout_s, self._pace, self._sleep = client, timeout_s, pace, sleep
         self.sent: dict[str, int] = {}
 
-    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> dict[str, Any]:
-        """Read one object, past every cache. Raises Missing, BackendUnknown."""
+    def get(self, kind: Kind, name: str, *, namespace: str | None = None, ahead: int = 0) -> dict[str, Any]:
+        """Read one object, past every cache; ``ahead`` requests follow at once. Raises Missing, BackendUnknown."""
         what = f"get {_named(kind, name, namespace)}"
         try:
-            return self._ask(what, lambda: self._client.get(_class_of(kind), name, **_where(namespace)))
+            return self._ask(what, lambda: self._client.get(_class_of(kind), name, **_where(namespace)), ahead=ahead)
         except (Missing, BackendUnknown):
             raise
         except BackendError as error:
@@ -248,8 +250,8 @@ class KubeApi:
         response.raise_for_status()
         return bytes(response.content)
 
-    def _ask(self, what: str, send: Callable[[], Any]) -> dict[str, Any]:
-        if (wait_s := self._pace.wait_s(self._timeout_s)) > 0:
+    def _ask(self, what: str, send: Callable[[], Any], *, ahead: int = 0) -> dict[str, Any]:
+        if (wait_s := self._pace.wait_s(self._timeout_s, ahead=ahead)) > 0:
             self._sleep(wait_s)
         key = " ".join(what.split()[:2]).partition("/")[0]
         self.sent[key] = self.sent.get(key, 0) + 1

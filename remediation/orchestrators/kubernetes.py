@@ -284,7 +284,8 @@ class KubernetesOrchestrator:
         if there is not None and not fresh and time.monotonic() - at_s < self._lately_s:
             return there
         asked_s = time.monotonic()
-        there = self._api.get(kind, name, namespace=self._namespace_of(kind))
+        # what is read anew is patched at once: with a second of our own rate between, others would always be faster
+        there = self._api.get(kind, name, namespace=self._namespace_of(kind), ahead=1 if fresh else 0)
         self._lately[kind, name] = (asked_s, there)
         return there
 

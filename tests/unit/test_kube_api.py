@@ -33,6 +33,17 @@ def test_a_burst_goes_at_once_and_then_one_a_second() -> None:
     assert [pace.wait_s(5.0) for _ in range(4)] == [0.0, 0.0, 0.0, 1.0]
 
 
+def test_what_is_read_in_order_to_be_changed_waits_for_both_turns_first() -> None:
+    """So that nobody comes in between for as long as the rate would have the second one wait."""
+    time = Time()
+    pace = Pace(rate_per_s=1.0, burst=2, monotonic_s=time)
+    assert [pace.wait_s(5.0) for _ in range(2)] == [0.0, 0.0]
+    assert pace.wait_s(5.0, ahead=1) == 2.0
+    time.now_s = 2.0
+    assert pace.wait_s(5.0) == 0.0
+    assert Pace(rate_per_s=1.0, burst=1, monotonic_s=time).wait_s(5.0, ahead=1) == 0.0, "more than a burst never comes"
+
+
 def test_nothing_is_sent_while_the_server_asked_for_a_pause() -> None:
     """The longest of the pauses counts."""
     time = Time()

@@ -165,7 +165,7 @@ class Server(KubeApi):
         self.evicted: list[str] = []
         self.error: Exception | None = None
 
-    def get(self, kind: Any, name: str, *, namespace: str | None = None) -> dict[str, Any]:
+    def get(self, kind: Any, name: str, *, namespace: str | None = None, ahead: int = 0) -> dict[str, Any]:
         return self.nodes[name]
 
     def pages(self, kind: Any, decode: Any, *, namespace: str | None = None, **params: str) -> Iterator[Any]:
