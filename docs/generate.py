@@ -28,6 +28,7 @@ from healthd.api.grammar import _grammar  # noqa: E402
 from healthd.api.wire import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE  # noqa: E402
 from healthd.check import Check, NoSettings, discover  # noqa: E402
 from healthd.config import schema  # noqa: E402
+from healthd.config.json_schema import FILE_NAME, config_schema_text  # noqa: E402
 from healthd.config.load import load  # noqa: E402
 from healthd.config.report import FieldDoc, documented_fields  # noqa: E402
 from healthd.model import ReadingKind, Verdict  # noqa: E402
@@ -80,7 +81,8 @@ one that clients know too.
 
 The daemon reads all of it once, at its start. Unknown keys and wrong values stop it with exit code 78, all of them
 named. `healthd config show` prints every value and where it comes from; `healthd config validate` marks mistakes on
-the file itself.
+the file itself. Editors check and complete it by its JSON Schema: see
+[a first configuration](../how-to/first-configuration.md).
 """
 
 EVERY_CHECK = """## [checks."NAME"]
@@ -172,6 +174,7 @@ def pages() -> Mapping[Path, str]:
         reference / "checks.md": checks_page,
         reference / "findings.md": findings_page,
         reference / "config.md": config_page,
+        reference / FILE_NAME: lambda: config_schema_text({name: c.settings for name, c in discover().items()}),
         reference / "cli.md": cli_page,
         reference / "metrics.md": metrics_page,
         reference / "peers.md": peers_page,

@@ -86,9 +86,16 @@ def _grammar() -> _Parser:
     checks = verbs.add_parser("checks", help="the checks that exist, their settings and what they can find")
     _common(checks, json=True)
 
-    config = verbs.add_parser("config", help="show or validate the configuration")
-    config.add_argument("what", choices=("show", "validate"))
+    config = verbs.add_parser("config", help="show or validate the configuration; or its JSON Schema, for editors")
+    config.add_argument("what", choices=("show", "validate", "schema"))
     _common(config, json=True)
+
+    init = verbs.add_parser("init", help="write a first configuration from what is on this node; never over another")
+    init.add_argument("--output", metavar="FILE", help="write it there (default: /etc/healthd/config.toml)")
+    init.add_argument("--print", action="store_true", help="to standard output, and write nothing")
+
+    doctor = verbs.add_parser("doctor", help="what is missing on this node, and how to mend it; needs no daemon")
+    _common(doctor, json=True, socket=True)
 
     policy = verbs.add_parser("policy", help="what is done about which fault, and why")
     policy.add_argument("what", choices=("show", "test"))

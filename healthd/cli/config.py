@@ -1,4 +1,4 @@
-"""``healthd config``: every value and where it comes from, or everything that is wrong with them."""
+"""``healthd config``: every value and where it comes from, everything that is wrong with them, or what editors ask."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from healthd.api.wire import EXIT_CONFIG, Answer
 from healthd.cli.settings import check_settings, loaded
+from healthd.config.json_schema import config_schema_text
 from healthd.config.load import Examined, examine
 from healthd.config.report import annotated, as_data, shown
 from healthd.config.text import Problem
@@ -16,7 +17,12 @@ from healthd.remediation.policy_files import code_problems
 
 
 def answer(options: Namespace) -> Answer:
-    """``show`` fails like every verb does; ``validate`` prints the problems as marks on the user's own files."""
+    """``show`` fails like every verb does; ``validate`` prints the problems as marks on the user's own files.
+
+    ``schema`` reads no configuration: it is the JSON Schema that editors check one with.
+    """
+    if options.what == "schema":
+        return Answer(code=0, out=config_schema_text(check_settings()))
     if options.what == "show":
         values = loaded(options)
         text = json.dumps(as_data(values), indent=2, default=str) + "\n" if options.json else shown(values)

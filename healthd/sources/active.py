@@ -108,6 +108,10 @@ class ActiveTestsSource:
         copies = answer[active_child.ANSWER]["copies"]
         return tuple(GdrCopy(**{**copy, "pci": pci_address(copy["pci"])}) for copy in copies)
 
+    def perf_tool(self, env: Mapping[str, str] | None = None) -> str:
+        """nccl-tests' all_reduce_perf: as configured, or where it is found. Raises SourceMissing."""
+        return self._perf or find_tool("all_reduce_perf", _existing(PERF_FOLDERS), env=env)
+
     def interrupt(self) -> None:
         """End the test under way, from another thread, and begin none for a moment: a check repeats what failed."""
         with self._lock:
@@ -155,7 +159,7 @@ class ActiveTestsSource:
         )
 
     def _by_nccl_tests(self, size_bytes: int, env: Mapping[str, str], timeout_s: float) -> AllReduce:
-        tool, gpus = self._perf or find_tool("all_reduce_perf", _existing(PERF_FOLDERS), env=env), len(self._gpus())
+        tool, gpus = self.perf_tool(env), len(self._gpus())
         size, count = str(size_bytes), str(gpus)
         argv = (tool, "-b", size, "-e", size, "-g", count, "-c", "1", "-n", str(ITERATIONS), "-w", str(WARM_UP))
         done = self._guarded(argv, env, timeout_s)

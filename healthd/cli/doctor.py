@@ -1,0 +1,76 @@
+"""``healthd doctor``: what is missing on this node and how to mend it, without a daemon and whatever hangs."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Iterable
+from pathlib import Path
+
+from healthd.apart import answer_apart, ask_apart
+from healthd.api.wire import Answer
+from healthd.cli.settings import check_settings
+from healthd.config.load import load
+from healthd.config.schema import Config
+from healthd.doctor import Line, Told, as_json, as_text, exit_code
+from healthd.doctor_afar import looks_afar
+from healthd.doctor_looks import looks_here
+from healthd.errors import ConfigError, SourceError, SourceTimeout
+from healthd.whoami import ThisNode
+
+HERE_S, AFAR_S = 15.0, 45.0
+"""How long the looks at this machine may take, all at once, and then those beyond it, in seconds: longer than the
+deadlines inside them, which are those of NVML, and of two calls to AWS or four to Slurm."""
+_MATCH_S = 15.0
+_HANGS = "see what it waits for: `ps -eo pid,stat,wchan,cmd`, and the kernel log; a mount whose server is lost does it"
+
+
+def answer(options: Namespace) -> Answer:
+    """Exit 0: nothing is missing, 1: something is, 2: something could not be told."""
+    try:
+        config, first = _configuration(options)
+    except ConfigError as error:
+        fix = "`healthd config validate` marks them; `healthd init --print` shows one that loads"
+        lines = [Line(about="configuration", told=Told.MISSING, why="; ".join(error.problems), fix=fix)]
+    else:
+        socket = options.socket or os.environ.get("HEALTHD_SOCKET") or config.daemon.socket
+        told = ask_apart(looks_here(config, socket), list[Line], deadline_s=HERE_S)
+        told |= ask_apart(looks_afar(config, os.environ), list[Line], deadline_s=AFAR_S)
+        lines = [*first, *(line for name, each in told.items() for line in _lines(name, each))]
+    return Answer(code=exit_code(lines), out=as_json(lines) if options.json else as_text(lines))
+
+
+def _lines(name: str, told: list[Line] | SourceError) -> Iterable[Line]:
+    if not isinstance(told, SourceError):
+        return told
+    fix = _HANGS if isinstance(told, SourceTimeout) else "healthd check --no-daemon may say more"
+    return [Line(about=name, told=Told.UNTOLD, why=str(told), fix=fix)]
+
+
+def _configuration(options: Namespace) -> tuple[Config, list[Line]]:
+    """The configuration that this node has, and what is to be said of it. Raises ConfigError."""
+    path = Path(options.config) if options.config else None
+    loaded = load(path, checks=check_settings(), environ=os.environ, who=lambda config: _Node(config, os.environ))
+    files = sorted({each.partition(":")[0] for each in loaded.origins.values() if each.startswith("/")})
+    why = f"{', '.join(files) or 'no file sets anything, all is default'}; mode {loaded.config.remediation.mode}"
+    lines = [Line(about="configuration", told=Told.OK, why=why)]
+    if not files:
+        lines = [
+            Line(
+                about="configuration",
+                told=Told.MISSING,
+                why=f"{why}: it looks, and changes nothing",
+                fix="`healthd init` writes one from what is found here",
+                optional=True,
+            )
+        ]
+    lines += [Line(about="configuration", told=Told.UNTOLD, why=each, fix=_HANGS) for each in loaded.notices]
+    return loaded.config, lines
+
+
+class _Node(ThisNode):
+    """The node behind the match sections. Its partitions are asked of Slurm, whose files may hang."""
+
+    def partition(self) -> tuple[str, ...]:
+        """As ThisNode, within a deadline. Raises SourceError."""
+        return answer_apart(super().partition, tuple[str, ...], deadline_s=_MATCH_S)

@@ -1,0 +1,157 @@
+"""The JSON Schema of a configuration file, for editors: made from the settings classes, so it cannot say anything else.
+
+JSON Schema draft 4, the newest that taplo, which is behind Even Better TOML, promises to understand: exclusive limits
+are flags there, and what stands beside a ``$ref`` is not read. Patterns are written so that Python, ECMAScript and Rust
+read the same. What spans several keys (``__post_init__``) stays the loader's to say. Prints nothing and reads nothing
+but the source text of settings classes, for their docstrings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from healthd.config import schema
+from healthd.config.leaves import dotted
+from healthd.config.match import NAME, NOT_IN_A_MATCH
+from healthd.config.report import documented_fields
+from healthd.config.values import plain, row_class
+
+DRAFT = "http://json-schema.org/draft-04/schema#"
+FILE_NAME = "config.schema.json"
+"""What the file is called that a configuration's ``#:schema`` line names, in the configuration's own folder."""
+
+_TITLE = "Configuration of healthd"
+_ABOUT = "One file of healthd's configuration. Where it lies, and what wins over what: docs/reference/config.md."
+# Words of newer drafts that draft 4 has another form for, or that say nothing to an editor.
+_FLAGS = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
+
+
+def config_schema(checks: Mapping[str, type]) -> dict[str, Any]:
+    """The schema of one file. ``checks``: each check's name and settings class."""
+    definitions: dict[str, Any] = {}
+    hints = get_type_hints(schema.Config)
+    sections = {name: _section(cls, (name,), definitions) for name, cls in hints.items() if name != "checks"}
+    sections["checks"] = _checks(checks, definitions)
+    within = {name: ref for name, ref in sections.items() if name not in NOT_IN_A_MATCH}
+    conditions = _properties(schema.MatchSection, ())
+    match = _table({**conditions, **within}, about=schema.MatchSection.__doc__)
+    return {
+        "$schema": DRAFT,
+        "title": _TITLE,
+        "description": _ABOUT,
+        **_table({**sections, NAME: {"type": "array", "items": match}}),
+        "definitions": definitions,
+    }
+
+
+def config_schema_text(checks: Mapping[str, type]) -> str:
+    """The same as the text of a file."""
+    return json.dumps(config_schema(checks), indent=2, ensure_ascii=False) + "\n"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# tables
+
+
+def _section(cls: type, path: tuple[str, ...], definitions: dict[str, Any]) -> dict[str, Any]:
+    """A reference to the section's definition, which is added, with those of the sections below it."""
+    hints = get_type_hints(cls, include_extras=True)
+    below = {
+        name: _section(hint, (*path, name), definitions)
+        for name, hint in hints.items()
+        if isinstance(hint, type) and is_dataclass(hint)
+    }
+    definitions[dotted(path)] = _table({**_properties(cls, below), **below}, about=cls.__doc__)
+    return _reference(dotted(path))
+
+
+def _checks(checks: Mapping[str, type], definitions: dict[str, Any]) -> dict[str, Any]:
+    common = _properties(schema.CheckSection, ())
+    for name, cls in checks.items():
+        own = _properties(cls, ()) if fields(cls) else {}
+        definitions[f"checks.{name}"] = _table({**common, **own}, about=schema.CheckSection.__doc__)
+    definitions["checks"] = _table({name: _reference(f"checks.{name}") for name in checks})
+    return _reference("checks")
+
+
+def _reference(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/definitions/{name}"}
+
+
+def _table(properties: Mapping[str, Any], *, about: str | None = None) -> dict[str, Any]:
+    described = {"description": " ".join(about.split())} if about else {}
+    return {**described, "type": "object", "properties": dict(properties), "additionalProperties": False}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# keys
+
+
+def _properties(cls: type, below: Iterable[str]) -> dict[str, Any]:
+    """The keys of a settings class that are values, each with its docstring and, where it has one, its default."""
+    hints = get_type_hints(cls, include_extras=True)
+    docs = {row.name: row.doc for row in documented_fields(cls)}
+    made: dict[str, Any] = {}
+    for item in fields(cls):
+        if item.name in below:
+            continue
+        default = item.default_factory() if item.default_factory is not MISSING else item.default
+        given = default is not MISSING and default is not None
+        shown = {"default": msgspec.to_builtins(plain(default))} if given else {}
+        made[item.name] = {**_of(hints[item.name]), "description": docs[item.name], **shown}
+    return made
+
+
+def _of(hint: Any) -> dict[str, Any]:
+    """The schema of one value. TOML has no null: what may be None is left out instead."""
+    if row := row_class(hint):
+        needed = [each.name for each in fields(row) if each.default is MISSING and each.default_factory is MISSING]
+        return {"type": "array", "items": {**_table(_row(row), about=row.__doc__), "required": needed}}
+    parts = [part for part in get_args(hint) if part is not NoneType]
+    if get_origin(hint) in (Union, UnionType):
+        return _of(parts[0]) if len(parts) == 1 else {"anyOf": [_of(part) for part in parts]}
+    if get_origin(hint) is Annotated and get_origin(parts[0]) in (Union, UnionType):
+        return _of(parts[0])
+    raw = msgspec.json.schema(hint)
+    made: dict[str, Any] = _draft_4(_inlined(raw, raw.get("$defs", {})))
+    return made
+
+
+def _row(row: type) -> dict[str, Any]:
+    try:
+        return _properties(row, ())
+    except ValueError:  # rows of a check's own need no docstring under each field
+        return {name: _of(hint) for name, hint in get_type_hints(row, include_extras=True).items()}
+
+
+def _inlined(part: Any, named: Mapping[str, Any]) -> Any:
+    """With each named part in its place, and without the names."""
+    if isinstance(part, list):
+        return [_inlined(each, named) for each in part]
+    if not isinstance(part, dict):
+        return part
+    if "$ref" in part:
+        return _inlined(named[part["$ref"].rpartition("/")[2]], named)
+    return {word: _inlined(each, named) for word, each in part.items() if word not in ("$defs", "title")}
+
+
+def _draft_4(part: Any) -> Any:
+    if isinstance(part, list):
+        return [_draft_4(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    old: dict[str, Any] = {}
+    for word, value in part.items():
+        if word in _FLAGS:
+            old |= {_FLAGS[word]: value, word: True}
+        elif word == "pattern":
+            old[word] = value.replace(r"\Z", "$").replace(r"\0", r"\x00")
+        else:
+            old[word] = _draft_4(value)
+    return old

@@ -1,0 +1,133 @@
+"""The looks of ``healthd doctor`` at what is not on the machine: slurmctld, the API server of Kubernetes, AWS.
+
+Each is asked by the code that would act, and only asked: AWS by its own dry run, where it has one. No answer is no
+evidence of anything missing: it could not be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from healthd.agent import open_orchestrator
+from healthd.config.schema import Config
+from healthd.doctor import Line, Told
+from healthd.doctor_looks import Look, with_machine
+from healthd.errors import BackendDenied, BackendError, BackendRefused, BackendUnknown, ConfigError, SourceError
+from healthd.model import Remedy
+from healthd.remediation.orchestrators.slurm import SlurmOrchestrator, detect
+from healthd.remediation.ports import NodeView, Orchestrator
+from healthd.remediation.provisioners.opening import open_provisioner
+from healthd.sources.machine import Machine
+from healthd.whoami import runs_kubernetes, runs_slurm
+
+_REMEDIES = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
+
+
+def looks_afar(config: Config, environ: Mapping[str, str]) -> Mapping[str, Look]:
+    """The looks by their names."""
+
+    return {
+        "slurmctld": with_machine(config, partial(_slurm, environ)),
+        "Kubernetes": with_machine(config, partial(_kubernetes, environ)),
+        "repair": with_machine(config, partial(_repair, environ)),
+    }
+
+
+def _slurm(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[Line]:
+    about, slurm = "slurmctld", config.orchestrator.slurm
+    if not runs_slurm(config, environ):
+        why = detect(environ=environ, bin_dir=slurm.bin_dir)[1]
+        if "cannot be used" in why:  # its configuration is here, and scontrol is not
+            fix = "install slurm-client, or set [orchestrator.slurm] bin_dir"
+            yield Line(about=about, told=Told.MISSING, why=why, fix=fix)
+        else:
+            yield Line(about=about, told=Told.UNNEEDED, why=why)
+        return
+    try:
+        asked = open_orchestrator(config, machine, environ)
+        view = asked.view(jobs=True)  # with squeue and scontrol: every client that healthd needs
+    except ConfigError as error:
+        yield Line(about=about, told=Told.MISSING, why=str(error), fix="correct [node] name")
+    except BackendUnknown as error:
+        fix = "`scontrol ping`: does slurmctld run, and munged here and there? [orchestrator.slurm] bin_dir, conf"
+        yield Line(about=about, told=Told.UNTOLD, why=str(error), fix=fix)
+    except BackendRefused as error:
+        fix = "set [node] name to the NodeName of slurm.conf"
+        yield Line(about=about, told=Told.MISSING, why=str(error), fix=fix)
+    else:
+        why = f"it answers{_version(asked)}, and has {machine.name} as {_state(view)}"
+        yield Line(about=about, told=Told.OK, why=why)
+
+
+def _state(view: NodeView) -> str:
+    """The cluster's own words."""
+    return "+".join(sorted(view.flags)).lower() or ("in service" if view.in_service else "out of service")
+
+
+def _version(asked: Orchestrator) -> str:
+    if not isinstance(asked, SlurmOrchestrator):
+        return ""
+    with suppress(BackendError):
+        return f" ({asked.scontrol('--version').strip()})"
+    return ""
+
+
+def _kubernetes(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[Line]:
+    about = "Kubernetes"
+    if not runs_kubernetes(config, environ):
+        yield Line(about=about, told=Told.UNNEEDED, why="not configured, and this is no pod with a ServiceAccount")
+        return
+    try:
+        asked = open_orchestrator(config, machine, environ)
+        view = asked.view()
+    except ConfigError as error:
+        fix = "correct [orchestrator.kubernetes]; the chart packaging/helm/healthd sets all of it"
+        yield Line(about=about, told=Told.MISSING, why=str(error), fix=fix)
+    except BackendUnknown as error:
+        denied = isinstance(error.__cause__, BackendDenied)
+        fix = (
+            "give its ServiceAccount the rights of packaging/kubernetes/agent-rbac.yaml"
+            if denied
+            else ("check the network to the API server, and [orchestrator.kubernetes] kubeconfig and timeout_s")
+        )
+        yield Line(about=about, told=Told.MISSING if denied else Told.UNTOLD, why=str(error), fix=fix)
+    except BackendError as error:
+        fix = "set [node] name to the name of the Node object, as the chart does by the downward API"
+        yield Line(about=about, told=Told.MISSING, why=str(error), fix=fix)
+    else:
+        yield Line(about=about, told=Told.OK, why=f"the API server answers, and has {machine.name} as {_state(view)}")
+
+
+def _repair(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[Line]:
+    """Each remedy that the configuration has somebody for, by a dry run where its owner has one."""
+    about, kind = "repair", config.provisioner.kind
+    if kind == "none":
+        yield Line(about=about, told=Told.UNNEEDED, why='[provisioner] kind = "none": nothing is rebooted or replaced')
+        return
+    try:
+        cluster: Any = open_orchestrator(config, machine, environ)
+        scontrol = cluster.scontrol if isinstance(cluster, SlurmOrchestrator) else None
+        provisioner = open_provisioner(config, machine, scontrol, marks=None if cluster.kind == "local" else cluster)
+    except ConfigError as error:
+        yield Line(about=about, told=Told.MISSING, why=str(error), fix="correct [provisioner]")
+        return
+    for remedy in _REMEDIES:
+        yield _tried(f"repair: {remedy}", partial(provisioner.dry_run, remedy), provisioner.why_not(remedy))
+
+
+def _tried(about: str, dry_run: Callable[[], str], why_not: str) -> Line:
+    if why_not:
+        fix = "a fault that needs it pages a person; if that is not wanted, see [provisioner]"
+        return Line(about=about, told=Told.MISSING, why=why_not, fix=fix, optional=True)
+    try:
+        return Line(about=about, told=Told.OK, why=dry_run())
+    except BackendDenied as error:
+        return Line(about=about, told=Told.MISSING, why=str(error), fix="attach the policy of packaging/iam")
+    except BackendRefused as error:
+        return Line(about=about, told=Told.MISSING, why=str(error), fix="see docs/reference/aws-calls.md")
+    except (BackendUnknown, SourceError) as error:
+        fix = "check the network to AWS (a VPC endpoint, a proxy) and the credentials of this machine"
+        return Line(about=about, told=Told.UNTOLD, why=str(error), fix=fix)

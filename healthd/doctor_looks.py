@@ -1,0 +1,309 @@
+"""The looks of ``healthd doctor`` at the machine: each asks the code that healthd itself works with, and makes lines of
+the answer. The cluster and AWS are looked at by ``healthd.doctor_afar``.
+
+A look may hang: it runs apart, with a deadline. Nothing is changed, but for a nameless file in healthd's own folders.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from healthd.api.client import ask
+from healthd.api.wire import Request
+from healthd.check import discover
+from healthd.config.schema import Config
+from healthd.doctor import Line, Told
+from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.gpus import pci_gpus
+from healthd.model import Result, Status
+from healthd.node import KernelLogState
+from healthd.pci import pci_devices
+from healthd.runner import run_check
+from healthd.sources.identity import boot_id, boot_time
+from healthd.sources.kmsg import read_all
+from healthd.sources.machine import Machine, open_machine
+from healthd.survey import network_mounts
+from healthd.tables import instance_profile
+
+Look = Callable[[], list[Line]]
+
+# What these checks want is wanted by healthd or by jobs; the fix is in their own words.
+_BY_CHECKS: Mapping[str, bool] = {
+    "host.clock": False,
+    "stack.versions": False,
+    "gpu.gdrcopy": True,
+    "efa.provider": True,
+}
+"""Check to whether healthd does its work without what the check misses."""
+
+_NO_RECORD = (b"\0no record holds this",)  # the log is opened and read, and nothing of it is kept
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tool:
+    """Somebody else's program. ``argv`` asks for its version, which ``version`` finds; ``needed`` says where it is."""
+
+    name: str
+    argv: tuple[str, ...]
+    version: str
+    needed: Callable[[Machine], str]
+    use: str
+    fix: str
+    optional: bool = False
+
+
+def looks_here(config: Config, socket: str) -> Mapping[str, Look]:
+    """The looks at this machine by their names, which are what their lines are about where they get no answer."""
+    on_machine = partial(with_machine, config)
+    return {
+        "user": lambda: [_user()],
+        "kernel log": on_machine(_kernel_log),
+        "socket": lambda: [_folder("socket", str(Path(config.daemon.socket).parent), "[daemon] socket")],
+        "state": lambda: [_folder("state", config.daemon.state_dir, "[daemon] state_dir")],
+        "daemon": lambda: [_daemon(socket)],
+        "instance": on_machine(_instance),
+        "metadata": on_machine(_metadata),
+        "NVML": on_machine(_nvml),
+        **{tool.name: on_machine(partial(_tool, tool)) for tool in TOOLS},
+        "NCCL": on_machine(_nccl),
+        **{name: on_machine(partial(_by_check, name)) for name in _BY_CHECKS},
+    }
+
+
+def with_machine(config: Config, look: Callable[[Config, Machine], Iterator[Line]]) -> Look:
+    """A look at the machine that the configuration describes, which is closed after it."""
+
+    def opened() -> list[Line]:
+        with closing(open_machine(config, lambda: KernelLogState(source=config.sources.kmsg, alive=True))) as machine:
+            return list(look(config, machine))
+
+    return opened
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# healthd's own
+
+
+def _user() -> Line:
+    if os.geteuid() == 0:
+        return Line(about="user", told=Told.OK, why="root")
+    why = f"this is user {os.geteuid()}, and the daemon runs as root: what is told of permissions is this user's"
+    return Line(about="user", told=Told.UNTOLD, why=why, fix="sudo healthd doctor")
+
+
+def _kernel_log(config: Config, machine: Machine) -> Iterator[Line]:
+    source, about = config.sources.kmsg, "kernel log"
+    fix = 'run as root; in a container mount /dev/kmsg, or give CAP_SYSLOG and set [sources] kmsg = "syslog"'
+    if source != "syslog" and not os.path.exists(source):
+        yield Line(about=about, told=Told.MISSING, why=f"{source} is not there", fix=fix)
+        return
+    if source != "syslog" and not os.access(source, os.R_OK):
+        yield Line(about=about, told=Told.MISSING, why=f"{source} may not be read by user {os.geteuid()}", fix=fix)
+        return
+    read = read_all(source, boot_id=boot_id(machine.proc), boot_time=boot_time(machine.proc), needles=_NO_RECORD)
+    why = f"{source} can be read" if read.caught_up else f"{source} can be read, and grows faster than it is read"
+    yield Line(about=about, told=Told.OK, why=why)
+
+
+def _folder(about: str, path: str, setting: str) -> Line:
+    """Whether the daemon could make files there, or the folder itself."""
+    fix = f"run as root, or set {setting} to a folder that healthd may write to"
+    there = Path(path)
+    if not there.is_dir():
+        above = next(parent for parent in there.parents if parent.exists())
+        if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
+            return Line(about=about, told=Told.OK, why=f"{path} is not there yet, and can be made in {above}")
+        return Line(about=about, told=Told.MISSING, why=f"{path} is not there and cannot be made in {above}", fix=fix)
+    try:
+        with tempfile.TemporaryFile(dir=path) as file:
+            file.write(b"healthd doctor\n")
+    except OSError as error:
+        return Line(about=about, told=Told.MISSING, why=f"{path} cannot be written to: {error.strerror}", fix=fix)
+    return Line(about=about, told=Told.OK, why=f"{path} can be written to")
+
+
+def _daemon(socket: str) -> Line:
+    answered = ask(socket, Request(arguments=("status",)), lambda _: None)
+    if answered is None:
+        fix = "systemctl start healthd, or `healthd run`; a moved socket must be named: --socket or HEALTHD_SOCKET"
+        return Line(about="daemon", told=Told.MISSING, why=f"no daemon answers at {socket}", fix=fix)
+    said = next(iter(answered.out.splitlines()), "it says nothing")
+    return Line(about="daemon", told=Told.OK, why=f"it answers at {socket}: {said}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the machine
+
+
+def _instance(_: Config, machine: Machine) -> Iterator[Line]:
+    about, found = "instance", machine.identity
+    if not found.instance_type:
+        why = found.problem or "neither DMI nor the instance metadata service tells an EC2 instance type"
+        fix = 'on EC2 set [node] instance_type, such as "p5.48xlarge"; elsewhere what it must have is learned'
+        yield Line(about=about, told=Told.UNTOLD, why=why, fix=fix, optional=True)
+        return
+    profile = instance_profile(found.instance_type)
+    if profile is None:
+        why = f"{found.instance_type} is not in healthd's table of GPU instance types: what it has is learned"
+        yield Line(about=about, told=Told.OK, why=why)
+        return
+    has = f"{profile.gpus} {profile.gpu_model}, up to {profile.efa_max} EFA devices"
+    yield Line(about=about, told=Told.OK, why=f"{found.instance_type}: {has}")
+
+
+def _metadata(_: Config, machine: Machine) -> Iterator[Line]:
+    about = "metadata"
+    try:
+        found = machine.imds.read("instance-id")
+    except SourceMissing as error:
+        yield Line(about=about, told=Told.UNNEEDED, why=str(error))
+        return
+    except SourceError as error:
+        fix = "allow this process the instance metadata service: hop limit 2 in containers, no firewall before it"
+        yield Line(about=about, told=Told.UNTOLD, why=str(error), fix=fix)
+        return
+    yield Line(about=about, told=Told.OK, why=f"IMDS answers: {found}")
+
+
+def _nvml(_: Config, machine: Machine) -> Iterator[Line]:
+    if not (gpus := pci_gpus(machine)):
+        yield Line(about="NVML", told=Told.UNNEEDED, why="no NVIDIA GPU on the PCI bus")
+        return
+    try:
+        answer = machine.nvml.system()
+    except SourceMissing as error:
+        fix = "install the driver's libraries (libnvidia-ml.so.1), or set [sources] nvml_library"
+        yield Line(about="NVML", told=Told.MISSING, why=str(error), fix=fix)
+        return
+    why = f"driver {answer['driver_version']} answers for {answer['gpu_count']} of {len(gpus)} GPUs on the bus"
+    yield Line(about="NVML", told=Told.OK, why=why)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# other people's programs
+
+
+def _with_gpus(machine: Machine) -> str:
+    return "" if pci_gpus(machine) else "no NVIDIA GPU on the PCI bus"
+
+
+def _with_efa(machine: Machine) -> str:
+    efa = any(pci.device.startswith("0xefa") for pci in pci_devices(machine, "0x1d0f"))
+    return "" if efa else "no EFA device on the PCI bus"
+
+
+def _with_lustre(machine: Machine) -> str:
+    lustre = any(mount.fstype == "lustre" for mount in network_mounts(machine.mounts()))
+    return "" if lustre else "no Lustre mount"
+
+
+TOOLS = (
+    Tool(
+        name="nvidia-smi",
+        argv=("nvidia-smi", "--help"),
+        version=r"-- v(\d\S*)",
+        needed=_with_gpus,
+        use="without it no GPU can be reset",
+        fix="install the driver's own utilities; PATH, /usr/bin and the like are searched",
+    ),
+    Tool(
+        name="nvidia-bug-report.sh",
+        argv=("nvidia-bug-report.sh", "--help"),
+        version="",
+        needed=_with_gpus,
+        use="the report that NVIDIA's support asks for first is not in the evidence of a case",
+        fix="it comes with the driver; else change [evidence] commands",
+        optional=True,
+    ),
+    Tool(
+        name="fi_info",
+        argv=("/opt/amazon/efa/bin/fi_info", "--version"),
+        version=r"libfabric: (\d\S*)",
+        needed=_with_efa,
+        use="whether libfabric sees every EFA device is not checked",
+        fix="run AWS's EFA installer; where only containers have libfabric it may stay away",
+        optional=True,
+    ),
+    Tool(
+        name="lfs",
+        argv=("lfs", "--version"),
+        version=r"(\d+\.\d\S*)",
+        needed=_with_lustre,
+        use="healthd does without, and who looks at a Lustre fault at night will miss it",
+        fix="install the Lustre client's utilities (lustre-client-utils)",
+        optional=True,
+    ),
+)
+
+
+def _tool(tool: Tool, _: Config, machine: Machine) -> Iterator[Line]:
+    if unneeded := tool.needed(machine):
+        yield Line(about=tool.name, told=Told.UNNEEDED, why=unneeded)
+        return
+    try:
+        answer = machine.command(*tool.argv, timeout_s=8.0)
+    except SourceMissing as error:
+        why = f"{_not_found(error)}: {tool.use}"
+        yield Line(about=tool.name, told=Told.MISSING, why=why, fix=tool.fix, optional=tool.optional)
+        return
+    except (SourceTimeout, SourceUnreadable) as error:
+        fix = "see the kernel log for what it waits for: dmesg"
+        yield Line(about=tool.name, told=Told.UNTOLD, why=str(error), fix=fix, optional=tool.optional)
+        return
+    found = re.search(tool.version, answer.stdout + answer.stderr) if tool.version else None
+    yield Line(about=tool.name, told=Told.OK, why=found[1] if found else "it is here")
+
+
+def _not_found(error: SourceMissing) -> str:
+    """Without the list of every folder that was looked in."""
+    return str(error).partition("; ")[0]
+
+
+def _nccl(_: Config, machine: Machine) -> Iterator[Line]:
+    if unneeded := _with_gpus(machine):
+        yield Line(about="NCCL", told=Told.UNNEEDED, why=unneeded)
+        return
+    if importlib.util.find_spec("nccl") is not None:
+        yield Line(about="NCCL", told=Told.OK, why="nccl4py is installed beside healthd")
+        return
+    try:
+        yield Line(about="NCCL", told=Told.OK, why=f"active tests use {machine.active.perf_tool()}")
+    except SourceMissing as error:
+        why = f"no active test of NVLink and the network can run: nccl4py is not installed; {_not_found(error)}"
+        fix = "pip install 'healthd[nccl]', or build nccl-tests and set [sources] all_reduce_perf"
+        yield Line(about="NCCL", told=Told.MISSING, why=why, fix=fix, optional=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what a check knows already
+
+
+def _by_check(name: str, config: Config, machine: Machine) -> Iterator[Line]:
+    check, own, optional = discover()[name], config.checks[name], _BY_CHECKS[name]
+    if not own.enabled:
+        yield Line(about=name, told=Told.UNNEEDED, why="the check is disabled")
+        return
+    yield from _of_result(name, run_check(check, machine, own.settings).result, optional)
+
+
+def _of_result(name: str, result: Result, optional: bool) -> Iterator[Line]:
+    for finding in result.findings:
+        fix = f"`healthd explain {finding.code}`"
+        yield Line(about=name, told=Told.MISSING, why=finding.message, fix=fix, optional=optional)
+    if result.status is Status.NOT_APPLICABLE:
+        yield Line(about=name, told=Told.UNNEEDED, why=result.reason)
+    elif result.status is Status.UNKNOWN or result.gaps:
+        fix = f"`healthd check --no-daemon {name}` says it again; mend what it could not read"
+        yield Line(
+            about=name, told=Told.UNTOLD, why=result.reason or "; ".join(result.gaps), fix=fix, optional=optional
+        )
+    elif not result.findings:
+        yield Line(about=name, told=Told.OK, why=result.reason or discover()[name].title)
