@@ -23,6 +23,7 @@ GENERATED = [
         REFERENCE / f"{name}.md"
         for name in ("aws-calls", "checks", "cli", "config", "findings", "metrics", "peers", "faults")
     ),
+    REFERENCE / "config.schema.json",
     ROOT / "bench/README.md",
 ]
 LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")

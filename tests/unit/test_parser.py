@@ -11,7 +11,22 @@ from healthd.__main__ import _LOCAL_ONLY
 from healthd.api.grammar import Shown, parse
 from healthd.errors import UsageError
 
-VERBS = ("check", "run", "status", "plan", "history", "relearn", "ack", "explain", "checks", "config", "hook", "demo")
+VERBS = (
+    "check",
+    "run",
+    "status",
+    "plan",
+    "history",
+    "relearn",
+    "ack",
+    "explain",
+    "checks",
+    "config",
+    "hook",
+    "demo",
+    "init",
+    "doctor",
+)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +69,10 @@ VERBS = ("check", "run", "status", "plan", "history", "relearn", "ack", "explain
         ("checks --json", {"verb": "checks", "json": True}),
         ("config show", {"verb": "config", "what": "show"}),
         ("config validate --config /c", {"what": "validate", "config": "/c"}),
+        ("config schema", {"verb": "config", "what": "schema"}),
+        ("init --print", {"verb": "init", "print": True, "output": None}),
+        ("init --output /c", {"print": False, "output": "/c"}),
+        ("doctor --json --socket /s", {"verb": "doctor", "json": True, "socket": "/s", "config": None}),
         ("hook health-check-program", {"verb": "hook", "kind": "health-check-program"}),
         ("demo --fail-provisioner --keep", {"verb": "demo", "fail_provisioner": True, "keep": True}),
     ],
