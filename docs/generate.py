@@ -336,9 +336,10 @@ def exit_codes() -> str:
         ),
         (
             EXIT_CODE[Verdict.CRITICAL],
-            "`check`: critical. `hook prolog`: not fit, and our drain stands. An order: refused. `demo`: it failed",
+            "`check`: critical. `hook prolog`: not fit, and our drain stands. An order: refused. "
+            "`doctor`: something is missing. `demo`: it failed",
         ),
-        (EXIT_CODE[Verdict.UNKNOWN], "`check`: unknown. `status`: no daemon answers"),
+        (EXIT_CODE[Verdict.UNKNOWN], "`check`: unknown. `status`: no daemon answers. `doctor`: it could not be told"),
         (EXIT_USAGE, "the command line is wrong (sysexits.h EX_USAGE), a misspelt `hook` included"),
         (EXIT_FAILED, "it could not be done, such as a state directory that cannot be used (EX_SOFTWARE)"),
         (EXIT_CONFIG, "the configuration is wrong (EX_CONFIG)"),

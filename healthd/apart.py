@@ -87,6 +87,7 @@ def _answer(question: Callable[[], Any], pipe: int) -> NoReturn:
     """The fork's whole life. Nothing leaves it but by its pipe: it must never return into what forked it."""
     try:
         os.setsid()
+        _let_go_of_the_terminal()
         try:
             said = {"answer": question()}
         except HealthdError as error:
@@ -97,6 +98,13 @@ def _answer(question: Callable[[], Any], pipe: int) -> NoReturn:
             stream.write(msgspec.json.encode(said))
     finally:
         os._exit(0)
+
+
+def _let_go_of_the_terminal() -> None:
+    """Standard streams to nowhere: whoever reads the command's output would wait for a fork that never dies."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nowhere, stream)
 
 
 def _collect(forks: Any, until_s: float) -> None:

@@ -115,10 +115,11 @@ def _repair(environ: Mapping[str, str], config: Config, machine: Machine) -> Ite
         yield Line(about=about, told=Told.MISSING, why=str(error), fix="correct [provisioner]")
         return
     for remedy in _REMEDIES:
-        yield _tried(f"repair: {remedy}", partial(provisioner.dry_run, remedy), provisioner.why_not(remedy))
+        yield tried(f"repair: {remedy}", partial(provisioner.dry_run, remedy), provisioner.why_not(remedy))
 
 
-def _tried(about: str, dry_run: Callable[[], str], why_not: str) -> Line:
+def tried(about: str, dry_run: Callable[[], str], why_not: str) -> Line:
+    """One remedy by its dry run; ``why_not``: why nobody here can carry it out, or ""."""
     if why_not:
         fix = "a fault that needs it pages a person; if that is not wanted, see [provisioner]"
         return Line(about=about, told=Told.MISSING, why=why_not, fix=fix, optional=True)

@@ -1,0 +1,164 @@
+"""What the doctor's lines come to, and the looks that need nothing but folders and files."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from healthd.check import discover
+from healthd.config.load import load
+from healthd.config.schema import Config
+from healthd.doctor import Line, Told, as_json, as_text, exit_code
+from healthd.doctor_afar import looks_afar, tried
+from healthd.doctor_looks import looks_here
+from healthd.errors import BackendDenied, BackendRefused, BackendUnknown
+from healthd.sim.machine import SimulatedMachine
+
+CHECKS = {name: check.settings for name, check in discover().items()}
+OK = Line(about="a", told=Told.OK, why="as it must be")
+GONE = Line(about="b", told=Told.MISSING, why="it is\nnot there\x1b[2J", fix="install it")
+UNTOLD = Line(about="c", told=Told.UNTOLD, why="no answer", fix="look")
+SPARE = Line(about="d", told=Told.MISSING, why="not there", fix="install it", optional=True)
+UNNEEDED = Line(about="e", told=Told.UNNEEDED, why="no GPU")
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ((), 0),
+        ((OK, UNNEEDED), 0),
+        ((OK, SPARE), 0),
+        ((UNTOLD, OK), 2),
+        ((UNTOLD, GONE, OK), 1),
+        ((SPARE, UNTOLD), 2),
+    ],
+)
+def test_the_exit_code_is_the_worst_that_counts(lines: tuple[Line, ...], code: int) -> None:
+    """Missing before could not tell before ok, as `healthd check` has critical before unknown; what healthd can do
+    without never counts."""
+    assert exit_code(lines) == code
+
+
+def test_a_person_reads_what_why_and_the_fix() -> None:
+    """A fix stands below its line, one that can be done without is in brackets, and no text reaches the terminal."""
+    assert as_text((OK, GONE, UNTOLD, SPARE, UNNEEDED)).splitlines() == [
+        "ok               a: as it must be",
+        "missing          b: it is?not there?[2J",
+        "                 fix: install it",
+        "could not tell   c: no answer",
+        "                 fix: look",
+        "(missing)        d: not there",
+        "                 fix: install it",
+        "not needed here: e (no GPU)",
+        "2 missing, 1 could not be told (of them 1 in brackets: healthd works without)",
+    ]
+    assert as_text((OK,)).splitlines()[-1] == "nothing is missing"
+
+
+def test_a_program_reads_every_line() -> None:
+    """All fields of all lines, what is not needed too."""
+    data = json.loads(as_json((GONE, UNNEEDED)))
+    assert data["schema"] == "healthd.doctor/v1"
+    assert data["lines"][0] == {
+        "about": "b",
+        "told": "missing",
+        "why": "it is\nnot there\x1b[2J",
+        "fix": "install it",
+        "optional": False,
+    }
+    assert [line["told"] for line in data["lines"]] == ["missing", "not needed"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """Of the simulated p5.48xlarge."""
+    return load(SimulatedMachine(tmp_path / "machine").config, checks=CHECKS, environ={}).config
+
+
+def line(config: Config, name: str, socket: str = "/nowhere/s") -> Line:
+    (only,) = looks_here(config, socket)[name]()
+    return only
+
+
+def test_folders_and_the_kernel_log(config: Config, tmp_path: Path) -> None:
+    """Written to where it is, made where it can be, missing where it cannot; the log is read, a pipe is left alone."""
+    assert line(config, "kernel log").told is Told.OK
+    assert (line(config, "socket").told, "can be written to" in line(config, "socket").why) == (Told.OK, True)
+    assert "not there yet, and can be made" in line(config, "state").why
+    (tmp_path / "file").touch()
+    lost = replace(
+        config,
+        daemon=replace(config.daemon, state_dir=f"{tmp_path}/file/state"),
+        sources=replace(config.sources, kmsg=f"{tmp_path}/no-kmsg"),
+    )
+    assert (line(lost, "state").told, "[daemon] state_dir" in line(lost, "state").fix) == (Told.MISSING, True)
+    assert (line(lost, "kernel log").told, "CAP_SYSLOG" in line(lost, "kernel log").fix) == (Told.MISSING, True)
+    assert list(tmp_path.glob("machine/tmp*")) == []
+    daemon = line(config, "daemon")
+    assert (daemon.told, "systemctl start" in daemon.fix) == (Told.MISSING, True)
+
+
+def test_a_folder_that_takes_no_file_is_missing(config: Config) -> None:
+    """/proc is there, and nobody can write to it, not even root."""
+    sealed = replace(config, daemon=replace(config.daemon, state_dir="/proc"))
+    assert line(sealed, "state").told is Told.MISSING
+
+
+@pytest.mark.process
+def test_the_machine_is_asked_as_the_checks_ask_it(config: Config) -> None:
+    """The simulated NVML answers for its GPUs, the type is in the table; a check that is off is not needed."""
+    assert line(config, "NVML").why == "driver 580.95.05 answers for 8 of 8 GPUs on the bus"
+    assert line(config, "instance").why.startswith("p5.48xlarge: 8 H100")
+    assert line(config, "host.clock") == Line(about="host.clock", told=Told.UNNEEDED, why="the check is disabled")
+    assert line(config, "gpu.gdrcopy").told is Told.OK
+    fi_info = line(config, "fi_info")
+    if not os.path.exists("/opt/amazon/efa/bin/fi_info"):
+        assert (fi_info.told, fi_info.optional, "EFA installer" in fi_info.fix) == (Told.MISSING, True, True)
+
+
+@pytest.mark.process
+def test_what_a_machine_does_not_need_is_named(tmp_path: Path) -> None:
+    """Without GPU, EFA and Lustre none of their tools is missed."""
+    (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").touch()
+    path = tmp_path / "c.toml"
+    path.write_text(f'[sources]\nsys_root = "{tmp_path}/sys"\nproc_root = "{tmp_path}/proc"\n')
+    bare = load(path, checks=CHECKS, environ={}).config
+    for name in ("NVML", "nvidia-smi", "nvidia-bug-report.sh", "fi_info", "lfs", "NCCL", "metadata", "efa.provider"):
+        assert line(bare, name).told is Told.UNNEEDED, name
+    assert (line(bare, "instance").told, line(bare, "instance").optional) == (Told.UNTOLD, True)
+
+
+@pytest.mark.process
+def test_repair_is_tried_dry(config: Config) -> None:
+    """A command that would run, and a remedy that nobody here can carry out: it pages, and does not count."""
+    reboot, replaced = looks_afar(config, {})["repair"]()
+    assert (reboot.told, "would run" in reboot.why) == (Told.OK, True)
+    assert (replaced.told, replaced.optional) == (Told.MISSING, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (BackendDenied("AccessDenied"), Told.MISSING),
+        (BackendRefused("no"), Told.MISSING),
+        (BackendUnknown("no answer"), Told.UNTOLD),
+    ],
+)
+def test_no_answer_is_not_a_missing_right(error: Exception, told: Told) -> None:
+    """A right that is missing is mended by a policy; silence is mended on the network, and says nothing of rights."""
+
+    def dry_run() -> str:
+        raise error
+
+    found = tried("repair: reboot_node", dry_run, "")
+    assert (found.told, found.why) == (told, str(error))
+    assert found.fix
