@@ -15,7 +15,15 @@ from healthd.agent import open_orchestrator
 from healthd.config.schema import Config
 from healthd.doctor import Line, Told
 from healthd.doctor_looks import Look, with_machine
-from healthd.errors import BackendDenied, BackendError, BackendRefused, BackendUnknown, ConfigError, SourceError
+from healthd.errors import (
+    BackendBusy,
+    BackendDenied,
+    BackendError,
+    BackendRefused,
+    BackendUnknown,
+    ConfigError,
+    SourceError,
+)
 from healthd.model import Remedy
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator, detect
 from healthd.remediation.ports import NodeView, Orchestrator
@@ -127,8 +135,8 @@ def tried(about: str, dry_run: Callable[[], str], why_not: str) -> Line:
         return Line(about=about, told=Told.OK, why=dry_run())
     except BackendDenied as error:
         return Line(about=about, told=Told.MISSING, why=str(error), fix="attach the policy of packaging/iam")
-    except BackendRefused as error:
-        return Line(about=about, told=Told.MISSING, why=str(error), fix="see docs/reference/aws-calls.md")
-    except (BackendUnknown, SourceError) as error:
+    except (BackendBusy, BackendUnknown, SourceError) as error:  # before what refuses: *not now* says nothing of rights
         fix = "check the network to AWS (a VPC endpoint, a proxy) and the credentials of this machine"
         return Line(about=about, told=Told.UNTOLD, why=str(error), fix=fix)
+    except BackendRefused as error:
+        return Line(about=about, told=Told.MISSING, why=str(error), fix="see docs/reference/aws-calls.md")

@@ -15,7 +15,7 @@ from healthd.config.schema import Config
 from healthd.doctor import Line, Told, as_json, as_text, exit_code
 from healthd.doctor_afar import looks_afar, tried
 from healthd.doctor_looks import looks_here
-from healthd.errors import BackendDenied, BackendRefused, BackendUnknown
+from healthd.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
 from healthd.sim.machine import SimulatedMachine
 
 CHECKS = {name: check.settings for name, check in discover().items()}
@@ -150,6 +150,7 @@ def test_repair_is_tried_dry(config: Config) -> None:
     [
         (BackendDenied("AccessDenied"), Told.MISSING),
         (BackendRefused("no"), Told.MISSING),
+        (BackendBusy("throttled: it can be asked again"), Told.UNTOLD),
         (BackendUnknown("no answer"), Told.UNTOLD),
     ],
 )
