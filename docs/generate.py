@@ -336,7 +336,10 @@ def exit_codes() -> str:
         ),
         (
             EXIT_CODE[Verdict.CRITICAL],
-            "`check`: critical. `hook prolog`: not fit, our drain stands. Order: refused. `doctor`: missing. `demo`: bad",
+            (
+                "`check`: critical. `hook prolog`: not fit, and our drain stands. An order: refused. "
+                "`doctor`: something is missing. `demo`: it failed"
+            ),
         ),
         (EXIT_CODE[Verdict.UNKNOWN], "`check`: unknown. `status`: no daemon answers. `doctor`: it could not be told"),
         (EXIT_USAGE, "the command line is wrong (sysexits.h EX_USAGE), a misspelt `hook` included"),

@@ -27,7 +27,7 @@ from healthd.remediation.opt_out import by_label
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
 from healthd.remediation.policy import Rules
 from healthd.remediation.policy_files import bounds_of
-from healthd.remediation.ports import FleetLevel, Orchestrator
+from healthd.remediation.ports import FleetLevel, Orchestrator, Provisioner
 from healthd.remediation.provisioners.kube_own import Asking
 from healthd.remediation.provisioners.opening import open_provisioner
 from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXTS
@@ -63,14 +63,12 @@ def make_engine(
     remediation = config.remediation
     return Engine(
         orchestrator=orchestrator,
-        provisioner=open_provisioner(
+        provisioner=provisioner_of(
             config,
             machine,
-            orchestrator.scontrol if isinstance(orchestrator, SlurmOrchestrator) else None,
+            orchestrator,
             made_by_us=lambda reason: reason in OUR_TEXTS and store.open_case() is not None,
             run=run,
-            marks=orchestrator if orchestrator.kind != "local" else None,
-            asking=_asking(orchestrator),
         ),
         resetter=_resetter(config, machine, run, after_reset),
         slots=_slots(config, machine, orchestrator, store),
@@ -90,6 +88,26 @@ def make_engine(
             max_attempts=remediation.max_attempts,
         ),
         platform_texts=OUR_TEXTS | MANAGERS_TEXTS,
+    )
+
+
+def provisioner_of(
+    config: Config,
+    machine: Machine,
+    orchestrator: Orchestrator,
+    *,
+    made_by_us: Callable[[str], bool] | None = None,
+    run: Callable[..., CommandResult] = run_command,
+) -> Provisioner:
+    """Who reboots or replaces this machine, as its cluster lets it. See ``open_provisioner``; raises ConfigError."""
+    return open_provisioner(
+        config,
+        machine,
+        orchestrator.scontrol if isinstance(orchestrator, SlurmOrchestrator) else None,
+        made_by_us=made_by_us,
+        run=run,
+        marks=orchestrator if orchestrator.kind != "local" else None,
+        asking=_asking(orchestrator),
     )
 
 

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
@@ -36,12 +36,16 @@ def ask_apart(questions: Mapping[str, Callable[[], T]], kind: Any, *, deadline_s
     if threading.active_count() > 1:
         raise SourceUnreadable("a process with several threads cannot be forked; ask by healthd.probe")
     until_s = time.monotonic() + deadline_s
-    asked = {name: _asked(call) for name, call in questions.items()}
-    _collect(asked.values(), until_s)
-    silent = [fork for fork in asked.values() if not fork.ended]
-    for fork in silent:
-        kill_group(fork.pid)
-    _reap(asked.values(), time.monotonic() + REAP_S)
+    asked: dict[str, _Fork] = {}
+    try:
+        for name, question in questions.items():
+            asked[name] = _asked(question)
+        _collect(asked.values(), until_s)
+    finally:  # also where a person broke off the command
+        for fork in asked.values():
+            if not fork.ended:
+                kill_group(fork.pid)
+        _reap(asked.values(), time.monotonic() + REAP_S)
     return {name: _told(fork, kind, deadline_s) for name, fork in asked.items()}
 
 
@@ -107,7 +111,7 @@ def _let_go_of_the_terminal() -> None:
         os.dup2(nowhere, stream)
 
 
-def _collect(forks: Any, until_s: float) -> None:
+def _collect(forks: Iterable[_Fork], until_s: float) -> None:
     poller, open_pipes = select.poll(), {fork.pipe: fork for fork in forks}
     for pipe in open_pipes:
         poller.register(pipe, select.POLLIN)
@@ -120,7 +124,7 @@ def _collect(forks: Any, until_s: float) -> None:
                 open_pipes.pop(pipe).ended = True
 
 
-def _reap(forks: Any, until_s: float) -> None:
+def _reap(forks: Iterable[_Fork], until_s: float) -> None:
     """Let each that is dead go, and wait for none beyond ``until_s``."""
     left = list(forks)
     while left:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
+from healthd.acting import provisioner_of
 from healthd.agent import open_orchestrator
 from healthd.config.schema import Config
 from healthd.doctor import Line, Told
@@ -27,7 +27,6 @@ from healthd.errors import (
 from healthd.model import Remedy
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator, detect
 from healthd.remediation.ports import NodeView, Orchestrator
-from healthd.remediation.provisioners.opening import open_provisioner
 from healthd.sources.machine import Machine
 from healthd.whoami import runs_kubernetes, runs_slurm
 
@@ -116,9 +115,7 @@ def _repair(environ: Mapping[str, str], config: Config, machine: Machine) -> Ite
         yield Line(about=about, told=Told.UNNEEDED, why='[provisioner] kind = "none": nothing is rebooted or replaced')
         return
     try:
-        cluster: Any = open_orchestrator(config, machine, environ)
-        scontrol = cluster.scontrol if isinstance(cluster, SlurmOrchestrator) else None
-        provisioner = open_provisioner(config, machine, scontrol, marks=None if cluster.kind == "local" else cluster)
+        provisioner = provisioner_of(config, machine, open_orchestrator(config, machine, environ))
     except ConfigError as error:
         yield Line(about=about, told=Told.MISSING, why=str(error), fix="correct [provisioner]")
         return

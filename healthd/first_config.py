@@ -145,6 +145,12 @@ def _wanted(found: Survey, platform: Platform) -> Iterator[str]:
     if found.slurm and platform in (Platform.HYPERPOD, *_REPLACED_WHEN_DRAINED):
         yield "# It is asked through Slurm: no right in AWS is needed."
         return
+    if (found.pod or found.kubelet) and platform is Platform.HYPERPOD:
+        yield "# [provisioner.hyperpod]"
+        yield '# how = "label"  # on Kubernetes, by the label of the node\'s own Node: no right in AWS is needed'
+        return
+    if (found.pod or found.kubelet) and platform is Platform.AUTOSCALING:
+        yield '# Or, for a managed node group whose node auto-repair is on: kind = "eks"'
     yield f"# The rights it needs: packaging/iam/{platform}-node.json; or none on the nodes, with healthd controller:"
     yield f'# act_from = "controller"  # packaging/iam/{platform}-controller.json, for the controller alone'
 

@@ -164,8 +164,8 @@ def loaded(text: str, folder: Path) -> Config:
 def decided(text: str) -> str:
     """The file after a person has taken up everything that it proposes."""
     taken = re.sub(r'^kind = "none"\n((?:#.*\n)*?)# (kind = )', r"\1\2", text, flags=re.MULTILINE)
-    keys = r"name|instance_type|labels|act_from|expected"
-    return re.sub(rf"^# ((?:{keys}) = .*|\[checks.*\])$", r"\1", taken, flags=re.MULTILINE)
+    keys = r"name|instance_type|labels|act_from|expected|how"
+    return re.sub(rf"^# ((?:{keys}) = .*|\[(?:checks|provisioner).*\])$", r"\1", taken, flags=re.MULTILINE)
 
 
 @pytest.mark.process  # one question to AWS, where nothing else explains an EC2 instance: the port is closed
@@ -193,6 +193,7 @@ def test_it_loads_on_every_platform_and_only_looks(
     wanted = loaded(decided(text), tmp_path)
     assert wanted.provisioner.kind == (platform or "local")
     assert wanted.remediation.mode is Mode.OBSERVE
+    assert wanted.provisioner.hyperpod.how == ("label" if lay is hyperpod_eks else "scontrol")
     assert max(len(line) for line in text.splitlines() if line.startswith("#") and "Found" not in line) < 400
     assert text.isascii()
     assert "\n\n\n" not in text
