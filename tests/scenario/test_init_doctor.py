@@ -20,14 +20,14 @@ from tests.running import ROOT, RunningNode
 pytestmark = pytest.mark.process
 
 
-def healthd(*arguments: str, timeout_s: float = 90.0, **environ: str) -> subprocess.CompletedProcess[str]:
+def healthd(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "AWS_EC2_METADATA_DISABLED": "true", "PYTHONPATH": str(ROOT), **environ}
     return subprocess.run(
         [sys.executable, "-m", "healthd", *arguments],
         env=environment,
         capture_output=True,
         text=True,
-        timeout=timeout_s,
+        timeout=90.0,
         check=False,
         cwd="/",
     )
