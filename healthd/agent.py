@@ -26,6 +26,7 @@ from healthd.evidence import save_bundle
 from healthd.model import Mode
 from healthd.monitor import Monitor, gone_jobs
 from healthd.node import KernelLogState
+from healthd.notifier import Notifier
 from healthd.plugin_restart import PluginRestart, open_plugin_restart
 from healthd.remediation.case import Case
 from healthd.remediation.engine import Engine
@@ -58,6 +59,8 @@ class Agent:
     """What else is given back at the end: connections to the cluster."""
     hooks: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """Hooks answered, by (kind, verdict, ``passed`` or ``refused``)."""
+    notifier: Notifier | None = None
+    """Who tells people; None where nobody is to be told."""
     changed: Callable[[], None] = lambda: None
     """Tells whoever turns the engine that there is something to do."""
     plugin_restart: PluginRestart | None = None

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from typing import Any
 from apscheduler.executors.debug import DebugExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from healthd import __version__, journal
+from healthd import __version__, journal, telling
 from healthd.agent import Agent, acting_agent, lock_state, open_kernel_log, open_reporter
+from healthd.api.page import metrics_of
 from healthd.api.server import Server
 from healthd.api.wire import EXIT_FAILED
 from healthd.config.schema import Config
@@ -72,6 +73,8 @@ class Daemon:
         self.agent.machine.kernel_log_state = self._kernel_log.state
         self._journal = journal.open_journal(self.agent.checkup, self.agent.monitor)
         self._report = open_reporter(self.agent, os.environ)
+        self.agent.notifier = telling.open_notifier(self.agent)
+        self._page = metrics_of(self.agent)
         self._engine_beat = time.monotonic()
         self.failed = False
         self.left: tuple[str, ...] = ()
@@ -94,6 +97,7 @@ class Daemon:
                 ("journal", self._follow_journal),
                 ("engine", self._turn_engine),
                 ("cluster", self._report_to_cluster),
+                *self._telling(),
             )
         ]
         server = Server(self._config.daemon.socket, self.agent, group=self._config.daemon.group, say=self._log.info)
@@ -154,6 +158,14 @@ class Daemon:
         while self._report is not None and not self._stop.wait(_REPORT_POLL_S):
             if said := self._report():
                 self._log.info("cluster", said=said)
+
+    def _telling(self) -> Iterator[tuple[str, Callable[[], None]]]:
+        """What the daemon says on its own, where it is configured to."""
+        agent, notifier, page = self.agent, self.agent.notifier, self._page
+        if notifier is not None:
+            yield "notify", lambda: telling.keep_telling(notifier, self._stop, self._log)
+        if self._config.metrics.textfile:
+            yield "textfile", lambda: telling.keep_writing(agent, page, self._stop, self._log)
 
     def _turn_engine(self) -> None:
         engine, last = self.agent.engine, ""
@@ -219,7 +231,9 @@ class Daemon:
         from healthd.api.http import HttpServer
 
         try:
-            return HttpServer(self._config.daemon.http, self.agent, problem=self.problem, say=self._log.debug)
+            return HttpServer(
+                self._config.daemon.http, self.agent, page=self._page, problem=self.problem, say=self._log.debug
+            )
         except OSError as error:
             self._log.error("no HTTP server", address=self._config.daemon.http, error=str(error))
             return None

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 
 from healthd.acknowledged import acknowledge, expire
 from healthd.check import Check, Learned
+from healthd.counts import Counts
 from healthd.diagnose import diagnose, is_acknowledged, judge
 from healthd.errors import StoreError
 from healthd.history import (
@@ -65,6 +66,7 @@ class Monitor:
         self._journal_cursor = store.journal_cursor() if store else ""
         self._cursor_saved_at = datetime.min.replace(tzinfo=UTC)
         self._outcomes: dict[str, Outcome] = {}
+        self.counts = Counts()
         self._pending: deque[Event] = deque()
         self._dropped = 0
         self._diagnoses = diagnose(self._history)
@@ -109,6 +111,7 @@ class Monitor:
             if not past:
                 events = _outcome_events(self._outcomes.get(outcome.check), outcome)
                 self._outcomes[outcome.check] = outcome
+                self.counts.ran(outcome)
             if cursor:
                 self._cursor, self._cursor_at = cursor, outcome.at
             self._journal_cursor = journal_cursor or self._journal_cursor
@@ -256,6 +259,9 @@ class Monitor:
             self._diagnoses = diagnose(history)
         moved = history != self._history  # what lives in memory only is not worth a write
         self._history = history
+        for change in changes:
+            if change.opened:
+                self.counts.has_opened(change.fault)
         self._queue(*events, *(_change_event(change, now) for change in changes))
         self._queue(*(_expiry_event(fault, now) for fault in over))
         if moved or self._pending or self._cursor_is_due(now):

@@ -150,13 +150,15 @@ class GpuAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeState:
-    """How a probe worker is doing. ``stalled_s`` counts from the first unanswered question since the last answer."""
+    """How a probe worker is doing. ``stalled_s`` counts from the first unanswered question since the last answer,
+    ``stalls`` the questions that were not answered in time."""
 
     stalled_s: float = 0.0
     paused_s: float = 0.0
     reason: str = ""
     abandoned: int = 0
     restarts: int = 0
+    stalls: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

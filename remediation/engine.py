@@ -16,7 +16,7 @@ from healthd.errors import BackendError, StoreError
 from healthd.model import Action, Decision, Diagnosis, Mode, Refusal, Refused, Remedy, Step
 from healthd.remediation.case import Case, End, Phase, reason_text
 from healthd.remediation.commands import Commands
-from healthd.remediation.fleet import rate_held
+from healthd.remediation.fleet import Scope, rate_held
 from healthd.remediation.ledger import Repair
 from healthd.remediation.obedience import Obedience
 from healthd.remediation.orders import Obeyed, Order
@@ -193,6 +193,10 @@ class Engine:
         case = self._cases.open_case()
         return case if case is not None and case.hold is not None else None
 
+    def budget(self) -> tuple[Scope, ...]:
+        """How many nodes are out and may be, as the fleet was read last; nothing where that is of no use any more."""
+        return self._slots.budget()
+
     @property
     def rules(self) -> Rules:
         """What is allowed now, and what the policy says."""
@@ -346,6 +350,7 @@ class Engine:
     def _go_on(self, case: Case, now: datetime) -> str:
         while True:
             turn = self._steps.take(self._fit_to_mode(case), now)
+            self.tally.time(case, turn.case, self._clock())
             case = turn.case
             self.tally.wait(turn)
             if turn.page or case.end is End.FAILED:

@@ -99,6 +99,11 @@ class SlotKeeper:
         most_s = 2 * learning_s(self._level.total) if max_age_s is None else max_age_s
         return self._level if self._monotonic_s() - self._level_s <= most_s else None
 
+    def budget(self) -> tuple[Scope, ...]:
+        """Who is out in each scope of this node, and how many may be, as the fleet was read last; nothing where that is
+        too old to be of use. The cluster is not asked."""
+        return self._scopes if self.recalled() is not None else ()
+
     # -- slots --------------------------------------------------------------------------------------------------------
 
     def due_in_s(self) -> float:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from healthd.model import Clearance, Diagnosis, Refusal, Refused
 from healthd.remediation.case import Case, End, Phase
-from healthd.remediation.fleet import Go, Hold, Settle
+from healthd.remediation.fleet import Go, Hold, Scope, Settle
 from healthd.remediation.ports import FleetLevel, Slot
 from healthd.store import Event
 
@@ -81,6 +81,9 @@ class Slots(Protocol):
 
     def recalled(self, *, max_age_s: float | None = None) -> FleetLevel | None:
         """The fleet as it was read last, unless that is older than this, or than is of any use."""
+
+    def budget(self) -> tuple[Scope, ...]:
+        """Who is out in each scope of this node, and how many may be, as the fleet was read last. Asks nobody."""
 
     def due_in_s(self) -> float:
         """In how many seconds ``take`` would ask the cluster, and not only repeat what it said last; 0 for now."""

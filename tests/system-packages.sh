@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what the integration tests need and a fresh Debian or Ubuntu lacks: Slurm, munge, FUSE, a C compiler,
-# debootstrap.
+# debootstrap, Prometheus.
 # Needs root and apt-get; without them it says what is missing, and the tests that need it are skipped and say so.
 # No service is started by the installation.
 set -eu
@@ -8,7 +8,7 @@ PATH=$PATH:/usr/sbin:/sbin
 
 missing=
 # command:package
-for pair in slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge fusermount3:fuse3 ip:iproute2 cc:gcc git:git debootstrap:debootstrap; do
+for pair in slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge fusermount3:fuse3 ip:iproute2 cc:gcc git:git debootstrap:debootstrap promtool:prometheus; do
     command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
 done
 # A compiler without the C library's headers compiles nothing.

@@ -79,7 +79,7 @@ def status_answer(agent: Agent, options: Namespace) -> Answer:
         "refusal": agent.engine.decision.refusal if agent.engine else None,
         "case": _case_data(case),
         "store_problem": agent.monitor.store_problem or said,
-        "notices": list(agent.checkup.notices),
+        "notices": [*agent.checkup.notices, *(agent.notifier.problems() if agent.notifier else ())],
         "diagnoses": [diagnosis_data(diagnosis) for diagnosis in agent.monitor.diagnoses()],
         "events": [f"{event.at:%Y-%m-%d %H:%M:%S} {event.kind}: {event.text}" for event in _events(agent)],
     }

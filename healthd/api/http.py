@@ -24,10 +24,25 @@ class HttpServer:
     Raises OSError where the address cannot be had.
     """
 
-    def __init__(self, address: str, agent: Agent, *, problem: Callable[[], str], say: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        address: str,
+        agent: Agent,
+        *,
+        page: Callable[[], tuple[str, str]],
+        problem: Callable[[], str],
+        say: Callable[..., None],
+    ) -> None:
         host, _, port = address.rpartition(":")
         handler = type(
-            "Handler", (_Handler,), {"agent": agent, "problem": staticmethod(problem), "say": staticmethod(say)}
+            "Handler",
+            (_Handler,),
+            {
+                "agent": agent,
+                "page": staticmethod(page),
+                "problem": staticmethod(problem),
+                "say": staticmethod(say),
+            },
         )
         self._server = listening(host.strip("[]"), int(port), handler)
         threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
@@ -81,9 +96,10 @@ def _resolved(host: str) -> tuple[socket.AddressFamily, str]:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One request. ``agent``, ``problem`` and ``say`` are set on the subclass that the server makes."""
+    """One request. ``agent``, ``page``, ``problem`` and ``say`` are set on the subclass that the server makes."""
 
     agent: Agent
+    page: Callable[[], tuple[str, str]]
     problem: Callable[[], str]
     say: Callable[..., None]
     timeout = 10
@@ -94,9 +110,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer the three paths; anything else is 404."""
         match self.path.partition("?")[0]:
             case "/metrics":
-                from healthd.api.metrics import CONTENT_TYPE, render  # heavy, and only scraped nodes need it
-
-                self._send(200, CONTENT_TYPE, render(self.agent))
+                kind, text = self.page()
+                self._send(200, kind, text)
             case "/healthz":
                 problem = self.problem()
                 self._send(503 if problem else 200, "text/plain; charset=utf-8", (problem or "ok") + "\n")

@@ -1,109 +1,271 @@
-"""The metrics page: a snapshot of the agent in Prometheus text format, made when it is scraped."""
+"""The metrics page: a snapshot of the agent in Prometheus text format, made when it is scraped and not before.
+
+It asks nobody: neither the machine nor the cluster, only what the daemon knows already. The number of series is bounded
+(``MOST_SERIES`` of one metric); what is left out is counted, so that nothing is missing in silence.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE
 
+from healthd import __version__
 from healthd.agent import Agent
-from healthd.model import ReadingKind, Refusal, Status, Verdict
+from healthd.api.component_health import Health
+from healthd.api.reading_names import metric_of
+from healthd.errors import StoreError
+from healthd.history import canonical
+from healthd.model import Action, Mode, ReadingKind, Refusal, Status, Step, Verdict
 
-__all__ = ["CONTENT_TYPE", "render"]
+__all__ = ["CONTENT_TYPE", "MOST_SERIES", "Page"]
+
+MOST_SERIES = 1_000
+"""The most series of one metric. A p5.48xlarge has some 300 of its largest; more means a storm of faults."""
 
 
-def render(agent: Agent) -> str:
-    """The page. Label values are bounded: checks, codes and components of this node."""
-    registry = CollectorRegistry()
-    registry.register(_Snapshot(agent))  # the library's Collector is an ABC, any collect() will do
-    return generate_latest(registry).decode()
+class Page:
+    """The page of one agent. It remembers which parts each check has read, so that one that is no longer told of is
+    unknown instead of gone."""
 
-
-class _Snapshot:
     def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+        self._agent, self._health, self._began = agent, Health(), time.time()
+
+    def render(self) -> str:
+        """The text. Label values are bounded: checks, codes and components of this node."""
+        registry = CollectorRegistry()
+        registry.register(self)  # the library's Collector is an ABC, any collect() will do
+        return generate_latest(registry).decode()
 
     def collect(self) -> Iterator[Metric]:
+        """Every metric, no longer than it may be, and how much of them was left out."""
+        left_out = 0
+        for family in self._families():
+            left_out += max(0, len(family.samples) - MOST_SERIES)
+            del family.samples[MOST_SERIES:]
+            yield family
+        yield GaugeMetricFamily(
+            "healthd_metrics_left_out_series", "Series that would have made a metric too long", value=left_out
+        )
+
+    def _families(self) -> Iterator[Metric]:
+        yield from self._node()
         yield from self._checks()
         yield from self._faults()
         yield from self._readings()
-        yield from self._daemon()
+        yield from self._workers()
+        yield from self._acts()
+        yield from self._budget()
+        yield from self._told()
+
+    def _node(self) -> Iterator[Metric]:
+        agent, machine = self._agent, self._agent.machine
+        info = GaugeMetricFamily(
+            "healthd_node_info",
+            "Always 1; who this node is, and how far healthd may go on it",
+            labels=["node", "instance_type", "instance_id", "mode", "orchestrator", "version"],
+        )
+        kind = agent.orchestrator.kind if agent.orchestrator else ""
+        identity = (machine.name, machine.instance_type or "", machine.identity.instance_id)
+        info.add_metric([*identity, agent.mode, kind, __version__], 1)
+        yield info
+        yield GaugeMetricFamily("healthd_start_time_seconds", "When the daemon began, in Unix time", value=self._began)
+        yield _one_of(
+            GaugeMetricFamily("healthd_mode", "1 for how far healthd may go on this node", labels=["mode"]),
+            Mode,
+            agent.mode,
+        )
+        yield _one_of(
+            GaugeMetricFamily("healthd_verdict", "1 for the verdict of the node", labels=["verdict"]),
+            Verdict,
+            agent.monitor.verdict(agent.monitor.outcomes().values()),
+        )
+        opted_out = bool(agent.engine.opted_out()) if agent.engine else False
+        yield GaugeMetricFamily(
+            "healthd_opted_out", "1 while an opt-out of this node holds, so that healthd only looks", value=opted_out
+        )
 
     def _checks(self) -> Iterator[Metric]:
         status = GaugeMetricFamily(
             "healthd_check_status", "1 for what the last run of a check came to", labels=["check", "status"]
         )
         age = GaugeMetricFamily("healthd_check_last_run_seconds", "Seconds since a check last ran", labels=["check"])
+        success = GaugeMetricFamily(
+            "healthd_last_success_seconds",
+            "Seconds since a check could last tell, or since the daemon began where it never could",
+            labels=["check"],
+        )
         took = GaugeMetricFamily(
             "healthd_check_duration_seconds", "Duration of the last run of a check", labels=["check"]
         )
-        now = datetime.now(UTC)
-        outcomes = self._agent.monitor.outcomes()
-        for name in self._agent.checkup.checks:
-            outcome = outcomes.get(name)
+        ran = SummaryMetricFamily(
+            "healthd_check_run_seconds", "Runs of a check, and how long they took all together", labels=["check"]
+        )
+        untold = CounterMetricFamily(
+            "healthd_check_unknown_runs", "Runs in which a check could not tell all", labels=["check"]
+        )
+        monitor, now = self._agent.monitor, datetime.now(UTC)
+        outcomes, runs = monitor.outcomes(), monitor.counts.runs.copy()
+        for name, check in self._agent.checkup.checks.items():
+            outcome, counted = outcomes.get(name), runs.get(name)
             for value in Status:
                 status.add_metric([name, value], float(outcome is not None and outcome.result.status is value))
             if outcome is not None:
-                age.add_metric([name], (now - outcome.at).total_seconds())
+                age.add_metric([name], max(0.0, (now - outcome.at).total_seconds()))
                 took.add_metric([name], outcome.duration_s)
-        yield from (status, age, took)
+            if check.on != "active":
+                told = counted.told.timestamp() if counted and counted.told else self._began
+                success.add_metric([name], max(0.0, now.timestamp() - told))
+            ran.add_metric([name], counted.total if counted else 0, counted.took_s if counted else 0.0)
+            untold.add_metric([name], counted.unknown if counted else 0)
+        yield from (status, age, success, took, ran, untold)
 
     def _faults(self) -> Iterator[Metric]:
+        monitor, checks = self._agent.monitor, self._agent.checkup.checks
+        health = GaugeMetricFamily(
+            "healthd_component_health",
+            "Health of a component in the eyes of a check: 0 ok, 1 warning, 2 unknown, 3 critical; component node is "
+            "also the check's own",
+            labels=["check", "component"],
+        )
+        for labels, worst in self._health.of(checks, monitor.outcomes(), monitor.history).items():
+            health.add_metric(labels, worst)
+        found = CounterMetricFamily(
+            "healthd_findings", "Faults that opened, each counted once when it did", labels=["check", "code"]
+        )
+        opened = {(name, code.code): 0 for name, check in checks.items() for code in check.codes}
+        for labels, count in {**opened, **monitor.counts.opened}.items():
+            found.add_metric(labels, count)
         faults = GaugeMetricFamily(
             "healthd_fault_occurrences", "Occurrences of each open fault", labels=["code", "component", "severity"]
         )
-        for fault in self._agent.monitor.history.faults.values():
+        for fault in monitor.history.faults.values():
             faults.add_metric([fault.code, str(fault.component), fault.severity], fault.count)
-        verdict = GaugeMetricFamily("healthd_verdict", "1 for the verdict of the node", labels=["verdict"])
-        current = self._agent.monitor.verdict(self._agent.monitor.outcomes().values())
-        for value in Verdict:
-            verdict.add_metric([value], float(value is current))
-        yield from (faults, verdict)
+        acknowledged = sum(fault.acknowledged for fault in monitor.history.faults.values())
+        yield from (health, found, faults)
+        yield GaugeMetricFamily(
+            "healthd_faults_acknowledged", "Open faults that a person has acknowledged", value=acknowledged
+        )
 
     def _readings(self) -> Iterator[Metric]:
         families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+        history = self._agent.monitor.history
         for outcome in self._agent.monitor.outcomes().values():
             for reading in outcome.result.readings:
-                counter = reading.kind is ReadingKind.COUNTER
-                kind = CounterMetricFamily if counter else GaugeMetricFamily
-                name = f"healthd_{reading.name.replace('.', '_')}"
+                name, scale = metric_of(reading.name)
+                kind = CounterMetricFamily if reading.kind is ReadingKind.COUNTER else GaugeMetricFamily
                 family = families.setdefault(name, kind(name, f"Reading {reading.name}", labels=["component"]))
-                family.add_metric([str(reading.component)], reading.value)
+                family.add_metric([str(canonical(history, reading.component))], reading.value * scale)
         yield from families.values()
 
-    def _daemon(self) -> Iterator[Metric]:
-        log, nvml = self._agent.machine.kernel_log, self._agent.machine.nvml.state()
+    def _workers(self) -> Iterator[Metric]:
+        machine = self._agent.machine
+        log, states = machine.kernel_log, {"nvml": machine.nvml.state(), **machine.file_systems.states()}
         yield GaugeMetricFamily("healthd_kernel_log_idle_seconds", "Since the reader last came round", value=log.idle_s)
-        yield GaugeMetricFamily(
-            "healthd_nvml_stalled_seconds", "Since the first unanswered NVML question", value=nvml.stalled_s
+        stalled = GaugeMetricFamily(
+            "healthd_worker_stalled_seconds", "Since the first question that a worker did not answer", labels=["worker"]
         )
-        yield CounterMetricFamily("healthd_nvml_worker_restarts", "Starts of a new NVML worker", value=nvml.restarts)
-        refusals = CounterMetricFamily(
+        stalls = CounterMetricFamily(
+            "healthd_worker_stalls", "Questions that a worker did not answer in time", labels=["worker"]
+        )
+        paused = GaugeMetricFamily(
+            "healthd_worker_paused_seconds", "How long a worker is not asked yet", labels=["worker"]
+        )
+        stuck = GaugeMetricFamily(
+            "healthd_worker_abandoned",
+            "Workers that were killed and live on, in uninterruptible sleep",
+            labels=["worker"],
+        )
+        restarts = CounterMetricFamily("healthd_worker_restarts", "Starts of a further worker", labels=["worker"])
+        for name, state in states.items():
+            stalled.add_metric([name], state.stalled_s)
+            stalls.add_metric([name], state.stalls)
+            paused.add_metric([name], state.paused_s)
+            stuck.add_metric([name], state.abandoned)
+            restarts.add_metric([name], state.restarts)
+        yield from (stalled, stalls, paused, stuck, restarts)
+
+    def _acts(self) -> Iterator[Metric]:
+        tally = self._agent.engine.tally if self._agent.engine else None
+        decided = CounterMetricFamily(
             "healthd_decisions", "Decisions and refusals, each counted once when it is new", labels=["action"]
         )
-        if self._agent.engine is not None:
-            for action, count in self._agent.engine.tally.decided.items():
-                refusals.add_metric([action], count)
-        yield refusals
+        for action in Action:
+            decided.add_metric([action], tally.decided[action] if tally else 0)
         refused = CounterMetricFamily(
             "healthd_refusals",
             "What was refused, or is waited for, each counted once when it is new",
             labels=["reason"],
         )
         for reason in Refusal:
-            refused.add_metric([reason], self._agent.engine.tally.refused[reason] if self._agent.engine else 0)
-        yield refused
+            refused.add_metric([reason], tally.refused[reason] if tally else 0)
+        steps = SummaryMetricFamily(
+            "healthd_step_duration_seconds",
+            "Steps that ended, and how long they took with all waiting",
+            labels=["step"],
+        )
+        for step in Step:
+            steps.add_metric([step], tally.steps[step] if tally else 0, tally.steps_s[step] if tally else 0.0)
+        yield from (decided, refused, steps)
+        yield from self._case()
         hooks = CounterMetricFamily(
             "healthd_hooks", "Slurm hooks answered; only a prolog refuses", labels=["kind", "verdict", "answer"]
         )
         for labels, count in self._agent.hooks.copy().items():
             hooks.add_metric(labels, count)
         yield hooks
-        yield GaugeMetricFamily(
-            "healthd_store_failing",
-            "1 while the state cannot be written",
-            value=float(bool(self._agent.monitor.store_problem)),
+
+    def _case(self) -> Iterator[Metric]:
+        failing = bool(self._agent.monitor.store_problem)
+        at: Step | None = None
+        try:
+            case = self._agent.store.open_case() if self._agent.store else None
+            at = case.step if case is not None else None
+        except StoreError:
+            failing = True
+        yield _one_of(
+            GaugeMetricFamily("healthd_case_step", "1 for the step that the open case stands at", labels=["step"]),
+            Step,
+            at,
         )
+        yield GaugeMetricFamily("healthd_store_failing", "1 while the state cannot be written or read", value=failing)
+
+    def _budget(self) -> Iterator[Metric]:
+        out = GaugeMetricFamily(
+            "healthd_budget_out_nodes", "Nodes of a scope that are out, as the cluster was read last", labels=["scope"]
+        )
+        limit = GaugeMetricFamily(
+            "healthd_budget_limit_nodes", "Nodes of a scope that may be out at once", labels=["scope"]
+        )
+        total = GaugeMetricFamily("healthd_budget_nodes", "Nodes of a scope", labels=["scope"])
+        for scope in self._agent.engine.budget() if self._agent.engine else ():
+            out.add_metric([scope.name], len(scope.out))
+            limit.add_metric([scope.name], scope.limit)
+            total.add_metric([scope.name], scope.total)
+        yield from (out, limit, total)
+
+    def _told(self) -> Iterator[Metric]:
+        sent = CounterMetricFamily(
+            "healthd_notifications",
+            "Messages to people, by channel and what became of them",
+            labels=["channel", "result"],
+        )
+        waiting = GaugeMetricFamily(
+            "healthd_notifications_undelivered", "Pieces of news that a channel has not taken yet", labels=["channel"]
+        )
+        for channel in self._agent.notifier.channels if self._agent.notifier else ():
+            sent.add_metric([channel.name, "delivered"], channel.delivered)
+            sent.add_metric([channel.name, "failed"], channel.failed)
+            waiting.add_metric([channel.name], channel.undelivered)
+        yield from (sent, waiting)
+
+
+def _one_of(family: GaugeMetricFamily, words: Iterable[str], current: str | None) -> GaugeMetricFamily:
+    """1 for the word that holds, 0 for each of the others."""
+    for word in words:
+        family.add_metric([word], float(word == current))
+    return family

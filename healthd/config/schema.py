@@ -16,6 +16,7 @@ from healthd.config.controller_schema import ControllerSection
 from healthd.config.daemon_schema import DaemonSection
 from healthd.config.evidence_schema import EvidenceSection
 from healthd.config.kubernetes_schema import KubernetesSection
+from healthd.config.notify_schema import MetricsSection, NotifySection
 from healthd.config.provisioner_schema import ProvisionerSection
 from healthd.config.replay_schema import ReplaySection
 from healthd.config.rule_schema import PolicyRule
@@ -361,6 +362,12 @@ class Config:
 
     daemon: DaemonSection = field(default_factory=DaemonSection)
     """The daemon itself."""
+
+    metrics: MetricsSection = field(default_factory=MetricsSection)
+    """Metrics as a file."""
+
+    notify: NotifySection = field(default_factory=NotifySection)
+    """Who is told what is wrong."""
 
     controller: ControllerSection = field(default_factory=ControllerSection)
     """``healthd controller`` on the head node."""

@@ -57,6 +57,7 @@ class Probe:
         self._starts = 0
         self._questions = 0
         self._losses = 0
+        self._stalls = 0
         self._retry_at = 0.0
         self._stalled_since: float | None = None
         self._paused_until = 0.0
@@ -105,6 +106,7 @@ class Probe:
             reason=self._pause_reason if paused_s else self._trouble,
             abandoned=sum(not child.gone() for child in tuple(self._abandoned)),
             restarts=max(0, self._starts - 1),
+            stalls=self._stalls,
         )
 
     def close(self) -> None:
@@ -171,6 +173,7 @@ class Probe:
             return SourceBusy(f"{self._name} probe: the worker was ended on purpose while {op!r} was out; ask again")
         if self._stalled_since is None:
             self._stalled_since = asked_at
+        self._stalls += trouble is Trouble.SILENT
         age_s = self._clock() - self._started_at
         if trouble is Trouble.SILENT and not child.ready and age_s < self._start_grace_s:
             self._trouble = f"the worker is still starting after {age_s:.1f} s"

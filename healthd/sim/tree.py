@@ -40,7 +40,10 @@ _GPU_DEVICE_IDS = {
 _NVSWITCH_BUSES = {"A100": 6, "H100": 4, "H200": 4}
 _DEVICES = "devices/pci0000:00"
 _EFA_COUNTERS = ("submitted_cmds", "completed_cmds", "cmds_err", "no_completion_cmds", "keep_alive_rcvd", "reg_mr_err")
-_EFA_PORT_COUNTERS = ("tx_bytes", "tx_pkts", "rx_bytes", "rx_pkts", "rx_drops", "rdma_read_wr_err", "rdma_write_wr_err")
+_EFA_PORT_COUNTERS = (
+    *("tx_bytes", "tx_pkts", "rx_bytes", "rx_pkts", "rx_drops"),
+    *("rdma_read_bytes", "rdma_read_wr_err", "rdma_write_bytes", "rdma_write_wr_err"),
+)
 _EFA_NITRO_V4_COUNTERS = (
     "retrans_bytes",
     "retrans_pkts",

@@ -1,0 +1,50 @@
+"""How each part of the node is in the eyes of each check, as one number: 0 ok, 1 warning, 2 unknown, 3 critical.
+
+A part that a check has read before and can no longer tell of is unknown, not gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from healthd.check import Check
+from healthd.history import Fault, History, canonical
+from healthd.model import NODE, Outcome, Severity, Status
+
+OK, WARNING, UNKNOWN, CRITICAL = 0.0, 1.0, 2.0, 3.0
+_OF: Mapping[Severity, float] = {Severity.INFO: OK, Severity.WARNING: WARNING, Severity.CRITICAL: CRITICAL}
+
+
+class Health:
+    """Remembers the parts that each check read when it could last tell all; a look at all checks is one call."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, frozenset[str]] = {}
+
+    def of(
+        self, checks: Mapping[str, Check], outcomes: Mapping[str, Outcome], history: History
+    ) -> dict[tuple[str, str], float]:
+        """The worst there is to say, by check and component. ``node`` is there for every check that looks by itself:
+        before its first run it is unknown."""
+        health: dict[tuple[str, str], float] = {}
+        for name, check in checks.items():
+            outcome = outcomes.get(name)
+            if outcome is None and check.on == "active":
+                continue
+            faults = [fault for fault in history.faults.values() if fault.check == name]
+            for component, worst in self._check(name, outcome, faults, history).items():
+                health[name, component] = worst
+        return health
+
+    def _check(self, name: str, outcome: Outcome | None, faults: Iterable[Fault], history: History) -> dict[str, float]:
+        readings = outcome.result.readings if outcome else ()
+        read = frozenset(str(canonical(history, reading.component)) for reading in readings)
+        could_tell = outcome is not None and outcome.result.status is not Status.UNKNOWN and not outcome.result.gaps
+        known = read if could_tell else read | self._known.get(name, frozenset())
+        self._known[name] = known
+        health = {part: OK if part in read else UNKNOWN for part in sorted(known)}
+        health[str(NODE)] = OK if could_tell else UNKNOWN
+        for fault in faults:
+            part = str(fault.component)
+            health[part] = max(health.get(part, OK), _OF[fault.severity])
+        return health

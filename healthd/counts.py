@@ -1,0 +1,54 @@
+"""What a daemon counts of its own looking since it began: runs of checks, and faults that opened. For the metrics page.
+
+In bounded memory: a kernel log may name any number of codes, and those past the bound are counted together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+
+from healthd.history import Fault
+from healthd.model import Outcome, Status
+
+COUNTED_APART = 1_000
+"""So many pairs of check and code are counted by name; what else comes is counted as OTHER."""
+OTHER = "other"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Runs:
+    """What became of the runs of one check. ``told``: when one could last tell; None where none could."""
+
+    total: int = 0
+    unknown: int = 0
+    took_s: float = 0.0
+    told: datetime | None = None
+
+
+class Counts:
+    """The counts of one monitor, under its lock."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Runs] = {}
+        self.opened: Counter[tuple[str, str]] = Counter()
+        """Faults that opened, by check and code."""
+
+    def ran(self, outcome: Outcome) -> None:
+        """Count one run. A run with a gap could not tell."""
+        before = self.runs.get(outcome.check, Runs())
+        could_tell = outcome.result.status is not Status.UNKNOWN and not outcome.result.gaps
+        self.runs[outcome.check] = Runs(
+            total=before.total + 1,
+            unknown=before.unknown + (not could_tell),
+            took_s=before.took_s + outcome.duration_s,
+            told=outcome.at if could_tell else before.told,
+        )
+
+    def has_opened(self, fault: Fault) -> None:
+        """Count a fault that was not open before."""
+        key = (fault.check, fault.code)
+        if key not in self.opened and len(self.opened) >= COUNTED_APART:
+            key = (OTHER, OTHER)
+        self.opened[key] += 1

@@ -1,0 +1,132 @@
+"""How a message leaves the node: an HTTP POST of JSON, or a command that reads it. Each has a deadline.
+
+A message counts as delivered when the other side says so: a status of 200 to 299, exit code 0. A redirect is neither.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from healthd.errors import SourceError
+from healthd.sources.command import run_command
+
+TIMEOUT_S = 10.0
+_LONGEST_RETRY_S = 3_600.0
+_SHOWN = 200  # characters of what the other side said
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    """One message: as text for people, and as data for programs."""
+
+    text: str
+    data: Mapping[str, Any]
+
+
+class NotDeliveredError(Exception):
+    """The message was not taken. ``retry_s``: when the other side wants to be asked again; 0 where it does not say."""
+
+    def __init__(self, words: str, *, retry_s: float = 0.0) -> None:
+        super().__init__(words)
+        self.retry_s = retry_s
+
+
+Deliver = Callable[[Message], None]
+
+
+def to_slack(url_file: str) -> Deliver:
+    """Slack's incoming webhook, and what takes the same (Mattermost, Rocket.Chat, Discord's ``/slack``).
+
+    ``url_file``: the file whose first line is the webhook's URL, which is a secret; read for each message, so that it
+    can be changed. Source: Slack, "Sending messages using incoming webhooks" and "Formatting text" (what is escaped).
+    """
+
+    def deliver(message: Message) -> None:
+        text = message.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        _post(_secret(url_file), {"text": text}, {})
+
+    return deliver
+
+
+def to_webhook(url: str, token_file: str = "") -> Deliver:
+    """Any HTTP server that takes JSON. ``token_file``: the file whose first line goes along as a Bearer token."""
+
+    def deliver(message: Message) -> None:
+        token = {"Authorization": f"Bearer {_secret(token_file)}"} if token_file else {}
+        _post(url, message.data, token)
+
+    return deliver
+
+
+def to_command(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> Deliver:
+    """A command, without a shell, that reads the JSON from its standard input."""
+
+    def deliver(message: Message) -> None:
+        text = json.dumps(message.data) + "\n"
+        try:
+            done = run_command(argv, timeout_s=timeout_s, input=text, leave_nothing=True)
+        except SourceError as error:
+            raise NotDeliveredError(str(error)) from error
+        if done.code != 0:
+            said = (done.stderr or done.stdout).strip()[:_SHOWN]
+            raise NotDeliveredError(f"{argv[0]} ended with {done.code}: {said or 'it said nothing'}; expected 0")
+
+    return deliver
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        """A redirected POST becomes a GET, which delivers nothing: it ends as the error that it is."""
+
+
+def _post(url: str, data: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+    place = _place(url)
+    if not url.startswith(("https://", "http://")):
+        raise NotDeliveredError(f"{place}: no URL; expected https://…")
+    body = json.dumps(data).encode()
+    kind = {"Content-Type": "application/json", "User-Agent": "healthd"}
+    request = urllib.request.Request(url, data=body, headers={**kind, **headers}, method="POST")  # noqa: S310 - above
+    try:
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_S) as answer:
+            answer.read(_SHOWN)
+    except urllib.error.HTTPError as error:
+        with error:
+            said = error.read(_SHOWN).decode(errors="replace").strip()
+            wait_s = _retry_after_s(error.headers.get("Retry-After", ""))
+        raise NotDeliveredError(f"{place} answered {error.code} {error.reason}: {said}", retry_s=wait_s) from error
+    except (OSError, HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise NotDeliveredError(f"{place} cannot be reached: {reason}") from error
+
+
+def _place(url: str) -> str:
+    """Where a URL leads, without its path: that is Slack's secret."""
+    return "/".join(url.split("/")[:3]) if "//" in url else "the URL"
+
+
+def _secret(path: str) -> str:
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split("\n", 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotDeliveredError(f"{path}: cannot be read: {error}") from error
+    if not lines[0].strip():
+        raise NotDeliveredError(f"{path}: its first line is empty; expected a URL or a token")
+    return lines[0].strip()
+
+
+def _retry_after_s(text: str) -> float:
+    """``Retry-After`` as seconds or a date (RFC 9110, 10.2.3); 0 for anything else."""
+    try:
+        seconds = float(text) if text.strip().isdecimal() else parsedate_to_datetime(text).timestamp() - time.time()
+    except (ValueError, TypeError):
+        return 0.0
+    return min(max(0.0, seconds), _LONGEST_RETRY_S)

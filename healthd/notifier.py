@@ -1,0 +1,190 @@
+"""Tells people what is wrong with the node and that it is over: gathers news, keeps to the rate, tries again.
+
+What is news is ``healthd.news``'s to say, how a message leaves is ``healthd.delivery``'s. What was told, and what a
+receiver has not taken yet, is kept on disk: a restart neither repeats nor loses it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from healthd.config.notify_schema import NotifySection
+from healthd.delivery import Deliver, Message, NotDeliveredError, to_command, to_slack, to_webhook
+from healthd.news import Piece, Seen, Topic, lines, tell
+
+SCHEMA = "healthd.notification/1"
+NEWS = "news"
+"""Under which key the store keeps what was told, and what was not."""
+MOST_WAITING = 200
+"""So many pieces of news wait for one receiver; beyond that the oldest go, and the message says how many."""
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 30.0, 600.0
+_HOUR = timedelta(hours=1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """What one receiver has not taken yet. ``lost``: older pieces that there was no room for."""
+
+    pieces: Mapping[str, Piece] = field(default_factory=dict)
+    lost: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """What outlives the daemon."""
+
+    seen: Mapping[str, Seen] = field(default_factory=dict)
+    waiting: Mapping[str, Waiting] = field(default_factory=dict)
+
+
+class Channel:
+    """One receiver: what it is still to be told, how often it may be told, and when it is tried again."""
+
+    def __init__(self, name: str, deliver: Deliver, *, per_hour: int, waiting: Waiting | None = None) -> None:
+        self.name, self._deliver, self._per_hour = name, deliver, per_hour
+        self.waiting = waiting or Waiting()
+        self.delivered = self.failed = 0
+        self.problem = ""
+        self._sent: deque[datetime] = deque()
+        self._failures = 0
+        self._failing_since: datetime | None = None
+        self._not_before: datetime | None = None
+
+    @property
+    def undelivered(self) -> int:
+        """Pieces of news that it has not taken yet, those that went for want of room among them."""
+        return len(self.waiting.pieces) + self.waiting.lost
+
+    def add(self, news: Sequence[Piece]) -> None:
+        """Put news into the queue. What is over before anybody could be told is told as that, once."""
+        pieces = dict(self.waiting.pieces)
+        for piece in news:
+            pieces.pop(piece.key, None)
+            pieces[piece.key] = piece
+        surplus = max(0, len(pieces) - MOST_WAITING)
+        for key in list(pieces)[:surplus]:
+            del pieces[key]
+        self.waiting = Waiting(pieces=pieces, lost=self.waiting.lost + surplus)
+
+    def send(self, make: Callable[[Waiting], Message], now: datetime) -> str:
+        """Send what waits, if it is time to; returns what there is to log: a failure, or "" otherwise."""
+        while self._sent and now - self._sent[0] >= _HOUR:
+            self._sent.popleft()
+        too_early = self._not_before is not None and now < self._not_before
+        if not self.undelivered or too_early or len(self._sent) >= self._per_hour:
+            return ""
+        try:
+            self._deliver(make(self.waiting))
+        except NotDeliveredError as error:
+            return self._has_failed(error, now)
+        self._sent.append(now)
+        self.delivered += 1
+        self.waiting, self.problem = Waiting(), ""
+        self._failures, self._failing_since, self._not_before = 0, None, None
+        return ""
+
+    def _has_failed(self, error: NotDeliveredError, now: datetime) -> str:
+        self.failed += 1
+        pause_s = max(error.retry_s, min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2.0**self._failures))
+        self._failures += 1
+        self._not_before = now + timedelta(seconds=pause_s)
+        self._failing_since = self._failing_since or now
+        since = f"since {self._failing_since:%Y-%m-%d %H:%M:%S} UTC"
+        self.problem = f"notify: {self.name} does not take messages {since}; {self.undelivered} wait: {error}"
+        return f"{self.name}: not delivered: {error}; tried again in {pause_s:.0f} s"
+
+
+class Notifier:
+    """All receivers of one node. ``wrong``: what is wrong now. ``about``: who the node is, for each message.
+
+    ``keep`` writes what outlives the daemon, ``kept`` is what the one before this wrote; either may be of any form.
+    """
+
+    def __init__(
+        self,
+        channels: Mapping[str, Deliver],
+        *,
+        per_hour: int,
+        wrong: Callable[[], Sequence[Topic]],
+        about: Callable[[], Mapping[str, Any]],
+        keep: Callable[[str], None],
+        kept: str = "",
+    ) -> None:
+        self._wrong, self._about, self._keep = wrong, about, keep
+        before = _kept(kept)
+        self._seen = dict(before.seen)
+        self.channels = tuple(
+            Channel(name, deliver, per_hour=per_hour, waiting=before.waiting.get(name))
+            for name, deliver in channels.items()
+        )
+        self._written = kept
+
+    def tick(self, now: datetime) -> tuple[str, ...]:
+        """See what is new, and send what waits. Returns the failures, for the log.
+
+        Raises StoreError where it cannot be kept; it is told all the same.
+        """
+        self._seen, news = tell(self._seen, self._wrong(), now)
+        for channel in self.channels:
+            channel.add(news)
+        said = tuple(
+            filter(None, [channel.send(lambda waiting: self._message(waiting, now), now) for channel in self.channels])
+        )
+        state = Kept(seen=self._seen, waiting={each.name: each.waiting for each in self.channels if each.undelivered})
+        text = msgspec.json.encode(state).decode()
+        if text != self._written:
+            self._keep(text)
+            self._written = text
+        return said
+
+    def problems(self) -> tuple[str, ...]:
+        """The receivers that did not take the last message, in words for a person."""
+        return tuple(channel.problem for channel in self.channels if channel.problem)
+
+    def _message(self, waiting: Waiting, now: datetime) -> Message:
+        about, pieces = self._about(), list(waiting.pieces.values())
+        lost = [f"{waiting.lost} older pieces of news did not fit into memory"] if waiting.lost else []
+        head = f"{about['node']}: {about['verdict']}"
+        data = {
+            "schema": SCHEMA,
+            **about,
+            "at": now.isoformat(),
+            "news": [
+                {
+                    "key": piece.key,
+                    "state": "over" if piece.over else "wrong",
+                    "words": piece.words,
+                    "since": piece.since.isoformat(),
+                    "over": piece.over.isoformat() if piece.over else None,
+                }
+                for piece in pieces
+            ],
+            "lost": waiting.lost,
+        }
+        return Message(text="\n".join([head, *about["notices"], *lines(pieces), *lost]), data=data)
+
+
+def channels_of(config: NotifySection) -> dict[str, Deliver]:
+    """The receivers that are configured, by name; none by default."""
+    found: dict[str, Deliver] = {}
+    if config.slack_url_file:
+        found["slack"] = to_slack(config.slack_url_file)
+    if config.webhook_url:
+        found["webhook"] = to_webhook(config.webhook_url, config.webhook_token_file)
+    if config.command:
+        found["command"] = to_command(config.command)
+    return found
+
+
+def _kept(text: str) -> Kept:
+    """What an earlier daemon kept; of another form it is worth one message too many, and no more."""
+    try:
+        return msgspec.json.decode(text, type=Kept) if text else Kept()
+    except msgspec.MsgspecError:
+        return Kept()

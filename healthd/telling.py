@@ -1,0 +1,92 @@
+"""What a daemon says on its own: messages to people, and the metrics as a file. Two loops, each in a thread of its own,
+and only where configured: a receiver that does not answer keeps nobody waiting but its thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from healthd.agent import Agent
+from healthd.errors import StoreError
+from healthd.model import Severity
+from healthd.news import Topic, topics
+from healthd.notifier import NEWS, Notifier, channels_of
+from healthd.textfile import replace_file
+
+TICK_S = 5.0
+
+
+def open_notifier(agent: Agent) -> Notifier | None:
+    """The notifier of this node, or None where nobody is to be told. Raises StoreError."""
+    channels = channels_of(agent.config.notify)
+    store = agent.store
+    if not channels or store is None:
+        return None
+    return Notifier(
+        channels,
+        per_hour=agent.config.notify.per_hour,
+        wrong=lambda: wrong_with(agent),
+        about=lambda: about(agent),
+        keep=lambda text: store.keep(NEWS, text),
+        kept=store.fact(NEWS),
+    )
+
+
+def wrong_with(agent: Agent) -> Sequence[Topic]:
+    """What is wrong with this node now and worth telling."""
+    monitor, engine, store = agent.monitor, agent.engine, agent.store
+    diagnoses = monitor.diagnoses()
+    try:
+        case = store.open_case() if store is not None else None
+    except StoreError:  # said in the log, in the metrics and by `healthd status`; the diagnoses are still to be told
+        case = None
+    return topics(
+        verdict=monitor.verdict(monitor.outcomes().values()),
+        diagnoses=diagnoses,
+        acknowledged=[each for each in diagnoses if monitor.is_acknowledged(each)],
+        decision=engine.decision if engine is not None else None,
+        case=case,
+        least=Severity(agent.config.notify.severity),
+    )
+
+
+def about(agent: Agent) -> Mapping[str, Any]:
+    """Who speaks: what each message begins with."""
+    return {
+        "node": agent.machine.name,
+        "instance_id": agent.machine.identity.instance_id,
+        "instance_type": agent.machine.instance_type or "",
+        "verdict": agent.monitor.verdict(agent.monitor.outcomes().values()),
+        "mode": agent.mode,
+        "notices": list(agent.checkup.notices),
+    }
+
+
+def keep_telling(notifier: Notifier, stop: threading.Event, log: Any) -> None:
+    """Tell people until the daemon stops. What could not be delivered is said, and tried again."""
+    while not stop.wait(TICK_S):
+        try:
+            for failure in notifier.tick(datetime.now(UTC)):
+                log.error("notification", said=failure)
+        except StoreError as error:
+            log.error("notification", said=f"what was told could not be kept, and may be told again: {error}")
+
+
+def keep_writing(agent: Agent, page: Callable[[], tuple[str, str]], stop: threading.Event, log: Any) -> None:
+    """Write the metrics to their file until the daemon stops, and then take it away: an old page looks like news."""
+    path, problem = Path(agent.config.metrics.textfile), ""
+    wait_s = TICK_S  # the first look at the machine is worth waiting for
+    while not stop.wait(wait_s):
+        wait_s = agent.config.metrics.every_s
+        try:
+            replace_file(path, page()[1])
+            problem = ""
+        except OSError as error:
+            if str(error) != problem:
+                problem = str(error)
+                log.error("the metrics were not written", path=str(path), error=problem)
+    path.unlink(missing_ok=True)

@@ -1,0 +1,23 @@
+"""The metrics page as a file for node_exporter's textfile collector, replaced whole every so often."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write the file as one act: who reads it sees the old page or the new one, never a part. Everyone may read it.
+
+    The new page is written beside it under a name that node_exporter does not read (it reads ``*.prom``). A rename is
+    enough: after a crash the page is of no use anyhow, so nothing is forced to the disk.
+    Raises OSError where the folder does not take it; then the old page stays.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.chmod(0o644)
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
