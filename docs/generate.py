@@ -25,13 +25,14 @@ sys.path.insert(0, str(ROOT))
 
 from healthd.agent import looking_agent  # noqa: E402 - runs from a checkout in which nothing is installed
 from healthd.api.grammar import _grammar  # noqa: E402
+from healthd.api.reading_names import metric_of  # noqa: E402
 from healthd.api.wire import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE  # noqa: E402
 from healthd.check import Check, NoSettings, discover  # noqa: E402
 from healthd.config import schema  # noqa: E402
 from healthd.config.json_schema import FILE_NAME, config_schema_text  # noqa: E402
 from healthd.config.load import load  # noqa: E402
 from healthd.config.report import FieldDoc, documented_fields  # noqa: E402
-from healthd.model import ReadingKind, Verdict  # noqa: E402
+from healthd.model import Reading, ReadingKind, Verdict  # noqa: E402
 from healthd.remediation.provisioners import aws_calls  # noqa: E402
 from healthd.remediation.provisioners.iam import MANAGED_TAG, policies  # noqa: E402
 from healthd.report import EXIT_CODE  # noqa: E402
@@ -103,12 +104,23 @@ METRICS = """# Metrics
 `GET /metrics` on `[daemon] http` (default `127.0.0.1:9809`), in Prometheus text format, made when it is scraped.
 `/healthz` is 200 while the daemon goes round and 503 with the reason when it does not; a sick node is no sick daemon.
 `/verdict` is the JSON of [verdict.md](verdict.md). Nothing on this port can act.
+
+The page is made of what the daemon knows already: a scrape asks neither the machine nor the cluster, and between
+scrapes nothing is computed. `[metrics] textfile` writes the same page for node_exporter's textfile collector.
+[prometheus.md](../how-to/prometheus.md) says how to collect it, [packaging/prometheus](../../packaging/prometheus) has
+rules, and [packaging/grafana](../../packaging/grafana) two dashboards.
+
+**How many series.** Labels are names of checks, codes, components of this node and words from fixed lists, never texts.
+No metric has more than 1,000 series on one page; `healthd_metrics_left_out_series` counts what was left out. A
+simulated p5.48xlarge with 8 GPUs, 32 EFA devices and Lustre has fewer than 3,000.
+Counters of the daemon's own start anew with it. Counters that a check, an action, a reason or a step labels are there
+from the start, at 0; a code of a family, such as an XID, is there from its first fault on.
 """
 
 READINGS = """## Readings
 
 Every number that a check read, labelled with its `component`. A reading is there only where its check found the
-hardware. Counters are as the hardware has them: they start anew with a driver load, a GPU reset or a boot, as each
+hardware. Units are base units: seconds, bytes, hertz, watts, degrees Celsius. Counters are as the hardware has them: they start anew with a driver load, a GPU reset or a boot, as each
 does.
 """
 
@@ -410,7 +422,7 @@ def declared_families() -> list[tuple[str, str, str, str]]:
         if kind == call.func.id.lower() or len(texts) != 2:
             continue
         labels: list[str] = next((ast.literal_eval(word.value) for word in call.keywords if word.arg == "labels"), [])
-        name = f"{texts[0]}_total" if kind == "counter" else texts[0]
+        name = f"{texts[0]}_total" if kind == "counter" else texts[0]  # a summary has a _sum and a _count
         found.append((f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels), texts[1]))
     return sorted(found)
 
@@ -428,11 +440,16 @@ def readings() -> list[tuple[str, str, str]]:
         finally:
             agent.close()
     found = {
-        (f"`healthd_{reading.name}`", "counter" if reading.kind is ReadingKind.COUNTER else "gauge", anchored(check))
+        (f"`{metric_name(reading)}`", "counter" if reading.kind is ReadingKind.COUNTER else "gauge", anchored(check))
         for check, outcome in outcomes.items()
         for reading in outcome.result.readings
     }
     return sorted(found)
+
+
+def metric_name(reading: Reading) -> str:
+    """What the page calls it."""
+    return metric_of(reading.name)[0] + ("_total" if reading.kind is ReadingKind.COUNTER else "")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

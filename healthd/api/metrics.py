@@ -196,6 +196,10 @@ class Page:
         )
         for action in Action:
             decided.add_metric([action], tally.decided[action] if tally else 0)
+        now = self._agent.engine.decision.action if self._agent.engine else None
+        yield _one_of(
+            GaugeMetricFamily("healthd_decision", "1 for what is decided now", labels=["action"]), Action, now
+        )
         refused = CounterMetricFamily(
             "healthd_refusals",
             "What was refused, or is waited for, each counted once when it is new",
