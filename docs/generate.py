@@ -120,8 +120,8 @@ from the start, at 0; a code of a family, such as an XID, is there from its firs
 READINGS = """## Readings
 
 Every number that a check read, labelled with its `component`. A reading is there only where its check found the
-hardware. Units are base units: seconds, bytes, hertz, watts, degrees Celsius. Counters are as the hardware has them: they start anew with a driver load, a GPU reset or a boot, as each
-does.
+hardware. Units are base units: seconds, bytes, hertz, watts, degrees Celsius. Counters are as the hardware has them:
+they start anew with a driver load, a GPU reset or a boot, as each does.
 """
 
 PEERS = """# What others detect

@@ -1,4 +1,4 @@
-"""Makes what follows from something else: the chart's copies of the policies, its schema, and static.yaml.
+"""Makes what follows from something else: the chart's copies of policies and alert rules, its schema, and static.yaml.
 
     python packaging/kubernetes/render.py            write them
     python packaging/kubernetes/render.py --check    write nothing; exit 1 and name what is out of date
@@ -34,6 +34,7 @@ from healthd.config.schema import MatchSection  # noqa: E402
 
 KUBERNETES = ROOT / "packaging" / "kubernetes"
 CHART = ROOT / "packaging" / "helm" / "healthd"
+RULES = ROOT / "packaging" / "prometheus" / "rules.yaml"
 STATIC, SCHEMA = KUBERNETES / "static.yaml", CHART / "values.schema.json"
 NAMESPACE = "healthd"
 KUBE_VERSION = "1.34.0"
@@ -54,7 +55,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing")
     check = parser.parse_args().check
     stale = []
-    for path, text in (*policies().items(), (SCHEMA, values_schema())):
+    for path, text in (*copies().items(), (SCHEMA, values_schema())):
         stale += _settled(path, text, check=check)
     stale += _settled(STATIC, static(helm()), check=check)
     for path in stale:
@@ -80,10 +81,12 @@ def helm() -> str:
     return str(program("helm", lambda text: print(text, file=sys.stderr)))  # noqa: T201 - a script
 
 
-def policies() -> dict[Path, str]:
-    """The policies as the chart carries them: Helm reads no file outside of a chart."""
+def copies() -> dict[Path, str]:
+    """The policies and the alert rules as the chart carries them: Helm reads no file outside of a chart."""
     sources = sorted((KUBERNETES / "policies").glob("*.yaml"))
-    return {CHART / "policies" / path.name: path.read_text(encoding="utf-8") for path in sources}
+    found = {CHART / "policies" / path.name: path for path in sources}
+    found[CHART / "files" / RULES.name] = RULES
+    return {copy: path.read_text(encoding="utf-8") for copy, path in found.items()}
 
 
 def static(program: str) -> str:

@@ -130,7 +130,7 @@ def test_the_operator_of_prometheus_is_needed_for_its_kinds() -> None:
 def test_static_yaml_is_the_chart() -> None:
     """static.yaml, the schema and the chart's copies of the policies are what render.py makes of the sources now."""
     module = maker()
-    for path, text in (*module.policies().items(), (module.SCHEMA, module.values_schema())):
+    for path, text in (*module.copies().items(), (module.SCHEMA, module.values_schema())):
         assert path.read_text(encoding="utf-8") == text, f"{path}: run python packaging/kubernetes/render.py"
     from tests.packaging.chart import helm
 
@@ -440,19 +440,19 @@ def _rows(rule: Object) -> Iterator[tuple[str, str, str, str]]:
             yield group, resource, " ".join(sorted(rule.get("resourceNames", ()))), " ".join(sorted(rule["verbs"]))
 
 
-def test_alerts_speak_of_metrics_that_exist() -> None:
-    """Every metric and every label value in an alert is one that /metrics has."""
+def test_the_chart_has_the_alerts_of_packaging_prometheus() -> None:
+    """The PrometheusRule is rules.yaml, every template of an annotation as it stands there."""
     (rule,) = render(EVERYTHING, api_versions=(MONITORING,)).all("PrometheusRule")
-    rules = rule["spec"]["groups"][0]["rules"]
-    page = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
-    named = {name for each in rules for name in re.findall(r"\bhealthd_\w+", each["expr"])}
-    assert len(named) >= 4
-    assert {name for name in named if f"| `{name}` |" not in page} == set()
-    from healthd.model import Action, Verdict
+    source = yaml.safe_load((ROOT / "packaging/prometheus/rules.yaml").read_text(encoding="utf-8"))
+    assert rule["spec"] == source
 
-    values = {value for each in rules for value in re.findall(r'(?:verdict|action)="(\w+)"', each["expr"])}
-    assert values <= {str(each) for each in (*Verdict, *Action)}
-    assert all("{{ $labels.node }}" in each["annotations"]["summary"] for each in rules)
+
+def test_alerts_name_the_node() -> None:
+    """The label by which alerts and dashboards call a node is its name, not the address of a pod."""
+    (monitor,) = render(EVERYTHING, api_versions=(MONITORING,)).all("ServiceMonitor")
+    (endpoint,) = monitor["spec"]["endpoints"]
+    node = {each["targetLabel"] for each in endpoint["relabelings"] if "node_name" in each["sourceLabels"][0]}
+    assert "instance" in node
 
 
 def test_the_role_of_aws_is_the_controllers_alone() -> None:
