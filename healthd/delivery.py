@@ -19,7 +19,9 @@ from typing import Any
 from healthd.errors import SourceError
 from healthd.sources.command import run_command
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 5.0
+"""For the connection, and for each part of the answer; a daemon that stops waits for no more than these."""
+COMMAND_TIMEOUT_S = 10.0
 _LONGEST_RETRY_S = 3_600.0
 _SHOWN = 200  # characters of what the other side said
 
@@ -67,7 +69,7 @@ def to_webhook(url: str, token_file: str = "") -> Deliver:
     return deliver
 
 
-def to_command(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> Deliver:
+def to_command(argv: Sequence[str], *, timeout_s: float = COMMAND_TIMEOUT_S) -> Deliver:
     """A command, without a shell, that reads the JSON from its standard input."""
 
     def deliver(message: Message) -> None:
@@ -94,8 +96,8 @@ def _post(url: str, data: Mapping[str, Any], headers: Mapping[str, str]) -> None
         raise NotDeliveredError(f"{place}: no URL; expected https://…")
     body = json.dumps(data).encode()
     kind = {"Content-Type": "application/json", "User-Agent": "healthd"}
-    request = urllib.request.Request(url, data=body, headers={**kind, **headers}, method="POST")  # noqa: S310 - above
     try:
+        request = urllib.request.Request(url, data=body, headers={**kind, **headers}, method="POST")  # noqa: S310
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_S) as answer:
             answer.read(_SHOWN)
     except urllib.error.HTTPError as error:

@@ -125,23 +125,26 @@ class Notifier:
         )
         self._written = kept
 
-    def tick(self, now: datetime) -> tuple[str, ...]:
+    def tick(self, now: datetime, *, stopping: Callable[[], bool] = lambda: False) -> tuple[str, ...]:
         """See what is new, and send what waits. Returns the failures, for the log.
 
-        Raises StoreError where it cannot be kept; it is told all the same.
+        ``stopping``: no further receiver is asked then; what waits is told by the next daemon. Raises StoreError where
+        it cannot be kept; it is told all the same.
         """
         self._seen, news = tell(self._seen, self._wrong(), now)
         for channel in self.channels:
             channel.add(news)
-        said = tuple(
-            filter(None, [channel.send(lambda waiting: self._message(waiting, now), now) for channel in self.channels])
-        )
+        failures = [
+            channel.send(lambda waiting: self._message(waiting, now), now)
+            for channel in self.channels
+            if not stopping()
+        ]
         state = Kept(seen=self._seen, waiting={each.name: each.waiting for each in self.channels if each.undelivered})
         text = msgspec.json.encode(state).decode()
         if text != self._written:
             self._keep(text)
             self._written = text
-        return said
+        return tuple(filter(None, failures))
 
     def problems(self) -> tuple[str, ...]:
         """The receivers that did not take the last message, in words for a person."""

@@ -70,7 +70,7 @@ def keep_telling(notifier: Notifier, stop: threading.Event, log: Any) -> None:
     """Tell people until the daemon stops. What could not be delivered is said, and tried again."""
     while not stop.wait(TICK_S):
         try:
-            for failure in notifier.tick(datetime.now(UTC)):
+            for failure in notifier.tick(datetime.now(UTC), stopping=stop.is_set):
                 log.error("notification", said=failure)
         except StoreError as error:
             log.error("notification", said=f"what was told could not be kept, and may be told again: {error}")

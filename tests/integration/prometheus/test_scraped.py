@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -106,7 +107,7 @@ def prometheus(tmp_path: Path, nodes: tuple[Node, ...]) -> Iterator[Prometheus]:
 
 def test_alerts_fire_and_clear_and_every_query_has_data(nodes: tuple[Node, ...], prometheus: Prometheus) -> None:
     """XID 79 on one of three nodes: its alert fires, and no other node's; every query of both dashboards has data, and
-    the page of the node is one that promtool has nothing against; after the repair the alert is over."""
+    promtool has nothing against any page, which is as long as the docs say; after the repair the alert is over."""
     faulty = nodes[FAULTY]
     active = nodes[0].healthd("check", "nccl.nvlink", "nccl.loopback", "--active", "--socket", str(nodes[0].socket))
     assert active.returncode == 0, active.stdout + active.stderr
@@ -118,18 +119,18 @@ def test_alerts_fire_and_clear_and_every_query_has_data(nodes: tuple[Node, ...],
     assert {instance for _, instance in prometheus.firing()} == {"p5-2"}
     faulty.wait(lambda: faulty.machine.reboot_is_wanted, 30, "a reboot is asked for")
     prometheus.wait(lambda: not empty_queries(prometheus), 20, "every query has data")
-    page = promtool("check", "metrics", text=faulty_page(faulty))
-    assert (page.returncode, page.stdout + page.stderr) == (0, "")
+    for node in nodes:
+        page = promtool("check", "metrics", text=page_of(node))
+        assert (page.returncode, page.stdout + page.stderr) == (0, "")
+        assert 1_000 < len([line for line in page_of(node).splitlines() if not line.startswith("#")]) < 3_000
 
     faulty.power_cycle()
     prometheus.wait(lambda: not prometheus.firing(), 30, "the alert is over")
     prometheus.wait(lambda: len(prometheus.query('healthd_verdict{verdict="ok"} == 1')) == 3, 30, "all are ok again")
 
 
-def faulty_page(node: Node) -> str:
-    """The metrics page while the fault is there."""
-    import urllib.request
-
+def page_of(node: Node) -> str:
+    """The metrics page as it is scraped."""
     with urllib.request.urlopen(f"http://127.0.0.1:{node.port}/metrics", timeout=10) as answer:
         text: str = answer.read().decode()
         return text

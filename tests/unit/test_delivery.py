@@ -1,0 +1,114 @@
+"""A message leaves by HTTP or by a command, and counts as delivered only when the other side says so."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+
+import pytest
+
+from healthd.delivery import Message, NotDeliveredError, to_command, to_slack, to_webhook
+from tests.receiver import Receiver, receiving
+
+MESSAGE = Message(text="p5-1: critical\nWRONG: <a> & b", data={"node": "p5-1", "news": []})
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as made:
+        yield made
+
+
+@pytest.fixture
+def url_file(tmp_path: Path, receiver: Receiver) -> str:
+    path = tmp_path / "slack-url"
+    path.write_text(f"{receiver.url}\n")
+    return str(path)
+
+
+def test_slack_gets_its_text_with_its_three_characters_escaped(receiver: Receiver, url_file: str) -> None:
+    """Slack reads &, < and > as its own; all else is as it stands."""
+    to_slack(url_file)(MESSAGE)
+    assert receiver.taken == [{"text": "p5-1: critical\nWRONG: &lt;a&gt; &amp; b"}]
+
+
+def test_a_webhook_gets_the_data_and_the_token(receiver: Receiver, tmp_path: Path) -> None:
+    """JSON by POST, with the token of the file as Bearer; without a file no such header goes along."""
+    token = tmp_path / "token"
+    token.write_text("s3cret\nnot this\n")
+    to_webhook(receiver.url, str(token))(MESSAGE)
+    to_webhook(receiver.url)(MESSAGE)
+    assert receiver.taken == [dict(MESSAGE.data)] * 2
+    assert [headers.get("Authorization") for headers in receiver.headers] == ["Bearer s3cret", None]
+    assert receiver.headers[0]["Content-Type"] == "application/json"
+
+
+def test_an_error_is_said_with_the_answer_and_without_the_secret(receiver: Receiver, url_file: str) -> None:
+    """The status and what the other side says; the path of the URL, which is Slack's secret, is in no message."""
+    receiver.answers.append((503, {}))
+    with pytest.raises(NotDeliveredError, match="answered 503 Service Unavailable: no_service") as caught:
+        to_slack(url_file)(MESSAGE)
+    assert ("secret" in str(caught.value), caught.value.retry_s) == (False, 0)
+
+
+@pytest.mark.parametrize(
+    ("header", "least", "most"),
+    [
+        ("30", 30, 30),
+        (format_datetime(datetime.now(UTC) + timedelta(hours=12)), 3_600, 3_600),
+        ("9999999", 3_600, 3_600),
+        ("soon", 0, 0),
+        (format_datetime(datetime.now(UTC) - timedelta(hours=1)), 0, 0),
+    ],
+)
+def test_a_receiver_says_when_to_come_again(receiver: Receiver, header: str, least: float, most: float) -> None:
+    """Retry-After in seconds or as a date, an hour at most; what is neither says nothing."""
+    receiver.answers.append((429, {"Retry-After": header}))
+    with pytest.raises(NotDeliveredError) as caught:
+        to_webhook(receiver.url)(MESSAGE)
+    assert least <= caught.value.retry_s <= most
+
+
+def test_a_redirect_delivers_nothing(receiver: Receiver) -> None:
+    """Followed, a POST would become a GET that any page answers with 200."""
+    receiver.answers.append((302, {"Location": receiver.url}))
+    with pytest.raises(NotDeliveredError, match="302"):
+        to_webhook(receiver.url)(MESSAGE)
+
+
+def test_nobody_there_is_an_error_in_words(tmp_path: Path) -> None:
+    """A port that nobody listens on, a file that is not there, an empty one, one without a URL."""
+    with receiving() as gone:
+        url = gone.url
+    with pytest.raises(NotDeliveredError, match=r"^http://127\.0\.0\.1:\d+ cannot be reached: .*refused"):
+        to_webhook(url)(MESSAGE)
+    for name, text, words in (
+        ("none", None, "cannot be read"),
+        ("empty", "\n", "its first line is empty"),
+        ("text", "xoxb-no-url\n", "no URL; expected https"),
+        ("odd", "http://[::1/x\n", "cannot be reached"),
+    ):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+        with pytest.raises(NotDeliveredError, match=words):
+            to_slack(str(tmp_path / name))(MESSAGE)
+
+
+@pytest.mark.process
+def test_a_command_reads_the_message_and_its_exit_code_counts(tmp_path: Path) -> None:
+    """The JSON comes by standard input; another exit code than 0, no such tool, and too long are not delivered."""
+    to_command(["/bin/sh", "-c", f"cat >{tmp_path}/got"])(MESSAGE)
+    assert json.loads((tmp_path / "got").read_text()) == dict(MESSAGE.data)
+    with pytest.raises(NotDeliveredError, match=r"/bin/sh ended with 3: no mailer; expected 0"):
+        to_command(["/bin/sh", "-c", "echo no mailer >&2; exit 3"])(MESSAGE)
+    with pytest.raises(NotDeliveredError, match="no-such-mailer"):
+        to_command(["no-such-mailer"])(MESSAGE)
+    began = time.monotonic()
+    with pytest.raises(NotDeliveredError):
+        to_command([sys.executable, "-c", "import time; time.sleep(60)"], timeout_s=0.5)(MESSAGE)
+    assert time.monotonic() - began < 10

@@ -1,0 +1,211 @@
+"""Receivers are told once, no more often than they may be, again when they did not take it, and across restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from healthd.config.notify_schema import NotifySection
+from healthd.delivery import Message, NotDeliveredError
+from healthd.errors import StoreError
+from healthd.news import Topic
+from healthd.notifier import MOST_WAITING, Notifier, channels_of
+
+T0 = datetime(2026, 1, 1, 3, 0, tzinfo=UTC)
+ABOUT: Mapping[str, Any] = {"node": "p5-1", "verdict": "critical", "notices": ["a drill"], "mode": "repair"}
+
+
+def topic(key: str) -> Topic:
+    return Topic(key=key, words=f"{key} is bad", lasts_s=0)
+
+
+class Desk:
+    """A notifier with two receivers, each a list, and what can go wrong with them."""
+
+    def __init__(self, *, per_hour: int = 12, kept: str = "") -> None:
+        self.got: dict[str, list[Message]] = {"slack": [], "webhook": []}
+        self.broken: dict[str, NotDeliveredError] = {}
+        self.wrong: Sequence[Topic] = ()
+        self.kept, self.full = kept, False
+        self.seconds = 0.0
+        self.notifier = Notifier(
+            {name: self._receiver(name) for name in self.got},
+            per_hour=per_hour,
+            wrong=lambda: self.wrong,
+            about=lambda: ABOUT,
+            keep=self._keep,
+            kept=kept,
+        )
+
+    def after(self, seconds: float, *wrong: str) -> tuple[str, ...]:
+        """So much later this is wrong; what is logged."""
+        self.seconds += seconds
+        self.wrong = [topic(key) for key in wrong]
+        return self.notifier.tick(T0 + timedelta(seconds=self.seconds))
+
+    def told(self, name: str = "slack") -> list[list[str]]:
+        """state and key of each piece in each message."""
+        return [[f"{each['state']} {each['key']}" for each in message.data["news"]] for message in self.got[name]]
+
+    def _receiver(self, name: str) -> Any:
+        def deliver(message: Message) -> None:
+            if name in self.broken:
+                raise self.broken[name]
+            self.got[name].append(message)
+
+        return deliver
+
+    def _keep(self, text: str) -> None:
+        if self.full:
+            raise StoreError("the disk is full")
+        self.kept = text
+
+
+def test_each_receiver_is_told_once_and_of_the_end() -> None:
+    """One message for all that is new, none while nothing changes, one when it is over."""
+    desk = Desk()
+    for _ in range(5):
+        assert desk.after(5, "a", "b") == ()
+    for _ in range(5):
+        desk.after(5, "b")
+    assert desk.told() == desk.told("webhook") == [["wrong a", "wrong b"], ["over a"]]
+
+
+def test_a_message_says_who_speaks_for_people_and_for_programs() -> None:
+    """Node, verdict and every notice, such as that of a drill, are in the text and in the data."""
+    desk = Desk()
+    desk.after(5, "a")
+    (message,) = desk.got["slack"]
+    assert message.text == "p5-1: critical\na drill\nWRONG: a is bad (since 2026-01-01 03:00:05 UTC)"
+    assert message.data["schema"] == "healthd.notification/1"
+    assert {key: message.data[key] for key in ABOUT} == ABOUT
+    assert message.data["news"] == [
+        {"key": "a", "state": "wrong", "words": "a is bad", "since": "2026-01-01T03:00:05+00:00", "over": None}
+    ]
+
+
+def test_a_receiver_that_fails_is_tried_again_later_each_time_and_said_to_fail() -> None:
+    """30, 60, 120 s and so on up to ten minutes; the log has each failure, status what waits and since when."""
+    desk = Desk()
+    desk.broken["slack"] = NotDeliveredError("https://hooks.example answered 503")
+    said = [line for _ in range(120) for line in desk.after(10, "a")]
+    pauses = [line.rpartition(" in ")[2] for line in said]
+    assert pauses[:7] == ["30 s", "60 s", "120 s", "240 s", "480 s", "600 s", "600 s"][: len(pauses[:7])]
+    assert len(said) == 6
+    slack, webhook = desk.notifier.channels
+    assert (slack.failed, slack.delivered, slack.undelivered) == (6, 0, 1)
+    assert (webhook.failed, webhook.delivered, webhook.undelivered) == (0, 1, 0)
+    (problem,) = desk.notifier.problems()
+    assert problem == (
+        "notify: slack does not take messages since 2026-01-01 03:00:10 UTC; 1 wait: https://hooks.example answered 503"
+    )
+    desk.broken.clear()
+    desk.after(600, "a")
+    assert (desk.told(), desk.notifier.problems(), slack.undelivered) == ([["wrong a"]], (), 0)
+
+
+def test_a_receiver_that_says_when_is_not_asked_before() -> None:
+    """Retry-After outweighs a shorter pause of our own."""
+    desk = Desk()
+    desk.broken["slack"] = NotDeliveredError("429", retry_s=300)
+    assert desk.after(1, "a") == ("slack: not delivered: 429; tried again in 300 s",)
+    desk.broken.clear()
+    desk.after(290, "a")
+    assert desk.told() == []
+    desk.after(20, "a")
+    assert desk.told() == [["wrong a"]]
+
+
+def test_what_is_over_before_it_could_be_told_is_told_as_that() -> None:
+    """No message says that something is wrong which is not any more."""
+    desk = Desk()
+    desk.broken["slack"] = NotDeliveredError("503", retry_s=1_000)
+    desk.after(1, "a")
+    for _ in range(10):
+        desk.after(5)
+    desk.broken.clear()
+    desk.after(1_000)
+    assert desk.told() == [["over a"]]
+    assert desk.told("webhook") == [["wrong a"], ["over a"]]
+
+
+def test_no_more_messages_than_allowed_and_nothing_is_lost() -> None:
+    """Beyond the rate news gathers, and goes out in one message when there is room again."""
+    desk = Desk(per_hour=2)
+    for number in range(6):
+        desk.after(60, *(f"a{each}" for each in range(number + 1)))
+    assert desk.told() == [["wrong a0"], ["wrong a1"]]
+    assert desk.notifier.channels[0].undelivered == 4
+    assert desk.notifier.problems() == ()
+    desk.after(3_600, *(f"a{each}" for each in range(6)))
+    assert desk.told()[2:] == [["wrong a2", "wrong a3", "wrong a4", "wrong a5"]]
+
+
+def test_what_waits_is_bounded_and_what_went_is_counted() -> None:
+    """More than 200 pieces for a receiver that is away: the oldest go, and the message says how many."""
+    desk = Desk()
+    desk.broken["slack"] = NotDeliveredError("503", retry_s=50)
+    desk.after(1, *(f"a{number}" for number in range(MOST_WAITING + 7)))
+    assert desk.notifier.channels[0].undelivered == MOST_WAITING + 7
+    desk.broken.clear()
+    desk.after(60, *(f"a{number}" for number in range(MOST_WAITING + 7)))
+    (message,) = desk.got["slack"]
+    assert (len(message.data["news"]), message.data["lost"]) == (MOST_WAITING, 7)
+    assert message.text.endswith("and 180 more\n7 older pieces of news did not fit into memory")
+
+
+def test_a_restart_neither_repeats_nor_loses_anything() -> None:
+    """What was told and what was not taken is on disk before the daemon ends."""
+    desk = Desk()
+    desk.broken["slack"] = NotDeliveredError("503")
+    desk.after(1, "a")
+    again = Desk(kept=desk.kept)
+    again.after(10, "a")
+    assert (again.told("slack"), again.told("webhook")) == ([["wrong a"]], [])
+    last = Desk(kept=again.kept)
+    last.after(100)
+    last.after(100)
+    assert last.told() == last.told("webhook") == [["over a"]]
+
+
+def test_a_daemon_that_stops_asks_no_further_receiver_and_loses_nothing() -> None:
+    """A receiver that hangs must not hold up the end once for each; the next daemon tells what waits."""
+    desk = Desk()
+    desk.wrong = [topic("a")]
+    assert desk.notifier.tick(T0, stopping=lambda: True) == ()
+    assert desk.told() == desk.told("webhook") == []
+    again = Desk(kept=desk.kept)
+    again.after(1, "a")
+    assert again.told() == again.told("webhook") == [["wrong a"]]
+
+
+def test_a_disk_that_refuses_keeps_nobody_from_being_told() -> None:
+    """The message goes out, the failure is the caller's to say, and it is kept when there is room again."""
+    desk = Desk()
+    desk.full = True
+    with pytest.raises(StoreError):
+        desk.after(1, "a")
+    assert (desk.told(), desk.kept) == ([["wrong a"]], "")
+    desk.full = False
+    desk.after(1, "a")
+    assert '"told":true' in desk.kept
+
+
+@pytest.mark.parametrize("kept", ["", "{", '{"seen": 3}'])
+def test_what_was_kept_in_another_form_is_no_reason_to_be_silent(kept: str) -> None:
+    """It is worth one message too many."""
+    desk = Desk(kept=kept)
+    desk.after(1, "a")
+    assert desk.told() == [["wrong a"]]
+
+
+def test_only_what_is_configured_is_told() -> None:
+    """No receiver by default; each setting adds one."""
+    everything = NotifySection(slack_url_file="/etc/s", webhook_url="https://x.example/", command=("/bin/cat",))
+    assert list(channels_of(NotifySection())) == []
+    assert list(channels_of(everything)) == ["slack", "webhook", "command"]
+    assert list(channels_of(replace(everything, slack_url_file="", command=()))) == ["webhook"]
