@@ -152,14 +152,20 @@ class Page:
         )
 
     def _readings(self) -> Iterator[Metric]:
+        """The numbers of the last runs. Two checks that read the same are told once: a page with a sample twice is
+        refused by node_exporter."""
         families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
-        history = self._agent.monitor.history
+        history, seen = self._agent.monitor.history, set()
         for outcome in self._agent.monitor.outcomes().values():
             for reading in outcome.result.readings:
                 name, scale = metric_of(reading.name)
+                part = str(canonical(history, reading.component))
+                if (name, part) in seen:
+                    continue
+                seen.add((name, part))
                 kind = CounterMetricFamily if reading.kind is ReadingKind.COUNTER else GaugeMetricFamily
                 family = families.setdefault(name, kind(name, f"Reading {reading.name}", labels=["component"]))
-                family.add_metric([str(canonical(history, reading.component))], reading.value * scale)
+                family.add_metric([part], reading.value * scale)
         yield from families.values()
 
     def _workers(self) -> Iterator[Metric]:

@@ -128,6 +128,15 @@ def test_runs_that_could_not_tell_age_the_last_success(agent: Agent) -> None:
     assert samples(page, "healthd_check_unknown_runs_total", "check")[("gpu.ecc",)] == 1
 
 
+def test_no_sample_is_there_twice(agent: Agent) -> None:
+    """Two checks that read the same, or one that names a part twice: node_exporter would refuse the whole file."""
+    for check in ("gpu.ecc", "gpu.temperature"):
+        looks(agent, ok([*readings(*GPUS), *readings(*GPUS)]), check=check)
+    text = [line.rpartition(" ")[0] for line in Page(agent).render().splitlines() if not line.startswith("#")]
+    assert len(text) == len(set(text))
+    assert text.count('healthd_gpu_temperature_celsius{component="gpu:GPU-1"}') == 1
+
+
 def test_no_metric_is_longer_than_the_bound_and_what_is_left_out_is_counted(agent: Agent) -> None:
     """A storm of faults on more parts than a node can have: 1,000 of them are on the page, the rest is a number."""
     storm = [
