@@ -4,7 +4,7 @@
 #   make test    all tests; installs Slurm, munge, FUSE and a C compiler first where apt and root are there
 #   make test-kubernetes   with a real API server, Helm and the image, built once where Go is there: ten minutes
 #   make check   what CI runs: lint, types, import contracts, branch coverage of the pure modules, all tests
-#   make bench   measurements; make docs: the generated reference pages; make chart: what follows from the Helm chart;
+#   make bench   measurements; make docs: the generated reference pages and dashboards; make chart: what follows from the Helm chart;
 #                make wheel: dist/; make lock; make clean
 #
 # Variables: PYTHON (which python3), TESTS (paths for make test), WORKERS (processes that share it), PYTEST_ARGS,
@@ -76,6 +76,7 @@ wheel: .venv/dev.stamp
 
 docs: .venv/dev.stamp
 	$(VENV)/python docs/generate.py
+	$(VENV)/python packaging/grafana/make.py
 
 chart: .venv/dev.stamp
 	$(VENV)/python packaging/kubernetes/render.py
