@@ -4,8 +4,8 @@
 #   make test    all tests; installs Slurm, munge, FUSE and a C compiler first where apt and root are there
 #   make test-kubernetes   with a real API server, Helm and the image, built once where Go is there: ten minutes
 #   make check   what CI runs: lint, types, import contracts, branch coverage of the pure modules, all tests
-#   make bench   measurements; make docs: the generated reference pages and dashboards; make chart: what follows from the Helm chart;
-#                make wheel: dist/; make lock; make clean
+#   make bench   measurements; make docs: the generated reference pages and dashboards; make chart: what follows from
+#                the Helm chart; make wheel: dist/; make lock; make clean
 #
 # Variables: PYTHON (which python3), TESTS (paths for make test), WORKERS (processes that share it), PYTEST_ARGS,
 # DEMO_ARGS, BENCH_ARGS, LOCK_ARGS.
