@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import json
 import os
-import signal
 import socket
 import threading
 import time
@@ -33,6 +32,7 @@ from healthd.remediation.controller import Standing
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
 from healthd.remediation.provisioners.opening import found_by_controller, open_elsewhere
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, read_node
+from healthd.signals import Signals
 from healthd.store import Event, Store
 from healthd.whoami import runs_kubernetes, runs_slurm
 
@@ -44,10 +44,17 @@ FRESH_ROUNDS, FRESH_S = 3.0, 60.0
 """A status that is older than this, in rounds and at least in seconds, is of a controller that no longer runs."""
 
 
-def control(config: Config, *, once: bool = False) -> int:
-    """Run until SIGTERM or SIGINT, or for one round. Raises HealthdError for what cannot work from the start."""
+def control(config: Config, *, once: bool = False, load: Callable[[], object]) -> int:
+    """Run until SIGTERM or SIGINT, or for one round. Raises HealthdError for what cannot work from the start.
+
+    ``load`` says whether the configuration can be used as it is at a SIGHUP, by raising HealthdError where it cannot.
+    """
     log = json_logger(config.daemon.log_level)
-    return ControllerService(config, log, _work(config), once=once).run()
+    manager = take_address()
+    signals = Signals(manager, log, load)
+    code = ControllerService(config, log, _work(config), once=once, manager=manager, signals=signals).run()
+    signals.start_again()
+    return code
 
 
 class Work(Protocol):
@@ -74,16 +81,17 @@ class Work(Protocol):
 class ControllerService:
     """One controller, leading or waiting to lead."""
 
-    def __init__(self, config: Config, log: Any, work: Work, *, once: bool = False) -> None:
-        self._config, self._log, self._once, self._manager = config, log, once, take_address()
+    def __init__(
+        self, config: Config, log: Any, work: Work, *, once: bool = False, manager: str, signals: Signals
+    ) -> None:
+        self._config, self._log, self._once, self._manager, self._signals = config, log, once, manager, signals
         self._folder, self._work = Path(config.controller.state_dir), work
         self._stop, self._beat, self._failed = threading.Event(), time.monotonic(), False
         self._said: dict[str, str] = {}
 
     def run(self) -> int:
         """Wait for the lead, then go round; the main thread keeps the watchdog and waits for signals."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._stop.set())
+        self._signals.listen()
         self._log.info(
             f"healthd {__version__} controller started: {self._work.about}",
             mode=self._mode,
@@ -92,11 +100,11 @@ class ControllerService:
         worker = threading.Thread(target=self._or_end, name="controller", daemon=True)
         worker.start()
         notify(self._manager, "READY=1")
-        while worker.is_alive() and not self._stop.wait(min(_TICK_S, self._config.controller.interval_s)):
+        while not self._signals.wait(min(_TICK_S, self._config.controller.interval_s)):
             if time.monotonic() - self._beat < _STUCK_AFTER_S:
                 notify(self._manager, "WATCHDOG=1")
-        notify(self._manager, "STOPPING=1")
         self._stop.set()
+        self._signals.say_ending()
         worker.join(timeout=_STOP_S)
         if worker.is_alive():
             self._log.error(
@@ -126,6 +134,7 @@ class ControllerService:
             self._failed = True
         finally:
             self._stop.set()
+            self._signals.end()
 
     def _leads(self, held: contextlib.ExitStack) -> bool:
         """Take the lead, however long that takes; False where a signal came first."""

@@ -2,13 +2,12 @@
 
 Threads: the kernel log is followed and judged as it arrives; APScheduler starts the interval checks; the engine turns
 when something changed and every few seconds; the doors answer. The main thread keeps the watchdog and waits for
-signals.
+signals, of which SIGHUP ends in a start anew (``signals``).
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from healthd.errors import HealthdError
 from healthd.jsonlog import json_logger
 from healthd.model import Action
 from healthd.notify import notify, take_address
+from healthd.signals import Signals
 from healthd.sources.kmsg import KernelLog
 from healthd.store import Event
 
@@ -45,26 +45,34 @@ _JOIN_S = 15.0  # a look at the machine or a word to the cluster, by their own d
 _LOCK_WAIT_S = 5.0  # a hook without a daemon holds it for as long as it looks
 
 
-def serve(config: Config, notices: tuple[str, ...] = ()) -> int:
-    """Run until SIGTERM or SIGINT. Raises HealthdError for what cannot work from the start; returns the exit code."""
+def serve(config: Config, notices: tuple[str, ...] = (), *, load: Callable[[], object]) -> int:
+    """Run until SIGTERM or SIGINT. Raises HealthdError for what cannot work from the start; returns the exit code.
+
+    ``load`` says whether the configuration can be used as it is at a SIGHUP, by raising HealthdError where it cannot.
+    """
     log = json_logger(config.daemon.log_level)
+    manager = take_address()
+    signals = Signals(manager, log, load)
     lock = lock_state(Path(config.daemon.state_dir), wait_s=_LOCK_WAIT_S)
     try:
-        daemon = Daemon(config, log, notices)
+        daemon = Daemon(config, log, notices, manager=manager, signals=signals)
         daemon.run()
     except BaseException:
         os.close(lock)
         raise
     if not daemon.left:  # else the end of this process lets go of it: until then what is under way may still write
         os.close(lock)
+    signals.start_again()
     return EXIT_FAILED if daemon.failed else 0
 
 
 class Daemon:
     """One running daemon."""
 
-    def __init__(self, config: Config, log: Any, notices: tuple[str, ...] = ()) -> None:
-        self._config, self._log, self._manager = config, log, take_address()
+    def __init__(
+        self, config: Config, log: Any, notices: tuple[str, ...] = (), *, manager: str, signals: Signals
+    ) -> None:
+        self._config, self._log, self._manager, self._signals = config, log, manager, signals
         self._wake, self._stop, self._caught_up = threading.Event(), threading.Event(), threading.Event()
         self.agent: Agent = acting_agent(
             config, source="daemon", environ=os.environ, changed=self._wake.set, notices=notices
@@ -87,8 +95,7 @@ class Daemon:
 
     def run(self) -> None:
         """Start everything, say READY, keep the watchdog until a signal, and end in order."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._stop.set())
+        self._signals.listen()
         self._say_hello()
         threads = [
             threading.Thread(target=self._or_end, args=(work,), name=name, daemon=True)
@@ -106,10 +113,11 @@ class Daemon:
         for thread in threads:
             thread.start()
         notify(self._manager, "READY=1")
-        while not self._stop.wait(_TICK_S):
+        while not self._signals.wait(_TICK_S):
             if not self.problem():
                 notify(self._manager, "WATCHDOG=1")
-        notify(self._manager, "STOPPING=1")
+        self._stop.set()
+        self._signals.say_ending()
         self._log.info("stopping")
         server.close()
         if http is not None:
@@ -134,6 +142,7 @@ class Daemon:
             self._log.critical("a thread of the daemon failed; this is a defect of healthd", exc_info=True)
             self.failed = True
             self._stop.set()
+            self._signals.end()
 
     def _follow_kernel_log(self) -> None:
         """Judge each batch as it arrives. An empty one is judged too: it says that the log was looked at."""
@@ -249,16 +258,22 @@ class Daemon:
             self._journal.close()
         acts = not self._engine_ends()
         for thread in threads:
+            self._still_ending()
             thread.join(timeout=0.0 if acts and thread.name == "engine" else _JOIN_S)
         self.left = tuple(thread.name for thread in threads if thread.is_alive()) or (("engine",) if acts else ())
         self.agent.checkup.close()
-        text = "healthd stopped"
+        text = "healthd stopped, to start again with its new configuration" if self._signals.reloads else "healthd stopped"
         if self.left:
             text += f" with work under way ({', '.join(self.left)}): it is found again at the next start"
             self._log.error(text, waited_s=self._config.daemon.stop_s)
             self.failed = True
         self.agent.monitor.record(Event(at=datetime.now(UTC), kind="daemon", text=text))
         self.agent.close(keep_open=bool(self.left))
+
+    def _still_ending(self) -> None:
+        """Keep the watchdog while a reload ends what runs: for systemd the service is up all the while."""
+        if self._signals.reloads:
+            notify(self._manager, "WATCHDOG=1")
 
     def _engine_ends(self) -> bool:
         """Have the engine begin nothing more, and wait for what it is doing; whether that has ended."""
@@ -269,6 +284,7 @@ class Daemon:
             if time.monotonic() >= until_s:
                 return False
             notify(self._manager, f"EXTEND_TIMEOUT_USEC={int(4 * _TICK_S * 1e6)}")
+            self._still_ending()
             if not said:
                 said = True
                 self._log.info("stopping: waiting for what is under way to end", at_most_s=self._config.daemon.stop_s)

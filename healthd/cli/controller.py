@@ -24,7 +24,9 @@ def answer(options: Namespace) -> Answer:
     config = loaded(options).config
     from healthd.controlling import control  # heavy: structlog
 
-    return _status(config, as_json=options.json) if options.status else Answer(code=control(config, once=options.once))
+    if options.status:
+        return _status(config, as_json=options.json)
+    return Answer(code=control(config, once=options.once, load=lambda: loaded(options)))
 
 
 def _status(config: Config, *, as_json: bool) -> Answer:

@@ -9,8 +9,8 @@ from healthd.cli.settings import loaded
 
 
 def answer(options: Namespace) -> Answer:
-    """Run until a signal ends it. Exit 0 after SIGTERM or SIGINT."""
+    """Run until a signal ends it. Exit 0 after SIGTERM or SIGINT; SIGHUP takes the configuration anew."""
     values = loaded(options)
     from healthd.daemon import serve  # heavy: structlog, APScheduler
 
-    return Answer(code=serve(values.config, values.notices))
+    return Answer(code=serve(values.config, values.notices, load=lambda: loaded(options)))

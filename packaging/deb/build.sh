@@ -1,0 +1,55 @@
+#!/bin/sh
+# Builds healthd's .deb for the Debian or Ubuntu that this runs on, and prints its path.
+# Usage: packaging/deb/build.sh [FOLDER] (dist/ by itself). Needs python3-venv and dpkg-deb, no root. PYTHON and LOCK:
+# as in packaging/stage.sh. REVISION names a rebuild of the same version (1). STAGED: a folder that packaging/stage.sh
+# has filled already.
+set -eu
+out=${1:-$(dirname "$0")/../../dist}
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+cd "$(dirname "$0")/../.."
+
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+trap 'exit 130' INT TERM HUP
+chmod 755 "$tree"
+if test -n "${STAGED:-}"; then cp -a "$STAGED/." "$tree"; else sh packaging/stage.sh "$tree"; fi
+
+# The package of the very Python that the venv links to, without its patch level: python3.11, python3.13.
+interpreter=$(basename "$(readlink -f "$tree/opt/healthd/bin/python")")
+version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' healthd/__init__.py)
+# shellcheck source=/dev/null
+distribution=$(. /etc/os-release && echo "$ID$VERSION_ID")
+full=$version-${REVISION:-1}~$distribution
+architecture=$(dpkg --print-architecture)
+
+install -d "$tree/DEBIAN" "$tree/etc/healthd"
+for script in postinst prerm postrm; do
+    install -m 755 "packaging/deb/$script" "$tree/DEBIAN/$script"
+done
+mv "$tree/usr/share/doc/healthd/LICENSE" "$tree/usr/share/doc/healthd/copyright"
+cat >"$tree/DEBIAN/control" <<CONTROL
+Package: healthd
+Version: $full
+Architecture: $architecture
+Section: admin
+Priority: optional
+Maintainer: the authors of healthd <healthd@localhost>
+Installed-Size: $(du -sk --exclude=DEBIAN "$tree" | cut -f1)
+Depends: $interpreter, libc6 (>= 2.28), init-system-helpers
+Recommends: systemd
+Suggests: chrony, ethtool, nvme-cli
+Description: Node health checks and remediation for GPU clusters on AWS
+ One daemon per GPU node. It reads the machine, says what is wrong in the words of the hardware's vendor, decides what
+ that calls for, and does it through the cluster that is already there: Slurm or Kubernetes, HyperPod or EC2.
+ .
+ Installed and not configured it only looks: nothing in a cluster is changed until its configuration says so.
+CONTROL
+(cd "$tree" && find . -path ./DEBIAN -prune -o -type f -printf '%P\0' | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
+
+package=$out/healthd_${full}_$architecture.deb
+# Built twice from one commit it is the same file: its times are the commit's, where there is one.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
+export SOURCE_DATE_EPOCH
+dpkg-deb --root-owner-group -Zxz ${DEB_LEVEL:+"-z$DEB_LEVEL"} --build "$tree" "$package" >/dev/null
+echo "$package"

@@ -1,0 +1,211 @@
+"""A clean Debian that is booted: systemd as its first process, in namespaces of its own, from a cached root.
+
+What is written goes into a folder of the test, over the cached root, and is gone with it. The machine has no network but
+its own loopback; what may be installed in it lies in apt's cache there. It needs root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+MIRROR = os.environ.get("TEST_DEBIAN_MIRROR", "http://deb.debian.org/debian")
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "healthd-tests"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# What a node of a Slurm cluster has before anybody thinks of healthd, and what healthd's package may ask for.
+INSTALLED = ("systemd", "slurmctld", "slurmd", "slurm-client", "munge")
+
+_PREPARE = """
+set -eu
+root=$1; shift
+mount --make-rprivate /
+mount --bind "$root" "$root"
+mount -t proc proc "$root/proc"
+cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
+printf '#!/bin/sh\\nexit 101\\n' >"$root/usr/sbin/policy-rc.d"
+chmod 755 "$root/usr/sbin/policy-rc.d"
+export DEBIAN_FRONTEND=noninteractive
+chroot "$root" apt-get update -qq
+chroot "$root" apt-get install -y -qq --no-install-recommends "$@"
+chroot "$root" apt-get clean
+chroot "$root" apt-get install -y -qq --no-install-recommends --download-only "$PYTHON"
+rm "$root/usr/sbin/policy-rc.d" "$root/etc/resolv.conf"
+echo n1 >"$root/etc/hostname"
+echo 127.0.0.1 localhost n1 >"$root/etc/hosts"
+"""
+_BOOT = """
+set -eu
+base=$1 over=$2 control=$3 root=$2/root
+echo $$ >"$control/cgroup.procs"
+mkdir -p "$over/upper" "$over/work" "$root"
+exec unshare --mount --pid --fork --ipc --uts --net --cgroup --kill-child sh -c '
+set -eu
+base=$1 over=$2 root=$2/root
+mount --make-rprivate /
+mount -t overlay -o "lowerdir=$base,upperdir=$over/upper,workdir=$over/work" overlay "$root"
+mount -t proc proc "$root/proc"
+mount -t sysfs -o ro sysfs "$root/sys"
+mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
+mount -t tmpfs -o mode=755 tmpfs "$root/dev"
+mkdir "$root/dev/pts" "$root/dev/shm"
+for name in null zero full random urandom tty kmsg; do
+    : >"$root/dev/$name"
+    mount --bind "/dev/$name" "$root/dev/$name"
+done
+ln -s /proc/self/fd "$root/dev/fd"
+mount -t tmpfs -o mode=755 tmpfs "$root/run"
+mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+ip link set lo up
+cd "$root"
+exec env -i container=test "PATH=$3" chroot . /lib/systemd/systemd --unit=multi-user.target --log-target=null
+' sh "$base" "$over" "$4"
+"""
+
+
+def release() -> dict[str, str]:
+    """The words of this machine's /etc/os-release."""
+    text = Path("/etc/os-release").read_text(encoding="utf-8") if Path("/etc/os-release").exists() else ""
+    return {name: value.strip('"') for name, value in re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE)}
+
+
+def clean_root(python: str) -> Path:
+    """The root of a Debian like this one, of a Slurm node without healthd. Made once. Skips where it cannot be made.
+
+    ``python``: the package that healthd's venv depends on, put into apt's cache there.
+    """
+    here = release()
+    if os.geteuid() != 0:
+        pytest.skip("needs root, for chroot and namespaces")
+    if here.get("ID") != "debian":
+        pytest.skip(f"the package is built for this machine's own release, and this is no Debian: {here.get('ID')}")
+    if shutil.which("debootstrap") is None or not KEYRING.exists():
+        pytest.skip("no debootstrap here, or no keyring of Debian: apt-get install debootstrap debian-archive-keyring")
+    suite = here["VERSION_CODENAME"]
+    root = CACHE / f"debian-{suite}-{python}-node"
+    if root.exists():
+        return root
+    unfinished = CACHE / f".{root.name}.{os.getpid()}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    bootstrap = ["nice", "debootstrap", "--variant=minbase", f"--keyring={KEYRING}", suite, str(unfinished), MIRROR]
+    prepare = ["unshare", "--mount", "sh", "-c", _PREPARE, "sh", str(unfinished), *INSTALLED]
+    for argv in (bootstrap, prepare):
+        environ = {**os.environ, "PYTHON": python}
+        done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=1800, env=environ)
+        if done.returncode != 0:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            pytest.skip(f"no Debian from {MIRROR} (HEALTHD_TEST_DEBIAN_MIRROR): {(done.stdout + done.stderr)[-300:]}")
+    unfinished.rename(root)
+    return root
+
+
+class Machine:
+    """A booted machine. ``root`` is its file system only as seen from inside; ``upper`` holds what has changed."""
+
+    def __init__(self, base: Path, folder: Path) -> None:
+        self._base, self._folder, self.upper = base, folder, folder / "upper"
+        self._cgroup = _cgroup_folder() / f"healthd-test-{os.getpid()}"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._first = ""
+
+    def boot(self) -> None:
+        """Start it, and return once systemd says that it runs."""
+        self._cgroup.mkdir(exist_ok=True)
+        argv = ["sh", "-c", _BOOT, "sh", str(self._base), str(self._folder), str(self._cgroup), PATH]
+        log = (self._folder / "boot.log").open("wb")
+        with log:
+            self._process = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        self.wait(self._begun, 30, "a first process")
+        self.wait(lambda: self.out("systemctl", "is-system-running") in ("running", "degraded"), 60, "systemd to run")
+
+    def _begun(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self._folder / "boot.log").read_text()
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        if not children or Path(f"/proc/{children[0]}/comm").read_text().strip() != "systemd":
+            return False
+        self._first = children[0]
+        return True
+
+    def run(self, *argv: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
+        """Run a command inside, as root's login would."""
+        inside = ["env", "-i", f"PATH={PATH}", "HOME=/root", "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive", *argv]
+        command = ["nsenter", f"--target={self._first}", "--all", "--root", "--wd=/", *inside]
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=timeout_s)
+
+    def must(self, *argv: str, timeout_s: float = 120.0) -> str:
+        """Run a command that must succeed; what it printed."""
+        done = self.run(*argv, timeout_s=timeout_s)
+        said = f"{' '.join(argv)}: exit {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        assert done.returncode == 0, said + self.journal()
+        return done.stdout
+
+    def out(self, *argv: str) -> str:
+        """What a command printed, however it ended."""
+        return self.run(*argv).stdout.strip()
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file inside."""
+        done = subprocess.run(
+            ["nsenter", f"--target={self._first}", "--all", "--root", "--wd=/", "/bin/sh", "-c", 'cat >"$0"', path],
+            input=text,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, path
+
+    def journal(self) -> str:
+        """The end of what healthd's services said."""
+        said = self.run("journalctl", "--no-pager", "--lines=40", "--unit=healthd*")
+        return f"\n-- journal\n{said.stdout[-6000:]}" if self._first else ""
+
+    def wait(self, condition: Callable[[], object], within_s: float, what: str) -> None:
+        """Poll until it is so."""
+        end = time.monotonic() + within_s
+        while not condition():
+            assert time.monotonic() < end, f"not within {within_s:g} s: {what}{self.journal()}"
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        """End it with everything in it: the end of its first process ends its namespace."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(timeout=30)
+        end = time.monotonic() + 20
+        while self._cgroup.exists() and time.monotonic() < end:
+            for folder in sorted(self._cgroup.rglob("*/"), reverse=True):
+                with contextlib.suppress(OSError):  # not empty yet: the next round
+                    folder.rmdir()
+            with contextlib.suppress(OSError):
+                self._cgroup.rmdir()
+                return
+            time.sleep(0.1)
+
+
+def _cgroup_folder() -> Path:
+    """Where the second version of control groups is mounted here."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        if " - cgroup2 " in line:
+            return Path(line.split()[4])
+    pytest.skip("no cgroup2 here, which systemd needs")
+
+
+@contextlib.contextmanager
+def booted(base: Path, folder: Path) -> Iterator[Machine]:
+    """A machine from its start to its end."""
+    machine = Machine(base, folder)
+    try:
+        machine.boot()
+        yield machine
+    finally:
+        machine.stop()
+        shutil.rmtree(folder, ignore_errors=True)
