@@ -262,7 +262,9 @@ class Daemon:
             thread.join(timeout=0.0 if acts and thread.name == "engine" else _JOIN_S)
         self.left = tuple(thread.name for thread in threads if thread.is_alive()) or (("engine",) if acts else ())
         self.agent.checkup.close()
-        text = "healthd stopped, to start again with its new configuration" if self._signals.reloads else "healthd stopped"
+        text = (
+            "healthd stopped, to start again with its new configuration" if self._signals.reloads else "healthd stopped"
+        )
         if self.left:
             text += f" with work under way ({', '.join(self.left)}): it is found again at the next start"
             self._log.error(text, waited_s=self._config.daemon.stop_s)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what the integration tests need and a fresh Debian or Ubuntu lacks: Slurm, munge, FUSE, a C compiler,
-# debootstrap, Prometheus.
+# debootstrap, Prometheus, and what builds and lints packages.
 # Needs root and apt-get; without them it says what is missing, and the tests that need it are skipped and say so.
 # No service is started by the installation.
 set -eu
@@ -8,11 +8,13 @@ PATH=$PATH:/usr/sbin:/sbin
 
 missing=
 # command:package
-for pair in slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge fusermount3:fuse3 ip:iproute2 cc:gcc git:git debootstrap:debootstrap promtool:prometheus; do
+for pair in slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge fusermount3:fuse3 ip:iproute2 cc:gcc git:git debootstrap:debootstrap promtool:prometheus rpmbuild:rpm rpmlint:rpmlint shellcheck:shellcheck; do
     command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
 done
 # A compiler without the C library's headers compiles nothing.
 test -e /usr/include/stdio.h || missing="$missing libc6-dev"
+# The packages are made with the distribution's own Python.
+/usr/bin/python3 -c 'import ensurepip' 2>/dev/null || missing="$missing python3-venv"
 # Of what debootstrap loads, this verifies the signature.
 test -e /usr/share/keyrings/debian-archive-keyring.gpg || missing="$missing debian-archive-keyring"
 test -n "$missing" || exit 0

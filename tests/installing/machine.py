@@ -1,7 +1,7 @@
 """A clean Debian that is booted: systemd as its first process, in namespaces of its own, from a cached root.
 
-What is written goes into a folder of the test, over the cached root, and is gone with it. The machine has no network but
-its own loopback; what may be installed in it lies in apt's cache there. It needs root.
+What is written goes into a folder of the test, over the cached root, and is gone with it. The machine has no network
+but its own loopback; what may be installed in it lies in apt's cache there. It needs root.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ mount -t sysfs -o ro sysfs "$root/sys"
 mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
 mount -t tmpfs -o mode=755 tmpfs "$root/dev"
 mkdir "$root/dev/pts" "$root/dev/shm"
+mount -t devpts -o newinstance,ptmxmode=0666 devpts "$root/dev/pts"
+ln -s pts/ptmx "$root/dev/ptmx"
 for name in null zero full random urandom tty kmsg; do
     : >"$root/dev/$name"
     mount --bind "/dev/$name" "$root/dev/$name"
@@ -65,6 +67,7 @@ ln -s /proc/self/fd "$root/dev/fd"
 mount -t tmpfs -o mode=755 tmpfs "$root/run"
 mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
 ip link set lo up
+ip address add 192.0.2.1/32 dev lo # Slurm looks up names only where there is more than loopback
 cd "$root"
 exec env -i container=test "PATH=$3" chroot . /lib/systemd/systemd --unit=multi-user.target --log-target=null
 ' sh "$base" "$over" "$4"
@@ -137,8 +140,17 @@ class Machine:
 
     def run(self, *argv: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
         """Run a command inside, as root's login would."""
-        inside = ["env", "-i", f"PATH={PATH}", "HOME=/root", "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive", *argv]
-        command = ["nsenter", f"--target={self._first}", "--all", "--root", "--wd=/", *inside]
+        inside = [
+            "env",
+            "-i",
+            "--chdir=/",
+            f"PATH={PATH}",
+            "HOME=/root",
+            "LC_ALL=C",
+            "DEBIAN_FRONTEND=noninteractive",
+            *argv,
+        ]
+        command = ["nsenter", f"--target={self._first}", "--all", "--root", *inside]
         return subprocess.run(command, check=False, capture_output=True, text=True, timeout=timeout_s)
 
     def must(self, *argv: str, timeout_s: float = 120.0) -> str:
@@ -154,13 +166,15 @@ class Machine:
 
     def write(self, path: str, text: str) -> None:
         """Write a file inside."""
-        done = subprocess.run(
-            ["nsenter", f"--target={self._first}", "--all", "--root", "--wd=/", "/bin/sh", "-c", 'cat >"$0"', path],
-            input=text,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        self._written(path, text.encode())
+
+    def copy(self, source: Path, path: str) -> None:
+        """Copy a file of this machine into it."""
+        self._written(path, source.read_bytes())
+
+    def _written(self, path: str, data: bytes) -> None:
+        enter = ["nsenter", f"--target={self._first}", "--all", "--root", "env", "--chdir=/"]
+        done = subprocess.run([*enter, "/bin/sh", "-c", 'cat >"$0"', path], input=data, check=False, timeout=120)
         assert done.returncode == 0, path
 
     def journal(self) -> str:

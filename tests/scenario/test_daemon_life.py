@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from healthd import __version__
 from healthd.model import pci_address
 from healthd.sim.machine import NOT_SIMULATED, SimulatedMachine
 from healthd.sim.nvml import write_state
@@ -131,6 +132,62 @@ def test_it_keeps_its_service_manager_informed(node: RunningNode, tmp_path: Path
         while heard[-1] == b"WATCHDOG=1":
             heard.append(manager.recv(100))
         assert heard[-1] == b"STOPPING=1"
+
+
+def test_sighup_takes_the_configuration_anew(node: RunningNode, tmp_path: Path) -> None:
+    """RELOADING=1 with the time, then READY=1: at once and with the old configuration where the new one is wrong, else
+    from the same process, started again; never STOPPING=1, which would be an end. Nothing that was known is lost."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+        node.start()
+        assert manager.recv(100) == b"READY=1"
+        process, good = node.process, node.config.read_text()
+        assert process is not None
+        node.config.write_text(good + '[remediation]\nmode = "quarantin"\n')
+        process.send_signal(signal.SIGHUP)
+        assert heard(manager) == [b"RELOADING=1", b"READY=1"]
+        assert "the configuration cannot be used; going on with the one before" in node.log.read_text()
+        assert (node.status() or {})["mode"] == "observe"
+        node.config.write_text(good + '[remediation]\nmode = "quarantine"\n')
+        began = time.monotonic_ns() // 1000
+        process.send_signal(signal.SIGHUP)
+        told = manager.recv(100)
+        while told == b"WATCHDOG=1":
+            told = manager.recv(100)
+        word, _, when = told.partition(b"\nMONOTONIC_USEC=")
+        assert word == b"RELOADING=1"
+        assert began <= int(when) <= time.monotonic_ns() // 1000
+        assert heard(manager) == [b"READY=1"]
+        assert (node.status() or {})["mode"] == "quarantine"
+        assert process.poll() is None
+        said = [event.text for event in node.events() if event.kind == "daemon"]
+        assert [text.partition(",")[0] for text in said] == [
+            f"healthd {__version__} started: node p5",
+            "healthd stopped",
+            f"healthd {__version__} started: node p5",
+        ]
+        assert node.stop() == 0
+
+
+def heard(manager: socket.socket) -> list[bytes]:
+    """What the daemon says up to READY=1, without its pings and without times."""
+    words: list[bytes] = []
+    while b"READY=1" not in words:
+        word = manager.recv(100).partition(b"\n")[0]
+        words += [] if word == b"WATCHDOG=1" else [word]
+    return words
+
+
+def test_an_end_that_comes_during_a_reload_wins(node: RunningNode) -> None:
+    """SIGHUP and at once SIGTERM: it ends, and does not start again."""
+    node.start()
+    process = node.process
+    assert process is not None
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 0
+    assert node.events()[-1].text.startswith("healthd stopped")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,102 @@
+#!/bin/sh
+# Installs healthd on a node while a platform sets it up: SageMaker HyperPod (lifecycle script), AWS ParallelCluster
+# (custom bootstrap action), EC2 user data.
+#
+# Usage: on-node.sh PACKAGE [CONFIG]
+#   PACKAGE   the .deb or .rpm that fits this node: a path, or an address that begins with s3://
+#   CONFIG    a config.toml, in the same way; without it `healthd init` writes one, or none where a node has one already
+#
+# Head, controller and login nodes are passed over. Run as root; running it again is an upgrade.
+#
+# Never fails: both platforms take a script that fails for a node that failed, and replace it, again and again. What went
+# wrong is in syslog (healthd-setup) and on stderr. HEALTHD_REQUIRED=1 makes it fail.
+# HEALTHD_ROOT is a folder to work in instead of /, for the test of this script.
+set -u
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export PATH
+root=${HEALTHD_ROOT:-}
+
+say() {
+    echo "healthd-setup: $1" >&2
+    logger -t healthd-setup -- "$1" 2>/dev/null || true
+}
+
+give_up() {
+    say "$1; healthd is not running on this node"
+    test "${HEALTHD_REQUIRED:-0}" = 1 && exit 1
+    exit 0
+}
+
+# Whether jobs run here. ParallelCluster says in cfnconfig what a node is; on HyperPod the node's group is found by its
+# address in resource_config.json, and provisioning_parameters.json names the groups that run no jobs.
+runs_jobs() {
+    if test -r "$root/etc/parallelcluster/cfnconfig"; then
+        grep -Eq '^cfn_node_type="?ComputeFleet' "$root/etc/parallelcluster/cfnconfig"
+    elif test -r "$root/opt/ml/config/resource_config.json"; then
+        HEALTHD_ADDRESSES=${HEALTHD_ADDRESSES:-$(hostname -I)} python3 - "$root/opt/ml/config" "$(dirname "$0")" <<'PYTHON'
+import json, os, sys
+from pathlib import Path
+
+config, scripts = map(Path, sys.argv[1:])
+groups = json.loads((config / "resource_config.json").read_text())["InstanceGroups"]
+ours = os.environ["HEALTHD_ADDRESSES"].split()
+mine = [g["Name"] for g in groups for i in g.get("Instances", []) if i.get("CustomerIpAddress") in ours]
+named = {}
+for folder in (scripts, config):
+    if (folder / "provisioning_parameters.json").exists():
+        named = json.loads((folder / "provisioning_parameters.json").read_text())
+        break
+sys.exit(3 if mine and mine[0] in (named.get("controller_group"), named.get("login_group")) else 0)
+PYTHON
+        # Only a clear no is one: where python3 is missing or a file is not what it was, healthd is installed.
+        test $? -ne 3
+    fi
+}
+
+# Prints where a file of an address is now.
+fetched() {
+    case $1 in
+    s3://*) aws s3 cp --only-show-errors "$1" "$work/" >&2 && echo "$work/${1##*/}" ;;
+    *) test -r "$1" && echo "$1" ;;
+    esac
+}
+
+install_package() {
+    case $1 in
+    *.deb)
+        # Another installation may be under way while a node starts: wait for its lock.
+        DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$1" ||
+            { apt-get -o DPkg::Lock::Timeout=300 update &&
+                DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$1"; }
+        ;;
+    *.rpm) dnf install -y "$1" ;;
+    *)
+        say "$1: neither a .deb nor an .rpm"
+        return 1
+        ;;
+    esac >&2
+}
+
+test $# -ge 1 || { sed -n '5,7p' "$0" >&2; give_up "no package was named"; }
+runs_jobs || { say "no jobs run on this node: healthd is not installed here"; exit 0; }
+work=$(mktemp -d) || give_up "no room for a temporary folder"
+trap 'rm -rf "$work"' EXIT
+
+package=$(fetched "$1") || give_up "$1 cannot be read; look at the path, and at the role's right to s3:GetObject"
+# A path without a slash would be the name of a package for apt and dnf.
+case $package in /*) ;; *) package=$PWD/$package ;; esac
+
+if test -n "${2:-}"; then
+    config=$(fetched "$2") || give_up "$2 cannot be read; look at the path, and at the role's right to s3:GetObject"
+    install -D -m 644 "$config" "$root/etc/healthd/config.toml" ||
+        give_up "$root/etc/healthd/config.toml cannot be written"
+fi
+
+install_package "$package" || give_up "$1 was not installed"
+if ! test -e "$root/etc/healthd/config.toml"; then
+    healthd init >&2 || say "healthd init wrote no configuration; healthd runs with its defaults, and only looks"
+fi
+healthd config validate >&2 || give_up "$root/etc/healthd/config.toml is not valid"
+systemctl enable healthd.service >&2 || give_up "healthd.service cannot be enabled"
+systemctl restart healthd.service >&2 || give_up "healthd.service does not start; see journalctl -u healthd"
+say "$(healthd --version) runs on this node"

@@ -1,0 +1,23 @@
+#!/bin/sh
+# Builds healthd's .rpm for the Amazon Linux (or another system with RPM) that this runs on, and prints its path.
+# Usage: packaging/rpm/build.sh [FOLDER] (dist/ by itself). Needs rpm-build and PYTHON (python3.11) with pip, no root.
+# REVISION names a rebuild of the same version (1); STAGED: a folder that packaging/stage.sh has filled already.
+set -eu
+out=${1:-$(dirname "$0")/../../dist}
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+cd "$(dirname "$0")/../.."
+
+version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' healthd/__init__.py)
+top=$(mktemp -d)
+trap 'rm -rf "$top"' EXIT
+trap 'exit 130' INT TERM HUP
+mkdir -p "$top/SOURCES" "$top/healthd-$version"
+cp -R LICENSE README.md CHANGELOG.md pyproject.toml checks remediation healthd packaging requirements "$top/healthd-$version/"
+tar -C "$top" -czf "$top/SOURCES/healthd-$version.tar.gz" "healthd-$version"
+rpmbuild -bb --quiet --nodeps \
+    --define "_topdir $top" --define "_rpmdir $out" --define '_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm' \
+    --define "healthd_version $version" --define "python ${PYTHON:-python3.11}" \
+    ${REVISION:+--define "revision $REVISION"} ${STAGED:+--define "staged $STAGED"} \
+    packaging/rpm/healthd.spec >&2
+ls "$out/healthd-$version-${REVISION:-1}"*.rpm

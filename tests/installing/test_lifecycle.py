@@ -1,0 +1,203 @@
+"""Shell scripts of the packages and platforms: linted, and the installer of a node run with a folder for a root."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.running import ROOT
+
+pytestmark = pytest.mark.process
+
+LIFECYCLE = ROOT / "packaging/lifecycle"
+SCRIPTS = sorted(
+    path
+    for folder in (ROOT / "packaging", ROOT / "tests")
+    for path in folder.rglob("*")
+    if path.is_file() and path.read_bytes()[:9] in (b"#!/bin/sh", b"#!/bin/ba")
+)
+# Each program that the installer calls, standing in: it writes down its arguments, and fails where a test says so.
+PROGRAM = """#!/bin/sh
+echo "${0##*/} $*" >>"$CALLS"
+case " $FAILING " in *" ${0##*/} "*) exit 1 ;; esac
+case "${0##*/} $1" in
+"healthd init") echo >"$HEALTHD_ROOT/etc/healthd/config.toml" ;;
+"healthd --version") echo "healthd 0.1.0" ;;
+"aws s3") eval "for last; do :; done"; echo "$4" >"$last${4##*/}" ;;
+esac
+exit 0
+"""
+STANDING_IN = ("apt-get", "dnf", "aws", "healthd", "systemctl", "logger")
+
+
+def test_shellcheck_finds_nothing() -> None:
+    """Every shell script that is shipped, or that the tests are set up by, passes shellcheck."""
+    if shutil.which("shellcheck") is None:
+        pytest.skip("no shellcheck here: apt-get install shellcheck")
+    assert {"stage.sh", "postinst", "on-node.sh", "prolog.sh", "system-packages.sh"} <= {path.name for path in SCRIPTS}
+    done = subprocess.run(["shellcheck", *SCRIPTS], check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
+
+
+class Node:
+    """A folder that stands for a node's root, and what was called on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.calls, self.bin = folder / "root", folder / "calls", folder / "bin"
+        self.bin.mkdir(parents=True)
+        (self.root / "etc/healthd").mkdir(parents=True)
+        self.scripts = folder / "scripts"
+        self.scripts.mkdir()
+        # Its PATH is its own, for cloud-init gives it none; here the programs that stand in come first.
+        text = (LIFECYCLE / "on-node.sh").read_text()
+        assert "PATH=/usr/local/sbin" in text
+        (self.scripts / "on-node.sh").write_text(text.replace("\nPATH=", f"\nPATH={self.bin}:", 1))
+        for name in STANDING_IN:
+            (self.bin / name).write_text(PROGRAM)
+            (self.bin / name).chmod(0o755)
+
+    def file(self, path: str, text: str) -> None:
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(text)
+
+    def run(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        given = {"HEALTHD_ROOT": str(self.root), "CALLS": str(self.calls), "HEALTHD_ADDRESSES": "10.0.0.7", **environ}
+        argv = ["sh", str(self.scripts / "on-node.sh"), *words]
+        return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60, env=given, cwd=self.root)
+
+    def called(self, name: str) -> list[str]:
+        lines = self.calls.read_text().splitlines() if self.calls.exists() else []
+        return [line.partition(" ")[2] for line in lines if line.startswith(f"{name} ")]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def compute(node: Node) -> None:
+    node.file("etc/parallelcluster/cfnconfig", 'stack_name=x\ncfn_node_type="ComputeFleet"\n')
+
+
+def head(node: Node) -> None:
+    node.file("etc/parallelcluster/cfnconfig", "cfn_node_type=HeadNode\n")
+
+
+def hyperpod(group: str) -> Callable[[Node], None]:
+    def lay(node: Node) -> None:
+        mine = {"Name": group, "Instances": [{"InstanceName": "i", "CustomerIpAddress": "10.0.0.7"}]}
+        other = {"Name": "rest", "Instances": [{"CustomerIpAddress": "10.0.0.8"}]}
+        node.file("opt/ml/config/resource_config.json", json.dumps({"InstanceGroups": [other, mine]}))
+        named = {"controller_group": "head", "login_group": "login", "worker_groups": []}
+        (node.scripts / "provisioning_parameters.json").write_text(json.dumps(named))
+
+    return lay
+
+
+def torn(node: Node) -> None:
+    node.file("opt/ml/config/resource_config.json", '{"InstanceGr')
+
+
+def plain(node: Node) -> None:
+    """A machine of no platform."""
+
+
+@pytest.mark.parametrize(
+    ("lay", "installs"),
+    [
+        (compute, True),
+        (head, False),
+        (hyperpod("workers"), True),
+        (hyperpod("head"), False),
+        (hyperpod("login"), False),
+        (torn, True),
+        (plain, True),
+    ],
+)
+def test_healthd_goes_where_jobs_run(node: Node, lay: Callable[[Node], None], *, installs: bool) -> None:
+    """Compute nodes and workers get it, head and login nodes do not; what cannot be told is no clear no."""
+    lay(node)
+    node.file("healthd.deb", "")
+    done = node.run("healthd.deb")
+    assert done.returncode == 0, done.stderr
+    assert bool(node.called("apt-get")) is installs
+    assert bool(node.called("systemctl")) is installs
+    assert ("healthd 0.1.0 runs on this node" in done.stderr) is installs
+    assert ("no jobs run on this node" in done.stderr) is not installs
+
+
+def test_package_and_configuration_come_from_s3(node: Node) -> None:
+    """Both are fetched, the package is installed by a path, the configuration is checked before anything starts."""
+    done = node.run("s3://b/healthd-0.1.0-1.x86_64.rpm", "s3://b/healthd.toml")
+    assert done.returncode == 0, done.stderr
+    assert [call.split()[3] for call in node.called("aws")] == [
+        "s3://b/healthd-0.1.0-1.x86_64.rpm",
+        "s3://b/healthd.toml",
+    ]
+    (install,) = node.called("dnf")
+    assert install.startswith("install -y /")
+    assert (node.root / "etc/healthd/config.toml").read_text() == "s3://b/healthd.toml\n"
+    assert node.called("healthd") == ["config validate", "--version"]
+    assert node.called("systemctl") == ["enable healthd.service", "restart healthd.service"]
+
+
+def test_a_configuration_of_the_node_is_not_replaced(node: Node) -> None:
+    """Run again, as an upgrade, it leaves the file alone; on a node without one `healthd init` writes it."""
+    node.file("healthd.deb", "")
+    node.run("healthd.deb")
+    assert "init" in node.called("healthd")
+    node.calls.unlink()
+    node.file("etc/healthd/config.toml", "mine")
+    node.run("healthd.deb")
+    assert "init" not in node.called("healthd")
+    assert (node.root / "etc/healthd/config.toml").read_text() == "mine"
+
+
+@pytest.mark.parametrize("failing", ["aws", "apt-get", "healthd", "systemctl"])
+def test_its_trouble_is_told_and_fails_no_node(node: Node, failing: str) -> None:
+    """A node whose set-up fails is replaced, again and again: so it does not, unless HEALTHD_REQUIRED says so."""
+    words = ("s3://b/healthd.deb", "s3://b/healthd.toml")
+    done = node.run(*words, FAILING=failing)
+    assert done.returncode == 0
+    assert "healthd is not running on this node" in done.stderr
+    assert any("healthd is not running on this node" in call for call in node.called("logger"))
+    assert node.run(*words, FAILING=failing, HEALTHD_REQUIRED="1").returncode == 1
+
+
+def test_without_a_package_it_says_how_it_is_used(node: Node) -> None:
+    """No argument: its own usage, and no node that fails."""
+    done = node.run()
+    assert done.returncode == 0
+    assert "Usage: on-node.sh PACKAGE [CONFIG]" in done.stderr
+
+
+def test_the_snippet_for_hyperpod_runs_the_installer(node: Node) -> None:
+    """The end of on_create.sh finds on-node.sh beside itself and hands over package and configuration."""
+    shutil.copy2(LIFECYCLE / "hyperpod-on_create.sh", node.scripts)
+    environ = {"HEALTHD_ROOT": str(node.root), "CALLS": str(node.calls), "HEALTHD_ADDRESSES": "10.0.0.7"}
+    hyperpod("workers")(node)
+    argv = ["bash", str(node.scripts / "hyperpod-on_create.sh")]
+    done = subprocess.run(
+        argv, check=False, capture_output=True, text=True, timeout=60, env={**environ, "PATH": os.environ["PATH"]}
+    )
+    assert done.returncode == 0, done.stderr
+    assert "healthd 0.1.0 runs on this node" in done.stderr
+    assert node.called("apt-get")
+
+
+def test_the_fragment_for_parallelcluster_names_the_installer() -> None:
+    """The custom action of the fragment is this script, with arguments as it takes them."""
+    fragment = yaml.safe_load((LIFECYCLE / "parallelcluster.yaml").read_text())
+    (queue,) = fragment["Scheduling"]["SlurmQueues"]
+    action = queue["CustomActions"]["OnNodeConfigured"]
+    assert action["Script"].rpartition("/")[2] == "on-node.sh"
+    package, config = action["Args"]
+    assert package.endswith(".rpm")
+    assert config.endswith(".toml")

@@ -1,0 +1,385 @@
+"""The .deb on a booted, clean Debian from installation to purge, with systemd and Slurm; the .rpm; the wheel."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from healthd import __version__
+from healthd.config.load import load
+from tests.installing.machine import PATH, Machine, booted, clean_root
+from tests.integration.slurm.slurm_conf import conf_text
+from tests.packaging.dockerfile import files_of
+from tests.running import OFF_THE_BUS, ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.process]
+
+SYSTEM_PYTHON = Path("/usr/bin/python3")
+CONFIG = "/etc/healthd/config.toml"
+# Of what a package manager and the system keep for themselves, nothing is healthd's.
+NOT_OURS = re.compile(
+    r"\./(var/(lib/(dpkg|apt|systemd|lab|munge|private)|cache|log)|tmp|run|dev|proc|sys|root|etc/(machine-id|ld\.so\.cache))(/|$)"
+)
+HOOKS = """
+PrologFlags=Alloc
+Prolog=/usr/lib/healthd/slurm/prolog.sh
+Epilog=/usr/lib/healthd/slurm/epilog.sh
+HealthCheckProgram=/usr/lib/healthd/slurm/health-check-program.sh
+HealthCheckInterval=300
+HealthCheckNodeState=ANY,CYCLE
+"""
+QUARANTINE = '[remediation]\nmode = "quarantine"\nsettle_s = 1\n[budget]\nmax_out = 1\nsettle_s = 1\n'
+
+
+def run(*argv: str | Path, **environ: str) -> str:
+    """Run a command that must succeed; the last line that it printed."""
+    given = {**os.environ, **environ}
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=900, env=given, cwd=ROOT)
+    assert done.returncode == 0, f"{argv}: exit {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+    return done.stdout.strip().rpartition("\n")[2]
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What both packages are made of, made once, with the Python of this machine's distribution."""
+    if not SYSTEM_PYTHON.exists():
+        pytest.skip(f"no {SYSTEM_PYTHON} here, which a package of healthd runs on")
+    version = run(SYSTEM_PYTHON, "-c", "import sys; print(sys.version_info >= (3, 11))")
+    have = subprocess.run([SYSTEM_PYTHON, "-c", "import ensurepip"], check=False, capture_output=True).returncode == 0
+    if version != "True" or not have:
+        pytest.skip(f"{SYSTEM_PYTHON} is older than 3.11, or has no ensurepip: apt-get install python3-venv")
+    folder = tmp_path_factory.mktemp("staged")
+    run("sh", "packaging/stage.sh", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def debs(staged: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The package, and a rebuild of it."""
+    if shutil.which("dpkg-deb") is None:
+        pytest.skip("no dpkg-deb here: this is no Debian")
+    folder = tmp_path_factory.mktemp("deb")
+    built = [
+        Path(run("sh", "packaging/deb/build.sh", folder, STAGED=str(staged), DEB_LEVEL="0", REVISION=revision))
+        for revision in ("1", "2")
+    ]
+    return built[0], built[1]
+
+
+@pytest.fixture(scope="module")
+def machine(debs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """A booted Debian with Slurm, and both packages in /root; healthd is not installed."""
+    depends = subprocess.run(["dpkg-deb", "-f", debs[0], "Depends"], check=True, capture_output=True, text=True).stdout
+    base = clean_root(depends.split(",")[0])
+    with booted(base, tmp_path_factory.mktemp("machine")) as made:
+        for number, deb in enumerate(debs, 1):
+            made.copy(deb, f"/root/healthd_{number}.deb")
+        yield made
+
+
+def files(machine: Machine) -> set[str]:
+    """Every path of the machine that a package could leave behind."""
+    found = machine.must("sh", "-c", "cd / && find . -xdev -path ./var/lib/munge -prune -o -print")
+    return {line for line in found.splitlines() if not NOT_OURS.match(line)}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the .deb
+
+
+def test_a_node_from_installation_to_purge(machine: Machine) -> None:
+    """Install, configure, start, look, hook into Slurm, drain for a fault, upgrade, remove, purge: on one node."""
+    depends = re.findall(r"python3[.\d]+", machine.must("dpkg-deb", "-f", "/root/healthd_1.deb", "Depends"))
+    machine.must("apt-get", "install", "-y", "-qq", "--no-install-recommends", *depends)  # no part of what is ours
+    before = files(machine)
+
+    installed(machine)
+    configured(machine)
+    started(machine)
+    reloaded(machine)
+    hooked(machine)
+    controlled(machine)
+    upgraded(machine)
+
+    machine.must("apt-get", "remove", "-y", "-qq", "healthd")
+    assert machine.run("systemctl", "is-active", "healthd").returncode != 0
+    assert files(machine) - before == {"./etc/healthd", f".{CONFIG}", "./etc/healthd/environment"}
+    machine.must("apt-get", "install", "-y", "-qq", "--no-install-recommends", "/root/healthd_1.deb")
+    machine.wait(lambda: machine.out("systemctl", "is-active", "healthd") == "active", 20, "the old config in use")
+    machine.must("apt-get", "purge", "-y", "-qq", "healthd")
+    assert files(machine) - before == set()
+    assert before - files(machine) == set()
+
+
+def installed(machine: Machine) -> None:
+    """Enabled, not started: nobody has said what this node is yet. Every file is dpkg's, and as it was packed."""
+    machine.must("apt-get", "install", "-y", "-qq", "--no-install-recommends", "/root/healthd_1.deb")
+    assert machine.out("healthd", "--version") == f"healthd {__version__}"
+    assert machine.out("systemctl", "is-enabled", "healthd", "healthd-controller").split() == ["enabled", "disabled"]
+    assert machine.out("systemctl", "is-active", "healthd") == "inactive"
+    verified = machine.run("systemd-analyze", "verify", *UNITS)
+    assert (verified.returncode, verified.stdout + verified.stderr) == (0, "")
+    looked = machine.run("healthd", "check", "--no-daemon")
+    assert looked.returncode in (0, 1, 2), looked.stderr
+    assert "kmsg.reader" in looked.stdout
+    machine.must("dpkg", "--verify", "healthd")
+
+
+UNITS = [f"/lib/systemd/system/{name}" for name in ("healthd.service", "healthd-controller.service", "healthd.slice")]
+
+
+def configured(machine: Machine) -> None:
+    """By `healthd init`, as a person does it, and `healthd doctor` has its say: nothing that stops a start."""
+    machine.write("/etc/healthd/environment", "HEALTHD_SOURCES_KMSG=/root/kmsg\n")
+    machine.must("touch", "/root/kmsg")
+    slurm_conf(machine, "")
+    if "init" in machine.out("healthd", "--help"):
+        machine.must("healthd", "init")
+    else:
+        machine.write(CONFIG, '[orchestrator]\nkind = "slurm"\n')
+    machine.must("healthd", "config", "validate")
+    if "doctor" in machine.out("healthd", "--help"):
+        told = machine.run("healthd", "doctor")
+        assert told.returncode in (0, 1), told.stdout + told.stderr
+
+
+def started(machine: Machine) -> None:
+    """READY is heard: systemd says active only then. The sandbox lets it read the kernel log, and pings arrive."""
+    machine.must("systemctl", "start", "healthd")
+    status = machine.must("healthd", "status")
+    assert "mode observe" in status
+    assert "orchestrator slurm" in status
+    asked = machine.run("healthd", "check", "kmsg.reader")
+    assert asked.returncode == 0, asked.stdout
+    shown = dict(line.split("=", 1) for line in machine.must("systemctl", "show", "healthd").splitlines())
+    assert (shown["NoNewPrivileges"], shown["Slice"]) == ("yes", "healthd.slice")
+    assert machine.out("stat", "-c", "%a", "/var/lib/healthd", "/run/healthd").split() == ["700", "755"]
+
+
+def main_pid(machine: Machine) -> str:
+    return machine.out("systemctl", "show", "--value", "--property=MainPID", "healthd")
+
+
+def reloaded(machine: Machine) -> None:
+    """A configuration that is wrong fails the reload and changes nothing; a right one is taken by the same process."""
+    pid, first = main_pid(machine), machine.out("cat", CONFIG)
+    machine.write(CONFIG, first + '\n[remediation]\nmode = "quarantin"\n')
+    assert machine.run("systemctl", "reload", "healthd").returncode != 0
+    assert "mode observe" in machine.must("healthd", "status")
+    machine.write(CONFIG, merged(first))
+    machine.must("healthd", "config", "validate")
+    machine.must("systemctl", "reload", "healthd")
+    machine.wait(lambda: "mode quarantine" in machine.out("healthd", "status"), 30, "the new mode")
+    assert main_pid(machine) == pid
+    assert machine.out("systemctl", "is-active", "healthd") == "active"
+
+
+def merged(text: str) -> str:
+    """A configuration with the test's own settings instead of what it says of these tables."""
+    kept = re.sub(r"^\[(remediation|budget)\]\n(?:(?!\[).*\n?)*", "", text + "\n", flags=re.MULTILINE)
+    return kept + QUARANTINE
+
+
+def slurm_conf(machine: Machine, hooks: str) -> None:
+    """A Slurm of this one node, as its distribution starts it."""
+    more = {"SlurmctldHost": "n1(127.0.0.1)", "AuthInfo": "", "SchedulerParameters": "sched_interval=1"}
+    text = conf_text(Path("/var/lib/lab"), {"n1": 6818}, 6817, 2, more)
+    for line in hooks.split():
+        assert line.partition("=")[0] not in text
+    text = text.replace("sched_interval=1", "sched_interval=1,nohold_on_prolog_fail") if hooks else text
+    machine.must("mkdir", "-p", *(f"/var/lib/lab/{name}" for name in ("state", "spool/n1", "log", "run")), "/etc/slurm")
+    machine.write("/etc/slurm/slurm.conf", text + "\n" + hooks)
+    machine.write("/etc/default/slurmd", "SLURMD_OPTIONS='-N n1'\n")
+
+
+def hooked(machine: Machine) -> None:
+    """A job passes the Prolog; a GPU falls off the bus; the node is drained, and the next job does not start there."""
+    slurm_conf(machine, HOOKS)
+    machine.must("systemctl", "restart", "munge", "slurmctld", "slurmd")
+    machine.wait(lambda: "State=IDLE" in machine.out("scontrol", "show", "node", "n1"), 30, "the node to be idle")
+    job = machine.must("srun", "--chdir=/", "hostname")
+    assert job.strip() == "n1"
+    hooks = "healthd_hooks_total"
+    machine.wait(lambda: f'{hooks}{{answer="passed",kind="prolog"' in metrics(machine), 20, "the prolog to be counted")
+    record = f"4,1,{int(time.monotonic() * 1e6)},-;{OFF_THE_BUS.format(pci='0000:05:00')}\n"
+    machine.write("/root/kmsg", record)
+    machine.wait(lambda: "DRAIN" in machine.out("scontrol", "show", "node", "n1"), 30, "the drain")
+    assert "Reason=healthd: gpu.xid.79" in machine.out("scontrol", "show", "node", "n1")
+    script = machine.run("env", "SLURM_JOB_ID=4711", "SLURMD_NODENAME=n1", "/usr/lib/healthd/slurm/prolog.sh")
+    assert script.returncode == 1, script.stderr
+    assert "print healthd: node n1 is not fit for job 4711" in script.stdout
+
+
+def controlled(machine: Machine) -> None:
+    """The controller's unit: confined further it still reaches slurmctld; a reload keeps its process."""
+    machine.must("systemctl", "start", "healthd-controller")
+    ask = ("systemctl", "show", "--value", "--property=MainPID", "healthd-controller")
+    pid = machine.out(*ask)
+    machine.wait(lambda: machine.run("healthd", "controller", "--status").returncode == 0, 20, "a round")
+    machine.must("systemctl", "reload", "healthd-controller")
+    machine.wait(
+        lambda: machine.out("journalctl", "-u", "healthd-controller").count("controller started") == 2, 20, "2"
+    )
+    assert machine.out(*ask) == pid
+    machine.must("systemctl", "stop", "healthd-controller")
+
+
+def metrics(machine: Machine) -> str:
+    fetch = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:9809/metrics').read().decode())"
+    return machine.out("/opt/healthd/bin/python", "-c", fetch)
+
+
+def upgraded(machine: Machine) -> None:
+    """Stopped, replaced, started; the configuration and what the daemon knows are as before."""
+    pid, config = main_pid(machine), machine.out("cat", CONFIG)
+    machine.must("apt-get", "install", "-y", "-qq", "/root/healthd_2.deb")
+    assert machine.out("dpkg-query", "-W", "-f=${Version}", "healthd").startswith(f"{__version__}-2")
+    machine.wait(lambda: machine.out("systemctl", "is-active", "healthd") == "active", 20, "the new version")
+    assert main_pid(machine) not in (pid, "0")
+    assert machine.out("cat", CONFIG) == config
+    assert "gpu.xid.79" in machine.must("healthd", "status")
+    machine.must("systemctl", "stop", "healthd")  # what an administrator has stopped stays so
+    machine.must("apt-get", "install", "-y", "-qq", "--allow-downgrades", "/root/healthd_1.deb")
+    assert machine.out("systemctl", "is-active", "healthd") == "inactive"
+    machine.must("systemctl", "start", "healthd")
+
+
+def test_a_daemon_that_stands_still_is_started_again(machine: Machine) -> None:
+    """Stopped by SIGSTOP it sends no ping: systemd's watchdog ends it and starts another."""
+    machine.must("apt-get", "install", "-y", "-qq", "--no-install-recommends", "/root/healthd_1.deb")
+    folder = "/run/systemd/system/healthd.service.d"
+    machine.must("mkdir", "-p", folder)
+    machine.write(f"{folder}/quick.conf", "[Service]\nWatchdogSec=7\nWatchdogSignal=SIGKILL\nRestartSec=0\n")
+    machine.must("systemctl", "daemon-reload")
+    machine.must("systemctl", "start", "healthd")
+    pid = main_pid(machine)
+    time.sleep(8)
+    assert main_pid(machine) == pid, "while it goes round it is left alone"
+    machine.must("kill", "-s", "STOP", pid)
+    machine.wait(lambda: main_pid(machine) not in (pid, "0"), 30, "another daemon")
+    machine.wait(lambda: machine.out("systemctl", "is-active", "healthd") == "active", 20, "it is ready")
+
+
+def test_the_tree_is_compiled_and_names_no_place_of_its_making(staged: Path) -> None:
+    """Every module has bytecode that is not compared with its source, and the venv holds one command: ours."""
+    (site,) = (staged / "opt/healthd/lib").glob("python3*")
+    sources = [path for path in files_of(site, "*.py") if "/site-packages/healthd/" in path.as_posix()]
+    assert len(sources) > 100
+    for path in sources:
+        (compiled,) = (path.parent / "__pycache__").glob(f"{path.stem}.cpython-*.pyc")
+        assert compiled.read_bytes()[4:8] == b"\x01\x00\x00\x00", f"{compiled}: not an unchecked hash (PEP 552)"
+    names = {path.name for path in (staged / "opt/healthd/bin").iterdir()}
+    assert {name for name in names if not name.startswith("python")} == {"healthd"}
+    assert (staged / "opt/healthd/bin/healthd").read_text().startswith("#!/opt/healthd/bin/python\n")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the .rpm
+
+# Root's own tree below an overlay, so that scriptlets run and leave no trace.
+RPM_ROOT = """
+set -eu
+base=$1 over=$2 root=$2/root
+mkdir -p "$over/upper" "$over/work" "$root"
+mount -t overlay -o "lowerdir=$base,upperdir=$over/upper,workdir=$over/work" overlay "$root"
+mount -t tmpfs tmpfs "$root/dev"
+: >"$root/dev/null"
+mount --bind /dev/null "$root/dev/null"
+list() {
+    cd "$root"
+    find . -xdev \\( -path ./dev -o -path './var/lib/rpm*' -o -path ./usr/lib/sysimage \\) -prune -o -print | sort
+    cd /
+}
+list >"$over/before"
+rpm --root "$root" --nodeps --install "$3"
+echo "mode = 1" >"$root/etc/healthd/config.toml"
+mkdir -p "$root/var/lib/healthd"
+chroot "$root" systemctl enable healthd.service 2>/dev/null
+cat "$root/usr/lib/systemd/system/healthd.service" >"$over/unit"
+rpm --root "$root" --nodeps --upgrade "$4"
+rpm --root "$root" --query healthd >"$over/version"
+chroot "$root" systemctl is-enabled healthd.service >"$over/enabled"
+list >"$over/upgraded"
+rpm --root "$root" --nodeps --verify healthd >"$over/verified"
+rpm --root "$root" --nodeps --erase healthd
+list >"$over/after"
+"""
+
+
+def test_the_rpm_installs_upgrades_and_removes(staged: Path, tmp_path: Path) -> None:
+    """Built by rpmbuild from the spec; its scriptlets keep what was enabled and configured, and clear up at the end."""
+    if shutil.which("rpmbuild") is None:
+        pytest.skip("no rpmbuild here: apt-get install rpm")
+    (python,) = (
+        path.name for path in (staged / "opt/healthd/bin").iterdir() if re.fullmatch(r"python3\.\d+", path.name)
+    )
+    rpms = [
+        run("sh", "packaging/rpm/build.sh", tmp_path, STAGED=str(staged), REVISION=revision, PYTHON=python)
+        for revision in ("1", "2")
+    ]
+    required = subprocess.run(["rpm", "-qp", "--requires", rpms[0]], check=True, capture_output=True, text=True)
+    assert {python, "systemd"} <= set(required.stdout.split("\n"))
+    over = tmp_path / "over"
+    over.mkdir()
+    run("unshare", "--mount", "sh", "-c", RPM_ROOT, "sh", clean_root(python), over, *rpms)
+
+    def lines(name: str) -> set[str]:
+        return set((over / name).read_text().splitlines())
+
+    assert (over / "version").read_text().startswith(f"healthd-{__version__}-2")
+    assert (over / "unit").read_text() == (ROOT / "packaging/systemd/healthd.service").read_text()
+    assert lines("enabled") == {"enabled"}
+    assert "./etc/healthd/config.toml" in lines("upgraded")
+    assert lines("verified") == set()
+    assert lines("after") - lines("before") == {"./etc/healthd", "./etc/healthd/config.toml"}
+
+
+def test_rpmlint_finds_no_error_in_the_spec() -> None:
+    """rpmlint's errors are none but the one that a private folder below /usr/lib, which scripts share, must raise."""
+    if shutil.which("rpmlint") is None:
+        pytest.skip("no rpmlint here: apt-get install rpmlint")
+    argv = ["rpmlint", str(ROOT / "packaging/rpm/healthd.spec")]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=120)
+    errors = [line for line in done.stdout.splitlines() if ": E: " in line]
+    assert [line for line in errors if "hardcoded-library-path in /usr/lib/healthd" not in line] == []
+    assert "1 specfiles checked" in done.stdout
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the wheel
+
+
+def test_the_wheel_works_in_a_venv_of_its_own(tmp_path: Path) -> None:
+    """`pip install` of the wheel, with nothing else of this checkout: the command runs, and finds its checks."""
+    source = tmp_path / "source"
+    for name in ("healthd", "checks", "remediation", "packaging/bin"):
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy2(ROOT / name, source / name)
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, source)
+    (wheel,) = tmp_path.glob("*.whl")
+    venv = tmp_path / "venv"
+    run(sys.executable, "-m", "venv", venv)
+    run(venv / "bin/pip", "install", "--quiet", "--disable-pip-version-check", wheel)
+    environ = {"PATH": PATH, "HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true"}
+    commands: dict[tuple[str, ...], tuple[int, ...]] = {
+        ("--version",): (0,),
+        ("checks",): (0,),
+        ("config", "validate", "--config", str(tmp_path / "config.toml")): (0,),
+        ("check", "--no-daemon", "--json"): (0, 1, 2),
+    }
+    (tmp_path / "config.toml").write_text('[orchestrator]\nkind = "local"\n')
+    assert load(tmp_path / "config.toml", checks={}, environ={}).config is not None
+    for words, codes in commands.items():
+        argv = [str(venv / "bin/healthd"), *words]
+        done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=120, cwd="/", env=environ)
+        assert done.returncode in codes, f"{words}: {done.returncode}: {done.stderr[-1000:]}"
+        assert "Traceback" not in done.stderr
