@@ -19,6 +19,7 @@ from tests.installing.machine import PATH, Machine, booted, clean_root
 from tests.integration.slurm.slurm_conf import conf_text
 from tests.packaging.dockerfile import files_of
 from tests.running import OFF_THE_BUS, ROOT
+from tests.unit.test_examples import blocks
 
 pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.process]
 
@@ -37,6 +38,12 @@ HealthCheckInterval=300
 HealthCheckNodeState=ANY,CYCLE
 """
 QUARANTINE = '[remediation]\nmode = "quarantine"\nsettle_s = 1\n[budget]\nmax_out = 1\nsettle_s = 1\n'
+
+
+def shown(title: str) -> list[str]:
+    """The commands of a block of docs/how-to/install.md."""
+    (block,) = (each for each in blocks() if (each.page, each.title) == ("docs/how-to/install.md", title))
+    return block.text.splitlines()
 
 
 def run(*argv: str | Path, **environ: str) -> str:
@@ -81,7 +88,9 @@ def machine(debs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -
     base = clean_root(depends.split(",")[0])
     with booted(base, tmp_path_factory.mktemp("machine")) as made:
         for number, deb in enumerate(debs, 1):
-            made.copy(deb, f"/root/healthd_{number}.deb")
+            made.must("mkdir", f"/root/{number}")
+            made.copy(deb, f"/root/{number}/{deb.name}")
+            made.must("ln", "-s", f"{number}/{deb.name}", f"/root/healthd_{number}.deb")
         yield made
 
 
@@ -120,14 +129,15 @@ def test_a_node_from_installation_to_purge(machine: Machine) -> None:
 
 
 def installed(machine: Machine) -> None:
-    """Enabled, not started: nobody has said what this node is yet. Every file is dpkg's, and as it was packed."""
-    machine.must("apt-get", "install", "-y", "-qq", "--no-install-recommends", "/root/healthd_1.deb")
+    """As the page says. Enabled, not started: nobody has said what this node is yet. Every file is as it was packed."""
+    install, look = shown("debian")
+    machine.must("sh", "-c", f"cd /root/1 && {install}")
     assert machine.out("healthd", "--version") == f"healthd {__version__}"
     assert machine.out("systemctl", "is-enabled", "healthd", "healthd-controller").split() == ["enabled", "disabled"]
     assert machine.out("systemctl", "is-active", "healthd") == "inactive"
     verified = machine.run("systemd-analyze", "verify", *UNITS)
     assert (verified.returncode, verified.stdout + verified.stderr) == (0, "")
-    looked = machine.run("healthd", "check", "--no-daemon")
+    looked = machine.run(*look.split())
     assert looked.returncode in (0, 1, 2), looked.stderr
     assert "kmsg.reader" in looked.stdout
     machine.must("dpkg", "--verify", "healthd")
@@ -153,8 +163,8 @@ def configured(machine: Machine) -> None:
 
 def started(machine: Machine) -> None:
     """READY is heard: systemd says active only then. The sandbox lets it read the kernel log, and pings arrive."""
-    machine.must("systemctl", "start", "healthd")
-    status = machine.must("healthd", "status")
+    for line in shown("start"):
+        status = machine.must(*line.split())
     assert "mode observe" in status
     assert "orchestrator slurm" in status
     asked = machine.run("healthd", "check", "kmsg.reader")
@@ -358,7 +368,7 @@ def test_rpmlint_finds_no_error_in_the_spec() -> None:
 
 
 def test_the_wheel_works_in_a_venv_of_its_own(tmp_path: Path) -> None:
-    """`pip install` of the wheel, with nothing else of this checkout: the command runs, and finds its checks."""
+    """`pip install` of the wheel, as the page says, and nothing else of this checkout: it runs and finds its checks."""
     source = tmp_path / "source"
     for name in ("healthd", "checks", "remediation", "packaging/bin"):
         shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
@@ -367,11 +377,14 @@ def test_the_wheel_works_in_a_venv_of_its_own(tmp_path: Path) -> None:
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, source)
     (wheel,) = tmp_path.glob("*.whl")
     venv = tmp_path / "venv"
-    run(sys.executable, "-m", "venv", venv)
-    run(venv / "bin/pip", "install", "--quiet", "--disable-pip-version-check", wheel)
+    (tmp_path / "bin").mkdir()
+    for line in shown("pip"):
+        here = line.replace("/opt/healthd", str(venv)).replace("/usr/bin", str(tmp_path / "bin"))
+        here = re.sub(r"\S+\.whl", str(wheel), here).replace("python3 ", f"{sys.executable} ")
+        said = run("sh", "-c", here, PATH=f"{tmp_path}/bin:{PATH}")
+    assert said == f"healthd {__version__}"
     environ = {"PATH": PATH, "HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true"}
     commands: dict[tuple[str, ...], tuple[int, ...]] = {
-        ("--version",): (0,),
         ("checks",): (0,),
         ("config", "validate", "--config", str(tmp_path / "config.toml")): (0,),
         ("check", "--no-daemon", "--json"): (0, 1, 2),
