@@ -107,6 +107,7 @@ def test_a_node_from_installation_to_purge(machine: Machine) -> None:
     """Install, configure, start, look, hook into Slurm, drain for a fault, upgrade, remove, purge: on one node."""
     depends = re.findall(r"python3[.\d]+", machine.must("dpkg-deb", "-f", "/root/healthd_1.deb", "Depends"))
     machine.must("apt-get", "install", "-y", "-qq", "--no-install-recommends", *depends)  # no part of what is ours
+    slurm_conf(machine, "")
     before = files(machine)
 
     installed(machine)
@@ -152,7 +153,6 @@ def configured(machine: Machine) -> None:
     """By `healthd init`, as a person does it, and `healthd doctor` has its say: nothing that stops a start."""
     machine.write("/etc/healthd/environment", "HEALTHD_SOURCES_KMSG=/root/kmsg\n")
     machine.must("touch", "/root/kmsg")
-    slurm_conf(machine, "")
     if "init" in machine.out("healthd", "--help"):
         machine.must("healthd", "init")
     else:
@@ -234,6 +234,10 @@ def hooked(machine: Machine) -> None:
 
 def controlled(machine: Machine) -> None:
     """The controller's unit: confined further it still reaches slurmctld; a reload keeps its process."""
+    folder = "/run/systemd/system/healthd-controller.service.d"
+    machine.must("mkdir", "-p", folder)
+    machine.write(f"{folder}/kind.conf", "[Service]\nEnvironment=HEALTHD_PROVISIONER_KIND=ec2\n")
+    machine.must("systemctl", "daemon-reload")
     machine.must("systemctl", "start", "healthd-controller")
     ask = ("systemctl", "show", "--value", "--property=MainPID", "healthd-controller")
     pid = machine.out(*ask)
@@ -312,18 +316,22 @@ list() {
     find . -xdev \\( -path ./dev -o -path './var/lib/rpm*' -o -path ./usr/lib/sysimage \\) -prune -o -print | sort
     cd /
 }
+# Where this machine's own rpm comes from Debian, it asks to be told that a package of RPM is meant.
+FORCE=
+! rpm --help | grep -q force-debian || FORCE=--force-debian
+book() { rpm --root "$root" --dbpath /var/lib/rpm $FORCE "$@"; }
 list >"$over/before"
-rpm --root "$root" --nodeps --install "$3"
+book --nodeps --install "$3"
 echo "mode = 1" >"$root/etc/healthd/config.toml"
 mkdir -p "$root/var/lib/healthd"
 chroot "$root" systemctl enable healthd.service 2>/dev/null
 cat "$root/usr/lib/systemd/system/healthd.service" >"$over/unit"
-rpm --root "$root" --nodeps --upgrade "$4"
-rpm --root "$root" --query healthd >"$over/version"
+book --nodeps --upgrade "$4"
+book --query healthd >"$over/version"
 chroot "$root" systemctl is-enabled healthd.service >"$over/enabled"
 list >"$over/upgraded"
-rpm --root "$root" --nodeps --verify healthd >"$over/verified"
-rpm --root "$root" --nodeps --erase healthd
+book --nodeps --verify healthd >"$over/verified"
+book --nodeps --erase healthd
 list >"$over/after"
 """
 
