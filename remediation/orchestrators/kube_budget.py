@@ -29,6 +29,7 @@ import msgspec
 
 from healthd.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.remediation.fleet import CLUSTER
+from healthd.remediation.orchestrators.kube_node import Stamp
 from healthd.remediation.ports import Slot
 
 LEASE, MARKS = "healthd-budget", "healthd-marks"
@@ -49,7 +50,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     index: int
     at: str = ""
     text: str = ""
-    stamp: int = 0
+    stamp: Stamp = 0
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):

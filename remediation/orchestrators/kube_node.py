@@ -16,7 +16,7 @@ import fnmatch
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -36,6 +36,11 @@ _KEEPS_OFF = ("NoSchedule", "NoExecute")
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}\Z")
 _NOT_A_LABEL = re.compile(r"[^A-Za-z0-9_.-]+")
 _TEXT_CHARACTERS = 1000
+
+
+Stamp = Annotated[int, msgspec.Meta(ge=0, le=99_999_999_999)]
+"""Whole seconds since the epoch, up to the year 5138. What one agent wrote is read by the others and by the
+controller, which a number that is no time must not end."""
 
 
 class Taint(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -132,7 +137,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str
     by: str
-    stamp: int
+    stamp: Stamp
     cordoned: bool = False
     cordon_was_there: bool = False
 

@@ -87,6 +87,15 @@ def test_a_claim_that_makes_no_sense_takes_a_place(text: str) -> None:
     assert "not made by healthd" in slot.node
 
 
+@pytest.mark.parametrize("stamp", [-1, 10**11, 10**18])
+def test_a_claim_of_no_time_is_none_of_healthds(stamp: int) -> None:
+    """One agent writes it and all read it: as a time it would end each of them, and the controller with them."""
+    text = f'{{"node": "n2", "index": 0, "text": "healthd: gpu.xid.79 gpu:0 [a]", "stamp": {stamp}}}'
+    (claim,) = budget({key_of("n2"): text}).claims.values()
+    assert (claim.index, claim.text, claim.stamp) == (-1, "", 0)
+    assert "not made by healthd" in claim.node
+
+
 def test_only_its_own_place_is_given_back() -> None:
     """Another's is refused, nobody's is fine."""
     there = budget({key_of("n2"): '{"node": "n2", "index": 0}'})

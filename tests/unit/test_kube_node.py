@@ -213,3 +213,11 @@ def test_threads_that_read_their_first_node_at_once_do_not_crash() -> None:
     for _ in range(8):
         ended = subprocess.run([sys.executable, "-c", _AT_ONCE], cwd=root, capture_output=True, check=False)
         assert ended.returncode == 0, ended.stderr.decode()
+
+
+@pytest.mark.parametrize("stamp", [-1, 10**11, 10**18])
+def test_a_hold_of_no_time_proves_nothing(stamp: int) -> None:
+    """The controller reads it of every Node, as the time of a drain: it would end there."""
+    data = taken_out(node())
+    data["metadata"]["annotations"][HOLD] = f'{{"text": "{TEXT}", "by": "healthd-agent", "stamp": {stamp}}}'
+    assert hold_of(node_of(data)) is None
