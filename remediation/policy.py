@@ -28,8 +28,8 @@ ACKNOWLEDGED = "acknowledged: a person wants the node in service, and the fault 
 class Rules:
     """What an operator allows, and what the policy says.
 
-    ``max_out``: a share of the fleet ("5%") or a number of nodes, never below one node. ``replacements_per_hour``: of
-    the whole fleet. ``opted_out``: why healthd only observes here, as far as the node itself says so;
+    ``max_out``: a share of the fleet ("5%") or a number of nodes, never below one node; the cluster's own limit, where
+    it has one, goes before it. ``replacements_per_hour``: of the whole fleet. ``opted_out``: why healthd only observes here, as far as the node itself says so;
     ``opt_out_feature``: the feature by which the cluster says it, "" for none.
     """
 
@@ -200,7 +200,7 @@ def _in_place(
     if level is None or level.total < 1:
         words = f"the fleet's level could not be read, so nothing is taken out: {situation.problem}"
         return _page(worst, Refusal.UNREADABLE, words)
-    limit = out_limit(rules.max_out, level.total)
+    limit = out_limit(rules.max_out, level.total) if level.limit is None else level.limit
     if len(level.out - {view.name}) >= limit:
         words = f"at the fleet limit: {len(level.out)} of {level.total} nodes are out, {limit} may be"
         return _page(worst, Refusal.BUDGET, words)

@@ -235,7 +235,8 @@ class BudgetSection:
     max_out: Count | Percent = "5%"
     """The most nodes that may be out of service for any cause while healthd still takes one out: a number, or a
     percentage of the cluster's nodes, rounded down but at least 1. Five per cent: a fault that many nodes share, or a
-    mistake of ours, then stops early; more is for people to allow."""
+    mistake of ours, then stops early; more is for people to allow. On Kubernetes the Lease of the budget says it for
+    every node: ``healthd controller`` writes its own setting there, or Helm the value ``budget``."""
 
     settle_s: Seconds = 10.0
     """How long, in seconds, after a node took its place in the budget it looks again before it is drained: longer than

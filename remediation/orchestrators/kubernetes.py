@@ -117,6 +117,7 @@ class KubernetesOrchestrator:
                 for claim in sorted(first.claims.values(), key=lambda claim: claim.node)
                 if claim.text
             ),
+            limit=first.limit,
         )
 
     def quotas(self) -> Mapping[str, int]:

@@ -147,6 +147,15 @@ def test_at_the_limit_it_pages() -> None:
     assert refused.reason == "at the fleet limit: 5 of 100 nodes are out, 5 may be"
 
 
+@pytest.mark.parametrize(("limit", "action"), [(6, Action.REPAIR), (5, Action.PAGE), (0, Action.PAGE)])
+def test_a_limit_that_the_cluster_holds_everybody_to_goes_before_the_configured_one(limit: int, action: Action) -> None:
+    """Five of a hundred are out, and 5 % is what the agent's own configuration allows: Kubernetes' Lease decides."""
+    level = FleetLevel(out=frozenset(f"n{index}" for index in range(2, 7)), total=100, limit=limit)
+    decision = decided(SICK, rules=Rules(mode=Mode.REPAIR, max_out="5%"), situation=replace(WELL, level=level))
+    assert decision.action is action
+    assert action is Action.REPAIR or decision.reason == f"at the fleet limit: 5 of 100 nodes are out, {limit} may be"
+
+
 def test_where_nobody_can_go_out_the_node_itself_is_not_asked_for() -> None:
     """The places alone say that the fleet is full: it pages as at the limit, whatever the node is."""
     full = fleet.Hold(reason="at the fleet limit: all 5 slots are taken")
