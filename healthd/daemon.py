@@ -20,7 +20,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from healthd import __version__, journal, telling
 from healthd.agent import Agent, acting_agent, lock_state, open_kernel_log, open_reporter
-from healthd.api.page import metrics_of
+from healthd.api.scrape import metrics_of
 from healthd.api.server import Server
 from healthd.api.wire import EXIT_FAILED
 from healthd.config.schema import Config
