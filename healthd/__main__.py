@@ -11,6 +11,7 @@ import sys
 DEFAULT_SOCKET = "/run/healthd/healthd.sock"
 _DEADLINE_S = {"check": 30.0, "status": 10.0, "hook": 8.0}  # a hook's own limit is 10 s, Python's start included
 _STREAMED = ("--active", "boot", "--context=boot")  # minutes of work, with progress: the full command line asks
+_REPEATED = ("--watch",)  # the full command line asks, again and again
 _LOCAL_ONLY = ("--no-daemon", "--config", "--help", "-h", "--version")
 _HOOK_LOCAL_ONLY = ("--help", "-h")  # a hook's --config is for the look without a daemon; a daemon comes first
 _HOOK_CODES = (0, 1, 64)  # any other would drain the node with "Prolog error": our own trouble never refuses a job
@@ -35,6 +36,8 @@ def _ask_daemon(arguments: list[str]) -> int | None:
     if verb not in _DEADLINE_S or any(a.partition("=")[0] in local_only for a in arguments):
         return None
     if verb == "check" and any(a in _STREAMED for a in arguments):
+        return None
+    if verb == "status" and any(a in _REPEATED for a in arguments):
         return None
     import _socket
 

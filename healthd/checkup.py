@@ -135,16 +135,24 @@ class Checkup:
             self.monitor.absorb(outcome, journal_cursor=cursor)
 
     def report(
-        self, names: Sequence[str] = (), *, deadline_s: float = 20.0, active: Mapping[str, Outcome] | None = None
+        self,
+        names: Sequence[str] = (),
+        *,
+        deadline_s: float = 20.0,
+        active: Mapping[str, Outcome] | None = None,
+        look: bool = True,
     ) -> Report:
-        """The state of the node, or of some checks. What is missing or too old is run again within the deadline.
+        """The state of the node, or of some checks. What is missing or too old is run again within the deadline; not
+        ``look``: nothing is run or waited for, and what is missing or too old is unknown.
 
         ``active``: the outcomes of active checks that were run for this report. An active check that was not is in it
         only while a fault that it found earlier is open.
         """
         active = active or {}
         wanted = tuple(name for name in names or self.checks if self._counts(name) or name in active)
-        outcomes = tuple(active.get(outcome.check, outcome) for outcome in self._refreshed(wanted, deadline_s))
+        outcomes = tuple(
+            active.get(outcome.check, outcome) for outcome in self._refreshed(wanted, deadline_s, look=look)
+        )
         now = datetime.now(UTC)
         verdict = self.monitor.verdict(outcomes)
         views = tuple(
@@ -180,23 +188,27 @@ class Checkup:
                 self.monitor.absorb(outcome)
         return self.monitor.outcomes().get(name, outcome)
 
-    def _refreshed(self, names: Sequence[str], deadline_s: float) -> tuple[Outcome, ...]:
+    def _refreshed(self, names: Sequence[str], deadline_s: float, *, look: bool) -> tuple[Outcome, ...]:
         """The last outcomes, with stale ones run again. A run that began earlier and does not end is not waited for
         long: a source that hangs must not make the answer hang with it."""
+        if look:
+            self._look_again(names, deadline_s)
+        known = self.monitor.outcomes()
+        log = self.machine.kernel_log
+        return tuple(
+            self._kernel_outcome(name, known.get(name), log)
+            if self.checks[name].on == "kernel"
+            else self._answered(name, known.get(name), f", and none within {deadline_s:g} s" if look else "")
+            for name in names
+        )
+
+    def _look_again(self, names: Sequence[str], deadline_s: float) -> None:
         now, known, began = datetime.now(UTC), self.monitor.outcomes(), time.monotonic()
         stale = [name for name in names if self.checks[name].on == "interval" and not self._fresh(known.get(name), now)]
         earlier = [future for name in stale if (future := self._under_way(name)) is not None]
         new = [future for future in map(self.start, stale) if future not in earlier]
         wait(new, timeout=min(deadline_s, max((self._timeout_s(name) for name in stale), default=0.0)))
         wait(earlier, timeout=max(0.0, min(deadline_s, _PATIENCE_S) - (time.monotonic() - began)))
-        known = self.monitor.outcomes()
-        log = self.machine.kernel_log
-        return tuple(
-            self._kernel_outcome(name, known.get(name), log)
-            if self.checks[name].on == "kernel"
-            else self._answered(name, known.get(name), deadline_s)
-            for name in names
-        )
 
     def _fresh(self, outcome: Outcome | None, now: datetime) -> bool:
         """Counted from the end of the run: one that waited for a source until its deadline is news all the same."""
@@ -212,14 +224,14 @@ class Checkup:
     def _counts(self, name: str) -> bool:
         return self.checks[name].on != "active" or bool(self.monitor.faults_of(name))
 
-    def _answered(self, name: str, outcome: Outcome | None, deadline_s: float) -> Outcome:
+    def _answered(self, name: str, outcome: Outcome | None, waited: str) -> Outcome:
         if outcome is not None and (self.checks[name].on == "active" or self._fresh(outcome, datetime.now(UTC))):
             return outcome
         running = self._running.get(name)
         if running is not None and not running.future.done():
             age_s = time.monotonic() - running.began
             return self._unknown(name, f"no answer yet: its run has been under way for {age_s:.1f} s")
-        return self._unknown(name, f"no result younger than twice its interval, and none within {deadline_s:g} s")
+        return self._unknown(name, f"no result younger than twice its interval{waited}")
 
     def _kernel_outcome(self, name: str, outcome: Outcome | None, log: KernelLogState) -> Outcome:
         """A kernel check is as fresh as the reader of the log; where that is blind, so is the check."""

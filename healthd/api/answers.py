@@ -6,20 +6,20 @@ Rendering only, but for the prolog, which lets the engine act before it answers.
 from __future__ import annotations
 
 import difflib
-import json
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from healthd.agent import Agent
+from healthd.api.board import Board
+from healthd.api.status import status_data, status_json, status_text
 from healthd.api.wire import Answer
 from healthd.check import unknown
 from healthd.errors import BackendError, StoreError, UsageError
 from healthd.idle import why_not_idle
 from healthd.model import Clearance, ClearsBy, Mode, Outcome, Verdict
 from healthd.monitor import has_live_job
-from healthd.remediation.case import Case
-from healthd.report import EXIT_CODE, Report, as_json, as_text, diagnosis_data
+from healthd.report import EXIT_CODE, Report, as_json, as_text
 from healthd.store import Event
 from healthd.trail import trail_json, trail_of, trail_text
 
@@ -66,24 +66,10 @@ def _active_outcomes(
     return {name: Outcome(check=name, result=unknown(f"not run: {busy}"), at=now, duration_s=0.0) for name in wanted}
 
 
-def status_answer(agent: Agent, options: Namespace) -> Answer:
+def status_answer(agent: Agent, board: Board, options: Namespace) -> Answer:
     """What the daemon sees, decided and does. Exit 0: it answered."""
-    case, said = _open_case(agent)
-    data = {
-        "node": agent.machine.name,
-        "mode": agent.mode,
-        "orchestrator": agent.orchestrator.kind if agent.orchestrator else None,
-        "verdict": agent.monitor.verdict(agent.monitor.outcomes().values()),
-        "opted_out": agent.engine.opted_out() if agent.engine else "",
-        "decision": agent.engine.decision.reason if agent.engine else "this agent only looks",
-        "refusal": agent.engine.decision.refusal if agent.engine else None,
-        "case": _case_data(case),
-        "store_problem": agent.monitor.store_problem or said,
-        "notices": [*agent.checkup.notices, *(agent.notifier.problems() if agent.notifier else ())],
-        "diagnoses": [diagnosis_data(diagnosis) for diagnosis in agent.monitor.diagnoses()],
-        "events": [f"{event.at:%Y-%m-%d %H:%M:%S} {event.kind}: {event.text}" for event in _events(agent)],
-    }
-    return Answer(code=0, out=json.dumps(data, indent=2, default=str) + "\n" if options.json else _status_text(data))
+    data = status_data(agent, board)
+    return Answer(code=0, out=status_json(data) if options.json else status_text(data))
 
 
 def history_answer(agent: Agent, options: Namespace) -> Answer:
@@ -158,58 +144,3 @@ def _known(names: Sequence[str], agent: Agent, *, active: bool) -> Sequence[str]
             hint = f"did you mean {near[0]}?" if near else "see `healthd checks`"
             raise UsageError(f"healthd check: no check is named {name!r}, or it is not enabled; {hint}")
     return names
-
-
-def _open_case(agent: Agent) -> tuple[Case | None, str]:
-    try:
-        return (agent.store.open_case() if agent.store else None), ""
-    except StoreError as error:
-        return None, str(error)
-
-
-def _events(agent: Agent, last: int = 20) -> Sequence[Event]:
-    try:
-        return agent.store.events(last=last) if agent.store else ()
-    except StoreError:
-        return ()  # said already, as store_problem
-
-
-def _case_data(case: Case | None) -> dict[str, object] | None:
-    if case is None:
-        return None
-    return {
-        "id": case.id,
-        "opened": case.opened.isoformat(),
-        "text": case.text,
-        "step": case.step,
-        "phase": case.phase,
-        "steps": list(case.steps),
-        "attempts": case.attempts,
-        "why": case.why,
-        "order": case.order,
-        "release_order": case.release_order,
-        "note": case.note,
-    }
-
-
-def _status_text(data: Mapping[str, object]) -> str:
-    case = data["case"]
-    lines = [
-        f"{str(data['verdict']).upper()}  {data['node']}  mode {data['mode']}  orchestrator {data['orchestrator']}",
-        *(f"! {notice}" for notice in (*data["notices"], data["store_problem"]) if notice),  # type: ignore[misc]
-        *([f"opted out {data['opted_out']}"] if data["opted_out"] else []),
-        f"decision  {data['decision']}",
-        *_case_lines(case),
-        *(f"  {event}" for event in data["events"]),  # type: ignore[attr-defined]
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _case_lines(case: object) -> Iterator[str]:
-    """The case, and what it did or waits for last."""
-    if not isinstance(case, dict):
-        yield "case      none"
-        return
-    yield f"case      {case['text'] or case['id']} at {case['step']}"
-    if case["note"]:
-        yield f"          {case['note']}"

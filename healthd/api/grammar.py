@@ -73,6 +73,10 @@ def _grammar() -> _Parser:
     _common(run)
 
     status = verbs.add_parser("status", help="what the daemon sees, decided and does")
+    status.add_argument("--watch", action="store_true", help="show it anew as it changes, until Ctrl-C")
+    status.add_argument(
+        "--every", type=_seconds, default=2.0, metavar="SECONDS", help="with --watch: how often to ask (default: 2)"
+    )
     _common(status, json=True, socket=True)
 
     _controlling(verbs)
@@ -189,6 +193,13 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MAX_LINES):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of lines; expected 1 to {MAX_LINES}")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    """How long to wait between two questions, in seconds. Raises ArgumentTypeError."""
+    if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", text) or not 0.5 <= float(text) <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds; expected 0.5 to 3600")
+    return float(text)
 
 
 def _length(text: str) -> timedelta:

@@ -1,4 +1,5 @@
-"""The read-only HTTP server: /metrics, /healthz, /verdict. Loopback by default; nothing here can act.
+"""The read-only HTTP server: the status page, /status, /metrics, /healthz, /verdict. Loopback by default; nothing here
+can act.
 
 /healthz says only that the daemon goes round; a sick node is not a sick daemon.
 """
@@ -9,13 +10,17 @@ import errno
 import socket
 import socketserver
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from healthd.agent import Agent
+from healthd.api.board import Board
+from healthd.api.page import HEADERS, page
+from healthd.api.status import status_data, status_json
 from healthd.report import as_json
 
 _REPORT_DEADLINE_S = 5.0
+NO_MORE: Mapping[str, str] = {}
 
 
 class HttpServer:
@@ -29,7 +34,7 @@ class HttpServer:
         address: str,
         agent: Agent,
         *,
-        page: Callable[[], tuple[str, str]],
+        metrics: Callable[[], tuple[str, str]],
         problem: Callable[[], str],
         say: Callable[..., None],
     ) -> None:
@@ -39,7 +44,8 @@ class HttpServer:
             (_Handler,),
             {
                 "agent": agent,
-                "page": staticmethod(page),
+                "metrics": staticmethod(metrics),
+                "board": Board.of(agent),
                 "problem": staticmethod(problem),
                 "say": staticmethod(say),
             },
@@ -96,10 +102,11 @@ def _resolved(host: str) -> tuple[socket.AddressFamily, str]:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One request. ``agent``, ``page``, ``problem`` and ``say`` are set on the subclass that the server makes."""
+    """One request. What it answers from is set on the subclass that the server makes."""
 
     agent: Agent
-    page: Callable[[], tuple[str, str]]
+    board: Board
+    metrics: Callable[[], tuple[str, str]]
     problem: Callable[[], str]
     say: Callable[..., None]
     timeout = 10
@@ -107,10 +114,15 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer the three paths; anything else is 404."""
+        """Answer the five paths; anything else is 404."""
         match self.path.partition("?")[0]:
+            case "/":
+                self._send(200, "text/html; charset=utf-8", page().html, {**HEADERS, **page().headers})
+            case "/status":
+                data = status_data(self.agent, self.board, problem=self.problem())
+                self._send(200, "application/json", status_json(data), HEADERS)
             case "/metrics":
-                kind, text = self.page()
+                kind, text = self.metrics()
                 self._send(200, kind, text)
             case "/healthz":
                 problem = self.problem()
@@ -118,16 +130,18 @@ class _Handler(BaseHTTPRequestHandler):
             case "/verdict":
                 self._send(200, "application/json", as_json(self.agent.checkup.report(deadline_s=_REPORT_DEADLINE_S)))
             case _:
-                self._send(404, "text/plain; charset=utf-8", "there are /metrics, /healthz and /verdict\n")
+                self._send(404, "text/plain; charset=utf-8", "there are /, /status, /metrics, /healthz and /verdict\n")
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the base class gives it
         """Requests go to the log at debug level."""
         self.say("http request", request=format % args)
 
-    def _send(self, code: int, kind: str, text: str) -> None:
+    def _send(self, code: int, kind: str, text: str, headers: Mapping[str, str] = NO_MORE) -> None:
         body = text.encode()
         self.send_response(code)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)

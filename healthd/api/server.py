@@ -20,6 +20,7 @@ from pathlib import Path
 
 from healthd.agent import Agent
 from healthd.api.answers import Tick, check_answer, history_answer, hook_answer, is_active, status_answer
+from healthd.api.board import Board
 from healthd.api.grammar import Shown, parse
 from healthd.api.orders import ack_answer, order_answer, relearn_answer
 from healthd.api.plan import plan_answer
@@ -59,7 +60,7 @@ class Server:
     """Listens on a socket path until closed. At most 32 clients are answered at once; more wait in the backlog."""
 
     def __init__(self, path: str, agent: Agent, *, group: str, say: Callable[..., None]) -> None:
-        self._agent, self._say = agent, say
+        self._agent, self._board, self._say = agent, Board.of(agent), say
         self._group = _group_id(group)
         self._slots = threading.BoundedSemaphore(_CLIENTS)
         self._path = path
@@ -120,7 +121,7 @@ class Server:
                     raise UsageError(f"healthd check: {words}; be root or in [daemon] group, or add --no-daemon")
                 return check_answer(self._agent, options, request.environ, tick)
             case "status":
-                return status_answer(self._agent, options)
+                return status_answer(self._agent, self._board, options)
             case "history":
                 return history_answer(self._agent, options)
             case "plan":

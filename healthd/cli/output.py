@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+from types import TracebackType
 
 from healthd.api.wire import Answer
 
@@ -38,3 +41,34 @@ def confirmed(question: str) -> bool | None:
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+class Screen:
+    """A terminal that is drawn over in place, line by line: nothing is wiped first, so nothing flickers.
+
+    It has a screen of its own while it is open; what stood there before is there again at the end (xterm control
+    sequences, 1049 and 25; 2026, where a terminal knows it, shows a frame at once).
+    """
+
+    @staticmethod
+    def is_there() -> bool:
+        """Whether standard output is a terminal that can be drawn over."""
+        return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+    def __enter__(self) -> Screen:
+        sys.stdout.write("\x1b[?1049h\x1b[?25l")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        sys.stdout.write("\x1b[?25h\x1b[?1049l")
+        sys.stdout.flush()
+
+    def show(self, text: str) -> None:
+        """Draw a text over the last one. What does not fit is cut, and the last line says that it is."""
+        width, height = shutil.get_terminal_size()
+        lines = [line if len(line) <= width else f"{line[: max(width - 1, 0)]}…" for line in text.splitlines()]
+        if len(lines) > height:
+            lines[height - 1 :] = [f"… {len(lines) - height + 1} more lines: `healthd status`"[:width]]
+        body = "\n".join(f"{line}\x1b[K" for line in lines)
+        sys.stdout.write(f"\x1b[?2026h\x1b[H{body}\x1b[J\x1b[?2026l")
+        sys.stdout.flush()

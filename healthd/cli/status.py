@@ -1,15 +1,144 @@
-"""``healthd status`` without a daemon: there is nothing to tell, and that is said."""
+"""``healthd status``, where the hot path does not answer: without a daemon there is nothing to tell, and that is said.
+
+``--watch`` asks again and again. A terminal is redrawn in place; anywhere else a line is printed for what changed. A
+daemon that stops answering is said at once, with the time since when: what stood there before is not the present.
+"""
 
 from __future__ import annotations
 
+import json
+import time
 from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
 
-from healthd.api.wire import Answer
+from healthd.api.client import ask
+from healthd.api.wire import Answer, Request
+from healthd.cli.output import Screen, progress, talk
+from healthd.cli.settings import loaded, socket_path
+from healthd.errors import HealthdError, UsageError
+from healthd.report import printable
 
 
 def answer(options: Namespace) -> Answer:
-    """Exit 2: unknown."""
-    where = options.socket or "$HEALTHD_SOCKET or the default socket"
+    """Exit 2: unknown. With ``--watch`` 0, at Ctrl-C."""
+    path = _socket(options)
+    if options.watch:
+        return _watched(path, options)
+    answered = ask(path, Request(arguments=options.arguments), talk)
+    if answered is not None:
+        return answered
     return Answer(
-        code=2, err=f"healthd: no daemon answers at {where}; start it with `healthd run`, or use `healthd check`\n"
+        code=2, err=f"healthd: no daemon answers at {path}; start it with `healthd run`, or use `healthd check`\n"
     )
+
+
+def _socket(options: Namespace) -> str:
+    """Where to ask: as said, or where the daemon of that configuration listens."""
+    if options.config and not options.socket:
+        return loaded(options).config.daemon.socket
+    return socket_path(options)
+
+
+def _watched(path: str, options: Namespace) -> Answer:
+    if options.json:
+        raise UsageError("healthd status: --watch is for people; ask `healthd status --json` as often as you like")
+    try:
+        if Screen.is_there():
+            _on_a_screen(path, options.every)
+        else:
+            _line_by_line(path, options.every)
+    except KeyboardInterrupt:
+        return Answer(code=0)
+    raise AssertionError("unreachable: it watches until Ctrl-C")
+
+
+# -- a terminal -------------------------------------------------------------------------------------------------------
+
+
+def _on_a_screen(path: str, every_s: float) -> None:
+    last, answered = "", datetime.now(UTC)
+    with Screen() as screen:
+        while True:
+            text, why = _asked(path)
+            if text:
+                last, answered = text, datetime.now(UTC)
+                head = f"healthd status, {answered:%H:%M:%S} UTC, every {every_s:g} s; Ctrl-C ends"
+            else:
+                head = f"UNKNOWN  NO ANSWER since {answered:%H:%M:%S} UTC: {why}"
+                head += "\nWhat follows is from then, and may no longer be so:" if last else ""
+            screen.show(f"{head}\n{last}")
+            time.sleep(every_s)
+
+
+# -- a pipe, a log ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Told:
+    """What has been printed of a status so far. ``news`` is pure but for that."""
+
+    headline: tuple[str, ...] = ()
+    parts: Mapping[str, str] = field(default_factory=dict)
+    checks: Mapping[str, str] = field(default_factory=dict)
+    last: str = ""
+    """The time of the newest line of the timeline, and of those that bear the same time how many were told."""
+    told_at_last: int = 0
+
+    def news(self, data: Mapping[str, Any]) -> Iterator[str]:
+        """The lines that say what is other than it was, in the order of the status."""
+        said = data["headline"]
+        why = [" ".join(filter(None, (each["code"], each["where"], each["words"]))) for each in said["why"]]
+        headline = (f"{data['verdict'].upper()}  {said['words']}", *(f"  why     {each}" for each in why),
+                    f"  next    {said['next']}")  # fmt: skip
+        if headline != self.headline:
+            yield from headline
+        parts = {
+            f"{strip['title']} {part['label']}": part["state"] for strip in data["devices"] for part in strip["parts"]
+        }
+        checks = {each["name"]: each["outcome"] for each in data["checks"]}
+        yield from (f"  {name} is {state}" for name, state in parts.items() if self.parts.get(name, "ok") != state)
+        yield from (
+            f"  check {name} is {state}"
+            for name, state in checks.items()
+            if self.checks.get(name, state if state in ("ok", "not_applicable") else "") != state
+        )
+        yield from self._happened(data["timeline"])
+        self.headline, self.parts, self.checks = headline, parts, checks
+
+    def _happened(self, timeline: list[Mapping[str, str]]) -> Iterator[str]:
+        fresh = [each for each in timeline if each["at"] >= self.last] if self.last else timeline[-1:]
+        for each in fresh[self.told_at_last :]:
+            yield f"  {each['at'][:19].replace('T', ' ')} {each['kind']}: {each['text']}"
+        if timeline:
+            self.last = max(each["at"] for each in timeline)
+            self.told_at_last = sum(each["at"] == self.last for each in timeline)
+
+
+def _line_by_line(path: str, every_s: float) -> None:
+    told, silent = Told(), False
+    while True:
+        text, why = _asked(path, "--json")
+        stamp = f"{datetime.now(UTC):%H:%M:%S}"
+        if not text and not silent:
+            progress(f"{stamp}  UNKNOWN  NO ANSWER: {printable(why)}")
+        if text and silent:
+            progress(f"{stamp}  the daemon answers again")
+        silent = not text
+        if text:
+            for line in told.news(json.loads(text)):
+                progress(f"{stamp}  {printable(line)}")
+        time.sleep(every_s)
+
+
+def _asked(path: str, *more: str) -> tuple[str, str]:
+    """(what the daemon says, or "" and why it says nothing)."""
+    try:
+        answered = ask(path, Request(arguments=("status", *more)), talk)
+    except HealthdError as error:
+        return "", str(error)
+    if answered is None:
+        return "", f"no daemon answers at {path}; see `systemctl status healthd`"
+    return answered.out, answered.err.strip()

@@ -25,6 +25,7 @@ TYPES: dict[str, Any] = {
     "number": (int, float),
     "integer": int,
     "null": type(None),
+    "boolean": (),  # see has_type
 }
 SILENT = {"$schema", "$id", "$defs", "title", "description"}
 
@@ -46,7 +47,9 @@ def violations(value: Any, schema: dict[str, Any], root: dict[str, Any], where: 
 
 def has_type(value: Any, asked: str | list[str]) -> bool:
     names = [asked] if isinstance(asked, str) else asked
-    return not isinstance(value, bool) and any(isinstance(value, TYPES[name]) for name in names)
+    if isinstance(value, bool):  # which is a number to Python, and not to JSON
+        return "boolean" in names
+    return any(isinstance(value, TYPES[name]) for name in names)
 
 
 RULES: dict[str, Any] = {

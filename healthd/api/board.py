@@ -1,0 +1,73 @@
+"""What would be done about each fault, kept for whoever asks for the status: asking never waits for the cluster.
+
+What the policy says of a fault may need the cluster's word on who else is out. That word is fetched by a thread of its
+own, at most every few seconds and only while something is wrong; whoever asks gets the last one, and how old it is.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+
+from healthd.agent import Agent
+from healthd.errors import HealthdError
+from healthd.model import Diagnosis
+from healthd.remediation.policy import Considered
+
+REFRESH_S = 10.0
+PATIENCE_S = 1.0
+
+
+class Board:
+    """The last plan of one agent. ``consider`` makes a new one, and may take as long as the cluster does."""
+
+    def __init__(
+        self, consider: Callable[[], Sequence[Considered]], *, refresh_s: float = REFRESH_S, wait_s: float = PATIENCE_S
+    ) -> None:
+        self._consider, self._refresh_s, self._wait_s = consider, refresh_s, wait_s
+        self._lock = threading.Lock()
+        self._future: Future[tuple[Considered, ...]] | None = None
+        self._of: tuple[Diagnosis, ...] = ()
+        self._began = 0.0
+        self._last: tuple[Considered, ...] = ()
+
+    @classmethod
+    def of(cls, agent: Agent) -> Board:
+        """The plan of this agent; one that only looks has none."""
+        return cls(agent.engine.considered if agent.engine is not None else tuple)
+
+    def plans(self, diagnoses: Sequence[Diagnosis]) -> tuple[tuple[Considered, ...], str]:
+        """(the plan for each of these faults that has one, why it is not whole or not fresh, or ""). No fault, no
+        question."""
+        if not diagnoses:
+            return (), ""
+        future = self._asked(tuple(diagnoses))
+        wait((future,), timeout=self._wait_s)
+        problem = ""
+        if not future.done():
+            problem = f"no plan yet: the cluster was asked {time.monotonic() - self._began:.0f} s ago"
+        elif (error := future.exception()) is None:
+            self._last = future.result()
+        elif isinstance(error, HealthdError):
+            problem = f"no plan: {error}"
+        else:
+            raise error
+        parts = {each.component for each in diagnoses}
+        return tuple(each for each in self._last if each.diagnosis.component in parts), problem
+
+    def _asked(self, diagnoses: tuple[Diagnosis, ...]) -> Future[tuple[Considered, ...]]:
+        """The question that is under way, or whose answer is fresh; else a new one."""
+        with self._lock:
+            is_old = time.monotonic() - self._began > self._refresh_s or diagnoses != self._of
+            if self._future is None or (self._future.done() and is_old):
+                self._future, self._of, self._began = Future(), diagnoses, time.monotonic()
+                threading.Thread(target=self._answer, args=(self._future,), name="plan", daemon=True).start()
+            return self._future
+
+    def _answer(self, future: Future[tuple[Considered, ...]]) -> None:
+        try:
+            future.set_result(tuple(self._consider()))
+        except BaseException as error:  # noqa: BLE001 - whoever asks gets it: see plans()
+            future.set_exception(error)

@@ -1,0 +1,165 @@
+"""The GPUs and EFA devices of a node as two strips: each part with its state and why. Pure: outcomes and faults in.
+
+A part is *ok* only where a look that could tell has just listed it. A part that must be there and that nobody names is
+*missing* where its check found too few, and *unknown* where its check could not tell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from healthd.history import Fault
+from healthd.model import SEVERITY_RANK, Component, Outcome, Severity, Status
+
+State = Literal["ok", "warning", "critical", "unknown", "missing"]
+_NUMBER = re.compile(r"[0-9]+")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """One kind of part. ``counted_by``: the check that knows how many there are; ``listed_by``: the one whose readings
+    name them; ``codes``: how the codes begin that concern them all when they are of the whole node."""
+
+    kind: str
+    title: str
+    counted_by: str
+    listed_by: str
+    codes: str
+
+
+KINDS = (
+    Kind(kind="gpu", title="GPU", counted_by="gpu.count", listed_by="gpu.count", codes="gpu."),
+    Kind(kind="efa", title="EFA", counted_by="efa.devices", listed_by="efa.counters", codes="efa."),
+)
+
+
+def strips(
+    outcomes: Mapping[str, Outcome],
+    faults: Iterable[Fault],
+    names: Mapping[str, Component],
+    expected: Mapping[str, int | None],
+) -> list[dict[str, Any]]:
+    """A strip for each kind that this node has, or must have.
+
+    ``names``: other names of a component to its canonical one, as in ``History``. ``expected``: how many there must be,
+    by kind.
+    """
+    faults = [each for each in faults if each.severity is not Severity.INFO]
+    made = (_strip(kind, outcomes, faults, names, expected.get(kind.kind) or 0) for kind in KINDS)
+    return [strip for strip in made if strip["parts"]]
+
+
+def label_of(component: str, strips_: Iterable[Mapping[str, Any]]) -> str:
+    """``GPU 3`` for the component of a part that a strip shows; for any other its own name."""
+    for strip in strips_:
+        for part in strip["parts"]:
+            if part["component"] == component:
+                return f"{strip['title']} {part['label']}"
+    return component
+
+
+def _strip(
+    kind: Kind, outcomes: Mapping[str, Outcome], faults: list[Fault], names: Mapping[str, Component], expected: int
+) -> dict[str, Any]:
+    seen = _seen(kind, outcomes, names)
+    known = dict(seen)
+    for part in names.values():
+        if part.kind == kind.kind and _is_lasting(part) and _index(known.get(str(part), part)) is None:
+            known[str(part)] = part
+    of: dict[str, list[Fault]] = {}
+    for fault in faults:
+        if fault.component.kind == kind.kind and fault.component.id:
+            part = _resolved(fault.component, names, [each for each in known.values() if str(each) not in seen])
+            known.setdefault(str(part), part)
+            of.setdefault(str(part), []).append(fault)
+    ordered = sorted(known.values(), key=_place)
+    labels = _labels(kind, ordered)
+    parts = [
+        _part(label, part, of.get(str(part), []), outcomes, fresh=str(part) in seen)
+        for label, part in zip(labels, ordered, strict=True)
+    ]
+    can_tell = _tells(outcomes.get(kind.counted_by))
+    free = (str(number) for number in range(len(ordered) + expected) if str(number) not in labels)
+    parts += [_absent(next(free), can_tell=can_tell) for _ in range(expected - len(parts))]
+    parts.sort(key=lambda part: int(part["label"]))
+    notes = [fault.message for fault in faults if fault.component.kind == "node" and fault.code.startswith(kind.codes)]
+    return {"kind": kind.kind, "title": kind.title, "expected": expected or None, "parts": parts, "notes": notes}
+
+
+def _seen(kind: Kind, outcomes: Mapping[str, Outcome], names: Mapping[str, Component]) -> dict[str, Component]:
+    """The parts that the last look listed under a lasting name, if that look could tell."""
+    outcome = outcomes.get(kind.listed_by)
+    if outcome is None or not _tells(outcome):
+        return {}
+    parts = (names.get(str(reading.component), reading.component) for reading in outcome.result.readings)
+    return {str(part): part for part in parts if part.kind == kind.kind and _is_lasting(part)}
+
+
+def _resolved(part: Component, names: Mapping[str, Component], unseen: Iterable[Component]) -> Component:
+    """The part under its lasting name. A lost GPU may have its index alone for a name: then it is the one that had that
+    index and is not listed any more."""
+    if _is_lasting(part):
+        return names.get(str(part), part)
+    return next((each for each in unseen if _index(each) == int(part.id)), part)
+
+
+def _tells(outcome: Outcome | None) -> bool:
+    return outcome is not None and outcome.result.status is not Status.UNKNOWN
+
+
+def _is_lasting(part: Component) -> bool:
+    """Whether its name outlives the next driver load: an index alone may name another GPU then."""
+    return not _NUMBER.fullmatch(part.id)
+
+
+def _place(part: Component) -> tuple[int, int, str]:
+    """GPUs by their index, everything else by the first number in its name: ``rdmap79s0`` is on bus 79."""
+    if (index := _index(part)) is not None:
+        return 0, index, part.id
+    numbers = _NUMBER.findall(part.id)
+    return 1, int(numbers[0]) if numbers else 0, part.id
+
+
+def _index(part: Component) -> int | None:
+    return next((int(name) for name in (part.id, *part.aliases) if _NUMBER.fullmatch(name)), None)
+
+
+def _labels(kind: Kind, parts: list[Component]) -> list[str]:
+    """What a person calls each: a GPU by NVML's index where that is known, the others by their place."""
+    known = [_index(part) if kind.kind == "gpu" else place for place, part in enumerate(parts)]
+    free = (number for number in range(2 * len(parts)) if number not in known)
+    used: set[int] = set()
+    labels = []
+    for index in known:
+        number = next(free) if index is None or index in used else index
+        used.add(number)
+        labels.append(str(number))
+    return labels
+
+
+def _part(
+    label: str, part: Component, faults: list[Fault], outcomes: Mapping[str, Outcome], *, fresh: bool
+) -> dict[str, Any]:
+    faults.sort(key=lambda fault: SEVERITY_RANK[fault.severity], reverse=True)
+    gaps = list(_gaps(part, outcomes))
+    state: State = "ok" if fresh and not gaps else "unknown"
+    if faults:
+        state = "critical" if faults[0].severity is Severity.CRITICAL else "warning"
+    words = [fault.message for fault in faults] or gaps or ([] if fresh else ["no look that could tell has seen it"])
+    return {"label": label, "component": str(part), "name": part.id, "state": state, "words": words}
+
+
+def _gaps(part: Component, outcomes: Mapping[str, Outcome]) -> Iterator[str]:
+    """What checks could not read of it: a gap begins with the name of its part."""
+    starts = tuple(f"{name}:" for name in part.all_names())
+    for outcome in outcomes.values():
+        yield from (f"{outcome.check}: {gap}" for gap in outcome.result.gaps if gap.startswith(starts))
+
+
+def _absent(label: str, *, can_tell: bool) -> dict[str, Any]:
+    state: State = "missing" if can_tell else "unknown"
+    words = "expected here, and not found" if can_tell else "expected here; the check that counts could not tell"
+    return {"label": label, "component": "", "name": "", "state": state, "words": [words]}

@@ -1,0 +1,156 @@
+"""The first lines of the status: may I use this node, if not why, and what happens next. Pure: data in, sentences out.
+
+The same sentences stand on the status page and in ``healthd status``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from healthd.model import Refusal, Step, Verdict
+from healthd.remediation.playbook import REPAIRS
+
+STEP_WORDS: Mapping[Step, str] = {
+    Step.SLOT: "take a place in the fleet's budget",
+    Step.DRAIN: "take the node out of service",
+    Step.WAIT_IDLE: "wait until no job runs here",
+    Step.COLLECT: "save the evidence",
+    Step.RESET: "reset the GPUs",
+    Step.REBOOT: "reboot the node",
+    Step.REPLACE: "replace the machine",
+    Step.STAY: "stay out until a person lets the node in",
+    Step.VERIFY: "prove that the node is well",
+    Step.RELEASE: "let jobs in again",
+}
+
+_BY_VERDICT: Mapping[Verdict, tuple[str, str, str]] = {
+    Verdict.OK: ("healthy", "yes", "Yes, this node is fit for jobs."),
+    Verdict.WARNING: ("warning", "yes", "Yes, this node is fit for jobs, with a warning."),
+    Verdict.CRITICAL: ("critical", "no", "No, this node is not fit for jobs."),
+    Verdict.UNKNOWN: ("unknown", "unknown", "Cannot tell whether this node is fit for jobs."),
+}
+_UNSURE = "An unknown takes no node out by itself; healthd looks again at each check's interval."
+_QUIET = "Nothing: no fault is open, and healthd goes on looking."
+
+
+def headline(
+    verdict: Verdict,
+    *,
+    case: Mapping[str, Any] | None,
+    diagnoses: Sequence[Mapping[str, Any]],
+    checks: Sequence[Mapping[str, Any]],
+    decision: str,
+    refusal: Refusal | None = None,
+    trouble: Sequence[str],
+) -> dict[str, Any]:
+    """``state``: healthy, warning, critical, unknown, repairing or out. ``usable``: yes, no or unknown.
+
+    ``case``: the case that is not over, as the status has it.
+    ``diagnoses``: with ``where``, the part as a person calls it.
+    ``trouble``: what keeps healthd itself from acting or seeing; it comes first among what happens next.
+    """
+    state, usable, words = _BY_VERDICT[verdict]
+    if case is not None:
+        state, words = _of_case(case)
+        usable = "no"
+    return {
+        "state": state,
+        "usable": usable,
+        "words": words,
+        "why": _why(verdict, case, diagnoses, checks),
+        "next": _named(
+            " ".join([*(_sentence(each) for each in trouble), _next(verdict, case, decision, refusal)]), diagnoses
+        ),
+    }
+
+
+def steps_of(case: Mapping[str, Any] | None) -> list[dict[str, str]]:
+    """The steps of a case in their order, each done, now or todo."""
+    if case is None:
+        return []
+    names = list(case["steps"])
+    at = names.index(case["step"])
+    states = ["done" if place < at else "now" if place == at else "todo" for place in range(len(names))]
+    return [
+        {"step": name, "words": STEP_WORDS[Step(name)], "state": state}
+        for name, state in zip(names, states, strict=True)
+    ]
+
+
+def _of_case(case: Mapping[str, Any]) -> tuple[str, str]:
+    if case["end"] == "failed":
+        return "out", "No, this node is out: healthd gave up on it, and a person is needed."
+    if case["step"] == Step.STAY:
+        return "out", "No, this node is out until a person lets it in."
+    if case["at_rest"]:
+        return "out", f"No, this node is out, and healthd rests: {case['at_rest']}."
+    mends = any(step in REPAIRS for step in case["steps"])
+    state = "repairing" if mends else "out"
+    if not case["is_out"]:
+        return state, "No, healthd is taking this node out."
+    return state, f"No, this node is out {'while healthd repairs it' if mends else 'until it is well again'}."
+
+
+def _why(
+    verdict: Verdict,
+    case: Mapping[str, Any] | None,
+    diagnoses: Sequence[Mapping[str, Any]],
+    checks: Sequence[Mapping[str, Any]],
+) -> list[dict[str, str]]:
+    """What is wrong, the most far-reaching first; where nothing is, what is not known; during a case, what began it."""
+    reasons = [_reason(each["code"], each["where"], "; ".join(each["reasons"])) for each in diagnoses]
+    if verdict is Verdict.UNKNOWN:
+        reasons += _blind(checks)
+    if case is not None and not any(each["code"] == case["code"] for each in reasons):
+        reasons.insert(
+            0, _reason(case["code"], case["where"], f"{case['order'] or case['why']} (why it was taken out)")
+        )
+    return reasons
+
+
+def _blind(checks: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """What could not be told, each reason once: one driver that is not there blinds a dozen checks."""
+    by_reason: dict[str, list[str]] = {}
+    for each in checks:
+        if each["blind"]:
+            by_reason.setdefault(each["reason"] or "could not tell", []).append(each["name"])
+    return [
+        _reason(names[0], f"and {len(names) - 1} more" if len(names) > 1 else "", reason)
+        for reason, names in by_reason.items()
+    ]
+
+
+def _reason(code: str, where: str, words: str) -> dict[str, str]:
+    return {"code": code, "where": where, "words": words}
+
+
+def _next(verdict: Verdict, case: Mapping[str, Any] | None, decision: str, refusal: Refusal | None) -> str:
+    if case is None:
+        if refusal is Refusal.OBSERVE:
+            return f"Nothing by itself. {_sentence(decision)} By hand: `healthd quarantine`."
+        if verdict is Verdict.OK:
+            return _QUIET
+        return f"{_sentence(decision)} {_UNSURE}" if verdict is Verdict.UNKNOWN else _sentence(decision)
+    if case["end"] == "failed":
+        return f"{_sentence(case['note'] or 'Nothing more is tried')} After mending it: `healthd release`."
+    if case["step"] == Step.STAY:
+        return "Nothing until `healthd release`."
+    if case["at_rest"]:
+        return f"Nothing until that changes. It stands at: {STEP_WORDS[Step(case['step'])]}."
+    now = STEP_WORDS[Step(case["step"])] + (f" ({case['note']})" if case["note"] else "")
+    then = [STEP_WORDS[Step(step)] for step in case["then"]]
+    return _sentence(f"now: {now}") + (" " + _sentence(f"then: {'; '.join(then)}") if then else "")
+
+
+def _named(words: str, diagnoses: Sequence[Mapping[str, Any]]) -> str:
+    """With the parts as a person calls them: ``GPU 3`` instead of a UUID."""
+    for each in diagnoses:
+        words = words.replace(each["component"], each["where"])
+    return words
+
+
+def _sentence(words: str) -> str:
+    """With a capital and a full stop."""
+    words = words.strip()
+    return words[:1].upper() + words[1:] + ("" if words.endswith((".", "!", "?")) else ".")

@@ -1,0 +1,266 @@
+"""The status of a node: what the daemon sees, decided and does, as data and as text, in one order.
+
+The order is that of a person who was woken: may I use it, why not, what happens next; which part; what is wrong and
+what would be done about it; every check; what happened. ``healthd status`` and the status page show the same facts.
+Asking looks at nothing anew, waits for no cluster, and changes nothing. The JSON is ``healthd.status/v1``; fields are
+added to it, never renamed or removed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from healthd import __version__
+from healthd.agent import Agent
+from healthd.api.board import Board
+from healthd.api.devices import label_of, strips
+from healthd.api.headline import STEP_WORDS, headline, steps_of
+from healthd.api.plan import case_plan, entry
+from healthd.errors import StoreError
+from healthd.model import Status, Step
+from healthd.remediation.case import Case
+from healthd.report import CheckView, as_data, diagnosis_data, printable
+from healthd.store import Event
+from healthd.tables import instance_profile
+
+SCHEMA = "healthd.status/v1"
+_TRAIL = 300
+_TIMELINE = 100
+_EVENTS = 20
+_LINES = 15
+_MARK = {"ok": "o", "warning": "!", "critical": "X", "unknown": "?", "missing": "-"}
+
+
+def status_data(agent: Agent, board: Board, *, problem: str = "") -> dict[str, Any]:
+    """The status in the shape of ``healthd.status/v1``. ``problem``: why the daemon itself does not go round, or ""."""
+    report = agent.checkup.report(look=False)
+    case, said = _open_case(agent)
+    store_problem = agent.monitor.store_problem or said
+    history, outcomes = agent.monitor.history, {view.outcome.check: view.outcome for view in report.checks}
+    parts = strips(outcomes, history.faults.values(), history.names, _expected(agent))
+    considered, no_plan = board.plans(report.diagnoses)
+    diagnoses = [{**diagnosis_data(each), "where": label_of(str(each.component), parts)} for each in report.diagnoses]
+    checks = [
+        {**data, **_more(agent, view)} for data, view in zip(as_data(report)["checks"], report.checks, strict=True)
+    ]
+    decision = agent.engine.decision.reason if agent.engine else "this agent only looks"
+    case_data = _case_data(agent, case, parts)
+    trail = _events(agent)
+    return {
+        "schema": SCHEMA,
+        "node": agent.machine.name,
+        "version": __version__,
+        "instance_type": report.instance_type,
+        "boot_id": report.boot_id,
+        "generated_at": report.generated_at.isoformat(),
+        "mode": agent.mode,
+        "orchestrator": agent.orchestrator.kind if agent.orchestrator else None,
+        "verdict": report.verdict,
+        "headline": headline(
+            report.verdict,
+            case=None if case is None or case.has_ended else case_data,
+            diagnoses=diagnoses,
+            checks=checks,
+            decision=decision,
+            refusal=agent.engine.decision.refusal if agent.engine else None,
+            trouble=[each for each in (problem, store_problem) if each],
+        ),
+        "notices": list(agent.checkup.notices),
+        "problem": problem,
+        "store_problem": store_problem,
+        "opted_out": agent.engine.opted_out() if agent.engine else "",
+        "decision": decision,
+        "refusal": agent.engine.decision.refusal if agent.engine else None,
+        "case": case_data,
+        "steps": steps_of(case_data),
+        "devices": parts,
+        "diagnoses": diagnoses,
+        "step_words": dict(STEP_WORDS),
+        "plans": [entry(each, case) for each in considered],
+        "no_plan": no_plan,
+        "checks": checks,
+        "timeline": [_event_data(event) for event in _news(trail)[-_TIMELINE:]],
+        "events": [f"{_time(event.at)} {event.kind}: {event.text}" for event in trail[-_EVENTS:]],
+    }
+
+
+def status_json(data: Mapping[str, Any]) -> str:
+    """One JSON object, two-space indented, ending in a newline."""
+    return json.dumps(data, indent=2, default=str) + "\n"
+
+
+def status_text(data: Mapping[str, Any]) -> str:
+    """The same facts for a terminal, in the same order."""
+    return "\n".join(printable(line) for line in _lines(data)) + "\n"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# data
+
+
+def _expected(agent: Agent) -> dict[str, int | None]:
+    """How many parts of each kind there must be: as configured, as was learned of this instance, or by its type."""
+    profile = instance_profile(agent.machine.instance_type)
+    usual = {"gpu": profile.gpus, "efa": profile.efa_usual} if profile else {}
+    expected: dict[str, int | None] = {}
+    for kind, check, reading in (("gpu", "gpu.count", "gpu_pci_count"), ("efa", "efa.devices", "efa_device_count")):
+        configured = getattr(agent.config.checks[check].settings, "expected", None)
+        learned = agent.monitor.history.learned.get(("node", reading))
+        expected[kind] = usual.get(kind) if learned is None else int(learned.value)
+        if configured is not None:
+            expected[kind] = configured
+    return expected
+
+
+def _more(agent: Agent, view: CheckView) -> dict[str, Any]:
+    """What the status says of a check beside ``healthd.verdict/v1``. ``blind``: an unknown that counts."""
+    result = view.outcome.result
+    check = agent.checkup.checks[view.outcome.check]
+    return {
+        "title": check.title,
+        "interval_s": agent.checkup.interval_s(view.outcome.check) if check.on == "interval" else None,
+        "optional": view.outcome.optional,
+        "blind": not view.outcome.optional and (result.status is Status.UNKNOWN or bool(result.gaps)),
+    }
+
+
+def _case_data(agent: Agent, case: Case | None, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    if case is None or agent.engine is None:
+        return None
+    opted_out, rules = agent.engine.opted_out(), agent.engine.rules
+    rests = f"opted out: {opted_out}" if opted_out else "observe mode" if rules.mode == "observe" else ""
+    return {
+        "id": case.id,
+        "opened": case.opened.isoformat(),
+        "text": case.text,
+        "step": case.step,
+        "phase": case.phase,
+        "steps": list(case.steps),
+        "attempts": case.attempts,
+        "why": case.why,
+        "order": case.order,
+        "release_order": case.release_order,
+        "note": case.note,
+        "code": case.code,
+        "component": case.component,
+        "where": label_of(case.component, parts),
+        "since": case.since.isoformat(),
+        "then": list(case.steps[case.index + 1 :]),
+        "end": case.end,
+        "is_out": case.hold is not None or case.fenced,
+        "at_rest": "" if case.by_order else rests,
+        "words": case_plan(case, rules, opted_out)["words"],
+    }
+
+
+def _open_case(agent: Agent) -> tuple[Case | None, str]:
+    try:
+        return (agent.store.open_case() if agent.store else None), ""
+    except StoreError as error:
+        return None, str(error)
+
+
+def _events(agent: Agent) -> tuple[Event, ...]:
+    try:
+        return agent.store.events(last=_TRAIL) if agent.store else ()
+    except StoreError:
+        return ()  # said already, as store_problem
+
+
+def _news(events: Sequence[Event]) -> list[Event]:
+    """What a timeline is for: a check that is well, and was not heard to be otherwise, is no event."""
+    news, troubled = [], set[str]()
+    for event in events:
+        name, _, state = event.text.partition(" is ")
+        if event.kind == "check" and state.split(":")[0] in (Status.OK, Status.NOT_APPLICABLE):
+            if name not in troubled:
+                continue
+            troubled.discard(name)
+        elif event.kind == "check":
+            troubled.add(name)
+        news.append(event)
+    return news
+
+
+def _event_data(event: Event) -> dict[str, str]:
+    return {"at": event.at.isoformat(), "kind": event.kind, "text": event.text}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# text
+
+
+def _lines(data: Mapping[str, Any]) -> Iterator[str]:
+    said = data["headline"]
+    yield f"{data['verdict'].upper()}  {said['words']}"
+    for reason in said["why"]:
+        yield f"  why     {' '.join(each for each in (reason['code'], reason['where']) if each)}: {reason['words']}"
+    yield f"  next    {said['next']}"
+    kind, place = data["instance_type"] or "unknown type", data["orchestrator"]
+    yield f"{data['node']}  {kind}  mode {data['mode']}  orchestrator {place}  boot {data['boot_id'][:8]}"
+    yield from (f"! {notice}" for notice in (*data["notices"], data["problem"], data["store_problem"]) if notice)
+    if data["opted_out"]:
+        yield f"opted out {data['opted_out']}"
+    yield f"decision  {data['decision']}"
+    yield from _case_lines(data)
+    for strip in data["devices"]:
+        yield from _strip_lines(strip)
+    yield from _plan_lines(data)
+    yield from _check_lines(data["checks"])
+    yield from (
+        f"  {_time(datetime.fromisoformat(e['at']))} {e['kind']}: {e['text']}" for e in data["timeline"][-_LINES:]
+    )
+
+
+def _case_lines(data: Mapping[str, Any]) -> Iterator[str]:
+    """The case, and what it did or waits for last; its steps."""
+    case = data["case"]
+    if case is None:
+        yield "case      none"
+        return
+    yield f"case      {case['text'] or case['id']} at {case['step']}"
+    if case["note"]:
+        yield f"          {case['note']}"
+    marks = {"done": "[done] ", "now": "[now] ", "todo": ""}
+    yield "steps     " + ", ".join(f"{marks[step['state']]}{step['step']}" for step in data["steps"])
+
+
+def _strip_lines(strip: Mapping[str, Any]) -> Iterator[str]:
+    """``GPU  o o o X o o o o``, ten to a group, and a line for each that is not well."""
+    parts = strip["parts"]
+    marks = " ".join(_MARK[part["state"]] for part in parts)
+    well = sum(part["state"] == "ok" for part in parts)
+    yield f"{strip['title']:<9} {marks}   {well} of {len(parts)} well"
+    for part in parts:
+        if part["state"] != "ok":
+            yield f"  {part['state']:<9} {strip['title']} {part['label']} {part['name']}: {'; '.join(part['words'])}"
+    yield from (f"  node      {note}" for note in strip["notes"])
+
+
+def _plan_lines(data: Mapping[str, Any]) -> Iterator[str]:
+    for plan in data["plans"]:
+        yield f"fault     {plan['code']}  {plan['component']}  {plan['severity']}, calls for {plan['remedy']}"
+        yield f"  {plan['action']:<9} {plan['words']}"
+        if plan["steps"]:
+            yield f"  steps     {'; '.join(STEP_WORDS[Step(step)] for step in plan['steps'])}"
+    if data["no_plan"]:
+        yield f"fault     {data['no_plan']}"
+
+
+def _check_lines(checks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A line for each that is not well, with its age; one for the rest, with the oldest."""
+    well = [each for each in checks if each["outcome"] == Status.OK and not each["blind"]]
+    absent = [each for each in checks if each["outcome"] == Status.NOT_APPLICABLE]
+    for each in checks:
+        if each not in well and each not in absent:
+            words = "; ".join(filter(None, [*(found["message"] for found in each["findings"]), each["reason"]]))
+            yield f"check     {each['name']} is {each['outcome']}, {each['age_s']:.0f} s ago: {words}"
+    oldest = max((each["age_s"] for each in well), default=0.0)
+    yield f"checks    {len(well)} ok, the oldest {oldest:.0f} s ago; {len(absent)} not applicable"
+
+
+def _time(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
