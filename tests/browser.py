@@ -152,7 +152,9 @@ class Tab:
 
     def press(self, key: str) -> None:
         """Press a key and let go of it."""
-        text = {"text": key} if len(key) == 1 else {"windowsVirtualKeyCode": {"Tab": 9, "Enter": 13}[key]}
+        text: dict[str, Any] = (
+            {"text": key} if len(key) == 1 else {"windowsVirtualKeyCode": {"Tab": 9, "Enter": 13}[key]}
+        )
         if key == "Enter":
             text["text"] = "\r"
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, **text)

@@ -15,6 +15,7 @@ from healthd.history import Fault
 from healthd.model import SEVERITY_RANK, Component, Outcome, Severity, Status
 
 State = Literal["ok", "warning", "critical", "unknown", "missing"]
+_ABSENT = {"missing": "was here, and is not listed any more", "unknown": "no look that could tell has seen it"}
 _NUMBER = re.compile(r"[0-9]+")
 
 
@@ -67,18 +68,20 @@ def _strip(
     seen = _seen(kind, outcomes, names)
     known = dict(seen)
     for part in names.values():
-        if part.kind == kind.kind and _is_lasting(part) and _index(known.get(str(part), part)) is None:
-            known[str(part)] = part
+        if part.kind == kind.kind and _is_lasting(part):
+            best = known.setdefault(str(part), part)
+            known[str(part)] = best if _index(best) is not None else part
     of: dict[str, list[Fault]] = {}
     for fault in faults:
         if fault.component.kind == kind.kind and fault.component.id:
             part = _resolved(fault.component, names, [each for each in known.values() if str(each) not in seen])
             known.setdefault(str(part), part)
             of.setdefault(str(part), []).append(fault)
+    not_seen: State = "missing" if _tells(outcomes.get(kind.listed_by)) else "unknown"
     ordered = sorted(known.values(), key=_place)
     labels = _labels(kind, ordered)
     parts = [
-        _part(label, part, of.get(str(part), []), outcomes, fresh=str(part) in seen)
+        _part(label, part, of.get(str(part), []), outcomes, absent="" if str(part) in seen else not_seen)
         for label, part in zip(labels, ordered, strict=True)
     ]
     can_tell = _tells(outcomes.get(kind.counted_by))
@@ -90,11 +93,9 @@ def _strip(
 
 
 def _seen(kind: Kind, outcomes: Mapping[str, Outcome], names: Mapping[str, Component]) -> dict[str, Component]:
-    """The parts that the last look listed under a lasting name, if that look could tell."""
-    outcome = outcomes.get(kind.listed_by)
-    if outcome is None or not _tells(outcome):
-        return {}
-    parts = (names.get(str(reading.component), reading.component) for reading in outcome.result.readings)
+    """The parts that the last look listed under a lasting name: one that failed, or is too old, listed none."""
+    readings = outcomes[kind.listed_by].result.readings if kind.listed_by in outcomes else ()
+    parts = (names.get(str(reading.component), reading.component) for reading in readings)
     return {str(part): part for part in parts if part.kind == kind.kind and _is_lasting(part)}
 
 
@@ -107,7 +108,8 @@ def _resolved(part: Component, names: Mapping[str, Component], unseen: Iterable[
 
 
 def _tells(outcome: Outcome | None) -> bool:
-    return outcome is not None and outcome.result.status is not Status.UNKNOWN
+    """Whether it saw all of what it looks at."""
+    return outcome is not None and outcome.result.status is not Status.UNKNOWN and not outcome.result.gaps
 
 
 def _is_lasting(part: Component) -> bool:
@@ -141,14 +143,16 @@ def _labels(kind: Kind, parts: list[Component]) -> list[str]:
 
 
 def _part(
-    label: str, part: Component, faults: list[Fault], outcomes: Mapping[str, Outcome], *, fresh: bool
+    label: str, part: Component, faults: list[Fault], outcomes: Mapping[str, Outcome], absent: State | Literal[""]
 ) -> dict[str, Any]:
+    """``absent``: what a part that the last look did not list is called; "" for one that it did."""
     faults.sort(key=lambda fault: SEVERITY_RANK[fault.severity], reverse=True)
     gaps = list(_gaps(part, outcomes))
-    state: State = "ok" if fresh and not gaps else "unknown"
+    state: State = absent or ("unknown" if gaps else "ok")
+    words = gaps or ([_ABSENT[absent]] if absent else [])
     if faults:
         state = "critical" if faults[0].severity is Severity.CRITICAL else "warning"
-    words = [fault.message for fault in faults] or gaps or ([] if fresh else ["no look that could tell has seen it"])
+        words = [fault.message for fault in faults]
     return {"label": label, "component": str(part), "name": part.id, "state": state, "words": words}
 
 

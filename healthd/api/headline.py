@@ -30,7 +30,7 @@ _BY_VERDICT: Mapping[Verdict, tuple[str, str, str]] = {
     Verdict.CRITICAL: ("critical", "no", "No, this node is not fit for jobs."),
     Verdict.UNKNOWN: ("unknown", "unknown", "Cannot tell whether this node is fit for jobs."),
 }
-_UNSURE = "An unknown takes no node out by itself; healthd looks again at each check's interval."
+_UNSURE = "An unknown takes no node out by itself; each check looks again at its interval."
 _QUIET = "Nothing: no fault is open, and healthd goes on looking."
 
 
@@ -54,14 +54,13 @@ def headline(
     if case is not None:
         state, words = _of_case(case)
         usable = "no"
+    following = _next(verdict, case, decision, refusal, is_wrong=bool(diagnoses))
     return {
         "state": state,
         "usable": usable,
         "words": words,
         "why": _why(verdict, case, diagnoses, checks),
-        "next": _named(
-            " ".join([*(_sentence(each) for each in trouble), _next(verdict, case, decision, refusal)]), diagnoses
-        ),
+        "next": _named(f"{' '.join(map(_sentence, trouble))} {following}".strip(), diagnoses),
     }
 
 
@@ -125,13 +124,17 @@ def _reason(code: str, where: str, words: str) -> dict[str, str]:
     return {"code": code, "where": where, "words": words}
 
 
-def _next(verdict: Verdict, case: Mapping[str, Any] | None, decision: str, refusal: Refusal | None) -> str:
+def _next(
+    verdict: Verdict, case: Mapping[str, Any] | None, decision: str, refusal: Refusal | None, *, is_wrong: bool
+) -> str:
     if case is None:
         if refusal is Refusal.OBSERVE:
             return f"Nothing by itself. {_sentence(decision)} By hand: `healthd quarantine`."
         if verdict is Verdict.OK:
             return _QUIET
-        return f"{_sentence(decision)} {_UNSURE}" if verdict is Verdict.UNKNOWN else _sentence(decision)
+        if verdict is Verdict.UNKNOWN:
+            return f"{_sentence(decision)} {_UNSURE}" if refusal or is_wrong else f"Nothing. {_UNSURE}"
+        return _sentence(decision)
     if case["end"] == "failed":
         return f"{_sentence(case['note'] or 'Nothing more is tried')} After mending it: `healthd release`."
     if case["step"] == Step.STAY:
