@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what the integration tests need and a fresh Debian or Ubuntu lacks: Slurm, munge, FUSE, a C compiler,
-# debootstrap, Prometheus, and what builds and lints packages.
+# debootstrap, Prometheus, Chromium with fonts for the status page, and what builds and lints packages.
 # Needs root and apt-get; without them it says what is missing, and the tests that need it are skipped and say so.
 # No service is started by the installation.
 set -eu
@@ -15,6 +15,8 @@ done
 test -e /usr/include/stdio.h || missing="$missing libc6-dev"
 # The packages are made with the distribution's own Python.
 /usr/bin/python3 -c 'import ensurepip' 2>/dev/null || missing="$missing python3-venv"
+# The browser has several names; a page without fonts has no width worth testing.
+command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing="$missing chromium fonts-dejavu-core"
 # Of what debootstrap loads, this verifies the signature.
 test -e /usr/share/keyrings/debian-archive-keyring.gpg || missing="$missing debian-archive-keyring"
 test -n "$missing" || exit 0
