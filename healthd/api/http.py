@@ -1,12 +1,17 @@
 """The read-only HTTP server: the status page, /status, /metrics, /healthz, /verdict. Loopback by default; nothing here
 can act.
 
+The status page and its JSON are for this machine, even where the address lets a scraper on another one in: they tell
+what was found and by whose order. Whoever comes under another name than this machine's own is refused as well, for a
+web site may give its name our address (DNS rebinding) and read what its visitor's browser then gets.
+
 /healthz says only that the daemon goes round; a sick node is not a sick daemon.
 """
 
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 import socketserver
 import threading
@@ -20,6 +25,9 @@ from healthd.api.status import status_data, status_json
 from healthd.report import as_json
 
 _REPORT_DEADLINE_S = 5.0
+_NOT_LOCAL = """the status is for this machine only: come by `ssh -L 9809:127.0.0.1:9809 NODE` or `kubectl port-forward`,
+and ask for http://127.0.0.1:9809/; there are /metrics, /healthz and /verdict for everybody
+"""
 NO_MORE: Mapping[str, str] = {}
 
 
@@ -101,6 +109,24 @@ def _resolved(host: str) -> tuple[socket.AddressFamily, str]:
     return family, str(address[0])
 
 
+def is_local(client: str, host: str) -> bool:
+    """Whether a request comes from this machine's loopback, and asks for it by a name or an address of loopback.
+
+    ``host``: the header, with or without a port. A tunnel (ssh -L, kubectl port-forward) comes from loopback.
+    """
+    name = host.partition("]")[0].strip("[") if host.startswith("[") else host.partition(":")[0]
+    return _is_loopback(client) and (name == "localhost" or _is_loopback(name))
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    mapped = getattr(found, "ipv4_mapped", None)
+    return (mapped or found).is_loopback
+
+
 class _Handler(BaseHTTPRequestHandler):
     """One request. What it answers from is set on the subclass that the server makes."""
 
@@ -116,6 +142,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer the five paths; anything else is 404."""
         match self.path.partition("?")[0]:
+            case "/" | "/status" if not is_local(self.client_address[0], self.headers.get("Host", "")):
+                self._send(403, "text/plain; charset=utf-8", _NOT_LOCAL)
             case "/":
                 self._send(200, "text/html; charset=utf-8", page().html, {**HEADERS, **page().headers})
             case "/status":

@@ -268,6 +268,10 @@ def test_the_page_asks_for_nothing_elsewhere(nodes: Mapping[str, StatusNode]) ->
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "unsafe" not in policy
     assert re.findall(r"https?:|//[a-z]+\.|<link rel=\"?stylesheet|<script src", html) == []
+    for path in ("", "status"):
+        rebound = urllib.request.Request(url + path, headers={"Host": "rebound.example"})  # noqa: S310 - http
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(rebound, timeout=10)  # noqa: S310 - as above
     with pytest.raises(urllib.error.HTTPError, match="501"):
         urllib.request.urlopen(url, data=b"x", timeout=10)  # noqa: S310 - as above
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from healthd.api.http import listening
+from healthd.api.http import is_local, listening
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -94,3 +94,22 @@ def test_an_address_that_is_taken_is_told() -> None:
             listening("127.0.0.1", taken.server_address[1], Answers)
     finally:
         taken.server_close()
+
+
+@pytest.mark.parametrize(
+    ("client", "host", "local"),
+    [
+        ("127.0.0.1", "127.0.0.1:9809", True),
+        ("127.0.0.1", "localhost", True),
+        ("::1", "[::1]:9809", True),
+        ("::ffff:127.0.0.1", "localhost:8080", True),
+        ("10.0.0.7", "127.0.0.1:9809", False),
+        ("::ffff:10.0.0.7", "localhost", False),
+        ("127.0.0.1", "rebound.example:9809", False),
+        ("127.0.0.1", "", False),
+        ("127.0.0.1", "10.0.0.7:9809", False),
+    ],
+)
+def test_the_status_is_for_this_machine_under_its_own_name(client: str, host: str, local: bool) -> None:
+    """Another machine is refused, and so is a browser that a web site's own name has led here."""
+    assert is_local(client, host) is local
