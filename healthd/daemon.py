@@ -241,7 +241,7 @@ class Daemon:
 
         try:
             return HttpServer(
-                self._config.daemon.http, self.agent, page=self._page, problem=self.problem, say=self._log.debug
+                self._config.daemon.http, self.agent, metrics=self._page, problem=self.problem, say=self._log.debug
             )
         except OSError as error:
             self._log.error("no HTTP server", address=self._config.daemon.http, error=str(error))

@@ -25,8 +25,8 @@ from healthd.api.status import status_data, status_json
 from healthd.report import as_json
 
 _REPORT_DEADLINE_S = 5.0
-_NOT_LOCAL = """the status is for this machine only: come by `ssh -L 9809:127.0.0.1:9809 NODE` or `kubectl port-forward`,
-and ask for http://127.0.0.1:9809/; there are /metrics, /healthz and /verdict for everybody
+_NOT_LOCAL = """the status is for this machine only: come by `ssh -L 9809:127.0.0.1:9809 NODE` or `kubectl
+port-forward`, and ask for http://127.0.0.1:9809/; there are /metrics, /healthz and /verdict for everybody
 """
 NO_MORE: Mapping[str, str] = {}
 
