@@ -103,8 +103,8 @@ METRICS = """# Metrics
 
 `GET /metrics` on `[daemon] http` (default `127.0.0.1:9809`), in Prometheus text format, made when it is scraped.
 `/healthz` is 200 while the daemon goes round and 503 with the reason when it does not; a sick node is no sick daemon.
-`/verdict` is the JSON of [verdict.md](verdict.md). `/` is the status page and `/status` its JSON ([status.md](status.md)):
-both are given to this machine only, whatever the address. Nothing on this port can act.
+`/verdict` is the JSON of [verdict.md](verdict.md), `/` the status page, `/status` its JSON ([status.md](status.md)):
+both are for this machine only, whatever the address. Nothing on this port can act.
 
 The page is made of what the daemon knows already: a scrape asks neither the machine nor the cluster, and between
 scrapes nothing is computed. `[metrics] textfile` writes the same page for node_exporter's textfile collector.
