@@ -29,8 +29,8 @@ class Rules:
     """What an operator allows, and what the policy says.
 
     ``max_out``: a share of the fleet ("5%") or a number of nodes, never below one node; the cluster's own limit, where
-    it has one, goes before it. ``replacements_per_hour``: of the whole fleet. ``opted_out``: why healthd only observes here, as far as the node itself says so;
-    ``opt_out_feature``: the feature by which the cluster says it, "" for none.
+    it has one, goes before it. ``replacements_per_hour``: of the whole fleet. ``opted_out``: why healthd only observes
+    here, as far as the node itself says so; ``opt_out_feature``: the feature by which the cluster says it, "" for none.
     """
 
     mode: Mode
