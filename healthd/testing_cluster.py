@@ -245,6 +245,9 @@ class FakeOrchestrator:
         """Create a slot for this node."""
         self._cluster.claim(scope, index, self._node)
 
+    def fence(self) -> None:
+        """Nothing: a slot keeps jobs off by itself, as Slurm's does."""
+
     def give_back(self, slot: Slot) -> None:
         """Delete a slot of this node's."""
         self._cluster.ask()

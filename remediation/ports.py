@@ -141,6 +141,10 @@ class Orchestrator(Protocol):
     def claim(self, scope: str, index: int) -> None:
         """Take this slot for this node; it also keeps new jobs off. Raises SlotTaken when somebody has it."""
 
+    def fence(self) -> None:
+        """Keep new jobs off while a slot is held, where ``claim`` may have come to its slot alone: it failed half-way,
+        or a daemon before this one was killed in it. Nothing is done where it is so."""
+
     def give_back(self, slot: Slot) -> None:
         """Give a slot of this node back. One that is gone already is fine; one that is another's is refused."""
 

@@ -69,7 +69,7 @@ class SlotKeeper:
         self._settled: tuple[str, ...] = ()
         self._waiting: Hold | Settle | None = None
         self._look_s = self._pause_s = 0.0
-        self._turns = 0
+        self._turns, self._is_fenced = 0, False
         self._listed: tuple[float, float, tuple[Slot, ...]] | None = None  # when, how long it took, and what
         now_s = monotonic_s()
         self._level, self._level_s, self._scopes = known, now_s - known_age_s, self._scopes_of(known)
@@ -108,24 +108,24 @@ class SlotKeeper:
 
     def due_in_s(self) -> float:
         """In how many seconds ``take`` would ask the cluster, and not only repeat what it said last; 0 for now."""
-        return 0.0 if self._waiting is None else max(0.0, self._look_s - self._monotonic_s())
+        if self._waiting is None or (isinstance(self._waiting, Settle) and not self._is_fenced):
+            return 0.0
+        return max(0.0, self._look_s - self._monotonic_s())
 
     def take(self, *, committed: bool = False, objection: Callable[[], str] | None = None) -> Hold | Settle | Go:
         """Go on towards holding every slot that this node needs, as far as it goes without waiting.
 
         ``committed``: the node is out already by our own act, as a store or the cluster says. ``objection``: why a node
         that holds no slot must not ask for one now, or ""; the fleet is read for it, so that ``recalled`` is of this
-        moment. Asked again after a Go, this reads back that the slots are still there. Raises BackendUnknown where the
+        moment. Asked again after a Go, this reads back that the slots are still there. A slot that was found, or whose
+        claim failed half-way, is fenced first, and tried again each time until it is. Raises BackendUnknown where the
         cluster could not be read, or did not answer a claim, and BackendRefused where it will not have any of it.
         """
-        if self._settled:
-            own = self.held()
-            if sorted(slot.scope for slot in own) == sorted(self._settled):  # one in each: a second keeps others out
-                return Go(slots=own)
-            self._settled, self._since_s, self._waiting = (), None, None
-        if self._waiting is not None and self.due_in_s() and not committed:
-            return self._waiting
-        return self._look(committed, objection)
+        move = self._next(committed, objection)
+        if not (isinstance(move, Hold) or committed or self._is_fenced):
+            self._orchestrator.fence()
+            self._is_fenced = True
+        return move
 
     def full(self) -> Hold | None:
         """Why not to ask for a slot now, as far as the slots alone and what is remembered of the fleet tell, or None.
@@ -167,6 +167,16 @@ class SlotKeeper:
 
     # -----------------------------------------------------------------------------------------------------------------
 
+    def _next(self, committed: bool, objection: Callable[[], str] | None) -> Hold | Settle | Go:
+        if self._settled:
+            own = self.held()
+            if sorted(slot.scope for slot in own) == sorted(self._settled):  # one in each: a second keeps others out
+                return Go(slots=own)
+            self._settled, self._since_s, self._waiting = (), None, None
+        if self._waiting is not None and self._look_s > self._monotonic_s() and not committed:
+            return self._waiting
+        return self._look(committed, objection)
+
     def _look(self, committed: bool, objection: Callable[[], str] | None) -> Hold | Settle | Go:
         _, slots = self._lately()
         is_holder = any(slot.node == self._node for slot in slots)
@@ -207,7 +217,7 @@ class SlotKeeper:
     def _plan(self, slots: tuple[Slot, ...], committed: bool) -> Plan:
         now_s = self._monotonic_s()
         if not any(slot.node == self._node for slot in slots):
-            self._since_s = None
+            self._since_s, self._is_fenced = None, False
         elif self._since_s is None:
             self._since_s = now_s  # found, not claimed just now: adopted
         return plan(
@@ -223,16 +233,18 @@ class SlotKeeper:
 
     def _claim(self, move: Claim) -> tuple[Slot, ...]:
         """Ask for a slot, and look right after: what was known may be old, and what is over goes back at once."""
+        self._listed = None  # whatever comes of it: one without an answer may have been made
         try:
             self._orchestrator.claim(move.scope, move.index)
         except SlotTaken:
             return self._list()
-        self._since_s = self._monotonic_s()
+        self._since_s, self._is_fenced = self._monotonic_s(), True
         mine, slots = Slot(scope=move.scope, index=move.index, node=self._node), self._read((), is_holder=True)
         return slots if mine in slots else (*slots, mine)  # it was acknowledged: the list is old
 
     def _drop(self, slots: tuple[Slot, ...]) -> None:
         self._settled, self._since_s, self._waiting, self._listed = (), None, None, None
+        self._is_fenced = False
         for slot in slots:
             self._orchestrator.give_back(slot)
 

@@ -92,6 +92,9 @@ class WiredOrchestrator:
         self.fencing()
         self.wire.around("claim", lambda: self.inner.claim(scope, index))
 
+    def fence(self) -> None:
+        self.inner.fence()
+
     def give_back(self, slot: Slot) -> None:
         self.wire.around("give_back", lambda: self.inner.give_back(slot))
 

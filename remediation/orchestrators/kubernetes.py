@@ -190,6 +190,10 @@ class KubernetesOrchestrator:
     def claim(self, scope: str, index: int) -> None:
         """Take a place, then fence the node: new pods would otherwise start on it during the settle time."""
         self._change_budget(scope, lambda budget: leases.claimed(budget, self._name, index, self._clock()))
+        self.fence()
+
+    def fence(self) -> None:
+        """Set the fence, which is a write of its own after the claim."""
         self._taint(nodes.fence_patch)
 
     def give_back(self, slot: Slot) -> None:

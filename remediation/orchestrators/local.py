@@ -109,6 +109,9 @@ class LocalOrchestrator:
             raise BackendRefused(f"slot {path.name!r} not written: expected a scope of letters, digits, '_', '.', '-'")
         self._put(path, self._node, anew=True)
 
+    def fence(self) -> None:
+        """Nothing: a machine without a cluster is given no jobs by one."""
+
     def give_back(self, slot: Slot) -> None:
         """Remove the slot's file."""
         path = self._slot_folder / f"{slot.scope}-{slot.index}"

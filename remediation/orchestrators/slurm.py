@@ -140,6 +140,9 @@ class SlurmOrchestrator:
         if result.code:
             raise update_error(f"claim of slot {name} for {self._node}", result.stderr + result.stdout)
 
+    def fence(self) -> None:
+        """Nothing: the reservation is the slot and the fence in one."""
+
     def give_back(self, slot: Slot) -> None:
         """Delete the reservation, if it is still this node's: the name may be another's since it was read.
 

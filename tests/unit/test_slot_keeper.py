@@ -26,6 +26,7 @@ class Counting(FakeOrchestrator):
         self.asked: Counter[str] = Counter()
         self.beaten = 0
         self.takes_s = 0.0
+        self.unfenced = 0
 
     def level(self) -> FleetLevel:
         self.asked["level"] += 1
@@ -42,6 +43,14 @@ class Counting(FakeOrchestrator):
             self.beaten -= 1
             raise SlotTaken("somebody was first")
         super().claim(scope, index)
+        if self.unfenced:
+            self.fence()
+
+    def fence(self) -> None:
+        self.asked["fence"] += 1
+        if self.unfenced:
+            self.unfenced -= 1
+            raise BackendUnknown("the fence: no answer within 5 s")
 
 
 @pytest.fixture
@@ -84,6 +93,37 @@ def test_the_way_out_and_back(cluster: FakeCluster, clock: FakeClock) -> None:
     assert keeper.give_back() == (Slot(scope="cluster", index=1, node="n0"),)
     assert cluster.slots == {}
     assert keeper.give_back() == ()
+
+
+def test_a_fence_that_failed_after_its_claim_is_made_on_a_later_turn(cluster: FakeCluster, clock: FakeClock) -> None:
+    """On Kubernetes it is a write of its own: until it stands, pods start on a node that is to go out."""
+    keeper, orchestrator = keeper_of(cluster, clock)
+    orchestrator.unfenced = 3
+    for _ in range(3):
+        with pytest.raises(BackendUnknown, match="the fence"):
+            keeper.take()
+        assert cluster.slots == {("cluster", 1): "n0"}, "its claim is held all the same, and made once"
+        assert keeper.due_in_s() == 0, "the next turn looks at the node, and asks again"
+    settling = keeper.take()
+    assert isinstance(settling, Settle)
+    assert keeper.take() == settling
+    clock.advance(keeper.due_in_s())
+    assert isinstance(keeper.take(), Go)
+    assert (orchestrator.asked["claim"], orchestrator.asked["fence"]) == (1, 4), "and no more once it stands"
+
+
+def test_a_place_that_was_found_is_fenced_unless_the_node_is_out(cluster: FakeCluster, clock: FakeClock) -> None:
+    """A daemon before this one may have been killed between the two; a drain needs no fence beside it."""
+    cluster.claim("cluster", 0, "n0")
+    keeper, orchestrator = keeper_of(cluster, clock)
+    assert isinstance(keeper.take(committed=True), Go)
+    assert orchestrator.asked["fence"] == 0
+    other, orchestrator = keeper_of(cluster, clock)
+    assert isinstance(other.take(), Settle)
+    assert orchestrator.asked["fence"] == 1
+    other.give_back()
+    assert isinstance(other.take(), Settle), "another place, which its own claim fences"
+    assert orchestrator.asked["fence"] == 1
 
 
 def test_a_hold_is_repeated_without_asking_and_looked_at_again_ever_later(
