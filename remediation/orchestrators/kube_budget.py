@@ -74,9 +74,10 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         found = [Slot(scope=self.scope, index=claim.index, node=claim.node) for claim in self.claims.values()]
         return tuple(sorted(found, key=lambda slot: (slot.index, slot.node)))
 
-    def room(self) -> int:
-        """How many more may claim now; below zero where too many are out already."""
-        holders = {claim.node for claim in self.claims.values()}
+    def room(self, node: str = "") -> int:
+        """How many more may claim now, below zero where too many are out already; as ``node`` has it, which takes no
+        further place where it is out itself."""
+        holders = {claim.node for claim in self.claims.values()} | {node}
         return self.limit - len(self.claims) - len(self.out - holders)
 
 
@@ -156,7 +157,7 @@ def claimed(budget: Budget, node: str, index: int, now: datetime) -> dict[str, s
         raise SlotTaken(f"{where}: this node holds place {own.index} already")
     if holder := next((claim.node for claim in budget.claims.values() if claim.index == index), ""):
         raise SlotTaken(f"{where} is held by {holder}")
-    if budget.room() < 1:
+    if budget.room(node) < 1:
         words = f"{len(budget.claims)} claims, {len(budget.out)} more nodes out, {budget.limit} may be"
         raise SlotTaken(f"{where}: no room is left: {words}")
     return {key_of(node): _text(Claim(node=node, index=index, at=_rfc3339(now)))}

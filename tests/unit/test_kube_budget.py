@@ -72,6 +72,14 @@ def test_no_place_is_taken_twice_or_over_the_limit(
         claimed(budget(notes, out=out), "n1", index, NOW)
 
 
+def test_a_node_that_is_out_already_may_claim_its_own_place_again() -> None:
+    """Its claim was taken away while it was drained: counted among those that are out, it kept itself from claiming,
+    and its repair waited for ever."""
+    assert claimed(budget(limit=1, out=("n1",)), "n1", 0, NOW).keys() == {key_of("n1")}
+    with pytest.raises(SlotTaken, match="no room is left"):
+        claimed(budget(limit=1, out=("n1", "n2")), "n1", 0, NOW)
+
+
 def test_a_node_that_is_out_and_holds_a_claim_counts_once() -> None:
     """The controller may have counted before the claim was made."""
     assert budget({key_of("n2"): '{"node": "n2", "index": 0}'}, out=("n2",)).room() == 1
