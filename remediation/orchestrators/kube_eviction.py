@@ -101,6 +101,7 @@ class _PodSpec(msgspec.Struct, frozen=True):
     nodeName: str = ""  # noqa: N815 - the API's own word
     volumes: tuple[_Volume, ...] | None = None
     containers: tuple[_Container, ...] = ()
+    initContainers: tuple[_Container, ...] | None = None  # noqa: N815 - as above
     resourceClaims: tuple[_Claim, ...] | None = None  # noqa: N815 - as above
 
 
@@ -126,9 +127,10 @@ class Pod(msgspec.Struct, frozen=True):
         return self.status.phase in ("Succeeded", "Failed")
 
     def holds(self, resources: Iterable[str]) -> bool:
-        """Whether a container has a device of these resources (globs), or it has a claim of dynamic allocation."""
-        globs = tuple(resources)
-        limits = (name for each in self.spec.containers for name in each.resources.limits or {})
+        """Whether a container has a device of these resources (globs), an init container included: one that restarts
+        is a sidecar, and runs as long as its pod; or it has a claim of dynamic allocation."""
+        globs, containers = tuple(resources), (*self.spec.containers, *(self.spec.initContainers or ()))
+        limits = (name for each in containers for name in each.resources.limits or {})
         return bool(self.spec.resourceClaims) or any(
             fnmatch.fnmatchcase(name, glob) for name in limits for glob in globs
         )

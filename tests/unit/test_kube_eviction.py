@@ -135,6 +135,8 @@ def test_how_far_a_drain_is_in_one_sentence() -> None:
         ({"containers": [{"resources": {"limits": {"nvidia.com/gpu": 8}}}]}, True),
         ({"containers": [{"resources": {"limits": {"cpu": "1"}}}, {}]}, False),
         ({"resourceClaims": [{"name": "gpus"}]}, True),
+        ({"containers": [{}], "initContainers": [{"resources": {"limits": {"nvidia.com/gpu": 1}}}]}, True),
+        ({"containers": [{}], "initContainers": None}, False),
         ({}, False),
     ],
 )
