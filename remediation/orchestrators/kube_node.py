@@ -314,6 +314,12 @@ def release_patch(node: KubeNode) -> dict[str, Any] | None:
     return _patch(node, annotations={HOLD: None}, spec=spec)
 
 
+def leftover_patch(node: KubeNode) -> dict[str, Any] | None:
+    """The one patch that takes away what is left of a hold of which a person undid a part; None where there is no hold,
+    or it is whole: that is a drain."""
+    return release_patch(node) if hold_of(node) is None else None
+
+
 def fence_patch(node: KubeNode) -> dict[str, Any] | None:
     """The patch that keeps new pods off while a place in the budget is held; None where it is so."""
     if node.taint(CLAIMED) is not None:

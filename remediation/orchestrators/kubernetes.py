@@ -202,7 +202,7 @@ class KubernetesOrchestrator:
             raise BackendRefused(f"place {slot.scope} {slot.index} not given back: it is held by {slot.node}")
         if all((other.scope, other.index) == (slot.scope, slot.index) for other in self.slots() if self._is_own(other)):
             self._end_requests()
-            self._change_node(lambda node: nodes.release_patch(node) if nodes.was_undone(node) else None)
+            self._change_node(nodes.leftover_patch)
             self._change_node(lambda node: nodes.without_taint_patch(node, nodes.CLAIMED))
         self._change_budget(slot.scope, lambda budget: leases.given_back(budget, self._name, slot.index))
 

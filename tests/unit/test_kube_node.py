@@ -17,6 +17,7 @@ from healthd.remediation.orchestrators.kube_node import (
     features_of,
     fence_patch,
     hold_of,
+    leftover_patch,
     node_of,
     quarantine_patch,
     release_patch,
@@ -166,6 +167,21 @@ def test_a_reason_that_is_not_one_line_is_refused(text: str) -> None:
     held = Held(text=text, by="healthd-agent", stamp=1)
     with pytest.raises(BackendRefused, match="expected one line"):
         quarantine_patch(read(node()), held, effect="NoSchedule", cordon=False)
+
+
+def test_what_a_person_left_of_our_hold_goes_with_the_claim() -> None:
+    """The annotation alone would make whoever sets a taint of our key later look like this agent. A whole hold is a
+    drain, and goes by a release."""
+    out = taken_out(node(taints=[{"key": "theirs", "effect": "NoSchedule"}]), cordon=True)
+    assert leftover_patch(read(out)) is None
+    assert leftover_patch(read(node())) is None
+    theirs = {"key": "theirs", "effect": "NoSchedule"}
+    untainted = {**out, "spec": {**out["spec"], "taints": [theirs]}}
+    left = patched(untainted, leftover_patch(read(untainted)))
+    assert (left["metadata"]["annotations"], left["spec"]) == ({}, {"taints": [theirs], "unschedulable": True})
+    uncordoned = {**out, "spec": {**out["spec"], "unschedulable": False}}
+    left = patched(uncordoned, leftover_patch(read(uncordoned)))
+    assert (left["metadata"]["annotations"], left["spec"]["taints"]) == ({}, [theirs])
 
 
 def test_a_taint_of_our_key_is_not_written_over() -> None:
