@@ -27,7 +27,8 @@ _TRIES = 12  # of one compare-and-swap; each that fails was a claim
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """What one counting found. ``gone``: nodes whose claim and mark were taken away, with a sentence each."""
+    """What one counting found. ``gone``: nodes whose claim and mark were taken away since the counting before, with a
+    sentence each."""
 
     seen: Seen
     budget: Budget
@@ -57,6 +58,7 @@ class KubeFleet:
         self._monotonic_s, self._clock = monotonic_s, clock
         self._scope_label, self._selector, self._tolerated = scope_label, selector, tuple(tolerated)
         self._absent: frozenset[str] = frozenset()
+        self._gone: dict[str, str] = {}  # not told yet: a counting may fail after it
         self._machines: dict[str, str] = {}  # name to providerID, as it was seen last
         self._odd: dict[Oddity, float] = {}
         self._level: FleetLevel | None = None
@@ -64,17 +66,18 @@ class KubeFleet:
     # -- the round ----------------------------------------------------------------------------------------------------
 
     def count(self) -> Round:
-        """Read everything once, and write what has changed or grown old. Raises BackendError; then agents go by the
+        """Read everything once, and write the numbers anew. Raises BackendError; then agents go by the
         last counting until that is too old for them, and nothing more is taken out."""
         seen = self._seen()
         lists = {scope: self._lease(leases.lease_name(scope)) for scope in self._quotas}
         marks = leases.annotations_of(self._lease(leases.MARKS))[1]
-        gone = self._pruned(seen, lists, marks)
+        self._prune(seen, lists, marks)
         budgets = {scope: self._counted(seen, scope, lease) for scope, lease in lists.items()}
         cluster = budgets[CLUSTER]
-        left = {name: text for name, text in leases.marks_in(marks).items() if name not in gone}
+        left = {name: text for name, text in leases.marks_in(marks).items() if name not in self._gone}
         self._level = counts.level_of(seen, cluster, left, tolerated=self._tolerated)
         self._odd, told = counts.lasting(counts.oddities(seen, cluster), self._odd, self._monotonic_s())
+        gone, self._gone = self._gone, {}
         return Round(seen=seen, budget=cluster, gone=gone, oddities=told)
 
     # -- what the Controller asks -------------------------------------------------------------------------------------
@@ -98,15 +101,14 @@ class KubeFleet:
         self._machines |= {name: node.provider_id for name, node in seen.nodes.items() if node.provider_id}
         return seen
 
-    def _pruned(self, seen: Seen, lists: Mapping[str, dict[str, Any]], marks: Mapping[str, str]) -> dict[str, str]:
-        """Take the claims and marks of Nodes away that are gone, and say so of each. The mark of one that had itself
+    def _prune(self, seen: Seen, lists: Mapping[str, dict[str, Any]], marks: Mapping[str, str]) -> None:
+        """Take the claims and marks of Nodes away that are gone, and note it of each. The mark of one that had itself
         replaced stays for as long as the fleet's rate counts it: the successor has another name."""
         notes = {scope: leases.annotations_of(lease)[1] for scope, lease in lists.items()}
         now = self._clock()
         kept = {f"{leases.MARK}{name}" for name, text in leases.marks_in(marks).items() if still_counts(text, now)}
         named = counts.named_in([key for each in (*notes.values(), marks) for key in each if key not in kept])
         self._absent, suspects = counts.suspected(seen, named, self._absent)
-        gone = {}
         for name in suspects:
             if not self._is_gone(name):
                 continue
@@ -118,8 +120,7 @@ class KubeFleet:
             machine = self._machines.pop(name, "")
             other = counts.rejoined(seen, machine, old=name)
             came = f"; its machine is back as {other}" if other else ""
-            gone[name] = f"its Node is gone{came}: its claim and its mark were taken away"
-        return gone
+            self._gone[name] = f"its Node is gone{came}: its claim and its mark were taken away"
 
     def _is_gone(self, name: str) -> bool:
         try:

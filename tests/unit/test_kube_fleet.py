@@ -1,0 +1,65 @@
+"""The counting of a fleet, over an API server in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from healthd.errors import BackendUnknown
+from healthd.remediation.fleet import CLUSTER
+from healthd.remediation.orchestrators.kube_api import Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kube_budget import COUNTED, LEASE, MARKS, key_of
+from healthd.remediation.orchestrators.kube_fleet import KubeFleet
+from healthd.testing import FakeClock
+
+
+class Server(KubeApi):
+    """Two Leases and the names of Nodes in memory. ``deaf``: how many countings get no answer."""
+
+    def __init__(self, *nodes: str) -> None:
+        self.nodes, self.deaf = set(nodes), 0
+        self.notes: dict[str, dict[str, str]] = {LEASE: {}, MARKS: {}}
+
+    def get(self, kind: Kind, name: str, *, namespace: str | None = None, ahead: int = 0) -> dict[str, Any]:
+        if kind is Kind.NODE and name not in self.nodes:
+            raise Missing(f"get node {name}: 404")
+        there = self.notes[name] if kind is Kind.LEASE else {}
+        return {"metadata": {"name": name, "resourceVersion": "1", "annotations": dict(there)}}
+
+    def pages(self, kind: Kind, decode: Any, *, namespace: str | None = None, **params: str) -> Iterator[Any]:
+        yield decode(json.dumps({"items": [{"metadata": {"name": name}} for name in sorted(self.nodes)]}).encode())
+
+    def patch(self, kind: Kind, name: str, body: Mapping[str, Any], **how: Any) -> dict[str, Any]:
+        notes = body["metadata"]["annotations"]
+        if COUNTED in notes and self.deaf:
+            self.deaf -= 1
+            raise BackendUnknown(f"patch lease {name}: no answer within 5 s")
+        merged = {**self.notes[name], **notes}
+        self.notes[name] = {key: value for key, value in merged.items() if value is not None}
+        return self.get(kind, name)
+
+
+def test_a_gone_node_is_told_although_the_counting_after_it_failed() -> None:
+    """Its claim is taken away before that: whoever follows its repair would never hear that it has come to its end."""
+    server, clock = Server("n1", "n2"), FakeClock()
+    fleet = KubeFleet(
+        server,
+        namespace="healthd",
+        quotas={CLUSTER: 1},
+        leads=lambda: None,
+        monotonic_s=clock,
+        clock=clock.now,
+    )
+    server.notes[LEASE][key_of("n2")] = json.dumps({"node": "n2", "index": 0})
+    assert fleet.count().gone == {}
+    server.nodes.remove("n2")
+    assert fleet.count().gone == {}, "one list proves nothing"
+    server.deaf = 1
+    with pytest.raises(BackendUnknown):
+        fleet.count()
+    assert key_of("n2") not in server.notes[LEASE]
+    assert fleet.count().gone.keys() == {"n2"}
+    assert fleet.count().gone == {}, "told once"
