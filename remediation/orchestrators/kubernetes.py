@@ -200,11 +200,15 @@ class KubernetesOrchestrator:
         """Give a place back; with the last one goes the fence before it, and a drain of which a person undid a part."""
         if slot.node != self._name:
             raise BackendRefused(f"place {slot.scope} {slot.index} not given back: it is held by {slot.node}")
-        if all((other.scope, other.index) == (slot.scope, slot.index) for other in self.slots() if self._is_own(other)):
+        own = [other for other in self.slots() if self._is_own(other)]
+        is_last = all((other.scope, other.index) == (slot.scope, slot.index) for other in own)
+        if is_last:
             self._end_requests()
             self._change_node(nodes.leftover_patch)
             self._change_node(lambda node: nodes.without_taint_patch(node, nodes.CLAIMED))
         self._change_budget(slot.scope, lambda budget: leases.given_back(budget, self._name, slot.index))
+        if is_last:
+            self._leave_former_scopes()
 
     def mark(self, text: str) -> None:
         """Set this node's annotation of the Lease of marks. Nobody else's is touched, so nothing is compared."""
@@ -242,6 +246,15 @@ class KubernetesOrchestrator:
         except Missing as error:
             help_ = "the Helm chart or `healthd controller` makes it; check [orchestrator.kubernetes] namespace"
             raise BackendUnknown(f"there is no Lease {self._namespace}/{name}: {help_}") from error
+
+    def _leave_former_scopes(self) -> None:
+        """Give back what was claimed in a scope that the node's label named before: ``slots`` lists it no more. Comes
+        after everything else, so that a Lease that cannot be read keeps no case open; it is said once."""
+        key = leases.key_of(self._name)
+        for scope in sorted(self._wanted_scopes.difference(self._scopes)):
+            name = leases.lease_name(scope)
+            if key in leases.annotations_of(self._lease(name))[1]:
+                self._patch(Kind.LEASE, name, {"metadata": {"annotations": {key: None}}})
 
     def _is_own(self, slot: Slot) -> bool:
         return slot.node == self._name
