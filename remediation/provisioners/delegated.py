@@ -79,11 +79,11 @@ class DelegatedProvisioner:
         mark = parse(self._read())
         age = self._clock() - mark.asked if mark is not None and mark.asked is not None else timedelta()
         if mark is None or instance_of(mark.machine) != self._instance_id:
-            raise BackendUnknown("the request is not to be seen in the node's comment")
+            raise BackendUnknown("the request is not to be seen in the node's mark")
         if not mark.asks:
             if age > timedelta(seconds=UNASKED_S):
                 raise BackendRefused("the request was never left with the cluster")
-            raise BackendUnknown("the request is not to be seen in the node's comment yet")
+            raise BackendUnknown("the request is not to be seen in the node's mark yet")
         match mark.answer:
             case Answer.REFUSED:
                 raise BackendRefused(f"healthd controller: {mark.said}")
@@ -98,13 +98,13 @@ class DelegatedProvisioner:
         """What would be asked. Raises BackendRefused for what cannot be."""
         if why := self.why_not(remedy):
             raise BackendRefused(why)
-        return f"would ask healthd controller, by the node's comment: asks={remedy} machine={self._instance_id}"
+        return f"would ask healthd controller, by the node's mark: asks={remedy} machine={self._instance_id}"
 
     def _ask(self, remedy: Remedy) -> None:
         """Turn the mark that the engine has left into a request. One that stands already is not made again."""
         mark = parse(self._read()) or CaseMark()
         if (mark.remedy, instance_of(mark.machine)) != (remedy, self._instance_id):
-            raise BackendRefused("no request could be left: the node's comment is not what was written a moment ago")
+            raise BackendRefused("no request could be left: the node's mark is not what was written a moment ago")
         if not mark.asks:
             self._write(replace(mark, asks=True).text)
 

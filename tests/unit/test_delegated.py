@@ -113,7 +113,7 @@ def test_a_request_that_nobody_takes_pages() -> None:
 def test_a_request_that_was_never_left_can_be_made_again() -> None:
     """Killed between its mark and its request: not made, after a moment in which a slow update may still come. A mark
     that is gone tells nothing."""
-    with pytest.raises(BackendUnknown, match="not to be seen in the node's comment yet"):
+    with pytest.raises(BackendUnknown, match="not to be seen in the node's mark yet"):
         progress(LEFT)
     with pytest.raises(BackendRefused, match="never left"):
         progress(LEFT, after_s=UNASKED_S + 1)
