@@ -1,11 +1,16 @@
 """The fault matrix: all cases, and what no case can arrange, with the reason.
 
-Needs neither pytest nor a compiler: docs/generate.py makes docs/reference/faults.md of it.
+A new check brings its cases as ``FAULTS`` in its own test, tests/checks/test_<check>.py, where they are found. Needs
+neither pytest nor a compiler, and so such a test may import neither: docs/generate.py makes docs/reference/faults.md of
+it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
 
 from tests.faults import (
     cases_active,
@@ -24,12 +29,19 @@ from tests.faults import (
 )
 from tests.faults.case import Case
 
+_BRINGS_CASES = re.compile(r"^FAULTS\b", re.MULTILINE)
+
+
+def brought(folder: Path = Path(__file__).parents[1] / "checks") -> Iterator[Case]:
+    """The cases that tests of single checks bring along."""
+    for path in sorted(folder.glob("test_*.py")):
+        if _BRINGS_CASES.search(path.read_text(encoding="utf-8")):
+            yield from import_module(f"tests.checks.{path.stem}").FAULTS
+
+
 FAMILIES = (cases_gpu_memory, cases_gpu, cases_nvlink, cases_fabric, cases_kernel, cases_storage, cases_host)
-CASES: tuple[Case, ...] = tuple(
-    case
-    for module in (*FAMILIES, cases_stack, cases_site, cases_active, cases_real, folds_gpu, folds_host)
-    for case in module.CASES
-)
+MODULES = (*FAMILIES, cases_stack, cases_site, cases_active, cases_real, folds_gpu, folds_host)
+CASES: tuple[Case, ...] = (*(case for module in MODULES for case in module.CASES), *brought())
 FOLDS = frozenset(case.name for case in (*folds_gpu.CASES, *folds_host.CASES))
 """The names of those in which several checks see one fault."""
 
