@@ -23,7 +23,9 @@ from typing import Any, get_type_hints
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from healthd.agent import looking_agent  # noqa: E402 - runs from a checkout in which nothing is installed
+import msgspec  # noqa: E402 - runs from a checkout in which nothing is installed
+
+from healthd.agent import looking_agent  # noqa: E402
 from healthd.api.grammar import _grammar  # noqa: E402
 from healthd.api.reading_names import metric_of  # noqa: E402
 from healthd.api.wire import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE  # noqa: E402
@@ -33,8 +35,13 @@ from healthd.config.json_schema import FILE_NAME, config_schema_text  # noqa: E4
 from healthd.config.load import load  # noqa: E402
 from healthd.config.report import FieldDoc, documented_fields  # noqa: E402
 from healthd.model import Reading, ReadingKind, Verdict  # noqa: E402
+from healthd.config.rule_schema import PolicyRule  # noqa: E402
+from healthd.remediation.playbook import STEPS  # noqa: E402
+from healthd.remediation.policy_files import SHIPPED as SHIPPED_POLICIES  # noqa: E402
+from healthd.remediation.policy_files import rules_named  # noqa: E402
 from healthd.remediation.provisioners import aws_calls  # noqa: E402
 from healthd.remediation.provisioners.iam import MANAGED_TAG, policies  # noqa: E402
+from healthd.remediation.rules import Rule  # noqa: E402
 from healthd.report import EXIT_CODE  # noqa: E402
 from healthd.sim.machine import SimulatedMachine  # noqa: E402
 from healthd.tables import UNKNOWN_XID, xid_cases, xid_table  # noqa: E402
@@ -125,6 +132,28 @@ hardware. Units are base units: seconds, bytes, hertz, watts, degrees Celsius. C
 they start anew with a driver load, a GPU reset or a boot, as each does.
 """
 
+POLICY = """# Policy
+
+What is done about which fault: rules in their order, of which the first that matches decides. A site's own are
+`[[policy.rule]]` of its [configuration](config.md#policy), in front of a shipped policy. A policy's own file, for
+`--policy FILE` of `healthd policy` and `healthd replay`, has a `title` and `[[rule]]` with the same keys; unknown keys
+are refused, and `name`, `codes`, `reason` and `source` must be there. [policy.schema.json](policy.schema.json) is the same for editors and other programs: the first line
+`#:schema ./policy.schema.json` of a file is where editors look for it. How to write one is
+[a page of its own](../how-to/write-a-policy.md).
+
+## A rule
+"""
+
+RUNGS = """## Rungs of a ladder
+
+From small to large. A ladder goes up; `ask_human` stands alone. Behind the last rung a person is asked anyway.
+"""
+
+SHIPPED = """## Shipped policies
+
+`[policy] use` names one. Behind its last rule stands the finding's own remedy, then what is larger.
+"""
+
 PEERS = """# What others detect
 
 Every fault class that another project detects, with the codes of healthd that see it, or why there is none. As of
@@ -173,6 +202,7 @@ IAM = """## Policies
 one may replace all of them, so prefer the controller there. The policies were not tried on AWS; `--dry-run` asks EC2.
 """
 
+ASKING = ("`ask_human`", "nothing is tried: the node stays out until the fault is over, or a person orders its release")
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 AIMS = ("aim_", "least_")
 # Which figure an aim is about, where its name alone does not say.
@@ -191,6 +221,8 @@ def pages() -> Mapping[Path, str]:
         reference / "cli.md": cli_page,
         reference / "metrics.md": metrics_page,
         reference / "peers.md": peers_page,
+        reference / "policy.md": policy_page,
+        reference / "policy.schema.json": policy_schema,
         reference / "aws-calls.md": aws_calls_page,
         reference / "faults.md": faults_page,
         ROOT / "bench/README.md": bench_page,
@@ -451,6 +483,63 @@ def readings() -> list[tuple[str, str, str]]:
 def metric_name(reading: Reading) -> str:
     """What the page calls it."""
     return metric_of(reading.name)[0] + ("_total" if reading.kind is ReadingKind.COUNTER else "")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# policy
+
+
+def policy_page() -> str:
+    """The keys of a rule, the rungs of a ladder, and every rule of the shipped policies."""
+    parts = [
+        NOTE.format(source="healthd/config/rule_schema.py and remediation/policies/*.toml"),
+        POLICY,
+        fields_table(documented_fields(PolicyRule)),
+        RUNGS,
+        table(("rung", "steps"), [*((f"`{remedy}`", ", ".join(STEPS[remedy])) for remedy in STEPS), ASKING]),
+        SHIPPED,
+    ]
+    for name in SHIPPED_POLICIES:
+        text = (ROOT / "remediation/policies" / f"{name}.toml").read_text(encoding="utf-8")
+        rows = [rule_row(rule) for rule in rules_named(name)]
+        parts += [f"### {name}\n", f"{tomllib.loads(text)['title']}.\n"]
+        parts.append(table(("rule", "codes", "beside", "ladder", "why", "source"), rows))
+    return "\n".join(parts)
+
+
+def rule_row(rule: Rule) -> tuple[str, ...]:
+    """One shipped rule."""
+    codes, beside = (", ".join(f"`{code}`" for code in globs) for globs in (rule.codes, rule.together_with))
+    ladder = "its own" if rule.ladder is None else ", ".join(f"`{rung}`" for rung in rule.ladder)
+    return rule.name, codes, beside, ladder, rule.reason, rule.source
+
+
+def policy_schema() -> str:
+    """JSON Schema of a policy's file, in draft 4, which is what editors of TOML understand."""
+    made = msgspec.json.schema(PolicyRule)
+    rule, mode = made["$defs"]["PolicyRule"], made["$defs"]["Mode"]
+    docs = {row.name: row.doc for row in documented_fields(PolicyRule)}
+    for name, key in rule["properties"].items():
+        default = key.pop("default", None)
+        options = [each for each in key.pop("anyOf", ()) if each.get("type") != "null"]  # TOML has no null
+        key |= {**(options[0] if options else {}), "description": docs[name]}
+        if "$ref" in key:  # what stands beside a $ref is not read
+            key |= {"enum": mode["enum"]}
+            del key["$ref"]
+        if default is not None:
+            key["default"] = default
+    schema = {
+        "$schema": "http://json-schema.org/draft-04/schema#",
+        "title": "A policy of healthd",
+        "description": "What is done about which fault: docs/reference/policy.md.",
+        "type": "object",
+        "properties": {
+            "title": {"type": "string", "description": "What the policy is for, on one line."},
+            "rule": {"type": "array", "items": {**rule, "additionalProperties": False}},
+        },
+        "additionalProperties": False,
+    }
+    return json.dumps(schema, indent=2).replace("\\\\Z", "$") + "\n"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

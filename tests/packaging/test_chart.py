@@ -23,6 +23,7 @@ from healthd.config.report import as_data
 from healthd.remediation import gpu_reset
 from healthd.remediation.orchestrators import kube_budget, kube_node, kube_signals, pod_resources
 from tests.packaging.chart import CHART, KUBERNETES, MONITORING, ROOT, Object, Rendered, lint, objects_in, render
+from tests.pages import blocks
 from tests.scripts import load_script
 
 PROFILES = ("full", "restricted")
@@ -590,13 +591,7 @@ def test_a_changed_configuration_restarts_the_agents() -> None:
     assert checksum(defaults()) != checksum(render({"config": {"remediation": {"settle_s": 31}}}))
 
 
-_YAML = re.compile(r"^```yaml\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-PAGES = ("kubernetes.md", "controller.md")
-SHOWN = [
-    pytest.param(yaml.safe_load(block), id=f"{page}-{number}")
-    for page in PAGES
-    for number, block in enumerate(_YAML.findall((ROOT / "docs/how-to" / page).read_text(encoding="utf-8")))
-]
+SHOWN = [pytest.param(yaml.safe_load(each.text), id=str(each)) for each in blocks() if each.language == "yaml"]
 
 
 @pytest.mark.parametrize("values", SHOWN)

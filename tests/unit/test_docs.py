@@ -21,9 +21,10 @@ REFERENCE = ROOT / "docs/reference"
 GENERATED = [
     *(
         REFERENCE / f"{name}.md"
-        for name in ("aws-calls", "checks", "cli", "config", "findings", "metrics", "peers", "faults")
+        for name in ("aws-calls", "checks", "cli", "config", "findings", "metrics", "peers", "faults", "policy")
     ),
     REFERENCE / "config.schema.json",
+    REFERENCE / "policy.schema.json",
     ROOT / "bench/README.md",
 ]
 LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
