@@ -23,15 +23,13 @@ from typing import Any, get_type_hints
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import msgspec  # noqa: E402 - runs from a checkout in which nothing is installed
-
-from healthd.agent import looking_agent  # noqa: E402
+from healthd.agent import looking_agent  # noqa: E402 - runs from a checkout in which nothing is installed
 from healthd.api.grammar import _grammar  # noqa: E402
 from healthd.api.reading_names import metric_of  # noqa: E402
 from healthd.api.wire import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE  # noqa: E402
 from healthd.check import Check, NoSettings, discover  # noqa: E402
 from healthd.config import schema  # noqa: E402
-from healthd.config.json_schema import FILE_NAME, config_schema_text  # noqa: E402
+from healthd.config.json_schema import FILE_NAME, config_schema_text, policy_schema_text  # noqa: E402
 from healthd.config.load import load  # noqa: E402
 from healthd.config.report import FieldDoc, documented_fields  # noqa: E402
 from healthd.model import Reading, ReadingKind, Verdict  # noqa: E402
@@ -137,9 +135,9 @@ POLICY = """# Policy
 What is done about which fault: rules in their order, of which the first that matches decides. A site's own are
 `[[policy.rule]]` of its [configuration](config.md#policy), in front of a shipped policy. A policy's own file, for
 `--policy FILE` of `healthd policy` and `healthd replay`, has a `title` and `[[rule]]` with the same keys; unknown keys
-are refused, and `name`, `codes`, `reason` and `source` must be there. [policy.schema.json](policy.schema.json) is the same for editors and other programs: the first line
-`#:schema ./policy.schema.json` of a file is where editors look for it. How to write one is
-[a page of its own](../how-to/write-a-policy.md).
+are refused, and `name`, `codes`, `reason` and `source` must be there. [policy.schema.json](policy.schema.json) says
+the same to editors: `#:schema ./policy.schema.json` in a file's first line is where they look for it. How to write one
+is [a page of its own](../how-to/write-a-policy.md).
 
 ## A rule
 """
@@ -222,7 +220,7 @@ def pages() -> Mapping[Path, str]:
         reference / "metrics.md": metrics_page,
         reference / "peers.md": peers_page,
         reference / "policy.md": policy_page,
-        reference / "policy.schema.json": policy_schema,
+        reference / "policy.schema.json": policy_schema_text,
         reference / "aws-calls.md": aws_calls_page,
         reference / "faults.md": faults_page,
         ROOT / "bench/README.md": bench_page,
@@ -512,34 +510,6 @@ def rule_row(rule: Rule) -> tuple[str, ...]:
     codes, beside = (", ".join(f"`{code}`" for code in globs) for globs in (rule.codes, rule.together_with))
     ladder = "its own" if rule.ladder is None else ", ".join(f"`{rung}`" for rung in rule.ladder)
     return rule.name, codes, beside, ladder, rule.reason, rule.source
-
-
-def policy_schema() -> str:
-    """JSON Schema of a policy's file, in draft 4, which is what editors of TOML understand."""
-    made = msgspec.json.schema(PolicyRule)
-    rule, mode = made["$defs"]["PolicyRule"], made["$defs"]["Mode"]
-    docs = {row.name: row.doc for row in documented_fields(PolicyRule)}
-    for name, key in rule["properties"].items():
-        default = key.pop("default", None)
-        options = [each for each in key.pop("anyOf", ()) if each.get("type") != "null"]  # TOML has no null
-        key |= {**(options[0] if options else {}), "description": docs[name]}
-        if "$ref" in key:  # what stands beside a $ref is not read
-            key |= {"enum": mode["enum"]}
-            del key["$ref"]
-        if default is not None:
-            key["default"] = default
-    schema = {
-        "$schema": "http://json-schema.org/draft-04/schema#",
-        "title": "A policy of healthd",
-        "description": "What is done about which fault: docs/reference/policy.md.",
-        "type": "object",
-        "properties": {
-            "title": {"type": "string", "description": "What the policy is for, on one line."},
-            "rule": {"type": "array", "items": {**rule, "additionalProperties": False}},
-        },
-        "additionalProperties": False,
-    }
-    return json.dumps(schema, indent=2).replace("\\\\Z", "$") + "\n"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from healthd.config import schema
 from healthd.config.leaves import dotted
 from healthd.config.match import NAME, NOT_IN_A_MATCH
 from healthd.config.report import documented_fields
+from healthd.config.rule_schema import PolicyRule
 from healthd.config.values import plain, row_class
 
 DRAFT = "http://json-schema.org/draft-04/schema#"
@@ -53,6 +54,15 @@ def config_schema(checks: Mapping[str, type]) -> dict[str, Any]:
 def config_schema_text(checks: Mapping[str, type]) -> str:
     """The same as the text of a file."""
     return json.dumps(config_schema(checks), indent=2, ensure_ascii=False) + "\n"
+
+
+def policy_schema_text() -> str:
+    """The schema of a policy's own file, as the text of a file."""
+    title = {"type": "string", "description": "What the policy is for, on one line."}
+    about = "What is done about which fault. How to write one: docs/how-to/write-a-policy.md."
+    table = _table({"title": title, "rule": _of(tuple[PolicyRule, ...])}, about=about)
+    made = {"$schema": DRAFT, "title": "A policy of healthd", **table}
+    return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
