@@ -5,7 +5,8 @@
 #   make test-kubernetes   with a real API server, Helm and the image, built once where Go is there: ten minutes
 #   make check   what CI runs: lint, types, import contracts, branch coverage of the pure modules, all tests
 #   make bench   measurements; make docs: the generated reference pages and dashboards; make chart: what follows from
-#                the Helm chart; make wheel, deb, rpm: dist/, packages for the system that this is; make lock; make clean
+#                the Helm chart; make site: all pages, in build/site; make wheel, deb,
+#                rpm: dist/, packages for the system that this is; make lock; make clean
 #
 # Variables: PYTHON (which python3), TESTS (paths for make test), WORKERS (processes that share it), PYTEST_ARGS,
 # DEMO_ARGS, BENCH_ARGS, LOCK_ARGS.
@@ -32,7 +33,7 @@ PURE := $(PURE),*/remediation/orchestrators/kube_count.py,*/remediation/orchestr
 PURE := $(PURE),*/remediation/orchestrators/kube_gangs.py
 PURE_TESTS = tests/unit tests/property
 
-.PHONY: demo test test-kubernetes check lint types contracts coverage bench docs chart lock wheel deb rpm clean
+.PHONY: demo test test-kubernetes check lint types contracts coverage bench docs site chart lock wheel deb rpm clean
 
 # `healthd check` may find this machine wanting (1) or hard to tell (2); only a crash of ours fails the demo.
 demo: .venv/runtime.stamp
@@ -84,6 +85,9 @@ rpm:
 docs: .venv/dev.stamp
 	$(VENV)/python docs/generate.py
 	$(VENV)/python packaging/grafana/make.py
+
+site: .venv/dev.stamp
+	$(VENV)/python docs/site.py
 
 chart: .venv/dev.stamp
 	$(VENV)/python packaging/kubernetes/render.py

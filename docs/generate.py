@@ -23,7 +23,8 @@ from typing import Any, get_type_hints
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from healthd.agent import looking_agent  # noqa: E402 - runs from a checkout in which nothing is installed
+from healthd import __version__  # noqa: E402 - runs from a checkout in which nothing is installed
+from healthd.agent import looking_agent  # noqa: E402
 from healthd.api.grammar import _grammar  # noqa: E402
 from healthd.api.reading_names import metric_of  # noqa: E402
 from healthd.api.wire import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE  # noqa: E402
@@ -202,6 +203,10 @@ one may replace all of them, so prefer the controller there. The policies were n
 
 ASKING = ("`ask_human`", "nothing is tried: the node stays out until the fault is over, or a person orders its release")
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
+PEERS_BEGIN, PEERS_END = "<!-- peers: begin -->\n", "<!-- peers: end -->\n"
+BESIDES = "Besides detection"
+# Those of docs/peers.toml that run on the nodes of a GPU cluster and may be taken in healthd's place.
+COMPARED = ("gpud", "NVS", "gcm", "NMA", "HMA", "NPD", "NHC")
 AIMS = ("aim_", "least_")
 # Which figure an aim is about, where its name alone does not say.
 AIMED_AT = {("check_cold", "aim_mb"): "check_peak_mb"}
@@ -224,6 +229,7 @@ def pages() -> Mapping[Path, str]:
         reference / "aws-calls.md": aws_calls_page,
         reference / "faults.md": faults_page,
         ROOT / "bench/README.md": bench_page,
+        ROOT / "README.md": readme_page,
     }
     return {path: make() for path, make in made.items()}
 
@@ -532,6 +538,26 @@ def peer_row(fault_class: Mapping[str, Any]) -> tuple[str, ...]:
     return fault_class["words"], ", ".join(fault_class["who"]), codes or "none", fault_class.get("note", "")
 
 
+def readme_page() -> str:
+    """README.md as it stands, with the table between the markers made from docs/peers.toml."""
+    return between(ROOT / "README.md", PEERS_BEGIN, PEERS_END, compared())
+
+
+def compared() -> str:
+    """How many of the fault classes each of COMPARED detects, by group; and healthd by the codes that it has."""
+    data = tomllib.loads((ROOT / "docs/peers.toml").read_text(encoding="utf-8"))
+    classes = [each for each in data["class"] if each["group"] != BESIDES]
+    groups = list(dict.fromkeys(each["group"] for each in classes))
+
+    def row(name: str, seen: Callable[[Mapping[str, Any]], bool]) -> tuple[str, ...]:
+        return name, *(str(sum(seen(each) for each in classes if each["group"] == group)) for group in groups)
+
+    head = ("", *(f"{group} ({sum(each['group'] == group for each in classes)})" for group in groups))
+    # What a plug-in of the site could do, healthd does not do.
+    own = row(f"**healthd {__version__}**", lambda each: bool(set(each.get("codes", ())) - {"plugin.*"}))
+    return table(head, [own, *(row(data["peers"][who], lambda each, who=who: who in each["who"]) for who in COMPARED)])
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # faults
 
@@ -598,10 +624,14 @@ def used_by(call: aws_calls.AwsCall) -> Iterator[str]:
 
 def bench_page() -> str:
     """bench/README.md as it stands, with the table between the markers made from bench/results/*.json."""
-    text = (ROOT / "bench/README.md").read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{figures(results())}\n{END}{after}"
+    return between(ROOT / "bench/README.md", BEGIN, END, figures(results()))
+
+
+def between(path: Path, begin: str, end: str, made: str) -> str:
+    """A page as it stands, with this between the markers."""
+    before, _, rest = path.read_text(encoding="utf-8").partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n{made}\n{end}{after}"
 
 
 def results() -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,13 @@ from mkdocs.exceptions import Abort
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = ROOT / "docs/mkdocs.yml"
 _LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
-_DECISIONS = "docs/decisions"
+FOLDERS = {
+    "Tutorials": "docs/tutorial",
+    "How to": "docs/how-to",
+    "Reference": "docs/reference",
+    "Explanation": "docs/explanation",
+    "Decisions": "docs/decisions",
+}
 
 
 def pages() -> list[Path]:
@@ -57,10 +63,23 @@ def copied(folder: Path) -> None:
 
 
 def contents() -> list[Any]:
-    """The table of contents of docs/mkdocs.yml, and each decision under its own heading."""
+    """The table of contents of docs/mkdocs.yml; behind each section, what else is in its folder, by title."""
     nav: list[Any] = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))["nav"]
-    files = sorted((ROOT / _DECISIONS).glob("[!R]*.md"), key=lambda path: path.stem)
-    return [*nav, {"Decisions": [f"{_DECISIONS}/README.md", *(f"{_DECISIONS}/{path.name}" for path in files)]}]
+    named = set(_files(nav))
+    for section in nav:
+        for name, entries in section.items():
+            if name in FOLDERS and isinstance(entries, list):
+                more = sorted((ROOT / FOLDERS[name]).glob("*.md"), key=lambda path: (path.stem != "README", path.stem))
+                paths = [path.relative_to(ROOT).as_posix() for path in more]
+                entries += [path for path in paths if path not in named]
+    return nav
+
+
+def _files(nav: Any) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    for each in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
+        yield from _files(each)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from tests.running import ROOT
+from tests.scripts import load_script
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -30,7 +31,7 @@ def demo(*options: str) -> tuple[int, str, str, float]:
 
 
 def test_the_demo_repairs_a_node_in_under_a_minute() -> None:
-    """Exit 0, labelled SIMULATED, and the audit's timeline goes from the fault to the release, in that order."""
+    """Exit 0, labelled SIMULATED, the timeline goes from fault to release, and the README's recording is of this."""
     code, told, _, took_s = demo()
     assert code == 0
     assert took_s < 60
@@ -40,6 +41,10 @@ def test_the_demo_repairs_a_node_in_under_a_minute() -> None:
     places = [timeline.find(word) for word in story]
     assert -1 not in places
     assert places == sorted(places)
+    recording = load_script("docs_record", ROOT / "docs/record.py")
+    now, shown = (recording.comparable(each) for each in (recording.shortened(told), recording.recorded()))
+    assert now == shown, "the README shows another demo: python docs/record.py"
+    assert len(shown) > 20
 
 
 def test_a_provisioner_that_fails_fails_the_demo() -> None:

@@ -26,6 +26,7 @@ GENERATED = [
     REFERENCE / "config.schema.json",
     REFERENCE / "policy.schema.json",
     ROOT / "bench/README.md",
+    ROOT / "README.md",
 ]
 LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
 MAX_README_LINES = 200
@@ -163,7 +164,7 @@ def test_a_decision_is_dated_and_says_its_price(path: Path) -> None:
     assert re.findall(r"^\*\*(\w+)\.\*\*", text, re.MULTILINE) == ["Decision", "Why", "Price"]
 
 
-@pytest.mark.parametrize("path", [path for path in PAGES if path not in GENERATED], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [path for path in PAGES if path not in GENERATED[:-1]], ids=lambda path: path.stem)
 def test_codes_in_the_text_exist(path: Path) -> None:
     """A finding code in backquotes is one that a check declares, or an XID of the table."""
     known = {code.code for check in discover().values() for code in check.codes} | set(discover())
