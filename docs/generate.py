@@ -33,8 +33,8 @@ from healthd.config import schema  # noqa: E402
 from healthd.config.json_schema import FILE_NAME, config_schema_text, policy_schema_text  # noqa: E402
 from healthd.config.load import load  # noqa: E402
 from healthd.config.report import FieldDoc, documented_fields  # noqa: E402
-from healthd.model import Reading, ReadingKind, Verdict  # noqa: E402
 from healthd.config.rule_schema import PolicyRule  # noqa: E402
+from healthd.model import Reading, ReadingKind, Verdict  # noqa: E402
 from healthd.remediation.playbook import STEPS  # noqa: E402
 from healthd.remediation.policy_files import SHIPPED as SHIPPED_POLICIES  # noqa: E402
 from healthd.remediation.policy_files import rules_named  # noqa: E402
@@ -114,8 +114,9 @@ both are for this machine only, whatever the address. Nothing on this port can a
 
 The page is made of what the daemon knows already: a scrape asks neither the machine nor the cluster, and between
 scrapes nothing is computed. `[metrics] textfile` writes the same page for node_exporter's textfile collector.
-[prometheus.md](../how-to/prometheus.md) says how to collect it, [packaging/prometheus](../../packaging/prometheus) has
-rules, and [packaging/grafana](../../packaging/grafana) two dashboards.
+[prometheus.md](../how-to/prometheus.md) says how to collect it, [rules.yaml](../../packaging/prometheus/rules.yaml) has
+the rules, and [fleet.json](../../packaging/grafana/fleet.json) and
+[node.json](../../packaging/grafana/node.json) are the dashboards.
 
 **How many series.** Labels are names of checks, codes, components of this node and words from fixed lists, never texts.
 No metric has more than 1,000 series on one page; `healthd_metrics_left_out_series` counts what was left out. A

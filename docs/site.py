@@ -27,6 +27,9 @@ from mkdocs.exceptions import Abort
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = ROOT / "docs/mkdocs.yml"
 _LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
+_TITLED = re.compile(
+    r"^(```\w+) \S.*$", re.MULTILINE
+)  # a fence's second word, which Python-Markdown takes for no fence
 FOLDERS = {
     "Tutorials": "docs/tutorial",
     "How to": "docs/how-to",
@@ -59,7 +62,11 @@ def copied(folder: Path) -> None:
     wanted = {path for page in pages() for path in (page, *led_to(page))}
     for path in wanted:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / path, folder / path)
+        if path.suffix == ".md":
+            text = (ROOT / path).read_text(encoding="utf-8")
+            (folder / path).write_text(_TITLED.sub(r"\1", text), encoding="utf-8")
+        else:
+            shutil.copy2(ROOT / path, folder / path)
 
 
 def contents() -> list[Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import PAGES
+from tests.pages import PAGES, blocks
 from tests.running import ROOT
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -45,6 +45,15 @@ def test_every_page_is_in_the_site(site: Path) -> None:
     index = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))
     found = {each["location"].partition("#")[0] or "index.html" for each in index["docs"]}
     assert {html(page) for page in PAGES} <= found
+
+
+def test_every_block_is_one(site: Path) -> None:
+    """Each fence of a page is a block of its site's page: none is open, and none was taken for text."""
+    for page in PAGES:
+        text = (site / html(page)).read_text(encoding="utf-8")
+        assert "```" not in text, page
+        shown = [block for block in blocks() if block.page == page.relative_to(ROOT).as_posix()]
+        assert text.count("<pre>") >= len(shown), page
 
 
 def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:

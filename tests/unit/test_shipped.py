@@ -28,7 +28,7 @@ LOADED_BY: Mapping[str, tuple[str, str]] = {
     "docs/peers.toml": ("tests/unit/test_peers.py", "peers.toml"),
     "docs/reference/config.schema.json": ("tests/unit/test_config_schema.py", "config.schema.json"),
     "docs/reference/policy.schema.json": ("tests/unit/test_policy_schema.py", "policy.schema.json"),
-    "docs/reference/status.schema.json": ("tests/unit/test_status.py", "status.schema.json"),
+    "docs/reference/status.schema.json": ("tests/scenario/test_status_page.py", "status.schema.json"),
     "docs/reference/verdict.schema.json": ("tests/unit/test_report.py", "verdict.schema.json"),
     "packaging/bin/healthd": ("tests/unit/test_house.py", "test_the_launcher_is_a_script"),
     "packaging/container/Dockerfile": ("tests/packaging/test_image.py", "Dockerfile"),
@@ -73,7 +73,7 @@ BLOCKS: Mapping[str, tuple[str, str]] = {
 OF_OTHERS = (
     frozenset({"apt-get", "aws", "cat", "clush", "cp", "curl", "dnf", "docker", "echo", "grep", "helm", "install"})
     | {"journalctl", "kill", "kubectl", "ln", "ls", "mkdir", "pip", "promtool", "python3", "rm", "scontrol", "sed"}
-    | {"sinfo", "srun", "systemctl", "touch"}
+    | {"sinfo", "srun", "ssh", "systemctl", "touch"}
 )
 _SEPARATORS = frozenset({"|", "||", "&&", "&", ";", "(", ")", "$("})
 _ASSIGNED = re.compile(r"[A-Za-z_]+=.*", re.DOTALL)
