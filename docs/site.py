@@ -27,9 +27,7 @@ from mkdocs.exceptions import Abort
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = ROOT / "docs/mkdocs.yml"
 _LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
-_TITLED = re.compile(
-    r"^(```\w+) \S.*$", re.MULTILINE
-)  # a fence's second word, which Python-Markdown takes for no fence
+_TITLED = re.compile(r"^(```\w+) \S.*$", re.MULTILINE)  # Python-Markdown takes it for no fence
 FOLDERS = {
     "Tutorials": "docs/tutorial",
     "How to": "docs/how-to",

@@ -17,8 +17,8 @@ from healthd import __version__
 from tests.installing.machine import PATH, Machine, booted, clean_root
 from tests.integration.slurm.slurm_conf import conf_text
 from tests.packaging.dockerfile import files_of
+from tests.pages import blocks
 from tests.running import OFF_THE_BUS, ROOT
-from tests.unit.test_examples import blocks
 
 pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.process]
 
