@@ -3,6 +3,7 @@
 #   make demo    healthd on this machine, then a simulated node that breaks, is drained, repaired and let back
 #   make test    all tests; installs Slurm, munge, FUSE and a C compiler first where apt and root are there
 #   make test-kubernetes   with a real API server, Helm and the image, built once where Go is there: ten minutes
+#   make test-packages     the .deb from installation to purge on a Debian that is booted for it: needs root
 #   make check   what CI runs: lint, types, import contracts, branch coverage of the pure modules, all tests
 #   make bench   measurements; make docs: the generated reference pages and dashboards; make chart: what follows from
 #                the Helm chart; make site: all pages, in build/site; make wheel, deb,
@@ -33,7 +34,7 @@ PURE := $(PURE),*/remediation/orchestrators/kube_count.py,*/remediation/orchestr
 PURE := $(PURE),*/remediation/orchestrators/kube_gangs.py
 PURE_TESTS = tests/unit tests/property
 
-.PHONY: demo test test-kubernetes check lint types contracts coverage bench docs site chart lock wheel deb rpm clean
+.PHONY: demo test test-kubernetes test-packages check lint types contracts coverage bench docs site chart lock wheel deb rpm clean
 
 # `healthd check` may find this machine wanting (1) or hard to tell (2); only a crash of ours fails the demo.
 demo: .venv/runtime.stamp
@@ -50,6 +51,10 @@ test: .venv/dev.stamp
 test-kubernetes: .venv/dev.stamp
 	@sh tests/system-packages.sh
 	HEALTHD_TEST_KUBERNETES=1 $(VENV)/python -m pytest $(PYTEST_ARGS) $(KUBERNETES_TESTS)
+
+test-packages: .venv/dev.stamp
+	@sh tests/system-packages.sh
+	HEALTHD_TEST_PACKAGES=1 $(VENV)/python -m pytest $(PYTEST_ARGS) tests/installing
 
 check: lint types contracts coverage test
 

@@ -55,6 +55,7 @@ def _slurm(environ: Mapping[str, str], config: Config, machine: Machine) -> Iter
         return
     try:
         asked = open_orchestrator(config, machine, environ)
+        asked.view()  # first by sinfo alone: of a node that is not there squeue only says that something is invalid
         view = asked.view(jobs=True)  # with squeue and scontrol: every client that healthd needs
     except ConfigError as error:
         yield Line(about=about, told=Told.MISSING, why=str(error), fix="correct [node] name")

@@ -7,6 +7,7 @@ A look may hang: it runs apart, with a deadline. Nothing is changed, but for a n
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import tempfile
@@ -131,12 +132,13 @@ def _folder(about: str, path: str, setting: str) -> Line:
 
 
 def _daemon(socket: str) -> Line:
-    answered = ask(socket, Request(arguments=("status",)), lambda _: None)
+    answered = ask(socket, Request(arguments=("status", "--json")), lambda _: None)
     if answered is None:
         fix = "systemctl start healthd, or `healthd run`; a moved socket must be named: --socket or HEALTHD_SOCKET"
         return Line(about="daemon", told=Told.MISSING, why=f"no daemon answers at {socket}", fix=fix)
-    said = next(iter(answered.out.splitlines()), "it says nothing")
-    return Line(about="daemon", told=Told.OK, why=f"it answers at {socket}: {said}")
+    said = json.loads(answered.out)
+    why = f"it answers at {socket}: {said['verdict']}, in mode {said['mode']}"
+    return Line(about="daemon", told=Told.OK, why=why)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -27,6 +27,8 @@ ONE_AT_A_TIME = ("tests/integration/", "tests/faults/")
 
 # Set by `make test-kubernetes`, as HEALTHD_TEST_KUBERNETES: see below.
 ASKED_FOR = "TEST_KUBERNETES"
+# Set by `make test-packages`: the tests of this file that boot a machine, by the fixture that is one.
+BOOTED, BOOT_ASKED_FOR = ("test_packages.py", "machine"), "TEST_PACKAGES"
 
 _PROCESS_EVENTS = frozenset(
     {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "os.exec", "pty.spawn"}
@@ -111,21 +113,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what needs an API server, helm or an image, unless it is asked for: `make test-kubernetes`.
-
-    Where nothing is cached, building them takes two cores ten minutes.
+    """Leave out what needs an API server, helm or an image, unless it is asked for, `make test-kubernetes`: where
+    nothing is cached, building them takes two cores ten minutes. And what boots a machine: `make test-packages`.
     """
-    if os.environ.pop(ASKED_FOR, ""):  # healthd's own processes would refuse it as a setting that does not exist
-        return
-    left_out = [item for item in items if _is_of_kubernetes(item)]
+    # healthd's own processes would refuse the variables as settings that do not exist
+    kubernetes, boots = os.environ.pop(ASKED_FOR, ""), os.environ.pop(BOOT_ASKED_FOR, "")
+    left_out = [item for item in items if (not kubernetes and _is_of_kubernetes(item)) or (not boots and _boots(item))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not _is_of_kubernetes(item)]
+        items[:] = [item for item in items if item not in left_out]
 
 
 def _is_of_kubernetes(item: pytest.Item) -> bool:
     folders = item.path.relative_to(Path(__file__).parent).parts
     return folders[0] == "packaging" or "kubernetes" in folders or item.get_closest_marker("kubernetes") is not None
+
+
+def _boots(item: pytest.Item) -> bool:
+    return (item.path.name, BOOTED[1]) == BOOTED and BOOTED[1] in getattr(item, "fixturenames", ())
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
