@@ -82,9 +82,10 @@ class SlotKeeper:
 
         What is remembered lets a node ask for a slot, or wait; it never lets one keep a slot, or be taken out.
         """
-        self._learn_s = self._monotonic_s() + LEARNING_S * (0.5 + self._random())  # if it does not answer
+        asked_s = self._monotonic_s()
+        self._learn_s = asked_s + LEARNING_S * (0.5 + self._random())  # if it does not answer
         self._level = self._orchestrator.level()
-        self._scopes, self._level_s = self._scopes_of(self._level), self._monotonic_s()
+        self._scopes, self._level_s = self._scopes_of(self._level), asked_s  # it is no younger than the question
         self._learn_s = self._next_learning_s(self._level)
         return self._level
 
@@ -215,17 +216,16 @@ class SlotKeeper:
         return self._list() if is_holder else slots
 
     def _plan(self, slots: tuple[Slot, ...], committed: bool) -> Plan:
-        now_s = self._monotonic_s()
         if not any(slot.node == self._node for slot in slots):
             self._since_s, self._is_fenced = None, False
         elif self._since_s is None:
-            self._since_s = now_s  # found, not claimed just now: adopted
+            self._since_s = self._monotonic_s()  # found, not claimed just now: adopted
         return plan(
             node=self._node,
             scopes=self._scopes,
             slots=slots,
             since_s=self._since_s,
-            now_s=now_s,
+            now_s=self._level_s,  # whatever has gone by since then: only a later reading shows what was done meanwhile
             pick=lambda count: min(int(self._random() * count), count - 1),
             settle_s=self._settle_s,
             committed=committed,

@@ -173,6 +173,17 @@ def test_a_full_fleet_is_told_as_rarely_as_it_is_asked_for_a_slot(cluster: FakeC
     assert not keeper.full(), "its own place is no reason to wait"
 
 
+def test_what_was_read_before_the_settle_time_was_over_settles_nothing(cluster: FakeCluster, clock: FakeClock) -> None:
+    """However late its answer comes: the nodes were listed right after the claim, and the places 12 s later."""
+    keeper, orchestrator = keeper_of(cluster, clock)
+    orchestrator.takes_s = 12.0
+    assert isinstance(keeper.take(), Settle)
+    cluster.update("n8", "drain", "admin")
+    cluster.update("n9", "drain", "admin")
+    assert isinstance(keeper.take(), Hold)
+    assert not cluster.slots
+
+
 def test_who_is_answered_slowly_asks_in_its_turn_and_not_for_ever(clock: FakeClock) -> None:
     """Three quarters of 1,000 nodes at 150 a second is 5 s. The nodes are not read meanwhile; three times at most."""
     fleet = FakeCluster(*(f"n{number}" for number in range(1_000)), clock=clock)
