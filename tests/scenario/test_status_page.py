@@ -326,11 +326,14 @@ def test_the_terminal_tells_the_same_in_the_same_order(nodes: Mapping[str, Statu
     assert places == sorted(places)
 
 
+# Whoever runs in the background, as CI may, ignores SIGINT, and so would a child of it.
+WATCH = ["env", "--default-signal=INT", sys.executable, "-m", "healthd", "status", "--watch", "--every", "0.5"]
+
+
 def test_watch_redraws_a_terminal_and_ends_on_interrupt(nodes: Mapping[str, StatusNode]) -> None:
     """A screen of its own, drawn over without wiping it; Ctrl-C gives the old one back, with exit code 0."""
     ours, theirs = pty.openpty()
-    argv = [sys.executable, "-m", "healthd", "status", "--watch", "--every", "0.5"]
-    argv += ["--socket", str(nodes["critical"].machine.socket)]
+    argv = [*WATCH, "--socket", str(nodes["critical"].machine.socket)]
     environ = {**nodes["critical"].environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
     process = subprocess.Popen(
         argv, stdin=theirs, stdout=theirs, stderr=theirs, env=environ, cwd="/", start_new_session=True
@@ -354,17 +357,7 @@ def test_watch_without_a_terminal_prints_what_changes(tmp_path: Path) -> None:
     """Into a pipe: the answer once, then a line for each thing that is other than before; so of a daemon that goes."""
     node = StatusNode(tmp_path / "node", mode="observe")
     node.start()
-    argv = [
-        sys.executable,
-        "-m",
-        "healthd",
-        "status",
-        "--watch",
-        "--every",
-        "0.5",
-        "--socket",
-        str(node.machine.socket),
-    ]
+    argv = [*WATCH, "--socket", str(node.machine.socket)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, env=node.environ, cwd="/", start_new_session=True) as process:
         assert process.stdout is not None
         pipe = process.stdout.fileno()
