@@ -78,8 +78,10 @@ class Kill:
     @property
     def is_repeat(self) -> bool:
         """Whether it may be missing in another life: a wait is written as often as what is said of it changes, and of a
-        place that another life took first the next one is asked for."""
-        return self.occurrence > 1 and (self.boundary.startswith("write ") or "create reservation" in self.boundary)
+        place that another life took first the next one is asked for. Whether a new machine is resumed or undrained
+        lies with how it registered."""
+        is_another = self.boundary.startswith("write ") or "create reservation" in self.boundary
+        return (self.occurrence > 1 and is_another) or "state=resume" in self.boundary
 
     def __str__(self) -> str:
         return f"{self.boundary} ({self.occurrence}){', empty store' if self.empty_store else ''}"
