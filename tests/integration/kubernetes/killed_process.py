@@ -44,9 +44,9 @@ class DyingApi:
         self._line, self._story, self._reopened, self._api = line, story, reopened, reopened()
         self.moved = 0
 
-    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> dict[str, Any]:
+    def get(self, kind: Kind, name: str, **more: Any) -> dict[str, Any]:
         """As KubeApi."""
-        return self._api.get(kind, name, namespace=namespace)
+        return self._api.get(kind, name, **more)
 
     def pages(self, kind: Kind, decode: Callable[[bytes], Any], **params: str) -> Iterator[Any]:
         """As KubeApi."""
