@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
-from tests.imds import Imds
-from tests.integration.aws.aws_endpoint import DENIED, REGION, AwsEndpoint
-from tests.integration.aws.test_orders_dry_run import SECTIONS
+from tests.integration.aws.aws_endpoint import DENIED, AwsEndpoint
+from tests.integration.aws.instance_node import on_an_instance
 from tests.running import RunningNode
 
 pytestmark = pytest.mark.process
@@ -22,17 +19,8 @@ pytestmark = pytest.mark.process
 @pytest.fixture
 def node(moto: tuple[str, int], endpoint: AwsEndpoint, tmp_path: Path) -> Iterator[RunningNode]:
     """The configuration of an instance that moto knows; no daemon."""
-    ec2 = boto3.client("ec2", region_name=REGION, endpoint_url=f"http://{moto[0]}:{moto[1]}")
-    launched = ec2.run_instances(ImageId="ami-12c6146b", MinCount=1, MaxCount=1, InstanceType="m5.large")
-    instance = str(launched["Instances"][0]["InstanceId"])
-    ec2.close()
-    imds = Imds({"instance-id": instance, "instance-type": "m5.large", "placement/region": REGION})
-    threading.Thread(target=imds.serve_forever, daemon=True).start()
-    made = RunningNode(tmp_path / "node", "n1", environ={"AWS_EC2_METADATA_DISABLED": "false"})
-    made.configure(SECTIONS.format(kmsg=made.kmsg, imds=imds.endpoint, region=REGION, aws=endpoint.url))
-    yield made
-    imds.shutdown()
-    imds.server_close()
+    with on_an_instance(moto, endpoint, tmp_path / "node") as made:
+        yield made
 
 
 def looked(node: RunningNode) -> dict[str, dict[str, Any]]:

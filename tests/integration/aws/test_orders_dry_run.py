@@ -3,48 +3,25 @@
 from __future__ import annotations
 
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import boto3
 import pytest
 
-from tests.imds import Imds
-from tests.integration.aws.aws_endpoint import DENIED, REGION, AwsEndpoint
+from tests.integration.aws.aws_endpoint import DENIED, AwsEndpoint
+from tests.integration.aws.instance_node import on_an_instance
 from tests.running import RunningNode
 
 pytestmark = pytest.mark.process
-SECTIONS = """
-[sources]
-kmsg = "{kmsg}"
-imds_endpoint = "{imds}"
-[orchestrator]
-kind = "local"
-[provisioner]
-kind = "ec2"
-[provisioner.aws]
-region = "{region}"
-endpoint_url = "{aws}"
-"""
 
 
 @pytest.fixture
 def node(moto: tuple[str, int], endpoint: AwsEndpoint, tmp_path: Path) -> Iterator[RunningNode]:
     """A daemon on an instance that moto knows, in observe mode."""
-    ec2 = boto3.client("ec2", region_name=REGION, endpoint_url=f"http://{moto[0]}:{moto[1]}")
-    launched = ec2.run_instances(ImageId="ami-12c6146b", MinCount=1, MaxCount=1, InstanceType="m5.large")
-    instance = str(launched["Instances"][0]["InstanceId"])
-    ec2.close()
-    imds = Imds({"instance-id": instance, "instance-type": "m5.large", "placement/region": REGION})
-    threading.Thread(target=imds.serve_forever, daemon=True).start()
-    made = RunningNode(tmp_path / "node", "n1", environ={"AWS_EC2_METADATA_DISABLED": "false"})
-    made.configure(SECTIONS.format(kmsg=made.kmsg, imds=imds.endpoint, region=REGION, aws=endpoint.url))
-    made.start()
-    yield made
-    made.stop()
-    imds.shutdown()
-    imds.server_close()
+    with on_an_instance(moto, endpoint, tmp_path / "node") as made:
+        made.start()
+        yield made
+        made.stop()
 
 
 def rehearsed(node: RunningNode) -> subprocess.CompletedProcess[str]:
