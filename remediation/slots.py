@@ -8,6 +8,7 @@ from there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from healthd.errors import SlotTaken
 from healthd.remediation.fleet import (
@@ -43,6 +44,15 @@ _YOUNG_S = SETTLE_S / 2
 _TRIES = 16  # claims in one call; each that fails was somebody else's success
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Listed:
+    """A list of the slots: when it came (monotonic), and how long it took, in seconds."""
+
+    at_s: float
+    took_s: float
+    slots: tuple[Slot, ...]
+
+
 class SlotKeeper:
     """The slots of ``node``. Calls never overlap.
 
@@ -70,7 +80,7 @@ class SlotKeeper:
         self._waiting: Hold | Settle | None = None
         self._look_s = self._pause_s = 0.0
         self._turns, self._is_fenced = 0, False
-        self._listed: tuple[float, float, tuple[Slot, ...]] | None = None  # when, how long it took, and what
+        self._listed: _Listed | None = None
         now_s = monotonic_s()
         self._level, self._level_s, self._scopes = known, now_s - known_age_s, self._scopes_of(known)
         self._learn_s = now_s + FIRST_LEARNING_S * random() if known is None else self._next_learning_s(known)
@@ -137,12 +147,12 @@ class SlotKeeper:
             return self._waiting
         if not (limits := self._limits()):
             return None
-        took_s, slots = self._lately()
-        if hold := glance(self._node, slots, limits):
+        listed = self._lately()
+        if hold := glance(self._node, listed.slots, limits):
             return self._pause(hold)
-        if took_s <= SLOW_S or self._turns == TURNS or any(slot.node == self._node for slot in slots):
+        if listed.took_s <= SLOW_S or self._turns == TURNS or any(slot.node == self._node for slot in listed.slots):
             return None
-        return self._wait_for_turn(took_s)
+        return self._wait_for_turn(listed.took_s)
 
     def stand_back(self, reason: str) -> Hold:
         """Give back what this node holds, and wait as at the limit. Raises BackendError."""
@@ -179,7 +189,7 @@ class SlotKeeper:
         return self._look(committed, objection)
 
     def _look(self, committed: bool, objection: Callable[[], str] | None) -> Hold | Settle | Go:
-        _, slots = self._lately()
+        slots = self._lately().slots
         is_holder = any(slot.node == self._node for slot in slots)
         is_known = self.recalled() is not None
         if not committed and (full := glance(self._node, slots, self._limits())):
@@ -249,19 +259,20 @@ class SlotKeeper:
             self._orchestrator.give_back(slot)
 
     def _list(self) -> tuple[Slot, ...]:
+        return self._listed_anew().slots
+
+    def _lately(self) -> _Listed:
+        """The last list while it is young: enough to wait by, or to ask for a place."""
+        if self._listed is not None and self._monotonic_s() - self._listed.at_s <= _YOUNG_S:
+            return self._listed
+        return self._listed_anew()
+
+    def _listed_anew(self) -> _Listed:
         began_s = self._monotonic_s()
         slots = self._orchestrator.slots()
-        now_s = self._monotonic_s()
-        self._listed = now_s, now_s - began_s, slots
-        return slots
-
-    def _lately(self) -> tuple[float, tuple[Slot, ...]]:
-        """How long the last list took, and the list: enough to wait by, or to ask for a place."""
-        if self._listed is not None and self._monotonic_s() - self._listed[0] <= _YOUNG_S:
-            return self._listed[1:]
-        began_s = self._monotonic_s()
-        slots = self._list()
-        return self._monotonic_s() - began_s, slots
+        at_s = self._monotonic_s()
+        self._listed = _Listed(at_s=at_s, took_s=at_s - began_s, slots=slots)
+        return self._listed
 
     def _limits(self) -> Mapping[str, int]:
         """How many may be out in each scope, as the fleet was read last; nothing where that is of no use."""
