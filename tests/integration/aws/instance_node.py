@@ -1,4 +1,4 @@
-"""A node on an EC2 instance that moto knows: its metadata service, and a configuration that asks an endpoint of tests."""
+"""A node on an EC2 instance that moto knows: its metadata service, and a configuration that asks a test's endpoint."""
 
 from __future__ import annotations
 
