@@ -97,6 +97,11 @@ class RunningNode(Running):
         self.begin("run", self.config, self.log, self._environ)
         self.wait(lambda: self._listens() and self.status() is not None, within_s, "the daemon answers")
 
+    def well(self, within_s: float = 30.0) -> None:
+        """Wait until every check has looked and all is well: before that NVML may tell of a fault that a test makes
+        before the kernel log does, and in other words."""
+        self.wait(lambda: self.check()["verdict"] == "ok", within_s, "every check has looked, and all is well")
+
     def _listens(self) -> bool:
         """Whether anybody is at the socket: cheaper to ask than by a process of its own, and often to be asked."""
         with socket.socket(socket.AF_UNIX) as probe:

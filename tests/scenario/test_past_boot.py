@@ -95,7 +95,7 @@ def test_last_words_are_judged_once_and_as_history(machine: Machine) -> None:
     node, before = machine.node, machine.boot_id()
     machine.machine.kernel_says("seen by the daemon")
     node.start()
-    node.wait(lambda: node.check()["verdict"] == "ok", 20, "healthy")
+    node.well()
     seen = time.time() - 3600
     machine.goes_down()
     machine.journal_keeps(
@@ -121,20 +121,20 @@ def test_nvml_is_asked_all_the_same(machine: Machine) -> None:
     """An XID 79 of the boot before does not pause the questions to the driver that runs now."""
     node, before = machine.node, machine.boot_id()
     node.start()
-    node.wait(lambda: node.check()["verdict"] == "ok", 20, "healthy")
+    node.well()
     machine.goes_down()
     machine.journal_keeps((time.time(), OFF_THE_BUS.format(pci=PCI[0])), boot_id=before)
     node.start()
-    node.wait(lambda: node.check()["verdict"] == "ok", 20, "healthy again")
+    node.well()
 
 
 def test_words_that_were_not_kept_are_a_known_gap(machine: Machine) -> None:
     """Without a journal of that boot the trail says so, and the daemon goes on."""
     node = machine.node
     node.start()
-    node.wait(lambda: node.check()["verdict"] == "ok", 20, "healthy")
+    node.well()
     machine.goes_down()
     node.start()
     why = "could not be read: journalctl: exit status 1: No journal files were found."
     assert any(text.endswith(why) for text in machine.trail())
-    node.wait(lambda: node.check()["verdict"] == "ok", 20, "healthy again")
+    node.well()

@@ -78,6 +78,7 @@ def test_people_are_told_of_a_fault_and_of_its_end_and_of_nothing_twice(
 ) -> None:
     """A receiver that is down is named by status, log and metrics; when it is back the news arrives; a daemon that was
     killed says that it is over, and not that it was; Slack, whose URL was missing, gets it with the others' end."""
+    node.well()
     machine.gpu_falls_off_the_bus(3)
     node.wait(lambda: news(receiver, XID) == ["wrong"], 45, "the webhook hears of it")
     node.wait(lambda: "notify: slack" in str((node.status() or {})["notices"]), 20, "status says what is not delivered")

@@ -66,7 +66,7 @@ class SimulatedNode:
     def start(self) -> None:
         """Start the daemon and wait until all is well."""
         self.node.start()
-        self.node.wait(lambda: self.node.check()["verdict"] == "ok", 20.0, "all is well")
+        self.node.well()
 
     def becomes(self, state: Mapping[str, str]) -> None:
         write_state(self._state, state)

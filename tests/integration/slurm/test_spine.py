@@ -173,6 +173,7 @@ def test_a_reboot_ends_xid_79_and_resumes_the_node(slurm_lab_factory: Callable[.
     node = Nodes(lab, tmp_path).add("n0001", sources + quarantine() + off, start=False)
     try:
         node.start()
+        node.well()
         machine.gpu_falls_off_the_bus(3)
         node.wait(lambda: "out until it is well" in node.said(), 10.0, "drained")
         node.kill()
