@@ -129,7 +129,7 @@ class PastHost:
             self.monitor.is_acknowledged,
             lambda: self.fleet.situation(self, now),
             self.fleet.rules,
-            lambda _: True,
+            lambda _: "",
             ledger=lambda: self.ledger,
             now=now,
         )

@@ -298,13 +298,10 @@ class FakeProvisioner:
         self.recalls = False
         self.taken_back = 0
 
-    def can(self, remedy: Remedy) -> bool:
-        """A reboot, and a replacement where one was given."""
-        return remedy is Remedy.REBOOT_NODE or (remedy is Remedy.REPLACE_NODE and self._replaces is not None)
-
     def why_not(self, remedy: Remedy) -> str:
-        """Nothing, where it can."""
-        return "" if self.can(remedy) else f"the fake provisioner has no {remedy}"
+        """Nothing for a reboot, nor for a replacement where one was given."""
+        can = remedy is Remedy.REBOOT_NODE or (remedy is Remedy.REPLACE_NODE and self._replaces is not None)
+        return "" if can else f"the fake provisioner has no {remedy}"
 
     def dry_run(self, remedy: Remedy) -> str:
         """What it would be asked for."""

@@ -78,7 +78,7 @@ class Engine:
             judgement=judgement,
             cases=cases,
             rules=rules,
-            can=self._can,
+            why_not=self._why_not,
             too_many=self._too_many_replacements,
             forbidden=self._forbidden,
             collect=collect,
@@ -293,7 +293,7 @@ class Engine:
             self._judgement.is_acknowledged,
             situation,
             rules,
-            self._can,
+            self._why_not,
             ledger=self._ledger,
             now=now,
         )
@@ -305,9 +305,6 @@ class Engine:
         if decision.steps:
             return None
         return Refused(kind=decision.refusal or Refusal.NOT_NEEDED, words=decision.reason)
-
-    def _can(self, remedy: Remedy) -> bool:
-        return not self._why_not(remedy)
 
     def _why_not(self, remedy: Remedy) -> str:
         return self._resetter.why_not() if remedy is Remedy.RESET_GPU else self._provisioner.why_not(remedy)

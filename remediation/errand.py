@@ -67,7 +67,7 @@ class Errand:
             judgement=self,
             guards=self,
             patience=patience,
-            can=lambda _: False,
+            why_not=lambda _: "what follows is for the node itself to say",
             too_many=too_many,
             intend=self._intend,
             mark_of=self._taken,

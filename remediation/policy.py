@@ -78,15 +78,15 @@ def decide(
     acknowledged: Callable[[Diagnosis], bool],
     situation: Callable[[], Situation],
     rules: Rules,
-    can: Callable[[Remedy], bool],
+    why_not: Callable[[Remedy], str],
     *,
     ledger: Callable[[], Sequence[Repair]] = tuple,
     now: datetime,
 ) -> Decision:
     """Decide about a node that no case of ours holds.
 
-    ``situation`` and ``ledger`` are asked only when the answer depends on them. ``can``: whether a remedy can be
-    carried out here.
+    ``situation`` and ``ledger`` are asked only when the answer depends on them. ``why_not``: why a remedy cannot be
+    carried out here, or "".
     """
     calling = rules.policy.answers(diagnoses)
     if not calling:
@@ -94,7 +94,7 @@ def decide(
     unseen = [answer for answer in calling if not acknowledged(answer.diagnosis)]
     if not unseen:
         return _hold(calling[0], Refusal.ACKNOWLEDGED, ACKNOWLEDGED)
-    return _unseen(unseen, situation, rules, lambda answer: _taken_out(answer, rules, can, ledger(), now))
+    return _unseen(unseen, situation, rules, lambda answer: _taken_out(answer, rules, why_not, ledger(), now))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,8 +125,7 @@ def decide_each(
 ) -> tuple[Considered, ...]:
     """The same ladder for each diagnosis by itself, in their order: what a person asks before anything is done.
 
-    ``why_not``: why a remedy cannot be carried out here, or "". What is open beside a diagnosis still counts for which
-    rule it meets.
+    What is open beside a diagnosis still counts for which rule it meets.
     """
     answers = rules.policy.answers(diagnoses)
 
@@ -137,8 +136,7 @@ def decide_each(
         elif acknowledged(diagnosis):
             decision = _hold(mine[0], Refusal.ACKNOWLEDGED, ACKNOWLEDGED)
         else:
-            can = _able(why_not)
-            decision = _unseen(mine, situation, rules, lambda answer: _taken_out(answer, rules, can, ledger(), now))
+            decision = _unseen(mine, situation, rules, lambda answer: _taken_out(answer, rules, why_not, ledger(), now))
         beside = codes_beside(diagnosis.component, ((each.component, each.codes) for each in diagnoses))
         rule = mine[0].rule if mine else rules.policy.rule_for(diagnosis.code, diagnosis.component, beside)
         ladder = mine[0].ladder if mine else ()
@@ -153,10 +151,6 @@ def decide_each(
         )
 
     return tuple(considered(diagnosis) for diagnosis in diagnoses)
-
-
-def _able(why_not: Callable[[Remedy], str]) -> Callable[[Remedy], bool]:
-    return lambda remedy: not why_not(remedy)
 
 
 def _unseen(
@@ -213,7 +207,7 @@ def holder(view: NodeView) -> str:
 
 
 def _taken_out(
-    answer: Answer, rules: Rules, can: Callable[[Remedy], bool], ledger: Sequence[Repair], now: datetime
+    answer: Answer, rules: Rules, why_not: Callable[[Remedy], str], ledger: Sequence[Repair], now: datetime
 ) -> Decision:
     """How far it goes, now that the node may be taken out. A repair that must not be made leaves it out, and pages."""
     about, bounds = answer.about, rules.bounds
@@ -226,7 +220,7 @@ def _taken_out(
         done = ", ".join(each.remedy for each in tried)
         words = f"{about.code} on {about.component} came back after {done}: a person is needed"
         return _kept_out(answer, Refusal.EXHAUSTED, words)
-    able = tuple(remedy for remedy in left if can(remedy))
+    able = tuple(remedy for remedy in left if not why_not(remedy))
     if not able:
         return _quarantine(answer, Refusal.CANNOT)
     if len(lately := recent(ledger, now, bounds.lemon_days)) >= bounds.lemon_repairs:

@@ -181,11 +181,8 @@ class Provisioner(Protocol):
     def delegates(self) -> bool:
         """Whether this only asks: ``healthd controller`` acts, by the node's mark, and answers there."""
 
-    def can(self, remedy: Remedy) -> bool:
-        """Whether this provider, as configured and on this platform, can carry out ``remedy``."""
-
     def why_not(self, remedy: Remedy) -> str:
-        """Why it cannot, or ""."""
+        """Why this provider, as configured and on this platform, cannot carry out ``remedy``, or ""."""
 
     def dry_run(self, remedy: Remedy) -> str:
         """What would be asked, and where there is a dry run, what it says. Raises what the act would raise at once."""

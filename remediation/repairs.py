@@ -84,9 +84,10 @@ class Permission(Protocol):
 class Repairs:
     """The repairs of one node's cases.
 
-    ``can``: whether a remedy can be carried out here. ``too_many``: why no machine of the fleet may be replaced now, or
-    "". ``intend`` writes an intent down and returns the case with it. ``mark_of``: what is left with the cluster before
-    a reboot or a replacement; left out, what ``healthd controller`` and a successor need to go on from there.
+    ``why_not``: why a remedy cannot be carried out here, or "". ``too_many``: why no machine of the fleet may be
+    replaced now, or "". ``intend`` writes an intent down and returns the case with it. ``mark_of``: what is left with
+    the cluster before a reboot or a replacement; left out, what ``healthd controller`` and a successor need to go on
+    from there.
     """
 
     def __init__(
@@ -98,14 +99,14 @@ class Repairs:
         judgement: Witness,
         guards: Permission,
         patience: Patience,
-        can: Callable[[Remedy], bool],
+        why_not: Callable[[Remedy], str],
         too_many: Callable[[], str],
         intend: Callable[[Case, datetime, str], Case],
         mark_of: Callable[[Case, datetime], str] | None = None,
     ) -> None:
         self._orchestrator, self._provisioner, self._resetter = orchestrator, provisioner, resetter
         self._judgement, self._guards, self._patience = judgement, guards, patience
-        self._can, self._too_many, self._intend = can, too_many, intend
+        self._why_not, self._too_many, self._intend = why_not, too_many, intend
         self._mark_of = mark_of or self._own_mark
 
     def reset(self, case: Case, now: datetime) -> Turn:
@@ -174,7 +175,7 @@ class Repairs:
             return ended(case, End.FAILED, f"another machine did not help, a person is needed: {why}")
         if case.attempts < self._patience.max_attempts:
             return Turn(case=again, said=f"attempt {case.attempts} failed, trying again: {why}")
-        following = [remedy for remedy in case.ladder[1:] if self._can(remedy)]
+        following = [remedy for remedy in case.ladder[1:] if not self._why_not(remedy)]
         if not following:
             return ended(case, End.FAILED, f"given up after {case.attempts} attempts, a person is needed: {why}")
         drained = Step.DRAIN in case.steps
@@ -229,7 +230,7 @@ class Repairs:
             case,
             now,
             before=self._orchestrator.marked(),
-            following=[remedy for remedy in case.ladder[1:] if self._can(remedy)],
+            following=[remedy for remedy in case.ladder[1:] if not self._why_not(remedy)],
             delegated=self._provisioner.delegates,
         )
 

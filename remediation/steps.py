@@ -33,8 +33,9 @@ _TO_DO = {"GPU reset": "reset the GPUs", "replacement": "replace the machine"}
 class Steps:
     """All steps of one node's cases.
 
-    ``can``: whether a remedy can be carried out here. ``too_many``: why no machine of the fleet may be replaced now, or
-    "". ``forbidden`` says why this node may not be drained now although it was decided: the decision may be old.
+    ``why_not``: why a remedy cannot be carried out here, or "". ``too_many``: why no machine of the fleet may be
+    replaced now, or "". ``forbidden`` says why this node may not be drained now although it was decided: the decision
+    may be old.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Steps:
         judgement: Judgement,
         cases: Cases,
         rules: Callable[[], Rules],
-        can: Callable[[Remedy], bool],
+        why_not: Callable[[Remedy], str],
         too_many: Callable[[], str],
         forbidden: Callable[[datetime], Refused | None],
         collect: Callable[[Case], str],
@@ -68,7 +69,7 @@ class Steps:
             judgement=judgement,
             guards=self._guards,
             patience=patience,
-            can=can,
+            why_not=why_not,
             too_many=too_many,
             intend=self._intend,
         )

@@ -120,9 +120,6 @@ class WiredProvisioner:
     def delegates(self) -> bool:
         return self.inner.delegates
 
-    def can(self, remedy: Remedy) -> bool:
-        return self.inner.can(remedy)
-
     def why_not(self, remedy: Remedy) -> str:
         return self.inner.why_not(remedy)
 

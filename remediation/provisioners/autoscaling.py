@@ -47,10 +47,6 @@ class AutoScalingProvisioner:
         self._address = address or (lambda: subject.node)
         self._ended = ""
 
-    def can(self, remedy: Remedy) -> bool:
-        """A reboot and a replacement, unless ``why_not``."""
-        return not self.why_not(remedy)
-
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
         return self._subject.why_not(remedy)

@@ -42,10 +42,6 @@ class DelegatedProvisioner:
         self._inner, self._instance_id, self._read, self._write = inner, instance_id, read, write
         self._clock = clock
 
-    def can(self, remedy: Remedy) -> bool:
-        """What the platform can, unless ``why_not``."""
-        return not self.why_not(remedy)
-
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be asked for here, or ""."""
         if not self._instance_id:

@@ -40,10 +40,6 @@ class Ec2Provisioner:
         self._subject, self._aws, self._stop_and_start = subject, aws, stop_and_start
         self._address, self._clock = address or (lambda: subject.node), clock
 
-    def can(self, remedy: Remedy) -> bool:
-        """A reboot; a replacement where it is allowed and healthd is elsewhere."""
-        return not self.why_not(remedy)
-
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
         if why := self._subject.why_not(remedy):

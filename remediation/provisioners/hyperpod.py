@@ -52,10 +52,6 @@ class HyperPodProvisioner:
         self._made_by_us = made_by_us or self._written.__contains__
         self._replaced = ""
 
-    def can(self, remedy: Remedy) -> bool:
-        """A reboot and a replacement, unless ``why_not``."""
-        return not self.why_not(remedy)
-
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
         if not self._cluster and self._by_scontrol is None:

@@ -62,10 +62,6 @@ class ByProviderId:
         """The taint is the engine's, whoever replaces the machine."""
         return StateOwner.ENGINE
 
-    def can(self, remedy: Remedy) -> bool:
-        """As the platform can."""
-        return self._inner.can(remedy)
-
     def why_not(self, remedy: Remedy) -> str:
         """Why the platform cannot or must not, or ""."""
         return self._inner.why_not(remedy) or self._repaired_by()
@@ -108,10 +104,6 @@ class KarpenterProvisioner:
         self, *, subject: Subject, machine: Callable[[], str], claims: NodeClaims | None, node_repair: bool
     ) -> None:
         self._subject, self.machine, self._claims, self._node_repair = subject, machine, claims, node_repair
-
-    def can(self, remedy: Remedy) -> bool:
-        """A replacement, unless ``why_not``."""
-        return not self.why_not(remedy)
 
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""

@@ -67,10 +67,6 @@ class OwnNodeProvisioner:
         self.kind = kind
         self._subject, self._asking, self._read, self._hint, self._clock = subject, asking, read, hint, clock
 
-    def can(self, remedy: Remedy) -> bool:
-        """A reboot and a replacement, unless ``why_not``."""
-        return not self.why_not(remedy)
-
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be asked for here, or ""."""
         return self._subject.why_not(remedy)

@@ -41,10 +41,6 @@ class LocalProvisioner:
         self.state_owner = state_owner
         self._command, self._timeout_s, self._run = reboot_command, timeout_s, run
 
-    def can(self, remedy: Remedy) -> bool:
-        """A reboot, where a command is configured."""
-        return bool(self._command) and remedy is Remedy.REBOOT_NODE
-
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
         if remedy is not Remedy.REBOOT_NODE:

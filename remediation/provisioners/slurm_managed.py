@@ -60,10 +60,6 @@ class SlurmManagedProvisioner:
         self.kind, self._manager, self._subject, self._aws = kind, manager, subject, aws
         self._scontrol, self._tag, self._fixed = scontrol, tag, fixed
 
-    def can(self, remedy: Remedy) -> bool:
-        """A reboot and a replacement, unless ``why_not``."""
-        return not self.why_not(remedy)
-
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
         if remedy is Remedy.REPLACE_NODE and self.kind == "parallelcluster" and _DYNAMIC.fullmatch(self._subject.node):

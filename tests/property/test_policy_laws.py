@@ -45,7 +45,7 @@ class Case:
             self.is_acknowledged,
             self.look,
             self.rules,
-            self.able.__contains__,
+            lambda remedy: "" if remedy in self.able else "nobody can",
             ledger=lambda: self.ledger,
             now=NOW,
         )

@@ -81,7 +81,7 @@ def live(config: Config, mode: Mode) -> tuple[set[tuple[object, ...]], str]:
         rules = Rules(mode=mode, policy=policy_of(config.policy, None), bounds=bounds_of(config.policy))
         monitor = agent.monitor
         now = max((fault.last for fault in monitor.history.faults.values()), default=WHENEVER)
-        decision = decide(monitor.diagnoses(), monitor.is_acknowledged, lambda: WELL, rules, lambda _: True, now=now)
+        decision = decide(monitor.diagnoses(), monitor.is_acknowledged, lambda: WELL, rules, lambda _: "", now=now)
         return gist(tuple(monitor.history.faults.values())), f"{decision.reason} {decision.steps} {decision.ladder}"
     finally:
         agent.close()

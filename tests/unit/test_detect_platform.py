@@ -62,7 +62,7 @@ def test_a_file_that_is_broken_still_says_where_this_is(tmp_path: Path) -> None:
     lay(tmp_path, "opt/ml/config/resource_config.json", ["?"])
     assert found(tmp_path).platform is Platform.HYPERPOD
     provisioner = open_for(ProvisionerSection(), HERE, found(tmp_path), None)
-    assert not provisioner.can(Remedy.REBOOT_NODE)
+    assert provisioner.why_not(Remedy.REBOOT_NODE)
 
 
 def test_parallelcluster_by_its_folder_and_its_dna(tmp_path: Path) -> None:
@@ -133,9 +133,9 @@ def test_each_platform_has_its_provisioner(platform: Platform) -> None:
     for subject in (HERE, Subject(node="n1", here=False)):
         provisioner = open_for(ProvisionerSection(), subject, shown, ScriptedScontrol("n1"))
         assert provisioner.kind == platform
-        assert provisioner.can(Remedy.REBOOT_NODE)
-        assert not provisioner.can(Remedy.RESET_GPU)
-        assert provisioner.can(Remedy.REPLACE_NODE) == (platform is not Platform.EC2)
+        assert not provisioner.why_not(Remedy.REBOOT_NODE)
+        assert provisioner.why_not(Remedy.RESET_GPU)
+        assert (not provisioner.why_not(Remedy.REPLACE_NODE)) is (platform is not Platform.EC2)
 
 
 def test_hyperpod_is_asked_by_slurm_on_the_node_and_by_the_api_elsewhere() -> None:
@@ -164,7 +164,7 @@ def test_a_node_without_an_instance_id_is_not_acted_upon() -> None:
     nameless = Subject(node="n1")
     section = ProvisionerSection(autoscaling=AutoscalingSection(replace="unhealthy"), ec2=Ec2Section())
     provisioner = open_for(section, nameless, Found(platform=Platform.AUTOSCALING, why=""), None)
-    assert not any(provisioner.can(remedy) for remedy in Remedy)
+    assert all(provisioner.why_not(remedy) for remedy in Remedy)
 
 
 def machine_of(config: Config) -> Machine:
@@ -184,7 +184,7 @@ def configured(root: Path, section: ProvisionerSection, *, vendor: str = "Amazon
 def test_a_nodes_own_provisioner_is_what_its_configuration_says(tmp_path: Path) -> None:
     """None by default; the local command; and with ``auto`` what the node turns out to be, under its own id."""
     lay(tmp_path, "opt/ml/config/resource_config.json", {"ClusterConfig": {"ClusterArn": ARN}})
-    can = []
+    remedies, can = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE), []
     for section in (
         ProvisionerSection(),
         ProvisionerSection(kind="local", local=LocalProvisionerSection(reboot_command=("true",))),
@@ -192,7 +192,7 @@ def test_a_nodes_own_provisioner_is_what_its_configuration_says(tmp_path: Path) 
     ):
         config = configured(tmp_path, section)
         provisioner = open_provisioner(config, machine_of(config), ScriptedScontrol("n1"), root=str(tmp_path))
-        can.append((provisioner.kind, provisioner.can(Remedy.REBOOT_NODE), provisioner.can(Remedy.REPLACE_NODE)))
+        can.append((provisioner.kind, *(not provisioner.why_not(remedy) for remedy in remedies)))
     assert can == [("local", False, False), ("local", True, False), ("hyperpod", True, True)]
 
 

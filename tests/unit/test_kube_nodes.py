@@ -58,7 +58,7 @@ def karpenter(
 
 def test_karpenter_replaces_and_does_not_reboot() -> None:
     """Nor what is a part of an UltraServer, nor anything where it repairs by itself."""
-    assert karpenter(Claims()).can(Remedy.REPLACE_NODE)
+    assert not karpenter(Claims()).why_not(Remedy.REPLACE_NODE)
     assert "reboots nothing" in karpenter(Claims()).why_not(Remedy.REBOOT_NODE)
     assert "UltraServer" in karpenter(Claims(), instance_type="p6e-gb200.36xlarge").why_not(Remedy.REPLACE_NODE)
     assert "repairs nodes itself" in karpenter(Claims(), node_repair=True).why_not(Remedy.REPLACE_NODE)
@@ -95,7 +95,7 @@ def test_the_node_says_which_machine_it_is_and_the_platform_acts() -> None:
     """Only while this controller leads."""
     inner = FakeProvisioner(lambda: None, lambda: None)
     led = ByProviderId(inner, machine=lambda: "i-7", leads=lambda: None)
-    assert (led.machine(), led.state_owner, led.can(Remedy.REPLACE_NODE)) == ("i-7", StateOwner.ENGINE, True)
+    assert (led.machine(), led.state_owner) == ("i-7", StateOwner.ENGINE)
     assert (led.why_not(Remedy.REPLACE_NODE), led.stands_down(), led.progress()) == (
         inner.why_not(Remedy.REPLACE_NODE),
         inner.stands_down(),

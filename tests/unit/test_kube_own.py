@@ -134,8 +134,8 @@ def test_who_speaks_for_the_node_is_named_and_not_talked_over() -> None:
 def test_what_no_platform_does_is_not_asked() -> None:
     """No GPU reset, and no single node of an UltraServer."""
     provisioner = of(hyperpod_node(), "hyperpod", instance_type="p6e-gb200.36xlarge")
-    assert provisioner.can(Remedy.REBOOT_NODE)
-    assert not provisioner.can(Remedy.RESET_GPU)
+    assert not provisioner.why_not(Remedy.REBOOT_NODE)
+    assert provisioner.why_not(Remedy.RESET_GPU)
     assert "is a part of an UltraServer" in provisioner.why_not(Remedy.REPLACE_NODE)
     with pytest.raises(BackendRefused, match="UltraServer"):
         provisioner.dry_run(Remedy.REPLACE_NODE)

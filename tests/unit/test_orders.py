@@ -168,7 +168,7 @@ def test_a_feature_holds_a_decision(mode: Mode) -> None:
     rules = Rules(mode=mode, opt_out_feature="mine")
     view = NodeView(name="n1", in_service=False, flags=frozenset({"DRAIN"}), hold=None, features=frozenset({"mine"}))
     situation = Situation(view=view, level=FleetLevel(out=frozenset(), total=9))
-    decision = decide([SICK], lambda _: False, lambda: situation, rules, lambda _: True, now=START)
+    decision = decide([SICK], lambda _: False, lambda: situation, rules, lambda _: "", now=START)
     assert (decision.refusal, decision.reason) == (Refusal.OPTED_OUT, "opted out: the node has the feature mine")
     assert rules.hands_off(None) == ""
     assert replace(rules, opted_out="/x exists").hands_off(None) == "/x exists"

@@ -74,7 +74,7 @@ def test_a_single_diagnosis_is_planned_as_it_would_be_decided(
     about: Diagnosis, seen: tuple[Diagnosis, ...], rules: Rules
 ) -> None:
     """The plan and the decision are the same ladder: neither mode, order nor opt-out makes them differ."""
-    decided = decide([about], seen.__contains__, lambda: WELL, rules, lambda _: True, now=START)
+    decided = decide([about], seen.__contains__, lambda: WELL, rules, lambda _: "", now=START)
     assert [each.decision for each in plans(about, seen=seen, rules=rules)] == [decided]
 
 

@@ -29,12 +29,14 @@ def decided(
     situation: Situation = WELL,
     rules: Rules = REPAIR,
     seen: tuple[Diagnosis, ...] = (),
-    can: bool = True,
+    why_not: str = "",
     ledger: Sequence[Repair] = (),
     day: float = 0.0,
 ) -> Decision:
     now = START + timedelta(days=day)
-    return decide(diagnoses, seen.__contains__, lambda: situation, rules, lambda _: can, ledger=lambda: ledger, now=now)
+    return decide(
+        diagnoses, seen.__contains__, lambda: situation, rules, lambda _: why_not, ledger=lambda: ledger, now=now
+    )
 
 
 def tried(remedy: Remedy, *, day: float = 0.0, code: str = "gpu.sick", component: str = "gpu:GPU-0") -> Repair:
@@ -56,10 +58,10 @@ def test_a_fault_becomes_a_repair() -> None:
     assert decision.reason == "repair for gpu.xid.79 on gpu:GPU-0 (reboot_node)"
 
 
-@pytest.mark.parametrize(("rules", "can"), [(Rules(mode=Mode.QUARANTINE), True), (REPAIR, False)])
-def test_where_nothing_can_be_repaired_the_node_is_kept_out(rules: Rules, can: bool) -> None:
+@pytest.mark.parametrize(("rules", "why_not"), [(Rules(mode=Mode.QUARANTINE), ""), (REPAIR, "nobody can")])
+def test_where_nothing_can_be_repaired_the_node_is_kept_out(rules: Rules, why_not: str) -> None:
     """Quarantine mode, or a provider that cannot reboot, comes to a drain and nothing more."""
-    decision = decided(SICK, rules=rules, can=can)
+    decision = decided(SICK, rules=rules, why_not=why_not)
     assert (decision.action, decision.steps) == (Action.QUARANTINE, QUARANTINE)
     assert decision.reason == "quarantine for gpu.xid.79 on gpu:GPU-0 (reboot_node)"
 
@@ -267,7 +269,12 @@ def test_the_ladder_tells_what_is_left() -> None:
     """The engine gets the present remedy and what may follow it, as far as anybody here can carry it out."""
     assert decided(diagnosis()).ladder == (Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
     only_reboot = decide(
-        (diagnosis(),), lambda _: False, lambda: WELL, REPAIR, lambda what: what is Remedy.REBOOT_NODE, now=START
+        (diagnosis(),),
+        lambda _: False,
+        lambda: WELL,
+        REPAIR,
+        lambda remedy: "" if remedy is Remedy.REBOOT_NODE else "nobody can",
+        now=START,
     )
     assert (only_reboot.steps, only_reboot.ladder) == (REBOOT, (Remedy.REBOOT_NODE,))
 
@@ -368,7 +375,7 @@ def test_what_is_this_nodes_own_is_still_repaired() -> None:
         (decided(SICK), None),
         (decided(SICK, rules=Rules(mode=Mode.QUARANTINE)), None),
         (decided(), None),
-        (decided(SICK, can=False), Refusal.CANNOT),
+        (decided(SICK, why_not="nobody can"), Refusal.CANNOT),
         (decided(SICK, rules=Rules(mode=Mode.OBSERVE)), Refusal.OBSERVE),
         (decided(SICK, rules=Rules(mode=Mode.REPAIR, policy=site("*", mode=Mode.OBSERVE))), Refusal.SHADOW),
         (decided(SICK, rules=Rules(mode=Mode.REPAIR, opted_out="/x exists")), Refusal.OPTED_OUT),

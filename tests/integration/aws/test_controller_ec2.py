@@ -67,7 +67,7 @@ def test_a_machine_is_moved_by_a_stop_and_a_start(
     )
     node = world.on_the_node()
     before = node.machine()
-    assert node.can(Remedy.REPLACE_NODE)
+    assert not node.why_not(Remedy.REPLACE_NODE)
     world.run(8)
     assert (endpoint.count("StopInstances"), endpoint.count("StartInstances")) == (1, 1)
     assert world.mark.became.startswith(f"{instance}@")

@@ -205,7 +205,7 @@ def test_a_head_node_is_nobodys_to_replace(no_aws: Aws) -> None:
         scontrol=ScriptedScontrol(NODE),
         fixed="this is the HeadNode of its ParallelCluster, which nothing replaces",
     )
-    assert not any(provisioner.can(remedy) for remedy in Remedy)
+    assert all(provisioner.why_not(remedy) for remedy in Remedy)
     assert "HeadNode" in provisioner.why_not(Remedy.REBOOT_NODE)
 
 
