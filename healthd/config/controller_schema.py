@@ -10,12 +10,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-AbsolutePath = Annotated[str, Meta(pattern=r"^/[^\0]*\Z", description="an absolute path, such as /shared/healthd")]
+from healthd.config.kinds import AbsolutePath, Glob, Label, Seconds
+
 Interval = Annotated[float, Meta(ge=0.2, le=3_600, description="seconds, from 0.2 to 3600")]
-Seconds = Annotated[float, Meta(gt=0, le=86_400, description="seconds, more than 0 and at most 86400")]
+LabelGlob = Annotated[Label, Meta(description="key=value, the value a glob")]
 RuleName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]+\Z", description='letters, digits, ".", "_" and "-"')]
-Glob = Annotated[str, Meta(min_length=1, description="a name, or a glob such as train-*")]
-Label = Annotated[str, Meta(pattern=r"^[^=\s]+=[^\n]*\Z", description="key=value, the value a glob")]
 After = Annotated[float, Meta(ge=0, le=2_592_000, description="seconds, at most 2592000")]
 Grace = Annotated[int, Meta(ge=0, le=86_400, description="seconds, at most 86400")]
 
@@ -34,7 +33,7 @@ class DrainRule:
     namespaces: tuple[Glob, ...] = ()
     """The namespaces, as names or globs. Empty: any."""
 
-    labels: tuple[Label, ...] = ()
+    labels: tuple[LabelGlob, ...] = ()
     """What labels a pod must all have, as ``key=value``, the value a name or a glob. Empty: any."""
 
     after_s: After = 0.0

@@ -10,12 +10,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-AbsolutePath = Annotated[str, Meta(pattern=r"^/[^\0]*\Z", description="an absolute path, such as /run/healthd")]
+from healthd.config.kinds import AbsolutePath, Name, Seconds
+
 MaybeAddress = Annotated[
     str, Meta(pattern=r"^([^\s:]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5})?\Z", description='HOST:PORT, or ""')
 ]
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]*\Z", description='letters, digits, ".", "_" and "-", or ""')]
-Seconds = Annotated[float, Meta(gt=0, le=86_400, description="seconds, more than 0 and at most 86400")]
 
 
 @dataclass(frozen=True, kw_only=True)

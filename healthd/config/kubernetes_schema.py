@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-AbsolutePath = Annotated[str, Meta(pattern=r"^/[^\0]*\Z", description="an absolute path, such as /var/lib/kubelet")]
-MaybePath = Annotated[str, Meta(pattern=r"^(/[^\0]*)?\Z", description='an absolute path, or ""')]
+from healthd.config.kinds import AbsolutePath, Glob, MaybePath
+
 CallSeconds = Annotated[float, Meta(ge=0.1, le=60, description="seconds, from 0.1 to 60")]
 AgeSeconds = Annotated[float, Meta(ge=60, le=86_400, description="seconds, from 60 to 86400")]
 StartSeconds = Annotated[float, Meta(ge=0, le=600, description="seconds, at most 600")]
@@ -19,7 +19,6 @@ Namespace = Annotated[
     str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z", description="the name of a namespace, such as healthd")
 ]
 LabelKey = Annotated[str, Meta(pattern=r"^[^=\s]*\Z", description='the key of a label, or ""')]
-Glob = Annotated[str, Meta(min_length=1, description="a name, or a glob such as example.com/*")]
 
 
 @dataclass(frozen=True, kw_only=True)

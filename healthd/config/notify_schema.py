@@ -10,13 +10,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-MaybeFile = Annotated[str, Meta(pattern=r"^(/[^\0]*)?\Z", description='an absolute path, or ""')]
+from healthd.config.kinds import MaybePath, MaybeUrl
+
 MaybeMetricsFile = Annotated[
     str, Meta(pattern=r"^(/[^\0]*\.prom)?\Z", description='an absolute path that ends in .prom, or ""')
-]
-MaybeHook = Annotated[
-    str,
-    Meta(pattern=r"^(https?://[^\s/]+(/\S*)?)?\Z", description='a URL such as https://alerts.example/healthd, or ""'),
 ]
 PerHour = Annotated[int, Meta(ge=1, le=3_600, description="a whole number from 1 to 3600")]
 Seconds = Annotated[float, Meta(ge=5, le=3_600, description="seconds, from 5 to 3600")]
@@ -44,14 +41,14 @@ class NotifySection:
     """The least severe fault that is told. What asks for a person, and that the node is out or cannot be judged for ten
     minutes, is always told. Critical: what only weakens a node can wait for the morning."""
 
-    slack_url_file: MaybeFile = ""
+    slack_url_file: MaybePath = ""
     """The file whose first line is the URL of an incoming webhook of Slack, or of what takes the same messages. A file,
     because the URL is a secret, and ``healthd config show`` shows the rest. Empty: no message to Slack."""
 
-    webhook_url: MaybeHook = ""
+    webhook_url: MaybeUrl = ""
     """Where each message is sent to as JSON, by POST. Empty: nowhere."""
 
-    webhook_token_file: MaybeFile = ""
+    webhook_token_file: MaybePath = ""
     """The file whose first line goes along as ``Authorization: Bearer``. Empty: no such header."""
 
     command: tuple[str, ...] = ()

@@ -10,11 +10,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-AbsolutePath = Annotated[str, Meta(pattern=r"^/[^\0]*\Z", description="an absolute path, such as /etc/hosts")]
+from healthd.config.kinds import AbsolutePath, MaybeUrl
+
 CallSeconds = Annotated[float, Meta(ge=5, le=300, description="seconds, from 5 to 300")]
-MaybeUrl = Annotated[
-    str, Meta(pattern=r"^(https?://[^\s/]+(/\S*)?)?\Z", description='a URL such as http://127.0.0.1:5000, or ""')
-]
 Region = Annotated[str, Meta(pattern=r"^([a-z]{2}[a-z0-9-]*-[0-9])?\Z", description='such as us-west-2, or ""')]
 Cluster = Annotated[
     str, Meta(pattern=r"^(arn:[a-z0-9-]+:sagemaker:\S+|[A-Za-z0-9-]*)\Z", description='a cluster\'s name or ARN, or ""')

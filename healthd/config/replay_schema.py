@@ -6,11 +6,8 @@ As ``schema``: a docstring under every field, and nothing here reads a file or t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from msgspec import Meta
-
-Seconds = Annotated[float, Meta(gt=0, le=86_400, description="seconds, more than 0 and at most 86400")]
+from healthd.config.kinds import Seconds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from msgspec import Meta
 from healthd.config.controller_schema import ControllerSection
 from healthd.config.daemon_schema import DaemonSection
 from healthd.config.evidence_schema import EvidenceSection
+from healthd.config.kinds import AbsolutePath, Glob, Label, MaybePath, MaybeUrl, Name, Seconds
 from healthd.config.kubernetes_schema import KubernetesSection
 from healthd.config.notify_schema import MetricsSection, NotifySection
 from healthd.config.provisioner_schema import ProvisionerSection
@@ -22,16 +23,9 @@ from healthd.config.replay_schema import ReplaySection
 from healthd.config.rule_schema import PolicyRule
 from healthd.model import Mode
 
-Seconds = Annotated[float, Meta(gt=0, le=86_400, description="seconds, more than 0 and at most 86400")]
-AbsolutePath = Annotated[str, Meta(pattern=r"^/[^\0]*\Z", description="an absolute path, such as /run/healthd")]
-MaybePath = Annotated[str, Meta(pattern=r"^(/[^\0]*)?\Z", description='an absolute path, or ""')]
 KernelLogPath = Annotated[
     str, Meta(pattern=r"^(/[^\0]*|syslog)\Z", description='an absolute path such as /dev/kmsg, or "syslog"')
 ]
-MaybeUrl = Annotated[
-    str, Meta(pattern=r"^(https?://[^\s/]+(/\S*)?)?\Z", description='a URL such as http://169.254.169.254, or ""')
-]
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]*\Z", description='letters, digits, ".", "_" and "-", or ""')]
 Count = Annotated[int, Meta(ge=1, le=1_000_000, description="a whole number of at least 1")]
 Percent = Annotated[
     str,
@@ -39,10 +33,8 @@ Percent = Annotated[
 ]
 Few = Annotated[int, Meta(ge=1, le=100, description="a whole number from 1 to 100")]
 Days = Annotated[float, Meta(gt=0, le=365, description="days, more than 0 and at most 365")]
-Label = Annotated[str, Meta(pattern=r"^[^=\s]+=[^\n]*\Z", description="key=value")]
 Labels = Annotated[tuple[Label, ...], Meta(min_length=1, description='a list of labels such as "pool=train"')]
-Pattern = Annotated[str, Meta(min_length=1, description="a name, or a glob such as p5.*")]
-Patterns = Annotated[tuple[Pattern, ...], Meta(min_length=1, description="a list of names or globs such as p5.*")]
+Patterns = Annotated[tuple[Glob, ...], Meta(min_length=1, description="a list of names or globs such as p5.*")]
 
 
 @dataclass(frozen=True, kw_only=True)

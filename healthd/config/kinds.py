@@ -1,0 +1,17 @@
+"""The kinds of values that settings of several sections have, each with the words that a refusal says it in."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+Seconds = Annotated[float, Meta(gt=0, le=86_400, description="seconds, more than 0 and at most 86400")]
+AbsolutePath = Annotated[str, Meta(pattern=r"^/[^\0]*\Z", description="an absolute path, such as /run/healthd")]
+MaybePath = Annotated[str, Meta(pattern=r"^(/[^\0]*)?\Z", description='an absolute path, or ""')]
+MaybeUrl = Annotated[
+    str, Meta(pattern=r"^(https?://[^\s/]+(/\S*)?)?\Z", description='a URL of http:// or https://, or ""')
+]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]*\Z", description='letters, digits, ".", "_" and "-", or ""')]
+Label = Annotated[str, Meta(pattern=r"^[^=\s]+=[^\n]*\Z", description="key=value")]
+Glob = Annotated[str, Meta(min_length=1, description="a name, or a glob with *, ? or [...]")]
