@@ -24,9 +24,10 @@ from bench_fleet import OneFault, OneFile
 from healthd.model import Mode, Outcome, Result, Status
 from healthd.remediation.case import Case
 from healthd.remediation.engine import Engine
-from healthd.remediation.orchestrators.kube_api import KubeApi, Pace, connect
+from healthd.remediation.orchestrators.kube_api import KubeApi, connect
 from healthd.remediation.orchestrators.kube_opening import BURST, RATE_PER_S
 from healthd.remediation.orchestrators.kube_reporter import Known, KubeReporter
+from healthd.remediation.orchestrators.kube_transport import Pace
 from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import FleetLevel

@@ -22,13 +22,14 @@ from healthd.node import CommandResult
 from healthd.remediation.controller import Controller, Standing
 from healthd.remediation.fleet import CLUSTER
 from healthd.remediation.orchestrators.kube_afar import KubeClaims, KubeNodeAfar
-from healthd.remediation.orchestrators.kube_api import KubeApi, Pace, connect
+from healthd.remediation.orchestrators.kube_api import KubeApi, connect
 from healthd.remediation.orchestrators.kube_drain import KubeDrain
 from healthd.remediation.orchestrators.kube_eviction import EvictMode, GangMode, Rule
 from healthd.remediation.orchestrators.kube_fleet import KubeFleet
 from healthd.remediation.orchestrators.kube_lead import RENEW_S, Lead, Renewal
 from healthd.remediation.orchestrators.kube_node import hold_of
 from healthd.remediation.orchestrators.kube_plugin import KubePlugins
+from healthd.remediation.orchestrators.kube_transport import Pace
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.opening import asks_by_own_node, found_by_controller, open_for_kubernetes
 from healthd.sources.command import run_command

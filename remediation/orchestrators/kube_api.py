@@ -1,8 +1,8 @@
 """The one door to a Kubernetes API server: lightkube with a deadline, a rate of its own, and errors in our words.
 
-It decides nothing and repeats nothing: whoever asked reads back and asks again. No watch goes through here, and a LIST
-only for ``healthd controller``. lightkube (1.0.1: 115 ms and 11 MB, measured) is imported by this module alone, and
-this module only where Kubernetes is in use.
+It decides nothing, and repeats a compare-and-swap only: whoever asked reads back and asks again. No watch goes through
+here, and a LIST only for ``healthd controller``. lightkube (1.0.1: 115 ms and 11 MB, measured) is imported by this
+module alone, and this module only where Kubernetes is in use.
 
 What the server says, in our words:
 
@@ -20,8 +20,6 @@ A reading that fails is *unknown* whatever the reason, but for Missing.
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
@@ -40,7 +38,7 @@ from lightkube.generic_resource import create_global_resource, create_namespaced
 from lightkube.types import PatchType
 
 from healthd.errors import BackendBusy, BackendDenied, BackendError, BackendRefused, BackendUnknown, ConfigError
-from healthd.remediation.orchestrators.kube_transport import ANSWER_LIMIT_BYTES, Transport
+from healthd.remediation.orchestrators.kube_transport import ANSWER_LIMIT_BYTES, Pace, Transport
 
 T = TypeVar("T")
 FIELD_MANAGER = "healthd-agent"
@@ -48,6 +46,7 @@ SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 _LIST_LIMIT_BYTES = 256 * 1024 * 1024  # a server that answers from its cache may leave ``limit`` aside
 _PAGE = 500
+_SWAPS = 12  # tries of one compare-and-swap; each that fails was somebody else's success
 
 
 class Missing(BackendRefused):
@@ -89,37 +88,6 @@ class _PageMeta(msgspec.Struct):
 
 class _Page(msgspec.Struct):
     metadata: _PageMeta
-
-
-class Pace:
-    """At most ``rate_per_s`` requests a second over time, ``burst`` of them at once, and none while the server is
-    overloaded. Used by several threads.
-    """
-
-    def __init__(self, *, rate_per_s: float, burst: int, monotonic_s: Callable[[], float] = time.monotonic) -> None:
-        self._rate_per_s, self._burst, self._monotonic_s = rate_per_s, burst, monotonic_s
-        self._lock = threading.Lock()
-        self._tokens, self._at_s = float(burst), monotonic_s()
-        self._not_before_s = self._at_s
-
-    def wait_s(self, most_s: float, *, ahead: int = 0) -> float:
-        """How long the next request has to wait, in seconds, so that ``ahead`` more may follow it at once; it is
-        counted. Raises BackendBusy for longer than that."""
-        with self._lock:
-            now_s = self._monotonic_s()
-            self._tokens = min(self._burst, self._tokens + (now_s - self._at_s) * self._rate_per_s)
-            self._at_s = now_s
-            wanted = min(1 + ahead, self._burst)
-            wait_s = max((wanted - self._tokens) / self._rate_per_s, self._not_before_s - now_s, 0.0)
-            if wait_s > most_s:
-                raise BackendBusy(f"not asked: healthd's own rate allows the next request in {wait_s:.1f} s")
-            self._tokens -= 1
-            return wait_s
-
-    def hold_off(self, for_s: float) -> None:
-        """The server asked for this pause, in seconds."""
-        with self._lock:
-            self._not_before_s = max(self._not_before_s, self._monotonic_s() + for_s)
 
 
 class KubeApi:
@@ -289,6 +257,17 @@ class KubeApi:
                 return BackendUnknown(f"{said}; it may have been applied all the same")
 
 
+def compare_and_swap(what: str, once: Callable[[bool], T], pause: Callable[[float], object] = lambda _: None) -> T:
+    """``once`` reads and writes; it is told whether it must read anew: what was read lately serves for a first try.
+    ``pause`` is told how long it may last, in seconds. Raises BackendBusy where others were faster every time."""
+    for attempt in range(_SWAPS):
+        try:
+            return once(attempt > 0)
+        except Conflict:
+            pause(min(1.0, 0.02 * 2**attempt))
+    raise BackendBusy(f"{what} was changed by others {_SWAPS} times in a row, just before we did: asked again later")
+
+
 def connect(
     *,
     kubeconfig: str,
@@ -347,11 +326,6 @@ def _client(config: SingleConfig, timeout_s: float, manager: str) -> Client:
         trust_env=False,
         transport=transport,
     )
-
-
-def in_pod(environ: Mapping[str, str] = os.environ, account: str = SERVICE_ACCOUNT) -> bool:
-    """Whether this process runs in a pod that may talk to its API server."""
-    return bool(environ.get("KUBERNETES_SERVICE_HOST")) and Path(account, "token").exists()
 
 
 _CLASSES: dict[Kind, Any] = {}

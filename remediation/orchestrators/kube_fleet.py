@@ -12,17 +12,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from healthd.errors import BackendBusy, BackendUnknown
+from healthd.errors import BackendUnknown
 from healthd.remediation.fleet import CLUSTER, still_counts
 from healthd.remediation.orchestrators import kube_budget as leases
 from healthd.remediation.orchestrators import kube_count as counts
-from healthd.remediation.orchestrators.kube_api import Conflict, Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kube_api import Conflict, Kind, KubeApi, Missing, compare_and_swap
 from healthd.remediation.orchestrators.kube_budget import Budget
 from healthd.remediation.orchestrators.kube_count import Oddity, Seen
 from healthd.remediation.orchestrators.kube_node import nodes_in
 from healthd.remediation.ports import FleetLevel, Slot
-
-_TRIES = 12  # of one compare-and-swap; each that fails was a claim
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,21 +133,19 @@ class KubeFleet:
 
     def _counted(self, seen: Seen, scope: str, lease: dict[str, Any]) -> Budget:
         """Write one scope's numbers, counted anew against whatever claims are there by then."""
-        for _ in range(_TRIES):
-            before = counts.budget_before(scope, lease)
+        name = leases.lease_name(scope)
+
+        def once(fresh: bool) -> Budget:
+            before = counts.budget_before(scope, self._get(name) if fresh else lease)
             found = counts.count(
                 seen, before, self._quotas[scope], scope_label=self._scope_label, tolerated=self._tolerated
             )
             notes = leases.counts(limit=found.limit, total=found.total, out=found.out, at=self._clock())
             self._leads()
-            try:
-                body = {"metadata": {"resourceVersion": before.version, "annotations": notes}}
-                return leases.budget_of(scope, self._patch(leases.lease_name(scope), body))
-            except Conflict:
-                lease = self._get(leases.lease_name(scope))
-        raise BackendBusy(
-            f"Lease {leases.lease_name(scope)} was changed {_TRIES} times just before it could be counted"
-        )
+            body = {"metadata": {"resourceVersion": before.version, "annotations": notes}}
+            return leases.budget_of(scope, self._patch(name, body))
+
+        return compare_and_swap(f"Lease {self._namespace}/{name}", once)
 
     def _lease(self, name: str) -> dict[str, Any]:
         """A Lease, made where it is missing. One that is made by somebody else meanwhile is theirs."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from healthd.config.schema import Config
-from healthd.remediation.orchestrators.kube_api import KubeApi, Pace, connect
+from healthd.remediation.orchestrators.kube_api import KubeApi, connect
 from healthd.remediation.orchestrators.kube_asking import KubeAsking
 from healthd.remediation.orchestrators.kube_reporter import Known, KubeReporter
+from healthd.remediation.orchestrators.kube_transport import Pace
 from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
 
 __all__ = ["Known", "KubeAsking", "KubernetesOrchestrator", "open_api", "open_orchestrator", "open_reporter"]

@@ -1,19 +1,52 @@
-"""What carries the requests to an API server: a deadline and a size for every answer, and the token of this minute."""
+"""What carries the requests to an API server: their rate, a deadline and a size for every answer, and the token."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx2
+
+from healthd.errors import BackendBusy
 
 TOKEN_AGE_S = 60.0
 """How long a token is used before its file is read again, as client-go does; kubelet renews it long before its end."""
 
 ANSWER_LIMIT_BYTES = 8 * 1024 * 1024
 """The longest answer but for lists, which say their own: etcd's objects end at 1.5 MiB."""
+
+
+class Pace:
+    """At most ``rate_per_s`` requests a second over time, ``burst`` of them at once, and none while the server is
+    overloaded. Used by several threads."""
+
+    def __init__(self, *, rate_per_s: float, burst: int, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._rate_per_s, self._burst, self._monotonic_s = rate_per_s, burst, monotonic_s
+        self._lock = threading.Lock()
+        self._tokens, self._at_s = float(burst), monotonic_s()
+        self._not_before_s = self._at_s
+
+    def wait_s(self, most_s: float, *, ahead: int = 0) -> float:
+        """How long the next request has to wait, in seconds, so that ``ahead`` more may follow it at once; it is
+        counted. Raises BackendBusy for longer than that."""
+        with self._lock:
+            now_s = self._monotonic_s()
+            self._tokens = min(self._burst, self._tokens + (now_s - self._at_s) * self._rate_per_s)
+            self._at_s = now_s
+            wanted = min(1 + ahead, self._burst)
+            wait_s = max((wanted - self._tokens) / self._rate_per_s, self._not_before_s - now_s, 0.0)
+            if wait_s > most_s:
+                raise BackendBusy(f"not asked: healthd's own rate allows the next request in {wait_s:.1f} s")
+            self._tokens -= 1
+            return wait_s
+
+    def hold_off(self, for_s: float) -> None:
+        """The server asked for this pause, in seconds."""
+        with self._lock:
+            self._not_before_s = max(self._not_before_s, self._monotonic_s() + for_s)
 
 
 class Transport(httpx2.HTTPTransport):

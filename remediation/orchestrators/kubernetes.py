@@ -27,7 +27,7 @@ from healthd.errors import BackendBusy, BackendDenied, BackendRefused, BackendUn
 from healthd.remediation.fleet import CLUSTER
 from healthd.remediation.orchestrators import kube_budget as leases
 from healthd.remediation.orchestrators import kube_node as nodes
-from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER, Conflict, How, Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER, How, Kind, KubeApi, Missing, compare_and_swap
 from healthd.remediation.orchestrators.kube_budget import Budget
 from healthd.remediation.orchestrators.kube_node import Held, KubeNode
 from healthd.remediation.orchestrators.kube_plugin import asking_patch
@@ -35,8 +35,6 @@ from healthd.remediation.orchestrators.kube_signals import SIGNALS
 from healthd.remediation.orchestrators.pod_resources import GPU_RESOURCES, SOCKET, pods_with
 from healthd.remediation.ports import FleetLevel, HeldNode, Mark, NodeView, ScopeLevel, Slot
 
-_TRIES = 12  # of one compare-and-swap; each that fails was somebody else's success
-_LONGEST_PAUSE_S = 1.0
 _UNTIL_CLAIM_IS_SEEN_S = (0.05, 0.2, 0.5)
 _RANDOM = random.SystemRandom()
 
@@ -283,7 +281,7 @@ class KubernetesOrchestrator:
             if (body := patch(self._node(fresh=fresh))) is not None:
                 self._patch(Kind.NODE, self._name, body, status=status)
 
-        self._compare_and_swap(f"node {self._name}", once)
+        compare_and_swap(f"node {self._name}", once, self._pause)
 
     def _change_budget(self, scope: str, change: Callable[[Budget], Notes]) -> None:
         """The same of a scope's Lease."""
@@ -295,7 +293,7 @@ class KubernetesOrchestrator:
                 body = {"metadata": {"resourceVersion": budget.version, "annotations": notes}}
                 self._patch(Kind.LEASE, name, body)
 
-        self._compare_and_swap(f"Lease {self._namespace}/{name}", once)
+        compare_and_swap(f"Lease {self._namespace}/{name}", once, self._pause)
 
     def _read(self, kind: Kind, name: str, *, fresh: bool) -> dict[str, Any]:
         at_s, there = self._lately.get((kind, name), (0.0, None))
@@ -317,16 +315,8 @@ class KubernetesOrchestrator:
     def _namespace_of(self, kind: Kind) -> str | None:
         return self._namespace if kind is Kind.LEASE else None
 
-    def _compare_and_swap(self, what: str, once: Callable[[bool], None]) -> None:
-        """``once`` is told whether it must read anew: what was read lately serves for a first try."""
-        for attempt in range(_TRIES):
-            try:
-                return once(attempt > 0)
-            except Conflict:
-                self._sleep(self._chance() * min(_LONGEST_PAUSE_S, 0.02 * 2**attempt))
-        raise BackendBusy(
-            f"{what} was changed by others {_TRIES} times in a row, just before we did: asked again later"
-        )
+    def _pause(self, longest_s: float) -> None:
+        self._sleep(self._chance() * longest_s)
 
 
 def _out(budget: Budget) -> frozenset[str]:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from healthd.errors import BackendBusy, BackendDenied, BackendUnknown, ConfigError
-from healthd.remediation.orchestrators.kube_api import Disrupting, Ending, Kind, KubeApi, Pace, connect
+from healthd.remediation.orchestrators.kube_api import Disrupting, Ending, Kind, KubeApi, connect
 from healthd.remediation.orchestrators.kube_node import nodes_in
+from healthd.remediation.orchestrators.kube_transport import Pace
 
 
 class Time:

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from healthd.remediation.orchestrators.kube_api import KubeApi, Pace, connect
+from healthd.remediation.orchestrators.kube_api import KubeApi, connect
 from healthd.remediation.orchestrators.kube_budget import LEASE, MARKS, counts
+from healthd.remediation.orchestrators.kube_transport import Pace
 from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
 from tests.integration.kubernetes.control_plane import NAMESPACE, ControlPlane
 

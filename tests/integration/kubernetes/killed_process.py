@@ -22,10 +22,11 @@ from healthd.config.load import load
 from healthd.config.schema import Config
 from healthd.controlling_kubernetes import KubernetesWork
 from healthd.node import CommandResult
-from healthd.remediation.orchestrators.kube_api import How, Kind, KubeApi, Pace, connect
+from healthd.remediation.orchestrators.kube_api import How, Kind, KubeApi, connect
 from healthd.remediation.orchestrators.kube_budget import CLAIM, MARK, MARKS
 from healthd.remediation.orchestrators.kube_lead import LEASE, Lead
 from healthd.remediation.orchestrators.kube_node import CLAIMED, HOLD
+from healthd.remediation.orchestrators.kube_transport import Pace
 from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
 from healthd.remediation.ports import Orchestrator
 from healthd.store import Event
