@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from healthd.model import pci_address
@@ -66,6 +67,14 @@ class SimulatedMachine:
             log.write(f"4,{self._sequence},{since_boot_us},-;{text}\n")
         self._sequence += 1
 
+    def sections(self, *, off: Iterable[str] = NOT_SIMULATED, **sources: object) -> str:
+        """The tables of a configuration for a daemon on this machine: where it is read, with further settings of
+        ``[sources]``, and the checks that are ``off``."""
+        trees = {f"{tree}_root": self.root / tree for tree in ("sys", "proc", "dev")}
+        places = {**trees, "kmsg": self.kmsg, "nvml_library": self.nvml, **sources}
+        lines = "".join(f'{name} = "{place}"\n' for name, place in places.items())
+        return f"[sources]\n{lines}" + "".join(f'[checks."{name}"]\nenabled = false\n' for name in off)
+
     def _come_up(self) -> None:
         self._sequence = 0
         self.kmsg.write_text("")
@@ -80,16 +89,9 @@ class SimulatedMachine:
             str(self.folder),
             *(["--fail"] if self._reboot_fails else []),
         ]
-        off = "".join(f'[checks."{name}"]\nenabled = false\n' for name in NOT_SIMULATED)
         return f"""# A SIMULATED node: no hardware is behind these paths.
 [node]
 name = "{NODE}"
-[sources]
-sys_root = "{self.root}/sys"
-proc_root = "{self.root}/proc"
-dev_root = "{self.root}/dev"
-kmsg = "{self.kmsg}"
-nvml_library = "{self.nvml}"
 [orchestrator]
 kind = "local"
 [provisioner]
@@ -103,7 +105,7 @@ settle_s = 3
 socket = "{self.socket}"
 state_dir = "{self.state_dir}"
 http = ""
-{off}"""
+{self.sections()}"""
 
 
 def _reboot_request(folder: Path) -> Path:

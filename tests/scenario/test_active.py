@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from healthd.sim.machine import NOT_SIMULATED, SimulatedMachine
+from healthd.sim.machine import SimulatedMachine
 from healthd.sim.nvml import write_state
 from healthd.sim.nvml_state import healthy_state, with_line
 from tests.running import ROOT, RunningNode
@@ -23,17 +23,6 @@ from tests.running import ROOT, RunningNode
 pytestmark = pytest.mark.process
 
 PERF = ROOT / "tests/active_sim/all_reduce_perf.py"
-SECTIONS = """
-[sources]
-sys_root = "{machine.root}/sys"
-proc_root = "{machine.root}/proc"
-dev_root = "{machine.root}/dev"
-kmsg = "{machine.kmsg}"
-nvml_library = "{machine.nvml}"
-all_reduce_perf = "{perf}"
-[orchestrator]
-kind = "local"
-"""
 
 
 @pytest.fixture
@@ -49,8 +38,7 @@ class ActiveNode(RunningNode):
         folder.mkdir()
         perf.write_text(f"#!{sys.executable}\n{PERF.read_text()}")
         perf.chmod(0o755)
-        sections = SECTIONS.format(machine=machine, perf=perf)
-        sections += "".join(f'[checks."{name}"]\nenabled = false\n' for name in NOT_SIMULATED)
+        sections = f'[orchestrator]\nkind = "local"\n{machine.sections(all_reduce_perf=perf)}'
         environ = {"ACTIVE_SIM_FAULT": fault, "ACTIVE_SIM_NOTE": str(folder / "note")}
         super().__init__(folder, "p5", sections=sections, kmsg=str(machine.kmsg), environ=environ)
         self.note = folder / "note"

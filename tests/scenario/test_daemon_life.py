@@ -18,24 +18,13 @@ import pytest
 
 from healthd import __version__
 from healthd.model import pci_address
-from healthd.sim.machine import NOT_SIMULATED, SimulatedMachine
+from healthd.sim.machine import SimulatedMachine
 from healthd.sim.nvml import write_state
 from healthd.sim.nvml_state import PROFILES, healthy_state, with_gpu_fault, with_remap
 from tests.running import ROOT, UNCONTAINED, RunningNode
 from tests.unit.test_report import DOCUMENT, violations
 
 pytestmark = pytest.mark.process
-
-SECTIONS = """
-[sources]
-sys_root = "{root}/sys"
-proc_root = "{root}/proc"
-dev_root = "{root}/dev"
-kmsg = "{kmsg}"
-nvml_library = "{nvml}"
-[orchestrator]
-kind = "local"
-"""
 
 
 @pytest.fixture
@@ -47,8 +36,7 @@ def machine(tmp_path: Path) -> SimulatedMachine:
 @pytest.fixture
 def node(tmp_path: Path, machine: SimulatedMachine) -> Iterator[RunningNode]:
     """A node on that machine, its daemon not yet started. It is told of a service manager, as systemd would."""
-    sections = SECTIONS.format(root=machine.root, kmsg=machine.kmsg, nvml=machine.nvml)
-    sections += "".join(f'[checks."{name}"]\nenabled = false\n' for name in NOT_SIMULATED)
+    sections = f'[orchestrator]\nkind = "local"\n{machine.sections()}'
     manager = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
     made = RunningNode(tmp_path / "node", "p5", sections=sections, kmsg=str(machine.kmsg), environ=manager)
     yield made

@@ -14,23 +14,13 @@ from pathlib import Path
 import pytest
 
 from healthd.model import pci_address
-from healthd.sim.machine import NOT_SIMULATED, SimulatedMachine
+from healthd.sim.machine import SimulatedMachine
 from healthd.sim.nvml_state import PROFILES
 from healthd.sim.tree import new_boot
 from tests.running import OFF_THE_BUS, RunningNode
 
 pytestmark = pytest.mark.process
 
-SECTIONS = """
-[sources]
-sys_root = "{root}/sys"
-proc_root = "{root}/proc"
-dev_root = "{root}/dev"
-kmsg = "{kmsg}"
-nvml_library = "{nvml}"
-[orchestrator]
-kind = "local"
-"""
 NO_POWER = "NVRM: Xid (PCI:{pci}): 54, pid='<unknown>', name=<unknown>, GPU power cable is not connected"
 PCI = tuple(pci_address(pci) for pci in PROFILES["p5.48xlarge"].pci)
 
@@ -48,8 +38,7 @@ class Machine:
         with tool.open("a") as script:
             script.write(f"cat {self.journal}\n")
         tool.chmod(0o755)
-        sections = SECTIONS.format(root=self.machine.root, kmsg=self.machine.kmsg, nvml=self.machine.nvml)
-        sections += "".join(f'[checks."{name}"]\nenabled = false\n' for name in NOT_SIMULATED)
+        sections = f'[orchestrator]\nkind = "local"\n{self.machine.sections()}'
         environ = {"PATH": f"{tool.parent}:{os.environ['PATH']}"}
         self.node = RunningNode(folder / "node", "p5", sections=sections, kmsg=str(self.machine.kmsg), environ=environ)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.sim.machine import NOT_SIMULATED, SimulatedMachine
+from healthd.sim.machine import SimulatedMachine
 from tests.integration.slurm.slurm_conf import free_ports
 from tests.receiver import Receiver, receiving
 from tests.running import RunningNode
@@ -17,12 +17,6 @@ from tests.running import RunningNode
 pytestmark = pytest.mark.process
 
 SECTIONS = """
-[sources]
-sys_root = "{machine.root}/sys"
-proc_root = "{machine.root}/proc"
-dev_root = "{machine.root}/dev"
-kmsg = "{machine.kmsg}"
-nvml_library = "{machine.nvml}"
 [orchestrator]
 kind = "local"
 [metrics]
@@ -49,8 +43,7 @@ def machine(tmp_path: Path) -> SimulatedMachine:
 @pytest.fixture
 def node(tmp_path: Path, machine: SimulatedMachine, receiver: Receiver) -> Iterator[RunningNode]:
     folder, (port,) = tmp_path / "node", free_ports(1)
-    sections = SECTIONS.format(machine=machine, folder=folder, url=receiver.url)
-    sections += "".join(f'[checks."{name}"]\nenabled = false\n' for name in NOT_SIMULATED)
+    sections = SECTIONS.format(folder=folder, url=receiver.url) + machine.sections()
     environ = {"HEALTHD_DAEMON_HTTP": f"127.0.0.1:{port}"}
     made = RunningNode(folder, "p5", sections=sections, kmsg=str(machine.kmsg), environ=environ)
     (folder / "port").write_text(str(port))

@@ -29,12 +29,6 @@ GSP = (
 HEALED = "NVRM: Xid (PCI:{pci}): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
 PCI_1 = "0000:64:00"
 SECTIONS = """
-[sources]
-sys_root = "{root}/sys"
-proc_root = "{root}/proc"
-dev_root = "{root}/dev"
-kmsg = "{kmsg}"
-nvml_library = "{library}"
 [orchestrator]
 kind = "local"
 [remediation]
@@ -49,7 +43,7 @@ NVML_CHECKS = ("gpu.count", "gpu.ecc", "gpu.remap", "gpu.recovery")
 WATCHED = (*NVML_CHECKS, "nvml.probe", "kernel.xid", "kmsg.reader")
 EAGER = "".join(f'[checks."{name}"]\ninterval_s = 3\n' for name in NVML_CHECKS)
 # What else there is to check on a machine is no matter here.
-OTHERS = "".join(f'[checks."{name}"]\nenabled = false\n' for name in discover() if name not in WATCHED)
+OTHERS = [name for name in discover() if name not in WATCHED]
 
 
 class SimulatedNode:
@@ -59,8 +53,7 @@ class SimulatedNode:
         self._state = state
         self.becomes(HEALTHY)
         self.machine = SimulatedMachine(folder / "machine")
-        places = {"root": self.machine.root, "kmsg": self.machine.kmsg, "library": library}
-        sections = SECTIONS.format(**places) + EAGER + OTHERS
+        sections = SECTIONS + EAGER + self.machine.sections(off=OTHERS, nvml_library=library)
         self.node = RunningNode(folder / "node", "p5", sections=sections, kmsg=str(self.machine.kmsg))
 
     def start(self) -> None:

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Self
 import boto3
 
 from healthd.remediation.case import Case, End
-from healthd.sim.machine import NOT_SIMULATED, SimulatedMachine
+from healthd.sim.machine import SimulatedMachine
 from healthd.sim.machine import main as ask_for_reboot
 from healthd.sim.tree import new_boot
 from healthd.store import Store
@@ -310,13 +310,8 @@ class NodeMachine:
         self.daemons.append(RunningNode(folder / "healthd", self.name, sections=sections, environ=environ))
 
     def _sections(self, machine: SimulatedMachine) -> str:
-        trees = {f"sources.{tree}_root": f"{machine.root}/{tree}" for tree in ("sys", "proc", "dev")}
         settings = {
             **SETTINGS,
-            **trees,
-            "sources.kmsg": str(machine.kmsg),
-            "sources.nvml_library": str(machine.nvml),
-            "sources.imds_endpoint": self.imds.endpoint,
             "orchestrator.slurm.bin_dir": str(self.clients.folder),
             "provisioner.aws.endpoint_url": self.endpoint.url,
             **self.platform.settings,
@@ -327,8 +322,8 @@ class NodeMachine:
             table, _, key = name.rpartition(".")
             text = json.dumps(value).replace("{folder}", str(self.folder))  # its texts, numbers and lists are TOML's
             tables.setdefault(table, []).append(f"{key} = {text}")
-        tables |= {f'checks."{name}"': ["enabled = false"] for name in NOT_SIMULATED}
-        return "".join(f"[{table}]\n" + "\n".join(lines) + "\n" for table, lines in tables.items())
+        own = "".join(f"[{table}]\n" + "\n".join(lines) + "\n" for table, lines in tables.items())
+        return own + machine.sections(imds_endpoint=self.imds.endpoint)
 
     # -- what can be seen of it ---------------------------------------------------------------------------------------
 

@@ -24,13 +24,6 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 DASHBOARDS = ("node", "fleet")
 FAULTY = 1
 SECTIONS = """
-[sources]
-sys_root = "{root}/sys"
-proc_root = "{root}/proc"
-dev_root = "{root}/dev"
-kmsg = "{kmsg}"
-nvml_library = "{nvml}"
-all_reduce_perf = "{folder}/all_reduce_perf"
 [orchestrator]
 kind = "local"
 [provisioner]
@@ -58,10 +51,6 @@ class Node(RunningNode):
         table.write_text(table.read_text().replace(" /fsx ", f" {fsx} "))
         off = [name for name in NOT_SIMULATED if name not in ("lustre.io", "storage.nvme")]
         sections = SECTIONS.format(
-            root=self.machine.root,
-            kmsg=self.machine.kmsg,
-            nvml=self.machine.nvml,
-            folder=folder,
             reboot=json.dumps([sys.executable, "-m", "healthd.sim.machine", str(self.machine.folder)]),
         )
         environ = {
@@ -69,7 +58,7 @@ class Node(RunningNode):
             "ACTIVE_SIM_NOTE": str(folder / "note"),
             "PATH": f"{folder}/bin:/usr/bin:/bin",
         }
-        sections += "".join(f'[checks."{each}"]\nenabled = false\n' for each in off)
+        sections += self.machine.sections(off=off, all_reduce_perf=folder / "all_reduce_perf")
         super().__init__(folder, name, sections=sections, kmsg=str(self.machine.kmsg), environ=environ)
 
     def power_cycle(self) -> None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import pytest
 
-from healthd.sim.machine import NOT_SIMULATED, SimulatedMachine
+from healthd.sim.machine import SimulatedMachine
 from healthd.sim.machine import main as ask_for_reboot
 from tests.integration.slurm.interposed import Interposed
 from tests.integration.slurm.slurm_lab import SlurmLab
@@ -167,10 +167,7 @@ def test_a_reboot_ends_xid_79_and_resumes_the_node(slurm_lab_factory: Callable[.
     """A drained node that rebooted is DOWN+DRAIN with our text; a new boot id explains that, and it is resumed."""
     lab = slurm_lab_factory(nodes=2, conf={"SlurmdTimeout": "6"})
     machine = SimulatedMachine(tmp_path / "machine")
-    trees = "".join(f'{name}_root = "{machine.root}/{name}"\n' for name in ("sys", "proc", "dev"))
-    sources = f'[sources]\n{trees}kmsg = "{machine.kmsg}"\nnvml_library = "{machine.nvml}"\n'
-    off = "".join(f'[checks."{name}"]\nenabled = false\n' for name in NOT_SIMULATED)
-    node = Nodes(lab, tmp_path).add("n0001", sources + quarantine() + off, start=False)
+    node = Nodes(lab, tmp_path).add("n0001", quarantine() + machine.sections(), start=False)
     try:
         node.start()
         node.well()
