@@ -16,7 +16,7 @@ mode = "{mode}"
 settle_s = 2
 opt_out_file = ""
 [budget]
-max_out = 1
+max_out = {max_out}
 settle_s = 0.5
 [orchestrator]
 kind = "kubernetes"
@@ -36,7 +36,7 @@ class AgentNode:
         self.plane, self.name = plane, name
         self.kubelet = KubeletSocket(folder / f"{name}.sock")
         kubeconfig = write_kubeconfig(plane, name, folder / f"{name}-account")
-        sections = SECTIONS.format(mode=mode, kubeconfig=kubeconfig, socket=self.kubelet.path) + more
+        sections = SECTIONS.format(mode=mode, max_out=1, kubeconfig=kubeconfig, socket=self.kubelet.path) + more
         self.daemon = RunningNode(folder / name, name, sections=sections, environ=environ)
 
     def read(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.integration.kubernetes.agent_node import SECTIONS
 from tests.integration.kubernetes.agent_rig import write_kubeconfig
 from tests.integration.kubernetes.control_plane import NAMESPACE, ControlPlane, agent_pod
 from tests.integration.kubernetes.fault_proxy import Fault, FaultProxy, Seen
@@ -35,27 +36,14 @@ PCI = "0000:05:00"
 CASE = ("claim", "fence", "reason", "taint", "release", "unfence", "give back")
 """What an agent writes in the whole of a case, but for marks, conditions and Events; each of it once."""
 
-SECTIONS = """
-[remediation]
-mode = "repair"
-settle_s = 2
-opt_out_file = ""
+# Its first line belongs to the section that SECTIONS ends with.
+MORE = """timeout_s = 1
 [provisioner]
 kind = "local"
 [provisioner.local]
 reboot_command = ["/bin/sh", "-c", "echo asked >>{folder}/reboots"]
-[budget]
-max_out = 100
-settle_s = 0.5
 [policy]
 same_fault_nodes = 100_000
-[orchestrator]
-kind = "kubernetes"
-[orchestrator.kubernetes]
-kubeconfig = "{kubeconfig}"
-pod_resources = "{socket}"
-start_s = 0
-timeout_s = 1
 """
 
 
@@ -110,11 +98,11 @@ class Node:
             account = self.folder / "account"
             kubeconfig = write_kubeconfig(self.plane, self.name, account, url=self.proxy.url, ca_file=self.lab.shown[0])
             self.token = account / "token"
-            sections = SECTIONS.format(kubeconfig=kubeconfig, socket=self.kubelet.path, folder=self.folder)
+            base = SECTIONS.format(mode="repair", max_out=100, kubeconfig=kubeconfig, socket=self.kubelet.path)
             self.daemon = RunningNode(
                 self.folder / "d",
                 self.name,
-                sections=sections,
+                sections=base + MORE.format(folder=self.folder),
                 http=self._http,
                 environ=self.clock.environ if self.clock is not None else {},
             )
