@@ -6,7 +6,6 @@ Each has a namespace of its own, with its Leases, two nodes and two pods; the se
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -15,22 +14,21 @@ from healthd.remediation.marks import Answer, CaseMark, parse
 from tests.integration.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.integration.aws.fake_hyperpod import CLUSTER, FakeHyperPod, FakeNode
 from tests.integration.kubernetes.agent_rig import write_kubeconfig
-from tests.integration.kubernetes.killed_kube_lives import Ending, Life, with_rights
+from tests.integration.kubernetes.killed_kube_lives import Ending, KubeLife, with_rights
 from tests.integration.platforms.killed_agent import Rest
 
 _NOBODY = ("127.0.0.1", 9)
 REASON = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
 
 
-@dataclass
-class ControllerLife(Life):
+class ControllerLife(KubeLife):
     """A node asks, in a namespace of its own; the controller evicts its pod and has its machine replaced."""
 
     kind: ClassVar[str] = "hyperpod"
     remedy: ClassVar[Remedy] = Remedy.REPLACE_NODE
     call: ClassVar[str] = "BatchReplaceClusterNodes"
-    attempt: int = 1
-    carried_out: int = 0
+    attempt = 1
+    carried_out = 0
 
     def begins(self) -> None:
         plane, self._endpoint = self.stage.plane, AwsEndpoint(moto=_NOBODY, hyperpod=FakeHyperPod(delay_s=3600))
@@ -63,7 +61,7 @@ class ControllerLife(Life):
     def is_followed(self) -> None:
         self.machines += 1
         (self.machine / "controller").mkdir(parents=True)
-        (self.machine / "config.toml").write_text(self._configuration())
+        (self.machine / "config.toml").write_text(self.configuration())
 
     def goes_on(self, rest: Rest) -> bool:
         """The kubelet ends what was evicted and the pod's owner makes it anew elsewhere, under its name; the platform
@@ -161,7 +159,7 @@ class ControllerLife(Life):
         answer = self.stage.plane.admin.get(f"/api/v1/namespaces/{self.node}/pods/{name}")
         return answer.ok and "deletionTimestamp" in answer.body["metadata"]
 
-    def _configuration(self) -> str:
+    def configuration(self) -> str:
         plane, account = self.stage.plane, self.machine / "account"
         ca_file, url = self.stage.proxy.certs / "apiserver.crt", self.stage.proxy.url
         kubeconfig = write_kubeconfig(plane, "", account, token=plane.admin_token, url=url, ca_file=ca_file)
@@ -194,7 +192,6 @@ cluster = "{CLUSTER}"
 """
 
 
-@dataclass
 class RebootingLife(ControllerLife):
     """HyperPod reboots the machine; the node comes back and lets itself in."""
 
@@ -225,7 +222,6 @@ class RebootingLife(ControllerLife):
         self.stage.plane.admin.patch(path, {"status": {"nodeInfo": info}}).must()
 
 
-@dataclass
 class KarpenterLife(ControllerLife):
     """The NodeClaim of the machine is deleted; Karpenter ends the machine, and the NodeClaim goes last."""
 

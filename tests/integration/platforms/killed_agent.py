@@ -59,7 +59,7 @@ _KILLS_FIRST = 'kill -9 "$1"; done=$2; shift 2; "$@"; : >"$done"'
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
-    """``story`` and ``machine``: folders, see ``killed_lives``. ``die_at``: a boundary's name, "" for no kill;
+    """``story`` and ``machine``: folders, see ``killing``. ``die_at``: a boundary's name, "" for no kill;
     ``occurrence``: which of that name in the story, counted from 1. ``own_children``: AWS's child is started as in
     service, else it is forked from here, at a tenth of the cost.
     """
