@@ -30,7 +30,7 @@ FILE_NAME = "config.schema.json"
 _TITLE = "Configuration of healthd"
 _ABOUT = "One file of healthd's configuration. Where it lies, and what wins over what: docs/reference/config.md."
 # Words of newer drafts that draft 4 has another form for, or that say nothing to an editor.
-_FLAGS = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
+FLAGS = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 
 
 def config_schema(checks: Mapping[str, type]) -> dict[str, Any]:
@@ -158,8 +158,8 @@ def _draft_4(part: Any) -> Any:
         return part
     old: dict[str, Any] = {}
     for word, value in part.items():
-        if word in _FLAGS:
-            old |= {_FLAGS[word]: value, word: True}
+        if word in FLAGS:
+            old |= {FLAGS[word]: value, word: True}
         elif word == "pattern":
             old[word] = value.replace(r"\Z", "$").replace(r"\0", r"\x00")
         else:

@@ -17,20 +17,15 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-import msgspec  # noqa: E402 - runs from a checkout in which nothing is installed
-
-from healthd.check import discover  # noqa: E402
-from healthd.config.leaves import allowed_table  # noqa: E402
-from healthd.config.match import NOT_IN_A_MATCH  # noqa: E402
-from healthd.config.schema import MatchSection  # noqa: E402
+from healthd.check import discover  # noqa: E402 - runs from a checkout in which nothing is installed
+from healthd.config.json_schema import FLAGS, config_schema  # noqa: E402
+from healthd.config.match import NAME as MATCH  # noqa: E402
 
 KUBERNETES = ROOT / "packaging" / "kubernetes"
 CHART = ROOT / "packaging" / "helm" / "healthd"
@@ -46,7 +41,6 @@ NOTE = """\
 """
 
 Schema = dict[str, Any]
-_NAMED = re.compile(r"(^|\.)(policy\.rule|budget\.scope|controller\.drain|kernel\.rules\.rules|plugin\.run\.plugins)$")
 
 
 def main() -> int:
@@ -121,75 +115,40 @@ def values_schema() -> str:
 
 
 def config_definitions() -> Schema:
-    """The definition `config`, and those that it refers to: sections, checks, rows that several tables share."""
-    found: Schema = {}
-    table = allowed_table({name: check.settings for name, check in discover().items()})
-    for name, part in table["checks"].items():
-        found[f"check.{name}"] = _table(part, ("checks", name), found)
-    checks = {name: _ref(f"check.{name}") for name in table["checks"]}
-    for name, part in table.items():
-        found[f"section.{name}"] = _nullable(_object(checks)) if name == "checks" else _table(part, (name,), found)
-    sections = {name: _ref(f"section.{name}") for name in table}
-    conditions = {name: _leaf(hint, found) for name, hint in _hints(MatchSection).items()}
-    there = {name: part for name, part in sections.items() if name not in NOT_IN_A_MATCH}
-    found["match"] = _nullable(_object({**there, **conditions}))
-    matches = {"type": ["object", "null"], "additionalProperties": _ref("match")}
-    found["config"] = _object({**sections, "match": matches})
-    return found
+    """The definition `config`, and those that it refers to: the schema of healthd's own files, turned into values."""
+    schema = config_schema({name: check.settings for name, check in discover().items()})
+    matches = {"type": ["object", "null"], "additionalProperties": _value(schema["properties"].pop(MATCH)["items"])}
+    config = {"type": "object", "additionalProperties": False, "properties": {**schema["properties"], MATCH: matches}}
+    return {**{name: _value(part) for name, part in schema["definitions"].items()}, "config": config}
 
 
-def _ref(name: str) -> Schema:
-    return {"$ref": f"#/definitions/{name}"}
-
-
-def _table(part: Any, path: tuple[str, ...], definitions: Schema) -> Schema:
-    if isinstance(part, Mapping):
-        return _nullable(_object({name: _table(each, (*path, name), definitions) for name, each in part.items()}))
-    if _NAMED.search(".".join(path)):
-        row = get_args(part)[0]
-        return _nullable({"type": "object", "additionalProperties": _nullable(_row(row, definitions))})
-    return _leaf(part, definitions)
-
-
-def _row(cls: type, definitions: Schema) -> Schema:
-    """A row of a list of tables; its name is the key in the values."""
-    given = {name: _leaf(hint, definitions) for name, hint in _hints(cls).items() if name != "name"}
-    return _object(given)
-
-
-def _hints(cls: type) -> dict[str, Any]:
-    assert is_dataclass(cls)  # noqa: S101 - narrows the type
-    hints = get_type_hints(cls, include_extras=True)
-    return {item.name: hints[item.name] for item in fields(cls)}
-
-
-def _leaf(hint: Any, definitions: Schema) -> Schema:
-    (schema,), parts = msgspec.json.schema_components((hint,), ref_template="#/definitions/{name}")
-    definitions.update({name: _portable(part) for name, part in parts.items()})
-    return _nullable(_portable(schema))
-
-
-def _portable(schema: Any) -> Any:
-    r"""Without Python's ``\Z`` and without defaults, which are healthd's to say."""
-    match schema:
-        case dict():
-            kept = {key: _portable(value) for key, value in schema.items() if key not in ("default", "title")}
-            return {**kept, "pattern": kept["pattern"].replace(r"\Z", "$")} if "pattern" in kept else kept
-        case list():
-            return [_portable(each) for each in schema]
+def _value(part: Schema) -> Schema:
+    """A null takes away what the chart sets. What is a list of tables with names in a file is a table of them here."""
+    match part:
+        case {"$ref": _}:
+            return part
+        case {"properties": properties}:
+            within = {name: _value(each) for name, each in properties.items()}
+            return {"type": ["object", "null"], "additionalProperties": False, "properties": within}
+        case {"items": {"properties": {"name": _, **others}}}:
+            return {"type": ["object", "null"], "additionalProperties": _value({"properties": others})}
+        case {"type": kind} if "enum" not in part:
+            return {**_draft_7(part), "type": [kind, "null"]}
         case _:
-            return schema
+            return {"anyOf": [_draft_7(part), {"type": "null"}]}
 
 
-def _object(properties: Schema) -> Schema:
-    return {"type": "object", "additionalProperties": False, "properties": properties}
-
-
-def _nullable(schema: Schema) -> Schema:
-    """A null takes away what the chart sets."""
-    if isinstance(schema.get("type"), str) and "enum" not in schema:
-        return {**schema, "type": [schema["type"], "null"]}
-    return {"anyOf": [schema, {"type": "null"}]}
+def _draft_7(part: Any) -> Any:
+    """As the chart's schema has limits, and without defaults and their docstrings, which are healthd's to say."""
+    match part:
+        case dict():
+            kept = {word: _draft_7(each) for word, each in part.items() if word not in ("default", "description")}
+            limits = {word: kept.pop(FLAGS[word]) for word in FLAGS if word in kept}
+            return kept | limits
+        case list():
+            return [_draft_7(each) for each in part]
+        case _:
+            return part
 
 
 if __name__ == "__main__":
