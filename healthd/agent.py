@@ -42,6 +42,7 @@ from healthd.store import Event, Store
 from healthd.whoami import runs_kubernetes, runs_slurm
 
 _LOCK_POLL_S = 0.05
+_CATCHES_UP_WITHIN_S = 3.0
 
 
 @dataclass(kw_only=True)
@@ -276,14 +277,14 @@ def _kernel_log_now(agent: Agent, needles: tuple[bytes, ...]) -> Batch:
     )
 
 
-def catch_up_kernel_log(agent: Agent, *, within_s: float = 3.0) -> None:
+def catch_up_kernel_log(agent: Agent) -> None:
     """Judge what came since the last run and keep the new cursor, as the daemon would: for a hook that acts alone.
 
     What was judged before is not judged again: a fault that ended by other evidence must not come back from an old
     line.
     """
     journal.read_once(agent.checkup, agent.monitor)
-    source, until = agent.config.sources.kmsg, time.monotonic() + within_s
+    source, until = agent.config.sources.kmsg, time.monotonic() + _CATCHES_UP_WITHIN_S
     try:
         log = open_kernel_log(agent)
     except SourceError as error:
@@ -298,7 +299,7 @@ def catch_up_kernel_log(agent: Agent, *, within_s: float = 3.0) -> None:
         caught_up = batch.caught_up
     read = log.state()
     if not caught_up and not read.error:
-        read = replace(read, error=f"{source} could not be read to its end within {within_s:g} s")
+        read = replace(read, error=f"{source} could not be read to its end within {_CATCHES_UP_WITHIN_S:g} s")
     log.close()
     agent.machine.kernel_log_state = lambda: read
 

@@ -11,25 +11,14 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
 
 from healthd.errors import HealthdError, SourceError, SourceMissing, StoreError
-from healthd.node import CommandResult
 from healthd.sources.command import run_command
 
 BUNDLE = "{bundle}"
 """Stands for the folder in an argument of a command."""
 
 _OUTPUT_BYTES = 16 * 1024 * 1024
-
-
-class Run(Protocol):
-    """How commands are run: run_command, or a test's own."""
-
-    def __call__(
-        self, argv: Sequence[str], *, timeout_s: float, limit_bytes: int, leave_nothing: bool
-    ) -> CommandResult:
-        """As run_command."""
 
 
 def save_bundle(
@@ -39,7 +28,6 @@ def save_bundle(
     *,
     timeout_s: float,
     keep: int,
-    run: Run = run_command,
 ) -> str:
     """Fill ``folder`` and say in one line what is in it, and what could not be had.
 
@@ -55,7 +43,7 @@ def save_bundle(
         raise StoreError(f"{folder}: {error.strerror}; check [daemon] state_dir") from error
     missing = [f"{name}: {why}" for name, make in parts.items() if (why := _saved(folder / name, make))]
     with ThreadPoolExecutor(max_workers=max(1, len(commands))) as pool:
-        jobs = {command[0]: pool.submit(_ran, folder, command, timeout_s, run) for command in commands}
+        jobs = {command[0]: pool.submit(_ran, folder, command, timeout_s) for command in commands}
     missing += [f"{tool}: {why}" for tool, job in jobs.items() if (why := job.result())]
     return f"{folder}; without {'; '.join(missing)}" if missing else str(folder)
 
@@ -69,11 +57,11 @@ def _saved(path: Path, make: Callable[[], str]) -> str:
     return ""
 
 
-def _ran(folder: Path, command: Sequence[str], timeout_s: float, run: Run) -> str:
+def _ran(folder: Path, command: Sequence[str], timeout_s: float) -> str:
     """Run one command and keep what it printed; why that is not all, or ""."""
     argv = [word.replace(BUNDLE, str(folder)) for word in command]
     try:
-        result = run(argv, timeout_s=timeout_s, limit_bytes=_OUTPUT_BYTES, leave_nothing=True)
+        result = run_command(argv, timeout_s=timeout_s, limit_bytes=_OUTPUT_BYTES, leave_nothing=True)
     except SourceMissing:
         return "not installed"
     except SourceError as error:

@@ -133,13 +133,15 @@ class Engine:
             self._lock.release()
         return said
 
-    def obey(self, order: Order, now: datetime, *, wait_s: float = _ORDER_WAITS_S) -> Obeyed:
+    def obey(self, order: Order, now: datetime) -> Obeyed:
         """Begin to carry an order out, or refuse it. What is left to do is done by the turns that follow.
 
-        ``wait_s``: how long to wait for a turn that is under way. Raises StoreError: then nothing was done.
+        Raises StoreError: then nothing was done.
         """
-        if not self._lock.acquire(timeout=wait_s):
-            words = f"a turn of the engine has been under way for {wait_s:g} s; see `healthd status`, and ask again"
+        if not self._lock.acquire(timeout=_ORDER_WAITS_S):
+            words = (
+                f"a turn of the engine has been under way for {_ORDER_WAITS_S:g} s; see `healthd status`, and ask again"
+            )
             return self._obedience.refuse(order, Refused(kind=Refusal.CASE_OPEN, words=words))
         try:
             if self._ending.is_set():

@@ -23,10 +23,8 @@ PATIENCE_S = 1.0
 class Board:
     """The last plan of one agent. ``consider`` makes a new one, and may take as long as the cluster does."""
 
-    def __init__(
-        self, consider: Callable[[], Sequence[Considered]], *, refresh_s: float = REFRESH_S, wait_s: float = PATIENCE_S
-    ) -> None:
-        self._consider, self._refresh_s, self._wait_s = consider, refresh_s, wait_s
+    def __init__(self, consider: Callable[[], Sequence[Considered]], *, wait_s: float = PATIENCE_S) -> None:
+        self._consider, self._wait_s = consider, wait_s
         self._lock = threading.Lock()
         self._future: Future[tuple[Considered, ...]] | None = None
         self._of: tuple[Diagnosis, ...] = ()
@@ -60,7 +58,7 @@ class Board:
     def _asked(self, diagnoses: tuple[Diagnosis, ...]) -> Future[tuple[Considered, ...]]:
         """The question that is under way, or whose answer is fresh; else a new one."""
         with self._lock:
-            is_old = time.monotonic() - self._began > self._refresh_s or diagnoses != self._of
+            is_old = time.monotonic() - self._began > REFRESH_S or diagnoses != self._of
             if self._future is None or (self._future.done() and is_old):
                 self._future, self._of, self._began = Future(), diagnoses, time.monotonic()
                 threading.Thread(target=self._answer, args=(self._future,), name="plan", daemon=True).start()

@@ -122,26 +122,23 @@ def remove_gpu(root: Path, pci: str) -> None:
     max((root / "dev").glob("nvidia[0-9]*"), key=lambda path: int(path.name.removeprefix("nvidia"))).unlink()
 
 
-def remove_efa(root: Path, count: int = 1) -> tuple[str, ...]:
-    """Take the last ``count`` EFA devices off the PCI bus; returns the names that their RDMA devices had."""
-    names = _rdma_names(root)[-count:]
-    for name in names:
-        _remove_device(root, _pci_of(root, name))
-        (root / "sys/class/infiniband" / name).unlink()
-    return names
+def remove_efa(root: Path) -> str:
+    """Take the last EFA device off the PCI bus; returns the name that its RDMA device had."""
+    name = _rdma_names(root)[-1]
+    _remove_device(root, _pci_of(root, name))
+    (root / "sys/class/infiniband" / name).unlink()
+    return name
 
 
-def unbind_efa(root: Path, count: int = 1) -> tuple[str, ...]:
-    """Leave the last ``count`` EFA devices on the bus without a driver; returns their PCI addresses."""
-    addresses = []
-    for name in _rdma_names(root)[-count:]:
-        address = _pci_of(root, name)
-        (root / "sys/class/infiniband" / name).unlink()
-        for part in ("infiniband", "infiniband_verbs"):
-            shutil.rmtree(root / "sys" / _DEVICES / address / part)
-        (root / "sys" / _DEVICES / address / "driver").unlink()
-        addresses.append(address)
-    return tuple(addresses)
+def unbind_efa(root: Path) -> str:
+    """Leave the last EFA device on the bus without a driver; returns its PCI address."""
+    name = _rdma_names(root)[-1]
+    address = _pci_of(root, name)
+    (root / "sys/class/infiniband" / name).unlink()
+    for part in ("infiniband", "infiniband_verbs"):
+        shutil.rmtree(root / "sys" / _DEVICES / address / part)
+    (root / "sys" / _DEVICES / address / "driver").unlink()
+    return address
 
 
 def new_boot(root: Path) -> str:

@@ -7,12 +7,10 @@ nothing else. Workers start on demand and end by themselves when nobody asks.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from healthd.errors import SourceUnreadable
 from healthd.node import FileProbe, ProbeState, Space
-from healthd.probe.child import kill_group
 from healthd.probe.supervise import Probe
 
 LOCAL_TYPES = frozenset(
@@ -44,16 +42,8 @@ class FilesystemSource:
     """statvfs and a small file, with a deadline. ``idle_s``: a worker that nobody asked for so long ends by itself. It
     is longer than checks leave between two questions: to start a worker for each costs more than to keep it."""
 
-    def __init__(
-        self,
-        *,
-        deadline_s: float = 5.0,
-        idle_s: float = 300.0,
-        clock: Callable[[], float] = time.monotonic,
-        kill: Callable[[int], None] = kill_group,
-    ) -> None:
+    def __init__(self, *, deadline_s: float = 5.0, idle_s: float = 300.0) -> None:
         self._deadline_s, self._idle_s = deadline_s, idle_s
-        self._clock, self._kill = clock, kill
         self._adding = threading.Lock()
         self._probes: dict[str, Probe] = {}
 
@@ -98,11 +88,5 @@ class FilesystemSource:
     def _probe(self, key: str) -> Probe:
         with self._adding:
             if key not in self._probes:
-                self._probes[key] = Probe(
-                    f"statvfs {key}",
-                    module="healthd.probe.fs_ops",
-                    idle_s=self._idle_s,
-                    clock=self._clock,
-                    kill=self._kill,
-                )
+                self._probes[key] = Probe(f"statvfs {key}", module="healthd.probe.fs_ops", idle_s=self._idle_s)
             return self._probes[key]

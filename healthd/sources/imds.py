@@ -35,10 +35,10 @@ def read_metadata(endpoint: str, path: str, *, timeout_s: float = _TIMEOUT_S) ->
 
 
 class MetadataSource:
-    """The service of one node. ``endpoint`` "": there is none to ask. A cut-off item costs ``timeout_s`` at most."""
+    """The service of one node. ``endpoint`` "": there is none to ask. A cut-off item costs a second at most."""
 
-    def __init__(self, endpoint: str, *, timeout_s: float = _TIMEOUT_S) -> None:
-        self._endpoint, self._timeout_s = endpoint, timeout_s
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
 
     def read(self, path: str) -> str | None:
         """The item, or None where the service has none of that name.
@@ -48,7 +48,7 @@ class MetadataSource:
         if not self._endpoint:
             raise SourceMissing("no instance metadata service: this is not EC2 by its DMI, or asking it is disabled")
         try:
-            return read_metadata(self._endpoint, path, timeout_s=self._timeout_s)
+            return read_metadata(self._endpoint, path)
         except SourceMissing as error:
             if path in str(error):
                 return None

@@ -34,7 +34,7 @@ _RETRY_S = 10.0
 _CHUNK_BYTES = 65_536
 _BATCH_BYTES = 1 << 20
 _LINE_BYTES = 1 << 20
-_ONCE_BYTES = 32 << 20
+_ONCE_BYTES, _ONCE_S = 32 << 20, 5.0
 _MANAGER_PID = "1"
 _NO_TOOL = "install systemd's journalctl, or take out the rules with source = journal"
 
@@ -145,13 +145,11 @@ class JournalLog:
         self._problem = f"journalctl ended with {child.returncode}: {said or 'no word'}; it is started again"
 
 
-def read_journal(
-    wanted: Wanted, *, cursor: str = "", options: Sequence[str] = (), timeout_s: float = 5.0
-) -> JournalBatch:
+def read_journal(wanted: Wanted, *, cursor: str = "", options: Sequence[str] = ()) -> JournalBatch:
     """What the journal of this boot holds now. Raises SourceError, also for more than can be taken in at once."""
     try:
         answer = run_command(
-            ["journalctl", "--quiet", *_arguments(cursor, options)], timeout_s=timeout_s, limit_bytes=_ONCE_BYTES
+            ["journalctl", "--quiet", *_arguments(cursor, options)], timeout_s=_ONCE_S, limit_bytes=_ONCE_BYTES
         )
     except SourceMissing as error:
         raise SourceMissing(f"{error}; {_NO_TOOL}") from error
@@ -162,12 +160,10 @@ def read_journal(
     return _batch(answer.stdout.encode("utf-8", "surrogateescape").split(b"\n"), wanted)
 
 
-def read_past_kernel(
-    since: datetime, boot_id: str, *, options: Sequence[str] = (), timeout_s: float = 5.0
-) -> JournalBatch:
+def read_past_kernel(since: datetime, boot_id: str) -> JournalBatch:
     """What the kernel said after ``since`` and before this boot, as far as the journal kept it. Raises SourceError."""
     match = ["_TRANSPORT=kernel", f"--since=@{since.timestamp():.6f}", "--output=json", "--no-pager", "--quiet"]
-    answer = run_command(["journalctl", *match, *options], timeout_s=timeout_s, limit_bytes=_ONCE_BYTES)
+    answer = run_command(["journalctl", *match], timeout_s=_ONCE_S, limit_bytes=_ONCE_BYTES)
     if answer.code:
         raise SourceUnreadable(f"journalctl: exit status {answer.code}: {answer.stderr.strip()[:200]}")
     entries = (_parsed(line) for line in answer.stdout.encode("utf-8", "surrogateescape").split(b"\n") if line)

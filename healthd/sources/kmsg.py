@@ -29,6 +29,7 @@ _TURN_S = 0.1
 _SLICE_S = 1.0
 _FILE_POLL_S = 0.03
 _RETRY_S = 0.2
+_READ_ALL_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -282,7 +283,6 @@ def read_all(
     boot_time: datetime,
     needles: tuple[bytes, ...] = (),
     trust_user_kmsg: bool = False,
-    timeout_s: float = 5.0,
     max_records: int = 100_000,
 ) -> Batch:
     """What the log holds now, without following it: the newest ``max_records``, ``gap`` set if there were more.
@@ -296,7 +296,7 @@ def read_all(
         )
     log = KernelLog(path, boot_id=boot_id, boot_time=boot_time, needles=needles, trust_user_kmsg=trust_user_kmsg)
     records: deque[KernelRecord] = deque(maxlen=max_records)
-    deadline, total, gap = time.monotonic() + timeout_s, 0, False
+    deadline, total, gap = time.monotonic() + _READ_ALL_WITHIN_S, 0, False
     try:
         while True:
             batch = log.read_batch(0.0)

@@ -14,7 +14,6 @@ from typing import Any
 from healthd.errors import SourceUnreadable
 from healthd.model import pci_address
 from healthd.node import GpuAnswer, NvmlFailure, ProbeState
-from healthd.probe.child import kill_group
 from healthd.probe.supervise import Probe
 
 
@@ -34,7 +33,6 @@ class NvmlSource:
         deadline_s: float = 5.0,
         start_grace_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
-        kill: Callable[[int], None] = kill_group,
     ) -> None:
         self._deadline_s = deadline_s
         self._known: dict[int, tuple[str, str | None]] = {}
@@ -44,7 +42,6 @@ class NvmlSource:
             arguments=(os.path.abspath(library) if library else "",),
             start_grace_s=start_grace_s,
             clock=clock,
-            kill=kill,
         )
 
     def ask(self, *calls: str, fields: Sequence[int | tuple[int, int]] = ()) -> tuple[GpuAnswer, ...]:

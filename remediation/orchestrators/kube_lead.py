@@ -153,8 +153,8 @@ class Renewal:
     """Renews a lead in a thread of its own from ``with`` to its end, and gives it up then. A round that hangs does not
     keep it: whoever acts asks ``Lead.check`` first."""
 
-    def __init__(self, lead: Lead, *, retry_s: float = RETRY_S) -> None:
-        self._lead, self._retry_s, self._stop = lead, retry_s, threading.Event()
+    def __init__(self, lead: Lead) -> None:
+        self._lead, self._stop = lead, threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lead", daemon=True)
 
     def __enter__(self) -> Renewal:
@@ -167,5 +167,5 @@ class Renewal:
         self._lead.give_up()
 
     def _renew(self) -> None:
-        while not self._stop.wait(self._retry_s):
+        while not self._stop.wait(RETRY_S):
             self._lead.attempt()

@@ -32,7 +32,7 @@ class LocalOrchestrator:
 
     ``state_dir``: where the hold is kept, created when it is first needed. ``proc_root`` and ``dev_root``: the trees in
     which jobs are looked for. ``ignore_pids``: processes that have a GPU open and are no job, such as our own probe
-    workers. ``user`` and ``clock`` (seconds since the epoch) sign the hold.
+    workers. ``clock`` (seconds since the epoch) signs the hold.
     """
 
     kind = "local"
@@ -45,12 +45,11 @@ class LocalOrchestrator:
         proc_root: Path | str = "/proc",
         dev_root: Path | str = "/dev",
         ignore_pids: Callable[[], Collection[int]] = _nobody,
-        user: str = "healthd",
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._path, self._node = Path(state_dir) / HOLD_FILE, node
         self._proc, self._dev = Path(proc_root), Path(dev_root)
-        self._ignore_pids, self._user, self._clock = ignore_pids, user, clock
+        self._ignore_pids, self._clock = ignore_pids, clock
 
     def view(self, *, jobs: bool = False) -> NodeView:
         """Read the hold; ``jobs`` also lists ``"<pid> <name>"`` of each process on a GPU. Raises BackendUnknown."""
@@ -80,7 +79,7 @@ class LocalOrchestrator:
         if hold is not None and hold.text != text:
             raise BackendRefused(f"{self._node} is held already, by {hold.user}: {hold.text}")
         if hold is None:
-            self._write(Hold(text=text, user=self._user, stamp=int(self._clock())))
+            self._write(Hold(text=text, user="healthd", stamp=int(self._clock())))
 
     def release(self, *, resume: bool) -> None:
         """Remove the hold. There is no DOWN here, so ``resume`` makes no difference."""

@@ -126,7 +126,6 @@ def open_for_kubernetes(
     machine: Callable[[], str],
     claims: NodeClaims,
     leads: Callable[[], None],
-    root: str = "/",
     run: Callable[..., CommandResult] = run_command,
 ) -> Provisioner:
     """The provisioner of a node of Kubernetes, for the controller. ``machine``: the instance behind its Node now, by
@@ -138,7 +137,7 @@ def open_for_kubernetes(
         return KarpenterProvisioner(
             subject=subject, machine=machine, claims=claims, node_repair=section.karpenter.node_repair
         )
-    found = found_by_controller(section, metadata, root=root)
+    found = found_by_controller(section, metadata)
     inner = open_for(section, subject, found, None, run=run)
     by_group = inner.repaired_by if isinstance(inner, AutoScalingProvisioner) else str
     return ByProviderId(inner, machine=machine, leads=leads, repaired_by=by_group)
@@ -152,7 +151,6 @@ def open_elsewhere(
     scontrol: Scontrol | None,
     *,
     root: str = "/",
-    run: Callable[..., CommandResult] = run_command,
 ) -> Provisioner:
     """The provisioner of another node, for the controller: ``instance_id`` is what its mark says is to be acted upon.
 
@@ -162,7 +160,7 @@ def open_elsewhere(
     found = found_by_controller(section, metadata, root=root)
     subject = Subject(node=node, here=False, instance_id=instance_id)
     # A reason of a provisioner's, on a node with our place and our mark, is of the case in hand.
-    return open_for(section, subject, found, scontrol, made_by_us=OUR_TEXTS.__contains__, run=run)
+    return open_for(section, subject, found, scontrol, made_by_us=OUR_TEXTS.__contains__)
 
 
 def found_by_controller(section: ProvisionerSection, metadata: Metadata, *, root: str = "/") -> Found:

@@ -128,11 +128,11 @@ def off_the_bus(root: Path) -> None:
 
 
 def last_efa_gone(root: Path) -> None:
-    assert tree.remove_efa(root) == ("rdmap201s0",)
+    assert tree.remove_efa(root) == "rdmap201s0"
 
 
 def last_efa_unbound(root: Path) -> None:
-    assert tree.unbind_efa(root) == ("0000:c9:00.0",)
+    assert tree.unbind_efa(root) == "0000:c9:00.0"
 
 
 def fsx_gone(root: Path) -> None:
