@@ -246,11 +246,6 @@ def patch_of(shown: Mapping[str, Shown], now: datetime) -> dict[str, Any]:
     return {"status": {"conditions": conditions}}
 
 
-def removal() -> dict[str, Any]:
-    """The strategic-merge patch that takes ours away: for whoever uninstalls healthd."""
-    return {"status": {"conditions": [{"$patch": "delete", "type": kind} for kind in TYPES]}}
-
-
 def rfc3339(at: datetime) -> str:
     """``2026-11-21T15:00:00Z``: whole seconds, as conditions have them."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

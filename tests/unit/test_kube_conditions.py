@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from healthd.model import NODE, Component, Diagnosis, Outcome, Remedy, Result, Severity, Status
-from healthd.remediation.orchestrators import kube_conditions as conditions
 from healthd.remediation.orchestrators.kube_conditions import (
     DEBOUNCE_S,
     FLIP_S,
@@ -22,7 +21,6 @@ from healthd.remediation.orchestrators.kube_conditions import (
     heartbeat_s,
     patch_of,
     reason_of,
-    removal,
     shown_on,
     states_of,
     type_of,
@@ -266,8 +264,3 @@ def test_what_is_not_ours_to_have_written_is_written_anew(there: dict[str, str])
     """The API server takes all of these."""
     data = {"metadata": {"name": "n1"}, "status": {"conditions": [{"type": "HealthdGPU", **there}]}}
     assert shown_on(node_of(data)) == {}
-
-
-def test_removal_names_our_types_only() -> None:
-    """By the directive of strategic merge."""
-    assert removal()["status"]["conditions"] == [{"$patch": "delete", "type": kind} for kind in conditions.TYPES]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from healthd.model import Component, Diagnosis, Outcome, Remedy, Result, Severity, Status
-from healthd.remediation.orchestrators.kube_conditions import DEBOUNCE_S, HEARTBEAT_S, TYPES, removal
+from healthd.remediation.orchestrators.kube_conditions import DEBOUNCE_S, HEARTBEAT_S, TYPES
 from healthd.remediation.orchestrators.kube_reporter import Known, KubeReporter
 from tests.integration.kubernetes.agent_rig import Agents
 from tests.integration.kubernetes.control_plane import ControlPlane
@@ -200,10 +200,3 @@ def test_conditions_of_others_survive_writers_at_once(rig: Rig) -> None:
     for thread in threads:
         thread.join()
     assert set(rig.conditions()) == {"MemoryPressure", "DiskPressure", "PIDPressure", "Ready", *TYPES, *others}
-
-
-def test_ours_can_be_taken_away_again(rig: Rig) -> None:
-    """For whoever uninstalls: four types go, and no other."""
-    rig.run(1)
-    rig.plane.admin.patch("/api/v1/nodes/n1/status", removal()).must()
-    assert set(rig.conditions()) == {"MemoryPressure", "DiskPressure", "PIDPressure", "Ready"}
