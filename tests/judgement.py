@@ -21,6 +21,7 @@ from healthd.model import (
     Component,
     Diagnosis,
     Finding,
+    Mode,
     Outcome,
     Reading,
     ReadingKind,
@@ -29,6 +30,8 @@ from healthd.model import (
     Severity,
     gpu_component,
 )
+from healthd.remediation.case import Case
+from healthd.remediation.playbook import REBOOT
 from healthd.trends import Baseline
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -114,6 +117,23 @@ def diagnosis(remedy: Remedy = Remedy.RESET_GPU, component: Component = GPU[0], 
         reasons=("it is sick",),
         since=START,
         codes=("gpu.sick",),
+    )
+    return replace(plain, **changes)
+
+
+def a_case(**changes: Any) -> Case:
+    """The case of a GPU off the bus, before its first step."""
+    plain = Case(
+        id="c1",
+        opened=START,
+        since=START,
+        mode=Mode.REPAIR,
+        code="gpu.xid.79",
+        component="gpu:GPU-0",
+        remedy=Remedy.REBOOT_NODE,
+        why="it fell off the bus",
+        text="healthd: gpu.xid.79 gpu:GPU-0 [c1]",
+        steps=REBOOT,
     )
     return replace(plain, **changes)
 

@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from healthd.model import Component, Mode, Remedy, Step
-from healthd.remediation.case import Case, End, Phase, is_our_text, reason_text
+from healthd.model import Component, Step
+from healthd.remediation.case import End, Phase, is_our_text, reason_text
 from healthd.remediation.playbook import REBOOT
-from tests.judgement import START, diagnosis
-
-
-def a_case(**changes: object) -> Case:
-    plain = Case(
-        id="0a1b",
-        opened=START,
-        since=START,
-        mode=Mode.REPAIR,
-        code="gpu.xid.79",
-        component="gpu:GPU-0",
-        remedy=Remedy.REBOOT_NODE,
-        why="it fell off the bus",
-        text="healthd: gpu.xid.79 gpu:GPU-0 [0a1b]",
-        steps=REBOOT,
-    )
-    return replace(plain, **changes)  # type: ignore[arg-type]
+from tests.judgement import a_case, diagnosis
 
 
 def test_a_new_case_stands_before_its_first_step() -> None:

@@ -7,23 +7,17 @@ from datetime import timedelta
 
 import pytest
 
-from healthd.model import Mode, Remedy
-from healthd.remediation.case import Case, End
+from healthd.model import Remedy
+from healthd.remediation.case import End
 from healthd.remediation.ledger import Bounds, Repair, recent, repairs_of, rungs_left, same_fault
 from healthd.remediation.playbook import QUARANTINE, STEPS
-from tests.judgement import START, at
+from tests.judgement import START, a_case, at
 
 RESET, REBOOT, REPLACE = Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE
-CASE = Case(
-    id="c1",
-    opened=at(0),
+CASE = a_case(
     since=at(60),
-    mode=Mode.REPAIR,
     code="gpu.xid.95",
-    component="gpu:GPU-0",
     remedy=RESET,
-    why="",
-    text="",
     steps=STEPS[RESET],
     ladder=(RESET, REBOOT),
     attempts=1,

@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from healthd.model import Action, Component, Decision, Diagnosis, Mode, Remedy, Severity, Step, Verdict
+from healthd.model import Action, Component, Decision, Diagnosis, Remedy, Severity, Step, Verdict
 from healthd.news import LASTS_S, MOST_LINES, UNKNOWN_LASTS_S, Piece, Seen, Topic, lines, tell, topics
 from healthd.remediation.case import Case, End
 from healthd.remediation.ports import Hold
+from tests.judgement import a_case
 
 T0 = datetime(2026, 1, 1, 3, 0, tzinfo=UTC)
 GPU = Component(kind="gpu", id="GPU-1")
@@ -23,16 +24,8 @@ XID = Diagnosis(
     since=T0,
 )
 WARM = replace(XID, code="gpu.temperature.high", severity=Severity.WARNING, remedy=Remedy.NONE)
-CASE = Case(
-    id="c1",
-    opened=T0,
-    since=T0,
-    mode=Mode.REPAIR,
-    code="gpu.xid.79",
+CASE = a_case(
     component="gpu:GPU-1",
-    remedy=Remedy.REBOOT_NODE,
-    why="w",
-    text="t",
     steps=(Step.SLOT, Step.DRAIN, Step.REBOOT),
     index=2,
     hold=Hold(text="t", user="root", stamp=1),

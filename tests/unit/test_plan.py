@@ -15,27 +15,14 @@ from healthd.remediation.playbook import REBOOT
 from healthd.remediation.policy import Considered, Rules, Situation, decide, decide_each
 from healthd.remediation.ports import FleetLevel, Hold, NodeView
 from healthd.remediation.rules import OWN_REMEDY, Policy, Rule
-from tests.judgement import GPU, START, diagnosis
+from tests.judgement import GPU, START, a_case, diagnosis
 
 SICK = diagnosis(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE)
 OTHER = diagnosis(code="gpu.remap.failure", component=GPU[1], remedy=Remedy.REPLACE_NODE)
 VIEW = NodeView(name="n1", in_service=True, flags=frozenset({"IDLE"}), hold=None)
 WELL = Situation(view=VIEW, level=FleetLevel(out=frozenset(), total=100))
 REPAIR = Rules(mode=Mode.REPAIR)
-CASE = Case(
-    id="c1",
-    opened=START,
-    since=START,
-    mode=Mode.REPAIR,
-    code="gpu.xid.79",
-    component="gpu:GPU-0",
-    remedy=Remedy.REBOOT_NODE,
-    why="it is sick",
-    text="healthd: gpu.xid.79 gpu:GPU-0 [c1]",
-    steps=REBOOT,
-    index=2,
-    ladder=(Remedy.REBOOT_NODE, Remedy.REPLACE_NODE),
-)
+CASE = a_case(index=2, ladder=(Remedy.REBOOT_NODE, Remedy.REPLACE_NODE))
 
 
 def plans(

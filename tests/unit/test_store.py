@@ -36,6 +36,7 @@ from healthd.waiting import Sightings
 from tests.judgement import (
     GPU,
     START,
+    a_case,
     any_component,
     anyhow,
     at,
@@ -52,18 +53,7 @@ from tests.judgement import (
 
 ROOT = Path(__file__).parents[2]
 EVENT = Event(at=START, kind="fault", text="gpu.sick on gpu:GPU-0 opened: it is sick", data={"code": "gpu.sick"})
-CASE = Case(
-    id="0a1b",
-    opened=START,
-    since=START,
-    mode=Mode.REPAIR,
-    code="gpu.xid.79",
-    component="gpu:GPU-0",
-    remedy=Remedy.REBOOT_NODE,
-    why="it fell off the bus",
-    text="healthd: gpu.xid.79 gpu:GPU-0 [0a1b]",
-    steps=REBOOT,
-)
+CASE = a_case()
 
 
 def opened(folder: Path) -> Store:

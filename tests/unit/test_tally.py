@@ -5,23 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from healthd.model import Mode, Remedy, Step
-from healthd.remediation.case import Case, End
+from healthd.model import Step
+from healthd.remediation.case import End
 from healthd.remediation.tally import Tally
+from tests.judgement import a_case
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
-CASE = Case(
-    id="c1",
-    opened=T0,
-    since=T0,
-    mode=Mode.QUARANTINE,
-    code="x",
-    component="node",
-    remedy=Remedy.REBOOT_NODE,
-    why="w",
-    text="t",
-    steps=(Step.SLOT, Step.DRAIN, Step.VERIFY),
-)
+CASE = a_case(opened=T0, since=T0, steps=(Step.SLOT, Step.DRAIN, Step.VERIFY))
 
 
 def at(seconds: float) -> datetime:

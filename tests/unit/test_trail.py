@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 
 from healthd.errors import StoreError
-from healthd.model import Mode, Remedy
 from healthd.remediation.case import Case, End
-from healthd.remediation.playbook import REBOOT
 from healthd.store import Event, Store
 from healthd.trail import Trail, read_trail, trail_json, trail_of, trail_text
-from tests.judgement import START, at
+from tests.judgement import START, a_case, at
 
 FAULT = Event(
     at=at(1),
@@ -26,20 +24,7 @@ FAULT = Event(
 )
 ENDED = Event(at=at(90), kind="fault", text="gpu.xid.79 on gpu:GPU-0 ended: rebooted", data={**FAULT.data, "opened": 0})
 STEP = Event(at=at(3), kind="step", text="intends to drain")
-CASE = Case(
-    id="c1",
-    opened=at(2),
-    since=at(60),
-    mode=Mode.REPAIR,
-    code="gpu.xid.79",
-    component="gpu:GPU-0",
-    remedy=Remedy.REBOOT_NODE,
-    why="it fell off the bus",
-    text="healthd: gpu.xid.79 gpu:GPU-0 [c1]",
-    steps=REBOOT,
-    index=6,
-    end=End.RELEASED,
-)
+CASE = a_case(opened=at(2), since=at(60), index=6, end=End.RELEASED)
 
 
 @pytest.fixture
