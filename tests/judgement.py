@@ -30,6 +30,7 @@ from healthd.model import (
     Severity,
     gpu_component,
 )
+from healthd.node import KernelRecord
 from healthd.remediation.case import Case
 from healthd.remediation.playbook import REBOOT
 from healthd.trends import Baseline
@@ -105,6 +106,17 @@ def fold(before: History, outcomes: Iterable[Outcome]) -> History:
     for outcome in outcomes:
         before, _ = observe(before, outcome, (), outcome.at)
     return before
+
+
+def kernel_says(*texts: str) -> list[KernelRecord]:
+    """Records of the kernel's own, a second apart."""
+    return [KernelRecord(boot_id="boot", sequence=n, time=at(n), text=text) for n, text in enumerate(texts)]
+
+
+def only(result: Result) -> Finding:
+    """The one finding that there must be."""
+    (found,) = result.findings
+    return found
 
 
 def diagnosis(remedy: Remedy = Remedy.RESET_GPU, component: Component = GPU[0], **changes: Any) -> Diagnosis:

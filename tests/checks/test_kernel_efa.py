@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 
 from healthd.check import NoSettings
 from healthd.checks.kernel_efa import kernel_efa
 from healthd.kernel_tables import line_rows
 from healthd.model import Result, Severity, Status
-from healthd.node import KernelRecord
 from healthd.testing import FakeNode
+from tests.judgement import kernel_says
 
-START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 DEVICE = "efa 0000:4f:00.0 rdmap79s0: "
 
 
 def judge(*texts: str) -> Result:
-    records = [KernelRecord(boot_id="b", sequence=n, time=START, text=text) for n, text in enumerate(texts)]
-    return kernel_efa(FakeNode(kernel_records=records), NoSettings())
+    return kernel_efa(FakeNode(kernel_records=kernel_says(*texts)), NoSettings())
 
 
 @pytest.mark.parametrize(

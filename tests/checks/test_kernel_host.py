@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 import pytest
 
 from healthd.check import NoSettings
 from healthd.checks.kernel_host import _NEEDLES, kernel_host
 from healthd.kernel_tables import LineRow, line_rows
-from healthd.model import REMEDY_RANK, ClearsBy, Finding, Remedy, Result, Severity, Status
-from healthd.node import KernelRecord
+from healthd.model import REMEDY_RANK, ClearsBy, Remedy, Result, Severity, Status
 from healthd.testing import Entry, FakeNode
+from tests.judgement import START, kernel_says, only
 
-START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ROWS = line_rows("kernel.host")
 
 
 def judge(*texts: str, proc: dict[str, Entry] | None = None) -> Result:
-    records = [
-        KernelRecord(boot_id="b", sequence=n, time=START + timedelta(seconds=n), text=text)
-        for n, text in enumerate(texts)
-    ]
-    return kernel_host(FakeNode(kernel_records=records, proc=proc or {}), NoSettings())
-
-
-def only(result: Result) -> Finding:
-    assert len(result.findings) == 1
-    return result.findings[0]
+    return kernel_host(FakeNode(kernel_records=kernel_says(*texts), proc=proc or {}), NoSettings())
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if not row.ends], ids=lambda row: row.example[:40])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 import pytest
 
 from healthd.checks.kernel_lustre import Settings, kernel_lustre
 from healthd.kernel_tables import line_rows
 from healthd.model import NODE, ClearsBy, Repeats, Result, Severity, Status
-from healthd.node import KernelRecord, Mount
+from healthd.node import Mount
 from healthd.testing import FakeNode
+from tests.judgement import START, at, kernel_says
 
-START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 OBD = "6cz4zbev-OST0000-osc-ffff8f1c0a5b8800"
 LOST = (
     f"Lustre: {OBD}: Connection to 6cz4zbev-OST0000 (at 192.168.50.246@tcp) was lost;"
@@ -25,11 +23,7 @@ FSX = Mount(point="/fsx", fstype="lustre", source="192.168.50.246@tcp:/6cz4zbev"
 
 
 def judge(*texts: str, mounts: tuple[Mount, ...] | None = (FSX,), settings: Settings | None = None) -> Result:
-    records = [
-        KernelRecord(boot_id="b", sequence=n, time=START + timedelta(seconds=n), text=text)
-        for n, text in enumerate(texts)
-    ]
-    return kernel_lustre(FakeNode(kernel_records=records, mount_table=mounts), settings or Settings())
+    return kernel_lustre(FakeNode(kernel_records=kernel_says(*texts), mount_table=mounts), settings or Settings())
 
 
 @pytest.mark.parametrize(
@@ -108,7 +102,7 @@ def test_a_restored_connection_ends_a_lost_one() -> None:
         "lustre.connection_lost",
     )
     lost = [finding for finding in result.findings if finding.code == "lustre.connection_lost"]
-    assert [finding.time for finding in lost] == [START, START + timedelta(seconds=2)]
+    assert [finding.time for finding in lost] == [START, at(2)]
     assert lost[0].clears_by is ClearsBy.LOG_LINE
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,14 @@ from healthd.errors import ConfigError
 from healthd.model import NODE, ClearsBy, Remedy, Repeats, Result, Severity, Status
 from healthd.node import KernelRecord
 from healthd.testing import FakeNode
+from tests.judgement import START, kernel_says
 
-START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 HANG = Rule(name="nic_hang", pattern=r"ixgbe (?P<pci>\S+) (?P<nic>\w+): Detected Tx Unit Hang", component="nic:{nic}")
 LINE = "ixgbe 0000:05:00.0 eth1: Detected Tx Unit Hang"
 
 
 def judge(*texts: str, rules: tuple[Rule, ...] = (HANG,)) -> Result:
-    records = [
-        KernelRecord(boot_id="b", sequence=n, time=START + timedelta(seconds=n), text=text)
-        for n, text in enumerate(texts)
-    ]
-    return kernel_rules(FakeNode(kernel_records=records), Settings(rules=rules))
+    return kernel_rules(FakeNode(kernel_records=kernel_says(*texts)), Settings(rules=rules))
 
 
 def configured(folder: Path, text: str, **environ: str) -> Loaded:

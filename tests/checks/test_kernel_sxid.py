@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,27 +11,17 @@ from healthd.check import NoSettings
 from healthd.checks.kernel_sxid import explain, kernel_sxid
 from healthd.errors import SourceUnreadable
 from healthd.kernel_tables import sxid_rows, sxid_table
-from healthd.model import ClearsBy, Finding, Result, Severity, Status
-from healthd.node import KernelRecord
+from healthd.model import ClearsBy, Result, Severity, Status
 from healthd.testing import Entry, FakeNode
+from tests.judgement import START, at, kernel_says, only
 
-START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 HEAD = "nvidia-nvswitch2: SXid (PCI:0000:00:09.0): "
 MULTICAST = f"{HEAD}28006, Non-fatal, Link 12 MC TS crumbstore MCTO"
 LOADING = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (dvs-builder@U16)"
 
 
 def judge(*texts: str, sys: Mapping[str, Entry] | None = None) -> Result:
-    records = [
-        KernelRecord(boot_id="boot", sequence=number, time=START + timedelta(seconds=number), text=text)
-        for number, text in enumerate(texts)
-    ]
-    return kernel_sxid(FakeNode(kernel_records=records, sys=sys or {}), NoSettings())
-
-
-def only(result: Result) -> Finding:
-    assert len(result.findings) == 1
-    return result.findings[0]
+    return kernel_sxid(FakeNode(kernel_records=kernel_says(*texts), sys=sys or {}), NoSettings())
 
 
 def published() -> Iterator[tuple[str, str]]:
@@ -96,7 +85,7 @@ def test_the_end_of_heat_ends_its_fault_and_no_other() -> None:
         "nvswitch:0000:00:09",
         "nvswitch.sxid.10004",
     )
-    assert over.time == START + timedelta(seconds=1)
+    assert over.time == at(1)
     assert [finding.code[-5:] for finding in result.findings] == ["10004", "10005", "10004"]
     assert len(judge(start, end, start, end).clearances) == 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,29 +15,20 @@ from healthd.checks.kernel_xid import Settings, explain, kernel_xid
 from healthd.errors import SourceUnreadable
 from healthd.history import History, observe
 from healthd.kernel_tables import NvLink5Rule, nvlink5_rules
-from healthd.model import NODE, ClearsBy, Finding, Outcome, Repeats, Result, Severity, Status
+from healthd.model import NODE, ClearsBy, Outcome, Repeats, Result, Severity, Status
 from healthd.node import KernelRecord
 from healthd.testing import Entry, FakeNode
+from tests.judgement import START, at, kernel_says, only
 
-START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 UUID = "GPU-6d7ec8a1-1111-2222-3333-444455556666"
 
 
-def record(text: str, number: int = 0) -> KernelRecord:
-    return KernelRecord(boot_id="boot", sequence=number, time=START + timedelta(seconds=number), text=text)
-
-
 def judge(*texts: str) -> Result:
-    return judge_records([record(text, number) for number, text in enumerate(texts)])
+    return judge_records(kernel_says(*texts))
 
 
 def judge_records(records: Sequence[KernelRecord]) -> Result:
     return kernel_xid(FakeNode(kernel_records=records), Settings())
-
-
-def only(result: Result) -> Finding:
-    assert len(result.findings) == 1
-    return result.findings[0]
 
 
 def published() -> Iterator[tuple[str, str]]:
@@ -176,7 +167,7 @@ def test_nothing_folds_across_evidence() -> None:
     over = "NVRM: Xid (PCI:0000:03:00): 154, GPU recovery action changed from 0x1 (X) to 0x0 (None)"
     findings = [finding for finding in judge(line, line, over, line).findings if finding.code == "gpu.xid.48"]
     assert [finding.evidence["count"] for finding in findings] == [2, 1]
-    assert findings[1].time == START + timedelta(seconds=3)
+    assert findings[1].time == at(3)
     other = over.replace("03:00", "04:00")
     assert len([f for f in judge(line, other, line).findings if f.code == "gpu.xid.48"]) == 1
 
@@ -235,7 +226,7 @@ def test_cause_of_a_secondary_error_is_kept() -> None:
 
 def test_untrusted_lines_say_so() -> None:
     """A line that a user wrote, admitted for a drill, is labelled wherever it is read, and folds with no real one."""
-    real = record("NVRM: Xid (PCI:0000:05:00): 79, GPU has fallen off the bus.")
+    (real,) = kernel_says("NVRM: Xid (PCI:0000:05:00): 79, GPU has fallen off the bus.")
     forged = replace(real, facility=1, trusted=False, sequence=1)
     first, second = judge_records([real, forged]).findings
     assert "trust_user_kmsg" not in first.message
@@ -261,7 +252,9 @@ def test_words_of_a_user_that_the_kernel_echoes_are_no_xid(line: str) -> None:
 
 def test_a_million_lines() -> None:
     """A storm far beyond any published one is folded, in time and in memory."""
-    one = record("NVRM: Xid (PCI:0000:01:00): 95, pid=7062, name=python, Uncontained: LTC TAG (0x2, 0x1). RST: Yes")
+    (one,) = kernel_says(
+        "NVRM: Xid (PCI:0000:01:00): 95, pid=7062, name=python, Uncontained: LTC TAG (0x2, 0x1). RST: Yes"
+    )
     started = time.process_time()
     finding = only(judge_records([one] * 1_000_000))
     assert finding.evidence["count"] == 1_000_000
@@ -448,8 +441,7 @@ def proc_of(processes: dict[int, str], started_s: float = -100.0) -> dict[str, E
 
 
 def judge_with(proc: dict[str, Entry], *texts: str, settings: Settings | None = None) -> Result:
-    records = [record(text, number) for number, text in enumerate(texts)]
-    return kernel_xid(FakeNode(kernel_records=records, proc=proc), settings or Settings())
+    return kernel_xid(FakeNode(kernel_records=kernel_says(*texts), proc=proc), settings or Settings())
 
 
 @pytest.mark.parametrize(
@@ -531,7 +523,7 @@ def test_the_third_job_opens_the_fault_of_the_gpu() -> None:
     for number, job in enumerate((41, 41, 42, 43)):
         proc = proc_of({4711: f"0::/system.slice/slurmstepd.scope/job_{job}/step_0"})
         now = START + timedelta(hours=number)
-        seen = replace(record(FAULT.format(4711), number), time=now)
+        seen = KernelRecord(boot_id="boot", sequence=number, time=now, text=FAULT.format(4711))
         result = kernel_xid(FakeNode(kernel_records=[seen], proc=proc), Settings())
         outcome = Outcome(check="kernel.xid", result=result, at=now, duration_s=0.0)
         history, changes = observe(history, outcome, (), now)
