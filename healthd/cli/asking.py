@@ -6,9 +6,9 @@ from argparse import Namespace
 
 from healthd.api.client import ask
 from healthd.api.wire import Answer, Request
-from healthd.cli.output import talk
+from healthd.cli.output import confirmed, talk
 from healthd.cli.settings import socket_path
-from healthd.errors import HealthdError
+from healthd.errors import HealthdError, UsageError
 
 
 def only_the_daemon(options: Namespace, words: str, *more: str) -> Answer:
@@ -18,3 +18,17 @@ def only_the_daemon(options: Namespace, words: str, *more: str) -> Answer:
     if answered is None:
         raise HealthdError(f"no daemon answers at {path}, {words}")
     return answered
+
+
+def once_confirmed(options: Namespace, words: str, *, question: str, nothing: str) -> Answer:
+    """The same. Without --yes or --dry-run the daemon is asked what it would do, and then the person is. ``nothing``
+    says what was not done where the person says no."""
+    if options.yes or options.dry_run:
+        return only_the_daemon(options, words)
+    rehearsed = only_the_daemon(options, words, "--dry-run")
+    if rehearsed.code != 0:
+        return rehearsed
+    said = confirmed(f"{rehearsed.out}{question}")
+    if said is None:
+        raise UsageError(f"healthd {options.verb}: {nothing}: nobody is there to ask; add --yes or --dry-run")
+    return only_the_daemon(options, words, "--yes") if said else Answer(code=0, err=f"healthd: {nothing}\n")
