@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.kubernetes.agent_rig import write_kubeconfig
-from tests.integration.kubernetes.control_plane import NAMESPACE, ControlPlane
+from tests.integration.kubernetes.control_plane import ControlPlane
 from tests.integration.kubernetes.kubelet_socket import KubeletSocket
 from tests.running import RunningNode
 
@@ -53,9 +53,3 @@ class AgentNode:
             if each["type"] == kind:
                 return f"{each['status']} {each['reason']}"
         return ""
-
-    def claims(self) -> set[str]:
-        """The names that hold a claim."""
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/healthd-budget"
-        notes = self.plane.admin.get(path).must()["metadata"]["annotations"]
-        return {key.removeprefix("claim.healthd.io/") for key in notes if key.startswith("claim.")}

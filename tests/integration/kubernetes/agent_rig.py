@@ -12,10 +12,10 @@ from healthd.remediation.orchestrators.kube_api import KubeApi, connect
 from healthd.remediation.orchestrators.kube_budget import LEASE, MARKS, counts
 from healthd.remediation.orchestrators.kube_transport import Pace
 from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
-from tests.integration.kubernetes.control_plane import NAMESPACE, ControlPlane
+from tests.integration.kubernetes.control_plane import LEASES, NAMESPACE, ControlPlane
 
 ROOT = Path(__file__).resolve().parents[3]
-BUDGET = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE}"
+BUDGET = f"{LEASES}/{LEASE}"
 
 
 def install_policies(plane: ControlPlane) -> None:
@@ -83,8 +83,7 @@ def add_leases(plane: ControlPlane, *, limit: int = 1, total: int = 4, **scopes:
 
 def note(plane: ControlPlane, notes: Mapping[str, str | None], *, lease: str = LEASE) -> None:
     """Set annotations of a Lease, as the administrator."""
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{lease}"
-    plane.admin.patch(path, {"metadata": {"annotations": dict(notes)}}, kind="merge").must()
+    plane.admin.patch(f"{LEASES}/{lease}", {"metadata": {"annotations": dict(notes)}}, kind="merge").must()
 
 
 def administrator(

@@ -35,6 +35,7 @@ from tests.integration.slurm.slurm_conf import free_ports
 
 API_SERVER, CONTROLLERS, ETCD = "kube-apiserver", "kube-controller-manager", "etcd"
 NAMESPACE, ACCOUNT = "healthd", "healthd-agent"
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 READY_WITHIN_S = 180.0  # 5 s on an idle machine
 CONTROLLER_NAMES = (
     "disruption-controller",  # what a PodDisruptionBudget allows
@@ -217,8 +218,16 @@ class ControlPlane:
 
     def add_lease(self, name: str, annotations: Mapping[str, str]) -> dict[str, Any]:
         """A Lease in healthd's namespace."""
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
-        return self.admin.post(path, {"metadata": {"name": name, "annotations": dict(annotations)}}).must()
+        return self.admin.post(LEASES, {"metadata": {"name": name, "annotations": dict(annotations)}}).must()
+
+    def notes(self, lease: str = "healthd-budget", *, leases: str = LEASES) -> dict[str, str]:
+        """The annotations of a Lease; none where it is missing. ``leases``: the path of those of its namespace."""
+        answer = self.admin.get(f"{leases}/{lease}")
+        return dict(answer.must()["metadata"].get("annotations") or {}) if answer.status != 404 else {}
+
+    def claims(self) -> set[str]:
+        """The names that hold a claim on the cluster's budget."""
+        return {key.removeprefix("claim.healthd.io/") for key in self.notes() if key.startswith("claim.")}
 
     def agent_token(self, node: str, *, valid_s: int = 3600) -> str:
         """The token of the agent's pod on a node, as a kubelet gets it: bound to that pod, and naming the node."""

@@ -10,12 +10,11 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tests.integration.kubernetes.control_plane import NAMESPACE, ControlPlane
+from tests.integration.kubernetes.control_plane import LEASES, ControlPlane
 from tests.integration.kubernetes.other_writers import owned
 
 CLAIM = "claim.healthd.io/"
 _NODES = "/api/v1/nodes"
-_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 _WATCH_S = 4  # how long the server keeps one watch; the next goes on where it ended
 
 
@@ -29,7 +28,7 @@ class EveryVersion:
         self._last: dict[str, dict[str, Any]] = {}
         self._threads = [
             threading.Thread(target=self._follow, args=(path, self._listed(path, look), look), name=f"watch of {path}")
-            for path, look in ((_NODES, self._node), (_LEASES, self._lease))
+            for path, look in ((_NODES, self._node), (LEASES, self._lease))
         ]
         for thread in self._threads:
             thread.start()

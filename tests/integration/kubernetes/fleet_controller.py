@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.kubernetes.agent_rig import Agents, write_kubeconfig
-from tests.integration.kubernetes.control_plane import NAMESPACE, ControlPlane
+from tests.integration.kubernetes.control_plane import LEASES, NAMESPACE, ControlPlane
 from tests.integration.kubernetes.fleet_storm import REASON
 from tests.packaging.chart import render
 
-LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 ACCOUNT = "healthd-controller"
 SETTINGS = """
 [orchestrator]
@@ -158,17 +157,9 @@ class Fleet:
         with ThreadPoolExecutor(16) as pool:
             list(pool.map(lambda name: self.plane.add_node(name, **settings), names))
 
-    def notes(self, lease: str = "healthd-budget") -> dict[str, str]:
-        """The annotations of a Lease; none where it is missing."""
-        answer = self.plane.admin.get(f"{LEASES}/{lease}")
-        return dict(answer.must()["metadata"].get("annotations") or {}) if answer.status != 404 else {}
-
-    def claims(self) -> set[str]:
-        return {key.removeprefix("claim.healthd.io/") for key in self.notes() if key.startswith("claim.")}
-
     def numbers(self) -> tuple[str, str, str]:
         """limit, nodes and out."""
-        notes = self.notes()
+        notes = self.plane.notes()
         return notes.get("healthd.io/limit", ""), notes.get("healthd.io/nodes", ""), notes.get("healthd.io/out", "")
 
     def tainted(self) -> set[str]:

@@ -39,14 +39,14 @@ class ControllerLife(KubeLife):
         # Its own, and nobody else's: NodeClaims are of the whole cluster.
         self.instance, self.other_instance = hyperpod.nodes[0].id, f"i-{uuid.uuid4().hex[:17]}"
         plane.add_namespace(self.node)
+        self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{self.node}/leases"
         self._add_node(self.node, self.instance)
         self._add_node(f"{self.node}-other", self.other_instance)
         self.other = self._pod("other-0", f"{self.node}-other")
         budget = {"limit": "1", "nodes": "2", "out": ""}
         for lease, notes in (("healthd-budget", budget), ("healthd-marks", {}), ("healthd-controller", {})):
             meta = {"name": lease, "annotations": {f"healthd.io/{key}": value for key, value in notes.items()}}
-            leases = f"/apis/coordination.k8s.io/v1/namespaces/{self.node}/leases"
-            plane.admin.post(leases, {"metadata": meta}).must()
+            plane.admin.post(self._leases, {"metadata": meta}).must()
         self.agent = with_rights(plane, self.node, self.node)
         self.agent.claim("cluster", 0)
         self.agent.quarantine(REASON)
@@ -89,7 +89,8 @@ class ControllerLife(KubeLife):
         self.stage.plane.admin.delete(f"/api/v1/nodes/{self.node}").must()
 
     def ending(self) -> Ending:
-        notes = self.stage.notes("healthd-budget", self.node) | self.stage.notes("healthd-marks", self.node)
+        plane, leases = self.stage.plane, self._leases
+        notes = plane.notes(leases=leases) | plane.notes("healthd-marks", leases=leases)
         uids = [self._uid("other-0") == self.other, self._uid("train-0") == self.again]
         return Ending(
             left=(

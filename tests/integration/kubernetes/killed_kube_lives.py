@@ -22,7 +22,7 @@ from tests.integration.aws.aws_endpoint import REGION
 from tests.integration.aws.fake_hyperpod import CLUSTER
 from tests.integration.killing import Life, Nursery
 from tests.integration.kubernetes.agent_rig import administrator, write_kubeconfig
-from tests.integration.kubernetes.control_plane import NAMESPACE, ControlPlane
+from tests.integration.kubernetes.control_plane import LEASES, NAMESPACE, ControlPlane
 from tests.integration.kubernetes.fault_proxy import FaultProxy
 from tests.integration.platforms.killed_agent import Rest
 
@@ -50,11 +50,6 @@ class Stage:
     nursery: Nursery
     folder: Path
     kubelet: Path
-
-    def notes(self, lease: str, namespace: str) -> dict[str, str]:
-        """The annotations of a Lease; none where it is missing."""
-        answer = self.plane.admin.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{lease}")
-        return dict(answer.must()["metadata"].get("annotations") or {}) if answer.status != 404 else {}
 
     def writes(self, since: int, words: str, *, path: str = "") -> int:
         """How many writes the server carried out by way of the proxy, whose body matches."""
@@ -133,12 +128,12 @@ class AgentLife(KubeLife):
             self.is_mended()
 
     def _mark(self) -> CaseMark | None:
-        noted = self.stage.notes("healthd-marks", NAMESPACE).get(f"mark.healthd.io/{self.node}")
+        noted = self.stage.plane.notes("healthd-marks").get(f"mark.healthd.io/{self.node}")
         return parse(json.loads(noted)["text"]) if noted else None
 
     def ending(self) -> Ending:
         node = self.stage.plane.admin.get(f"/api/v1/nodes/{self.node}").must()
-        claim = f"claim.healthd.io/{self.node}" in self.stage.notes("healthd-budget", NAMESPACE)
+        claim = self.node in self.stage.plane.claims()
         mark, (ends, is_open) = self._mark(), self.in_store()
         here = f"^/api/v1/nodes/{self.node}($|[?])"
         return Ending(
@@ -160,8 +155,7 @@ class AgentLife(KubeLife):
     def close(self) -> None:
         """A life that went wrong must not hold a place that the next ones need."""
         key = {"metadata": {"annotations": {f"claim.healthd.io/{self.node}": None}}}
-        leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
-        self.stage.plane.admin.patch(f"{leases}/healthd-budget", key, kind="merge").must()
+        self.stage.plane.admin.patch(f"{LEASES}/healthd-budget", key, kind="merge").must()
         self.stage.plane.admin.delete(f"/api/v1/nodes/{self.node}").must()
 
     def configuration(self) -> str:

@@ -34,12 +34,12 @@ def test_it_makes_the_leases_and_counts_who_is_out_without_a_claim(
     fleet.add([f"n{number:02}" for number in range(40)], labels={"pool": "p5"})
     start('[budget]\nmax_out = "5%"\n[[budget.scope]]\nname = "p5"\nmax_out = 3\n')
     control_plane.wait(lambda: fleet.numbers() == ("2", "40", ""), 15, f"the counts; they are {fleet.numbers()}")
-    assert fleet.notes("healthd-budget-p5")["healthd.io/limit"] == "3"
-    assert fleet.notes("healthd-marks") == {}
+    assert control_plane.notes("healthd-budget-p5")["healthd.io/limit"] == "3"
+    assert control_plane.notes("healthd-marks") == {}
     drained(agents, "n00")
     fleet.cordon("n07")
     control_plane.wait(lambda: fleet.numbers() == ("2", "40", "n07"), 10, "the cordoned node to count")
-    assert fleet.claims() == {"n00"}
+    assert control_plane.claims() == {"n00"}
     fleet.cordon("n07", on=False)
     control_plane.wait(lambda: fleet.numbers() == ("2", "40", ""), 10, "nobody to be out but the holder")
 
@@ -72,7 +72,7 @@ def test_of_300_nodes_that_fail_at_once_50_go_out_with_those_that_others_took(
     assert not seen.wrong, "\n".join(seen.wrong[:5])
     assert seen.versions > 100, "it was looked at too seldom"
     assert seen.most_claims <= 40, "more claims than the limit leaves beside those that others took out"
-    assert len(fleet.claims()) == len(seen.went) == 40
+    assert len(control_plane.claims()) == len(seen.went) == 40
     assert fleet.tainted() == set(seen.went)
 
 
@@ -90,10 +90,10 @@ def test_the_claim_of_a_node_that_is_gone_goes_and_no_other(
     down = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
     control_plane.admin.patch("/api/v1/nodes/n2/status", down).must()
     control_plane.admin.delete("/api/v1/nodes/n1").must()
-    control_plane.wait(lambda: fleet.claims() == {"n2"}, 10, "the claim of n1 to go")
-    control_plane.wait(lambda: not fleet.notes("healthd-marks"), 5, "the mark of n1 to go")
+    control_plane.wait(lambda: control_plane.claims() == {"n2"}, 10, "the claim of n1 to go")
+    control_plane.wait(lambda: not control_plane.notes("healthd-marks"), 5, "the mark of n1 to go")
     time.sleep(2.0)
-    assert fleet.claims() == {"n2"}
+    assert control_plane.claims() == {"n2"}
     assert "its Node is gone" in one.log
 
 
@@ -208,12 +208,14 @@ def test_an_api_server_that_hangs_changes_nothing_by_mistake(
     control_plane.wait(lambda: fleet.numbers()[:2] == ("2", "20"), 15, "the counts")
     drained(agents, "n3")
     control_plane.add_pod("other-1", "n3")
-    before = (fleet.tainted(), fleet.claims(), fleet.numbers(), fleet.pods())
-    counted = fleet.notes()["healthd.io/counted"]
+    before = (fleet.tainted(), control_plane.claims(), fleet.numbers(), fleet.pods())
+    counted = control_plane.notes()["healthd.io/counted"]
     control_plane.hang_api_server()
     control_plane.wait(lambda: "lost the lead" in one.log, 40, "the lead to be lost")
     control_plane.resume_api_server()
-    control_plane.wait(lambda: fleet.notes()["healthd.io/counted"] > counted and one.leads, 60, "counting to go on")
-    assert (fleet.tainted(), fleet.claims(), fleet.numbers(), fleet.pods()) == before
+    control_plane.wait(
+        lambda: control_plane.notes()["healthd.io/counted"] > counted and one.leads, 60, "counting to go on"
+    )
+    assert (fleet.tainted(), control_plane.claims(), fleet.numbers(), fleet.pods()) == before
     assert one.process is not None
     assert one.process.poll() is None

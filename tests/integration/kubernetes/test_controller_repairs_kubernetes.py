@@ -154,7 +154,7 @@ def test_hyperpod_replaces_the_machine_of_an_idle_node_once_and_the_new_node_owe
     assert hyperpod.said("BatchReplaceClusterNodes")[0]["NodeIds"] == [old]
     site.is_gone("n1")
     site.node("n3", "aws:///usw2-az1/sagemaker/cluster/hyperpod-abc-i-0000000000000beef")
-    site.wait(lambda: not site.fleet.claims() and not site.fleet.notes("healthd-marks"), "claim and mark to go")
+    site.wait(lambda: not site.plane.claims() and not site.plane.notes("healthd-marks"), "claim and mark to go")
     time.sleep(1.5)
     assert hyperpod.count("BatchReplaceClusterNodes") == 1
     assert site.fleet.numbers()[1:] == ("2", "")
@@ -249,7 +249,7 @@ def test_an_auto_scaling_group_launches_a_substitute(
         assert old not in serving()
         assert len(serving()) == 2
         site.is_gone("n1")
-        site.wait(lambda: not site.fleet.claims(), "the claim to go")
+        site.wait(lambda: not site.plane.claims(), "the claim to go")
         assert aws.count("TerminateInstanceInAutoScalingGroup") == 1
 
 

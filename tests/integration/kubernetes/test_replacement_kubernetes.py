@@ -179,7 +179,7 @@ class Cluster:
         agent.kubelet.pods = [pod("train-0", devices={"nvidia.com/gpu": 8})]
         agent.daemon.kernel_says(OFF_THE_BUS.format(pci=PCI))
         self.wait(lambda: "healthd.io/unhealthy" in agent.taints(), "n1 to be tainted")
-        assert self.fleet.claims() == {"n1"}
+        assert self.plane.claims() == {"n1"}
         self.wait(lambda: agent.condition("HealthdGPU") == "False GpuXid79", "the condition")
         assert ("n1", "GpuXid79") in self.events()
         assert self.controller is not None
@@ -206,14 +206,14 @@ class Cluster:
         self.plane.add_node("n9", labels={LABEL: "Schedulable"}, taints=[UNVERIFIED])
         if instance:
             self.is_machine("n9", instance, taints=[UNVERIFIED])
-        self.wait(lambda: not self.fleet.claims(), "the claim of n1 to be released")
+        self.wait(lambda: not self.plane.claims(), "the claim of n1 to be released")
         assert {taint["key"] for taint in self.node("n9")["spec"]["taints"]} == {UNVERIFIED["key"]}
         new = self.agent("n9", provisioner, imds=imds)
         self.wait(lambda: not new.taints(), "n9 to be verified")
         self.wait(lambda: new.condition("HealthdGPU").startswith("True"), "n9 to say so")
         assert "intends" not in new.daemon.said()
         self.wait(lambda: self.fleet.numbers() == ("2", "8", ""), "eight nodes, none of them out")
-        assert (self.fleet.claims(), self.fleet.tainted()) == (set(), set())
+        assert (self.plane.claims(), self.fleet.tainted()) == (set(), set())
         assert [name for name in (*NAMES[1:], "n9") if self.node(name)["spec"].get("taints")] == []
         assert self.there("pods") == {"train-1"}
 
@@ -284,13 +284,13 @@ def test_a_node_asks_its_platform_by_its_own_node_and_is_replaced(
     assert [said.index(words) for words in steps] == sorted(said.index(words) for words in steps)
     agent.daemon.wait(lambda: "the node shows" in agent.daemon.said(), 20, "the request read back")
     time.sleep(2.0)
-    assert cluster.fleet.claims() == {"n1"}
+    assert cluster.plane.claims() == {"n1"}
     cluster.machine_ends(agent)
     cluster.another_comes(provisioner)
     assert cluster.witness.seen == ["fenced", "tainted", "asked", "deleted"]
     assert cluster.witness.asked == 1
     assert cluster.orders() == {}
-    assert "replaced=" in cluster.fleet.notes("healthd-marks")["mark.healthd.io/n1"]  # counted for an hour
+    assert "replaced=" in cluster.plane.notes("healthd-marks")["mark.healthd.io/n1"]  # counted for an hour
     assert f"nodes ask {platform} by their own Nodes" in controller.log
 
 
@@ -321,7 +321,7 @@ def test_the_controller_has_an_auto_scaling_group_launch_another(
         assert [name for name, _ in aws.applied if name.startswith(("Terminate", "Set", "Reboot"))] == [
             "TerminateInstanceInAutoScalingGroup"
         ]
-        cluster.wait(lambda: not cluster.fleet.notes("healthd-marks"), "the mark to go")
+        cluster.wait(lambda: not cluster.plane.notes("healthd-marks"), "the mark to go")
 
 
 def test_a_group_that_eks_repairs_itself_is_refused_and_the_condition_is_named(

@@ -46,7 +46,7 @@ def test_a_fault_takes_one_node_out_and_its_end_puts_it_back(
     control_plane.wait(lambda: "healthd.io/unhealthy" in first.taints(), 15, "n1 to be tainted")
     took_s = time.monotonic() - at
     assert took_s < 5, f"{took_s:.1f} s from the line to the taint, of which the settle time is 0.5 s"
-    assert first.claims() == {"n1"}
+    assert control_plane.claims() == {"n1"}
     second.daemon.kernel_says(OFF_THE_BUS.format(pci=PCI))
     second.daemon.wait(lambda: "at the fleet limit" in second.daemon.said(), 10, "n2 to be held")
     assert second.taints() == set()
@@ -56,7 +56,7 @@ def test_a_fault_takes_one_node_out_and_its_end_puts_it_back(
     assert {("n1", "GpuXid95"), ("n2", "GpuXid79")} <= told
     first.daemon.kernel_says(RECOVERED.format(pci=PCI))
     control_plane.wait(lambda: not first.taints(), 30, "n1 to be let in again")
-    control_plane.wait(lambda: first.claims() == {"n2"}, 90, "the claim to go to n2")
+    control_plane.wait(lambda: control_plane.claims() == {"n2"}, 90, "the claim to go to n2")
     control_plane.wait(lambda: "healthd.io/unhealthy" in second.taints(), 30, "n2 to be tainted")
     assert first.read()["metadata"].get("annotations", {}).get("healthd.io/hold") is None
     control_plane.wait(lambda: first.condition("HealthdGPU").startswith("True"), 60, "the condition to be good again")
@@ -69,7 +69,7 @@ def test_kill_9_in_the_middle_leaves_one_hold_which_is_adopted(
     node = nodes[0]
     node.daemon.start()
     node.daemon.kernel_says(UNCONTAINED.format(pci=PCI))
-    control_plane.wait(lambda: node.claims() == {"n1"}, 15, "the claim")
+    control_plane.wait(lambda: control_plane.claims() == {"n1"}, 15, "the claim")
     node.daemon.kill()
     node.daemon.start()
     control_plane.wait(lambda: "healthd.io/unhealthy" in node.taints(), 30, "n1 to be tainted")
@@ -79,7 +79,7 @@ def test_kill_9_in_the_middle_leaves_one_hold_which_is_adopted(
     time.sleep(1.0)
     assert node.read()["metadata"]["annotations"]["healthd.io/hold"] == hold
     node.daemon.kernel_says(RECOVERED.format(pci=PCI))
-    control_plane.wait(lambda: not node.taints() and not node.claims(), 30, "n1 to be let in again")
+    control_plane.wait(lambda: not node.taints() and not control_plane.claims(), 30, "n1 to be let in again")
 
 
 def test_who_takes_our_taint_away_is_obeyed(control_plane: ControlPlane, nodes: list[AgentNode]) -> None:
@@ -90,7 +90,7 @@ def test_who_takes_our_taint_away_is_obeyed(control_plane: ControlPlane, nodes: 
     node.daemon.wait(lambda: "out until it is well" in node.daemon.said(), 15, "tainted and waiting")
     control_plane.admin.patch("/api/v1/nodes/n1", {"spec": {"taints": []}}, kind="merge").must()
     node.daemon.wait(lambda: "that is an order" in node.daemon.said(), 15, "obeyed")
-    control_plane.wait(lambda: not node.claims(), 10, "the claim to be given back")
+    control_plane.wait(lambda: not control_plane.claims(), 10, "the claim to be given back")
     time.sleep(1.5)
     assert node.taints() == set()
 
@@ -136,6 +136,6 @@ def test_in_observe_mode_it_is_told_and_nothing_is_touched(control_plane: Contro
         try:
             node.daemon.kernel_says(OFF_THE_BUS.format(pci=PCI))
             control_plane.wait(lambda: node.condition("HealthdGPU") == "False GpuXid79", 60, "the condition")
-            assert (node.taints(), node.claims()) == (set(), set())
+            assert (node.taints(), control_plane.claims()) == (set(), set())
         finally:
             node.daemon.stop()

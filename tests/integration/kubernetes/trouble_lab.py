@@ -163,7 +163,7 @@ class Node:
         node = self.read()
         mine = node["spec"].get("taints") or node["spec"].get("unschedulable")
         held = "healthd.io/hold" in node["metadata"].get("annotations", {})
-        notes = self.lab.notes("healthd-budget").keys() | self.lab.notes("healthd-marks").keys()
+        notes = self.plane.notes("healthd-budget").keys() | self.plane.notes("healthd-marks").keys()
         return not mine and not held and not any(key.endswith(f"/{self.name}") for key in notes)
 
     def acts(self) -> tuple[str, ...]:
@@ -214,15 +214,10 @@ class TroubleLab:
         self.plane, self.folder, self.skewing, self.controller = plane, folder, skewing, controller
         self.shown = old_certificate(folder)
 
-    def notes(self, lease: str) -> dict[str, str]:
-        """The annotations of a Lease."""
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{lease}"
-        return dict(self.plane.admin.get(path).must()["metadata"].get("annotations") or {})
-
     def counts_again(self) -> None:
         """The controller is the same process, and has counted since now."""
-        before = self.notes("healthd-budget")["healthd.io/counted"]
-        self.plane.wait(lambda: self.notes("healthd-budget")["healthd.io/counted"] != before, 60, "another count")
+        before = self.plane.notes()["healthd.io/counted"]
+        self.plane.wait(lambda: self.plane.notes()["healthd.io/counted"] != before, 60, "another count")
         assert self.controller.process is not None
         assert self.controller.process.poll() is None, self.controller.log[-2000:]
 
