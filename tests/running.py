@@ -20,6 +20,18 @@ ROOT = Path(__file__).resolve().parent.parent
 OFF_THE_BUS = "NVRM: Xid (PCI:{pci}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 UNCONTAINED = "NVRM: Xid (PCI:{pci}): 95, pid=7062, Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-RST: No"
 RECOVERED = "NVRM: Xid (PCI:{pci}): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
+NOBODY = 65534
+# The interpreter may lie where only root may go, so the privilege is dropped inside.
+_AS_NOBODY = f"""
+import os, sys
+from healthd.api.client import ask
+from healthd.api.wire import Request
+os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
+answer = ask(sys.argv[1], Request(arguments=tuple(sys.argv[2:])), print)
+sys.stdout.write(answer.out)
+sys.stderr.write(answer.err)
+sys.exit(answer.code)
+"""
 
 
 class Running:
@@ -127,6 +139,18 @@ class RunningNode(Running):
         return subprocess.run(
             argv, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False, cwd="/"
         )
+
+    def as_nobody(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """What the daemon answers another user. Needs root."""
+        self.open_to_all()
+        argv, environ = [sys.executable, "-c", _AS_NOBODY, str(self.socket), *arguments], {"PYTHONPATH": str(ROOT)}
+        return subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=30, check=False, cwd="/")
+
+    def open_to_all(self) -> None:
+        """Let other users reach its folder below the test's own, which pytest keeps to its owner."""
+        for path in (self.folder, *self.folder.parents):
+            if path.owner() == "root" and path != Path("/"):
+                path.chmod(path.stat().st_mode | 0o011)
 
     def check(self, *names: str) -> dict[str, Any]:
         """The verdict, as the daemon gives it."""

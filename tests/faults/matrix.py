@@ -42,8 +42,6 @@ def brought(folder: Path = Path(__file__).parents[1] / "checks") -> Iterator[Cas
 FAMILIES = (cases_gpu_memory, cases_gpu, cases_nvlink, cases_fabric, cases_kernel, cases_storage, cases_host)
 MODULES = (*FAMILIES, cases_stack, cases_site, cases_active, cases_real, folds_gpu, folds_host)
 CASES: tuple[Case, ...] = (*(case for module in MODULES for case in module.CASES), *brought())
-FOLDS = frozenset(case.name for case in (*folds_gpu.CASES, *folds_host.CASES))
-"""The names of those in which several checks see one fault."""
 
 # Declared by a check, and expected by no case: why.
 NOT_ARRANGED: Mapping[str, str] = {}

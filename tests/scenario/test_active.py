@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ import pytest
 from healthd.sim.machine import SimulatedMachine
 from healthd.sim.nvml import write_state
 from healthd.sim.nvml_state import healthy_state, with_line
-from tests.running import ROOT, RunningNode
+from tests.running import NOBODY, ROOT, RunningNode
 
 pytestmark = pytest.mark.process
 
@@ -148,21 +147,9 @@ def test_without_a_daemon_it_looks_for_itself(tmp_path: Path, machine: Simulated
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to ask as another user")
 def test_a_stranger_may_not_put_load_on_the_node(node: ActiveNode) -> None:
     """Everybody may read; a test of the hardware is an act."""
-    argv = ["setpriv", "--reuid=65534", "--clear-groups", "--", sys.executable, "-m", "healthd", "check", "--active"]
-    for folder in (node.folder, *node.folder.parents):
-        if folder.is_relative_to(Path("/tmp")) and folder != Path("/tmp"):
-            folder.chmod(0o755)
-    answer = subprocess.run(
-        [*argv, "nccl.nvlink", "--socket", str(node.socket)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": "/"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-        cwd="/",
-    )
-    assert (answer.returncode, "uid 65534 may not run active tests" in answer.stderr) == (64, True), answer.stderr
+    answer = node.as_nobody("check", "--active", "nccl.nvlink")
+    assert (answer.returncode, f"uid {NOBODY} may not run active tests" in answer.stderr) == (64, True), answer.stderr
     assert not node.note.exists()

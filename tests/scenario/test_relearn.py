@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import ROOT, RunningNode
+from tests.running import NOBODY, ROOT, RunningNode
 
 pytestmark = pytest.mark.process
 
@@ -25,16 +25,6 @@ kind = "local"
 interval_s = 0.2
 startup_grace_s = 0.001
 gpudirect = false
-"""
-NOBODY = 65534
-AS_NOBODY = f"""
-import os, sys
-from healthd.api.client import ask  # while the files can be read
-from healthd.api.wire import Request
-os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
-answer = ask(sys.argv[1], Request(arguments=tuple(sys.argv[2:])), print)
-sys.stderr.write(answer.err)
-sys.exit(answer.code)
 """
 
 
@@ -115,14 +105,8 @@ def test_who_sits_at_a_terminal_is_asked(node: RunningNode) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to ask as another user")
 def test_only_root_and_the_group_may_order(node: RunningNode) -> None:
     """Anybody may ask what would be forgotten; an order needs the right."""
-    for path in (node.folder, *node.folder.parents):
-        if path.owner() == "root" and path != Path("/"):
-            path.chmod(path.stat().st_mode | 0o011)
     for how, code, words in (("--dry-run", 0, ""), ("--yes", 64, f"uid {NOBODY} may not act here")):
-        argv = [sys.executable, "-c", AS_NOBODY, str(node.socket), "relearn", "--reason", "x", how]
-        made = subprocess.run(
-            argv, capture_output=True, text=True, cwd="/", env={"PYTHONPATH": str(ROOT)}, check=False, timeout=30
-        )
+        made = node.as_nobody("relearn", "--reason", "x", how)
         assert (made.returncode, words in made.stderr) == (code, True), made.stderr
 
 

@@ -18,12 +18,11 @@ from tests.integration.slurm.interposed import Interposed
 from tests.integration.slurm.slurm_conf import free_ports
 from tests.integration.slurm.slurm_lab import SlurmLab
 from tests.integration.slurm.test_spine import PCI, quarantine, reason
-from tests.running import OFF_THE_BUS, RECOVERED, ROOT, UNCONTAINED, RunningNode
+from tests.running import NOBODY, OFF_THE_BUS, RECOVERED, ROOT, UNCONTAINED, RunningNode
 
 pytestmark = [pytest.mark.slurm, pytest.mark.process]
 
 SCRIPTS = ROOT / "packaging" / "slurm"
-NOBODY = 65534
 # The interpreter may lie where only root may go, so the privilege is dropped inside.
 AS_NOBODY = f"""
 import os, sys, _socket, healthd.__main__
@@ -247,7 +246,7 @@ def test_epilog_and_health_check_never_fail_for_a_finding(hooked: Hooked) -> Non
 def test_a_plain_user_may_look_and_not_act(hooked: Hooked) -> None:
     """check and status answer anybody; a hook of a user without the right does nothing, says so, and exits 0."""
     node = hooked.node("n0001", quarantine())
-    open_to_all(node.folder)
+    node.open_to_all()
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
     node.wait(lambda: "out until it is well" in node.said(), 10.0, "drained")
 
@@ -260,13 +259,6 @@ def test_a_plain_user_may_look_and_not_act(hooked: Hooked) -> None:
     refused = asked("hook", "prolog")
     assert (refused.returncode, refused.stdout) == (0, "")
     assert f"uid {NOBODY} may not act here, nothing was done" in refused.stderr
-
-
-def open_to_all(folder: Path) -> None:
-    """Let other users reach a folder below the test's own, which pytest keeps to its owner."""
-    for path in (folder, *folder.parents):
-        if path.owner() == "root" and path != Path("/"):
-            path.chmod(path.stat().st_mode | 0o011)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
