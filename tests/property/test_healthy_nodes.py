@@ -27,7 +27,7 @@ from healthd.sim import tree
 from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.trees import FileTree
 from healthd.tables import InstanceProfile, instance_types
-from healthd.testing import HEALTHY_GPU, FakeNode, FakeNvml, fake_pci, gpu_uuid, gpu_with, pci_tree
+from healthd.testing import HEALTHY_GPU, FakeNode, FakeNvml, failed_gpu, fake_pci, gpu_with, pci_tree
 from tests.healthy_node import CLOCK, QUICK, ROOM, Tools
 
 CHECKS = {name: check for name, check in discover().items() if check.on == "interval"}
@@ -302,13 +302,7 @@ def gpus(draw: st.DrawFn) -> GpuAnswer:
     index = draw(st.integers(0, 15))
     if draw(st.integers(0, 3)) == 0:
         failure, named = draw(FAILURES), draw(st.booleans())
-        return GpuAnswer(
-            index=index,
-            uuid=gpu_uuid(index) if named else None,
-            pci=fake_pci(index) if named else None,
-            failure=failure,
-            values=dict.fromkeys(HEALTHY_GPU, failure),
-        )
+        return failed_gpu(index, failure, named=named)
     strange = draw(st.lists(st.sampled_from(sorted(ANSWERS)), max_size=8, unique=True))
     return gpu_with(index, {**ANSWERS, **{key: draw(FAILURES | shaped(ANSWERS[key])) for key in strange}})
 
