@@ -233,8 +233,8 @@ def test_a_daemon_that_stops_is_said_to_be_gone_since_when(
     assert tab.evaluate("document.title").startswith("✕ no answer")
     assert tab.evaluate(TOO_WIDE.replace(str(NARROW), "1100")) == []
     node.start()
-    tab.wait("document.getElementById('gone').hidden")
-    assert text(tab, "h1") == "Yes, this node is fit for jobs."
+    tab.wait("document.querySelector('h1').textContent === 'Yes, this node is fit for jobs.'")
+    assert tab.evaluate("document.getElementById('gone').hidden")
 
 
 def test_what_the_machine_says_is_never_html(tmp_path: Path, page: Callable[..., Tab]) -> None:
