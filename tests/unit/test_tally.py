@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 
 from healthd.model import Step
 from healthd.remediation.case import End
 from healthd.remediation.tally import Tally
-from tests.judgement import a_case
+from tests.judgement import a_case, at
 
-T0 = datetime(2026, 1, 1, tzinfo=UTC)
-CASE = a_case(opened=T0, since=T0, steps=(Step.SLOT, Step.DRAIN, Step.VERIFY))
-
-
-def at(seconds: float) -> datetime:
-    return T0 + timedelta(seconds=seconds)
+CASE = a_case(steps=(Step.SLOT, Step.DRAIN, Step.VERIFY))
 
 
 def test_a_step_is_timed_from_its_begin_to_its_end_whatever_it_wrote_meanwhile() -> None:
