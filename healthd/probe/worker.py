@@ -8,6 +8,7 @@ at once when its parent does, even while a question hangs in a library. Nothing 
 from __future__ import annotations
 
 import _thread
+import contextlib
 import importlib
 import os
 import sys
@@ -33,6 +34,7 @@ class Family(Protocol):
 def main(argv: Sequence[str]) -> NoReturn:
     """Serve until the parent goes, the family is worn, or nobody asked for IDLE_S seconds (0: for ever)."""
     module, idle_s, *arguments = argv
+    be_expendable()
     replies = os.dup(1)
     os.dup2(2, 1)  # a library that prints must not speak on the pipe of the answers
     questions: SimpleQueue[bytes] = SimpleQueue()
@@ -50,6 +52,19 @@ def main(argv: Sequence[str]) -> NoReturn:
             break
         _send(replies, answer)
     os._exit(0)
+
+
+def be_expendable(path: str = "/proc/self/oom_score_adj") -> None:
+    """Give up what keeps the daemon from the OOM killer: no job is to be killed in the place of a library that leaks.
+
+    To be killed sooner everybody may choose (proc_pid_oom_score_adj(5)); one that was to be killed sooner stays so.
+    """
+    with contextlib.suppress(OSError):  # without /proc there is work all the same
+        with open(path, encoding="ascii") as file:
+            protected = int(file.read()) < 0
+        if protected:
+            with open(path, "w", encoding="ascii") as file:
+                file.write("0\n")
 
 
 def _listen(questions: SimpleQueue[bytes]) -> NoReturn:

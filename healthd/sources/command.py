@@ -46,7 +46,10 @@ SEARCH_DIRS = (
 """Looked through after PATH. Slurm starts its hooks with no PATH at all."""
 
 _SHELL = "/bin/sh"
-_BECOME = 'command -v -- "$1" >/dev/null 2>&1 || { echo "$0: $1: not found" >&2; exit 127; }; exec "$@"'
+# The unit keeps the daemon from the OOM killer; a job must not be killed in the place of what the daemon starts.
+_OOM = "/proc/self/oom_score_adj"
+_EXPENDABLE = f'{{ read -r adj <{_OOM} && [ "$adj" -lt 0 ] && echo 0 >{_OOM}; }} 2>/dev/null; '
+_BECOME = _EXPENDABLE + 'command -v -- "$1" >/dev/null 2>&1 || { echo "$0: $1: not found" >&2; exit 127; }; exec "$@"'
 _SHELL_SAYS = "healthd-exec"  # $0 of the shell, so that its own complaints can be told from the tool's
 _GRACE_S = 0.3  # for a killed child to die before it is abandoned
 _TICK_S = 0.05  # how soon the end of a child is noticed while a grandchild holds its pipes open

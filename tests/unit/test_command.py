@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from healthd.errors import SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.probe.worker import be_expendable
 from healthd.sources import command
 from healthd.sources.command import TRUNCATED, abandoned, find_tool, run_command
 
@@ -87,6 +88,48 @@ def test_the_command_runs_in_a_session_of_its_own() -> None:
     result = run_command(["sh", "-c", "echo $$; cut -d' ' -f5,6 /proc/$$/stat"], timeout_s=5.0)
     pid, ids = result.stdout.splitlines()
     assert ids == f"{pid} {pid}"
+
+
+PROTECTIONS = [("-500", "0"), ("-1000", "0"), ("0", "0"), ("300", "300")]
+
+
+@pytest.mark.parametrize(("ours", "its"), PROTECTIONS)
+def test_a_command_is_not_kept_from_the_oom_killer(tmp_path: Path, ours: str, its: str) -> None:
+    """What protects the daemon is not for what it starts; whatever is to be killed before others stays so."""
+    file = tmp_path / "oom_score_adj"
+    file.write_text(f"{ours}\n")
+    become = command._BECOME.replace(command._OOM, str(file))
+    assert become.count(str(file)) == 2
+    done = subprocess.run(["sh", "-c", become, "sh", "true"], check=False, capture_output=True, timeout=10)
+    assert (done.returncode, done.stderr, file.read_text()) == (0, b"", f"{its}\n")
+
+
+@pytest.mark.parametrize(("ours", "its"), PROTECTIONS)
+def test_a_worker_is_not_kept_from_the_oom_killer(tmp_path: Path, ours: str, its: str) -> None:
+    """Nor is a probe's worker, which holds the libraries that leak; without the file it works all the same."""
+    file = tmp_path / "oom_score_adj"
+    file.write_text(f"{ours}\n")
+    be_expendable(str(file))
+    assert file.read_text().strip() == its
+    be_expendable(str(tmp_path / "absent"))
+
+
+def test_a_command_of_a_protected_process_is_not_protected() -> None:
+    """The same in the kernel's own eyes."""
+    script = """
+import sys
+from pathlib import Path
+from healthd.sources.command import run_command
+try:
+    Path("/proc/self/oom_score_adj").write_text("-500")
+except PermissionError:
+    sys.exit(77)
+print(run_command(["cat", "/proc/self/oom_score_adj"], timeout_s=10.0).stdout.strip())
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=60)
+    if done.returncode == 77:
+        pytest.skip("needs CAP_SYS_RESOURCE: nobody else may protect a process")
+    assert done.stdout.strip() == "0", done.stderr
 
 
 def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_caller() -> None:
