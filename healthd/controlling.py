@@ -133,8 +133,8 @@ class ControllerService:
             self._log.critical("the controller failed; this is a defect of healthd", exc_info=True)
             self._failed = True
         finally:
-            self._stop.set()
-            self._signals.end()
+            if not self._stop.is_set():  # else the main thread ends already, maybe for a reload, which END would undo
+                self._signals.end()
 
     def _leads(self, held: contextlib.ExitStack) -> bool:
         """Take the lead, however long that takes; False where a signal came first."""

@@ -127,7 +127,7 @@ def test_the_second_takes_over_when_the_first_is_killed(lab: ControllerLab) -> N
 
 def test_a_controller_that_may_only_look_says_so_on_the_node(lab: ControllerLab) -> None:
     """In observe mode nothing is asked of AWS; the node says whom it waits for, and acts go on once the mode is
-    raised."""
+    raised, by SIGHUP and in the same process."""
     controller = lab.controller(mode="observe").start()
     node = lab.node(A, lab.instance(A))
     breaks(node)
@@ -135,10 +135,12 @@ def test_a_controller_that_may_only_look_says_so_on_the_node(lab: ControllerLab)
     lab.until(lambda: words in node.said(), 40, "the node says so")
     assert lab.mark(A).answer is Answer.WAITS
     assert lab.aws.requests == []
-    controller.stop()
     controller.configure(lab.sections(lab.aws.url))
-    controller.start()
+    process = controller.process
+    assert process is not None
+    process.send_signal(signal.SIGHUP)
     lab.until(lambda: lab.replaced() == 1, 40, "in repair mode it acts")
+    assert process.poll() is None
 
 
 def test_a_node_that_does_not_come_back_from_its_reboot_is_replaced(lab: ControllerLab) -> None:
