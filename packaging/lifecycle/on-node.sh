@@ -22,7 +22,7 @@ say() {
 }
 
 give_up() {
-    say "$1; healthd is not running on this node"
+    say "$1; healthd was not set up on this node"
     test "${HEALTHD_REQUIRED:-0}" = 1 && exit 1
     exit 0
 }
@@ -86,14 +86,18 @@ package=$(fetched "$1") || give_up "$1 cannot be read; look at the path, and at 
 # A path without a slash would be the name of a package for apt and dnf.
 case $package in /*) ;; *) package=$PWD/$package ;; esac
 
+config=
 if test -n "${2:-}"; then
     config=$(fetched "$2") || give_up "$2 cannot be read; look at the path, and at the role's right to s3:GetObject"
-    install -D -m 644 "$config" "$root/etc/healthd/config.toml" ||
-        give_up "$root/etc/healthd/config.toml cannot be written"
 fi
 
 install_package "$package" || give_up "$1 was not installed"
-if ! test -e "$root/etc/healthd/config.toml"; then
+if test -n "$config"; then
+    # Before it takes the place of one that works.
+    healthd config validate --config "$config" >&2 || give_up "$2 is not valid, and $root/etc/healthd is as it was"
+    install -D -m 644 "$config" "$root/etc/healthd/config.toml" ||
+        give_up "$root/etc/healthd/config.toml cannot be written"
+elif ! test -e "$root/etc/healthd/config.toml"; then
     healthd init >&2 || say "healthd init wrote no configuration; healthd runs with its defaults, and only looks"
 fi
 healthd config validate >&2 || give_up "$root/etc/healthd/config.toml is not valid"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -144,7 +145,9 @@ def test_package_and_configuration_come_from_s3(node: Node) -> None:
     (install,) = node.called("dnf")
     assert install.startswith("install -y /")
     assert (node.root / "etc/healthd/config.toml").read_text() == "s3://b/healthd.toml\n"
-    assert node.called("healthd") == ["config validate", "--version"]
+    tried, *then = node.called("healthd")
+    assert re.fullmatch(r"config validate --config /\S+/healthd\.toml", tried)
+    assert then == ["config validate", "--version"]
     assert node.called("systemctl") == ["enable healthd.service", "restart healthd.service"]
 
 
@@ -160,14 +163,23 @@ def test_a_configuration_of_the_node_is_not_replaced(node: Node) -> None:
     assert (node.root / "etc/healthd/config.toml").read_text() == "mine"
 
 
+def test_a_wrong_configuration_takes_the_place_of_none(node: Node) -> None:
+    """What healthd refuses is told and left where it was fetched; the node keeps what it had."""
+    node.file("etc/healthd/config.toml", "mine")
+    done = node.run("s3://b/healthd.deb", "s3://b/healthd.toml", FAILING="healthd")
+    assert "s3://b/healthd.toml is not valid" in done.stderr
+    assert (node.root / "etc/healthd/config.toml").read_text() == "mine"
+    assert node.called("systemctl") == []
+
+
 @pytest.mark.parametrize("failing", ["aws", "apt-get", "healthd", "systemctl"])
 def test_its_trouble_is_told_and_fails_no_node(node: Node, failing: str) -> None:
     """A node whose set-up fails is replaced, again and again: so it does not, unless HEALTHD_REQUIRED says so."""
     words = ("s3://b/healthd.deb", "s3://b/healthd.toml")
     done = node.run(*words, FAILING=failing)
     assert done.returncode == 0
-    assert "healthd is not running on this node" in done.stderr
-    assert any("healthd is not running on this node" in call for call in node.called("logger"))
+    assert "healthd was not set up on this node" in done.stderr
+    assert any("healthd was not set up on this node" in call for call in node.called("logger"))
     assert node.run(*words, FAILING=failing, HEALTHD_REQUIRED="1").returncode == 1
 
 
@@ -179,7 +191,7 @@ def test_without_a_package_it_says_how_it_is_used(node: Node) -> None:
 
 
 def test_the_snippet_for_hyperpod_runs_the_installer(node: Node) -> None:
-    """The end of on_create.sh finds on-node.sh beside itself and hands over package and configuration."""
+    """Its lines in on_create.sh find on-node.sh beside that and hand over package and configuration."""
     shutil.copy2(LIFECYCLE / "hyperpod-on_create.sh", node.scripts)
     environ = {"HEALTHD_ROOT": str(node.root), "CALLS": str(node.calls), "HEALTHD_ADDRESSES": "10.0.0.7"}
     hyperpod("workers")(node)

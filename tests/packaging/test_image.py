@@ -21,6 +21,7 @@ import pytest
 
 from healthd import __version__
 from healthd.remediation.orchestrators import kube_conditions
+from tests.debian_root import debian_root
 from tests.integration.kubernetes.control_plane import ControlPlane
 from tests.integration.kubernetes.find_binaries import Unavailable
 from tests.packaging.chart import objects_in, render
@@ -31,8 +32,6 @@ DOCKERFILE = ROOT / "packaging" / "container" / "Dockerfile"
 TEXT = DOCKERFILE.read_text(encoding="utf-8")
 STATIC = ROOT / "packaging" / "kubernetes" / "static.yaml"
 SUITE = "trixie"
-KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-MIRROR = os.environ.get("TEST_DEBIAN_MIRROR", "http://deb.debian.org/debian")
 
 
 def static_config() -> str:
@@ -132,29 +131,9 @@ class Image:
 
 
 @pytest.fixture(scope="session")
-def debian() -> Path:
-    """A clean Debian: made once by debootstrap, and kept in the cache of the tests."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root, for chroot and namespaces")
-    if shutil.which("debootstrap") is None or not KEYRING.exists():
-        pytest.skip("no debootstrap here, or no keyring of Debian: apt-get install debootstrap debian-archive-keyring")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "healthd-tests"
-    root = cache / f"debian-{SUITE}"
-    if root.exists():
-        return root
-    unfinished = cache / f".debian-{SUITE}.{os.getpid()}"
-    argv = ["nice", "debootstrap", "--variant=minbase", f"--keyring={KEYRING}", SUITE, str(unfinished), MIRROR]
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=1800)
-    if done.returncode != 0:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        pytest.skip(f"no Debian from {MIRROR} (HEALTHD_TEST_DEBIAN_MIRROR): {(done.stdout + done.stderr)[-300:]}")
-    unfinished.rename(root)
-    return root
-
-
-@pytest.fixture(scope="session")
-def image(debian: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     """Every stage, built as a container engine would."""
+    debian = debian_root(SUITE)
     folder, sources = tmp_path_factory.mktemp("image"), tmp_path_factory.mktemp("context")
     context(ROOT, (ROOT / ".dockerignore").read_text(encoding="utf-8"), sources)
     machine, binds = machine_access()

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.slurm.slurm_conf import hooks_we_ship
 from tests.pages import ROOT, Block, blocks
 
 APPLIED = "tests/integration/kubernetes/test_chart_applied.py"
@@ -191,13 +192,6 @@ def _apart(words: Iterator[str]) -> Iterator[str]:
 # blocks of ini
 
 
-def shipped_for_slurm() -> dict[str, str]:
-    """The lines of slurm.conf that tests/integration/slurm/test_hooks.py gives to a real Slurm."""
-    lines = (ROOT / "packaging/slurm/README.md").read_text(encoding="utf-8").splitlines()
-    words = [line.partition("#")[0].split() for line in lines if line.startswith("    ")]
-    return dict(each[0].split("=", 1) for each in words)
-
-
 @pytest.mark.parametrize("block", INI, ids=str)
 def test_ini_blocks_are_units_or_what_slurm_was_given(block: Block) -> None:
     """A block with sections can be read as a unit; lines for slurm.conf are those that a real Slurm has run with."""
@@ -208,7 +202,7 @@ def test_ini_blocks_are_units_or_what_slurm_was_given(block: Block) -> None:
         assert set(unit.sections()) <= {"Unit", "Service", "Slice", "Install"}
     else:
         shown = dict(line.split("=", 1) for line in block.text.split())
-        assert shown == {key: value for key, value in shipped_for_slurm().items() if key in shown}
+        assert shown == {key: value for key, value in hooks_we_ship().items() if key in shown}
 
 
 def test_the_walk_sees_what_is_there() -> None:

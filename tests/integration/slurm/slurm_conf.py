@@ -9,6 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
+def hooks_we_ship() -> dict[str, str]:
+    """The settings of slurm.conf that packaging/slurm/README.md asks for."""
+    page = Path(__file__).parents[3] / "packaging/slurm/README.md"
+    lines = page.read_text(encoding="utf-8").splitlines()
+    words = [line.partition("#")[0].split() for line in lines if line.startswith("    ")]
+    return dict(each[0].split("=", 1) for each in words)
+
+
 def conf_text(root: Path, node_ports: Mapping[str, int], ctld_port: int, cpus: int, more: Mapping[str, str]) -> str:
     """slurm.conf for a lab in ``root``; ``more`` replaces or adds settings, and an empty value removes one."""
     settings = {

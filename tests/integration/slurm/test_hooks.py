@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.slurm.interposed import Interposed
-from tests.integration.slurm.slurm_conf import free_ports
+from tests.integration.slurm.slurm_conf import free_ports, hooks_we_ship
 from tests.integration.slurm.slurm_lab import SlurmLab
 from tests.integration.slurm.test_spine import PCI, quarantine, reason
 from tests.running import NOBODY, OFF_THE_BUS, RECOVERED, ROOT, UNCONTAINED, RunningNode
@@ -96,7 +96,7 @@ def hooked_lab(
 ) -> tuple[SlurmLab, Path]:
     """One cluster for this file. The wrappers are not the product: they lead each node's hooks to its own healthd."""
     folder = tmp_path_factory.mktemp("hooks")
-    conf = settings_in_the_readme()
+    conf = hooks_we_ship()
     for setting in ("Prolog", "Epilog", "HealthCheckProgram"):
         kind = Path(conf[setting]).stem
         wrapper = folder / f"{kind}.sh"
@@ -107,13 +107,6 @@ def hooked_lab(
     conf["SchedulerParameters"] += ",sched_interval=1,batch_sched_delay=0,sched_min_interval=0"
     lab = slurm_lab_factory(nodes=4, conf=conf)
     return lab, folder / "nodes"
-
-
-def settings_in_the_readme() -> dict[str, str]:
-    """The lines for slurm.conf that we ship."""
-    text = (SCRIPTS / "README.md").read_text()
-    lines = [line.partition("#")[0].split() for line in text.splitlines() if line.startswith("    ")]
-    return dict(words[0].split("=", 1) for words in lines)
 
 
 @pytest.fixture
