@@ -21,6 +21,7 @@ from healthd.acting import FLEET, kept_of, make_engine
 from healthd.check import Check, discover
 from healthd.checkup import Checkup, boot_id_or_unknown
 from healthd.config.schema import CheckConfig, Config
+from healthd.drilling import Drills
 from healthd.errors import ConfigError, SourceError, StoreError
 from healthd.evidence import save_bundle
 from healthd.model import Mode
@@ -64,6 +65,8 @@ class Agent:
     """Who tells people; None where nobody is to be told."""
     changed: Callable[[], None] = lambda: None
     """Tells whoever turns the engine that there is something to do."""
+    drills: Drills | None = None
+    """Plays faults that are not there; None where no daemon runs."""
     plugin_restart: PluginRestart | None = None
     """Asks for the device plugin's restart after a GPU reset, where that is configured."""
 

@@ -21,7 +21,7 @@ from healthd.errors import SourceError
 from healthd.history import UNKNOWN_BOOT
 from healthd.model import Outcome
 from healthd.monitor import Monitor
-from healthd.node import KernelLogState, KernelRecord
+from healthd.node import KernelLogState, KernelRecord, Node
 from healthd.report import CheckView, Report
 from healthd.runner import run_check
 from healthd.sources.machine import Machine
@@ -72,6 +72,18 @@ class Checkup:
     def interval_s(self, name: str) -> float:
         """How often a check runs: as configured, else as it declares."""
         return self._settings[name].interval_s or self.checks[name].interval_s
+
+    def look_elsewhere(self, name: str, node: Node) -> Outcome:
+        """Run a check, as it is set here, on another view of this machine. Nothing is folded in: for a drill."""
+        return run_check(self.checks[name], node, self._settings[name].settings, optional=self._optional(name))
+
+    def settings_of(self, name: str) -> Any:
+        """What is set for a check."""
+        return self._settings[name].settings
+
+    def timeout_s(self, name: str) -> float:
+        """What one run of a check may take: as configured, else as it declares."""
+        return self._settings[name].timeout_s or self.checks[name].timeout_s
 
     def start(self, name: str) -> Future[Outcome]:
         """Run a check, or join the run that is under way."""
@@ -207,7 +219,7 @@ class Checkup:
         stale = [name for name in names if self.checks[name].on == "interval" and not self._fresh(known.get(name), now)]
         earlier = [future for name in stale if (future := self._under_way(name)) is not None]
         new = [future for future in map(self.start, stale) if future not in earlier]
-        wait(new, timeout=min(deadline_s, max((self._timeout_s(name) for name in stale), default=0.0)))
+        wait(new, timeout=min(deadline_s, max((self.timeout_s(name) for name in stale), default=0.0)))
         wait(earlier, timeout=max(0.0, min(deadline_s, _PATIENCE_S) - (time.monotonic() - began)))
 
     def _fresh(self, outcome: Outcome | None, now: datetime) -> bool:
@@ -248,9 +260,6 @@ class Checkup:
     def _unknown(self, name: str, reason: str) -> Outcome:
         now = datetime.now(UTC)
         return Outcome(check=name, result=unknown(reason), at=now, duration_s=0.0, optional=self._optional(name))
-
-    def _timeout_s(self, name: str) -> float:
-        return self._settings[name].timeout_s or self.checks[name].timeout_s
 
     def _optional(self, name: str) -> bool:
         """An active check that could not tell leaves the node as it was; whoever asked for it sees it count."""

@@ -24,6 +24,7 @@ from healthd.api.scrape import metrics_of
 from healthd.api.server import Server
 from healthd.api.wire import EXIT_FAILED
 from healthd.config.schema import Config
+from healthd.drilling import Drills
 from healthd.errors import HealthdError
 from healthd.jsonlog import json_logger
 from healthd.model import Action
@@ -79,6 +80,7 @@ class Daemon:
         )
         self._kernel_log: KernelLog = open_kernel_log(self.agent)
         self.agent.machine.kernel_log_state = self._kernel_log.state
+        self._drills = self.agent.drills = self._open_drills()
         self._journal = journal.open_journal(self.agent.checkup, self.agent.monitor)
         self._report = open_reporter(self.agent, os.environ)
         self.agent.notifier = telling.open_notifier(self.agent)
@@ -151,6 +153,7 @@ class Daemon:
             batch = self._kernel_log.read_batch(timeout_s)
             cursor = (batch.cursor.boot_id, batch.cursor.sequence) if batch.cursor else None
             self.agent.checkup.judge_kernel(batch.records, cursor)
+            self._drills.saw(batch.drilled)
             if batch.records:
                 self._log.debug("kernel records", count=len(batch.records), last=batch.records[-1].text)
             if batch.caught_up and not self._caught_up.is_set():
@@ -186,6 +189,7 @@ class Daemon:
             self._wake.clear()
             said = engine.turn(datetime.now(UTC))
             self._engine_beat = time.monotonic()
+            self._drills.came_round()
             if said != last:
                 last = said
                 level = self._log.error if engine.decision.action is Action.PAGE else self._log.info
@@ -214,7 +218,7 @@ class Daemon:
                 continue
             interval_s = self.agent.checkup.interval_s(name)
             self._scheduler.add_job(
-                self.agent.checkup.start,
+                self._look,
                 "interval",
                 args=(name,),
                 seconds=interval_s,
@@ -222,6 +226,11 @@ class Daemon:
                 next_run_time=datetime.now(UTC) + timedelta(milliseconds=1),
             )
         self._scheduler.start()
+
+    def _look(self, name: str) -> None:
+        """It is time for a check."""
+        self.agent.checkup.start(name)
+        self._drills.due(name)
 
     # -- beginning and end --------------------------------------------------------------------------------------------
 
@@ -232,6 +241,20 @@ class Daemon:
             self._log.warning(notice)
         self._log.info(text, orchestrator=agent.orchestrator and agent.orchestrator.kind, boot_id=agent.monitor.boot_id)
         agent.monitor.record(Event(at=datetime.now(UTC), kind="daemon", text=text))
+
+    def _open_drills(self) -> Drills:
+        agent = self.agent
+        assert agent.engine is not None  # noqa: S101 - an acting agent has both
+        assert agent.store is not None  # noqa: S101
+        return Drills(
+            checkup=agent.checkup,
+            engine=agent.engine,
+            orchestrator=agent.orchestrator,
+            open_case=agent.store.open_case,
+            inject=self._kernel_log.inject,
+            wake=self._wake.set,
+            say=self._log.info,
+        )
 
     def _open_http(self) -> Any:
         """The HTTP server, or None. A taken address must not keep a node from being watched: it is said loudly."""
@@ -251,6 +274,7 @@ class Daemon:
         """Stop in order. What an act is waited for is ``daemon.stop_s``; one that takes longer is left to its intent on
         disk, and so is the store: it stays open under whoever may still write to it."""
         self._scheduler.shutdown(wait=False)
+        self._drills.close("the daemon is stopping")
         self._wake.set()
         self._caught_up.set()
         self._kernel_log.close()

@@ -66,7 +66,10 @@ _DECODERS: Mapping[type, msgspec.json.Decoder[Any]] = {kind: msgspec.json.Decode
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """One line of the audit. ``kind``: check, fault, decision, step, order, hook, daemon, sim. ``text``: a sentence."""
+    """One line of the audit. ``kind``: check, fault, decision, step, order, hook, daemon, drill, sim.
+
+    ``text``: a sentence.
+    """
 
     at: datetime
     kind: str

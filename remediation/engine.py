@@ -91,7 +91,7 @@ class Engine:
         self._seen: tuple[datetime, Situation] | None = None
         self._last_noted = ""
         self._searched, self._platform_texts = False, platform_texts
-        commands = Commands(
+        self._commands = commands = Commands(
             orchestrator=orchestrator,
             provisioner=provisioner,
             resetter=resetter,
@@ -209,16 +209,30 @@ class Engine:
 
         A turn that is under way is not waited for. Raises StoreError.
         """
+        return self._considered(self._judgement.diagnoses(), self._judgement.is_acknowledged, self._rules())
+
+    def imagined(self, diagnoses: Sequence[Diagnosis], mode: Mode) -> tuple[Considered, ...]:
+        """The same at this level, if these were all that is wrong and nobody had seen them: for a drill."""
+        return self._considered(diagnoses, lambda _: False, replace(self._rules(), mode=mode))
+
+    def foretold(self, decision: Decision, diagnosis: Diagnosis, case_id: str) -> tuple[str, ...]:
+        """What each step of a decision would do now, in the words of an order's dry run. Raises BackendError."""
+        now = self._clock()
+        case = replace(self._opened(decision, diagnosis, now), id=case_id, text=reason_text(diagnosis, case_id))
         with self._asking:
-            return decide_each(
-                self._judgement.diagnoses(),
-                self._judgement.is_acknowledged,
-                self._seen_lately,
-                self._rules(),
-                self._why_not,
-                ledger=self._ledger,
-                now=self._clock(),
-            )
+            return tuple(words for words, _ in self._commands.rehearsed(case))
+
+    def fleet(self) -> FleetLevel | None:
+        """The fleet as it is read for such questions; None where it cannot be."""
+        with self._asking:
+            return self._seen_lately().level
+
+    def _considered(
+        self, diagnoses: Sequence[Diagnosis], seen: Callable[[Diagnosis], bool], rules: Rules
+    ) -> tuple[Considered, ...]:
+        with self._asking:
+            now = self._clock()
+            return decide_each(diagnoses, seen, self._seen_lately, rules, self._why_not, ledger=self._ledger, now=now)
 
     def _seen_lately(self) -> Situation:
         now = self._clock()

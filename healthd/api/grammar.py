@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from healthd import __version__
+from healthd.drill import KINDS
 from healthd.errors import UsageError
 
 CONTEXTS = ("manual", "prolog", "epilog", "boot")
@@ -118,6 +119,8 @@ def _grammar() -> _Parser:
     hook.add_argument("kind", choices=("prolog", "epilog", "health-check-program"))
     _common(hook, socket=True)
 
+    _drilling(verbs)
+
     demo = verbs.add_parser("demo", help="watch a fault being repaired on a SIMULATED p5.48xlarge")
     demo.add_argument(
         "--fail-provisioner", action="store_true", help="let the reboot fail: the demo must end in failure"
@@ -186,6 +189,21 @@ def _ordering(verbs: Any) -> None:
     how.add_argument("--yes", action="store_true", help="do not ask")
     how.add_argument("--dry-run", action="store_true", help="only say what each step would do, and what AWS says to it")
     repair.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: $HEALTHD_SOCKET)")
+
+
+def _drilling(verbs: Any) -> None:
+    """What is played."""
+    drill = verbs.add_parser("drill", help="play a fault that is not there: what would be found, decided and done")
+    drill.add_argument("kind", nargs="?", choices=tuple(KINDS), metavar="KIND", help="what to play; see --list")
+    drill.add_argument("number", nargs="?", type=int, metavar="NUMBER", help="of xid or sxid (default: 79, 20034)")
+    drill.add_argument("--gpu", metavar="GPU", help="its index or PCI address (default: the first)")
+    drill.add_argument("--mount", metavar="PATH", help="the mount point (default: the first network one; /)")
+    drill.add_argument("--force", action="store_true", help="also where a job runs, or may run")
+    drill.add_argument(
+        "--timeout", type=_seconds, metavar="SECONDS", help="how long to wait (default: as long as it may take)"
+    )
+    drill.add_argument("--list", action="store_true", help="only say what can be played")
+    _asking(drill)
 
 
 def _count(text: str) -> int:

@@ -18,6 +18,7 @@ from healthd import __version__
 from healthd.agent import Agent
 from healthd.api.component_health import Health
 from healthd.api.reading_names import metric_of
+from healthd.drill import KINDS, Ended
 from healthd.errors import StoreError
 from healthd.history import canonical
 from healthd.model import Action, Mode, ReadingKind, Refusal, Status, Step, Verdict
@@ -61,6 +62,7 @@ class Page:
         yield from self._acts()
         yield from self._budget()
         yield from self._told()
+        yield from self._drilled()
 
     def _node(self) -> Iterator[Metric]:
         agent, machine = self._agent, self._agent.machine
@@ -272,6 +274,23 @@ class Page:
             sent.add_metric([channel.name, "failed"], channel.failed)
             waiting.add_metric([channel.name], channel.undelivered)
         yield from (sent, waiting)
+
+    def _drilled(self) -> Iterator[Metric]:
+        drills = self._agent.drills
+        yield _one_of(
+            GaugeMetricFamily(
+                "healthd_drill_running", "1 for the fault that is played now and is not there", labels=["kind"]
+            ),
+            KINDS,
+            drills.running if drills else None,
+        )
+        ended = CounterMetricFamily(
+            "healthd_drills", "Drills, by what was played and what became of them", labels=["kind", "result"]
+        )
+        for kind in KINDS:
+            for result in Ended:
+                ended.add_metric([kind, result], drills.ran[kind, result] if drills else 0)
+        yield ended
 
 
 def _one_of(family: GaugeMetricFamily, words: Iterable[str], current: str | None) -> GaugeMetricFamily:

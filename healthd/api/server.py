@@ -21,6 +21,7 @@ from pathlib import Path
 from healthd.agent import Agent
 from healthd.api.answers import Tick, check_answer, history_answer, hook_answer, is_active, status_answer
 from healthd.api.board import Board
+from healthd.api.drill import drill_answer
 from healthd.api.grammar import Shown, parse
 from healthd.api.orders import ack_answer, order_answer, relearn_answer
 from healthd.api.plan import plan_answer
@@ -126,6 +127,9 @@ class Server:
                 return history_answer(self._agent, options)
             case "plan":
                 return plan_answer(self._agent, options)
+            case "drill":
+                self._only_who_may_act("drill", peer)
+                return drill_answer(self._agent, options, tick, who=f"uid {peer.uid}")
             case "relearn":
                 if options.yes:
                     self._only_who_may_act("relearn", peer)

@@ -40,10 +40,11 @@ LOCAL = "local"
 
 class FilesystemSource:
     """statvfs and a small file, with a deadline. ``idle_s``: a worker that nobody asked for so long ends by itself. It
-    is longer than checks leave between two questions: to start a worker for each costs more than to keep it."""
+    is longer than checks leave between two questions: to start a worker for each costs more than to keep it.
+    ``module``: the family of the workers; a drill has another."""
 
-    def __init__(self, *, deadline_s: float = 5.0, idle_s: float = 300.0) -> None:
-        self._deadline_s, self._idle_s = deadline_s, idle_s
+    def __init__(self, *, deadline_s: float = 5.0, idle_s: float = 300.0, module: str = "healthd.probe.fs_ops") -> None:
+        self._deadline_s, self._idle_s, self._module = deadline_s, idle_s, module
         self._adding = threading.Lock()
         self._probes: dict[str, Probe] = {}
 
@@ -88,5 +89,5 @@ class FilesystemSource:
     def _probe(self, key: str) -> Probe:
         with self._adding:
             if key not in self._probes:
-                self._probes[key] = Probe(f"statvfs {key}", module="healthd.probe.fs_ops", idle_s=self._idle_s)
+                self._probes[key] = Probe(f"statvfs {key}", module=self._module, idle_s=self._idle_s)
             return self._probes[key]

@@ -15,8 +15,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from healthd.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.node import KernelLogState, KernelRecord
@@ -45,13 +45,15 @@ class Batch:
     """What one read came to. Save ``cursor`` together with what was concluded from ``records``.
 
     ``cursor`` is None while no record was ever seen. ``gap``: records were lost before or among these. ``caught_up``:
-    the source had nothing more at this moment.
+    the source had nothing more at this moment. ``drilled``: records of :meth:`KernelLog.inject`, apart from the others,
+    so that whoever judges ``records`` never meets one.
     """
 
     records: tuple[KernelRecord, ...]
     cursor: Cursor | None
     gap: bool = False
     caught_up: bool = False
+    drilled: tuple[KernelRecord, ...] = ()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -90,6 +92,7 @@ class KernelLog:
         self._source: Source | None = None
         self._retry_at = 0.0
         self._backlog: deque[bytes] = deque()
+        self._injected: deque[bytes] = deque()
         self._numbered = self._timed = self._met = self._after_hole = False
         self._gaps = self._malformed = self._untrusted = 0
         self._error = ""
@@ -106,7 +109,7 @@ class KernelLog:
                 batch = self._pump(deadline)
                 left_s = deadline - time.monotonic()
                 if batch.records or batch.gap or left_s <= 0 or self._rung():
-                    return batch
+                    return self._with_drilled(batch)
                 if batch.caught_up:
                     self._wait(min(left_s, _SLICE_S))
             return self._batch([], gap=False, caught_up=False)
@@ -116,6 +119,13 @@ class KernelLog:
         with self._gate:
             if not self._closed:
                 os.eventfd_write(self._bell, 1)
+
+    def inject(self, text: str) -> None:
+        """Have the next :meth:`read_batch` hand on a record with these words that no source holds: for a drill. It is
+        read as the kernel's own is, by the thread that reads those, and moves no cursor."""
+        since_boot_us = int((datetime.now(UTC) - self._boot_time).total_seconds() * 1e6)
+        self._injected.append(f"4,0,{max(0, since_boot_us)},-;{text}\n".encode())
+        self.wake()
 
     def close(self) -> None:
         """Stop reading for good; returns once a blocked :meth:`read_batch` has."""
@@ -179,6 +189,10 @@ class KernelLog:
         self._last = sequence
         if self._timed and b"\\x0a" in raw:
             self._gaps += self._hides_a_record(raw)
+        return self._judged(raw)
+
+    def _judged(self, raw: bytes) -> KernelRecord | None:
+        """One raw record, if it is wanted, whole and trusted."""
         if self._wanted is not None and not self._wanted.holds(raw):
             return None
         record = parse_record(raw, boot_id=self._boot_id, boot_time=self._boot_time)
@@ -189,6 +203,13 @@ class KernelLog:
         else:
             return record
         return None
+
+    def _with_drilled(self, batch: Batch) -> Batch:
+        """The batch, with what was injected meanwhile."""
+        if not self._injected:
+            return batch
+        raws = [self._injected.popleft() for _ in range(len(self._injected))]
+        return replace(batch, drilled=tuple(record for raw in raws if (record := self._judged(raw)) is not None))
 
     def _hides_a_record(self, raw: bytes) -> bool:
         """Whether a later line of a record may be a wanted one of its own: syslog(2) shows two records of the same

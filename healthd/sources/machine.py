@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from healthd.config.schema import Config
-from healthd.node import CommandResult, FileProbe, KernelClock, KernelLogState, KernelRecord, Mount, ProbeState, Space
+from healthd.node import (
+    CommandResult,
+    FileProbe,
+    KernelClock,
+    KernelLogState,
+    KernelRecord,
+    Mount,
+    ProbeState,
+    Space,
+    Tree,
+)
 from healthd.sources.active import ActiveTestsSource
 from healthd.sources.clock import kernel_clock
 from healthd.sources.command import run_command
@@ -30,9 +40,9 @@ class Machine:
 
     name: str
     identity: Identity
-    sys: FileTree
-    proc: FileTree
-    dev: FileTree
+    sys: Tree
+    proc: Tree
+    dev: Tree
     nvml: NvmlSource
     file_systems: FilesystemSource
     imds: MetadataSource

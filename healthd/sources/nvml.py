@@ -6,6 +6,7 @@ GPU had which UUID is remembered here, so that a GPU that no longer answers can 
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ class NvmlSource:
     ``library``: "" lets pynvml find ``libnvidia-ml.so.1``; a path is that shared object; a path that ends in ``.sim``
     is the state file of the simulated library (``healthd.sim.nvml``). ``deadline_s`` is per question.
     ``start_grace_s``: how long a worker may take to initialise NVML before it is killed for it; questions still end at
-    their deadline. ``clock`` returns monotonic seconds.
+    their deadline. ``clock`` returns monotonic seconds. ``module``: the family of the worker; a drill has another.
     """
 
     def __init__(
@@ -33,12 +34,14 @@ class NvmlSource:
         deadline_s: float = 5.0,
         start_grace_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
+        module: str = "healthd.probe.nvml_ops",
     ) -> None:
         self._deadline_s = deadline_s
+        self._alter: Callable[[GpuAnswer], GpuAnswer] | None = None
         self._known: dict[int, tuple[str, str | None]] = {}
         self._probe = Probe(
             "nvml",
-            module="healthd.probe.nvml_ops",
+            module=module,
             arguments=(os.path.abspath(library) if library else "",),
             start_grace_s=start_grace_s,
             clock=clock,
@@ -48,7 +51,14 @@ class NvmlSource:
         """See ``healthd.node.Nvml.ask``. Without calls and fields, the GPUs alone."""
         wanted = [list(field) if isinstance(field, tuple) else [field, 0] for field in fields]
         answers = self._probe.request("ask", {"calls": calls, "fields": wanted}, deadline_s=self._deadline_s)
-        return self._named([_answer(answer) for answer in answers])
+        named = self._named([_answer(answer) for answer in answers])
+        return named if self._alter is None else tuple(map(self._alter, named))
+
+    def altered(self, alter: Callable[[GpuAnswer], GpuAnswer]) -> NvmlSource:
+        """The same worker, with what each GPU answers passed through ``alter``: for a drill. Not to be closed."""
+        other = copy.copy(self)
+        other._alter = alter
+        return other
 
     def system(self) -> Mapping[str, Any]:
         """See ``healthd.node.Nvml.system``; ``excluded_count`` is None where the driver does not tell."""

@@ -1,0 +1,152 @@
+"""What ``drill`` answers: the report of a drill, for a person or as ``healthd.drill/v1``, and what can be played."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from healthd.agent import Agent
+from healthd.api.wire import Answer
+from healthd.drill import EXIT_CODE, KINDS, TITLE, Ended, Level, Order, Report, check_options, number_of
+from healthd.errors import HealthdError, UsageError
+from healthd.report import printable
+
+SCHEMA = "healthd.drill/v1"
+
+
+def drill_answer(agent: Agent, options: Namespace, tick: Callable[[str], None], *, who: str) -> Answer:
+    """Play a fault and report. Exit 0: the chain is whole; 1: a link is missing; 2: refused.
+
+    Raises UsageError, and HealthdError for an agent that only looks.
+    """
+    if agent.drills is None:
+        raise HealthdError("this agent only looks; ask the daemon, `healthd run`")
+    report = agent.drills.run(_order(options, who), tick)
+    text = json.dumps(as_data(report), indent=2, default=str) + "\n" if options.json else as_text(report)
+    return Answer(code=EXIT_CODE[report.ended], out=text)
+
+
+def kinds_text() -> str:
+    """What can be played, a line or two for each."""
+    lines = []
+    for kind in KINDS.values():
+        options = f" [{kind.number}]" if kind.number is not None else ""
+        options += f" [--{kind.on} {kind.on.upper()}]" if kind.on else ""
+        lines += [f"{kind.name}{options}", f"  {kind.title}; {kind.check} must find it", f"  {kind.enters}"]
+    return "\n".join(lines) + "\n"
+
+
+def as_data(report: Report) -> dict[str, Any]:
+    """The report in the shape of ``healthd.drill/v1``. Fields are added to it, never renamed or removed."""
+    return {
+        "schema": SCHEMA,
+        "drill": True,
+        "id": report.id,
+        "node": report.node,
+        "kind": report.kind,
+        "what": report.what,
+        "asked_by": report.who,
+        "forced": report.forced,
+        "began": report.began.isoformat(),
+        "limit_s": round(report.limit_s, 3),
+        "result": report.ended,
+        "took_s": round(report.took_s, 4),
+        "links": [{"link": each.link, "at_s": round(each.at_s, 4), "words": each.words} for each in report.marks],
+        "missing": {"link": report.missing, "why": report.why} if report.why else None,
+        "looks": [{"at_s": round(at_s, 4), "words": words} for at_s, words in report.looks],
+        "levels": [_level_data(each) for each in report.levels],
+        "plan": {"mode": report.plan_mode, "steps": list(report.plan)},
+        "budget": dict(zip(("out", "limit", "nodes"), report.budget, strict=True)) if report.budget else None,
+        "ends_by": report.ends_by,
+        "real": list(report.real),
+        "notes": list(report.notes),
+    }
+
+
+def as_text(report: Report) -> str:
+    """The report for a person."""
+    return "\n".join(printable(line) for line in _lines(report)) + "\n"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _order(options: Namespace, who: str) -> Order:
+    if options.kind is None:
+        raise UsageError("healthd drill: play what? See healthd drill --list")
+    kind, gpu, mount = KINDS[options.kind], options.gpu or "", options.mount or ""
+    check_options(kind, gpu=gpu, mount=mount)
+    return Order(
+        kind=kind,
+        who=who,
+        number=number_of(kind, options.number),
+        gpu=gpu,
+        mount=mount,
+        timeout_s=options.timeout,
+        forced=options.force,
+    )
+
+
+def _lines(report: Report) -> Iterator[str]:
+    yield f"{TITLE} {report.id} on {report.node}: {report.what}"
+    yield _result(report)
+    yield from (f"REAL, not of this drill: {each}" for each in report.real)
+    yield from (f"  {mark.at_s:9.3f} s  {mark.link:<9}  {mark.words}" for mark in report.marks)
+    if report.missing is not None:
+        yield f"  {'never':>11}  {report.missing:<9}  {report.why}"
+    if len(report.looks) > 1:
+        yield "each look"
+        yield from (f"  {at_s:9.3f} s  {words}" for at_s, words in report.looks)
+    if report.levels:
+        yield "what would be decided, by mode (* holds here)"
+    for level in report.levels:
+        yield f"{'*' if level.is_here else ' '} {level.mode:<10}  {level.action}: {level.words}"
+        if level.steps:
+            yield f"  {'':<10}  steps: {', '.join(level.steps)}"
+    yield from _policy_lines(report)
+    if report.plan:
+        yield f"what each step would do now, in mode {report.plan_mode}"
+        yield from (f"  {line}" for line in report.plan)
+    yield from (f"note: {note}" for note in report.notes)
+
+
+def _result(report: Report) -> str:
+    heads = {
+        Ended.REFUSED: f"REFUSED, nothing was played: {report.why}",
+        Ended.COMPLETE: f"COMPLETE in {report.took_s:.3f} s",
+        Ended.INCOMPLETE: f"INCOMPLETE: no {report.missing}",
+        Ended.INTERRUPTED: f"INTERRUPTED before the {report.missing}",
+    }
+    done = (
+        "" if report.ended is Ended.REFUSED else "; nothing was done: no drain, no message, no fault of the node's own"
+    )
+    return f"{heads[report.ended]}{done}"
+
+
+def _policy_lines(report: Report) -> Iterator[str]:
+    if not report.levels:
+        return
+    last = report.levels[-1]
+    yield f"rule     {last.rule or 'its own remedy'}: {last.rule_reason}"
+    if last.ladder:
+        yield f"ladder   {', then '.join(last.ladder)}"
+    yield from (f"cannot   {remedy}: {why}" for remedy, why in last.cannot.items())
+    if report.budget is not None:
+        out, limit, nodes = report.budget
+        yield f"budget   {out} of {nodes} nodes are out, {limit} may be"
+    yield f"ends by  {report.ends_by}"
+
+
+def _level_data(level: Level) -> dict[str, Any]:
+    return {
+        "mode": level.mode,
+        "here": level.is_here,
+        "action": level.action,
+        "words": level.words,
+        "steps": list(level.steps),
+        "rule": {"name": level.rule, "reason": level.rule_reason},
+        "ladder": list(level.ladder),
+        "cannot": dict(level.cannot),
+    }

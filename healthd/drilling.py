@@ -1,0 +1,172 @@
+"""The drills of a daemon: one at a time, refused where somebody works, labelled wherever they show, gone when they end.
+
+Nothing of a drill is folded into the node's own history, so no verdict, no hook, no case, no message and no baseline
+can know of it; it ends with the daemon, because it is nowhere but in memory. What a drill does is ``rehearsal``'s.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from healthd.checkup import Checkup
+from healthd.drill import TITLE, Ended, Order, Report, banner
+from healthd.errors import SourceError
+from healthd.idle import why_not_idle
+from healthd.injection import prepare
+from healthd.node import KernelRecord
+from healthd.rehearsal import Heard, Rehearsal, Stage
+from healthd.remediation.case import Case
+from healthd.remediation.engine import Engine
+from healthd.remediation.ports import Orchestrator
+from healthd.store import Event
+
+Tick = Callable[[str], None]
+
+_CLOSE_S = 3.0
+
+
+class Drills:
+    """The drills of one node. ``inject``, ``wake``, ``open_case``: see ``rehearsal.Stage``. ``say``: to the log."""
+
+    def __init__(
+        self,
+        *,
+        checkup: Checkup,
+        engine: Engine,
+        orchestrator: Orchestrator | None,
+        open_case: Callable[[], Case | None],
+        inject: Callable[[str], None],
+        wake: Callable[[], None],
+        say: Callable[..., None],
+    ) -> None:
+        self._checkup, self._orchestrator, self._say = checkup, orchestrator, say
+        self._stage = Stage(checkup=checkup, engine=engine, open_case=open_case, inject=inject, wake=wake)
+        self._one = threading.Lock()
+        self._current: Rehearsal | None = None
+        self._closed = ""
+        self.ran: Counter[tuple[str, Ended]] = Counter()
+        """Drills that ended, by kind and what became of them."""
+
+    # -- what the daemon tells; none of these waits -------------------------------------------------------------------
+
+    @property
+    def running(self) -> str:
+        """The kind that is played now, or ""."""
+        current = self._current
+        return current.order.kind.name if current is not None else ""
+
+    def saw(self, records: tuple[KernelRecord, ...]) -> None:
+        """Injected records came through the reader of the kernel log."""
+        if records:
+            self._tell(Heard(what="records", at=time.monotonic(), records=records))
+
+    def due(self, check: str) -> None:
+        """It is time for this check."""
+        self._tell(Heard(what="due", at=time.monotonic(), words=check))
+
+    def came_round(self) -> None:
+        """The engine has turned."""
+        self._tell(Heard(what="round", at=time.monotonic()))
+
+    def close(self, why: str) -> None:
+        """Have what runs end, and nothing more begin."""
+        self._closed = why
+        self._tell(Heard(what="end", at=time.monotonic(), words=why))
+        if (current := self._current) is not None:
+            current.injection.close()  # a worker that never answers is not waited for
+        if self._one.acquire(timeout=_CLOSE_S):
+            self._one.release()
+
+    def _tell(self, heard: Heard) -> None:
+        current = self._current
+        if current is not None:
+            current.queue.put(heard)
+
+    # -- a drill ------------------------------------------------------------------------------------------------------
+
+    def run(self, order: Order, tick: Tick) -> Report:
+        """Play the fault and follow it to its end or its limit. ``tick`` hears of progress; where it raises, because
+        nobody waits any more, the drill ends.
+
+        Raises UsageError for a part that this node does not have.
+        """
+        drill_id, began = secrets.token_hex(2), datetime.now(UTC)
+        if not self._one.acquire(blocking=False):
+            return self._refused(order, drill_id, began, f"a drill ({self.running or 'another'}) runs here already")
+        try:
+            if why := self._closed or self._why_not(order):
+                return self._refused(order, drill_id, began, why)
+            try:
+                injection = prepare(order, self._checkup.machine, self._checkup.settings_of(order.kind.check))
+            except SourceError as error:
+                return self._refused(order, drill_id, began, f"what could be played cannot be told: {error}")
+            try:
+                return self._follow(Rehearsal(self._stage, order, injection, drill_id=drill_id, began=began, tick=tick))
+            finally:
+                injection.close()
+        finally:
+            self._one.release()
+
+    def _note(self, drill_id: str, words: str, **data: Any) -> None:
+        """Into the log and the audit trail, as what it is."""
+        text = f"{TITLE} {drill_id}: {words}"
+        self._say("drill", drill=drill_id, said=text)
+        self._checkup.monitor.record(Event(at=datetime.now(UTC), kind="drill", text=text, data={"drill": True, **data}))
+
+    def _why_not(self, order: Order) -> str:
+        """Why the node is not one to drill on now, or "". Unknown is not idle."""
+        if order.forced:
+            return ""
+        busy = why_not_idle(self._checkup.machine, self._orchestrator)
+        return f"{busy}; a node that is not known to be idle is drilled with --force only" if busy else ""
+
+    def _follow(self, drill: Rehearsal) -> Report:
+        order, what, notices = drill.order, drill.injection.what, self._checkup.notices
+        forced = " by --force" if order.forced else ""
+        self._note(
+            drill.id,
+            f"begins{forced}: {what}, asked for by {order.who}; nothing is done about it",
+            kind=order.kind.name,
+        )
+        self._checkup.notices, self._current = (banner(drill.id, what, drill.began, order.who), *notices), drill
+        if self._closed:
+            drill.queue.put(Heard(what="end", at=time.monotonic(), words=self._closed))
+        report: Report | None = None
+        try:
+            report = drill.follow()
+        finally:
+            self._current, self._checkup.notices = None, notices
+            self._has_ended(drill, report)
+        return report
+
+    def _has_ended(self, drill: Rehearsal, report: Report | None) -> None:
+        """Count it and say how it ended; without a report nobody waited for one."""
+        if report is None:
+            became, words = Ended.INTERRUPTED, "nobody waits for it any more"
+        else:
+            became = report.ended
+            reached = ", ".join(f"{mark.link} at {mark.at_s:.3f} s" for mark in report.marks)
+            words = f"{reached}; no {report.missing}: {report.why}" if report.missing else reached
+        self.ran[drill.order.kind.name, became] += 1
+        self._note(drill.id, f"ends, {became}: {words}; nothing of it is left", result=became)
+
+    def _refused(self, order: Order, drill_id: str, began: datetime, why: str) -> Report:
+        self.ran[order.kind.name, Ended.REFUSED] += 1
+        self._note(drill_id, f"refused: {order.kind.name}, asked for by {order.who}: {why}", result=Ended.REFUSED)
+        return Report(
+            id=drill_id,
+            node=self._checkup.machine.name,
+            kind=order.kind.name,
+            what=order.kind.title,
+            who=order.who,
+            began=began,
+            limit_s=0.0,
+            ended=Ended.REFUSED,
+            why=why,
+        )

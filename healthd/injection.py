@@ -1,0 +1,246 @@
+"""Puts a fault that is not there where the real one would enter, for a drill and for nobody else.
+
+A line goes to the reader of the kernel log. Everything else is a copy of the machine in which one source answers other
+than it does: the check of a drill is given that copy, the checks of the node never are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from healthd.drill import Order, sxid_line, xid_line
+from healthd.errors import SourceError, SourceMissing, UsageError
+from healthd.gpus import NVIDIA, pci_gpus
+from healthd.kernel_tables import sxid_rows
+from healthd.model import Severity, pci_address
+from healthd.node import GpuAnswer, Mount, Tree
+from healthd.pci import pci_children, pci_devices
+from healthd.sources.filesystem import FilesystemSource
+from healthd.sources.machine import Machine
+from healthd.sources.mounts import parse_mountinfo
+from healthd.sources.nvml import NvmlSource
+from healthd.tables import xid_row
+
+_SILENCE = "healthd.probe.silence"
+_MOUNTS = "self/mountinfo"
+_PCI = "bus/pci/devices"
+_ROWS = "nvmlDeviceGetRemappedRows"
+_NVSWITCH_CLASS = "0x0680"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Injection:
+    """What is played. ``what``: the fault and its part, in words. ``where``: the place at which it enters, in words.
+
+    ``machine``: what the check is given to look at. ``line``: the words of the kernel record, or "". ``close`` ends the
+    workers of its own. ``note``: what the real one would do beside, and this one does not.
+    """
+
+    what: str
+    where: str
+    machine: Machine
+    line: str = ""
+    note: str = ""
+    close: Callable[[], None] = lambda: None
+
+
+class Overlay:
+    """A file tree in which some paths are not there, with all below them, and some files have another text."""
+
+    def __init__(self, under: Tree, *, hidden: Collection[str] = (), texts: Mapping[str, str] | None = None) -> None:
+        self._under, self._hidden, self._texts = under, frozenset(hidden), texts or {}
+
+    def read(self, path: str) -> str:
+        """The text of a file. Raises as the tree below, and SourceMissing for what is hidden."""
+        self._refuse(path)
+        return self._texts[path] if path in self._texts else self._under.read(path)
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """The names in a folder, but for those that are hidden. Raises as :meth:`read`."""
+        self._refuse(path)
+        return tuple(name for name in self._under.names(path) if f"{path}/{name}" not in self._hidden)
+
+    def exists(self, path: str) -> bool:
+        """Whether the path is there and not hidden. Raises SourceUnreadable."""
+        return not self._is_hidden(path) and self._under.exists(path)
+
+    def target(self, path: str) -> str:
+        """The last part of where a link leads. Raises as :meth:`read`."""
+        self._refuse(path)
+        return self._under.target(path)
+
+    def _refuse(self, path: str) -> None:
+        if self._is_hidden(path):
+            raise SourceMissing(f"{path}: not there in this drill")
+
+    def _is_hidden(self, path: str) -> bool:
+        return any(path == each or path.startswith(f"{each}/") for each in self._hidden)
+
+
+def prepare(order: Order, machine: Machine, settings: Any) -> Injection:
+    """What is to be played on this machine. ``settings``: of the check that must find it.
+
+    Raises UsageError for a part that this machine does not have, SourceError where that cannot be told.
+    """
+    number = order.number or 0
+    match order.kind.name:
+        case "xid":
+            return _xid(machine, number, order.gpu)
+        case "sxid":
+            return _sxid(machine, number)
+        case "efa-loss":
+            return _efa_loss(machine)
+        case "lustre-hang":
+            return _hang(machine, order.mount, settings)
+        case "nvml-hang":
+            _gpu(machine, "")  # where there is none, NVML is not expected to answer
+            silent = NvmlSource(module=_SILENCE)
+            what, where = "NVML answers nothing", "the boundary of the NVML worker"
+            return Injection(what=what, where=where, machine=replace(machine, nvml=silent), close=silent.close)
+        case "remap-pending":
+            return _remap_pending(machine, order.gpu)
+        case "read-only":
+            return _read_only(machine, order.mount or "/")
+        case unreachable:
+            raise UsageError(f"healthd drill: {unreachable!r} cannot be played; see healthd drill --list")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the kernel log
+
+
+def _xid(machine: Machine, xid: int, asked: str) -> Injection:
+    index, pci = _gpu(machine, asked)
+    pauses = "a real one also pauses NVML calls for a while" if xid_row(xid).pauses_nvml else ""
+    line = xid_line(pci, xid)
+    return Injection(
+        what=f"XID {xid} on GPU {index} ({pci})", where="the reader of the kernel log", machine=machine, line=line,
+        note=pauses,
+    )  # fmt: skip
+
+
+def _sxid(machine: Machine, sxid: int) -> Injection:
+    switches = [each.name for each in pci_devices(machine, NVIDIA) if each.device_class.startswith(_NVSWITCH_CLASS)]
+    if not switches:
+        words = "this node has no NVSwitch on its PCI bus; on Blackwell their faults are XID 144 to 150"
+        raise UsageError(f"healthd drill: {words}")
+    pci, rows = pci_address(switches[0]), sxid_rows(sxid)
+    fatal = not rows or any(row.severity is Severity.CRITICAL for row in rows)
+    line = sxid_line(f"{pci}.0", sxid, fatal=fatal)
+    what = f"SXid {sxid} ({'Fatal' if fatal else 'Non-fatal'}) on NVSwitch {pci}"
+    return Injection(what=what, where="the reader of the kernel log", machine=machine, line=line)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# devices
+
+
+def _efa_loss(machine: Machine) -> Injection:
+    there = [pci.name for pci in pci_devices(machine, "0x1d0f") if pci.device.startswith("0xefa")]
+    if not there:
+        raise UsageError("healthd drill: this node has no EFA device on its PCI bus, so none can be lost")
+    gone = there[-1]
+    names = pci_children(machine, gone, "infiniband")
+    hidden = [f"{_PCI}/{gone}", *(f"class/infiniband/{name}" for name in names)]
+    return Injection(
+        what=f"EFA device {' '.join((*names, gone))} is gone, {len(there) - 1} of {len(there)} are left",
+        where="what is read from /sys",
+        machine=replace(machine, sys=Overlay(machine.sys, hidden=hidden)),
+    )
+
+
+def _remap_pending(machine: Machine, asked: str) -> Injection:
+    index, pci = _gpu(machine, asked)
+
+    def pending(answer: GpuAnswer) -> GpuAnswer:
+        rows = answer.values.get(_ROWS)
+        if answer.pci != pci or not isinstance(rows, Sequence) or len(rows) != 4:
+            return answer
+        correctable, uncorrectable, _, failure = rows
+        return replace(answer, values={**answer.values, _ROWS: (correctable, uncorrectable, 1, failure)})
+
+    return Injection(
+        what=f"a row remap is pending on GPU {index} ({pci})",
+        where="the answer of the NVML worker",
+        machine=replace(machine, nvml=machine.nvml.altered(pending)),
+    )
+
+
+def _gpu(machine: Machine, asked: str) -> tuple[int, str]:
+    """(index, PCI address) of a GPU by either; the first without a wish. Raises UsageError, SourceError."""
+    gpus = _gpus(machine)
+    if not gpus:
+        raise UsageError("healthd drill: this node has no NVIDIA GPU on its PCI bus")
+    if not asked:
+        return min(gpus.items())
+    try:
+        index = int(asked) if re.fullmatch(r"[0-9]{1,3}", asked) else _index_of(gpus, pci_address(asked))
+        return index, gpus[index]
+    except (KeyError, ValueError) as error:
+        listed = ", ".join(f"{index} ({pci})" for index, pci in gpus.items())
+        raise UsageError(f"healthd drill: this node has no GPU {asked!r}; expected one of: {listed}") from error
+
+
+def _gpus(machine: Machine) -> dict[int, str]:
+    """The GPUs by NVML's index, or in the order of the bus where NVML does not tell."""
+    try:
+        told = {answer.index: answer.pci for answer in machine.nvml.ask()}
+    except SourceError:
+        told = {}
+    named = {index: pci for index, pci in told.items() if pci}
+    return named or dict(enumerate(pci_gpus(machine)))
+
+
+def _index_of(gpus: Mapping[int, str], pci: str) -> int:
+    return {address: index for index, address in gpus.items()}[pci]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# file systems
+
+
+def _hang(machine: Machine, asked: str, settings: Any) -> Injection:
+    wanted = [
+        mount
+        for mount in machine.mounts()
+        if mount.fstype in settings.fstypes
+        and not any(mount.point == point or mount.point.startswith(f"{point}/") for point in settings.ignore)
+    ]
+    kinds = ", ".join(settings.fstypes)
+    mount = _chosen(wanted, asked, f"a mount of type {kinds} that lustre.io asks")
+    silent = FilesystemSource(module=_SILENCE)
+    alone = Overlay(machine.proc, texts={_MOUNTS: _line_of(machine, mount)})  # no other mount is asked twice
+    return Injection(
+        what=f"{mount.point} ({mount.fstype}, {mount.source}) answers nothing",
+        where="the boundary of the mount's worker",
+        machine=replace(machine, proc=alone, file_systems=silent),
+        close=silent.close,
+    )
+
+
+def _read_only(machine: Machine, point: str) -> Injection:
+    mount = _chosen(machine.mounts(), point, "a mount point of this node")
+    line = f"{_line_of(machine, mount)},emergency_ro"  # as Linux 6.18 shows an ext4 that stopped after an error
+    return Injection(
+        what=f"{mount.point} ({mount.fstype}, {mount.source}) takes no writes after an error",
+        where="the mount table that is read",
+        machine=replace(machine, proc=Overlay(machine.proc, texts={_MOUNTS: line})),
+    )
+
+
+def _chosen(mounts: Sequence[Mount], asked: str, expected: str) -> Mount:
+    """What programs see at a point: of several mounts on it the last. Raises UsageError."""
+    tops = {mount.point: mount for mount in mounts}
+    if not tops:
+        raise UsageError(f"healthd drill: there is no {expected.removeprefix('a ')} here, so none can fail")
+    if asked and asked not in tops:
+        raise UsageError(f"healthd drill: {asked!r} is not {expected}; expected one of: {', '.join(tops)}")
+    return tops[asked] if asked else next(iter(tops.values()))
+
+
+def _line_of(machine: Machine, mount: Mount) -> str:
+    lines = machine.proc.read(_MOUNTS).splitlines()
+    return next(line for line in reversed(lines) if parse_mountinfo(line)[:1] == (mount,))

@@ -1,0 +1,323 @@
+"""One drill: has a fault played and follows it, link by link, to what would be decided and done. It does none of it.
+
+It has its own view of the machine, its own memory and its own thread, that of whoever asked. From the daemon it hears
+three things, none of which makes the daemon wait: a record came through the reader of the kernel log, it is time for a
+check, the engine came round. The checks, the fold, the diagnosis, the policy and the words of each step are the real
+ones, as they are set here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from queue import Empty, SimpleQueue
+from typing import Literal
+
+from healthd.checkup import Checkup
+from healthd.diagnose import diagnose
+from healthd.drill import TITLE, Level, Link, Mark, Order, Report, ended, limit_s, next_link
+from healthd.errors import BackendError, HealthdError
+from healthd.history import Change, Fault, observe
+from healthd.injection import Injection
+from healthd.model import Decision, Diagnosis, Mode, Outcome, Refusal
+from healthd.node import KernelRecord
+from healthd.remediation.budget import out_limit
+from healthd.remediation.case import Case
+from healthd.remediation.engine import Engine
+from healthd.remediation.policy import Considered
+
+_TICK_S = 5.0
+_MOST_LOOKS = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heard:
+    """What the daemon told: at which monotonic second, and what."""
+
+    what: Literal["records", "due", "round", "end"]
+    at: float
+    records: tuple[KernelRecord, ...] = ()
+    words: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """What a drill is played on: the parts of the daemon that it uses, and changes nothing of.
+
+    ``inject`` hands words to the reader of the kernel log, ``wake`` has the engine turn, ``open_case`` is the store's.
+    """
+
+    checkup: Checkup
+    engine: Engine
+    open_case: Callable[[], Case | None]
+    inject: Callable[[str], None]
+    wake: Callable[[], None]
+
+
+class Rehearsal:
+    """One drill, from the injection to the report. ``queue`` takes what the daemon tells. ``tick`` hears of progress;
+    where it raises, because nobody waits any more, so does :meth:`follow`."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        order: Order,
+        injection: Injection,
+        *,
+        drill_id: str,
+        began: datetime,
+        tick: Callable[[str], None],
+    ) -> None:
+        self.order, self.injection, self.id, self.began = order, injection, drill_id, began
+        self.queue: SimpleQueue[Heard] = SimpleQueue()
+        self._stage, self._checkup, self._engine, self._tick = stage, stage.checkup, stage.engine, tick
+        self._codes = order.kind.codes_of(order.number)
+        self._history = replace(self._checkup.monitor.history, faults={}, lasting={}, sightings={})
+        self._t0 = self._opened_at = 0.0
+        self._limit_s = order.timeout_s or self._own_limit_s()
+        self._marks: list[Mark] = []
+        self._looks: list[tuple[float, str]] = []
+        self._levels: tuple[Level, ...] = ()
+        self._plan: tuple[str, ...] = ()
+        self._plan_mode = self._why = self._interrupted = self._ends_by = ""
+        self._missing: Link | None = None
+        self._diagnosis: Diagnosis | None = None
+        self._decisions: tuple[Decision, ...] = ()
+
+    def follow(self) -> Report:
+        """Inject, and hear until the chain is whole, broken, or out of time."""
+        check = self.order.kind.check
+        self._t0 = time.monotonic()
+        self._mark(Link.INJECTED, f"at {self.injection.where}: {self.injection.line or self.injection.what}")
+        if check not in self._checkup.checks:
+            self._break(Link.FINDING, f'check {check} is not enabled here: [checks."{check}"] enabled')
+        elif self.injection.line:
+            self._stage.inject(self.injection.line)
+        ticks, until = 1, self._t0 + self._limit_s
+        while self._goes_on() and time.monotonic() < until:
+            wait_until = min(until, self._t0 + ticks * _TICK_S)
+            try:
+                self._hear(self.queue.get(timeout=max(0.0, wait_until - time.monotonic())))
+            except Empty:
+                ticks += 1
+                waited_s = time.monotonic() - self._t0
+                self._tick(f"{TITLE}: no {next_link(self._marks)} yet, {waited_s:.0f} of at most {self._limit_s:.0f} s")
+        return self._report()
+
+    def _own_limit_s(self) -> float:
+        kind, checks = self.order.kind, self._checkup.checks
+        if kind.check not in checks:
+            return 0.0
+        patience_s = getattr(self._checkup.settings_of(kind.check), kind.patience) if kind.patience else 0.0
+        interval_s, timeout_s = self._checkup.interval_s(kind.check), self._checkup.timeout_s(kind.check)
+        return limit_s(kind, interval_s=interval_s, timeout_s=timeout_s, patience_s=patience_s)
+
+    def _goes_on(self) -> bool:
+        return self._missing is None and not self._interrupted and next_link(self._marks) is not None
+
+    # -- hearing ------------------------------------------------------------------------------------------------------
+
+    def _hear(self, heard: Heard) -> None:
+        kind = self.order.kind
+        match heard.what:
+            case "end":
+                self._interrupted = self._why = heard.words
+            case "records" if kind.of_kernel and self._lacks(Link.READ):
+                self._read(heard)
+            case "due" if heard.words == kind.check and not kind.of_kernel and self._lacks(Link.FAULT):
+                self._look(kind.check, self.injection, heard.at)
+            case "round" if self._diagnosis is not None and heard.at >= self._opened_at:
+                self._decide()
+
+    def _read(self, heard: Heard) -> None:
+        """Judge injected records as the daemon judges a batch. What a blind reader hands on proves nothing."""
+        log = self._checkup.machine.kernel_log
+        if log.error or not log.alive:
+            self._break(Link.READ, log.error or f"nobody reads {log.source}")
+            return
+        self._mark(Link.READ, f"by the reader of {log.source}", heard.at)
+        node = replace(self.injection.machine, kernel_records=heard.records)
+        for name, check in self._checkup.checks.items():
+            if check.on == "kernel":
+                self._fold(self._checkup.look_elsewhere(name, node))
+        if self._lacks(Link.FINDING):
+            self._break(Link.FINDING, f"no check found {' or '.join(self._codes)} in that line")
+
+    def _look(self, check: str, injection: Injection, at: float) -> None:
+        if self._lacks(Link.READ):
+            self._mark(Link.READ, f"{check} looks, as it does every {self._checkup.interval_s(check):g} s", at)
+        self._fold(self._checkup.look_elsewhere(check, injection.machine))
+
+    def _fold(self, outcome: Outcome) -> None:
+        """Fold one look into the memory of the drill, as the monitor folds it into the node's."""
+        limits = self._checkup.checks[outcome.check].limits
+        self._history, changes = observe(self._history, outcome, limits, outcome.at)
+        self._note_look(outcome)
+        seen = [f"{found.code}: {found.message}" for found in outcome.result.findings if found.code in self._codes]
+        opened = [each.fault for each in changes if self._is_mine(each)]
+        seen += [f"{fault.code}: {fault.message}" for fault in opened]
+        if seen and self._lacks(Link.FINDING):
+            self._mark(Link.FINDING, f"by {outcome.check}: {seen[0]}")
+        if opened and self._lacks(Link.FAULT):
+            self._has_opened(opened[0])
+
+    def _is_mine(self, change: Change) -> bool:
+        return change.opened and change.fault.code in self._codes
+
+    def _has_opened(self, fault: Fault) -> None:
+        self._ends_by = str(fault.clears_by) if fault.clears_by else f"{fault.check}, once it no longer sees it"
+        self._mark(Link.FAULT, f"{fault.code} on {fault.component}, {fault.severity}, in the drill's memory alone")
+        about = next(each for each in diagnose(self._history) if fault.code in each.codes)
+        self._diagnosis, self._opened_at = about, time.monotonic()
+        self._mark(Link.DIAGNOSIS, f"{about.code} on {about.component}, {about.severity}, calls for {about.remedy}")
+        self._stage.wake()
+
+    def _note_look(self, outcome: Outcome) -> None:
+        if not self.order.kind.of_kernel and len(self._looks) < _MOST_LOOKS:
+            reason = f": {outcome.result.reason}" if outcome.result.reason else ""
+            words = f"{outcome.check} is {outcome.result.status}{reason}"
+            self._looks.append((time.monotonic() - self._t0, words))
+
+    # -- deciding -----------------------------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        """What the engine would decide and do now. What cannot be told is asked again at its next turn."""
+        assert self._diagnosis is not None  # noqa: S101 - the chain came so far
+        try:
+            if self._lacks(Link.DECISION):
+                self._ask_the_policy(self._diagnosis)
+            if not self._lacks(Link.DECISION):
+                self._ask_the_steps(self._diagnosis)
+        except HealthdError as error:
+            self._why = str(error)
+
+    def _ask_the_policy(self, about: Diagnosis) -> None:
+        here = self._engine.rules.mode
+        asked = [(mode, each) for mode in Mode for each in self._engine.imagined([about], mode)]
+        self._levels = tuple(_level(mode, each, is_here=mode is here) for mode, each in asked)
+        decisions = {mode: each.decision for mode, each in asked}
+        blind = next((each for each in decisions.values() if each.refusal is Refusal.UNREADABLE), None)
+        if blind is not None:
+            self._why = blind.reason
+            return
+        self._why = ""
+        self._decisions = (decisions[here], *(decisions[mode] for mode in reversed(Mode)))
+        self._mark(Link.DECISION, f"in mode {here}: {decisions[here].action}: {decisions[here].reason}")
+
+    def _ask_the_steps(self, about: Diagnosis) -> None:
+        """The steps at the level that holds here, else at the highest that has any."""
+        modes = (self._engine.rules.mode, *reversed(Mode))
+        acting = [(mode, each) for mode, each in zip(modes, self._decisions, strict=True) if each.steps]
+        if not acting:
+            self._mark(Link.PLAN, "no step at any level")
+            return
+        self._plan_mode, decision = acting[0]
+        self._tick(f"{TITLE}: asks what each step would do now")
+        try:
+            self._plan = self._engine.foretold(decision, about, f"{TITLE.lower()} {self.id}")
+        except BackendError as error:
+            self._why = f"the cluster did not answer: {error}"
+            return
+        self._why = ""
+        self._mark(Link.PLAN, f"{len(self._plan)} steps in mode {self._plan_mode}: {', '.join(decision.steps)}")
+
+    # -- the chain ----------------------------------------------------------------------------------------------------
+
+    def _lacks(self, link: Link) -> bool:
+        return all(mark.link is not link for mark in self._marks)
+
+    def _mark(self, link: Link, words: str, at: float | None = None) -> None:
+        at_s = (time.monotonic() if at is None else at) - self._t0
+        self._marks.append(Mark(link=link, at_s=at_s, words=words))
+        self._tick(f"{TITLE}: {at_s:.3f} s {link}: {words}")
+
+    def _break(self, link: Link, why: str) -> None:
+        self._missing, self._why = link, why
+
+    def _report(self) -> Report:
+        missing = self._missing or next_link(self._marks)
+        return Report(
+            id=self.id,
+            node=self._checkup.machine.name,
+            kind=self.order.kind.name,
+            what=self.injection.what,
+            who=self.order.who,
+            began=self.began,
+            limit_s=self._limit_s,
+            ended=ended(self._marks, self._interrupted),
+            forced=self.order.forced,
+            marks=tuple(self._marks),
+            looks=tuple(self._looks),
+            missing=missing,
+            why="" if missing is None else self._why or self._why_missing(missing),
+            levels=self._levels,
+            plan=self._plan,
+            plan_mode=self._plan_mode,
+            budget=self._budget(),
+            ends_by=self._ends_by,
+            real=tuple(self._really()),
+            notes=tuple(self._notes()),
+        )
+
+    def _why_missing(self, link: Link) -> str:
+        check = self.order.kind.check
+        match link:
+            case Link.READ if self.order.kind.of_kernel:
+                log = self._checkup.machine.kernel_log
+                return (
+                    log.error or f"the reader of {log.source} handed nothing on; it came round {log.idle_s:.0f} s ago"
+                )
+            case Link.READ:
+                return f"{check} was never due: see the log for what became of the scheduler"
+            case Link.FINDING:
+                return f"the last look says: {self._looks[-1][1]}" if self._looks else f"{check} found nothing"
+            case Link.FAULT:
+                return f"it was seen, and must last or repeat to count: {self._looks[-1][1] if self._looks else check}"
+            case _:
+                return "the engine has not come round; see healthd status"
+
+    def _budget(self) -> tuple[int, int, int] | None:
+        try:
+            level = self._engine.fleet() if self._levels else None
+        except HealthdError:
+            return None  # the decision above says what could not be read
+        if level is None:
+            return None
+        limit = out_limit(self._engine.rules.max_out, level.total) if level.limit is None else level.limit
+        return len(level.out), limit, level.total
+
+    def _really(self) -> Sequence[str]:
+        """Faults of the node's own that opened meanwhile."""
+        faults = self._checkup.monitor.history.faults.values()
+        return [f"{fault.code} on {fault.component}: {fault.message}" for fault in faults if fault.first >= self.began]
+
+    def _notes(self) -> Sequence[str]:
+        notes = [self.injection.note] if self.injection.note else []
+        notes += [
+            f"{fault.code} is really open on {fault.component} since {fault.first:%Y-%m-%d %H:%M:%S} UTC"
+            for fault in self._checkup.monitor.history.faults.values()
+            if fault.code in self._codes and fault.first < self.began
+        ]
+        try:
+            case = self._stage.open_case()
+        except HealthdError as error:
+            return [*notes, f"whether a case is open cannot be told: {error}"]
+        if case is not None:
+            notes.append(f"case {case.id} is open for {case.code}: until its end nothing new is decided for a real one")
+        return notes
+
+
+def _level(mode: Mode, each: Considered, *, is_here: bool) -> Level:
+    return Level(
+        mode=mode,
+        is_here=is_here,
+        action=each.decision.action,
+        words=each.decision.reason,
+        steps=tuple(each.decision.steps),
+        rule=each.rule.name,
+        rule_reason=each.rule.reason,
+        ladder=tuple(each.ladder),
+        cannot={str(remedy): why for remedy, why in each.cannot},
+    )
