@@ -92,7 +92,7 @@ _KINDS = (
     ),
     Kind(
         name="sxid",
-        title="an NVSwitch error in the kernel log",
+        title="an NVSwitch error that the driver calls fatal, in the kernel log",
         enters="a record is handed to the reader of the kernel log",
         check="kernel.sxid",
         codes=("nvswitch.sxid.{number}",),
@@ -266,9 +266,9 @@ def xid_line(pci: str, xid: int) -> str:
     return f"NVRM: Xid (PCI:{pci}): {xid}, pid='<unknown>', name=<unknown>, {IN_THE_LINE}"
 
 
-def sxid_line(pci: str, sxid: int, *, fatal: bool) -> str:
-    """The driver's own form of an SXid line, labelled in its words."""
-    return f"nvidia-nvswitch0: SXid (PCI:{pci}): {sxid}, {'Fatal' if fatal else 'Non-fatal'}, Link 00 {IN_THE_LINE}"
+def sxid_line(pci: str, sxid: int) -> str:
+    """The driver's own form of an SXid line with the word Fatal, which beats any table; labelled in its words."""
+    return f"nvidia-nvswitch0: SXid (PCI:{pci}): {sxid}, Fatal, Link 00 {IN_THE_LINE}"
 
 
 def banner(drill_id: str, what: str, began: datetime, who: str) -> str:

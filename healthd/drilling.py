@@ -102,14 +102,14 @@ class Drills:
         try:
             if why := self._closed or self._why_not(order):
                 return self._refused(order, drill_id, began, why)
+            injection = prepare(order, self._checkup.machine, self._checkup.settings_of(order.kind.check))
             try:
-                injection = prepare(order, self._checkup.machine, self._checkup.settings_of(order.kind.check))
-            except SourceError as error:
-                return self._refused(order, drill_id, began, f"what could be played cannot be told: {error}")
-            try:
-                return self._follow(Rehearsal(self._stage, order, injection, drill_id=drill_id, began=began, tick=tick))
+                drill = Rehearsal(self._stage, order, injection, drill_id=drill_id, began=began, tick=tick)
+                return self._follow(drill)
             finally:
                 injection.close()
+        except SourceError as error:
+            return self._refused(order, drill_id, began, f"what could be played cannot be told: {error}")
         finally:
             self._one.release()
 

@@ -14,8 +14,7 @@ from typing import Any
 from healthd.drill import Order, sxid_line, xid_line
 from healthd.errors import SourceError, SourceMissing, UsageError
 from healthd.gpus import NVIDIA, pci_gpus
-from healthd.kernel_tables import sxid_rows
-from healthd.model import Severity, pci_address
+from healthd.model import pci_address
 from healthd.node import GpuAnswer, Mount, Tree
 from healthd.pci import pci_children, pci_devices
 from healthd.sources.filesystem import FilesystemSource
@@ -127,10 +126,7 @@ def _sxid(machine: Machine, sxid: int) -> Injection:
     if not switches:
         words = "this node has no NVSwitch on its PCI bus; on Blackwell their faults are XID 144 to 150"
         raise UsageError(f"healthd drill: {words}")
-    pci, rows = pci_address(switches[0]), sxid_rows(sxid)
-    fatal = not rows or any(row.severity is Severity.CRITICAL for row in rows)
-    line = sxid_line(f"{pci}.0", sxid, fatal=fatal)
-    what = f"SXid {sxid} ({'Fatal' if fatal else 'Non-fatal'}) on NVSwitch {pci}"
+    line, what = sxid_line(switches[0], sxid), f"SXid {sxid}, Fatal, on NVSwitch {switches[0]}"
     return Injection(what=what, where="the reader of the kernel log", machine=machine, line=line)
 
 

@@ -21,7 +21,7 @@ from healthd.drill import TITLE, Level, Link, Mark, Order, Report, ended, limit_
 from healthd.errors import BackendError, HealthdError
 from healthd.history import Change, Fault, observe
 from healthd.injection import Injection
-from healthd.model import Decision, Diagnosis, Mode, Outcome, Refusal
+from healthd.model import SEVERITY_RANK, Decision, Diagnosis, Mode, Outcome, Refusal
 from healthd.node import KernelRecord
 from healthd.remediation.budget import out_limit
 from healthd.remediation.case import Case
@@ -75,7 +75,7 @@ class Rehearsal:
         self._stage, self._checkup, self._engine, self._tick = stage, stage.checkup, stage.engine, tick
         self._codes = order.kind.codes_of(order.number)
         self._history = replace(self._checkup.monitor.history, faults={}, lasting={}, sightings={})
-        self._t0 = self._opened_at = 0.0
+        self._t0 = self._opened_at = self._looked_at = 0.0
         self._limit_s = order.timeout_s or self._own_limit_s()
         self._marks: list[Mark] = []
         self._looks: list[tuple[float, str]] = []
@@ -127,7 +127,8 @@ class Rehearsal:
             case "records" if kind.of_kernel and self._lacks(Link.READ):
                 self._read(heard)
             case "due" if heard.words == kind.check and not kind.of_kernel and self._lacks(Link.FAULT):
-                self._look(kind.check, self.injection, heard.at)
+                if heard.at >= self._looked_at:  # else it joined the look that was under way, as in the daemon
+                    self._look(kind.check, heard.at)
             case "round" if self._diagnosis is not None and heard.at >= self._opened_at:
                 self._decide()
 
@@ -145,19 +146,21 @@ class Rehearsal:
         if self._lacks(Link.FINDING):
             self._break(Link.FINDING, f"no check found {' or '.join(self._codes)} in that line")
 
-    def _look(self, check: str, injection: Injection, at: float) -> None:
+    def _look(self, check: str, at: float) -> None:
         if self._lacks(Link.READ):
             self._mark(Link.READ, f"{check} looks, as it does every {self._checkup.interval_s(check):g} s", at)
-        self._fold(self._checkup.look_elsewhere(check, injection.machine))
+        outcome = self._checkup.look_elsewhere(check, self.injection.machine)
+        self._looked_at = time.monotonic()
+        self._fold(outcome)
 
     def _fold(self, outcome: Outcome) -> None:
         """Fold one look into the memory of the drill, as the monitor folds it into the node's."""
         limits = self._checkup.checks[outcome.check].limits
         self._history, changes = observe(self._history, outcome, limits, outcome.at)
         self._note_look(outcome)
-        seen = [f"{found.code}: {found.message}" for found in outcome.result.findings if found.code in self._codes]
-        opened = [each.fault for each in changes if self._is_mine(each)]
-        seen += [f"{fault.code}: {fault.message}" for fault in opened]
+        opened = sorted((each.fault for each in changes if self._is_mine(each)), key=_gravity)
+        seen = [f"{fault.code}: {fault.message}" for fault in opened]
+        seen += [f"{found.code}: {found.message}" for found in outcome.result.findings if found.code in self._codes]
         if seen and self._lacks(Link.FINDING):
             self._mark(Link.FINDING, f"by {outcome.check}: {seen[0]}")
         if opened and self._lacks(Link.FAULT):
@@ -178,7 +181,9 @@ class Rehearsal:
         if not self.order.kind.of_kernel and len(self._looks) < _MOST_LOOKS:
             reason = f": {outcome.result.reason}" if outcome.result.reason else ""
             words = f"{outcome.check} is {outcome.result.status}{reason}"
-            self._looks.append((time.monotonic() - self._t0, words))
+            at_s = time.monotonic() - self._t0
+            self._looks.append((at_s, words))
+            self._tick(f"{TITLE}: {at_s:.0f} s: {words}")
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
@@ -231,7 +236,6 @@ class Rehearsal:
     def _mark(self, link: Link, words: str, at: float | None = None) -> None:
         at_s = (time.monotonic() if at is None else at) - self._t0
         self._marks.append(Mark(link=link, at_s=at_s, words=words))
-        self._tick(f"{TITLE}: {at_s:.3f} s {link}: {words}")
 
     def _break(self, link: Link, why: str) -> None:
         self._missing, self._why = link, why
@@ -307,6 +311,11 @@ class Rehearsal:
         if case is not None:
             notes.append(f"case {case.id} is open for {case.code}: until its end nothing new is decided for a real one")
         return notes
+
+
+def _gravity(fault: Fault) -> int:
+    """The gravest first."""
+    return -SEVERITY_RANK[fault.severity]
 
 
 def _level(mode: Mode, each: Considered, *, is_here: bool) -> Level:

@@ -403,3 +403,34 @@ def test_read_all_raises_what_makes_the_check_unknown(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(SourceUnreadable, match="steal"):
         read_all(str(tmp_path / "fifo"), boot_id="boot", boot_time=BOOT)
+
+
+def test_an_injected_record_comes_apart_and_moves_no_cursor(tmp_path: Path) -> None:
+    """For a drill: it is read by the same thread and parsed by the same code, and whoever takes ``records`` never
+    meets it."""
+    path = tmp_path / "log"
+    path.write_text(line(5, "NVRM: Xid real"))
+    with follow(path, needles=(b"^NVRM: ",)) as log:
+        log.inject("NVRM: Xid played")
+        log.inject("nothing that a check wants")
+        batch = log.read_batch(1.0)
+        again = log.read_batch(0.0)
+    assert [record.text for record in batch.records] == ["NVRM: Xid real"]
+    assert [record.text for record in batch.drilled] == ["NVRM: Xid played"]
+    assert batch.cursor == Cursor(boot_id="boot", sequence=5)
+    assert (again.drilled, again.records) == ((), ())
+
+
+def test_an_injected_record_does_not_wait(tmp_path: Path) -> None:
+    """A reader that sleeps is woken for it, and tells the time of its arrival."""
+    path = tmp_path / "log"
+    path.touch()
+    with follow(path) as log:
+        timer = threading.Timer(0.1, log.inject, args=("played",))
+        timer.start()
+        began = time.monotonic()
+        batch = log.read_batch(10.0)
+        timer.join()
+    assert time.monotonic() - began < 5.0
+    (record,) = batch.drilled
+    assert abs((record.time - datetime.now(UTC)).total_seconds()) < 5.0

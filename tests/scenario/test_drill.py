@@ -1,0 +1,556 @@
+"""``healthd drill`` on a simulated node with a real daemon: every kind, what it must not touch, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from healthd.agent import Agent, acting_agent
+from healthd.api.answers import hook_answer
+from healthd.check import discover
+from healthd.config.load import load
+from healthd.drill import KINDS, Ended, Link, Order
+from healthd.drilling import Drills
+from healthd.history import History
+from healthd.model import Verdict
+from healthd.node import KernelRecord
+from healthd.remediation.orchestrators.local import HOLD_FILE
+from healthd.sim.machine import INSTANCE_TYPE, NOT_SIMULATED, SimulatedMachine
+from healthd.sim.nvml import write_state
+from healthd.sim.nvml_state import healthy_state, with_library_fault, with_line
+from healthd.store import Store
+from tests.integration.slurm.slurm_conf import free_ports
+from tests.receiver import receiving
+from tests.running import ROOT, RunningNode
+
+pytestmark = pytest.mark.process
+
+SECTIONS = """
+[sources]
+sys_root = "{machine.root}/sys"
+proc_root = "{machine.root}/proc"
+dev_root = "{machine.root}/dev"
+kmsg = "{kmsg}"
+nvml_library = "{machine.nvml}"
+[orchestrator]
+kind = "local"
+[provisioner]
+kind = "local"
+[provisioner.local]
+reboot_command = ["{python}", "-m", "healthd.sim.machine", "{machine.folder}"]
+[remediation]
+mode = "{mode}"
+settle_s = 0.2
+[checks."efa.devices"]
+interval_s = 1
+[checks."nvml.probe"]
+interval_s = 1
+unresponsive_after_s = {hang_s}
+[checks."lustre.io"]
+interval_s = 1
+hung_after_s = {hang_s}
+[checks."gpu.remap"]
+interval_s = 1
+[checks."host.filesystems"]
+interval_s = 1
+"""
+FOUND_AS = {
+    "xid": "gpu.xid.79",
+    "sxid": "nvswitch.sxid.20034",
+    "efa-loss": "efa.missing",
+    "lustre-hang": "lustre.io.hung",
+    "nvml-hang": "nvml.unresponsive",
+    "remap-pending": "gpu.remap.pending",
+    "read-only": "host.filesystem.read_only",
+}
+OUT = {"slot", "drain", "verify", "release"}
+
+
+class DrillNode(RunningNode):
+    """A simulated p5.48xlarge that may be taken out. ``hang_s``: how long a silence lasts before it is a finding; a
+    worker that never answers is given up after 5 s."""
+
+    def __init__(
+        self, folder: Path, *, mode: str = "quarantine", hang_s: float = 1.0, more: str = "", kmsg: str = ""
+    ) -> None:
+        folder.mkdir()
+        self.machine, (self.port,) = SimulatedMachine(folder / "machine"), free_ports(1)
+        off = [name for name in NOT_SIMULATED if name != "lustre.io"]
+        sections = SECTIONS.format(
+            machine=self.machine, kmsg=kmsg or self.machine.kmsg, python=sys.executable, mode=mode, hang_s=hang_s
+        )
+        sections += "".join(f'[checks."{name}"]\nenabled = false\n' for name in off) + more
+        super().__init__(folder, "p5", sections=sections, kmsg=str(self.machine.kmsg), http=f"127.0.0.1:{self.port}")
+
+    def start(self, *, within_s: float = 20.0) -> None:
+        """Start it, and wait until every check has looked: a count is learned before it can fall."""
+        super().start(within_s=within_s)
+        waits = ("no result", "no answer yet", "the records of")
+        self.wait(
+            lambda: not any(each["reason"].startswith(waits) for each in (self.status() or {})["checks"]),
+            30,
+            "every check has looked",
+        )
+
+    def drill(self, *arguments: str) -> tuple[int, dict[str, Any], str]:
+        """The exit code, the report, and what was said meanwhile."""
+        answer = self.healthd("drill", *arguments, "--json", "--socket", str(self.socket))
+        return answer.returncode, json.loads(answer.stdout or "{}"), answer.stderr
+
+    def begin_drill(self, *arguments: str) -> subprocess.Popen[str]:
+        """A drill in the background, once the daemon says that it runs."""
+        argv = [sys.executable, "-m", "healthd", "drill", *arguments, "--json", "--socket", str(self.socket)]
+        client = subprocess.Popen(
+            argv, env=self._environ, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.wait(self.is_drilled, 20, "the drill runs")
+        return client
+
+    def is_drilled(self) -> bool:
+        """Whether the status carries the banner of a drill."""
+        status = self.status()
+        return status is not None and any(each.startswith("DRILL ") for each in status["notices"])
+
+    def metric(self, name: str) -> str:
+        """The value of one series of the metrics page."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return next(line.rpartition(" ")[2] for line in lines if line.rpartition(" ")[0] == name)
+
+    def is_held(self) -> bool:
+        """Whether the node is out."""
+        return (self.state_dir / HOLD_FILE).exists()
+
+    def remembered(self) -> History:
+        """What the node's own memory holds, from the disk."""
+        store = Store(self.state_dir / "healthd.db", now=datetime.now(UTC))
+        try:
+            return store.history()
+        finally:
+            store.close()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrillNode]:
+    """A node that is well, for drills that leave it as it was."""
+    made = DrillNode(tmp_path_factory.mktemp("drill") / "node")
+    made.start()
+    yield made
+    made.stop()
+
+
+Make = Callable[..., DrillNode]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Makes a running node for the test alone."""
+    made: list[DrillNode] = []
+
+    def a_node(**settings: Any) -> DrillNode:
+        made.append(DrillNode(tmp_path / f"node{len(made)}", **settings))
+        made[-1].start()
+        return made[-1]
+
+    yield a_node
+    for each in made:
+        each.stop()
+
+
+def links(report: dict[str, Any]) -> list[str]:
+    return [each["link"] for each in report["links"]]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the chain
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_each_kind_runs_through_the_whole_chain_and_leaves_nothing(node: DrillNode, kind: str) -> None:
+    """Seven links in their order with their times; afterwards memory, verdict and trail of the node are as before."""
+    before = node.remembered()
+    code, report, said = node.drill(kind)
+    assert (code, report["result"], report["missing"]) == (0, "complete", None), report
+    assert links(report) == list(Link)
+    times = [each["at_s"] for each in report["links"]]
+    assert times == sorted(times)
+    assert times[-1] <= report["limit_s"]
+    assert FOUND_AS[kind] in report["links"][4]["words"]
+    assert [(each["mode"], each["here"]) for each in report["levels"]] == [
+        ("observe", False),
+        ("quarantine", True),
+        ("repair", False),
+    ]
+    assert report["levels"][0]["steps"] == []
+    assert report["real"] == []
+    asks_a_person = kind == "lustre-hang"
+    assert set(report["levels"][1]["steps"]) == (set() if asks_a_person else OUT)
+    assert bool(report["plan"]["steps"]) is not asks_a_person
+    assert report["budget"] == {"out": 0, "limit": 1, "nodes": 1}
+    assert "Traceback" not in said
+    after, status = node.remembered(), node.status()
+    assert status is not None
+    assert (after.faults, after.sightings) == ({}, {})
+    assert after.learned == before.learned
+    assert (status["verdict"], status["case"], status["diagnoses"], node.is_held()) == ("ok", None, [], False)
+    assert not node.is_drilled()
+    kinds = {event.kind for event in node.events()}
+    assert "drill" in kinds
+    assert not kinds & {"fault", "decision", "step"}
+
+
+def test_what_is_said_of_a_drill_says_that_it_is_one(node: DrillNode) -> None:
+    """The trail, the log, the metrics, the line of the kernel and the reason of the drain that would be made."""
+    counted = node.metric('healthd_drills_total{kind="xid",result="complete"}')
+    code, report, _ = node.drill("xid", "94", "--gpu", "3")
+    assert code == 0
+    (drain,) = [each for each in report["plan"]["steps"] if each.startswith("drain")]
+    assert f"healthd: gpu.xid.94 gpu:GPU-51a1a7ed-0000-4000-8000-000000000003 [drill {report['id']}]" in drain
+    assert "healthd drill, no error happened" in report["links"][0]["words"]
+    told = node.healthd("history", "--socket", str(node.socket)).stdout
+    mine = [line for line in told.splitlines() if report["id"] in line]
+    assert len(mine) == 2
+    assert all(f"drill     DRILL {report['id']}: " in line for line in mine)
+    assert f'"said": "DRILL {report["id"]}: ends, complete' in node.log.read_text()
+    assert float(node.metric('healthd_drills_total{kind="xid",result="complete"}')) == float(counted) + 1
+    assert node.metric('healthd_drill_running{kind="xid"}') == "0.0"
+    text = node.healthd("drill", "xid", "--socket", str(node.socket)).stdout
+    assert text.startswith("DRILL ")
+    assert "COMPLETE in " in text
+    assert "* quarantine  quarantine: quarantine for gpu.xid.79" in text
+
+
+def test_a_job_level_error_is_a_whole_chain_that_does_nothing(node: DrillNode) -> None:
+    """XID 13 is found, judged and decided: to hold. That is what was to be shown, so it is no missing link."""
+    code, report, _ = node.drill("xid", "13")
+    assert (code, links(report)[-1], report["plan"]["steps"]) == (0, "plan", [])
+    assert {each["action"] for each in report["levels"]} == {"hold"}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what is missing is named
+
+
+def test_a_check_that_is_off_is_the_link_that_is_missing(make: Make) -> None:
+    """The line is played, nobody looks for it, and the drill says which check and where it is switched on."""
+    node = make(more='[checks."kernel.xid"]\nenabled = false\n')
+    code, report, _ = node.drill("xid")
+    assert (code, report["result"], report["missing"]["link"]) == (1, "incomplete", "finding")
+    assert report["missing"]["why"] == 'check kernel.xid is not enabled here: [checks."kernel.xid"] enabled'
+    assert links(report) == ["injected"]
+    text = node.healthd("drill", "xid", "--socket", str(node.socket)).stdout
+    assert "INCOMPLETE: no finding; nothing was done" in text
+
+
+def test_a_blind_reader_is_the_link_that_is_missing(make: Make, tmp_path: Path) -> None:
+    """What the reader hands on proves nothing while it cannot read the kernel's own log."""
+    node = make(kmsg=str(tmp_path / "nowhere"))
+    code, report, _ = node.drill("xid", "--force")
+    assert (code, report["missing"]["link"]) == (1, "read")
+    assert "No such file" in report["missing"]["why"]
+
+
+def test_a_check_that_looks_too_rarely_is_the_link_that_is_missing(node: DrillNode) -> None:
+    """Where the time is over before the finding, the last look says how far it was."""
+    code, report, _ = node.drill("lustre-hang", "--timeout", "2")
+    assert (code, report["missing"]["link"], report["limit_s"]) == (1, "finding", 2.0)
+    assert "lustre.io is unknown: /fsx: statvfs /fsx probe: no answer" in report["missing"]["why"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# refusals
+
+
+def test_a_node_with_a_job_is_not_drilled_unless_forced(node: DrillNode) -> None:
+    """A process on a GPU is work; by --force it is drilled all the same, and the report says so."""
+    busy = with_line(healthy_state(INSTANCE_TYPE), "gpu3.nvmlDeviceGetComputeRunningProcesses", "4711 1048576 0 0")
+    write_state(node.machine.nvml, busy)
+    try:
+        code, report, _ = node.drill("xid")
+        assert (code, report["result"], report["links"]) == (2, "refused", [])
+        assert report["missing"]["why"].startswith("the GPUs are in use: GPU 3 by process 4711; ")
+        forced, report, _ = node.drill("xid", "--force")
+        assert (forced, report["result"], report["forced"]) == (0, "complete", True)
+        assert "begins by --force" in node.said()
+    finally:
+        write_state(node.machine.nvml, healthy_state(INSTANCE_TYPE))
+
+
+def test_unknown_is_not_idle(make: Make) -> None:
+    """Where NVML does not tell who holds the GPUs, nobody knows that nobody does."""
+    node = make()
+    write_state(node.machine.nvml, with_library_fault(healthy_state(INSTANCE_TYPE), "driver_not_loaded"))
+    code, report, _ = node.drill("xid")
+    assert (code, report["result"]) == (2, "refused")
+    assert report["missing"]["why"].startswith("who holds the GPUs cannot be told: ")
+
+
+def test_one_drill_at_a_time(node: DrillNode) -> None:
+    """The second is refused while the first runs, and --force changes nothing about that."""
+    first = node.begin_drill("nvml-hang")
+    code, report, _ = node.drill("xid", "--force")
+    out, _ = first.communicate(timeout=40)
+    assert (code, report["missing"]["why"]) == (2, "a drill (nvml-hang) runs here already")
+    assert (first.returncode, json.loads(out)["result"]) == (0, "complete")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "play what? See healthd drill --list"),
+        (("gpu-fire",), "invalid choice"),
+        (("xid", "--mount", "/fsx"), "xid has no --mount"),
+        (("xid", "--gpu", "8"), "has no GPU '8'; expected one of: 0 (0000:53:00)"),
+    ],
+)
+def test_what_cannot_be_played_is_a_mistake_of_usage(node: DrillNode, arguments: tuple[str, ...], words: str) -> None:
+    """Exit 64, with what was expected; nothing is played and nothing is in the trail."""
+    before = len(node.events())
+    answer = node.healthd("drill", *arguments, "--socket", str(node.socket))
+    assert (answer.returncode, words in answer.stderr) == (64, True), answer.stderr
+    assert [event for event in node.events()[before:] if event.kind == "drill"] == []
+
+
+def test_what_can_be_played_is_told_without_a_daemon(tmp_path: Path) -> None:
+    """And a drill needs one: without it the command says how to start it."""
+    alone = RunningNode(tmp_path / "alone", "n1")
+    told = alone.healthd("drill", "--list")
+    assert told.returncode == 0
+    assert all(f"{kind}" in told.stdout for kind in KINDS)
+    silent = alone.healthd("drill", "xid", "--socket", str(alone.socket))
+    assert (silent.returncode, "no daemon answers at" in silent.stderr) == (70, True)
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+def test_a_stranger_may_not_drill(node: DrillNode) -> None:
+    """Everybody may read; a drill is not for everybody. The refusal is in the trail."""
+    from tests.scenario.test_operator import AS_NOBODY
+
+    for folder in (node.folder, *node.folder.parents):
+        if folder.is_relative_to(Path("/tmp")) and folder != Path("/tmp"):
+            folder.chmod(0o755)
+    argv = [sys.executable, "-c", AS_NOBODY, str(node.socket), "drill", "xid"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": "/"}
+    answer = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=30, cwd="/")
+    assert (answer.returncode, "uid 65534 may not act here" in answer.stderr) == (64, True), answer.stderr
+    assert "refused: drill by uid 65534" in node.said()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# beside what is real
+
+
+def test_a_real_fault_during_a_drill_is_acted_on(make: Make) -> None:
+    """The node is drained for the real one, by its own reason, while the drill goes on; the report names it as real."""
+    node = make(hang_s=6)
+    client = node.begin_drill("nvml-hang")
+    node.machine.gpu_falls_off_the_bus(3)
+    node.wait(node.is_held, 10, "the node is out for the real fault")
+    assert node.is_drilled(), "the drill still ran when the node was taken out"
+    check = node.check()
+    assert check["verdict"] == "critical"
+    out, _ = client.communicate(timeout=60)
+    report = json.loads(out)
+    assert (client.returncode, report["result"]) == (0, "complete")
+    assert any(each.startswith("gpu.xid.79 on gpu:GPU-51a1a7ed") for each in report["real"])
+    assert any("is open for gpu.xid.79" in each for each in report["notes"])
+    status = node.status()
+    assert status is not None
+    assert (status["case"]["code"], "drill" in status["case"]["text"]) == ("gpu.xid.79", False)
+    assert {each["code"] for each in status["diagnoses"]} & set(FOUND_AS.values()) == {"gpu.xid.79"}
+
+
+def test_no_message_is_sent_for_a_drill(make: Make) -> None:
+    """People are told of what is real; a real message during a drill names the drill and is about none of it."""
+    with receiving() as receiver:
+        node = make(more=f'[notify]\nwebhook_url = "{receiver.url}"\n', hang_s=6, mode="observe")
+        client = node.begin_drill("nvml-hang")
+        node.machine.kernel_says("NVRM: Xid (PCI:0000:53:00): 79, pid='<unknown>', name=<unknown>, real")
+        out, _ = client.communicate(timeout=60)
+        assert json.loads(out)["result"] == "complete"
+        node.wait(lambda: receiver.taken, 20, "the real fault is told")
+        time.sleep(6)  # a round of the notifier after the drill
+        told = json.dumps(receiver.taken)
+    assert "gpu.xid.79" in told
+    assert "nvml.unresponsive" not in told
+
+
+def test_a_prolog_passes_while_a_drill_runs(node: DrillNode) -> None:
+    """As often as it is asked, no job is refused and the verdict is that of the node."""
+    client = node.begin_drill("nvml-hang")
+    answers = []
+    while client.poll() is None:
+        answers.append(node.healthd("hook", "prolog", "--socket", str(node.socket), SLURM_JOB_ID="17").returncode)
+    out, _ = client.communicate(timeout=10)
+    assert json.loads(out)["result"] == "complete"
+    assert len(answers) > 2
+    assert set(answers) == {0}
+    assert "prolog refused" not in node.said()
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    """The parts of a daemon at rest, on a simulated node that may be taken out, every check having looked once."""
+    machine = SimulatedMachine(tmp_path / "machine")
+    machine.config.write_text(machine.config.read_text().replace('mode = "repair"', 'mode = "quarantine"'))
+    checks = {name: check.settings for name, check in discover().items()}
+    config = load(machine.config, checks=checks, environ={}).config
+    made = acting_agent(config, source="daemon", environ={}, changed=lambda: None)
+    made.checkup.judge_kernel((), None)
+    made.checkup.report(deadline_s=20.0)
+    yield made
+    made.close()
+
+
+def drills_of(agent: Agent, wake: Callable[[Drills], None]) -> Drills:
+    """Drills whose reader hands on what is injected at once. ``wake`` is called when the fault is open in the drill."""
+    assert agent.engine is not None
+    assert agent.store is not None
+
+    def inject(text: str) -> None:
+        made.saw((KernelRecord(boot_id="b", sequence=0, time=datetime.now(UTC), text=text),))
+
+    def woken() -> None:
+        wake(made)
+        made.came_round()
+
+    made = Drills(
+        checkup=agent.checkup,
+        engine=agent.engine,
+        orchestrator=agent.orchestrator,
+        open_case=agent.store.open_case,
+        inject=inject,
+        wake=woken,
+        say=lambda *_, **__: None,
+    )
+    return made
+
+
+def test_at_the_very_moment_of_the_fault_the_prolog_passes(agent: Agent) -> None:
+    """While a fault that would take the node out is open in the drill's memory, the hook lets the job pass, the
+    verdict is ok, and a turn of the engine finds nothing to do."""
+    seen: list[tuple[int, Verdict, str]] = []
+
+    def meanwhile(_: Drills) -> None:
+        hook = hook_answer(agent, Namespace(kind="prolog"), {"SLURM_JOB_ID": "17"})
+        assert agent.engine is not None
+        said = agent.engine.turn(datetime.now(UTC))
+        seen.append((hook.code, agent.checkup.report(look=False).verdict, said))
+
+    report = drills_of(agent, meanwhile).run(Order(kind=KINDS["xid"], who="uid 0", number=79), lambda _: None)
+    assert (report.ended, [level.action for level in report.levels]) == (
+        Ended.COMPLETE,
+        ["hold", "quarantine", "repair"],
+    )
+    assert seen == [(0, Verdict.OK, "nothing calls for taking the node out")]
+    assert agent.monitor.history.faults == {}
+    assert agent.engine is not None
+    assert (agent.engine.tally.decided.total(), agent.engine.tally.refused.total()) == (0, 0)
+
+
+def test_an_engine_that_does_not_come_round_is_the_link_that_is_missing(agent: Agent) -> None:
+    """A fault that nobody decides about is not handled, however well it was found."""
+    drills = drills_of(agent, lambda _: None)
+    drills.came_round = lambda: None  # type: ignore[method-assign]  # an engine that is stuck
+    report = drills.run(Order(kind=KINDS["xid"], who="uid 0", number=79, timeout_s=0.5), lambda _: None)
+    assert (report.ended, report.missing) == (Ended.INCOMPLETE, Link.DECISION)
+    assert report.why == "the engine has not come round; see healthd status"
+
+
+def test_a_daemon_that_stops_ends_a_drill_and_begins_no_other(agent: Agent) -> None:
+    """The report says how far it came; a drill that is asked for afterwards is refused with the reason."""
+
+    def stops(drills: Drills) -> None:
+        drills._tell(_end("the daemon is stopping"))
+
+    drills = drills_of(agent, stops)
+    drills.came_round = lambda: None  # type: ignore[method-assign]  # the end comes first
+    order = Order(kind=KINDS["xid"], who="uid 0", number=79)
+    report = drills.run(order, lambda _: None)
+    assert (report.ended, report.missing, report.why) == (
+        Ended.INTERRUPTED,
+        Link.DECISION,
+        "the daemon is stopping",
+    )
+    drills.close("the daemon is stopping")
+    refused = drills.run(order, lambda _: None)
+    assert (refused.ended, refused.why) == (Ended.REFUSED, "the daemon is stopping")
+
+
+def _end(words: str) -> Any:
+    from healthd.rehearsal import Heard
+
+    return Heard(what="end", at=time.monotonic(), words=words)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# how it ends
+
+
+def test_the_banner_stands_while_it_runs_and_goes_with_it(node: DrillNode) -> None:
+    """Status, page and check say that a drill runs, what is played and that none of it is in what follows."""
+    client = node.begin_drill("nvml-hang")
+    status, text = node.status(), node.healthd("check", "--socket", str(node.socket)).stdout
+    running = node.metric('healthd_drill_running{kind="nvml-hang"}')
+    client.communicate(timeout=40)
+    assert status is not None
+    (banner,) = [each for each in status["notices"] if each.startswith("DRILL ")]
+    assert "NVML answers nothing, asked for by uid " in banner
+    assert banner.endswith("what follows is real")
+    assert "! DRILL " in text
+    assert running == "1.0"
+    assert not node.is_drilled()
+
+
+def test_ctrl_c_ends_it(node: DrillNode) -> None:
+    """Who asked goes away: the daemon notices, says so, and its worker that never answers is gone."""
+    client = node.begin_drill("lustre-hang", "--timeout", "120")
+    client.send_signal(signal.SIGINT)
+    client.communicate(timeout=10)
+    assert client.returncode == 130
+    node.wait(lambda: not node.is_drilled(), 15, "the drill has ended")
+    assert node.process is not None
+    silent = [each for each in psutil.Process(node.process.pid).children() if "healthd.probe.silence" in each.cmdline()]
+    assert silent == []
+
+
+def test_a_drill_does_not_survive_a_kill(make: Make) -> None:
+    """kill -9 in the middle: the daemon that comes back knows nothing of it, and neither does its verdict."""
+    node = make(hang_s=60)
+    client = node.begin_drill("nvml-hang")
+    node.kill()
+    _, said = client.communicate(timeout=20)
+    assert (client.returncode, "torn" in said) == (64, True)
+    node.start()
+    status = node.status()
+    assert status is not None
+    assert not node.is_drilled()
+    assert (status["verdict"], status["diagnoses"], status["case"]) == ("ok", [], None)
+    assert node.metric('healthd_drill_running{kind="nvml-hang"}') == "0.0"
+    assert node.remembered().faults == {}
+
+
+def test_sigterm_ends_it_at_once(make: Make) -> None:
+    """A daemon that is stopped does not wait for a drill, and the trail says that it was cut short."""
+    node = make(hang_s=60)
+    client = node.begin_drill("nvml-hang")
+    began = time.monotonic()
+    assert node.stop() == 0
+    assert time.monotonic() - began < 10
+    client.communicate(timeout=20)
+    assert client.returncode in (1, 64), "the report, or an answer that was cut short"
+    assert ": ends, interrupted: " in node.said()
