@@ -128,7 +128,8 @@ class DrillNode(RunningNode):
         """The value of one series of the metrics page."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
-        return next(line.rpartition(" ")[2] for line in lines if line.rpartition(" ")[0] == name)
+        found: str = next(line.rpartition(" ")[2] for line in lines if line.rpartition(" ")[0] == name)
+        return found
 
     def is_held(self) -> bool:
         """Whether the node is out."""
