@@ -388,10 +388,13 @@ def exit_codes() -> str:
             EXIT_CODE[Verdict.CRITICAL],
             (
                 "`check`: critical. `hook prolog`: not fit, and our drain stands. An order: refused. "
-                "`doctor`: something is missing. `demo`: it failed"
+                "`drill`: a link is missing. `doctor`: something is missing. `demo`: it failed"
             ),
         ),
-        (EXIT_CODE[Verdict.UNKNOWN], "`check`: unknown. `status`: no daemon answers. `doctor`: it could not be told"),
+        (
+            EXIT_CODE[Verdict.UNKNOWN],
+            "`check`: unknown. `status`: no daemon answers. `doctor`: it could not be told. `drill`: refused",
+        ),
         (EXIT_USAGE, "the command line is wrong (sysexits.h EX_USAGE), a misspelt `hook` included"),
         (EXIT_FAILED, "it could not be done, such as a state directory that cannot be used (EX_SOFTWARE)"),
         (EXIT_CONFIG, "the configuration is wrong (EX_CONFIG)"),
@@ -421,8 +424,8 @@ def shape(action: argparse.Action) -> str:
     if action.option_strings:
         return f"[{word}]"
     if action.choices:
-        return "|".join(str(choice) for choice in action.choices)
-    return f"[{word} ...]" if action.nargs == "*" else word
+        word = "|".join(str(choice) for choice in action.choices)
+    return {"*": f"[{word} ...]", "?": f"[{word}]"}.get(str(action.nargs), word)
 
 
 def values(action: argparse.Action) -> str:

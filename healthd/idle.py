@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from healthd.errors import BackendError, SourceError
+from healthd.errors import BackendError, SourceError, SourceMissing
+from healthd.gpus import pci_gpus
 from healthd.node import Node
 from healthd.remediation.ports import Orchestrator
 
@@ -31,7 +32,14 @@ def why_not_idle(node: Node, orchestrator: Orchestrator | None, *, own_job: str 
 
 
 def _holders(node: Node) -> Iterator[str]:
-    for gpu in node.nvml.ask(*_HOLDERS):
+    """Who holds a GPU. Without NVML nobody can tell, but on a machine whose bus has no GPU that could be held."""
+    try:
+        gpus = node.nvml.ask(*_HOLDERS)
+    except SourceMissing:
+        if pci_gpus(node):
+            raise
+        return
+    for gpu in gpus:
         for call in _HOLDERS:
             rows = gpu.values.get(call)
             for row in rows if isinstance(rows, list | tuple) else ():

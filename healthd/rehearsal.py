@@ -9,7 +9,7 @@ ones, as they are set here.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from queue import Empty, SimpleQueue
@@ -18,7 +18,7 @@ from typing import Literal
 from healthd.checkup import Checkup
 from healthd.diagnose import diagnose
 from healthd.drill import TITLE, Level, Link, Mark, Order, Report, ended, limit_s, next_link
-from healthd.errors import BackendError, HealthdError
+from healthd.errors import HealthdError
 from healthd.history import Change, Fault, observe
 from healthd.injection import Injection
 from healthd.model import SEVERITY_RANK, Decision, Diagnosis, Mode, Outcome, Refusal
@@ -84,7 +84,7 @@ class Rehearsal:
         self._plan_mode = self._why = self._interrupted = self._ends_by = ""
         self._missing: Link | None = None
         self._diagnosis: Diagnosis | None = None
-        self._decisions: tuple[Decision, ...] = ()
+        self._decisions: Mapping[Mode, Decision] = {}
 
     def follow(self) -> Report:
         """Inject, and hear until the chain is whole, broken, or out of time."""
@@ -199,33 +199,27 @@ class Rehearsal:
             self._why = str(error)
 
     def _ask_the_policy(self, about: Diagnosis) -> None:
+        """At every level: one that observes does not ask the cluster, and would hide that it does not answer."""
         here = self._engine.rules.mode
-        asked = [(mode, each) for mode in Mode for each in self._engine.imagined([about], mode)]
-        self._levels = tuple(_level(mode, each, is_here=mode is here) for mode, each in asked)
-        decisions = {mode: each.decision for mode, each in asked}
-        blind = next((each for each in decisions.values() if each.refusal is Refusal.UNREADABLE), None)
-        if blind is not None:
-            self._why = blind.reason
-            return
-        self._why = ""
-        self._decisions = (decisions[here], *(decisions[mode] for mode in reversed(Mode)))
-        self._mark(Link.DECISION, f"in mode {here}: {decisions[here].action}: {decisions[here].reason}")
+        considered = {mode: each for mode in Mode for each in self._engine.imagined([about], mode)}
+        self._levels = tuple(_level(mode, each, is_here=mode is here) for mode, each in considered.items())
+        self._decisions = {mode: each.decision for mode, each in considered.items()}
+        blind = [each.reason for each in self._decisions.values() if each.refusal is Refusal.UNREADABLE]
+        self._why = blind[0] if blind else ""
+        if not blind:
+            said = self._decisions[here]
+            self._mark(Link.DECISION, f"in mode {here}: {said.action}: {said.reason}")
 
     def _ask_the_steps(self, about: Diagnosis) -> None:
         """The steps at the level that holds here, else at the highest that has any."""
-        modes = (self._engine.rules.mode, *reversed(Mode))
-        acting = [(mode, each) for mode, each in zip(modes, self._decisions, strict=True) if each.steps]
-        if not acting:
+        by_preference = (self._engine.rules.mode, *reversed(Mode))
+        mode = next((mode for mode in by_preference if self._decisions[mode].steps), None)
+        if mode is None:
             self._mark(Link.PLAN, "no step at any level")
             return
-        self._plan_mode, decision = acting[0]
+        self._plan_mode, decision = mode, self._decisions[mode]
         self._tick(f"{TITLE}: asks what each step would do now")
-        try:
-            self._plan = self._engine.foretold(decision, about, f"{TITLE.lower()} {self.id}")
-        except BackendError as error:
-            self._why = f"the cluster did not answer: {error}"
-            return
-        self._why = ""
+        self._plan, self._why = self._engine.foretold(decision, about, f"{TITLE.lower()} {self.id}"), ""
         self._mark(Link.PLAN, f"{len(self._plan)} steps in mode {self._plan_mode}: {', '.join(decision.steps)}")
 
     # -- the chain ----------------------------------------------------------------------------------------------------

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.errors import SourceTimeout
+from healthd.errors import SourceMissing, SourceTimeout
 from healthd.idle import why_not_idle
 from healthd.remediation.ports import NodeView
-from healthd.testing import FakeClock, FakeNode, FakeNvml, gpu_with, healthy_gpu
+from healthd.testing import FakeClock, FakeNode, FakeNvml, gpu_with, healthy_gpu, pci_tree
 from healthd.testing_cluster import FakeCluster, FakeOrchestrator
 
 HOLDER = {"pid": 4711, "usedGpuMemory": None, "gpuInstanceId": 0, "computeInstanceId": 0}
@@ -39,6 +39,15 @@ def test_what_nvml_cannot_tell_is_not_idle() -> None:
     """A driver that does not answer has not said that nobody is there."""
     silent = FakeNode(nvml=FakeNvml(error=SourceTimeout("NVML: no answer in 5 s")))
     assert why_not_idle(silent, None) == "who holds the GPUs cannot be told: NVML: no answer in 5 s"
+
+
+def test_a_node_without_a_gpu_has_none_that_is_held() -> None:
+    """No library is no answer where the bus has a GPU; where it has none, there is nothing to hold."""
+    missing = FakeNvml(error=SourceMissing("NVML: libnvidia-ml.so.1 is not there"))
+    assert why_not_idle(FakeNode(nvml=missing, sys=pci_tree()), None) == ""
+    assert "cannot be told" in why_not_idle(FakeNode(nvml=missing, sys=pci_tree(gpus=["0000:53:00"])), None)
+    hidden = FakeNode(nvml=missing, sys={})
+    assert "cannot be told" in why_not_idle(hidden, None)
 
 
 def test_a_job_of_the_cluster_is_work(cluster: FakeCluster) -> None:
