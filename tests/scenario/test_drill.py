@@ -28,6 +28,7 @@ from healthd.history import History
 from healthd.model import Verdict
 from healthd.node import KernelRecord
 from healthd.remediation.orchestrators.local import HOLD_FILE
+from healthd.sim import tree
 from healthd.sim.machine import INSTANCE_TYPE, NOT_SIMULATED, SimulatedMachine
 from healthd.sim.nvml import write_state
 from healthd.sim.nvml_state import healthy_state, with_library_fault, with_line
@@ -62,6 +63,7 @@ unresponsive_after_s = {hang_s}
 [checks."lustre.io"]
 interval_s = 1
 hung_after_s = {hang_s}
+ignore = ["/fsx"]
 [checks."gpu.remap"]
 interval_s = 1
 [checks."host.filesystems"]
@@ -88,6 +90,9 @@ class DrillNode(RunningNode):
     ) -> None:
         folder.mkdir()
         self.machine, (self.port,) = SimulatedMachine(folder / "machine"), free_ports(1)
+        self.share = folder / "share"  # a folder of this machine, for a mount that really takes a file
+        self.share.mkdir()
+        tree.mount(self.machine.root, f"95 26 0:52 / {self.share} rw - nfs4 server:/home rw")
         off = [name for name in NOT_SIMULATED if name != "lustre.io"]
         sections = SECTIONS.format(
             machine=self.machine, kmsg=kmsg or self.machine.kmsg, python=sys.executable, mode=mode, hang_s=hang_s
@@ -216,10 +221,10 @@ def test_each_kind_runs_through_the_whole_chain_and_leaves_nothing(node: DrillNo
 def test_what_is_said_of_a_drill_says_that_it_is_one(node: DrillNode) -> None:
     """The trail, the log, the metrics, the line of the kernel and the reason of the drain that would be made."""
     counted = node.metric('healthd_drills_total{kind="xid",result="complete"}')
-    code, report, _ = node.drill("xid", "94", "--gpu", "3")
+    code, report, _ = node.drill("xid", "95", "--gpu", "3")
     assert code == 0
     (drain,) = [each for each in report["plan"]["steps"] if each.startswith("drain")]
-    assert f"healthd: gpu.xid.94 gpu:GPU-51a1a7ed-0000-4000-8000-000000000003 [drill {report['id']}]" in drain
+    assert f"healthd: gpu.xid.95 gpu:GPU-51a1a7ed-0000-4000-8000-000000000003 [drill {report['id']}]" in drain
     assert "healthd drill, no error happened" in report["links"][0]["words"]
     told = node.healthd("history", "--socket", str(node.socket)).stdout
     mine = [line for line in told.splitlines() if report["id"] in line]
@@ -264,11 +269,12 @@ def test_a_blind_reader_is_the_link_that_is_missing(make: Make, tmp_path: Path) 
     assert "No such file" in report["missing"]["why"]
 
 
-def test_a_check_that_looks_too_rarely_is_the_link_that_is_missing(node: DrillNode) -> None:
+def test_a_check_that_looks_too_rarely_is_the_link_that_is_missing(make: Make) -> None:
     """Where the time is over before the finding, the last look says how far it was."""
+    node = make(hang_s=60)
     code, report, _ = node.drill("lustre-hang", "--timeout", "2")
     assert (code, report["missing"]["link"], report["limit_s"]) == (1, "finding", 2.0)
-    assert "lustre.io is unknown: /fsx: statvfs /fsx probe: no answer" in report["missing"]["why"]
+    assert f"lustre.io is unknown: {node.share}: statvfs {node.share} probe: no answer" in report["missing"]["why"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
