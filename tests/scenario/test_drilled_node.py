@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from argparse import Namespace
@@ -421,17 +422,20 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
     made.close()
 
 
-def drills_of(agent: Agent, wake: Callable[[Drills], None]) -> Drills:
-    """Drills whose reader hands on what is injected at once. ``wake`` is called when the fault is open in the drill."""
+def drills_of(agent: Agent, wake: Callable[[Drills], None], *, turns: bool = True) -> Drills:
+    """Drills whose reader hands on what is injected at once. ``wake`` is called when the fault is open in the drill;
+    ``turns``: the engine comes round after that."""
     assert agent.engine is not None
     assert agent.store is not None
 
     def inject(text: str) -> None:
         made.saw((KernelRecord(boot_id="b", sequence=0, time=datetime.now(UTC), text=text),))
+        made.came_round()  # of a turn that began before the fault was there
 
     def woken() -> None:
         wake(made)
-        made.came_round()
+        if turns:
+            made.came_round()
 
     made = Drills(
         checkup=agent.checkup,
@@ -469,11 +473,30 @@ def test_at_the_very_moment_of_the_fault_the_prolog_passes(agent: Agent) -> None
 
 def test_an_engine_that_does_not_come_round_is_the_link_that_is_missing(agent: Agent) -> None:
     """A fault that nobody decides about is not handled, however well it was found."""
-    drills = drills_of(agent, lambda _: None)
-    drills.came_round = lambda: None  # type: ignore[method-assign]  # an engine that is stuck
+    drills = drills_of(agent, lambda _: None, turns=False)
     report = drills.run(Order(kind=KINDS["xid"], who="uid 0", number=79, timeout_s=0.5), lambda _: None)
     assert (report.ended, report.missing) == (Ended.INCOMPLETE, Link.DECISION)
     assert report.why == "the engine has not come round; see healthd status"
+
+
+def test_a_look_under_way_is_joined(agent: Agent) -> None:
+    """A check that is due again while it waits for an answer looks once, as the daemon's own does."""
+    drills = drills_of(agent, lambda _: None)
+    running = threading.Event()
+
+    def is_due() -> None:
+        while not drills.running:
+            running.wait(0.01)
+        for _ in range(3):
+            drills.due("nvml.probe")
+
+    thread = threading.Thread(target=is_due)
+    thread.start()
+    report = drills.run(Order(kind=KINDS["nvml-hang"], who="uid 0", timeout_s=5.5), lambda _: None)
+    thread.join()
+    assert (report.ended, report.missing) == (Ended.INCOMPLETE, Link.FINDING)
+    assert [words for _, words in report.looks] == [report.why.removeprefix("the last look says: ")]
+    assert "no answer to 'ask' within 5 s" in report.why
 
 
 def test_a_daemon_that_stops_ends_a_drill_and_begins_no_other(agent: Agent) -> None:
@@ -482,8 +505,7 @@ def test_a_daemon_that_stops_ends_a_drill_and_begins_no_other(agent: Agent) -> N
     def stops(drills: Drills) -> None:
         drills._tell(_end("the daemon is stopping"))
 
-    drills = drills_of(agent, stops)
-    drills.came_round = lambda: None  # type: ignore[method-assign]  # the end comes first
+    drills = drills_of(agent, stops, turns=False)
     order = Order(kind=KINDS["xid"], who="uid 0", number=79)
     report = drills.run(order, lambda _: None)
     assert (report.ended, report.missing, report.why) == (
