@@ -89,6 +89,14 @@ class Channel:
         self._failures, self._failing_since, self._not_before = 0, None, None
         return ""
 
+    def try_out(self, message: Message) -> str:
+        """Send a message past queue, rate and counts; why it was not taken, or "". One that fails is not sent again."""
+        try:
+            self._deliver(message)
+        except NotDeliveredError as error:
+            return str(error)
+        return ""
+
     def _has_failed(self, error: NotDeliveredError, now: datetime) -> str:
         self.failed += 1
         pause_s = max(error.retry_s, min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2.0**self._failures))
@@ -145,6 +153,13 @@ class Notifier:
             self._keep(text)
             self._written = text
         return tuple(filter(None, failures))
+
+    def drill(self, words: str, now: datetime) -> Mapping[str, str]:
+        """Send one message that says of itself that it is a drill, and why each receiver did not take it, or ""."""
+        about = {**self._about(), "notices": [words]}
+        data = {"schema": SCHEMA, **about, "at": now.isoformat(), "news": [], "lost": 0, "drill": True}
+        message = Message(text=f"{about['node']}: {words}", data=data)
+        return {channel.name: channel.try_out(message) for channel in self.channels}
 
     def problems(self) -> tuple[str, ...]:
         """The receivers that did not take the last message, in words for a person."""

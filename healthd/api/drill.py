@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from healthd.agent import Agent
@@ -17,15 +18,24 @@ SCHEMA = "healthd.drill/v1"
 
 
 def drill_answer(agent: Agent, options: Namespace, tick: Callable[[str], None], *, who: str) -> Answer:
-    """Play a fault and report. Exit 0: the chain is whole; 1: a link is missing; 2: refused.
+    """Play a fault and report. Exit 0: the chain is whole; 1: a link is missing, or a message that was asked for was
+    not delivered; 2: refused.
 
     Raises UsageError, and HealthdError for an agent that only looks.
     """
     if agent.drills is None:
         raise HealthdError("this agent only looks; ask the daemon, `healthd run`")
-    report = agent.drills.run(_order(options, who), tick)
-    text = json.dumps(as_data(report), indent=2, default=str) + "\n" if options.json else as_text(report)
-    return Answer(code=EXIT_CODE[report.ended], out=text)
+    order, notifier = _order(options, who), agent.notifier if options.notify else None
+    if options.notify and notifier is None:
+        raise UsageError("healthd drill: --notify, and [notify] names nobody who could be told")
+    report = agent.drills.run(order, tick)
+    told: Mapping[str, str] = {}
+    if notifier is not None and report.ended is not Ended.REFUSED:
+        tick(f"{TITLE}: sends a message")
+        told = notifier.drill(_message(report), datetime.now(UTC))
+    data = {**as_data(report), "messages": [{"to": to, "delivered": not why, "why": why} for to, why in told.items()]}
+    text = json.dumps(data, indent=2, default=str) + "\n" if options.json else as_text(report) + _told_text(told)
+    return Answer(code=EXIT_CODE[report.ended] or int(any(told.values())), out=text)
 
 
 def kinds_text() -> str:
@@ -89,6 +99,15 @@ def _order(options: Namespace, who: str) -> Order:
     )
 
 
+def _message(report: Report) -> str:
+    here = next((f"would be decided: {level.words}" for level in report.levels if level.is_here), "no decision")
+    return f"{TITLE} {report.id}, nothing is wrong and nothing is done: {report.what}; {report.ended}, {here}"
+
+
+def _told_text(told: Mapping[str, str]) -> str:
+    return "".join(printable(f"message  {to}: {why or 'delivered'}") + "\n" for to, why in told.items())
+
+
 def _lines(report: Report) -> Iterator[str]:
     yield f"{TITLE} {report.id} on {report.node}: {report.what}"
     yield _result(report)
@@ -120,7 +139,7 @@ def _result(report: Report) -> str:
         Ended.INTERRUPTED: f"INTERRUPTED before the {report.missing}",
     }
     done = (
-        "" if report.ended is Ended.REFUSED else "; nothing was done: no drain, no message, no fault of the node's own"
+        "" if report.ended is Ended.REFUSED else "; nothing was done: no drain, no repair, no fault of the node's own"
     )
     return f"{heads[report.ended]}{done}"
 

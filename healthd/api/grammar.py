@@ -202,6 +202,7 @@ def _drilling(verbs: Any) -> None:
     drill.add_argument(
         "--timeout", type=_seconds, metavar="SECONDS", help="how long to wait (default: as long as it may take)"
     )
+    drill.add_argument("--notify", action="store_true", help="also send a message, which says that it is a drill")
     drill.add_argument("--list", action="store_true", help="only say what can be played")
     _asking(drill)
 

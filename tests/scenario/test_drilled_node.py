@@ -395,6 +395,23 @@ def test_no_message_is_sent_for_a_drill(make: Make) -> None:
     assert "nvml.unresponsive" not in told
 
 
+def test_a_message_that_is_asked_for_says_what_it_is(make: Make, node: DrillNode) -> None:
+    """With --notify one message goes out; a receiver that does not take it is exit code 1, none at all a mistake."""
+    with receiving() as receiver:
+        told = make(more=f'[notify]\nwebhook_url = "{receiver.url}"\n')
+        code, report, _ = told.drill("xid", "--notify")
+        assert (code, report["messages"]) == (0, [{"to": "webhook", "delivered": True, "why": ""}])
+        (message,) = receiver.taken
+        assert (message["drill"], message["news"], message["verdict"]) == (True, [], "ok")
+        assert message["notices"][0].startswith(f"DRILL {report['id']}, nothing is wrong and nothing is done: XID 79")
+        receiver.answers.append((503, {}))
+        code, report, _ = told.drill("xid", "--notify")
+        assert (code, report["result"]) == (1, "complete")
+        assert "answered 503" in report["messages"][0]["why"]
+    nobody = node.healthd("drill", "xid", "--notify", "--socket", str(node.socket))
+    assert (nobody.returncode, "[notify] names nobody" in nobody.stderr) == (64, True)
+
+
 def test_a_prolog_passes_while_a_drill_runs(node: DrillNode) -> None:
     """As often as it is asked, no job is refused and the verdict is that of the node."""
     client = node.begin_drill("nvml-hang")

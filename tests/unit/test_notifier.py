@@ -88,6 +88,22 @@ def test_a_message_says_who_speaks_for_people_and_for_programs() -> None:
     ]
 
 
+def test_a_drill_is_told_past_the_queue_and_says_what_it_is() -> None:
+    """Once, to everybody, with no news in it; who did not take it is named, and it is neither counted nor repeated."""
+    desk = Desk()
+    desk.broken["slack"] = NotDeliveredError("https://hooks.example answered 503")
+    said = desk.notifier.drill("DRILL d1, nothing is wrong", T0)
+    assert said == {"slack": "https://hooks.example answered 503", "webhook": ""}
+    (message,) = desk.got["webhook"]
+    assert message.text == "p5-1: DRILL d1, nothing is wrong"
+    assert (message.data["drill"], message.data["news"]) == (True, [])
+    assert message.data["notices"] == ["DRILL d1, nothing is wrong"]
+    desk.broken.clear()
+    desk.after(600)
+    assert desk.got["slack"] == []
+    assert [(each.delivered, each.failed, each.undelivered) for each in desk.notifier.channels] == [(0, 0, 0)] * 2
+
+
 def test_a_receiver_that_fails_is_tried_again_later_each_time_and_said_to_fail() -> None:
     """30, 60, 120 s and so on up to ten minutes; the log has each failure, status what waits and since when."""
     desk = Desk()
