@@ -189,12 +189,12 @@ class KernelLog:
         self._last = sequence
         if self._timed and b"\\x0a" in raw:
             self._gaps += self._hides_a_record(raw)
-        return self._judged(raw)
-
-    def _judged(self, raw: bytes) -> KernelRecord | None:
-        """One raw record, if it is wanted, whole and trusted."""
         if self._wanted is not None and not self._wanted.holds(raw):
             return None
+        return self._parsed(raw)
+
+    def _parsed(self, raw: bytes) -> KernelRecord | None:
+        """One raw record, if it is whole and trusted."""
         record = parse_record(raw, boot_id=self._boot_id, boot_time=self._boot_time)
         if record is None:
             self._malformed += 1
@@ -209,7 +209,8 @@ class KernelLog:
         if not self._injected:
             return batch
         raws = [self._injected.popleft() for _ in range(len(self._injected))]
-        return replace(batch, drilled=tuple(record for raw in raws if (record := self._judged(raw)) is not None))
+        wanted = [raw for raw in raws if self._wanted is None or self._wanted.holds(raw)]
+        return replace(batch, drilled=tuple(record for raw in wanted if (record := self._parsed(raw)) is not None))
 
     def _hides_a_record(self, raw: bytes) -> bool:
         """Whether a later line of a record may be a wanted one of its own: syslog(2) shows two records of the same
