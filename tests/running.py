@@ -141,10 +141,13 @@ class RunningNode(Running):
         )
 
     def as_nobody(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """What the daemon answers another user. Needs root."""
-        self.open_to_all()
-        argv, environ = [sys.executable, "-c", _AS_NOBODY, str(self.socket), *arguments], {"PYTHONPATH": str(ROOT)}
-        return subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=30, check=False, cwd="/")
+        """What the daemon answers another user. Needs root. Asked from inside the node's folder: another session of
+        pytest may close the folders above it at any moment."""
+        self.folder.chmod(self.folder.stat().st_mode | 0o011)
+        argv, environ = [sys.executable, "-c", _AS_NOBODY, self.socket.name, *arguments], {"PYTHONPATH": str(ROOT)}
+        return subprocess.run(
+            argv, env=environ, capture_output=True, text=True, timeout=30, check=False, cwd=self.folder
+        )
 
     def open_to_all(self) -> None:
         """Let other users reach its folder below the test's own, which pytest keeps to its owner."""

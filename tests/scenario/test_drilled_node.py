@@ -36,18 +36,11 @@ from healthd.sim.nvml_state import healthy_state, with_library_fault, with_line
 from healthd.store import Store
 from tests.integration.slurm.slurm_conf import free_ports
 from tests.receiver import receiving
-from tests.running import ROOT, RunningNode
-from tests.scenario.test_operator import AS_NOBODY
+from tests.running import RunningNode
 
 pytestmark = pytest.mark.process
 
 SECTIONS = """
-[sources]
-sys_root = "{machine.root}/sys"
-proc_root = "{machine.root}/proc"
-dev_root = "{machine.root}/dev"
-kmsg = "{kmsg}"
-nvml_library = "{machine.nvml}"
 [orchestrator]
 kind = "local"
 [provisioner]
@@ -95,11 +88,9 @@ class DrillNode(RunningNode):
         self.share = folder / "share"  # a folder of this machine, for a mount that really takes a file
         self.share.mkdir()
         tree.mount(self.machine.root, f"95 26 0:52 / {self.share} rw - nfs4 server:/home rw")
+        sections = SECTIONS.format(machine=self.machine, python=sys.executable, mode=mode, hang_s=hang_s)
         off = [name for name in NOT_SIMULATED if name != "lustre.io"]
-        sections = SECTIONS.format(
-            machine=self.machine, kmsg=kmsg or self.machine.kmsg, python=sys.executable, mode=mode, hang_s=hang_s
-        )
-        sections += "".join(f'[checks."{name}"]\nenabled = false\n' for name in off) + more
+        sections += self.machine.sections(off=off, kmsg=kmsg or self.machine.kmsg) + more
         super().__init__(folder, "p5", sections=sections, kmsg=str(self.machine.kmsg), http=f"127.0.0.1:{self.port}")
 
     def start(self, *, within_s: float = 20.0) -> None:
@@ -364,10 +355,7 @@ def test_what_can_be_played_is_told_without_a_daemon(tmp_path: Path) -> None:
 def test_a_stranger_may_not_drill(node: DrillNode) -> None:
     """Everybody may read; a drill is not for everybody. The refusal is in the trail."""
 
-    node.folder.chmod(0o755)  # from inside: another session of pytest may close the folders above at any moment
-    argv = [sys.executable, "-c", AS_NOBODY, node.socket.name, "drill", "xid"]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": "/"}
-    answer = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=30, cwd=node.folder)
+    answer = node.as_nobody("drill", "xid")
     assert (answer.returncode, "uid 65534 may not act here" in answer.stderr) == (64, True), answer.stderr
     assert "refused: drill by uid 65534" in node.said()
 

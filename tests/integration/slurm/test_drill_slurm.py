@@ -10,19 +10,13 @@ from typing import Any
 import pytest
 
 from healthd.drill import Link
-from healthd.sim.machine import NOT_SIMULATED, SimulatedMachine
+from healthd.sim.machine import SimulatedMachine
 from tests.integration.slurm.slurm_lab import SlurmLab
 from tests.running import RunningNode
 
 pytestmark = [pytest.mark.slurm, pytest.mark.process]
 
 SECTIONS = """
-[sources]
-sys_root = "{machine.root}/sys"
-proc_root = "{machine.root}/proc"
-dev_root = "{machine.root}/dev"
-kmsg = "{machine.kmsg}"
-nvml_library = "{machine.nvml}"
 [remediation]
 mode = "quarantine"
 settle_s = 0.2
@@ -42,8 +36,7 @@ NAME = "n0002"
 def node(slurm: SlurmLab, tmp_path: Path) -> Iterator[RunningNode]:
     """A node of the cluster that may be drained, with the hardware of a simulated p5.48xlarge."""
     machine = SimulatedMachine(tmp_path / "machine")
-    sections = SECTIONS.format(machine=machine)
-    sections += "".join(f'[checks."{name}"]\nenabled = false\n' for name in NOT_SIMULATED)
+    sections = SECTIONS + machine.sections()
     made = RunningNode(tmp_path / "node", NAME, sections=sections, environ=slurm.env(), kmsg=str(machine.kmsg))
     made.start()
     yield made
