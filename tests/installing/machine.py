@@ -1,6 +1,6 @@
 """A clean Debian that is booted: systemd as its first process, in namespaces of its own, from a cached root.
 
-What is written goes into a folder of the test, over the cached root, and is gone with it. The machine has no network
+What is written goes into memory, over the cached root, and is gone with the machine. The machine has no network
 but its own loopback; what may be installed in it lies in apt's cache there. It needs root.
 """
 
@@ -53,8 +53,9 @@ _INSIDE = """
 set -eu
 base=$1 over=$2 path=$3 root=$2/root
 shift 3
-mkdir -p "$over/upper" "$over/work" "$root"
 mount --make-rprivate /
+mount -t tmpfs -o mode=755 tmpfs "$over" # a package manager waits for a disk after each of its files
+mkdir "$over/upper" "$over/work" "$root"
 mount -t overlay -o "lowerdir=$base,upperdir=$over/upper,workdir=$over/work" overlay "$root"
 mount -t proc proc "$root/proc"
 mount -t sysfs -o ro sysfs "$root/sys"
