@@ -10,6 +10,7 @@ from pathlib import Path
 from healthd import __version__
 from healthd.apart import answer_apart
 from healthd.api.wire import Answer
+from healthd.cli.asking import START
 from healthd.cli.settings import check_settings
 from healthd.config.json_schema import FILE_NAME, config_schema_text
 from healthd.config.load import DEFAULT_PATH, load
@@ -40,7 +41,7 @@ def answer(options: Namespace) -> Answer:
     return Answer(
         code=0,
         out=f"{path} is written, in mode observe; {schema}\n{told}"
-        "next: read it, then `healthd config validate`, `healthd doctor` and `healthd run`\n",
+        f"next: read it, then `healthd config validate` and `healthd doctor`; the daemon: {START}\n",
     )
 
 

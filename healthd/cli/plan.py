@@ -7,9 +7,9 @@ from argparse import Namespace
 from healthd.api.wire import Answer
 from healthd.cli.asking import only_the_daemon
 
-_WORDS = "and only it has a plan; start it with `healthd run`, or ask the policy alone with `healthd policy test CODE`"
+_INSTEAD = ", or ask the policy alone with `healthd policy test CODE`"
 
 
 def answer(options: Namespace) -> Answer:
     """The daemon's answer."""
-    return only_the_daemon(options, _WORDS)
+    return only_the_daemon(options, "has a plan", instead=_INSTEAD)

@@ -10,4 +10,4 @@ from healthd.cli.asking import only_the_daemon
 
 def answer(options: Namespace) -> Answer:
     """The daemon's answer."""
-    return only_the_daemon(options, "and only it takes a node out; start it with `healthd run`")
+    return only_the_daemon(options, "takes a node out")

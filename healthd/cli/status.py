@@ -16,6 +16,7 @@ from typing import Any
 
 from healthd.api.client import ask
 from healthd.api.wire import Answer, Request
+from healthd.cli.asking import START
 from healthd.cli.output import Screen, progress, talk
 from healthd.cli.settings import loaded, socket_path
 from healthd.errors import HealthdError, UsageError
@@ -30,9 +31,7 @@ def answer(options: Namespace) -> Answer:
     answered = ask(path, Request(arguments=options.arguments), talk)
     if answered is not None:
         return answered
-    return Answer(
-        code=2, err=f"healthd: no daemon answers at {path}; start it with `healthd run`, or use `healthd check`\n"
-    )
+    return Answer(code=2, err=f"healthd: no daemon answers at {path}; {START}; or use `healthd check`\n")
 
 
 def _socket(options: Namespace) -> str:

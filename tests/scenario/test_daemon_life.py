@@ -228,7 +228,7 @@ def test_without_a_daemon_status_is_unknown_and_check_looks(node: RunningNode) -
     assert node.healthd("check", "gpu.count", "--config", str(node.config)).returncode == 0
     status = node.healthd("status", "--socket", str(node.socket))
     assert (status.returncode, status.stdout) == (2, "")
-    assert f"no daemon answers at {node.socket}; start it with `healthd run`" in status.stderr
+    assert f"no daemon answers at {node.socket}; start it with `systemctl start healthd`" in status.stderr
 
 
 def test_a_reader_that_goes_away_harms_nobody(node: RunningNode) -> None:
