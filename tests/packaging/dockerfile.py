@@ -174,11 +174,11 @@ class Build:
     ) -> list[str]:
         """The command that runs ``argv`` as a container of this stage would, as ``user`` or the stage's own.
 
-        ``restricted``: without any capability, in a network of its own, on a file system that cannot be written.
+        ``restricted``: with CAP_SYSLOG alone, in a network of its own, on a file system that cannot be written.
         """
         uid, _, gid = (user or stage.user).partition(":")
         drop = ["setpriv", f"--reuid={uid}", f"--regid={gid or uid}", "--clear-groups"]
-        drop += ["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"] if restricted else []
+        drop += ["--bounding-set=-all,+syslog", "--inh-caps=-all", "--no-new-privs"] if restricted else []
         given = [f"{name}={value}" for name, value in {"HOME": "/", **stage.env, **(environ or {})}.items()]
         inside = f'cd "{stage.workdir}" && exec "$@"'
         chroot = ["chroot", str(stage.root), *drop, "/bin/sh", "-c", inside, "sh", *argv]

@@ -213,8 +213,8 @@ def test_the_image_looks_at_a_node_as_the_static_manifest_configures_it(image: I
 @pytest.mark.slow
 @pytest.mark.root
 def test_the_restricted_profile_needs_nothing_of_the_host(image: Image, tmp_path: Path) -> None:
-    """As the restricted profile configures and confines it (no capability, no device, a root that cannot be written)
-    the daemon goes round and answers; that it cannot see the kernel log is told, and makes no node unknown."""
+    """As the restricted profile configures and confines it (CAP_SYSLOG alone, no device, a root that cannot be written)
+    the daemon goes round, reads the kernel log, and answers; of what it cannot see nothing makes the node unknown."""
     for name in ("etc", "run", "state"):
         (tmp_path / name).mkdir(mode=0o755)
     (tmp_path / "etc" / "config.toml").write_text(render({"profile": "restricted"}).config())
@@ -224,15 +224,13 @@ def test_the_restricted_profile_needs_nothing_of_the_host(image: Image, tmp_path
     with running(argv, tmp_path / "log") as (daemon, inside):
         report = _verdict(tmp_path / "run" / "healthd.sock", daemon, tmp_path / "log")
         status = Path(f"/proc/{inside}/status").read_text()
-        assert re.search(r"^CapEff:\s*0+$", status, re.MULTILINE), status
+        assert re.search(r"^CapEff:\s*0*400000000$", status, re.MULTILINE), status  # bit 34: linux/capability.h
         ask = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9809/healthz', timeout=30).status)"
         enter = ["nsenter", f"--net=/proc/{inside}/ns/net", sys.executable, "-c", ask]
         done = subprocess.run(enter, check=False, capture_output=True, text=True, timeout=60)
         assert done.stdout.strip() == "200", done.stderr + (tmp_path / "log").read_text()[-2000:]
     unknown = {each["name"]: each["reason"] for each in report["checks"] if each["outcome"] == "unknown"}
-    blind = {name for name in unknown if name.startswith("kernel.")} | {"kmsg.reader"}
-    assert {"kernel.xid", "kernel.sxid"} <= blind <= set(unknown)
-    assert set(unknown) - blind - {"cloud.events"} == set(), unknown
+    assert set(unknown) <= {"cloud.events"}, unknown
     assert report["verdict"] != "unknown"
     assert (tmp_path / "state" / "healthd.db").exists()
 
