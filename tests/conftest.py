@@ -28,7 +28,7 @@ ONE_AT_A_TIME = ("tests/integration/", "tests/faults/")
 # Set by `make test-kubernetes`, as HEALTHD_TEST_KUBERNETES: see below.
 ASKED_FOR = "TEST_KUBERNETES"
 # Set by `make test-packages`: the tests of this file that boot a machine, by the fixture that is one.
-BOOTED, BOOT_ASKED_FOR = ("test_packages.py", "machine"), "TEST_PACKAGES"
+BOOTED, BOOT_ASKED_FOR = ("test_deb.py", "machine"), "TEST_PACKAGES"
 
 _PROCESS_EVENTS = frozenset(
     {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "os.exec", "pty.spawn"}

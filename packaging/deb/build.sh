@@ -2,7 +2,7 @@
 # Builds healthd's .deb for the Debian or Ubuntu that this runs on, and prints its path.
 # Usage: packaging/deb/build.sh [FOLDER] (dist/ by itself). Needs python3-venv and dpkg-deb, no root. PYTHON and LOCK:
 # as in packaging/stage.sh. REVISION names a rebuild of the same version (1). STAGED: a folder that packaging/stage.sh
-# has filled already.
+# has filled already. DEB_COMPRESSION: none is quicker and makes it large (xz).
 set -eu
 out=${1:-$(dirname "$0")/../../dist}
 mkdir -p "$out"
@@ -51,5 +51,5 @@ package=$out/healthd_${full}_$architecture.deb
 # Built twice from one commit it is the same file: its times are the commit's, where there is one.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
 export SOURCE_DATE_EPOCH
-dpkg-deb --root-owner-group -Zxz ${DEB_LEVEL:+"-z$DEB_LEVEL"} --build "$tree" "$package" >/dev/null
+dpkg-deb --root-owner-group "-Z${DEB_COMPRESSION:-xz}" --build "$tree" "$package" >/dev/null
 echo "$package"

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Builds healthd's .rpm for the Amazon Linux (or another system with RPM) that this runs on, and prints its path.
 # Usage: packaging/rpm/build.sh [FOLDER] (dist/ by itself). Needs rpm-build and PYTHON (python3.11) with pip, no root.
-# REVISION names a rebuild of the same version (1); STAGED: a folder that packaging/stage.sh has filled already.
+# REVISION names a rebuild of the same version (1); STAGED: a folder that packaging/stage.sh has filled already; RPM_LEVEL:
+# how hard zstd tries, instead of what this rpm does by itself.
 set -eu
 out=${1:-$(dirname "$0")/../../dist}
 mkdir -p "$out"
@@ -19,5 +20,6 @@ rpmbuild -bb --quiet --nodeps \
     --define "_topdir $top" --define "_rpmdir $out" --define '_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm' \
     --define "healthd_version $version" --define "python ${PYTHON:-python3.11}" \
     ${REVISION:+--define "revision $REVISION"} ${STAGED:+--define "staged $STAGED"} \
+    ${RPM_LEVEL:+--define "_binary_payload w$RPM_LEVEL.zstdio"} \
     packaging/rpm/healthd.spec >&2
 ls "$out/healthd-$version-${REVISION:-1}"*.rpm

@@ -33,7 +33,7 @@ LOADED_BY: Mapping[str, tuple[str, str]] = {
     "docs/reference/verdict.schema.json": ("tests/unit/test_report.py", "verdict.schema.json"),
     "packaging/bin/healthd": ("tests/unit/test_house.py", "test_the_launcher_is_a_script"),
     "packaging/container/Dockerfile": ("tests/packaging/test_image.py", "Dockerfile"),
-    "packaging/deb/*": ("tests/installing/test_packages.py", "packaging/deb/build.sh"),
+    "packaging/deb/*": ("tests/installing/test_deb.py", "packaging/deb/build.sh"),
     "packaging/grafana/*.json": ("tests/integration/prometheus/test_scraped.py", "packaging/grafana/"),
     "packaging/helm/healthd/.helmignore": CHART,
     "packaging/helm/healthd/files/rules.yaml": ("tests/packaging/test_chart.py", "packaging/prometheus/rules.yaml"),
@@ -55,10 +55,10 @@ LOADED_BY: Mapping[str, tuple[str, str]] = {
         "adot-collector.yaml",
     ),
     "packaging/prometheus/*.yaml": ("tests/integration/prometheus/test_prometheus_rules.py", "packaging/prometheus"),
-    "packaging/rpm/build.sh": ("tests/installing/test_packages.py", "packaging/rpm/build.sh"),
-    "packaging/rpm/healthd.spec": ("tests/installing/test_packages.py", "packaging/rpm/healthd.spec"),
+    "packaging/rpm/build.sh": ("tests/installing/test_rpm.py", "packaging/rpm/build.sh"),
+    "packaging/rpm/healthd.spec": ("tests/installing/test_rpm.py", "packaging/rpm/healthd.spec"),
     "packaging/slurm/*.sh": ("tests/integration/slurm/test_hooks.py", '"packaging" / "slurm"'),
-    "packaging/stage.sh": ("tests/installing/test_packages.py", "packaging/stage.sh"),
+    "packaging/stage.sh": ("tests/installing/conftest.py", "packaging/stage.sh"),
     "packaging/systemd/*": ("tests/installing/test_units.py", "packaging/systemd"),
     "packaging/venv.sh": ("Makefile", "sh packaging/venv.sh dev"),  # no test runs without it
 }
