@@ -22,6 +22,7 @@ from healthd.remediation.orchestrators.slurm import detect as detect_slurm
 from healthd.remediation.provisioners.aws_calls import Platform
 from healthd.remediation.provisioners.opening import found_on
 from healthd.remediation.provisioners.subject import Subject
+from healthd.sources.identity import is_own
 from healthd.sources.machine import Machine, open_machine
 from healthd.whoami import runs_kubernetes, runs_slurm
 
@@ -71,9 +72,10 @@ def survey(config: Config, environ: Mapping[str, str], *, root: str = "/") -> Su
 
 def _surveyed(config: Config, environ: Mapping[str, str], machine: Machine, root: str) -> Survey:
     problems = [machine.identity.problem] if machine.identity.problem else []
-    subject = Subject(
-        node=machine.name, instance_id=machine.identity.instance_id, instance_type=machine.identity.instance_type
-    )
+    # The firmware tables of another machine than this one are no reason to ask AWS.
+    is_asked = is_own(config.sources.sys_root) or bool(config.sources.imds_endpoint)
+    instance_id = machine.identity.instance_id if is_asked else ""
+    subject = Subject(node=machine.name, instance_id=instance_id, instance_type=machine.identity.instance_type)
     section = ProvisionerSection(kind="auto", aws=config.provisioner.aws, hyperpod=config.provisioner.hyperpod)
     platform = found_on(section, machine.imds.read, subject, root=root)
     slurm, slurm_why = detect_slurm(environ=environ, root=root, bin_dir=config.orchestrator.slurm.bin_dir)

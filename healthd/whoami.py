@@ -35,7 +35,9 @@ class ThisNode:
         """The instance type, as configured, in DMI, or from IMDS. Raises SourceUnreadable where none tells it."""
         sources, configured = self._config.sources, self._config.node.instance_type
         tree = FileTree(Path(sources.sys_root))
-        identity = find_identity(tree, configured_type=configured, imds_endpoint=sources.imds_endpoint)
+        identity = find_identity(
+            tree, configured_type=configured, imds_endpoint=sources.imds_endpoint, sys_root=sources.sys_root
+        )
         if not identity.instance_type:
             why = identity.problem or "neither DMI nor the instance metadata service tells it"
             raise SourceUnreadable(f"{why}; set [node] instance_type")

@@ -13,6 +13,8 @@ from healthd.errors import SourceError, SourceUnreadable
 from healthd.node import Tree
 from healthd.sources.imds import DEFAULT_ENDPOINT, read_metadata
 
+OWN_SYS = "/sys"
+"""Where the kernel under this process shows its machine."""
 _DMI = "devices/virtual/dmi/id"
 _BTIME = re.compile(r"btime ([0-9]{1,11})\s*")
 
@@ -47,13 +49,14 @@ def node_name(environ: Mapping[str, str]) -> str:
     return environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
 
 
-def find_identity(sys: Tree, *, configured_type: str, imds_endpoint: str) -> Identity:
-    """Instance type and id: configuration, then firmware tables, then IMDS; ``ml.`` is stripped.
+def find_identity(sys: Tree, *, configured_type: str, imds_endpoint: str, sys_root: str = OWN_SYS) -> Identity:
+    """Instance type and id: configuration, then firmware tables, then IMDS; ``ml.`` is stripped. ``sys_root``: where
+    ``sys`` is.
 
     On Nitro, DMI's product_name is the instance type and board_asset_tag the instance id (aws-ofi-nccl reads it so).
     """
     product, asset = _dmi(sys, "product_name"), _dmi(sys, "board_asset_tag")
-    on_ec2, endpoint = _on_ec2(sys), metadata_endpoint(sys, imds_endpoint)
+    on_ec2, endpoint = _on_ec2(sys), metadata_endpoint(sys, imds_endpoint, sys_root=sys_root)
     found_type = configured_type or (product if on_ec2 else "")
     found_id = asset if on_ec2 and asset.startswith("i-") else ""
     problem = ""
@@ -66,11 +69,20 @@ def find_identity(sys: Tree, *, configured_type: str, imds_endpoint: str) -> Ide
     return Identity(instance_type=found_type.removeprefix("ml."), instance_id=found_id, problem=problem)
 
 
-def metadata_endpoint(sys: Tree, configured: str) -> str:
-    """Where the instance metadata service may be asked: as configured, its own address on EC2, else nowhere ("")."""
+def metadata_endpoint(sys: Tree, configured: str, *, sys_root: str = OWN_SYS) -> str:
+    """Where the instance metadata service may be asked: as configured, its own address on EC2, else nowhere ("").
+
+    Firmware tables of another tree (a simulated machine, a recording) are not of the machine that would answer: what
+    they say sends nothing there.
+    """
     if _imds_disabled():
         return ""
-    return configured or (DEFAULT_ENDPOINT if _on_ec2(sys) else "")
+    return configured or (DEFAULT_ENDPOINT if is_own(sys_root) and _on_ec2(sys) else "")
+
+
+def is_own(sys_root: str) -> bool:
+    """Whether the tree is of the machine that this process runs on."""
+    return os.path.normpath(sys_root) == OWN_SYS
 
 
 def _on_ec2(sys: Tree) -> bool:

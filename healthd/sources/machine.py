@@ -113,13 +113,18 @@ def open_machine(config: Config, kernel_log_state: Callable[[], KernelLogState])
     )
     return Machine(
         name=config.node.name or node_name(os.environ),
-        identity=find_identity(sys, configured_type=config.node.instance_type, imds_endpoint=sources.imds_endpoint),
+        identity=find_identity(
+            sys,
+            configured_type=config.node.instance_type,
+            imds_endpoint=sources.imds_endpoint,
+            sys_root=sources.sys_root,
+        ),
         sys=sys,
         proc=proc,
         dev=dev,
         nvml=nvml,
         file_systems=FilesystemSource(),
-        imds=MetadataSource(metadata_endpoint(sys, sources.imds_endpoint)),
+        imds=MetadataSource(metadata_endpoint(sys, sources.imds_endpoint, sys_root=sources.sys_root)),
         active=active,
         kernel_log_state=kernel_log_state,
     )

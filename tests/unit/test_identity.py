@@ -219,6 +219,25 @@ def test_where_there_is_no_service_nothing_is_sent(imds: Imds) -> None:
 
 
 @pytest.mark.parametrize(
+    ("sys_root", "endpoint"),
+    [
+        ("/sys", "http://169.254.169.254"),
+        ("/sys/", "http://169.254.169.254"),
+        ("/tmp/machine/sys", ""),
+        ("/host/sys", ""),
+    ],
+)
+def test_another_machines_firmware_sends_nothing_from_here(
+    monkeypatch: pytest.MonkeyPatch, sys_root: str, endpoint: str
+) -> None:
+    """A simulated p5's tables say Amazon EC2, and the machine that would answer is the real one below."""
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "false")
+    tree = FakeTree(NITRO)
+    assert metadata_endpoint(tree, "", sys_root=sys_root) == endpoint
+    assert metadata_endpoint(tree, "http://127.0.0.1:9", sys_root=sys_root) == "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize(
     ("tree", "configured", "disabled", "endpoint"),
     [
         (NITRO, "", "false", "http://169.254.169.254"),
