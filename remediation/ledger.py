@@ -40,8 +40,8 @@ class Bounds:
     """
 
     relapse_days: float = 7.0
-    attempts_per_remedy: int = 2
-    attempts: int = 4
+    repairs_per_remedy: int = 2
+    repairs_per_fault: int = 4
     lemon_repairs: int = 4
     lemon_days: float = 7.0
     same_fault_nodes: int = 4
@@ -58,7 +58,7 @@ def rungs_left(ladder: Sequence[Remedy], tried: Sequence[Repair], bounds: Bounds
 
     What is smaller than the largest that was tried is over; of equal rungs as many as were tried are.
     """
-    if len(tried) >= bounds.attempts:
+    if len(tried) >= bounds.repairs_per_fault:
         return ()
     largest = max((REMEDY_RANK[each.remedy] for each in tried), default=0)
     times = {remedy: sum(each.remedy is remedy for each in tried) for remedy in ladder}
@@ -66,7 +66,7 @@ def rungs_left(ladder: Sequence[Remedy], tried: Sequence[Repair], bounds: Bounds
     for rung, remedy in enumerate(ladder):
         earlier = sum(each is remedy for each in ladder[:rung])
         is_over = REMEDY_RANK[remedy] < largest or earlier < times[remedy]
-        if not is_over and times[remedy] < bounds.attempts_per_remedy:
+        if not is_over and times[remedy] < bounds.repairs_per_remedy:
             left.append(remedy)
     return tuple(left)
 

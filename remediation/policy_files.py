@@ -54,8 +54,8 @@ def bounds_of(section: PolicySection) -> Bounds:
     """The limits of a configuration."""
     return Bounds(
         relapse_days=section.relapse_days,
-        attempts_per_remedy=section.attempts_per_remedy,
-        attempts=section.attempts,
+        repairs_per_remedy=section.repairs_per_remedy,
+        repairs_per_fault=section.repairs_per_fault,
         lemon_repairs=section.lemon_repairs,
         lemon_days=section.lemon_days,
         same_fault_nodes=section.same_fault_nodes,

@@ -107,7 +107,8 @@ class SourcesSection:
 
     imds_endpoint: MaybeUrl = ""
     """The instance metadata service. Empty: ``http://169.254.169.254``, and only on machines whose DMI says Amazon
-    EC2, so that nothing is ever sent to that address elsewhere."""
+    EC2, so that nothing is ever sent to that address elsewhere. With another ``sys_root`` than ``/sys`` the DMI may be
+    a simulated machine's or a recording's: then nobody is asked unless this names whom."""
 
     trust_user_kmsg: bool = False
     """Whether kernel-log records written from user space are believed, and labelled as such. Off, because any root
@@ -194,8 +195,10 @@ class RemediationSection:
     in this order: with one holder left, no GPU can be reset. Add your own exporters."""
 
     max_attempts: Annotated[int, Meta(ge=1, le=10, description="a whole number from 1 to 10")] = 2
-    """How many repairs of the same fault on the same component are tried before it pages. Two: what two repairs did
-    not mend, a third seldom does."""
+    """How often one act (a reset, a reboot, a replacement) is tried within one case, while the node is out, before the
+    next remedy of its ladder: it was refused, did not show, or the fault was still there afterwards. Two: what two did
+    not mend, a third seldom does. What a fault gets that comes back after a repair that worked is counted in
+    ``policy.repairs_per_remedy``."""
 
     opt_out_file: MaybePath = "/etc/healthd/opt-out"
     """While this file exists, healthd only observes on this node, whatever the mode. Empty: no such file is looked
@@ -264,13 +267,14 @@ class PolicySection:
     next remedy of its ladder is tried. A week: a fault that a reset only hides is back within days under training load,
     and a new one a month later deserves a reset again."""
 
-    attempts_per_remedy: Few = 2
-    """How often one remedy is tried for the same fault on the same component within ``relapse_days``, whatever the
-    ladder says. Two: a third time has seldom helped."""
+    repairs_per_remedy: Few = 2
+    """How many repairs by one remedy the same fault on the same component gets within ``relapse_days``, whatever the
+    ladder says: cases after which the node was back and the fault came back too. Two: a third time has seldom helped.
+    How often an act is tried within one case is ``remediation.max_attempts``, and counts as one here."""
 
-    attempts: Few = 4
-    """How many repairs of the same fault on the same component are made within ``relapse_days`` at all. After them the
-    node is kept out, and it pages. Four: the longest shipped ladder has three."""
+    repairs_per_fault: Few = 4
+    """The same over all remedies. After so many the node is kept out, and it pages. Four: the longest shipped ladder
+    has three."""
 
     lemon_repairs: Few = 4
     """How many repairs of this node, for any fault, may fall within ``lemon_days``. What would be one more keeps the

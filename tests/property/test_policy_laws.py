@@ -132,8 +132,8 @@ some_rules = st.builds(
 policies = st.lists(some_rules, max_size=2).map(lambda some: Policy(name="ours", rules=(*some, OWN_REMEDY)))
 bounds = st.builds(
     Bounds,
-    attempts_per_remedy=st.integers(1, 3),
-    attempts=st.integers(1, 4),
+    repairs_per_remedy=st.integers(1, 3),
+    repairs_per_fault=st.integers(1, 4),
     lemon_repairs=st.integers(1, 5),
     same_fault_nodes=st.integers(2, 4),
 )

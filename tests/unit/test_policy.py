@@ -312,7 +312,7 @@ def test_a_lemon_is_kept_out() -> None:
 
 def test_one_fault_has_so_many_attempts() -> None:
     """Whatever the ladder says, one fault is repaired only so often."""
-    rules = replace(REPAIR, bounds=Bounds(attempts=1))
+    rules = replace(REPAIR, bounds=Bounds(repairs_per_fault=1))
     assert decided(diagnosis(), rules=rules).steps == RESET
     assert decided(diagnosis(), rules=rules, ledger=[tried(Remedy.RESET_GPU)]).action is Action.PAGE
 
