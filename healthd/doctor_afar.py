@@ -1,4 +1,5 @@
-"""The looks of ``healthd doctor`` at what is not on the machine: slurmctld, the API server of Kubernetes, AWS.
+"""The looks of ``healthd doctor`` at what is not on the machine: slurmctld, and AWS; what it sees of Kubernetes is in
+``doctor_kubernetes``.
 
 Each is asked by the code that would act, and only asked: AWS by its own dry run, where it has one. No answer is no
 evidence of anything missing: it could not be told.
@@ -14,6 +15,7 @@ from healthd.acting import provisioner_of
 from healthd.agent import open_orchestrator
 from healthd.config.schema import Config
 from healthd.doctor import Line, Told
+from healthd.doctor_kubernetes import looks_kubernetes, state_of
 from healthd.doctor_looks import Look, with_machine
 from healthd.errors import (
     BackendBusy,
@@ -26,9 +28,9 @@ from healthd.errors import (
 )
 from healthd.model import Remedy
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator, detect
-from healthd.remediation.ports import NodeView, Orchestrator
+from healthd.remediation.ports import Orchestrator
 from healthd.sources.machine import Machine
-from healthd.whoami import runs_kubernetes, runs_slurm
+from healthd.whoami import runs_slurm
 
 _REMEDIES = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
 
@@ -38,7 +40,7 @@ def looks_afar(config: Config, environ: Mapping[str, str]) -> Mapping[str, Look]
 
     return {
         "slurmctld": with_machine(config, partial(_slurm, environ)),
-        "Kubernetes": with_machine(config, partial(_kubernetes, environ)),
+        **looks_kubernetes(config, environ),
         "repair": with_machine(config, partial(_repair, environ)),
     }
 
@@ -66,13 +68,8 @@ def _slurm(environ: Mapping[str, str], config: Config, machine: Machine) -> Iter
         fix = "set [node] name to the NodeName of slurm.conf"
         yield Line(about=about, told=Told.MISSING, why=str(error), fix=fix)
     else:
-        why = f"it answers{_version(asked)}, and has {machine.name} as {_state(view)}"
+        why = f"it answers{_version(asked)}, and has {machine.name} as {state_of(view)}"
         yield Line(about=about, told=Told.OK, why=why)
-
-
-def _state(view: NodeView) -> str:
-    """The cluster's own words."""
-    return "+".join(sorted(view.flags)).lower() or ("in service" if view.in_service else "out of service")
 
 
 def _version(asked: Orchestrator) -> str:
@@ -81,32 +78,6 @@ def _version(asked: Orchestrator) -> str:
     with suppress(BackendError):
         return f" ({asked.scontrol('--version').strip()})"
     return ""
-
-
-def _kubernetes(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[Line]:
-    about = "Kubernetes"
-    if not runs_kubernetes(config, environ):
-        yield Line(about=about, told=Told.UNNEEDED, why="not configured, and this is no pod with a ServiceAccount")
-        return
-    try:
-        asked = open_orchestrator(config, machine, environ)
-        view = asked.view()
-    except ConfigError as error:
-        fix = "correct [orchestrator.kubernetes]; the chart packaging/helm/healthd sets all of it"
-        yield Line(about=about, told=Told.MISSING, why=str(error), fix=fix)
-    except BackendUnknown as error:
-        denied = isinstance(error.__cause__, BackendDenied)
-        fix = (
-            "give its ServiceAccount the rights of packaging/kubernetes/agent-rbac.yaml"
-            if denied
-            else ("check the network to the API server, and [orchestrator.kubernetes] kubeconfig and timeout_s")
-        )
-        yield Line(about=about, told=Told.MISSING if denied else Told.UNTOLD, why=str(error), fix=fix)
-    except BackendError as error:
-        fix = "set [node] name to the name of the Node object, as the chart does by the downward API"
-        yield Line(about=about, told=Told.MISSING, why=str(error), fix=fix)
-    else:
-        yield Line(about=about, told=Told.OK, why=f"the API server answers, and has {machine.name} as {_state(view)}")
 
 
 def _repair(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[Line]:

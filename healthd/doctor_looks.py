@@ -109,7 +109,11 @@ def _kernel_log(config: Config, machine: Machine) -> Iterator[Line]:
     if source != "syslog" and not os.access(source, os.R_OK):
         yield Line(about=about, told=Told.MISSING, why=f"{source} may not be read by user {os.geteuid()}", fix=fix)
         return
-    read = read_all(source, boot_id=boot_id(machine.proc), boot_time=boot_time(machine.proc), needles=_NO_RECORD)
+    try:
+        read = read_all(source, boot_id=boot_id(machine.proc), boot_time=boot_time(machine.proc), needles=_NO_RECORD)
+    except (SourceMissing, SourceUnreadable) as error:  # of a device or a system call that is there, and says no
+        yield Line(about=about, told=Told.MISSING, why=str(error), fix=fix)
+        return
     why = f"{source} can be read" if read.caught_up else f"{source} can be read, and grows faster than it is read"
     yield Line(about=about, told=Told.OK, why=why)
 
@@ -134,7 +138,8 @@ def _folder(about: str, path: str, setting: str) -> Line:
 def _daemon(socket: str) -> Line:
     answered = ask(socket, Request(arguments=("status", "--json")), lambda _: None)
     if answered is None:
-        fix = "systemctl start healthd, or `healthd run`; a moved socket must be named: --socket or HEALTHD_SOCKET"
+        start = "see the log of this pod" if os.environ.get("KUBERNETES_SERVICE_HOST") else "systemctl start healthd"
+        fix = f"{start}, or `healthd run`; a moved socket must be named: --socket or HEALTHD_SOCKET"
         return Line(about="daemon", told=Told.MISSING, why=f"no daemon answers at {socket}", fix=fix)
     said = json.loads(answered.out)
     why = f"it answers at {socket}: {said['verdict']}, in mode {said['mode']}"

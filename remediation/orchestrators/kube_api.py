@@ -38,7 +38,15 @@ from lightkube.generic_resource import create_global_resource, create_namespaced
 from lightkube.types import PatchType
 
 from healthd.errors import BackendBusy, BackendDenied, BackendError, BackendRefused, BackendUnknown, ConfigError
-from healthd.remediation.orchestrators.kube_transport import ANSWER_LIMIT_BYTES, Pace, Transport
+from healthd.remediation.calls import Calls
+from healthd.remediation.orchestrators.kube_transport import (
+    ANSWER_LIMIT_BYTES,
+    Pace,
+    Transport,
+    reasons_of,
+    retry_after_s,
+    sentence_of,
+)
 
 T = TypeVar("T")
 FIELD_MANAGER = "healthd-agent"
@@ -73,6 +81,8 @@ class Kind(Enum):
     LEASE = ("coordination.k8s.io", "v1", "Lease", "leases", True)
     EVENT = ("events.k8s.io", "v1", "Event", "events", True)
     NODE_CLAIM = ("karpenter.sh", "v1", "NodeClaim", "nodeclaims", False)
+    ACCESS_REVIEW = ("authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews", False)
+    SELF_REVIEW = ("authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews", False)
 
 
 class How(Enum):
@@ -94,7 +104,8 @@ class KubeApi:
     """One connection to the API server, for several threads.
 
     ``timeout_s``: the deadline of a call, the wait for its turn included; a connection that is opened anew may take the
-    same again. ``sleep``: waits these seconds. ``sent`` counts requests by verb and kind, for metrics and tests.
+    same again. ``sleep``: waits these seconds. ``sent`` counts requests by verb and kind, ``calls`` what became
+    of them.
     """
 
     def __init__(
@@ -104,9 +115,10 @@ class KubeApi:
         timeout_s: float,
         pace: Pace,
         sleep: Callable[[float], None] = time.sleep,
+        calls: Calls | None = None,
     ) -> None:
         self._client, self._timeout_s, self._pace, self._sleep = client, timeout_s, pace, sleep
-        self.sent: dict[str, int] = {}
+        self._calls, self.sent = calls or Calls(), dict[str, int]()
 
     def get(self, kind: Kind, name: str, *, namespace: str | None = None, ahead: int = 0) -> dict[str, Any]:
         """Read one object, past every cache; ``ahead`` requests follow at once. Raises Missing, BackendUnknown."""
@@ -138,10 +150,10 @@ class KubeApi:
 
         return self._ask(what, send)
 
-    def create(self, kind: Kind, body: Mapping[str, Any], *, namespace: str) -> dict[str, Any]:
-        """Create an object. Raises Conflict where it is there already, and BackendError as above."""
-        what = f"create {_named(kind, body['metadata']['name'], namespace)}"
-        return self._ask(what, lambda: self._client.create(_class_of(kind)(body), namespace=namespace))
+    def create(self, kind: Kind, body: Mapping[str, Any], *, namespace: str | None = None) -> dict[str, Any]:
+        """Create an object or a review. Raises Conflict where it is there already, and BackendError as above."""
+        what = f"create {_named(kind, body.get('metadata', {}).get('name', ''), namespace)}"
+        return self._ask(what, lambda: self._client.create(_class_of(kind)(body), **_where(namespace)))
 
     def pages(
         self, kind: Kind, decode: Callable[[bytes], T], *, namespace: str | None = None, **params: str
@@ -223,30 +235,34 @@ class KubeApi:
             self._sleep(wait_s)
         key = " ".join(what.split()[:2]).partition("/")[0]
         self.sent[key] = self.sent.get(key, 0) + 1
+        with self._calls.counting("kubernetes", key):
+            return self._sent(what, send)
+
+    def _sent(self, what: str, send: Callable[[], Any]) -> dict[str, Any]:
         try:
             return dict(send())
         except httpx2.HTTPStatusError as error:
             raise self._error(what, error.response) from error
         except (httpx2.TransportError, httpx2.StreamError) as error:
-            words = str(error) or type(error).__name__
-            raise BackendUnknown(f"{what}: no answer within {self._timeout_s:g} s: {words}") from error
+            why = str(error) or type(error).__name__
+            raise BackendUnknown(f"{what}: no answer within {self._timeout_s:g} s: {why}") from error
         except (httpx2.DecodingError, msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
             raise BackendUnknown(f"{what}: the answer is none of Kubernetes's: {error!r}") from error
 
     def _error(self, what: str, response: httpx2.Response) -> BackendError:
-        code, said = response.status_code, f"{what}: {response.status_code} {_words(response)}"
-        causes = _causes(response)
+        code, said = response.status_code, f"{what}: {response.status_code} {sentence_of(response)}"
+        reasons = reasons_of(response)
         match code:
-            case 429 if "DisruptionBudget" in causes:
+            case 429 if "DisruptionBudget" in reasons:
                 return Disrupting(said)
-            case 403 if "NamespaceTerminating" in causes:
+            case 403 if "NamespaceTerminating" in reasons:
                 return Ending(said)
             case 404:
                 return Missing(said)
             case 409:
                 return Conflict(said)
             case 429:
-                pause_s = _retry_after_s(response)
+                pause_s = retry_after_s(response)
                 self._pace.hold_off(pause_s)
                 return BackendBusy(f"{said}; nothing is asked for {pause_s:g} s")
             case 401 | 403:
@@ -276,9 +292,11 @@ def connect(
     environ: Mapping[str, str],
     account: str = SERVICE_ACCOUNT,
     manager: str = FIELD_MANAGER,
+    calls: Calls | None = None,
+    dry_run: bool = False,
 ) -> KubeApi:
     """A connection as this pod's ServiceAccount, or as ``kubeconfig`` says. No request is sent. ``manager``: the name
-    that its writes bear.
+    that its writes bear. ``calls``: see KubeApi. ``dry_run``: the server judges every write and keeps none.
 
     Raises ConfigError where there is neither.
     """
@@ -290,13 +308,12 @@ def connect(
         raise ConfigError((problem,)) from error
     if config is None:
         raise ConfigError((f"{kubeconfig}: no current-context; name one there",))
-    return KubeApi(_client(config, timeout_s, manager), timeout_s=timeout_s, pace=pace)
+    return KubeApi(_client(config, timeout_s, manager, dry_run=dry_run), timeout_s=timeout_s, pace=pace, calls=calls)
 
 
 def _in_cluster(environ: Mapping[str, str], account: str) -> SingleConfig:
     """As lightkube does, from ``environ`` and with a token that is read again."""
-    folder = Path(account)
-    host = environ["KUBERNETES_SERVICE_HOST"]
+    folder, host = Path(account), environ["KUBERNETES_SERVICE_HOST"]
     host = f"[{host}]" if ":" in host else host
     server = f"https://{host}:{environ.get('KUBERNETES_SERVICE_PORT', '443')}"
     ca, token = folder / "ca.crt", folder / "token"
@@ -312,7 +329,7 @@ def _in_cluster(environ: Mapping[str, str], account: str) -> SingleConfig:
     return made.get()  # type: ignore[return-value] # there is a current context
 
 
-def _client(config: SingleConfig, timeout_s: float, manager: str) -> Client:
+def _client(config: SingleConfig, timeout_s: float, manager: str, *, dry_run: bool) -> Client:
     user = config.user or User()
     token_file = str(config.abs_file(user.token_file)) if user.token_file else ""
     trust = verify_cluster(config.cluster, user, config.abs_file, trust_env=False)
@@ -323,6 +340,7 @@ def _client(config: SingleConfig, timeout_s: float, manager: str) -> Client:
         config._replace(user=user),
         timeout=httpx2.Timeout(timeout_s),
         field_manager=manager,
+        dry_run=dry_run,
         trust_env=False,
         transport=transport,
     )
@@ -346,28 +364,3 @@ def _where(namespace: str | None) -> dict[str, Any]:
 
 def _named(kind: Kind, name: str, namespace: str | None) -> str:
     return f"{kind.name.lower()} {namespace + '/' if namespace else ''}{name}"
-
-
-def _words(response: httpx2.Response) -> str:
-    """The server's own sentence."""
-    try:
-        said = response.json()["message"]
-    except (ValueError, KeyError, TypeError, httpx2.HTTPError):
-        said = response.text[:300] or response.reason_phrase
-    return " ".join(str(said).split())
-
-
-def _causes(response: httpx2.Response) -> set[str]:
-    """Why, as the server classifies it: reasons of ``details.causes``."""
-    try:
-        causes = response.json()["details"]["causes"]
-        return {str(each.get("reason", "")) for each in causes}
-    except (ValueError, KeyError, TypeError, AttributeError, httpx2.HTTPError):
-        return set()
-
-
-def _retry_after_s(response: httpx2.Response) -> float:
-    """The pause that the server asked for, in seconds, from 1 to 60; 1 where it did not say (API Priority and
-    Fairness always does)."""
-    asked = response.headers.get("Retry-After", "")
-    return min(60.0, max(1.0, float(asked))) if asked.isdecimal() else 1.0

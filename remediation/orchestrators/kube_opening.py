@@ -18,14 +18,16 @@ RATE_PER_S, BURST = 1.0, 30
 wrong with an agent, it then asks once a second at most."""
 
 
-def open_api(config: Config, environ: Mapping[str, str]) -> KubeApi:
-    """The connection. Raises ConfigError where there is neither a ServiceAccount nor a kubeconfig."""
+def open_api(config: Config, environ: Mapping[str, str], *, dry_run: bool = False) -> KubeApi:
+    """The connection. ``dry_run``: nothing that it writes is kept. Raises ConfigError where there is neither a
+    ServiceAccount nor a kubeconfig."""
     section = config.orchestrator.kubernetes
     return connect(
         kubeconfig=section.kubeconfig,
         timeout_s=section.timeout_s,
         pace=Pace(rate_per_s=RATE_PER_S, burst=BURST),
         environ=environ,
+        dry_run=dry_run,
     )
 
 

@@ -1,4 +1,6 @@
-"""What carries the requests to an API server: their rate, a deadline and a size for every answer, and the token."""
+"""What carries the requests to an API server: their rate, a deadline and a size for every answer, and the token. And what
+a refusal says.
+"""
 
 from __future__ import annotations
 
@@ -99,3 +101,28 @@ class _Bounded(httpx2.SyncByteStream):
 
     def close(self) -> None:
         self._stream.close()
+
+
+def sentence_of(response: httpx2.Response) -> str:
+    """The server's own sentence."""
+    try:
+        said = response.json()["message"]
+    except (ValueError, KeyError, TypeError, httpx2.HTTPError):
+        said = response.text[:300] or response.reason_phrase
+    return " ".join(str(said).split())
+
+
+def reasons_of(response: httpx2.Response) -> set[str]:
+    """Why, as the server classifies it: reasons of ``details.causes``."""
+    try:
+        causes = response.json()["details"]["causes"]
+        return {str(each.get("reason", "")) for each in causes}
+    except (ValueError, KeyError, TypeError, AttributeError, httpx2.HTTPError):
+        return set()
+
+
+def retry_after_s(response: httpx2.Response) -> float:
+    """The pause that the server asked for, in seconds, from 1 to 60; 1 where it did not say (API Priority and
+    Fairness always does)."""
+    asked = response.headers.get("Retry-After", "")
+    return min(60.0, max(1.0, float(asked))) if asked.isdecimal() else 1.0

@@ -1,0 +1,334 @@
+"""The looks of ``healthd doctor`` at Kubernetes, as the agent of this node: token, rights, admission policies, budget,
+and the kubelet's socket.
+
+Nothing is changed: the connection asks for a dry run of every write, which the server judges as any other and keeps
+nothing of. Whether a policy is there is seen by what it refuses: to read policies an agent has no right.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from healthd.agent import open_orchestrator
+from healthd.config.schema import Config
+from healthd.doctor import Line, Told
+from healthd.doctor_looks import Look, with_machine
+from healthd.errors import BackendDenied, BackendError, BackendUnknown, ConfigError
+from healthd.model import Mode
+from healthd.remediation.fleet import CLUSTER
+from healthd.remediation.orchestrators import kube_budget as leases
+from healthd.remediation.ports import NodeView
+from healthd.sources.machine import Machine
+from healthd.whoami import runs_kubernetes
+
+if TYPE_CHECKING:
+    from healthd.remediation.orchestrators.kube_api import KubeApi
+
+_CHART = "install the chart packaging/helm/healthd, or apply packaging/kubernetes"
+_RBAC = "give its ServiceAccount the rights of packaging/kubernetes/agent-rbac.yaml, as the chart does"
+_NETWORK = "check the network to the API server, and [orchestrator.kubernetes] kubeconfig and timeout_s"
+_POLICIES = (
+    "apply packaging/kubernetes/policies (chart: policies.enabled; Kubernetes 1.30 or newer): until then nothing but"
+    " its own code keeps an agent to its node and to the budget"
+)
+_BOUND_TO = "authentication.kubernetes.io/node-name"
+_PROBE = "healthd-doctor"  # names what is tried dry, and is never there
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Right:
+    """One right of the agent. ``use``: what does not work without it; ``acts``: only beyond mode observe."""
+
+    verb: str
+    group: str
+    resource: str
+    use: str
+    name: str = ""
+    namespace: str = ""
+    subresource: str = ""
+    acts: bool = False
+
+    @property
+    def words(self) -> str:
+        """As kubectl auth can-i has it."""
+        what = "/".join(filter(None, (self.resource, self.subresource)))
+        return f"{self.verb} {what}{f' {self.name}' if self.name else ''}"
+
+
+def looks_kubernetes(config: Config, environ: Mapping[str, str]) -> Mapping[str, Look]:
+    """The looks by their names. Where nothing is configured and this is no pod, one line says so."""
+    found = {"Kubernetes": with_machine(config, partial(_api_server, environ))}
+    if not runs_kubernetes(config, environ) or importlib.util.find_spec("lightkube") is None:
+        return found
+    return {
+        **found,
+        "token": with_machine(config, partial(_token, environ)),
+        "rights": with_machine(config, partial(_rights, environ)),
+        "admission policies": with_machine(config, partial(_policies, environ)),
+        "budget": with_machine(config, partial(_budget, environ)),
+        "pod resources": with_machine(config, _pod_resources),
+    }
+
+
+def state_of(view: NodeView) -> str:
+    """How a node stands, in the cluster's own words."""
+    return "+".join(sorted(view.flags)).lower() or ("in service" if view.in_service else "out of service")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the API server
+
+
+def _api_server(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[Line]:
+    about = "Kubernetes"
+    if not runs_kubernetes(config, environ):
+        yield Line(about=about, told=Told.UNNEEDED, why="not configured, and this is no pod with a ServiceAccount")
+        return
+    try:
+        asked = open_orchestrator(config, machine, environ)
+        view = asked.view()
+    except ConfigError as error:
+        fix = "correct [orchestrator.kubernetes]; the chart packaging/helm/healthd sets all of it"
+        yield Line(about=about, told=Told.MISSING, why=str(error), fix=fix)
+    except BackendUnknown as error:
+        denied = isinstance(error.__cause__, BackendDenied)
+        told = Told.MISSING if denied else Told.UNTOLD
+        yield Line(about=about, told=told, why=str(error), fix=_RBAC if denied else _NETWORK)
+    except BackendError as error:
+        fix = "set [node] name to the name of the Node object, as the chart does by the downward API"
+        yield Line(about=about, told=Told.MISSING, why=str(error), fix=fix)
+    else:
+        yield Line(about=about, told=Told.OK, why=f"the API server answers, and has {machine.name} as {state_of(view)}")
+
+
+def _asked(
+    about: str, environ: Mapping[str, str], config: Config, ask: Callable[[KubeApi], Iterator[Line]]
+) -> Iterator[Line]:
+    """The lines of a question; one that got no answer could not be told."""
+    from healthd.remediation.orchestrators.kube_opening import open_api  # heavy: lightkube
+
+    try:
+        with closing(open_api(config, environ, dry_run=True)) as api:
+            yield from ask(api)
+    except ConfigError as error:
+        yield Line(about=about, told=Told.UNTOLD, why=str(error), fix="see the line about Kubernetes")
+    except BackendError as error:
+        denied = isinstance(error, BackendDenied) or isinstance(error.__cause__, BackendDenied)
+        yield Line(about=about, told=Told.UNTOLD, why=str(error), fix=_RBAC if denied else _NETWORK)
+
+
+def _user(api: KubeApi) -> tuple[str, str]:
+    """Who the server takes us for, and the node that the token names, or ""."""
+    from healthd.remediation.orchestrators.kube_api import Kind
+
+    told = api.create(Kind.SELF_REVIEW, {}).get("status") or {}
+    user: Mapping[str, Any] = told.get("userInfo") or {}
+    node = (user.get("extra") or {}).get(_BOUND_TO) or [""]
+    return str(user.get("username", "")), str(node[0])
+
+
+def _agent_of(config: Config) -> str:
+    return f"system:serviceaccount:{config.orchestrator.kubernetes.namespace}:healthd-agent"
+
+
+def _token(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[Line]:
+    yield from _asked("token", environ, config, lambda api: token_lines(*_user(api), config, machine.name))
+
+
+def token_lines(user: str, node: str, config: Config, name: str) -> Iterator[Line]:
+    """What the policies will make of this token: they speak of one ServiceAccount, and of the node in its token."""
+    about, agent = "token", _agent_of(config)
+    if user != agent:
+        why = f"it is of {user}; the admission policies hold for {agent} alone, and do not keep this one to its node"
+        fix = "run healthd as the chart does; [orchestrator.kubernetes] kubeconfig and namespace"
+        yield Line(about=about, told=Told.MISSING, why=why, fix=fix, optional=True)
+    elif not node:
+        why = "it names no node, so that the admission policies refuse whatever it writes"
+        fix = "use a token that the kubelet projects into a pod on the node, with Kubernetes 1.30 or newer; no Secret's"
+        yield Line(about=about, told=Told.MISSING, why=why, fix=fix)
+    elif node != name:
+        why = f"it is of a pod on {node}, and this node is called {name}: whatever it writes is refused"
+        fix = "set [node] name to the name of the Node object, as the chart does by the downward API"
+        yield Line(about=about, told=Told.MISSING, why=why, fix=fix)
+    else:
+        yield Line(about=about, told=Told.OK, why=f"{user}, of a pod on {node}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# rights and policies
+
+
+def rights_of(config: Config, node: str) -> tuple[Right, ...]:
+    """What an agent with this configuration asks of the API server: packaging/kubernetes/agent-rbac.yaml."""
+    namespace = config.orchestrator.kubernetes.namespace
+    kept = [leases.lease_name(name) for name in (CLUSTER, *(scope.name for scope in config.budget.scope))]
+    taint = "no taint can be set or taken away"
+    told = "no fault is told as an Event"
+    return (
+        Right(verb="get", group="", resource="nodes", name=node, use="its Node cannot be read"),
+        Right(verb="patch", group="", resource="nodes", name=node, use=taint, acts=True),
+        Right(verb="patch", group="", resource="nodes", subresource="status", name=node, use="no condition is written"),
+        *(
+            Right(verb=verb, group="events.k8s.io", resource="events", namespace="default", use=told)
+            for verb in ("create", "get", "patch")
+        ),
+        *(
+            Right(
+                verb=verb,
+                group="coordination.k8s.io",
+                resource="leases",
+                namespace=namespace,
+                name=name,
+                use="no place in the budget can be taken",
+                acts=True,
+            )
+            for name in (*kept, leases.MARKS)
+            for verb in ("get", "patch")
+        ),
+    )
+
+
+def _rights(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[Line]:
+    def ask(api: KubeApi) -> Iterator[Line]:
+        rights, observes = rights_of(config, machine.name), config.remediation.mode is Mode.OBSERVE
+        missing = [right for right in rights if not _may(api, right)]
+        for right in missing:
+            where = f" in namespace {right.namespace}" if right.namespace else ""
+            why = f"it may not {right.words}{where}: {right.use}"
+            optional = right.acts and observes
+            yield Line(about="rights", told=Told.MISSING, why=why, fix=_RBAC, optional=optional)
+        if not missing:
+            yield Line(about="rights", told=Told.OK, why=f"all {len(rights)} that an agent needs")
+
+    yield from _asked("rights", environ, config, ask)
+
+
+def _may(api: KubeApi, right: Right) -> bool:
+    from healthd.remediation.orchestrators.kube_api import Kind
+
+    wanted = {
+        "verb": right.verb,
+        "group": right.group,
+        "resource": right.resource,
+        "subresource": right.subresource,
+        "name": right.name,
+        "namespace": right.namespace,
+    }
+    spec = {"resourceAttributes": {key: value for key, value in wanted.items() if value}}
+    told = api.create(Kind.ACCESS_REVIEW, {"spec": spec}).get("status") or {}
+    if "allowed" not in told:
+        raise BackendUnknown(f"the server did not say whether it may {right.words}")
+    return bool(told["allowed"])
+
+
+def _policies(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[Line]:
+    """Three writes that the policies are there to refuse, tried dry."""
+    about, namespace = "admission policies", config.orchestrator.kubernetes.namespace
+
+    def ask(api: KubeApi) -> Iterator[Line]:
+        from healthd.remediation.orchestrators.kube_api import How, Kind
+
+        user, _ = _user(api)
+        if user != _agent_of(config):
+            why = f"they hold for {_agent_of(config)} alone, and this is {user}"
+            fix = "kubectl -n healthd exec POD -- healthd doctor; kubectl get validatingadmissionpolicies"
+            yield Line(about=about, told=Told.UNTOLD, why=why, fix=fix, optional=True)
+            return
+        foreign = {"metadata": {"labels": {f"example.com/{_PROBE}": "1"}}}
+        taint = {"spec": {"taints": [{"key": f"healthd.io/{_PROBE}", "effect": "NoSchedule"}]}}
+        claim = {"metadata": {"annotations": {f"{leases.CLAIM}{_PROBE}": "dry"}}}
+        tried: list[tuple[str, Callable[[], object]]] = [
+            ("healthd-agent-own-node", lambda: api.patch(Kind.NODE, machine.name, foreign)),
+            ("healthd-budget", lambda: api.patch(Kind.LEASE, leases.LEASE, claim, namespace=namespace)),
+        ]
+        budget = leases.annotations_of(api.get(Kind.LEASE, leases.LEASE, namespace=namespace))[1]
+        if leases.key_of(machine.name) not in budget:  # with a claim the taint would be in order
+            first = ("healthd-agent-claim-first", lambda: api.patch(Kind.NODE, machine.name, taint, how=How.STRATEGIC))
+            tried.append(first)
+        missing = [policy for policy, write in tried if not _refuses(policy, write)]
+        if missing:
+            why = f"{', '.join(missing)} refused nothing, tried dry"
+            yield Line(about=about, told=Told.MISSING, why=why, fix=_POLICIES, optional=True)
+        else:
+            names = ", ".join(policy for policy, _ in tried)
+            yield Line(about=about, told=Told.OK, why=f"{names}: each refuses what it is there for, tried dry")
+
+    yield from _asked(about, environ, config, ask)
+
+
+def _refuses(policy: str, write: Callable[[], object]) -> bool:
+    """Whether the server refuses this in the name of the policy. Raises BackendError for any other refusal."""
+    try:
+        write()
+    except BackendError as error:
+        if f"'{policy}'" in str(error):
+            return True
+        raise
+    return False
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the budget and the kubelet
+
+
+def _budget(environ: Mapping[str, str], config: Config, _: Machine) -> Iterator[Line]:
+    about, section = "budget", config.orchestrator.kubernetes
+    observes = config.remediation.mode is Mode.OBSERVE
+
+    def ask(api: KubeApi) -> Iterator[Line]:
+        from healthd.remediation.orchestrators.kube_api import Kind, Missing
+
+        for scope in (CLUSTER, *(scope.name for scope in config.budget.scope)):
+            name = leases.lease_name(scope)
+            try:
+                lease = api.get(Kind.LEASE, name, namespace=section.namespace)
+            except Missing:
+                why = f"there is no Lease {name} in namespace {section.namespace}: no node can be taken out"
+                fix = f"{_CHART}: budget.limit and budget.nodes, or controller.enabled, which counts by itself"
+                yield Line(about=about, told=Told.MISSING, why=why, fix=fix, optional=observes)
+                continue
+            try:
+                budget = leases.budget_of(scope, lease)
+                leases.check_counted(budget, datetime.now(UTC), max_age_s=section.counts_age_s)
+            except BackendUnknown as error:
+                fix = "see whether `healthd controller` runs and leads: kubectl -n healthd get pods,lease"
+                yield Line(about=about, told=Told.MISSING, why=str(error), fix=fix, optional=observes)
+            else:
+                yield budget_line(budget, observes=observes)
+
+    yield from _asked(about, environ, config, ask)
+
+
+def budget_line(budget: leases.Budget, *, observes: bool) -> Line:
+    """How many are out of how many, who says so, and whether any may be."""
+    out = len({claim.node for claim in budget.claims.values()} | budget.out)
+    by = (
+        f"counted at {budget.counted:%Y-%m-%d %H:%M:%S} UTC by healthd controller" if budget.counted else "as installed"
+    )
+    why = f"{budget.scope}: {out} of {budget.total} nodes are out, {budget.limit} may be, {by}"
+    if budget.limit > 0:
+        return Line(about="budget", told=Told.OK, why=why)
+    fix = "set budget.limit and budget.nodes of the chart, or controller.enabled with config.budget.max_out"
+    return Line(about="budget", told=Told.MISSING, why=f"{why}: none is ever taken out", fix=fix, optional=observes)
+
+
+def _pod_resources(config: Config, _: Machine) -> Iterator[Line]:
+    from healthd.remediation.orchestrators.pod_resources import pods_with
+
+    about, section = "pod resources", config.orchestrator.kubernetes
+    try:
+        holding = pods_with(section.job_resources, path=section.pod_resources, timeout_s=section.timeout_s)
+    except BackendUnknown as error:
+        told = Told.UNTOLD if os.path.exists(section.pod_resources) else Told.MISSING
+        fix = "mount it, as the chart does (agent.mounts.pod-resources); without it no node is ever known to be idle"
+        yield Line(about=about, told=told, why=str(error), fix=fix)
+        return
+    why = f"the kubelet answers: {len(holding)} pods hold {', '.join(section.job_resources)}"
+    yield Line(about=about, told=Told.OK, why=why)
