@@ -125,6 +125,22 @@ Counters of the daemon's own start anew with it. Counters that a check, an actio
 from the start, at 0; a code of a family, such as an XID, is there from its first fault on.
 """
 
+CONTROLLER_METRICS = """## healthd controller
+
+`GET /metrics` on `[controller] http` (default `127.0.0.1:9810`), and `/healthz`. Beside these it has, under the same
+names as a daemon: `healthd_start_time_seconds`, `healthd_store_failing`, `healthd_notifications_total`,
+`healthd_notifications_undelivered`, `healthd_metrics_left_out_series`, and of the budget what it knows: on Slurm how
+many nodes are out (how many may be is in the nodes' own configuration), on Kubernetes all of it. No label names a
+node: how it stands with each, `healthd controller --status` says. All but `healthd_controller_info` start anew with
+the process.
+
+`state` is `waits` (asked for, not begun), `repair` (its platform was asked), `done`, `refused`, `silent` (it did not
+come back from its reboot), `left_alone` or `other` (a drain, or what does not fit together). `to` is `slurm`,
+`kubernetes` or `aws`; `request` is a client of Slurm, a verb and a kind, or an operation of
+[aws-calls.md](aws-calls.md); `result` is `ok`, `busy`, `denied`, `refused`, `unknown`, and of Kubernetes also
+`missing`, `conflict`, `disrupting` (a PodDisruptionBudget) and `ending`.
+"""
+
 READINGS = """## Readings
 
 Every number that a check read, labelled with its `component`. A reading is there only where its check found the
@@ -439,21 +455,24 @@ def values(action: argparse.Action) -> str:
 
 
 def metrics_page() -> str:
-    """The families that healthd/api/metrics.py declares, and the readings of a simulated node with everything on it."""
-    source = "healthd/api/metrics.py and one run of every check on the simulated p5.48xlarge"
+    """The families that healthd/api declares, and the readings of a simulated node with everything on it."""
+    source = "healthd/api/*metrics.py, families.py and one run of every check on the simulated p5.48xlarge"
+    head = ("metric", "type", "labels", "meaning")
     parts = [
         NOTE.format(source=source),
         METRICS,
-        table(("metric", "type", "labels", "meaning"), declared_families()),
+        table(head, sorted(declared_families("metrics") + declared_families("families"))),
+        CONTROLLER_METRICS,
+        table(head, declared_families("controller_metrics")),
         READINGS,
         table(("metric", "type", "read by"), readings()),
     ]
     return "\n".join(parts)
 
 
-def declared_families() -> list[tuple[str, str, str, str]]:
-    """Name, type, labels and help of every family that is written out in metrics.py."""
-    tree = ast.parse((ROOT / "healthd/api/metrics.py").read_text(encoding="utf-8"))
+def declared_families(module: str) -> list[tuple[str, str, str, str]]:
+    """Name, type, labels and help of every family that is written out in a module of healthd/api."""
+    tree = ast.parse((ROOT / f"healthd/api/{module}.py").read_text(encoding="utf-8"))
     found = []
     for call in ast.walk(tree):
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):

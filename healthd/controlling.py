@@ -1,14 +1,13 @@
 """``healthd controller``: one process that acts for nodes without rights. The composition root.
 
-On a head node of Slurm, a lock in its state directory says which of several leads: the others wait, and go on from what
-it wrote down when it ends, however it ends; on Kubernetes a Lease does (``controlling_kubernetes``). It decides
-nothing; ``remediation.controller`` does. What it said last is in ``status.json``.
+Which of several leads, a lock says on a head node of Slurm (``controlling_slurm``), and a Lease on Kubernetes
+(``controlling_kubernetes``): the others wait. It decides nothing; ``remediation.controller`` does. What it said last is
+in ``status.json``, at ``/metrics``, and where people are told (``telling``).
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import socket
@@ -18,28 +17,35 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from healthd import __version__
+from healthd.api.http import common_routes, open_http
+from healthd.api.scrape import on_demand
 from healthd.api.wire import EXIT_FAILED
 from healthd.config.schema import Config
-from healthd.controlling_parts import make_controller, metadata_of
+from healthd.controlling_parts import metadata_of
+from healthd.course import Course
 from healthd.errors import BackendError, ConfigError, StoreError
 from healthd.jsonlog import json_logger
 from healthd.model import Mode
 from healthd.notify import notify, take_address
-from healthd.remediation.controller import Standing
-from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
-from healthd.remediation.provisioners.opening import found_by_controller, open_elsewhere
-from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, read_node
+from healthd.remediation.fleet import Scope
+from healthd.remediation.provisioners.opening import found_by_controller
+from healthd.remediation.standings import Standing
 from healthd.signals import Signals
 from healthd.store import Event, Store
+from healthd.telling import controller_notifier, keep_telling
 from healthd.whoami import runs_kubernetes, runs_slurm
+
+if TYPE_CHECKING:
+    from healthd.api.families import Bounded
 
 _TICK_S = 5.0  # the watchdog's
 _STUCK_AFTER_S = 600.0
+_JOIN_S = 15.0  # a message under way, by its own deadlines
 _STOP_S = 60.0  # a call to AWS and its reading back; the chart gives the pod longer
-_LOCK, _STATUS, _STORE = "lock", "status.json", "controller.db"
+_STATUS, _STORE = "status.json", "controller.db"
 FRESH_ROUNDS, FRESH_S = 3.0, 60.0
 """A status that is older than this, in rounds and at least in seconds, is of a controller that no longer runs."""
 
@@ -57,8 +63,33 @@ def control(config: Config, *, once: bool = False, load: Callable[[], object]) -
     return code
 
 
+class Rounds(Protocol):
+    """What a controller that leads does every few seconds."""
+
+    @property
+    def scopes(self) -> tuple[Scope, ...]:
+        """The budget as the last round read it."""
+
+    def __call__(self, now: datetime) -> Sequence[Standing]:
+        """One round. Raises BackendError, StoreError."""
+
+
+class Told(Protocol):
+    """Where it is kept what people were told. Either call raises StoreError."""
+
+    def kept(self) -> str:
+        """What was kept last, by whoever led, or ""."""
+
+    def keep(self, text: str) -> None:
+        """Keep it."""
+
+
 class Work(Protocol):
     """What differs between clusters: how one controller comes to lead, and what it does in a round."""
+
+    @property
+    def course(self) -> Course:
+        """What is told and counted of this controller."""
 
     @property
     def about(self) -> str:
@@ -74,8 +105,11 @@ class Work(Protocol):
     def leads(self) -> bool:
         """Whether this controller may act at this moment."""
 
-    def rounds(self, store: Store) -> Callable[[datetime], Sequence[Standing]]:
-        """What is done every few seconds. Raises BackendError, StoreError."""
+    def told(self, store: Store) -> Told:
+        """Where the next leader finds it."""
+
+    def rounds(self, store: Store) -> Rounds:
+        """What is done every few seconds."""
 
 
 class ControllerService:
@@ -88,6 +122,8 @@ class ControllerService:
         self._folder, self._work = Path(config.controller.state_dir), work
         self._stop, self._beat, self._failed = threading.Event(), time.monotonic(), False
         self._said: dict[str, str] = {}
+        self._leading, self._course = False, work.course
+        self._course.leads = lambda: self._leading and work.leads()
 
     def run(self) -> int:
         """Wait for the lead, then go round; the main thread keeps the watchdog and waits for signals."""
@@ -99,19 +135,33 @@ class ControllerService:
         )
         worker = threading.Thread(target=self._or_end, name="controller", daemon=True)
         worker.start()
+        routes = common_routes(metrics=on_demand(self._page), problem=self.problem)
+        http = None if self._once else open_http(self._config.controller.http, routes, self._log)
         notify(self._manager, "READY=1")
         while not self._signals.wait(min(_TICK_S, self._config.controller.interval_s)):
-            if time.monotonic() - self._beat < _STUCK_AFTER_S:
+            if not self.problem():
                 notify(self._manager, "WATCHDOG=1")
         self._stop.set()
         self._signals.say_ending()
         worker.join(timeout=_STOP_S)
+        if http is not None:
+            http.close()
         if worker.is_alive():
             self._log.error(
                 "stopped with a round under way: what it asked for is in the marks, and never asked for twice"
             )
         self._log.info("stopping")
         return EXIT_FAILED if self._failed else 0
+
+    def problem(self) -> str:
+        """Why the controller itself is not going round, or ""; a cluster that does not answer is none."""
+        idle_s = time.monotonic() - self._beat
+        return f"the controller has not come round for {idle_s:.0f} s" if idle_s >= _STUCK_AFTER_S else ""
+
+    def _page(self) -> Bounded:
+        from healthd.api.controller_metrics import ControllerPage  # heavy, and seldom asked for
+
+        return ControllerPage(self._course)
 
     @property
     def _mode(self) -> Mode:
@@ -157,6 +207,10 @@ class ControllerService:
         if store.set_aside:
             self._log.error("database set aside", said=store.set_aside)
         rounds = self._work.rounds(store)
+        self._course.took_lead()
+        self._leading = True
+        held.callback(self._left)
+        self._begin_telling(store, held)
         while not self._stop.is_set() and self._work.leads():
             self._tell(self._round(rounds), store)
             self._beat = time.monotonic()
@@ -166,13 +220,50 @@ class ControllerService:
         if not self._stop.is_set():
             self._log.error("lost the lead: this controller acts no more until it leads", leader=self._work.leader)
 
-    def _round(self, rounds: Callable[[datetime], Sequence[Standing]]) -> Sequence[Standing]:
+    def _left(self) -> None:
+        self._leading = False
+        self._course.left_lead()
+
+    def _begin_telling(self, store: Store, held: contextlib.ExitStack) -> None:
+        """People are told for as long as this controller leads, by a thread of its own."""
+        told, before = self._work.told(store), ""
         try:
-            return rounds(datetime.now(UTC))
-        except BackendError as error:
-            return (Standing(node="", said=f"the cluster did not answer, so nothing was done: {error}"),)
+            before = told.kept()
         except StoreError as error:
-            return (Standing(node="", said=f"nothing was done: {error}", page=True),)
+            self._log.error("notification", said=f"{error}; some of it may be told again")
+        name = socket.gethostname()
+        notifier = controller_notifier(self._config.notify, self._course, name=name, kept=before, keep=told.keep)
+        self._course.notifier = notifier
+        if notifier is None or self._once:
+            return
+        stop = threading.Event()
+        thread = threading.Thread(
+            target=keep_telling,
+            args=(notifier, stop, self._log),
+            kwargs={"speaks": self._course.leads},
+            name="notify",
+            daemon=True,
+        )
+        thread.start()
+        held.callback(thread.join, timeout=_JOIN_S)
+        held.callback(stop.set)
+
+    def _round(self, rounds: Rounds) -> Sequence[Standing]:
+        """What there is to say after one more round. One that did not succeed leaves what is known of the nodes."""
+        began, result, said = time.monotonic(), "ok", ""
+        standings: Sequence[Standing] = ()
+        try:
+            standings = rounds(datetime.now(UTC))
+        except BackendError as error:
+            result, said = "cluster", f"the cluster did not answer, so nothing was done: {error}"
+        except StoreError as error:
+            result, said = "store", f"nothing was done: {error}"
+        if said:
+            standings = (Standing(node="", said=said, page=result == "store"),)
+        else:
+            self._course.standings, self._course.scopes = standings, rounds.scopes
+        self._course.ended(result, time.monotonic() - began, said)
+        return standings
 
     def _tell(self, standings: Sequence[Standing], store: Store) -> None:
         """What is new goes to the log and the trail; all of it to the file that ``--status`` reads."""
@@ -188,83 +279,6 @@ class ControllerService:
                 store.append(Event(at=datetime.now(UTC), kind="decision", text=text))
         self._said = {each.node: each.said for each in standings}
         write_status(self._folder, self._mode, standings, leader=self._work.leader)
-
-
-class SlurmWork:
-    """Nodes of Slurm, from a head node: a lock on a folder, and the marks in the nodes' comments."""
-
-    def __init__(self, config: Config) -> None:
-        self._config, self._folder = config, Path(config.controller.state_dir)
-        self._metadata = metadata_of(config)
-        self._found = found_by_controller(config.provisioner, self._metadata)
-        self._fleet = _slurm(config, socket.gethostname().partition(".")[0])
-
-    @property
-    def about(self) -> str:
-        """The platform of the nodes, and how that is known."""
-        return f"{self._found.platform}, {self._found.why}"
-
-    @property
-    def leader(self) -> str:
-        """Who holds the lock."""
-        return _leader(self._folder)
-
-    def take_lead(self, held: contextlib.ExitStack) -> bool:
-        """Try the lock."""
-        lock = take_lead(self._folder)
-        if lock is not None:
-            held.callback(os.close, lock)
-        return lock is not None
-
-    def leads(self) -> bool:
-        """A lock is held until its process ends."""
-        return True
-
-    def rounds(self, store: Store) -> Callable[[datetime], Sequence[Standing]]:
-        """The controller's own."""
-        config, scontrol = self._config, self._fleet.scontrol
-        controller = make_controller(
-            config,
-            store,
-            fleet=self._fleet,
-            node=lambda name: _slurm(config, name),
-            booted=lambda name: read_node(scontrol, name).booted,
-            opt_out=config.remediation.opt_out_feature,
-            provisioner=lambda name, instance: open_elsewhere(config, name, instance, self._metadata, scontrol),
-            platform_texts=OUR_TEXTS,
-        )
-        return controller.round
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# the lead
-
-
-def take_lead(folder: Path) -> int | None:
-    """The lock's descriptor, held until it is closed or its process ends; None while another has it.
-
-    flock, which NFS carries to other hosts as well. Raises StoreError where the folder cannot be used.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StoreError(f"{folder}: cannot be used: {error.strerror}; check [controller] state_dir") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{socket.gethostname()} process {os.getpid()}\n".encode(), 0)
-    return descriptor
-
-
-def _leader(folder: Path) -> str:
-    try:
-        return (folder / _LOCK).read_text(errors="replace").strip() or "its name is not written down yet"
-    except OSError as error:
-        return f"its name cannot be read: {error.strerror}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -310,9 +324,6 @@ def _work(config: Config) -> Work:
         found_by_controller(config.provisioner, metadata_of(config))  # what is wrong with that is said first
         wrong = "the controller acts on nodes of Slurm or Kubernetes, and there is none here: set [orchestrator]"
         raise ConfigError((wrong,))
+    from healthd.controlling_slurm import SlurmWork
+
     return SlurmWork(config)
-
-
-def _slurm(config: Config, node: str) -> SlurmOrchestrator:
-    slurm = config.orchestrator.slurm
-    return SlurmOrchestrator(node=node, bin_dir=slurm.bin_dir, conf=slurm.conf, timeout_s=slurm.timeout_s)

@@ -16,11 +16,12 @@ from datetime import UTC, datetime
 
 from healthd.config.schema import Config
 from healthd.controlling_parts import make_controller, metadata_of
+from healthd.course import Course
 from healthd.errors import ConfigError
 from healthd.model import Mode
 from healthd.node import CommandResult
-from healthd.remediation.controller import Controller, Standing
-from healthd.remediation.fleet import CLUSTER
+from healthd.remediation.controller import Controller
+from healthd.remediation.fleet import CLUSTER, Scope
 from healthd.remediation.orchestrators.kube_afar import KubeClaims, KubeNodeAfar
 from healthd.remediation.orchestrators.kube_api import KubeApi, connect
 from healthd.remediation.orchestrators.kube_drain import KubeDrain
@@ -29,9 +30,11 @@ from healthd.remediation.orchestrators.kube_fleet import KubeFleet
 from healthd.remediation.orchestrators.kube_lead import RENEW_S, Lead, Renewal
 from healthd.remediation.orchestrators.kube_node import hold_of
 from healthd.remediation.orchestrators.kube_plugin import KubePlugins
+from healthd.remediation.orchestrators.kube_told import KubeTold
 from healthd.remediation.orchestrators.kube_transport import Pace
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.opening import asks_by_own_node, found_by_controller, open_for_kubernetes
+from healthd.remediation.standings import Standing
 from healthd.sources.command import run_command
 from healthd.store import Store
 
@@ -52,6 +55,8 @@ class KubernetesWork:
         self._metadata = metadata_of(config)
         self._repairs = config.provisioner.kind not in ("none", "local") and not asks_by_own_node(config.provisioner)
         self.about = self._checked()
+        kind, mode = config.provisioner.kind, config.remediation.mode
+        self.course = Course(orchestrator="kubernetes", provisioner=kind, mode=mode, limits=True)
         self._api = self._connect(environ, timeout_s=max(section.timeout_s, _LIST_S))
         # A connection of its own, so that no long answer keeps the renewal waiting.
         self._lead = Lead(
@@ -76,7 +81,11 @@ class KubernetesWork:
         """Whether the last renewal is young enough."""
         return self._lead.holds()
 
-    def rounds(self, store: Store) -> Callable[[datetime], Sequence[Standing]]:
+    def told(self, store: Store) -> KubeTold:
+        """In the Lease: the store is the pod's own."""
+        return KubeTold(self._api, namespace=self._config.orchestrator.kubernetes.namespace, leads=self._lead.check)
+
+    def rounds(self, store: Store) -> KubernetesRounds:
         """Count, then evict, then answer requests."""
         config, section = self._config, self._config.orchestrator.kubernetes
         fleet = KubeFleet(
@@ -125,6 +134,7 @@ class KubernetesWork:
             opt_out=self._config.remediation.opt_out_label,
             boot_id=lambda name: self._afar(name).boot_id(),
             provisioner=self._provisioner,
+            reckoning=self.course.reckoning,
         )
 
     def _afar(self, name: str) -> KubeNodeAfar:
@@ -148,6 +158,7 @@ class KubernetesWork:
             claims=KubeClaims(self._api, leads=self._lead.check),
             leads=self._lead.check,
             run=self._run,
+            calls=self.course.calls,
         )
 
     def _checked(self) -> str:
@@ -171,6 +182,7 @@ class KubernetesWork:
             pace=Pace(rate_per_s=_RATE_PER_S, burst=_BURST),
             environ=environ,
             manager=_MANAGER,
+            calls=self.course.calls,
         )
 
 
@@ -189,6 +201,11 @@ class KubernetesRounds:
     ) -> None:
         self._fleet, self._drain, self._controller, self._mode = fleet, drain, controller, mode
         self._plugins = plugins
+
+    @property
+    def scopes(self) -> tuple[Scope, ...]:
+        """The budgets as the last round counted them."""
+        return self._fleet.scopes
 
     def __call__(self, now: datetime) -> Sequence[Standing]:
         """What is there to say of each node. Raises BackendError where the cluster does not answer, StoreError."""

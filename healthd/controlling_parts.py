@@ -12,6 +12,7 @@ from healthd.remediation.controller import Controller, Fleet
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.repairs import Door
+from healthd.remediation.standings import Reckoning
 from healthd.remediation.turns import Patience
 from healthd.sources.identity import metadata_endpoint
 from healthd.sources.imds import MetadataSource
@@ -32,6 +33,7 @@ def make_controller(
     provisioner: Callable[[str, str], Provisioner],
     platform_texts: Collection[str] = (),
     boot_id: Callable[[str], str] | None = None,
+    reckoning: Reckoning | None = None,
 ) -> Controller:
     """The controller of a configuration. ``opt_out``: the feature by which the cluster says that a node is to be left
     alone. What else differs between clusters is as in Controller."""
@@ -56,10 +58,12 @@ def make_controller(
         look_s=_LOOKS * section.interval_s,
         platform_texts=platform_texts,
         boot_id=boot_id,
+        reckoning=reckoning,
     )
 
 
 def metadata_of(config: Config) -> Callable[[str], str | None]:
     """The metadata service of the machine that the controller is on, for the region alone."""
-    tree = FileTree(Path(config.sources.sys_root))
-    return MetadataSource(metadata_endpoint(tree, config.sources.imds_endpoint)).read
+    sources = config.sources
+    tree = FileTree(Path(sources.sys_root))
+    return MetadataSource(metadata_endpoint(tree, sources.imds_endpoint, sys_root=sources.sys_root)).read

@@ -257,18 +257,12 @@ class Daemon:
         )
 
     def _open_http(self) -> Any:
-        """The HTTP server, or None. A taken address must not keep a node from being watched: it is said loudly."""
         if not self._config.daemon.http:
             return None
-        from healthd.api.http import HttpServer
+        from healthd.api.http import agent_routes, open_http
 
-        try:
-            return HttpServer(
-                self._config.daemon.http, self.agent, metrics=self._page, problem=self.problem, say=self._log.debug
-            )
-        except OSError as error:
-            self._log.error("no HTTP server", address=self._config.daemon.http, error=str(error))
-            return None
+        routes = agent_routes(self.agent, metrics=self._page, problem=self.problem)
+        return open_http(self._config.daemon.http, routes, self._log)
 
     def _end(self, threads: list[threading.Thread]) -> None:
         """Stop in order. What an act is waited for is ``daemon.stop_s``; one that takes longer is left to its intent on

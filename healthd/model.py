@@ -117,6 +117,7 @@ class Refusal(StrEnum):
     NOT_PERMITTED = "not_permitted"  # whoever ordered it may not
     NOT_IDLE = "not_idle"
     NOT_WELL = "not_well"
+    LATE = "late"  # it was asked for so long ago that nobody waits for it any more
     DOWN = "down"
     UNREADABLE = "unreadable"  # no answer, so nothing is known
     REFUSED = "refused"  # the cluster or the provider said no

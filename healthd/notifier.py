@@ -109,7 +109,8 @@ class Channel:
 
 
 class Notifier:
-    """All receivers of one node. ``wrong``: what is wrong now. ``about``: who the node is, for each message.
+    """All receivers of one node, or of the controller. ``wrong``: what is wrong now. ``about``: who speaks, for each
+    message; ``head`` makes the first line of that.
 
     ``keep`` writes what outlives the daemon, ``kept`` is what the one before this wrote; either may be of any form.
     """
@@ -123,8 +124,9 @@ class Notifier:
         about: Callable[[], Mapping[str, Any]],
         keep: Callable[[str], None],
         kept: str = "",
+        head: Callable[[Mapping[str, Any]], str] = lambda about: f"{about['node']}: {about['verdict']}",
     ) -> None:
-        self._wrong, self._about, self._keep = wrong, about, keep
+        self._wrong, self._about, self._keep, self._head = wrong, about, keep, head
         before = _kept(kept)
         self._seen = dict(before.seen)
         self.channels = tuple(
@@ -168,7 +170,6 @@ class Notifier:
     def _message(self, waiting: Waiting, now: datetime) -> Message:
         about, pieces = self._about(), list(waiting.pieces.values())
         lost = [f"{waiting.lost} older pieces of news did not fit into memory"] if waiting.lost else []
-        head = f"{about['node']}: {about['verdict']}"
         data = {
             "schema": SCHEMA,
             **about,
@@ -185,7 +186,7 @@ class Notifier:
             ],
             "lost": waiting.lost,
         }
-        return Message(text="\n".join([head, *about["notices"], *lines(pieces), *lost]), data=data)
+        return Message(text="\n".join([self._head(about), *about["notices"], *lines(pieces), *lost]), data=data)
 
 
 def channels_of(config: NotifySection) -> dict[str, Deliver]:
@@ -198,6 +199,12 @@ def channels_of(config: NotifySection) -> dict[str, Deliver]:
     if config.command:
         found["command"] = to_command(config.command)
     return found
+
+
+def still_told(kept: str) -> tuple[Topic, ...]:
+    """What people were told and have not heard the end of, as topics that are wrong still: for whoever goes on from
+    another's memory and has not looked yet."""
+    return tuple(Topic(key=key, words=seen.words) for key, seen in _kept(kept).seen.items() if seen.told)
 
 
 def _kept(text: str) -> Kept:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from healthd.model import Remedy
+from healthd.model import Refusal, Refused, Remedy
 from healthd.remediation.marks import Answer, CaseMark
 from healthd.remediation.ports import NodeView
 from healthd.remediation.successor import case_of
@@ -55,17 +55,19 @@ def refusal(
     platform_texts: Collection[str],
     now: datetime,
     timeout_s: float,
-) -> str:
-    """Why it is not done, now or later, or "". ``timeout_s``: after which the node itself no longer waits for it."""
+) -> Refused | None:
+    """Why it is not done, now or later, or None. ``timeout_s``: after which the node itself no longer waits for it."""
     if not has_place:
-        return "no place in the budget is held for this node, so it is not healthd's to repair"
+        words = "no place in the budget is held for this node, so it is not healthd's to repair"
+        return Refused(kind=Refusal.NOT_PERMITTED, words=words)
     if why := _not_our_text(want, view, platform_texts):
-        return why
+        return Refused(kind=Refusal.FOREIGN_HOLD, words=why)
     if not mark.machine:
-        return "its mark does not say which machine is meant"
+        return Refused(kind=Refusal.UNREADABLE, words="its mark does not say which machine is meant")
     if not want.unanswered and mark.asked is not None and _is_late(mark.asked, now, timeout_s):
-        return f"it was asked for at {mark.asked:%Y-%m-%d %H:%M:%S} UTC, which is too long ago"
-    return ""
+        words = f"it was asked for at {mark.asked:%Y-%m-%d %H:%M:%S} UTC, which is too long ago"
+        return Refused(kind=Refusal.LATE, words=words)
+    return None
 
 
 def is_silent(view: NodeView) -> bool:

@@ -8,12 +8,12 @@ nothing out, lets nothing in, and holds no place of the budget: that is left to 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from healthd.errors import BackendError
-from healthd.model import Mode, Remedy, Step
+from healthd.model import Mode, Refusal, Refused, Remedy, Step
 from healthd.remediation.asked import is_silent, needs_person, refusal, wanted
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.errand import Errand, Found
@@ -23,6 +23,7 @@ from healthd.remediation.playbook import STEPS
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import FleetLevel, Mark, NodeView, Provisioner, Slot
 from healthd.remediation.repairs import Door
+from healthd.remediation.standings import STATES, Reckoning, Standing, State
 from healthd.remediation.turns import Patience, Turn
 from healthd.store import Event
 
@@ -50,17 +51,6 @@ class Kept(Protocol):
         """Write a case and why it moved."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
-    """How it stands with one node, in one sentence. ``page``: a person has to know."""
-
-    node: str
-    said: str
-    remedy: Remedy | None = None
-    machine: str = ""
-    page: bool = False
-
-
 class Controller:
     """The controller of one cluster. ``round`` is called every few seconds; calls never overlap.
 
@@ -68,7 +58,7 @@ class Controller:
     acts on it, by its name and the instance id that was asked for. ``silent_s``: see ``[controller]``. ``monotonic_s``
     counts how long a node has been silent, ``clock`` stamps the trail. ``look_s``: how often, at most, the platform is
     asked how far it is. ``platform_texts``: reasons that a provisioner leaves. ``boot_id``: a node's boot as the
-    cluster names it; left out, ``booted`` tells it.
+    cluster names it; left out, ``booted`` tells it. ``reckoning``: where it is counted.
     """
 
     def __init__(
@@ -87,6 +77,7 @@ class Controller:
         look_s: float = 30.0,
         platform_texts: Collection[str] = (),
         boot_id: Callable[[str], str] | None = None,
+        reckoning: Reckoning | None = None,
     ) -> None:
         self._look_s, self._boot_id = look_s, boot_id
         self._fleet, self._node, self._booted, self._provisioner = fleet, node, booted, provisioner
@@ -98,6 +89,9 @@ class Controller:
         self._silent: dict[str, float] = {}
         self._written_s: dict[str, float] = {}
         self._looked: dict[str, tuple[float, Standing]] = {}
+        self.reckoning = reckoning or Reckoning()
+        self.level: FleetLevel | None = None
+        """The nodes as the last round read them."""
 
     def round(self, now: datetime) -> tuple[Standing, ...]:
         """Look at every node that wants something, and go on with each as far as it goes now.
@@ -106,16 +100,22 @@ class Controller:
         a whole does not answer, StoreError where nothing can be written down.
         """
         level, slots = self._fleet.fleet(), self._fleet.slots()
+        self.level = level
         places = frozenset(slot.node for slot in slots)
         wants = [found for mark in level.marks if (found := self._found(mark, level, places, now)) is not None]
         names = {found.want.node for found in wants}
         self._silent = {name: since_s for name, since_s in self._silent.items() if name in names}
+        self.reckoning.keep(names)
         standings = []
         for found in sorted(wants, key=lambda each: each.want.node):
             try:
-                standings.append(self._go_on(found, level, now))
+                standing = self._go_on(found, level, now)
             except BackendError as error:
-                standings.append(_standing(found, f"nothing was done: {error}"))
+                state, page = self.reckoning.before(found.want.node, found.want.id)
+                said = f"nothing was done: {error}"
+                standing = _standing(found, said, state, page=page, refusal=Refusal.UNREADABLE)
+            self.reckoning.count(found.want.id, standing)
+            standings.append(standing)
         return tuple(standings)
 
     def gone(self, node: str, why: str) -> None:
@@ -148,7 +148,7 @@ class Controller:
         if case.end is None:
             return self._followed(found, case, now)
         self._answer(found, case)
-        return _standing(found, case.note, page=case.end is not End.DONE)
+        return _standing(found, case.note, STATES[case.end], page=case.end is not End.DONE)
 
     def _followed(self, found: Found, case: Case, now: datetime) -> Standing:
         """It was asked for, or may have been: only its evidence counts now, which AWS is not asked for all the time."""
@@ -165,7 +165,8 @@ class Controller:
         view = self._node(want.node).view()
         if hands_off := self._rules().hands_off(view):
             self._silent.pop(want.node, None)
-            return _standing(found, f"opted out: {hands_off}; nothing is touched, its mark neither")
+            said = f"opted out: {hands_off}; nothing is touched, its mark neither"
+            return _standing(found, said, State.LEFT_ALONE, refusal=Refusal.OPTED_OUT)
         why = refusal(
             want,
             found.mark,
@@ -177,32 +178,35 @@ class Controller:
         )
         if want.unanswered and (why or not is_silent(view)):
             self._silent.pop(want.node, None)
-            return _standing(found, f"its reboot should be over: left to its own daemon, {why or 'it answers'}")
+            said = f"its reboot should be over: left to its own daemon, {why.words if why else 'it answers'}"
+            return _standing(found, said, State.LEFT_ALONE, refusal=why.kind if why else None)
         if why:
             return self._refused(found, why, now)
         if want.unanswered and (waiting := self._silence(found)) is not None:
             return waiting
         if mode is not Mode.REPAIR:
-            return self._waits(found, f"the controller is in {mode} mode")
+            kind = Refusal.OBSERVE if mode is Mode.OBSERVE else Refusal.LOWERED
+            return self._waits(found, Refused(kind=kind, words=f"the controller is in {mode} mode"))
         errand = self._errand(found, too_many=lambda: self._too_many(want.node, level))
         try:
-            why = errand.why_not()
+            cannot = errand.why_not()
         except BackendError as error:
-            return self._waits(found, str(error), page=True)
-        if why:
-            return self._refused(found, why, now)
+            return self._waits(found, Refused(kind=Refusal.UNREADABLE, words=str(error)), page=True)
+        if cannot:
+            return self._refused(found, Refused(kind=Refusal.CANNOT, words=cannot), now)
         return self._came_of(found, errand.go(self._opened(found, view, now), now))
 
     def _silence(self, found: Found) -> Standing | None:
         """None once a node has been silent for so long, at every look, that its machine may be given up."""
         node = found.want.node
         if why := needs_person(found.mark, self._booted(node)):
-            return _standing(found, f"{why}: a person has to look", page=True)
+            said = f"{why}: a person has to look"
+            return _standing(found, said, State.SILENT, page=True, refusal=Refusal.PERSON)
         since_s = self._silent.setdefault(node, self._monotonic_s())
         if self._monotonic_s() - since_s >= self._silent_s:
             return None
         silent = f"its machine is replaced if it stays silent for {self._silent_s:g} s"
-        return _standing(found, f"it did not come back from its reboot; {silent}")
+        return _standing(found, f"it did not come back from its reboot; {silent}", State.SILENT)
 
     def _adopted(self, found: Found, now: datetime) -> Case:
         """The case of a request that a controller took whose store is not this one: it may have been carried out."""
@@ -223,7 +227,9 @@ class Controller:
         if case.end is None and case.step is not _STEP[want.remedy]:
             case = replace(case, end=End.DONE)
         elif case.end is None and case.phase is Phase.PLANNED:
-            standing = self._waits(found, turn.said, page=turn.page)
+            standing = self._waits(
+                found, Refused(kind=turn.refusal or Refusal.REFUSED, words=turn.said), page=turn.page
+            )
             if want.id in self._known:
                 self._save(case, turn.said)
             return standing
@@ -231,29 +237,33 @@ class Controller:
             self._put_back(found)
             if want.id in self._known:
                 self._save(replace(case, end=None), turn.said)
-            return _standing(found, turn.said)
+            return _standing(found, turn.said, State.LEFT_ALONE)
         if case != self._known.get(case.id):
             self._save(case, turn.said)
         self._answer(found, case)
-        return _standing(found, turn.said, page=turn.page or case.end is End.FAILED)
+        failed = case.end is End.FAILED
+        refusal = Refusal.EXHAUSTED if failed else turn.refusal
+        return _standing(found, turn.said, STATES[case.end], page=turn.page or failed, refusal=refusal)
 
     # -- what the node is told ----------------------------------------------------------------------------------------
 
-    def _refused(self, found: Found, why: str, now: datetime) -> Standing:
+    def _refused(self, found: Found, why: Refused, now: datetime) -> Standing:
         """For good: the node goes on from there, or a person does."""
         if found.want.unanswered:
-            return _standing(found, f"it did not come back from its reboot, and is not replaced: {why}", page=True)
-        case = replace(self._opened(found, None, now), end=End.FAILED, note=f"refused: {why}")
+            said = f"it did not come back from its reboot, and is not replaced: {why.words}"
+            return _standing(found, said, State.SILENT, page=True, refusal=why.kind)
+        case = replace(self._opened(found, None, now), end=End.FAILED, note=f"refused: {why.words}")
         self._save(case, case.note)
         self._answer(found, case)
-        return _standing(found, case.note, page=True)
+        return _standing(found, case.note, State.REFUSED, page=True, refusal=why.kind)
 
-    def _waits(self, found: Found, why: str, *, page: bool = False) -> Standing:
+    def _waits(self, found: Found, why: Refused, *, page: bool = False) -> Standing:
         if found.want.unanswered:
             self._put_back(found)
-            return _standing(found, f"it did not come back from its reboot, and is not replaced yet: {why}", page=True)
-        self._tell(found, replace(found.mark, answer=Answer.WAITS, said=why))
-        return _standing(found, why, page=page)
+            said = f"it did not come back from its reboot, and is not replaced yet: {why.words}"
+            return _standing(found, said, State.SILENT, page=True, refusal=why.kind)
+        self._tell(found, replace(found.mark, answer=Answer.WAITS, said=why.words))
+        return _standing(found, why.words, State.WAITS, page=page, refusal=why.kind)
 
     def _answer(self, found: Found, case: Case) -> None:
         """Have the mark say what the disk says. What it says already is left alone."""
@@ -344,6 +354,7 @@ class Controller:
     def _save(self, case: Case, said: str) -> None:
         data = {"case": case.id, "step": case.step, "phase": case.phase, "end": case.end}
         self._kept.save_case(case, Event(at=self._clock(), kind="step", text=f"[{case.id}] {said}", data=data))
+        self.reckoning.time(self._known.get(case.id), case, self._clock())
         self._known[case.id] = case
 
     def _provisioner_of(self, found: Found) -> Provisioner:
@@ -369,6 +380,14 @@ class Controller:
         return rate_held(node, others, now, self._rules().replacements_per_hour)
 
 
-def _standing(found: Found, said: str, *, page: bool = False) -> Standing:
+def _standing(found: Found, said: str, state: State, *, page: bool = False, refusal: Refusal | None = None) -> Standing:
     want = found.want
-    return Standing(node=want.node, said=said, remedy=want.remedy, machine=found.mark.machine, page=page)
+    return Standing(
+        node=want.node,
+        said=said,
+        remedy=want.remedy,
+        machine=found.mark.machine,
+        page=page,
+        state=state,
+        refusal=refusal,
+    )

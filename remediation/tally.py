@@ -11,7 +11,7 @@ from healthd.remediation.turns import Turn
 
 
 class Tally:
-    """The counts of one engine since its daemon began."""
+    """The counts of one engine, or of the controller, since its process began."""
 
     def __init__(self) -> None:
         self.decided: Counter[Action] = Counter()
@@ -20,7 +20,7 @@ class Tally:
         self.steps_s: dict[Step, float] = dict.fromkeys(Step, 0.0)
         """Steps that came to their end, and how many seconds they took all together, the waiting among them."""
         self._waiting: tuple[str, Step, Refusal | None] | None = None
-        self._under_way: tuple[str, Step, datetime] | None = None
+        self._under_way: dict[str, tuple[Step, datetime]] = {}
 
     def refuse(self, kind: Refusal | None) -> None:
         """Count a refusal, if it is one."""
@@ -37,10 +37,12 @@ class Tally:
     def time(self, before: Case, after: Case, now: datetime) -> None:
         """Time the step that a case stood at, if it has left it. One that an earlier daemon began counts from what that
         wrote down last."""
-        if self._under_way is None or self._under_way[:2] != (before.id, before.step):
-            self._under_way = (before.id, before.step, min(before.since, now))
+        known = self._under_way.pop(before.id, None)
+        if known is None or known[0] is not before.step:
+            known = (before.step, min(before.since, now))
+        if not after.has_ended:
+            self._under_way[after.id] = known if after.index == before.index else (after.step, now)
         if before.has_ended or (after.index == before.index and not after.has_ended):
             return
         self.steps[before.step] += 1
-        self.steps_s[before.step] += (now - self._under_way[2]).total_seconds()
-        self._under_way = (after.id, after.step, now)
+        self.steps_s[before.step] += (now - known[1]).total_seconds()

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from healthd.model import Mode, Remedy, Step
 from healthd.remediation.case import Case, Phase
-from healthd.remediation.controller import Controller, Standing
+from healthd.remediation.controller import Controller
 from healthd.remediation.marks import Answer, CaseMark, parse
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import FleetLevel, Provisioner, Slot
+from healthd.remediation.standings import Standing
 from healthd.remediation.turns import Patience
 from healthd.store import Event, Store
 from healthd.testing import FakeClock

@@ -1,11 +1,11 @@
-"""The read-only HTTP server: the status page, /status, /metrics, /healthz, /verdict. Loopback by default; nothing here
-can act.
+"""The read-only HTTP server of the daemon: the status page, /status, /metrics, /healthz, /verdict; of the controller
+/metrics and /healthz alone. Loopback by default; nothing here can act.
 
 The status page and its JSON are for this machine, even where the address lets a scraper on another one in: they tell
 what was found and by whose order. Whoever comes under another name than this machine's own is refused as well, for a
 web site may give its name our address (DNS rebinding) and read what its visitor's browser then gets.
 
-/healthz says only that the daemon goes round; a sick node is not a sick daemon.
+/healthz says only that the process goes round; a sick node is not a sick daemon.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import socket
 import socketserver
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from healthd.agent import Agent
 from healthd.api.board import Board
@@ -28,7 +30,78 @@ _REPORT_DEADLINE_S = 5.0
 _NOT_LOCAL = """the status is for this machine only: come by `ssh -L 9809:127.0.0.1:9809 NODE` or `kubectl
 port-forward`, and ask for http://127.0.0.1:9809/; there are /metrics, /healthz and /verdict for everybody
 """
-NO_MORE: Mapping[str, str] = {}
+_TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What is sent for one path."""
+
+    code: int = 200
+    kind: str = _TEXT
+    text: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Route:
+    """One path. ``local``: for this machine only."""
+
+    answer: Callable[[], Answer]
+    local: bool = False
+
+
+Routes = Mapping[str, Route]
+
+
+def common_routes(*, metrics: Callable[[], tuple[str, str]], problem: Callable[[], str]) -> Routes:
+    """What daemon and controller both have. ``metrics``: content type and text. ``problem``: why the process itself is
+    not going round, or ""."""
+
+    def page() -> Answer:
+        kind, text = metrics()
+        return Answer(kind=kind, text=text)
+
+    def health() -> Answer:
+        said = problem()
+        return Answer(code=503 if said else 200, text=f"{said or 'ok'}\n")
+
+    return {"/metrics": Route(answer=page), "/healthz": Route(answer=health)}
+
+
+def agent_routes(agent: Agent, *, metrics: Callable[[], tuple[str, str]], problem: Callable[[], str]) -> Routes:
+    """The paths of a node's daemon."""
+    board = Board.of(agent)
+
+    def status() -> Answer:
+        text = status_json(status_data(agent, board, problem=problem()))
+        return Answer(kind="application/json", text=text, headers=HEADERS)
+
+    def verdict() -> Answer:
+        return Answer(kind="application/json", text=as_json(agent.checkup.report(deadline_s=_REPORT_DEADLINE_S)))
+
+    def front() -> Answer:
+        made = page()
+        return Answer(kind="text/html; charset=utf-8", text=made.html, headers={**HEADERS, **made.headers})
+
+    return {
+        "/": Route(answer=front, local=True),
+        "/status": Route(answer=status, local=True),
+        **common_routes(metrics=metrics, problem=problem),
+        "/verdict": Route(answer=verdict),
+    }
+
+
+def open_http(address: str, routes: Routes, log: Any) -> HttpServer | None:
+    """The HTTP server, or None where none is configured. A taken address must not keep anybody from the work: it is
+    said loudly."""
+    if not address:
+        return None
+    try:
+        return HttpServer(address, routes, say=log.debug)
+    except OSError as error:
+        log.error("no HTTP server", address=address, error=str(error))
+        return None
 
 
 class HttpServer:
@@ -37,27 +110,9 @@ class HttpServer:
     Raises OSError where the address cannot be had.
     """
 
-    def __init__(
-        self,
-        address: str,
-        agent: Agent,
-        *,
-        metrics: Callable[[], tuple[str, str]],
-        problem: Callable[[], str],
-        say: Callable[..., None],
-    ) -> None:
+    def __init__(self, address: str, routes: Routes, *, say: Callable[..., None]) -> None:
         host, _, port = address.rpartition(":")
-        handler = type(
-            "Handler",
-            (_Handler,),
-            {
-                "agent": agent,
-                "metrics": staticmethod(metrics),
-                "board": Board.of(agent),
-                "problem": staticmethod(problem),
-                "say": staticmethod(say),
-            },
-        )
+        handler = type("Handler", (_Handler,), {"routes": routes, "say": staticmethod(say)})
         self._server = listening(host.strip("[]"), int(port), handler)
         threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
 
@@ -130,46 +185,33 @@ def _is_loopback(address: str) -> bool:
 class _Handler(BaseHTTPRequestHandler):
     """One request. What it answers from is set on the subclass that the server makes."""
 
-    agent: Agent
-    board: Board
-    metrics: Callable[[], tuple[str, str]]
-    problem: Callable[[], str]
+    routes: Routes
     say: Callable[..., None]
     timeout = 10
     server_version = "healthd"
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer the five paths; anything else is 404."""
-        match self.path.partition("?")[0]:
-            case "/" | "/status" if not is_local(self.client_address[0], self.headers.get("Host", "")):
-                self._send(403, "text/plain; charset=utf-8", _NOT_LOCAL)
-            case "/":
-                self._send(200, "text/html; charset=utf-8", page().html, {**HEADERS, **page().headers})
-            case "/status":
-                data = status_data(self.agent, self.board, problem=self.problem())
-                self._send(200, "application/json", status_json(data), HEADERS)
-            case "/metrics":
-                kind, text = self.metrics()
-                self._send(200, kind, text)
-            case "/healthz":
-                problem = self.problem()
-                self._send(503 if problem else 200, "text/plain; charset=utf-8", (problem or "ok") + "\n")
-            case "/verdict":
-                self._send(200, "application/json", as_json(self.agent.checkup.report(deadline_s=_REPORT_DEADLINE_S)))
-            case _:
-                self._send(404, "text/plain; charset=utf-8", "there are /, /status, /metrics, /healthz and /verdict\n")
+        """Answer the paths that there are; anything else is 404."""
+        found = self.routes.get(self.path.partition("?")[0])
+        if found is None:
+            *more, last = self.routes
+            self._send(Answer(code=404, text=f"there are {', '.join(more)} and {last}\n"))
+        elif found.local and not is_local(self.client_address[0], self.headers.get("Host", "")):
+            self._send(Answer(code=403, text=_NOT_LOCAL))
+        else:
+            self._send(found.answer())
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the base class gives it
         """Requests go to the log at debug level."""
         self.say("http request", request=format % args)
 
-    def _send(self, code: int, kind: str, text: str, headers: Mapping[str, str] = NO_MORE) -> None:
-        body = text.encode()
-        self.send_response(code)
-        self.send_header("Content-Type", kind)
+    def _send(self, answer: Answer) -> None:
+        body = answer.text.encode()
+        self.send_response(answer.code)
+        self.send_header("Content-Type", answer.kind)
         self.send_header("Content-Length", str(len(body)))
-        for name, value in headers.items():
+        for name, value in answer.headers.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)

@@ -1,67 +1,47 @@
-"""The metrics page: a snapshot of the agent in Prometheus text format, made when it is scraped and not before.
+"""The metrics page of a node's daemon: a snapshot of the agent, made when it is scraped and not before.
 
-It asks nobody: neither the machine nor the cluster, only what the daemon knows already. The number of series is bounded
-(``MOST_SERIES`` of one metric); what is left out is counted, so that nothing is missing in silence.
+It asks nobody: neither the machine nor the cluster, only what the daemon knows already. How a page is bounded, and what
+the controller's has as well, is in ``families``.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
-from prometheus_client.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE
 
 from healthd import __version__
 from healthd.agent import Agent
 from healthd.api.component_health import Health
+from healthd.api.families import Bounded, budget, one_of, started, store_failing, told
 from healthd.api.reading_names import metric_of
 from healthd.drill import KINDS, Ended
 from healthd.errors import StoreError
 from healthd.history import canonical
 from healthd.model import Action, Mode, ReadingKind, Refusal, Status, Step, Verdict
 
-__all__ = ["CONTENT_TYPE", "MOST_SERIES", "Page"]
 
-MOST_SERIES = 1_000
-"""The most series of one metric. A p5.48xlarge has some 300 of its largest; more means a storm of faults."""
+class Page(Bounded):
+    """The page of one agent. Label values are bounded: checks, codes and components of this node.
 
-
-class Page:
-    """The page of one agent. It remembers which parts each check has read, so that one that is no longer told of is
-    unknown instead of gone."""
+    It remembers which parts each check has read, so that one that is no longer told of is unknown instead of gone.
+    """
 
     def __init__(self, agent: Agent) -> None:
         self._agent, self._health, self._began = agent, Health(), time.time()
 
-    def render(self) -> str:
-        """The text. Label values are bounded: checks, codes and components of this node."""
-        registry = CollectorRegistry()
-        registry.register(self)  # the library's Collector is an ABC, any collect() will do
-        return generate_latest(registry).decode()
-
-    def collect(self) -> Iterator[Metric]:
-        """Every metric, no longer than it may be, and how much of them was left out."""
-        left_out = 0
-        for family in self._families():
-            left_out += max(0, len(family.samples) - MOST_SERIES)
-            del family.samples[MOST_SERIES:]
-            yield family
-        yield GaugeMetricFamily(
-            "healthd_metrics_left_out_series", "Series that would have made a metric too long", value=left_out
-        )
-
-    def _families(self) -> Iterator[Metric]:
+    def families(self) -> Iterator[Metric]:
+        """Every metric of the node."""
         yield from self._node()
         yield from self._checks()
         yield from self._faults()
         yield from self._readings()
         yield from self._workers()
         yield from self._acts()
-        yield from self._budget()
-        yield from self._told()
+        yield from budget(self._agent.engine.budget() if self._agent.engine else ())
+        yield from told(self._agent.notifier)
         yield from self._drilled()
 
     def _node(self) -> Iterator[Metric]:
@@ -75,13 +55,13 @@ class Page:
         identity = (machine.name, machine.instance_type or "", machine.identity.instance_id)
         info.add_metric([*identity, agent.mode, kind, __version__], 1)
         yield info
-        yield GaugeMetricFamily("healthd_start_time_seconds", "When the daemon began, in Unix time", value=self._began)
-        yield _one_of(
+        yield started(self._began)
+        yield one_of(
             GaugeMetricFamily("healthd_mode", "1 for how far healthd may go on this node", labels=["mode"]),
             Mode,
             agent.mode,
         )
-        yield _one_of(
+        yield one_of(
             GaugeMetricFamily("healthd_verdict", "1 for the verdict of the node", labels=["verdict"]),
             Verdict,
             agent.monitor.verdict(agent.monitor.outcomes().values()),
@@ -205,9 +185,7 @@ class Page:
         for action in Action:
             decided.add_metric([action], tally.decided[action] if tally else 0)
         now = self._agent.engine.decision.action if self._agent.engine else None
-        yield _one_of(
-            GaugeMetricFamily("healthd_decision", "1 for what is decided now", labels=["action"]), Action, now
-        )
+        yield one_of(GaugeMetricFamily("healthd_decision", "1 for what is decided now", labels=["action"]), Action, now)
         refused = CounterMetricFamily(
             "healthd_refusals",
             "What was refused, or is waited for, each counted once when it is new",
@@ -239,45 +217,16 @@ class Page:
             at = case.step if case is not None else None
         except StoreError:
             failing = True
-        yield _one_of(
+        yield one_of(
             GaugeMetricFamily("healthd_case_step", "1 for the step that the open case stands at", labels=["step"]),
             Step,
             at,
         )
-        yield GaugeMetricFamily("healthd_store_failing", "1 while the state cannot be written or read", value=failing)
-
-    def _budget(self) -> Iterator[Metric]:
-        out = GaugeMetricFamily(
-            "healthd_budget_out_nodes", "Nodes of a scope that are out, as the cluster was read last", labels=["scope"]
-        )
-        limit = GaugeMetricFamily(
-            "healthd_budget_limit_nodes", "Nodes of a scope that may be out at once", labels=["scope"]
-        )
-        total = GaugeMetricFamily("healthd_budget_nodes", "Nodes of a scope", labels=["scope"])
-        for scope in self._agent.engine.budget() if self._agent.engine else ():
-            out.add_metric([scope.name], len(scope.out))
-            limit.add_metric([scope.name], scope.limit)
-            total.add_metric([scope.name], scope.total)
-        yield from (out, limit, total)
-
-    def _told(self) -> Iterator[Metric]:
-        sent = CounterMetricFamily(
-            "healthd_notifications",
-            "Messages to people, by channel and what became of them",
-            labels=["channel", "result"],
-        )
-        waiting = GaugeMetricFamily(
-            "healthd_notifications_undelivered", "Pieces of news that a channel has not taken yet", labels=["channel"]
-        )
-        for channel in self._agent.notifier.channels if self._agent.notifier else ():
-            sent.add_metric([channel.name, "delivered"], channel.delivered)
-            sent.add_metric([channel.name, "failed"], channel.failed)
-            waiting.add_metric([channel.name], channel.undelivered)
-        yield from (sent, waiting)
+        yield store_failing(failing)
 
     def _drilled(self) -> Iterator[Metric]:
         drills = self._agent.drills
-        yield _one_of(
+        yield one_of(
             GaugeMetricFamily(
                 "healthd_drill_running", "1 for the fault that is played now and is not there", labels=["kind"]
             ),
@@ -291,10 +240,3 @@ class Page:
             for result in Ended:
                 ended.add_metric([kind, result], drills.ran[kind, result] if drills else 0)
         yield ended
-
-
-def _one_of(family: GaugeMetricFamily, words: Iterable[str], current: str | None) -> GaugeMetricFamily:
-    """1 for the word that holds, 0 for each of the others."""
-    for word in words:
-        family.add_metric([word], float(word == current))
-    return family

@@ -9,20 +9,34 @@ from typing import TYPE_CHECKING
 from healthd.agent import Agent
 
 if TYPE_CHECKING:
-    from healthd.api.metrics import Page
+    from healthd.api.families import Bounded
+
+Metrics = Callable[[], tuple[str, str]]
+"""Gives the content type and the text of a page, anew for each call, whoever calls at once."""
 
 
-def metrics_of(agent: Agent) -> Callable[[], tuple[str, str]]:
-    """What gives the content type and the text of the page, anew for each call, whoever calls at once."""
-    pages: list[Page] = []
+def metrics_of(agent: Agent) -> Metrics:
+    """The page of a node."""
+
+    def made() -> Bounded:
+        from healthd.api.metrics import Page
+
+        return Page(agent)
+
+    return on_demand(made)
+
+
+def on_demand(make: Callable[[], Bounded]) -> Metrics:
+    """The page that ``make`` makes once, when it is first asked for."""
+    pages: list[Bounded] = []
     making = threading.Lock()
 
     def made() -> tuple[str, str]:
-        from healthd.api import metrics
+        from healthd.api.families import CONTENT_TYPE
 
         with making:
             if not pages:
-                pages.append(metrics.Page(agent))
-            return metrics.CONTENT_TYPE, pages[0].render()
+                pages.append(make())
+            return CONTENT_TYPE, pages[0].render()
 
     return made

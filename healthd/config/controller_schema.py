@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from healthd.config.daemon_schema import MaybeAddress
 from healthd.config.kinds import AbsolutePath, Glob, Label, Seconds
 
 Interval = Annotated[float, Meta(ge=0.2, le=3_600, description="seconds, from 0.2 to 3600")]
@@ -78,6 +79,10 @@ class ControllerSection:
     """The folder of its store and of the lock that only one controller holds. On Kubernetes a Lease is the lock, and
     the folder may be a pod's own. Two head nodes must have the same folder,
     shared: the second waits for the lock and goes on from what the first wrote down."""
+
+    http: MaybeAddress = "127.0.0.1:9810"
+    """Address of its read-only HTTP server: ``/metrics`` and ``/healthz``. As ``daemon.http``, and another port than
+    that one, because a daemon may run beside it. Empty: none."""
 
     silent_s: Seconds = 300.0
     """How long, in seconds, a node that did not come back from its reboot must have been DOWN and not responding, at

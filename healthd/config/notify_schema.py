@@ -35,7 +35,9 @@ class MetricsSection:
 @dataclass(frozen=True, kw_only=True)
 class NotifySection:
     """Who is told what is wrong with this node, and that it is over. Every node speaks for itself: a large cluster is
-    better served by Alertmanager (docs/how-to/prometheus.md), and by this where there is none."""
+    better served by Alertmanager (docs/how-to/prometheus.md), and by this where there is none. ``healthd controller``
+    reads the same section: the one that leads tells of nodes for which it needs a person or that do not come back, and
+    of rounds that have not succeeded for five minutes."""
 
     severity: Literal["critical", "warning"] = "critical"
     """The least severe fault that is told. What asks for a person, and that the node is out or cannot be judged for ten

@@ -49,6 +49,7 @@ class Panel:
 Rows = Mapping[str, Sequence[Panel]]
 
 _NODES = 'instance=~"$instance"'
+_CONTROLLER = "healthd_controller_"
 _METRIC = re.compile(r"\b(healthd_\w+|up)\b(?:\{([^}]*)\})?")
 
 
@@ -60,6 +61,8 @@ def panel(title: str, *queries: tuple[str, str], **more: Any) -> Panel:
 
 def _chosen(query: str) -> str:
     def chosen(found: re.Match[str]) -> str:
+        if found[1].startswith(_CONTROLLER):
+            return found[0]  # it is none of the nodes that are chosen from
         labels = [found[2]] if found[2] else []
         return f"{found[1]}{{{', '.join([*labels, _NODES])}}}"
 
@@ -70,6 +73,14 @@ _PER_STEP = (
     "sum by (step) (healthd_step_duration_seconds_sum)"
     " / (sum by (step) (healthd_step_duration_seconds_count) > 0)"
 )  # fmt: skip
+_PER_ROUND = (
+    "sum(rate(healthd_controller_round_seconds_sum[R]))"
+    " / (sum(rate(healthd_controller_round_seconds_count[R])) > 0)"
+)  # fmt: skip
+_PER_ACT = (  # nothing was done yet: 0 / 0, which no panel draws
+    "sum by (step) (healthd_controller_step_duration_seconds_sum)"
+    " / sum by (step) (healthd_controller_step_duration_seconds_count)"
+)
 _HEAT = (
     "max by (instance) (rate(healthd_gpu_throttled_hardware_heat_seconds_total[R])"
     " + rate(healthd_gpu_throttled_software_heat_seconds_total[R]))"
@@ -287,6 +298,36 @@ FLEET: Rows = {
             unit="s",
         ),
         panel("How far healthd may go", ("{{mode}}", "sum by (mode) (healthd_mode)")),
+    ),
+    "healthd controller": (
+        panel(
+            "Who leads",
+            ("{{instance}}", "healthd_controller_leads"),
+            note="One line at 1. None: requests of nodes wait.",
+        ),
+        panel(
+            "Nodes at the controller",
+            ("{{state}}", "sum by (state) (healthd_controller_nodes)"),
+            ("a person is needed", "sum(healthd_controller_person_needed)"),
+        ),
+        panel(
+            "What became of requests",
+            ("{{state}}", "sum by (state) (increase(healthd_controller_decisions_total[R]))"),
+            ("refused: {{reason}}", "sum by (reason) (increase(healthd_controller_refusals_total[R]))"),
+        ),
+        panel(
+            "Since a round succeeded",
+            ("{{instance}}", "healthd_controller_last_success_seconds"),
+            ("a round, on average", _PER_ROUND),
+            unit="s",
+        ),
+        panel("Reboots and replacements: how long they take", ("{{step}}", _PER_ACT), unit="s"),
+        panel(
+            "Asked of the cluster and of AWS",
+            ("{{to}} {{result}}", "sum by (to, result) (rate(healthd_controller_requests_total[R]))"),
+            unit="reqps",
+            note='Which request was denied or refused: healthd_controller_requests_total{result!="ok"}.',
+        ),
     ),
     "GPUs": (
         panel(

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from healthd.errors import BackendUnknown
-from healthd.remediation.fleet import CLUSTER, still_counts
+from healthd.remediation.fleet import CLUSTER, Scope, still_counts
 from healthd.remediation.orchestrators import kube_budget as leases
 from healthd.remediation.orchestrators import kube_count as counts
 from healthd.remediation.orchestrators.kube_api import Conflict, Kind, KubeApi, Missing, compare_and_swap
@@ -60,6 +60,7 @@ class KubeFleet:
         self._machines: dict[str, str] = {}  # name to providerID, as it was seen last
         self._odd: dict[Oddity, float] = {}
         self._level: FleetLevel | None = None
+        self._scopes: dict[str, Scope] = {}
 
     # -- the round ----------------------------------------------------------------------------------------------------
 
@@ -77,6 +78,11 @@ class KubeFleet:
         self._odd, told = counts.lasting(counts.oddities(seen, cluster), self._odd, self._monotonic_s())
         gone, self._gone = self._gone, {}
         return Round(seen=seen, budget=cluster, gone=gone, oddities=told)
+
+    @property
+    def scopes(self) -> tuple[Scope, ...]:
+        """Each budget as the last counting had it: who holds a claim, and who is out without one."""
+        return tuple(self._scopes.values())
 
     # -- what the Controller asks -------------------------------------------------------------------------------------
 
@@ -143,7 +149,10 @@ class KubeFleet:
             notes = leases.counts(limit=found.limit, total=found.total, out=found.out, at=self._clock())
             self._leads()
             body = {"metadata": {"resourceVersion": before.version, "annotations": notes}}
-            return leases.budget_of(scope, self._patch(name, body))
+            written = leases.budget_of(scope, self._patch(name, body))
+            out = found.out | {claim.node for claim in written.claims.values()}
+            self._scopes[scope] = Scope(name=scope, out=out, total=found.total, limit=found.limit)
+            return written
 
         return compare_and_swap(f"Lease {self._namespace}/{name}", once)
 

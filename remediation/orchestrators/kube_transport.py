@@ -1,5 +1,5 @@
-"""What carries the requests to an API server: their rate, a deadline and a size for every answer, and the token. And what
-a refusal says.
+"""What carries the requests to an API server: their rate, a deadline and a size for every answer, and the token; and
+what a refusal says.
 """
 
 from __future__ import annotations

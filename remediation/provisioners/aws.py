@@ -23,6 +23,7 @@ from healthd.errors import (
     SourceTimeout,
 )
 from healthd.node import CommandResult
+from healthd.remediation.calls import Calls
 from healthd.remediation.provisioners.aws_calls import find_call
 from healthd.remediation.provisioners.aws_errors import Trouble
 from healthd.sources.command import TRUNCATED, run_command
@@ -48,12 +49,18 @@ class Run(Protocol):
 
 
 class Aws:
-    """AWS in one region. ``endpoint_url`` "": AWS itself, or what AWS_ENDPOINT_URL says."""
+    """AWS in one region. ``endpoint_url`` "": AWS itself, or what AWS_ENDPOINT_URL says. ``calls`` counts each call."""
 
     def __init__(
-        self, *, region: str = "", endpoint_url: str = "", timeout_s: float = 20.0, run: Run = run_command
+        self,
+        *,
+        region: str = "",
+        endpoint_url: str = "",
+        timeout_s: float = 20.0,
+        run: Run = run_command,
+        calls: Calls | None = None,
     ) -> None:
-        self.region = region
+        self.region, self._calls = region, calls or Calls()
         self._endpoint_url, self._timeout_s, self._run = endpoint_url, timeout_s, run
 
     def call(self, service: str, operation: str, **parameters: Any) -> Mapping[str, Any]:
@@ -62,11 +69,12 @@ class Aws:
         Raises BackendDenied (no right), BackendBusy (not now: throttled, another operation, no capacity),
         BackendRefused (no), BackendUnknown (no answer). A question that got none is unknown, whatever the cause.
         """
-        told = self._ask(service, operation, parameters)
-        if "answer" in told:
-            answer: Mapping[str, Any] = told["answer"] or {}
-            return answer
-        raise _error(service, operation, told)
+        with self._calls.counting("aws", f"{service}:{operation}"):
+            told = self._ask(service, operation, parameters)
+            if "answer" in told:
+                answer: Mapping[str, Any] = told["answer"] or {}
+                return answer
+            raise _error(service, operation, told)
 
     def would(self, service: str, operation: str, **parameters: Any) -> str:
         """Ask EC2, by its own DryRun, whether it would do it; returns the sentence. Raises as ``call``."""

@@ -14,6 +14,7 @@ from healthd.config.provisioner_schema import ProvisionerSection
 from healthd.config.schema import Config
 from healthd.errors import BackendUnknown, ConfigError, SourceError
 from healthd.node import CommandResult
+from healthd.remediation.calls import Calls
 from healthd.remediation.ports import Provisioner, StateOwner
 from healthd.remediation.provisioners.autoscaling import AutoScalingProvisioner
 from healthd.remediation.provisioners.aws import Aws
@@ -127,6 +128,7 @@ def open_for_kubernetes(
     claims: NodeClaims,
     leads: Callable[[], None],
     run: Callable[..., CommandResult] = run_command,
+    calls: Calls | None = None,
 ) -> Provisioner:
     """The provisioner of a node of Kubernetes, for the controller. ``machine``: the instance behind its Node now, by
     its providerID; raises BackendUnknown. ``claims``: Karpenter's. ``leads`` raises BackendRefused where
@@ -138,7 +140,7 @@ def open_for_kubernetes(
             subject=subject, machine=machine, claims=claims, node_repair=section.karpenter.node_repair
         )
     found = found_by_controller(section, metadata)
-    inner = open_for(section, subject, found, None, run=run)
+    inner = open_for(section, subject, found, None, run=run, calls=calls)
     by_group = inner.repaired_by if isinstance(inner, AutoScalingProvisioner) else str
     return ByProviderId(inner, machine=machine, leads=leads, repaired_by=by_group)
 
@@ -151,16 +153,18 @@ def open_elsewhere(
     scontrol: Scontrol | None,
     *,
     root: str = "/",
+    calls: Calls | None = None,
 ) -> Provisioner:
     """The provisioner of another node, for the controller: ``instance_id`` is what its mark says is to be acted upon.
 
-    ``metadata``: of the machine that the controller runs on, for the region. Raises ConfigError.
+    ``metadata``: of the machine that the controller runs on, for the region. ``calls`` counts what AWS is asked. Raises
+    ConfigError.
     """
     section = config.provisioner
     found = found_by_controller(section, metadata, root=root)
     subject = Subject(node=node, here=False, instance_id=instance_id)
     # A reason of a provisioner's, on a node with our place and our mark, is of the case in hand.
-    return open_for(section, subject, found, scontrol, made_by_us=OUR_TEXTS.__contains__)
+    return open_for(section, subject, found, scontrol, made_by_us=OUR_TEXTS.__contains__, calls=calls)
 
 
 def found_by_controller(section: ProvisionerSection, metadata: Metadata, *, root: str = "/") -> Found:
@@ -188,6 +192,7 @@ def open_for(
     *,
     made_by_us: Callable[[str], bool] | None = None,
     run: Callable[..., CommandResult] = run_command,
+    calls: Calls | None = None,
 ) -> Provisioner:
     """The provisioner of any node of a platform: from elsewhere with ``subject.here`` false."""
     aws = Aws(
@@ -195,6 +200,7 @@ def open_for(
         endpoint_url=section.aws.endpoint_url,
         timeout_s=section.aws.timeout_s,
         run=run,
+        calls=calls,
     )
     match found.platform:
         case Platform.HYPERPOD:

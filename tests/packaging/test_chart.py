@@ -232,6 +232,28 @@ def test_metrics_are_reached_only_where_wanted() -> None:
     assert rendered.container["livenessProbe"]["httpGet"]["port"] == 9810
 
 
+def test_the_controller_is_scraped_only_where_wanted() -> None:
+    """Without metrics it listens on its pod's loopback and there is no Service; with them it can be reached, and has a
+    Service and a ServiceMonitor that choose its pods and no agent's."""
+    plain = render({"controller": {"enabled": True}})
+    assert tomllib.loads(plain.config("healthd-controller"))["controller"]["http"] == "127.0.0.1:9810"
+    assert not plain.all("Service")
+    assert "Service" in {each["kind"] for each in render({"metrics": {"enabled": True}}).objects}
+    values = {"controller": {"enabled": True}, "metrics": {"enabled": True, "controllerPort": 9900}}
+    rendered = render(values, api_versions=(MONITORING,))
+    assert tomllib.loads(rendered.config("healthd-controller"))["controller"]["http"] == "[::]:9900"
+    pod = rendered.one("Deployment", "healthd-controller")["spec"]["template"]
+    assert pod["spec"]["containers"][0]["ports"] == [{"name": "metrics", "containerPort": 9900}]
+    service = rendered.one("Service", "healthd-controller")
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert service["spec"]["ports"][0]["targetPort"] == 9900
+    monitor = rendered.one("ServiceMonitor", "healthd-controller")
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert not monitor["spec"]["selector"]["matchLabels"].items() <= (
+        rendered.one("Service", "healthd-agent")["metadata"]["labels"].items()
+    )
+
+
 def test_a_reset_is_not_killed_in_the_middle() -> None:
     """The grace period is longer than the deadline of a GPU reset with the stop of a service before it."""
     longest_s = gpu_reset._RESET_S + gpu_reset._STOP_S
@@ -450,7 +472,7 @@ def test_the_chart_has_the_alerts_of_packaging_prometheus() -> None:
 
 def test_alerts_name_the_node() -> None:
     """The label by which alerts and dashboards call a node is its name, not the address of a pod."""
-    (monitor,) = render(EVERYTHING, api_versions=(MONITORING,)).all("ServiceMonitor")
+    monitor = render(EVERYTHING, api_versions=(MONITORING,)).one("ServiceMonitor", "healthd-agent")
     (endpoint,) = monitor["spec"]["endpoints"]
     node = {each["targetLabel"] for each in endpoint["relabelings"] if "node_name" in each["sourceLabels"][0]}
     assert "instance" in node

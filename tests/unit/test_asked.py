@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from healthd.model import Remedy
+from healthd.model import Refusal, Remedy
 from healthd.remediation.asked import Wanted, is_silent, needs_person, refusal, wanted
 from healthd.remediation.marks import Answer, CaseMark
 from healthd.remediation.ports import Hold, NodeView
@@ -71,7 +71,7 @@ def test_a_reboot_that_nobody_made_is_no_reason_to_replace() -> None:
 
 def why(found: Wanted | None, mark: CaseMark = MARK, seen: NodeView | None = None, *, has_place: bool = True) -> str:
     assert found is not None
-    return refusal(
+    refused = refusal(
         found,
         mark,
         seen or view(),
@@ -80,6 +80,7 @@ def why(found: Wanted | None, mark: CaseMark = MARK, seen: NodeView | None = Non
         now=NOW,
         timeout_s=600,
     )
+    return f"{refused.kind}: {refused.words}" if refused is not None else ""
 
 
 def test_a_request_that_all_stands_for_is_not_refused() -> None:
@@ -90,13 +91,13 @@ def test_a_request_that_all_stands_for_is_not_refused() -> None:
 @pytest.mark.parametrize(
     ("mark", "seen", "has_place", "words"),
     [
-        (MARK, view(), False, "no place in the budget"),
-        (MARK, view(""), True, "not drained"),
-        (MARK, view("admin: psu"), True, "held by root with 'admin: psu'"),
+        (MARK, view(), False, f"{Refusal.NOT_PERMITTED}: no place in the budget"),
+        (MARK, view(""), True, f"{Refusal.FOREIGN_HOLD}: it is not drained"),
+        (MARK, view("admin: psu"), True, f"{Refusal.FOREIGN_HOLD}: it is held by root with 'admin: psu'"),
         (MARK, view("healthd: gpu.xid.79 gpu:0 [k4]"), True, "held by root"),
         (MARK, view("Action:Reboot"), True, "held by root with 'Action:Reboot'"),
-        (replace(MARK, machine=""), view(), True, "which machine is meant"),
-        (replace(MARK, asked=NOW - timedelta(seconds=601)), view(), True, "too long ago"),
+        (replace(MARK, machine=""), view(), True, f"{Refusal.UNREADABLE}: its mark does not say which machine"),
+        (replace(MARK, asked=NOW - timedelta(seconds=601)), view(), True, f"{Refusal.LATE}: it was asked for at"),
     ],
 )
 def test_what_one_of_them_does_not_stand_for_is_refused(

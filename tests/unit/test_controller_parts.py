@@ -14,11 +14,11 @@ from healthd.cli.main import run
 from healthd.config.controller_schema import ControllerSection
 from healthd.config.provisioner_schema import Ec2Section, HyperpodSection, ProvisionerSection
 from healthd.config.schema import Config, NodeSection, SourcesSection
-from healthd.controlling import read_status, take_lead, write_status
+from healthd.controlling import read_status, write_status
+from healthd.controlling_slurm import take_lead
 from healthd.errors import ConfigError, StoreError
 from healthd.model import Mode, Remedy
 from healthd.node import KernelLogState
-from healthd.remediation.controller import Standing
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws_calls import Platform
 from healthd.remediation.provisioners.opening import (
@@ -28,6 +28,7 @@ from healthd.remediation.provisioners.opening import (
     open_provisioner,
 )
 from healthd.remediation.provisioners.slurm_node import read_node
+from healthd.remediation.standings import Standing
 from healthd.sources.machine import open_machine
 from tests.scontrol import ScriptedScontrol
 

@@ -8,6 +8,7 @@ import pytest
 
 from healthd.check import discover
 from healthd.model import Action, Mode, Refusal, Status, Step, Verdict
+from healthd.remediation.calls import RESULTS
 from tests.running import ROOT
 from tests.scripts import load_script
 
@@ -46,6 +47,7 @@ def test_every_label_value_that_is_asked_for_exists(name: str) -> None:
         "reason": set(Refusal),
         "check": set(discover()),
         "severity": {"info", "warning", "critical"},
+        "result": {*RESULTS},
     }
     text = (ROOT / name).read_text(encoding="utf-8").replace('\\"', '"')
     asked = re.findall(r'\b(\w+)(?:=|!=|=~|!~)"([a-z_|.]+)"', text)

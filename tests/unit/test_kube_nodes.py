@@ -14,13 +14,13 @@ from healthd.controlling_kubernetes import drain_rules, merged
 from healthd.errors import BackendRefused, ConfigError
 from healthd.model import Remedy
 from healthd.node import KernelLogState
-from healthd.remediation.controller import Standing
 from healthd.remediation.orchestrators.kube_eviction import EvictMode
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws_calls import Platform
 from healthd.remediation.provisioners.kube_nodes import ByProviderId, KarpenterProvisioner, NodeClaim
 from healthd.remediation.provisioners.opening import delegates, found_by_controller, open_provisioner
 from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.standings import Standing
 from healthd.sources.machine import open_machine
 from healthd.testing_cluster import FakeCluster, FakeOrchestrator, FakeProvisioner
 

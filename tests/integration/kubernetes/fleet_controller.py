@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from tests.integration.kubernetes.agent_rig import Agents, write_kubeconfig
 from tests.integration.kubernetes.control_plane import LEASES, NAMESPACE, ControlPlane
 from tests.integration.kubernetes.fleet_storm import REASON
+from tests.integration.slurm.slurm_conf import free_ports
 from tests.packaging.chart import render
 
 ACCOUNT = "healthd-controller"
@@ -30,6 +32,7 @@ mode = "repair"
 [controller]
 interval_s = {interval_s}
 state_dir = "{folder}/state"
+http = "127.0.0.1:{port}"
 """
 
 
@@ -92,7 +95,10 @@ class FleetController:
         kubeconfig = write_kubeconfig(plane, "", folder / "account", token=token)
         self._config, self._log = folder / "config.toml", folder / "log"
         section = "".join(f'{key} = "{value}"\n' for key, value in (kubernetes or {}).items())
-        settings = SETTINGS.format(kubeconfig=kubeconfig, folder=folder, kubernetes=section, interval_s=interval_s)
+        self.port = free_ports(1)[0]
+        settings = SETTINGS.format(
+            kubeconfig=kubeconfig, folder=folder, kubernetes=section, interval_s=interval_s, port=self.port
+        )
         self._config.write_text(settings + more, encoding="utf-8")
         self._environ = {**os.environ, **(environ or {})}
         self.process: subprocess.Popen[bytes] | None = None
@@ -120,6 +126,12 @@ class FleetController:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait(timeout=10)
+
+    def page(self) -> str:
+        """Its metrics, by HTTP."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+            text: str = answer.read().decode()
+            return text
 
     @property
     def log(self) -> str:

@@ -15,6 +15,7 @@ from tests.integration.kubernetes.agent_rig import Agents
 from tests.integration.kubernetes.control_plane import ControlPlane
 from tests.integration.kubernetes.fleet_controller import Fleet, Start, drained
 from tests.integration.kubernetes.fleet_storm import Storm
+from tests.receiver import receiving
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.process]
 
@@ -219,3 +220,41 @@ def test_an_api_server_that_hangs_changes_nothing_by_mistake(
     assert (fleet.tainted(), control_plane.claims(), fleet.numbers(), fleet.pods()) == before
     assert one.process is not None
     assert one.process.poll() is None
+
+
+# -- what it shows ----------------------------------------------------------------------------------------------------
+
+
+def test_its_metrics_say_who_leads_and_its_messages_outlive_its_pod(
+    control_plane: ControlPlane, fleet: Fleet, start: Start, agents: Agents
+) -> None:
+    """The budget as it counted it, claims and cordons together; requests by what they came to; a person is asked for
+    once, with the chart's own rights, and the next leader, on an empty disk, tells the end of it and nothing twice."""
+    fleet.add([f"n{number:02}" for number in range(40)])
+    with receiving() as receiver:
+        notify = f'[budget]\nmax_out = "10%"\n[notify]\nwebhook_url = "{receiver.url}"\n'
+        first = start(notify, name="first")
+        control_plane.wait(lambda: fleet.numbers()[:2] == ("4", "40"), 15, "the counts")
+        drained(agents, "n00")
+        fleet.cordon("n07")
+        wanted = {
+            "healthd_controller_leads 1.0",
+            'healthd_budget_out_nodes{scope="cluster"} 2.0',
+            'healthd_budget_limit_nodes{scope="cluster"} 4.0',
+            'healthd_budget_nodes{scope="cluster"} 40.0',
+        }
+        control_plane.wait(lambda: wanted <= set(first.page().splitlines()), 15, "the budget at /metrics")
+        assert 'healthd_controller_requests_total{request="list nodes",result="ok",to="kubernetes"}' in first.page()
+        taint = {"spec": {"taints": [{"key": "healthd.io/unhealthy", "value": "x", "effect": "NoSchedule"}]}}
+        control_plane.admin.patch("/api/v1/nodes/n20", taint, kind="merge").must()
+        control_plane.wait(lambda: receiver.taken, 60, "a person is asked for")
+        assert [each["key"] for each in receiver.taken[0]["news"]] == ["page n20"]
+        assert "page n20" in fleet.notes("healthd-controller")["healthd.io/told"]
+        first.signal(signal.SIGKILL)
+        second = start(notify, name="second")
+        control_plane.wait(lambda: second.leads, 40, "the second to take over")
+        time.sleep(20)  # longer than it takes to tell something
+        assert len(receiver.taken) == 1, "what was told is told again"
+        control_plane.admin.patch("/api/v1/nodes/n20", {"spec": {"taints": None}}, kind="merge").must()
+        control_plane.wait(lambda: len(receiver.taken) == 2, 60, "the end to be told")
+        assert [(each["key"], each["state"]) for each in receiver.taken[1]["news"]] == [("page n20", "over")]

@@ -11,7 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from healthd.agent import Agent, looking_agent
-from healthd.api.metrics import MOST_SERIES, Page
+from healthd.api.families import MOST_SERIES
+from healthd.api.metrics import Page
 from healthd.api.reading_names import metric_of
 from healthd.check import discover, judged, ok, unknown
 from healthd.config.load import load

@@ -1,8 +1,9 @@
-"""Three real daemons and a real Prometheus: alerts fire for a fault and clear; no query of a dashboard is empty."""
+"""Three real daemons, a controller, a real Prometheus: alerts fire for a fault and clear; every query has data."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import urllib.request
@@ -16,6 +17,7 @@ import pytest
 from healthd.sim.machine import NOT_SIMULATED, SimulatedMachine
 from tests.healthy_node import EBS_NONE, SMART
 from tests.integration.prometheus.prometheus_server import Prometheus, promtool
+from tests.integration.slurm.controller_lab import RunningController
 from tests.integration.slurm.slurm_conf import free_ports
 from tests.running import ROOT, RunningNode
 
@@ -86,9 +88,45 @@ def nodes(tmp_path: Path) -> Iterator[tuple[Node, ...]]:
             list(pool.map(lambda node: node.stop(), made))
 
 
+SCONTROL = """
+import sys
+if "nodes" in sys.argv:
+    print("\\n".join(f"NodeName=p5-{number} Arch=x86_64 State=IDLE Partitions=p5 BootTime=1 " for number in (1, 2, 3)))
+else:
+    print("No reservations in the system")
+"""
+"""Three nodes of a Slurm that has nothing to do."""
+CONTROLLER = """
+[orchestrator]
+kind = "slurm"
+[orchestrator.slurm]
+bin_dir = "{folder}/bin"
+[provisioner]
+kind = "ec2"
+[notify]
+command = ["/bin/cat"]
+"""
+
+
 @pytest.fixture
-def prometheus(tmp_path: Path, nodes: tuple[Node, ...]) -> Iterator[Prometheus]:
-    targets = {node.name: node.port for node in nodes}
+def controller(tmp_path: Path) -> Iterator[RunningController]:
+    """A real controller, whose scontrol is a stand-in: with real ones it is in tests/integration/slurm."""
+    folder = tmp_path / "head"
+    folder.mkdir()
+    tool(folder / "bin/scontrol", SCONTROL)
+    made = RunningController(
+        folder / "controller",
+        CONTROLLER.format(folder=folder),
+        folder / "state",
+        {**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    yield made.start()
+    made.stop()
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path, nodes: tuple[Node, ...], controller: RunningController) -> Iterator[Prometheus]:
+    targets = {**{node.name: node.port for node in nodes}, "head-1": controller.port}
     server = Prometheus(tmp_path / "prometheus", targets, ROOT / "packaging/prometheus/rules.yaml")
     yield server
     server.stop()

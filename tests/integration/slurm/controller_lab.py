@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ from tests.imds import Imds
 from tests.integration.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.integration.aws.fake_hyperpod import CLUSTER, FakeHyperPod
 from tests.integration.aws.moto_server import dummy_env
+from tests.integration.slurm.slurm_conf import free_ports
 from tests.integration.slurm.slurm_lab import SlurmLab
 from tests.running import ROOT, Running, RunningNode
 
@@ -73,11 +75,12 @@ class RunningController(Running):
     def __init__(self, folder: Path, sections: str, state_dir: Path, environ: dict[str, str]) -> None:
         folder.mkdir(parents=True)
         self.state_dir, self.config, self.log = state_dir, folder / "config.toml", folder / "log"
-        self._environ = environ
+        self._environ, self.port = environ, free_ports(1)[0]
         self.configure(sections)
 
     def configure(self, sections: str) -> None:
         own = f'[controller]\ninterval_s = 0.5\nsilent_s = 2\nstate_dir = "{self.state_dir}"\n'
+        own += f'http = "127.0.0.1:{self.port}"\n'
         self.config.write_text(own + sections)
 
     def command(self, *more: str) -> subprocess.CompletedProcess[str]:
@@ -94,6 +97,12 @@ class RunningController(Running):
     def status(self) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(self.command("--status", "--json").stdout)
         return answer
+
+    def page(self) -> str:
+        """Its metrics, by HTTP."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+            text: str = answer.read().decode()
+            return text
 
     def audit(self) -> str:
         store = Store(self.state_dir / "controller.db", now=datetime.now(UTC))

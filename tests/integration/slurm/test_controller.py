@@ -12,8 +12,10 @@ import pytest
 
 from healthd.model import Remedy
 from healthd.remediation.marks import Answer
+from tests.integration.prometheus.prometheus_server import promtool
 from tests.integration.slurm.controller_lab import ControllerLab, RunningController
 from tests.integration.slurm.slurm_lab import SlurmLab
+from tests.receiver import receiving
 from tests.running import OFF_THE_BUS, RunningNode
 
 pytestmark = [pytest.mark.slurm, pytest.mark.process]
@@ -76,6 +78,17 @@ def test_a_node_without_rights_is_replaced_by_the_controller(lab: ControllerLab)
     assert (mark.machine, mark.remedy, mark.answer) == (old, Remedy.REPLACE_NODE, Answer.TAKEN)
     assert f"replaced: {old} became {lab.instance(A)}" in controller.audit()
     assert controller.command("--status").returncode == 0
+    lab.until(lambda: 'healthd_controller_decisions_total{state="done"} 1.0' in controller.page(), 20, "it is counted")
+    page = controller.page()
+    for line in (
+        "healthd_controller_leads 1.0",
+        'healthd_controller_step_duration_seconds_count{step="replace"} 1.0',
+        'healthd_controller_requests_total{request="sagemaker:BatchReplaceClusterNodes",result="ok",to="aws"} 1.0',
+        'healthd_budget_nodes{scope="cluster"} 2.0',
+    ):
+        assert line in page
+    assert 'result="ok",to="slurm"' in page
+    assert promtool("check", "metrics", text=page).returncode == 0
     assert controller.stop() == 0
 
 
@@ -160,6 +173,40 @@ def test_a_node_that_does_not_come_back_from_its_reboot_is_replaced(lab: Control
     is_back(lab, A)
     assert "this machine follows" in successor.said()
     assert (lab.rebooted(), lab.replaced()) == (1, 1)
+
+
+def test_the_one_that_leads_tells_people_and_nobody_else(lab: ControllerLab) -> None:
+    """A refused request is told once, by the leader. It is killed; the other tells nothing that was told, and tells the
+    end of it. What a receiver does not take is in the log and in the metrics. The one that waits says that it waits."""
+    with receiving() as receiver:
+        notify = f'[notify]\nwebhook_url = "{receiver.url}"\n'
+        first, second = lab.controller(), lab.controller()
+        for each in (first, second):
+            each.configure(lab.sections(lab.aws.url) + notify)
+        receiver.answers = [(503, {"Retry-After": "1"})]
+        first.start()
+        lab.until(lambda: "this controller acts from now on" in first.said(), 20, "the first leads")
+        second.start()
+        lab.until(lambda: "another controller leads" in second.said(), 20, "the second waits")
+        assert "healthd_controller_leads 0.0" in second.page()
+        assert "healthd_controller_last_success_seconds 0.0" in second.page()
+        forge(lab, A)
+        lab.until(lambda: receiver.refused == 1, 60, "the receiver is asked, and does not take it")
+        lab.until(lambda: "webhook: not delivered" in first.said(), 10, "the log says so")
+        assert 'healthd_notifications_undelivered{channel="webhook"} 1.0' in first.page()
+        assert "healthd_controller_person_needed 1.0" in first.page()
+        lab.until(lambda: receiver.taken, 60, "the receiver takes it")
+        (told,) = receiver.taken
+        assert (told["schema"], told["mode"], told["person_needed"]) == ("healthd.notification/1", "repair", 1)
+        assert [(each["key"], each["state"]) for each in told["news"]] == [(f"page {A}", "wrong")]
+        first.kill()
+        lab.until(lambda: '"took_over": true' in second.said(), 20, "the second leads")
+        time.sleep(20)  # longer than it takes to tell something
+        assert len(receiver.taken) == 1, "what was told is told again"
+        lab.slurm.update(A, "comment=")
+        lab.until(lambda: len(receiver.taken) == 2, 60, "the end is told")
+        assert [(each["key"], each["state"]) for each in receiver.taken[1]["news"]] == [(f"page {A}", "over")]
+        assert second.stop() == 0
 
 
 def forge(lab: ControllerLab, name: str, case: str = "f0f0f0f0") -> None:

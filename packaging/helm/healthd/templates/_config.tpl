@@ -27,6 +27,8 @@ sources:
 {{- end }}
 daemon:
   http: {{ include "healthd.listen" . | quote }}
+controller:
+  http: {{ printf "%s:%d" (ternary "[::]" "127.0.0.1" .Values.metrics.enabled) (int .Values.metrics.controllerPort) | quote }}
 checks:
   # The root of a container is never writable. The state is on the host's own disk.
   host.filesystems: {writable: [/var/lib/healthd]}

@@ -1,0 +1,99 @@
+"""What the metrics pages of daemon and controller have in common: how a page is bounded and written, and the metrics
+that both have, under the same names.
+
+The number of series is bounded (``MOST_SERIES`` of one metric); what is left out is counted, so that nothing is missing
+in silence.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE
+
+from healthd.notifier import Notifier
+from healthd.remediation.fleet import Scope
+
+__all__ = ["CONTENT_TYPE", "MOST_SERIES", "Bounded", "budget", "one_of", "started", "store_failing", "told"]
+
+MOST_SERIES = 1_000
+"""The most series of one metric. A p5.48xlarge has some 300 of its largest; more means a storm of faults."""
+
+
+class Bounded(ABC):
+    """A page in Prometheus text format."""
+
+    def render(self) -> str:
+        """The text."""
+        registry = CollectorRegistry()
+        registry.register(self)  # the library's Collector is an ABC, any collect() will do
+        return generate_latest(registry).decode()
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric, no longer than it may be, and how much of them was left out."""
+        left_out = 0
+        for family in self.families():
+            left_out += max(0, len(family.samples) - MOST_SERIES)
+            del family.samples[MOST_SERIES:]
+            yield family
+        yield GaugeMetricFamily(
+            "healthd_metrics_left_out_series", "Series that would have made a metric too long", value=left_out
+        )
+
+    @abstractmethod
+    def families(self) -> Iterator[Metric]:
+        """Every metric."""
+
+
+def started(at: float) -> Metric:
+    """``at``: in Unix time."""
+    return GaugeMetricFamily("healthd_start_time_seconds", "When the process began, in Unix time", value=at)
+
+
+def store_failing(failing: bool) -> Metric:
+    """Whether nothing can be written down, so that nothing is done."""
+    return GaugeMetricFamily("healthd_store_failing", "1 while the state cannot be written or read", value=failing)
+
+
+def budget(scopes: Iterable[Scope], *, limits: bool = True) -> Iterator[Metric]:
+    """How many nodes are out, and may be. ``limits``: whether the limit is known here."""
+    out = GaugeMetricFamily(
+        "healthd_budget_out_nodes", "Nodes of a scope that are out, as the cluster was read last", labels=["scope"]
+    )
+    limit = GaugeMetricFamily(
+        "healthd_budget_limit_nodes", "Nodes of a scope that may be out at once", labels=["scope"]
+    )
+    total = GaugeMetricFamily("healthd_budget_nodes", "Nodes of a scope", labels=["scope"])
+    for scope in scopes:
+        out.add_metric([scope.name], len(scope.out))
+        total.add_metric([scope.name], scope.total)
+        if limits:
+            limit.add_metric([scope.name], scope.limit)
+    yield from (out, limit, total)
+
+
+def told(notifier: Notifier | None) -> Iterator[Metric]:
+    """Messages to people; nothing where nobody is told."""
+    sent = CounterMetricFamily(
+        "healthd_notifications",
+        "Messages to people, by channel and what became of them",
+        labels=["channel", "result"],
+    )
+    waiting = GaugeMetricFamily(
+        "healthd_notifications_undelivered", "Pieces of news that a channel has not taken yet", labels=["channel"]
+    )
+    for channel in notifier.channels if notifier else ():
+        sent.add_metric([channel.name, "delivered"], channel.delivered)
+        sent.add_metric([channel.name, "failed"], channel.failed)
+        waiting.add_metric([channel.name], channel.undelivered)
+    yield from (sent, waiting)
+
+
+def one_of(family: GaugeMetricFamily, words: Iterable[str], current: str | None) -> GaugeMetricFamily:
+    """1 for the word that holds, 0 for each of the others."""
+    for word in words:
+        family.add_metric([word], float(word == current))
+    return family

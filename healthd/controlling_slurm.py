@@ -1,0 +1,149 @@
+"""``healthd controller`` on a head node of Slurm, put together: a lock on a folder says who leads, marks are comments.
+
+The lock is in the state directory: others that have the same folder wait for it, and go on from what was written down
+there when the one that leads ends, however it ends. It decides nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from healthd.config.schema import Config
+from healthd.controlling_parts import make_controller, metadata_of
+from healthd.course import Course
+from healthd.errors import StoreError
+from healthd.notifier import NEWS
+from healthd.remediation.controller import Controller
+from healthd.remediation.fleet import CLUSTER, Scope
+from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
+from healthd.remediation.provisioners.opening import found_by_controller, open_elsewhere
+from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, read_node
+from healthd.remediation.standings import Standing
+from healthd.sources.command import run_command
+from healthd.store import Store
+
+_LOCK = "lock"
+
+
+class SlurmWork:
+    """Nodes of Slurm, from a head node: a lock on a folder, and the marks in the nodes' comments."""
+
+    def __init__(self, config: Config) -> None:
+        self._config, self._folder = config, Path(config.controller.state_dir)
+        self._metadata = metadata_of(config)
+        self._found = found_by_controller(config.provisioner, self._metadata)
+        kind, mode = config.provisioner.kind, config.remediation.mode
+        self.course = Course(orchestrator="slurm", provisioner=kind, mode=mode)
+        self._fleet = self._slurm(socket.gethostname().partition(".")[0])
+
+    @property
+    def about(self) -> str:
+        """The platform of the nodes, and how that is known."""
+        return f"{self._found.platform}, {self._found.why}"
+
+    @property
+    def leader(self) -> str:
+        """Who holds the lock."""
+        return _leader(self._folder)
+
+    def take_lead(self, held: contextlib.ExitStack) -> bool:
+        """Try the lock."""
+        lock = take_lead(self._folder)
+        if lock is not None:
+            held.callback(os.close, lock)
+        return lock is not None
+
+    def leads(self) -> bool:
+        """A lock is held until its process ends."""
+        return True
+
+    def told(self, store: Store) -> StoreTold:
+        """In the store, which whoever leads next has as well."""
+        return StoreTold(store)
+
+    def rounds(self, store: Store) -> SlurmRounds:
+        """The controller's own."""
+        config, scontrol, calls = self._config, self._fleet.scontrol, self.course.calls
+        controller = make_controller(
+            config,
+            store,
+            fleet=self._fleet,
+            node=self._slurm,
+            booted=lambda name: read_node(scontrol, name).booted,
+            opt_out=config.remediation.opt_out_feature,
+            provisioner=lambda name, instance: open_elsewhere(
+                config, name, instance, self._metadata, scontrol, calls=calls
+            ),
+            platform_texts=OUR_TEXTS,
+            reckoning=self.course.reckoning,
+        )
+        return SlurmRounds(controller)
+
+    def _slurm(self, node: str) -> SlurmOrchestrator:
+        slurm, run = self._config.orchestrator.slurm, self.course.calls.of_commands("slurm", run_command)
+        return SlurmOrchestrator(node=node, bin_dir=slurm.bin_dir, conf=slurm.conf, timeout_s=slurm.timeout_s, run=run)
+
+
+class SlurmRounds:
+    """One round, as often as it is called."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    @property
+    def scopes(self) -> tuple[Scope, ...]:
+        """All nodes. How many may be out is in the configuration of each node, and not known here."""
+        level = self._controller.level
+        return () if level is None else (Scope(name=CLUSTER, out=level.out, total=level.total, limit=0),)
+
+    def __call__(self, now: datetime) -> Sequence[Standing]:
+        """The controller's own. Raises BackendError, StoreError."""
+        return self._controller.round(now)
+
+
+class StoreTold:
+    """What was told, in a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def kept(self) -> str:
+        """What was kept last. Raises StoreError."""
+        return self._store.fact(NEWS)
+
+    def keep(self, text: str) -> None:
+        """Keep it. Raises StoreError."""
+        self._store.keep(NEWS, text)
+
+
+def take_lead(folder: Path) -> int | None:
+    """The lock's descriptor, held until it is closed or its process ends; None while another has it.
+
+    flock, which NFS carries to other hosts as well. Raises StoreError where the folder cannot be used.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(f"{folder}: cannot be used: {error.strerror}; check [controller] state_dir") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{socket.gethostname()} process {os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _leader(folder: Path) -> str:
+    try:
+        return (folder / _LOCK).read_text(errors="replace").strip() or "its name is not written down yet"
+    except OSError as error:
+        return f"its name cannot be read: {error.strerror}"
