@@ -102,12 +102,13 @@ def test_what_is_missing_of_the_budget_and_the_kubelet(control_plane: ControlPla
 
 @contextmanager
 def without(plane: ControlPlane, *paths: str) -> Iterator[None]:
-    """For as long as this lasts these objects are not there."""
+    """For as long as this lasts these objects are not there. Nodes and Leases are gone after it."""
     for path in paths:
         plane.admin.delete(path).must()
     try:
         yield
     finally:
+        plane.reset()
         install_policies(plane)
 
 

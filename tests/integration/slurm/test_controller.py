@@ -6,12 +6,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from healthd.model import Remedy
-from healthd.remediation.marks import Answer
+from healthd.remediation.marks import Answer, CaseMark
 from tests.integration.prometheus.prometheus_server import promtool
 from tests.integration.slurm.controller_lab import ControllerLab, RunningController
 from tests.integration.slurm.slurm_lab import SlurmLab
@@ -176,8 +177,9 @@ def test_a_node_that_does_not_come_back_from_its_reboot_is_replaced(lab: Control
 
 
 def test_the_one_that_leads_tells_people_and_nobody_else(lab: ControllerLab) -> None:
-    """A refused request is told once, by the leader. It is killed; the other tells nothing that was told, and tells the
-    end of it. What a receiver does not take is in the log and in the metrics. The one that waits says that it waits."""
+    """A node that does not come back from its reboot, and for which nothing more is to be done, cannot tell it: the
+    leader does, once. It is killed; the other tells nothing that was told, and tells the end of it. What a receiver does
+    not take is in the log and in the metrics, and the one that waits says that it waits."""
     with receiving() as receiver:
         notify = f'[notify]\nwebhook_url = "{receiver.url}"\n'
         first, second = lab.controller(), lab.controller()
@@ -190,11 +192,12 @@ def test_the_one_that_leads_tells_people_and_nobody_else(lab: ControllerLab) -> 
         lab.until(lambda: "another controller leads" in second.said(), 20, "the second waits")
         assert "healthd_controller_leads 0.0" in second.page()
         assert "healthd_controller_last_success_seconds 0.0" in second.page()
-        forge(lab, A)
+        falls_silent(lab, A)
         lab.until(lambda: receiver.refused == 1, 60, "the receiver is asked, and does not take it")
         lab.until(lambda: "webhook: not delivered" in first.said(), 10, "the log says so")
         assert 'healthd_notifications_undelivered{channel="webhook"} 1.0' in first.page()
         assert "healthd_controller_person_needed 1.0" in first.page()
+        assert 'healthd_controller_nodes{state="silent"} 1.0' in first.page()
         lab.until(lambda: receiver.taken, 60, "the receiver takes it")
         (told,) = receiver.taken
         assert (told["schema"], told["mode"], told["person_needed"]) == ("healthd.notification/1", "repair", 1)
@@ -204,9 +207,22 @@ def test_the_one_that_leads_tells_people_and_nobody_else(lab: ControllerLab) -> 
         time.sleep(20)  # longer than it takes to tell something
         assert len(receiver.taken) == 1, "what was told is told again"
         lab.slurm.update(A, "comment=")
+        lab.slurm.slurmd_start(A)
         lab.until(lambda: len(receiver.taken) == 2, 60, "the end is told")
         assert [(each["key"], each["state"]) for each in receiver.taken[1]["news"]] == [(f"page {A}", "over")]
         assert second.stop() == 0
+
+
+def falls_silent(lab: ControllerLab, name: str) -> None:
+    """Our place and our drain, a mark that says that its reboot should be over long ago, with nothing behind it, and no
+    slurmd."""
+    since = datetime.now(UTC) - timedelta(seconds=700)
+    mark = CaseMark(case="f0f0f0f0", machine=lab.instance(name), remedy=Remedy.REBOOT_NODE, asked=since, attempt=1)
+    slot = ("reservationname=healthd-cluster-0", f"nodes={name}", "starttime=now", "duration=UNLIMITED", "users=root")
+    lab.slurm.scontrol("create", "reservation", *slot, "flags=MAINT,IGNORE_JOBS,STATIC_ALLOC")
+    lab.slurm.update(name, "state=drain", "reason=healthd: gpu.xid.79 gpu:0 [f0f0f0f0]")
+    lab.slurm.update(name, f"comment={mark.text}")
+    lab.slurm.slurmd_stop(name)
 
 
 def forge(lab: ControllerLab, name: str, case: str = "f0f0f0f0") -> None:
