@@ -178,8 +178,8 @@ def test_a_node_that_does_not_come_back_from_its_reboot_is_replaced(lab: Control
 
 def test_the_one_that_leads_tells_people_and_nobody_else(lab: ControllerLab) -> None:
     """A node that does not come back from its reboot, and for which nothing more is to be done, cannot tell it: the
-    leader does, once. It is killed; the other tells nothing that was told, and tells the end of it. What a receiver does
-    not take is in the log and in the metrics, and the one that waits says that it waits."""
+    leader does, once. It is killed; the other tells nothing that was told, and tells the end of it. What a receiver
+    does not take is in the log and in the metrics, and the one that waits says that it waits."""
     with receiving() as receiver:
         notify = f'[notify]\nwebhook_url = "{receiver.url}"\n'
         first, second = lab.controller(), lab.controller()

@@ -27,8 +27,10 @@ sources:
 {{- end }}
 daemon:
   http: {{ include "healthd.listen" . | quote }}
+{{- if .Values.metrics.enabled }}
 controller:
-  http: {{ printf "%s:%d" (ternary "[::]" "127.0.0.1" .Values.metrics.enabled) (int .Values.metrics.controllerPort) | quote }}
+  http: "[::]:{{ .Values.metrics.controllerPort }}"
+{{- end }}
 checks:
   # The root of a container is never writable. The state is on the host's own disk.
   host.filesystems: {writable: [/var/lib/healthd]}
