@@ -29,6 +29,7 @@ from healthd.course import Course
 from healthd.errors import BackendError, ConfigError, StoreError
 from healthd.jsonlog import json_logger
 from healthd.model import Mode
+from healthd.notifier import Notifier
 from healthd.notify import notify, take_address
 from healthd.remediation.fleet import Scope
 from healthd.remediation.provisioners.opening import found_by_controller
@@ -237,16 +238,19 @@ class ControllerService:
         if notifier is None or self._once:
             return
         stop = threading.Event()
-        thread = threading.Thread(
-            target=keep_telling,
-            args=(notifier, stop, self._log),
-            kwargs={"speaks": self._course.leads},
-            name="notify",
-            daemon=True,
-        )
+        thread = threading.Thread(target=self._keep_telling, args=(notifier, stop), name="notify", daemon=True)
         thread.start()
         held.callback(thread.join, timeout=_JOIN_S)
         held.callback(stop.set)
+
+    def _keep_telling(self, notifier: Notifier, stop: threading.Event) -> None:
+        try:
+            keep_telling(notifier, stop, self._log, speaks=self._course.leads)
+        except Exception:  # noqa: BLE001 - as in _or_end: people would wait for messages that nobody sends
+            self._log.critical("the notifier failed; this is a defect of healthd", exc_info=True)
+            self._failed = True
+            self._stop.set()
+            self._signals.end()
 
     def _round(self, rounds: Rounds) -> Sequence[Standing]:
         """What there is to say after one more round. One that did not succeed leaves what is known of the nodes."""
@@ -278,19 +282,26 @@ class ControllerService:
                 text = f"{each.node}: {each.said}" if each.node else each.said
                 store.append(Event(at=datetime.now(UTC), kind="decision", text=text))
         self._said = {each.node: each.said for each in standings}
-        write_status(self._folder, self._mode, standings, leader=self._work.leader)
+        notices = self._course.notifier.problems() if self._course.notifier is not None else ()
+        write_status(self._folder, self._mode, standings, leader=self._work.leader, notices=notices)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # the status
 
 
-def write_status(folder: Path, mode: Mode, standings: Sequence[Standing], *, leader: str) -> None:
-    """Replace the status file whole. A folder that cannot be written is what the next round's store says loudly."""
+def write_status(
+    folder: Path, mode: Mode, standings: Sequence[Standing], *, leader: str, notices: Sequence[str] = ()
+) -> None:
+    """Replace the status file whole. ``notices``: receivers that do not take messages, in words.
+
+    A folder that cannot be written is what the next round's store says loudly.
+    """
     body = {
         "at": datetime.now(UTC).isoformat(),
         "leader": leader,
         "mode": mode,
+        "notices": list(notices),
         "nodes": [asdict(each) for each in standings],
     }
     new = folder / f"{_STATUS}.new"

@@ -48,5 +48,6 @@ def _status(config: Config, *, as_json: bool) -> Answer:
 
 def _told(status: dict[str, Any]) -> str:
     head = f"leader  {status['leader']}, in {status['mode']} mode, at {status['at']}\n"
+    head += "".join(f"! {notice}\n" for notice in status.get("notices", ()))
     lines = [f"{'PAGE ' * each['page']}{each['node'] or 'cluster'}  {each['said']}\n" for each in status["nodes"]]
     return head + ("".join(lines) or "nothing is asked of it\n")

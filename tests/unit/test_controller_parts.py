@@ -152,6 +152,10 @@ def test_the_status_tells_who_needs_a_person(tmp_path: Path, capsys: pytest.Capt
     assert (code, out.splitlines()[1]) == (1, "PAGE n1  refused: it is not drained")
     code, out, _ = status(config, capsys, "--json")
     assert json.loads(out)["nodes"][0]["node"] == "n1"
+    silent = "notify: slack does not take messages since 2026-01-01 00:00:00 UTC; 1 wait: 500"
+    write_status(tmp_path, Mode.REPAIR, (), leader="head-1 process 7", notices=(silent,))
+    code, out, _ = status(config, capsys)
+    assert (code, out.splitlines()[1:]) == (0, [f"! {silent}", "nothing is asked of it"])
     body = read_status(tmp_path)
     assert body is not None
     body["at"] = datetime(2026, 1, 1, tzinfo=UTC).isoformat()
