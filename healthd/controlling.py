@@ -249,8 +249,8 @@ class ControllerService:
         except Exception:  # noqa: BLE001 - as in _or_end: people would wait for messages that nobody sends
             self._log.critical("the notifier failed; this is a defect of healthd", exc_info=True)
             self._failed = True
-            self._stop.set()
-            self._signals.end()
+            if not self._stop.is_set():  # as there
+                self._signals.end()
 
     def _round(self, rounds: Rounds) -> Sequence[Standing]:
         """What there is to say after one more round. One that did not succeed leaves what is known of the nodes."""

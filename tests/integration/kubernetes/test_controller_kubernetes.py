@@ -249,7 +249,7 @@ def test_its_metrics_say_who_leads_and_its_messages_outlive_its_pod(
         control_plane.admin.patch("/api/v1/nodes/n20", taint, kind="merge").must()
         control_plane.wait(lambda: receiver.taken, 60, "a person is asked for")
         assert [each["key"] for each in receiver.taken[0]["news"]] == ["page n20"]
-        assert "page n20" in fleet.notes("healthd-controller")["healthd.io/told"]
+        assert "page n20" in control_plane.notes("healthd-controller")["healthd.io/told"]
         first.signal(signal.SIGKILL)
         second = start(notify, name="second")
         control_plane.wait(lambda: second.leads, 40, "the second to take over")
