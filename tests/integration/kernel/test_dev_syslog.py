@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 import uuid
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,18 +80,33 @@ def test_it_shows_what_the_device_shows() -> None:
     assert by_syslog[: len(by_device) - at] == by_device[at : at + len(by_syslog)]
 
 
-@pytest.mark.parametrize(("rights", "may"), [(ONLY_SYSLOG, True), (NONE, False)], ids=["cap_syslog", "none"])
-def test_cap_syslog_is_enough_and_needed(rights: tuple[str, ...], may: bool) -> None:
-    """As the profile `restricted` of the chart has it: no other capability. Without it the error names it."""
+def with_rights(rights: tuple[str, ...], *argv: str) -> subprocess.CompletedProcess[str]:
+    """What Python says with no other capabilities than these."""
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         pytest.skip("needs setpriv of util-linux")
     with open("/proc/sys/kernel/dmesg_restrict") as file:
-        if not may and file.read().strip() == "0":
+        if rights == NONE and file.read().strip() == "0":
             pytest.skip("this kernel lets everybody read its log (kernel.dmesg_restrict = 0)")
-    argv = [setpriv, *rights, sys.executable, "-c", READ]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60, check=False, cwd="/")
+    whole = [setpriv, *rights, sys.executable, *argv]
+    return subprocess.run(whole, env=environ, capture_output=True, text=True, timeout=120, check=False, cwd="/")
+
+
+@pytest.mark.parametrize(("rights", "may"), [(ONLY_SYSLOG, True), (NONE, False)], ids=["cap_syslog", "none"])
+def test_the_doctor_says_that_the_capability_is_missing(rights: tuple[str, ...], may: bool, tmp_path: Path) -> None:
+    """In a pod of the profile `restricted` the first thing to go wrong: it is missing, and the fix names it."""
+    (tmp_path / "c.toml").write_text('[sources]\nkmsg = "syslog"\n[orchestrator]\nkind = "local"\n')
+    done = with_rights(rights, "-m", "healthd", "doctor", "--json", "--config", str(tmp_path / "c.toml"))
+    (line,) = (each for each in json.loads(done.stdout)["lines"] if each["about"] == "kernel log")
+    assert line["told"] == ("ok" if may else "missing")
+    assert may or "CAP_SYSLOG" in line["fix"]
+
+
+@pytest.mark.parametrize(("rights", "may"), [(ONLY_SYSLOG, True), (NONE, False)], ids=["cap_syslog", "none"])
+def test_cap_syslog_is_enough_and_needed(rights: tuple[str, ...], may: bool) -> None:
+    """As the profile `restricted` of the chart has it: no other capability. Without it the error names it."""
+    done = with_rights(rights, "-c", READ)
     if may:
         assert int(done.stdout) > 0, done.stderr
     else:
