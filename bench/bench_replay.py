@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from healthd.check import discover
 from healthd.config.schema import CheckConfig, Config
-from healthd.replay import Replayed, Trial, replay
+from healthd.past.replay import Replayed, Trial, replay
 
 EVERY = 1000
 XIDS = (13, 31, 43, 45, 48, 63, 74, 79, 94, 95, 119, 154)

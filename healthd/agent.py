@@ -21,7 +21,7 @@ from healthd.acting import FLEET, kept_of, make_engine
 from healthd.check import Check, discover
 from healthd.checkup import Checkup, boot_id_or_unknown
 from healthd.config.schema import CheckConfig, Config
-from healthd.drilling import Drills
+from healthd.drill.drills import Drills
 from healthd.errors import ConfigError, SourceError, StoreError
 from healthd.evidence import save_bundle
 from healthd.model import Mode

@@ -24,7 +24,7 @@ from healthd.api.scrape import metrics_of
 from healthd.api.server import Server
 from healthd.api.wire import EXIT_FAILED
 from healthd.config.schema import Config
-from healthd.drilling import Drills
+from healthd.drill.drills import Drills
 from healthd.errors import HealthdError
 from healthd.jsonlog import json_logger
 from healthd.model import Action

@@ -10,7 +10,7 @@ from typing import Any
 
 from healthd.agent import Agent
 from healthd.api.wire import Answer
-from healthd.drill import EXIT_CODE, KINDS, TITLE, Ended, Level, Order, Report, check_options, number_of
+from healthd.drill.chain import EXIT_CODE, KINDS, TITLE, Ended, Level, Order, Report, check_options, number_of
 from healthd.errors import HealthdError, UsageError
 from healthd.report import printable
 

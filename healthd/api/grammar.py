@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from healthd import __version__
-from healthd.drill import KINDS
+from healthd.drill.chain import KINDS
 from healthd.errors import UsageError
 
 CONTEXTS = ("manual", "prolog", "epilog", "boot")

@@ -17,7 +17,7 @@ from healthd.agent import Agent
 from healthd.api.component_health import Health
 from healthd.api.families import Bounded, budget, one_of, started, store_failing, told
 from healthd.api.reading_names import metric_of
-from healthd.drill import KINDS, Ended
+from healthd.drill.chain import KINDS, Ended
 from healthd.errors import StoreError
 from healthd.history import canonical
 from healthd.model import Action, Mode, ReadingKind, Refusal, Status, Step, Verdict

@@ -22,7 +22,7 @@ def answer(options: Namespace) -> Answer:
     if options.json and not options.status:
         raise UsageError("healthd controller: --json goes with --status; the log is JSON already")
     config = loaded(options).config
-    from healthd.controlling import control  # heavy: structlog
+    from healthd.controller.run import control  # heavy: structlog
 
     if options.status:
         return _status(config, as_json=options.json)
@@ -30,7 +30,7 @@ def answer(options: Namespace) -> Answer:
 
 
 def _status(config: Config, *, as_json: bool) -> Answer:
-    from healthd.controlling import FRESH_ROUNDS, FRESH_S, read_status
+    from healthd.controller.run import FRESH_ROUNDS, FRESH_S, read_status
 
     folder, interval_s = Path(config.controller.state_dir), config.controller.interval_s
     status = read_status(folder)

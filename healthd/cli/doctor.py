@@ -7,15 +7,15 @@ from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
 
-from healthd.apart import answer_apart, ask_apart
 from healthd.api.wire import Answer
 from healthd.cli.settings import check_settings
 from healthd.config.load import load
 from healthd.config.schema import Config
-from healthd.doctor import Line, Told, as_json, as_text, exit_code
-from healthd.doctor_afar import looks_afar
-from healthd.doctor_looks import looks_here
 from healthd.errors import ConfigError, SourceError, SourceTimeout
+from healthd.setup.afar import looks_afar
+from healthd.setup.apart import answer_apart, ask_apart
+from healthd.setup.doctor import Line, Told, as_json, as_text, exit_code
+from healthd.setup.looks import looks_here
 from healthd.whoami import ThisNode
 
 HERE_S, AFAR_S = 15.0, 45.0

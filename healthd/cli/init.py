@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from healthd import __version__
-from healthd.apart import answer_apart
 from healthd.api.wire import Answer
 from healthd.cli.asking import START
 from healthd.cli.settings import check_settings
 from healthd.config.json_schema import FILE_NAME, config_schema_text
 from healthd.config.load import DEFAULT_PATH, load
 from healthd.errors import HealthdError, SourceError
-from healthd.first_config import first_config, found_lines
-from healthd.survey import Survey, survey
+from healthd.setup.apart import answer_apart
+from healthd.setup.first_config import first_config, found_lines
+from healthd.setup.survey import Survey, survey
 
 _DEADLINE_S = 40.0  # IMDS, one question to AWS, and a file system or two that answer late
 

@@ -180,7 +180,7 @@ def _said(rule: Rule, variant: Variant) -> dict[str, Any]:
 
 def _of_log(name: str, policy: Policy, config: Config) -> list[dict[str, Any]]:
     """One verdict for each form of each code that a log holds, as the kernel checks judge its lines."""
-    from healthd.replay import findings_in
+    from healthd.past.replay import findings_in
 
     seen: dict[tuple[str, str, str], dict[str, Any]] = {}
     for finding in findings_in(Path(name), config):

@@ -13,8 +13,8 @@ from healthd.api.wire import Answer
 from healthd.cli.settings import loaded
 from healthd.errors import UsageError
 from healthd.model import Mode
-from healthd.pasthost import Outage, Story
-from healthd.replay import Replayed, Source, Trial, replay
+from healthd.past.host import Outage, Story
+from healthd.past.replay import Replayed, Source, Trial, replay
 
 SCHEMA = "healthd.replay/v1"
 

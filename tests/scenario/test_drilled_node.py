@@ -23,8 +23,8 @@ from healthd.agent import Agent, acting_agent
 from healthd.api.answers import hook_answer
 from healthd.check import discover
 from healthd.config.load import load
-from healthd.drill import KINDS, Ended, Link, Order
-from healthd.drilling import Drills
+from healthd.drill.chain import KINDS, Ended, Link, Order
+from healthd.drill.drills import Drills
 from healthd.history import History
 from healthd.model import Verdict
 from healthd.node import KernelRecord
@@ -538,7 +538,7 @@ def test_a_daemon_that_stops_ends_a_drill_and_begins_no_other(agent: Agent) -> N
 
 
 def _end(words: str) -> Any:
-    from healthd.rehearsal import Heard
+    from healthd.drill.rehearsal import Heard
 
     return Heard(what="end", at=time.monotonic(), words=words)
 

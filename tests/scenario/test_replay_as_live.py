@@ -16,10 +16,10 @@ from healthd.config.schema import CheckConfig, Config, NodeSection, SourcesSecti
 from healthd.history import Fault
 from healthd.kernel_tables import line_rows
 from healthd.model import Mode
+from healthd.past.replay import Trial, replay
 from healthd.remediation.policy import Rules, Situation, decide
 from healthd.remediation.policy_files import bounds_of, policy_of
 from healthd.remediation.ports import FleetLevel, NodeView
-from healthd.replay import Trial, replay
 
 CORPUS = Path(__file__).parents[1] / "checks"
 KERNEL_CHECKS = ("kernel.host", "kernel.lustre", "kernel.efa")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from healthd.apart import answer_apart, ask_apart
 from healthd.errors import BackendRefused, SourceError, SourceTimeout, SourceUnreadable
+from healthd.setup.apart import answer_apart, ask_apart
 
 pytestmark = pytest.mark.process
 

@@ -14,8 +14,8 @@ from healthd.cli.main import run
 from healthd.config.controller_schema import ControllerSection
 from healthd.config.provisioner_schema import Ec2Section, HyperpodSection, ProvisionerSection
 from healthd.config.schema import Config, NodeSection, SourcesSection
-from healthd.controlling import read_status, write_status
-from healthd.controlling_slurm import take_lead
+from healthd.controller.run import read_status, write_status
+from healthd.controller.slurm import take_lead
 from healthd.errors import ConfigError, StoreError
 from healthd.model import Mode, Remedy
 from healthd.node import KernelLogState

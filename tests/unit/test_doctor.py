@@ -12,10 +12,10 @@ import pytest
 from healthd.check import discover
 from healthd.config.load import load
 from healthd.config.schema import Config
-from healthd.doctor import Line, Told, as_json, as_text, exit_code
-from healthd.doctor_afar import looks_afar, tried
-from healthd.doctor_looks import looks_here
 from healthd.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
+from healthd.setup.afar import looks_afar, tried
+from healthd.setup.doctor import Line, Told, as_json, as_text, exit_code
+from healthd.setup.looks import looks_here
 from healthd.sim.machine import SimulatedMachine
 
 CHECKS = {name: check.settings for name, check in discover().items()}

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from healthd.check import discover
-from healthd.drill import (
+from healthd.drill.chain import (
     EXIT_CODE,
     IN_THE_LINE,
     KERNEL_LIMIT_S,

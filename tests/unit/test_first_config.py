@@ -20,12 +20,12 @@ from healthd.cli.main import run
 from healthd.config.load import load
 from healthd.config.provisioner_schema import AwsSection, ProvisionerSection
 from healthd.config.schema import Config, NodeSection, OrchestratorSection, SlurmSection, SourcesSection
-from healthd.first_config import first_config
 from healthd.model import Mode
 from healthd.node import Mount
 from healthd.remediation.provisioners.aws_calls import Platform
+from healthd.setup.first_config import first_config
+from healthd.setup.survey import Survey, survey
 from healthd.sim import tree
-from healthd.survey import Survey, survey
 from tests.imds import Imds
 
 ROOT = Path(__file__).parents[2]

@@ -12,9 +12,9 @@ import pytest
 from healthd.check import discover
 from healthd.config.load import load
 from healthd.config.schema import Config
-from healthd.drill import IN_THE_LINE, KINDS, Order
+from healthd.drill.chain import IN_THE_LINE, KINDS, Order
+from healthd.drill.injection import Injection, Overlay, prepare
 from healthd.errors import SourceMissing, SourceTimeout, UsageError
-from healthd.injection import Injection, Overlay, prepare
 from healthd.node import KernelLogState, NvmlFailure
 from healthd.sim import tree
 from healthd.sim.machine import SimulatedMachine

@@ -10,10 +10,10 @@ import yaml
 
 from healthd.config.kubernetes_schema import KubernetesSection
 from healthd.config.schema import Config, OrchestratorSection, ScopeBudget
-from healthd.doctor import Told
-from healthd.doctor_afar import looks_afar
-from healthd.doctor_kubernetes import budget_line, looks_kubernetes, rights_of, token_lines
 from healthd.remediation.orchestrators.kube_budget import Budget, Claim
+from healthd.setup.afar import looks_afar
+from healthd.setup.doctor import Told
+from healthd.setup.kubernetes import budget_line, looks_kubernetes, rights_of, token_lines
 from tests.running import ROOT
 
 CONFIG = Config(orchestrator=OrchestratorSection(kind="kubernetes"))

@@ -10,7 +10,7 @@ import pytest
 from healthd.config.controller_schema import ControllerSection, DrainRule
 from healthd.config.provisioner_schema import HyperpodSection, KarpenterSection, ProvisionerSection
 from healthd.config.schema import Config
-from healthd.controlling_kubernetes import drain_rules, merged
+from healthd.controller.kubernetes import drain_rules, merged
 from healthd.errors import BackendRefused, ConfigError
 from healthd.model import Remedy
 from healthd.node import KernelLogState

@@ -20,9 +20,9 @@ from healthd.config.schema import CheckConfig, Config, PolicySection, SourcesSec
 from healthd.errors import SourceMissing, UsageError
 from healthd.model import Action, Mode, Remedy
 from healthd.monitor import Monitor
-from healthd.pasthost import Story
-from healthd.pastnode import PastNode
-from healthd.replay import Replayed, Trial, findings_in, replay
+from healthd.past.host import Story
+from healthd.past.node import PastNode
+from healthd.past.replay import Replayed, Trial, findings_in, replay
 from healthd.store import Store
 from tests.judgement import at as after
 from tests.judgement import finding, looked

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from healthd.config.load import load
 from healthd.config.schema import Config
-from healthd.controlling_kubernetes import KubernetesWork
+from healthd.controller.kubernetes import KubernetesWork
 from healthd.node import CommandResult
 from healthd.remediation.orchestrators.kube_api import How, Kind, KubeApi, connect
 from healthd.remediation.orchestrators.kube_budget import CLAIM, MARK, MARKS

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from healthd.drill import Link
+from healthd.drill.chain import Link
 from healthd.sim.machine import SimulatedMachine
 from tests.integration.slurm.slurm_lab import SlurmLab
 from tests.running import RunningNode

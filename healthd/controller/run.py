@@ -1,7 +1,7 @@
 """``healthd controller``: one process that acts for nodes without rights. The composition root.
 
-Which of several leads, a lock says on a head node of Slurm (``controlling_slurm``), and a Lease on Kubernetes
-(``controlling_kubernetes``): the others wait. It decides nothing; ``remediation.controller`` does. What it said last is
+Which of several leads, a lock says on a head node of Slurm (``controller.slurm``), and a Lease on Kubernetes
+(``controller.kubernetes``): the others wait. It decides nothing; ``remediation.controller`` does. What it said last is
 in ``status.json``, at ``/metrics``, and where people are told (``telling``).
 """
 
@@ -24,7 +24,7 @@ from healthd.api.http import common_routes, open_http
 from healthd.api.scrape import on_demand
 from healthd.api.wire import EXIT_FAILED
 from healthd.config.schema import Config
-from healthd.controlling_parts import metadata_of
+from healthd.controller.parts import metadata_of
 from healthd.course import Course
 from healthd.errors import BackendError, ConfigError, StoreError
 from healthd.jsonlog import json_logger
@@ -326,7 +326,7 @@ def read_status(folder: Path) -> dict[str, Any] | None:
 def _work(config: Config) -> Work:
     if runs_kubernetes(config, os.environ):
         try:
-            from healthd.controlling_kubernetes import KubernetesWork  # heavy: lightkube
+            from healthd.controller.kubernetes import KubernetesWork  # heavy: lightkube
         except ImportError as error:
             extra = f"pip install 'healthd[kubernetes]' ({error})"
             raise ConfigError((f"the controller needs an extra that is not installed: {extra}",)) from error
@@ -335,6 +335,6 @@ def _work(config: Config) -> Work:
         found_by_controller(config.provisioner, metadata_of(config))  # what is wrong with that is said first
         wrong = "the controller acts on nodes of Slurm or Kubernetes, and there is none here: set [orchestrator]"
         raise ConfigError((wrong,))
-    from healthd.controlling_slurm import SlurmWork
+    from healthd.controller.slurm import SlurmWork
 
     return SlurmWork(config)

@@ -19,9 +19,9 @@ from healthd.config.replay_schema import ReplaySection
 from healthd.config.schema import Config
 from healthd.model import Finding, Mode, Outcome
 from healthd.monitor import Monitor
-from healthd.pasthost import PastHost, Story
-from healthd.pastnode import BOOTED, Batch, PastNode, outcomes_of
-from healthd.paststore import PastStore, is_store, open_store
+from healthd.past.host import PastHost, Story
+from healthd.past.node import BOOTED, Batch, PastNode, outcomes_of
+from healthd.past.store import PastStore, is_store, open_store
 from healthd.remediation.policy import Rules, SeenElsewhere, Situation
 from healthd.remediation.policy_files import bounds_of, policy_of
 from healthd.remediation.ports import FleetLevel, NodeView

@@ -13,7 +13,7 @@ from datetime import datetime
 from healthd.config.json_schema import FILE_NAME
 from healthd.config.values import toml_value
 from healthd.remediation.provisioners.aws_calls import Platform
-from healthd.survey import Survey
+from healthd.setup.survey import Survey
 from healthd.tables import InstanceProfile, instance_profile
 
 _NAMES = {

@@ -18,7 +18,7 @@ from healthd.history import Change, Fault
 from healthd.model import NODE, Action, Clearance, ClearsBy, Decision, Outcome, Remedy, Status
 from healthd.monitor import Monitor
 from healthd.node import KernelRecord
-from healthd.pastnode import BOOTED, Batch, PastNode, outcomes_of
+from healthd.past.node import BOOTED, Batch, PastNode, outcomes_of
 from healthd.remediation.ledger import Repair
 from healthd.remediation.policy import Rules, Situation, decide
 

@@ -1,7 +1,7 @@
 """What there is on this machine, for whoever sets healthd up: platform, cluster, devices, mounts.
 
 Nothing is found out anew here: each fact is asked of the code that the daemon asks. Some of it looks at file systems
-that may hang (Slurm's folder is often on NFS): ask for it by ``healthd.apart``. It decides nothing and changes nothing;
+that may hang (Slurm's folder is often on NFS): ask for it by ``setup.apart``. It decides nothing and changes nothing;
 one question may go to AWS, on an EC2 instance that nothing else explains.
 """
 

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from healthd.agent import open_orchestrator
 from healthd.config.schema import Config
-from healthd.doctor import Line, Told
-from healthd.doctor_looks import Look, with_machine
 from healthd.errors import BackendDenied, BackendError, BackendUnknown, ConfigError
 from healthd.model import Mode
 from healthd.remediation.fleet import CLUSTER
 from healthd.remediation.orchestrators import kube_budget as leases
 from healthd.remediation.ports import NodeView
+from healthd.setup.doctor import Line, Told
+from healthd.setup.looks import Look, with_machine
 from healthd.sources.machine import Machine
 from healthd.whoami import runs_kubernetes
 

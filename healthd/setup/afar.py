@@ -1,5 +1,5 @@
 """The looks of ``healthd doctor`` at what is not on the machine: slurmctld, and AWS; what it sees of Kubernetes is in
-``doctor_kubernetes``.
+``setup.kubernetes``.
 
 Each is asked by the code that would act, and only asked: AWS by its own dry run, where it has one. No answer is no
 evidence of anything missing: it could not be told.
@@ -14,9 +14,6 @@ from functools import partial
 from healthd.acting import provisioner_of
 from healthd.agent import open_orchestrator
 from healthd.config.schema import Config
-from healthd.doctor import Line, Told
-from healthd.doctor_kubernetes import looks_kubernetes, state_of
-from healthd.doctor_looks import Look, with_machine
 from healthd.errors import (
     BackendBusy,
     BackendDenied,
@@ -29,6 +26,9 @@ from healthd.errors import (
 from healthd.model import Remedy
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator, detect
 from healthd.remediation.ports import Orchestrator
+from healthd.setup.doctor import Line, Told
+from healthd.setup.kubernetes import looks_kubernetes, state_of
+from healthd.setup.looks import Look, with_machine
 from healthd.sources.machine import Machine
 from healthd.whoami import runs_slurm
 

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 from healthd.config.schema import Config
-from healthd.controlling_parts import make_controller, metadata_of
+from healthd.controller.parts import make_controller, metadata_of
 from healthd.course import Course
 from healthd.errors import StoreError
 from healthd.notifier import NEWS

@@ -1,6 +1,6 @@
 """What is missing on a node for healthd to do its work, and how to mend it: the lines, and what they come to. Pure.
 
-Who looks is ``healthd.doctor_looks``. A line says what it was about, ok, missing or could not tell, why, and the fix;
+Who looks is ``healthd.setup.looks``. A line says what it was about, ok, missing or could not tell, why, and the fix;
 what a node does not need has no line, and is named in one at the end.
 """
 

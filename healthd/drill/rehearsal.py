@@ -17,10 +17,10 @@ from typing import Literal
 
 from healthd.checkup import Checkup
 from healthd.diagnose import diagnose
-from healthd.drill import TITLE, Level, Link, Mark, Order, Report, ended, limit_s, next_link
+from healthd.drill.chain import TITLE, Level, Link, Mark, Order, Report, ended, limit_s, next_link
+from healthd.drill.injection import Injection
 from healthd.errors import HealthdError
 from healthd.history import Change, Fault, observe
-from healthd.injection import Injection
 from healthd.model import SEVERITY_RANK, Decision, Diagnosis, Mode, Outcome, Refusal
 from healthd.node import KernelRecord
 from healthd.remediation.budget import out_limit

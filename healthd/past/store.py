@@ -18,7 +18,7 @@ from healthd.check import Check, FindingCode, discover, judged
 from healthd.errors import SourceUnreadable
 from healthd.model import Clearance, Component, Finding, Outcome
 from healthd.node import KernelRecord
-from healthd.pastnode import PastNode
+from healthd.past.node import PastNode
 from healthd.runner import run_check
 
 _MAGIC = b"SQLite format 3\0"

@@ -15,12 +15,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from healthd.checkup import Checkup
-from healthd.drill import TITLE, Ended, Order, Report, banner
+from healthd.drill.chain import TITLE, Ended, Order, Report, banner
+from healthd.drill.injection import prepare
+from healthd.drill.rehearsal import Heard, Rehearsal, Stage
 from healthd.errors import SourceError
 from healthd.idle import why_not_idle
-from healthd.injection import prepare
 from healthd.node import KernelRecord
-from healthd.rehearsal import Heard, Rehearsal, Stage
 from healthd.remediation.case import Case
 from healthd.remediation.engine import Engine
 from healthd.remediation.ports import Orchestrator

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from healthd.config.schema import Config
-from healthd.controlling_parts import make_controller, metadata_of
+from healthd.controller.parts import make_controller, metadata_of
 from healthd.course import Course
 from healthd.errors import ConfigError
 from healthd.model import Mode

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from healthd.drill import Order, sxid_line, xid_line
+from healthd.drill.chain import Order, sxid_line, xid_line
 from healthd.errors import SourceError, SourceMissing, UsageError
 from healthd.gpus import NVIDIA, pci_gpus
 from healthd.model import pci_address

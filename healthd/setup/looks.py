@@ -1,5 +1,5 @@
 """The looks of ``healthd doctor`` at the machine: each asks the code that healthd itself works with, and makes lines of
-the answer. The cluster and AWS are looked at by ``healthd.doctor_afar``.
+the answer. The cluster and AWS are looked at by ``healthd.setup.afar``.
 
 A look may hang: it runs apart, with a deadline. Nothing is changed, but for a nameless file in healthd's own folders.
 """
@@ -21,17 +21,17 @@ from healthd.api.client import ask
 from healthd.api.wire import Request
 from healthd.check import discover
 from healthd.config.schema import Config
-from healthd.doctor import Line, Told
 from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.gpus import pci_gpus
 from healthd.model import Result, Status
 from healthd.node import KernelLogState
 from healthd.pci import pci_devices
 from healthd.runner import run_check
+from healthd.setup.doctor import Line, Told
+from healthd.setup.survey import network_mounts
 from healthd.sources.identity import boot_id, boot_time
 from healthd.sources.kmsg import read_all
 from healthd.sources.machine import Machine, open_machine
-from healthd.survey import network_mounts
 from healthd.tables import instance_profile
 
 Look = Callable[[], list[Line]]
