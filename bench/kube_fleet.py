@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -57,8 +58,6 @@ kind = "kubernetes"
 kubeconfig = "{kubeconfig}"
 pod_resources = "{folder}/no-kubelet.sock"
 start_s = 5
-[checks."efa.counters"]
-enabled = false
 """
 
 
@@ -163,13 +162,10 @@ class Clock:
 
 
 class WholeDaemon(Running):
-    """A real ``healthd run`` on a simulated p5.48xlarge, in real time, in quarantine mode.
-
-    Without ``efa.counters``: the simulated devices' keep-alive counters stand still, which it finds after minutes.
-    """
+    """A real ``healthd run`` on a simulated p5.48xlarge, in real time, in quarantine mode."""
 
     def __init__(self, plane: ControlPlane, node: str, folder: Path) -> None:
-        self.machine = SimulatedMachine(folder)
+        self.machine, self._life = SimulatedMachine(folder), ExitStack()
         kubeconfig = write_kubeconfig(plane, node, folder / "account")
         text = self.machine.config.read_text().replace(NODE, node).replace('mode = "repair"', 'mode = "quarantine"')
         sections = _SECTIONS.format(kubeconfig=kubeconfig, folder=folder)
@@ -177,7 +173,12 @@ class WholeDaemon(Running):
         self.log = folder / "log"
 
     def start(self, environ: Mapping[str, str]) -> None:
+        self._life.enter_context(self.machine.living())
         self.begin("run", self.machine.config, self.log, {**environ, "PYTHONPATH": str(ROOT)})
+
+    def stop(self) -> int | None:
+        self._life.close()
+        return super().stop()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -75,7 +75,8 @@ def whole_machine() -> Iterator[SimulatedMachine]:
             text = _IS_OFF.sub("", machine.config.read_text()).replace('"repair"', '"observe"')
             endpoint = f'imds_endpoint = "http://127.0.0.1:{server.server_address[1]}"\n'
             machine.config.write_text(text.replace("[sources]\n", f"[sources]\n{endpoint}"))
-            yield machine
+            with machine.living():
+                yield machine
     finally:
         os.environ["PATH"] = path
         service.terminate()

@@ -34,9 +34,11 @@ class DemoError(HealthdError):
 def answer(options: Namespace) -> Answer:
     """Run the demo. Exit 0 only if the audit store says that the node went out, was repaired and came back."""
     folder = Path(tempfile.mkdtemp(prefix="healthd-demo-"))
-    show = _Show(SimulatedMachine(folder, reboot_fails=options.fail_provisioner))
+    machine = SimulatedMachine(folder, reboot_fails=options.fail_provisioner)
+    show = _Show(machine)
     try:
-        show.play()
+        with machine.living():
+            show.play()
         return Answer(code=0, out=show.ending())
     except DemoError as error:
         return Answer(code=1, out=show.ending(), err=f"healthd demo FAILED: {error}\n")

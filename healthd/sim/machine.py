@@ -7,15 +7,17 @@ configuration of a real daemon. ``python -m healthd.sim.machine FOLDER`` is its 
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from healthd.model import pci_address
 from healthd.sim.nvml import write_state
 from healthd.sim.nvml_state import PROFILES, healthy_state, with_gpu_fault
-from healthd.sim.tree import build, new_boot
+from healthd.sim.tree import build, keep_alives, new_boot
 
 INSTANCE_TYPE = "p5.48xlarge"
 NODE = "simulated-p5-48xlarge"
@@ -39,7 +41,7 @@ class SimulatedMachine:
         self.folder, self._reboot_fails = folder, reboot_fails
         self.root, self.kmsg, self.nvml = folder / "root", folder / "kmsg", folder / "nvml.sim"
         self.config, self.socket, self.state_dir = folder / "config.toml", folder / "healthd.sock", folder / "state"
-        self._profile, self._sequence = PROFILES[INSTANCE_TYPE], 0
+        self._profile, self._sequence, self._up_s = PROFILES[INSTANCE_TYPE], 0, 0.0
         build(self.root, instance_type=INSTANCE_TYPE)
         self.config.write_text(self._configuration())
         self._come_up()
@@ -54,6 +56,32 @@ class SimulatedMachine:
         new_boot(self.root)
         self._come_up()
         _reboot_request(self.folder).unlink()
+
+    def time_passes(self, seconds: float) -> None:
+        """So many seconds go by: EFA devices have sent a keep-alive in each of them (efa_counters.csv)."""
+        self._up_s += seconds
+        keep_alives(self.root, int(self._up_s))
+
+    @contextlib.contextmanager
+    def living(self, *, every_s: float = 20.0) -> Iterator[None]:
+        """Time passes on the machine as it does here, until the block ends, in steps of so many seconds: a third of how
+        often anybody looks. Whoever runs a daemon on it for minutes needs that: its devices would look dead."""
+        over = threading.Event()
+
+        def live() -> None:
+            seen_s = time.monotonic()
+            while not over.wait(every_s):
+                now_s = time.monotonic()
+                self.time_passes(now_s - seen_s)
+                seen_s = now_s
+
+        thread = threading.Thread(target=live, name="simulated time", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def gpu_falls_off_the_bus(self, index: int) -> None:
         """XID 79: the kernel says so, and NVML cannot reach the GPU any more."""
@@ -76,7 +104,7 @@ class SimulatedMachine:
         return f"[sources]\n{lines}" + "".join(f'[checks."{name}"]\nenabled = false\n' for name in off)
 
     def _come_up(self) -> None:
-        self._sequence = 0
+        self._sequence, self._up_s = 0, 0.0
         self.kmsg.write_text("")
         write_state(self.nvml, healthy_state(INSTANCE_TYPE))
         self.kernel_says(_DRIVER_LOADS.format(version=self._profile.driver_version))
