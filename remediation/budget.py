@@ -9,7 +9,17 @@ from fractions import Fraction
 
 
 def out_limit(max_out: str | int, total: int) -> int:
-    """How many nodes may be out: a percentage is rounded down, and one node may always be."""
+    """How many nodes may be out: a number as it is; a percentage is rounded down, and lets one node out always.
+
+    Nobody can configure a 0; a Lease that nobody counts says it, until somebody gives a limit.
+    """
     if isinstance(max_out, int):
-        return max(1, max_out)
+        return max(0, max_out)
     return max(1, int(total * Fraction(max_out.removesuffix("%")) / 100))
+
+
+def at_limit(scope: str, *, out: int, total: int, limit: int) -> str:
+    """Why no more nodes of a scope may go out, in words."""
+    if limit == 0:
+        return f"the {scope} limit is 0: nothing is taken out until somebody allows it"
+    return f"at the {scope} limit: {out} of {total} nodes are out, {limit} may be"

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from healthd.remediation.budget import out_limit
+from healthd.remediation.budget import at_limit, out_limit
 from healthd.remediation.marks import parse
 from healthd.remediation.ports import FleetLevel, Mark, Slot
 
@@ -97,7 +97,7 @@ class Scope:
 def scopes_of(level: FleetLevel, quotas: Mapping[str, str | int]) -> tuple[Scope, ...]:
     """The scopes of this node that have a quota, in the order in which everybody takes them.
 
-    ``quotas``: scope to a number or a percentage of its nodes; never below one node. A partition that is called
+    ``quotas``: scope to a number or a percentage of its nodes. A partition that is called
     ``cluster`` has no quota of its own: the name is the fleet's.
     """
     groups = {CLUSTER: (level.out, level.total)}
@@ -132,7 +132,11 @@ def glance(node: str, slots: Iterable[Slot], limits: Mapping[str, int]) -> Hold 
             return None
         taken[slot.scope] = taken.get(slot.scope, 0) + 1
     full = next((name for name, limit in limits.items() if taken.get(name, 0) >= limit), None)
-    return None if full is None else Hold(reason=f"at the {_called(full)} limit: all {limits[full]} slots are taken")
+    if full is None:
+        return None
+    if limits[full] == 0:
+        return Hold(reason=at_limit(_called(full), out=0, total=0, limit=0))
+    return Hold(reason=f"at the {_called(full)} limit: all {limits[full]} slots are taken")
 
 
 def plan(
@@ -267,7 +271,7 @@ def _all_out(scope: Scope, slots: Collection[Slot]) -> frozenset[str]:
 
 
 def _over(scope: Scope, out: int) -> str:
-    return f"at the {_called(scope.name)} limit: {out} of {scope.total} nodes are out, {scope.limit} may be"
+    return at_limit(_called(scope.name), out=out, total=scope.total, limit=scope.limit)
 
 
 def _called(scope: str) -> str:

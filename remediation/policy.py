@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from healthd.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy
-from healthd.remediation.budget import out_limit
+from healthd.remediation.budget import at_limit, out_limit
 from healthd.remediation.fleet import Hold
 from healthd.remediation.ledger import Bounds, Repair, recent, rungs_left, same_fault
 from healthd.remediation.opt_out import by_feature
@@ -196,7 +196,7 @@ def _in_place(
         return _page(worst, Refusal.UNREADABLE, words)
     limit = out_limit(rules.max_out, level.total) if level.limit is None else level.limit
     if len(level.out - {view.name}) >= limit:
-        words = f"at the fleet limit: {len(level.out)} of {level.total} nodes are out, {limit} may be"
+        words = at_limit("fleet", out=len(level.out), total=level.total, limit=limit)
         return _page(worst, Refusal.BUDGET, words)
     return taken_out(worst)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.remediation.budget import out_limit
+from healthd.remediation.budget import at_limit, out_limit
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,8 @@ from healthd.remediation.budget import out_limit
         ("100%", 8, 8),
         (3, 1000, 3),
         (3, 2, 3),
+        (0, 1000, 0),
+        (-4, 10, 0),
     ],
 )
 def test_a_share_is_rounded_down_and_a_number_is_taken_as_it_is(max_out: str | int, total: int, limit: int) -> None:
@@ -25,7 +27,14 @@ def test_a_share_is_rounded_down_and_a_number_is_taken_as_it_is(max_out: str | i
     assert out_limit(max_out, total) == limit
 
 
-@pytest.mark.parametrize(("max_out", "total"), [("5%", 8), ("5%", 1), ("5%", 0), ("0%", 1000), (0, 1000), (-4, 10)])
-def test_one_node_may_always_be_out(max_out: str | int, total: int) -> None:
+@pytest.mark.parametrize(("max_out", "total"), [("5%", 8), ("5%", 1), ("5%", 0), ("0%", 1000)])
+def test_a_share_lets_one_node_out_always(max_out: str, total: int) -> None:
     """However small the share or the fleet, one node may be out: a cluster of two can still lose its sick one."""
     assert out_limit(max_out, total) == 1
+
+
+def test_a_limit_of_nobody_says_what_it_waits_for() -> None:
+    """`0 of 64 nodes are out, 0 may be` tells the person on call nothing."""
+    assert at_limit("fleet", out=3, total=60, limit=3) == "at the fleet limit: 3 of 60 nodes are out, 3 may be"
+    words = "the p5 limit is 0: nothing is taken out until somebody allows it"
+    assert at_limit("p5", out=0, total=64, limit=0) == words

@@ -257,6 +257,9 @@ def test_full_slots_hold_without_a_reading_of_the_nodes() -> None:
     assert glance(ME, slots("0:a", "1:me"), limits) is None
     assert glance(ME, slots("0:a", "1:b"), {}) is None
     assert glance(ME, slots("0:a", "5:b"), limits) == Hold(reason="at the fleet limit: all 2 slots are taken")
+    assert glance(ME, (), {"cluster": 0}) == Hold(
+        reason="the fleet limit is 0: nothing is taken out until somebody allows it"
+    )
     assert glance(ME, slots("0:a", name="gpu"), limits) == Hold(reason="at the gpu limit: all 1 slots are taken")
 
 
