@@ -70,8 +70,8 @@ class KubernetesSection:
 
     counts_age_s: AgeSeconds = 900.0
     """How old ``healthd controller``'s count of the nodes that are out may be, in seconds, before nothing more is taken
-    out. It counts every minute; a quarter of an hour lets it be rescheduled. Counts that Helm wrote, and nobody keeps
-    up to date, have no age."""
+    out. It counts each round and writes what has changed, and what has not in a fifteenth of this time, every minute; a
+    quarter of an hour lets it be rescheduled. Counts that Helm wrote, and nobody keeps up to date, have no age."""
 
     device_plugin: str = ""
     """A label selector of the device plugin's pods, such as ``app=nvidia-device-plugin-daemonset`` (GPU Operator) or

@@ -41,6 +41,7 @@ from healthd.store import Store
 _MANAGER = "healthd-controller"
 _RATE_PER_S, _BURST = 50.0, 200  # one process for the whole fleet, and a round of evictions comes at once
 _LIST_S = 30.0  # a server that answers from its cache may give 10,000 nodes in one piece
+_COUNTS_IN_AN_AGE = 15  # so many countings may be missed before agents take the last one for old
 _BY_SLURM = ("parallelcluster", "pcs")
 
 
@@ -98,6 +99,7 @@ class KubernetesWork:
             scope_label=section.scope_label,
             selector=config.controller.selector,
             tolerated=section.tolerated_taints,
+            recount_s=section.counts_age_s / _COUNTS_IN_AN_AGE,
         )
         drain = KubeDrain(
             self._api,

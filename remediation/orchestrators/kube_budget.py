@@ -147,6 +147,19 @@ def counts(*, limit: int, total: int, out: Iterable[str], at: datetime | None) -
     return noted if at is None else {**noted, COUNTED: _rfc3339(at)}
 
 
+def says(lease: Mapping[str, Any], noted: Mapping[str, str], *, max_age_s: float) -> bool:
+    """Whether a Lease says what is to be noted already, and said so of a time that is not so many seconds away: every
+    write of it makes somebody's claim try again. A time that cannot be read says nothing."""
+    there = annotations_of(lease)[1]
+    if any(there.get(key) != text for key, text in noted.items() if key != COUNTED):
+        return False
+    try:
+        now, then = (datetime.fromisoformat(notes.get(COUNTED, "")) for notes in (noted, there))
+    except ValueError:
+        return False
+    return abs(now.timestamp() - then.timestamp()) < max_age_s
+
+
 # -- what a write changes ---------------------------------------------------------------------------------------------
 
 

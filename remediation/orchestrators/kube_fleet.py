@@ -36,8 +36,9 @@ class Round:
 
 class KubeFleet:
     """The fleet. ``quotas``: scope to a number or percentage. ``selector``: a label selector of the nodes that count,
-    "" for all. ``leads``: raises BackendRefused where this controller may not write any more. ``monotonic_s`` and
-    ``clock`` as everywhere. Calls never overlap, but ``slots`` may come between two rounds."""
+    "" for all. ``leads``: raises BackendRefused where this controller may not write any more. ``recount_s``: numbers
+    that are as they were are written again after so many seconds, for their time. ``monotonic_s`` and ``clock`` as
+    everywhere. Calls never overlap, but ``slots`` may come between two rounds."""
 
     def __init__(
         self,
@@ -51,9 +52,10 @@ class KubeFleet:
         scope_label: str = "",
         selector: str = "",
         tolerated: Collection[str] = (),
+        recount_s: float = 60.0,
     ) -> None:
         self._api, self._namespace, self._quotas, self._leads = api, namespace, dict(quotas), leads
-        self._monotonic_s, self._clock = monotonic_s, clock
+        self._monotonic_s, self._clock, self._recount_s = monotonic_s, clock, recount_s
         self._scope_label, self._selector, self._tolerated = scope_label, selector, tuple(tolerated)
         self._absent: frozenset[str] = frozenset()
         self._gone: dict[str, str] = {}  # not told yet: a counting may fail after it
@@ -138,18 +140,21 @@ class KubeFleet:
         return self._patch(lease, {"metadata": {"annotations": {key: None}}})
 
     def _counted(self, seen: Seen, scope: str, lease: dict[str, Any]) -> Budget:
-        """Write one scope's numbers, counted anew against whatever claims are there by then."""
+        """Write one scope's numbers, counted anew against whatever claims are there by then; where they are what the
+        Lease says, only so often that no agent takes them for old."""
         name = leases.lease_name(scope)
 
         def once(fresh: bool) -> Budget:
-            before = counts.budget_before(scope, self._get(name) if fresh else lease)
+            there = self._get(name) if fresh else lease
+            before = counts.budget_before(scope, there)
             found = counts.count(
                 seen, before, self._quotas[scope], scope_label=self._scope_label, tolerated=self._tolerated
             )
             notes = leases.counts(limit=found.limit, total=found.total, out=found.out, at=self._clock())
             self._leads()
-            body = {"metadata": {"resourceVersion": before.version, "annotations": notes}}
-            written = leases.budget_of(scope, self._patch(name, body))
+            if not leases.says(there, notes, max_age_s=self._recount_s):
+                there = self._patch(name, {"metadata": {"resourceVersion": before.version, "annotations": notes}})
+            written = leases.budget_of(scope, there)
             out = found.out | {claim.node for claim in written.claims.values()}
             self._scopes[scope] = Scope(name=scope, out=out, total=found.total, limit=found.limit)
             return written

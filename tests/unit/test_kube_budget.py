@@ -202,3 +202,29 @@ def test_a_mark_is_one_short_line(text: str) -> None:
     """Marks of many nodes share an object."""
     with pytest.raises(BackendRefused, match="expected one line"):
         marked_with("n1", text)
+
+
+@pytest.mark.parametrize(
+    ("age_s", "changes", "is_said"),
+    [
+        (0, {}, True),
+        (59, {}, True),
+        (-59, {}, True),
+        (60, {}, False),
+        (-60, {}, False),
+        (1, {"healthd.io/limit": "3"}, False),
+        (1, {"healthd.io/out": "n9"}, False),
+        (1, {"healthd.io/nodes": None}, False),
+        (1, {"healthd.io/counted": None}, False),
+        (1, {"healthd.io/counted": "lately"}, False),
+        (1, {"claim.healthd.io/n3": "somebody's"}, True),
+    ],
+)
+def test_numbers_are_noted_anew_where_they_changed_or_are_old(
+    age_s: int, changes: dict[str, str | None], is_said: bool
+) -> None:
+    """What the Lease says already is left alone for a minute, by a clock that was set back too."""
+    noted = counts(limit=2, total=40, out=["n7"], at=NOW)
+    there = {**counts(limit=2, total=40, out=["n7"], at=NOW - timedelta(seconds=age_s)), **changes}
+    lease = {"metadata": {"resourceVersion": "7", "annotations": {k: v for k, v in there.items() if v is not None}}}
+    assert leases.says(lease, noted, max_age_s=60.0) is is_said

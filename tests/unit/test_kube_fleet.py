@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from healthd.errors import BackendUnknown
+from healthd.errors import BackendRefused, BackendUnknown
 from healthd.remediation.fleet import CLUSTER
 from healthd.remediation.orchestrators.kube_api import Kind, KubeApi, Missing
 from healthd.remediation.orchestrators.kube_budget import COUNTED, LEASE, MARKS, key_of
@@ -17,10 +17,11 @@ from healthd.testing import FakeClock
 
 
 class Server(KubeApi):
-    """Two Leases and the names of Nodes in memory. ``deaf``: how many countings get no answer."""
+    """Two Leases and the names of Nodes in memory. ``deaf``: how many countings get no answer; ``written``: how many
+    were written."""
 
     def __init__(self, *nodes: str) -> None:
-        self.nodes, self.deaf = set(nodes), 0
+        self.nodes, self.deaf, self.written = set(nodes), 0, 0
         self.notes: dict[str, dict[str, str]] = {LEASE: {}, MARKS: {}}
 
     def get(self, kind: Kind, name: str, *, namespace: str | None = None, ahead: int = 0) -> dict[str, Any]:
@@ -37,6 +38,7 @@ class Server(KubeApi):
         if COUNTED in notes and self.deaf:
             self.deaf -= 1
             raise BackendUnknown(f"patch lease {name}: no answer within 5 s")
+        self.written += COUNTED in notes
         merged = {**self.notes[name], **notes}
         self.notes[name] = {key: value for key, value in merged.items() if value is not None}
         return self.get(kind, name)
@@ -58,8 +60,47 @@ def test_a_gone_node_is_told_although_the_counting_after_it_failed() -> None:
     server.nodes.remove("n2")
     assert fleet.count().gone == {}, "one list proves nothing"
     server.deaf = 1
+    clock.advance(60.0)  # the numbers are as they were, and due all the same
     with pytest.raises(BackendUnknown):
         fleet.count()
     assert key_of("n2") not in server.notes[LEASE]
     assert fleet.count().gone.keys() == {"n2"}
     assert fleet.count().gone == {}, "told once"
+
+
+def test_what_has_not_changed_is_written_once_a_minute() -> None:
+    """A round that finds nothing new writes nothing; whoever goes out is written at once."""
+    server, clock = Server("n1", "n2"), FakeClock()
+    fleet = KubeFleet(
+        server,
+        namespace="healthd",
+        quotas={CLUSTER: 1},
+        leads=lambda: None,
+        monotonic_s=clock,
+        clock=clock.now,
+    )
+    for _ in range(12):
+        fleet.count()
+        clock.advance(5.0)
+    assert server.written == 1
+    clock.advance(5.0)
+    fleet.count()
+    assert server.written == 2
+    server.nodes.add("n3")
+    assert fleet.count().budget.total == 3
+    assert server.written == 3
+
+
+def test_whoever_does_not_lead_any_more_is_told_so_where_nothing_is_to_be_written() -> None:
+    """The round ends there, as it does where something is."""
+    server, clock, may = Server("n1"), FakeClock(), [True]
+
+    def leads() -> None:
+        if not may[0]:
+            raise BackendRefused("this controller does not lead any more")
+
+    fleet = KubeFleet(server, namespace="healthd", quotas={CLUSTER: 1}, leads=leads, monotonic_s=clock, clock=clock.now)
+    fleet.count()
+    may[0] = False
+    with pytest.raises(BackendRefused):
+        fleet.count()

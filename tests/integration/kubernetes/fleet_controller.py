@@ -25,6 +25,7 @@ kind = "kubernetes"
 [orchestrator.kubernetes]
 kubeconfig = "{kubeconfig}"
 timeout_s = 3
+counts_age_s = 60
 scope_label = "pool"
 {kubernetes}
 [remediation]
