@@ -41,6 +41,7 @@ from healthd.store import Store
 FLEET = "fleet"
 """Under which key the store keeps the fleet as it was read last."""
 
+_CALM_S = 30.0
 _RESET_PAUSE_S = 330.0  # a little longer than the reset's own deadline; it ends with the reset
 _RESET_REASON = "the GPUs are being reset"
 
@@ -86,6 +87,8 @@ def make_engine(
             # A patch in Kubernetes says what it changes, so that none can meet what came after it.
             unanswered_s=config.orchestrator.slurm.unanswered_s if orchestrator.kind == "slurm" else 0.0,
             max_attempts=remediation.max_attempts,
+            # Many nodes may be out for days, and one API server hears all of them.
+            calm_s=min(_CALM_S, remediation.settle_s) if orchestrator.kind == "kubernetes" else 0.0,
         ),
         platform_texts=OUR_TEXTS | MANAGERS_TEXTS,
     )

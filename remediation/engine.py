@@ -10,7 +10,7 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from healthd.errors import BackendError, StoreError
 from healthd.model import Action, Decision, Diagnosis, Mode, Refusal, Refused, Remedy, Step
@@ -89,6 +89,7 @@ class Engine:
         )
         self._lock, self._asking, self._ending = threading.Lock(), threading.Lock(), threading.Event()
         self._seen: tuple[datetime, Situation] | None = None
+        self._patience, self._moved, self._stands = patience, clock(), False
         self._last_noted = ""
         self._searched, self._platform_texts = False, platform_texts
         self._commands = commands = Commands(
@@ -123,6 +124,9 @@ class Engine:
             self._steps.hurry = hurry
             case = self._steps.resume() or self._found(now)
             said = self._consider(now) if case is None else self._go_on(case, now)
+            if not (still := case is not None and case == self._steps.written):
+                self._moved = now
+            self._stands = still and now - self._moved > timedelta(seconds=2 * self._patience.calm_s)
         except StoreError as error:
             said = f"nothing was done: {error}"
         except BackendError as error:
@@ -175,8 +179,11 @@ class Engine:
         return self._rules().hands_off(self._steps.viewed or self._surroundings.viewed)
 
     def next_in_s(self, at_most_s: float) -> float:
-        """In how many seconds the next turn is of use: when a place in the budget has settled, if that is sooner."""
-        return min(at_most_s, self._slots.due_in_s() or at_most_s)
+        """In how many seconds the next turn is of use: when a place in the budget has settled, if that is sooner; later
+        for a case that stands still, whose node others may have touched, and nothing else can have happened to."""
+        if due_s := self._slots.due_in_s():
+            return min(at_most_s, due_s)
+        return max(at_most_s, self._patience.calm_s) if self._stands else at_most_s
 
     def learn(self) -> FleetLevel | None:
         """Read the fleet, where it is time for that and nothing is going on; None where it was not read.

@@ -125,6 +125,11 @@ class Steps:
         return replace(turn, case=moved)
 
     @property
+    def written(self) -> Case | None:
+        """The case as it was written or read last."""
+        return self._written
+
+    @property
     def viewed(self) -> NodeView | None:
         """The last reading of the node for the case that is open, or None."""
         return None if self._written is None else self._guards.viewed

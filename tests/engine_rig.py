@@ -118,7 +118,9 @@ class World:
         local: Callable[[World], Orchestrator] | None = None,
         can_reset: bool = False,
         can_replace: bool = False,
+        calm_s: float = 0.0,
     ) -> None:
+        self.patience = replace(PATIENCE, calm_s=calm_s)
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.clock, self.wire = folder, FakeClock(), Wire()
         self.cluster = FakeCluster(*(f"n{number}" for number in range(1, fleet + 1)), clock=self.seconds)
@@ -324,7 +326,7 @@ class World:
             rules=lambda: self.rules,
             collect=lambda case: self.wire.around("collect", lambda: f"bundle-{case.id}"),
             look_again=self._look_again,
-            patience=PATIENCE,
+            patience=self.patience,
             new_id=self._new_id,
             clock=self.clock.now,
         )
