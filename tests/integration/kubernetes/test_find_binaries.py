@@ -158,7 +158,7 @@ def test_the_build_starts_with_the_session_and_ends_with_it(empty: Path, tmp_pat
         "    return True\n"
     )
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "stop_early", "-p", "no:cacheprovider", str(tests)]
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "HEALTHD_TEST_KUBERNETES": "1"}
     subprocess.run(argv, cwd=ROOT, env=env, check=False, capture_output=True, timeout=120)
     number = int(pid.read_text())
     end = time.monotonic() + 10
