@@ -8,6 +8,7 @@ that start anew. The others are in other_writers.py; every version of every obje
 from __future__ import annotations
 
 import random
+import re
 import sys
 import threading
 import time
@@ -25,6 +26,7 @@ from healthd.model import Component, Diagnosis, Outcome, Remedy, Result, Severit
 from healthd.remediation.fleet import Go, Settle
 from healthd.remediation.orchestrators.kube_budget import counts
 from healthd.remediation.orchestrators.kube_conditions import states_of
+from healthd.remediation.orchestrators.kube_events import count_in
 from healthd.remediation.orchestrators.kube_reporter import Known, KubeReporter
 from healthd.remediation.slots import SlotKeeper
 from tests.integration.kubernetes.agent_rig import Agents, add_leases, note
@@ -34,11 +36,15 @@ from tests.integration.kubernetes.other_writers import ALL, Writer, owned
 from tests.integration.kubernetes.server_counts import Served, conflicts, served, written
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
-NODES, LIMIT, WRITES, WITHIN_S, SEED = 50, 10, 10_000, 240.0, "79"
+NODES, LIMIT, WRITES, WITHIN_S, SEED = 50, 10, 10_000, 400.0, "79"
+PAUSE_S, SHARES = 0.3, 5
+"""How long an agent waits at most between two acts, and how many of each kind of other there are: these write more than
+agents, as in a cluster, and pass no policy, so that each write costs the server less."""
 TICK_S = 3  # of an agent's own clock; a daemon ticks each second
 NAMES = tuple(f"n{number:02}" for number in range(NODES))
 WRITTEN = ("nodes", "leases", "events")
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+_TOLD = re.compile(r"event (\w+) told, (\d+) times by now")
 EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 LOOKED = Outcome(check="gpu.count", result=Result(status=Status.OK), at=NOW, duration_s=0.1)
@@ -69,6 +75,7 @@ class Agent:
         self.known, self.passed_s, self.text, self.mark = replace(WELL, outcomes={}), 0.0, "", ""
         self.trouble: Counter[str] = Counter()
         self.told: set[str] = set()
+        self.times: dict[str, int] = {}  # an Event's reason to how often it was told, as the reporter has it
         self.was_well = False
         self.acts: Counter[str] = Counter()
         self.start()
@@ -100,6 +107,7 @@ class Agent:
         act = self.dice.choices(acts, weights=(55, 30, 12, 3))[0]
         self.acts[act.__name__] += 1
         self._asked_again(act)
+        time.sleep(self.dice.random() * PAUSE_S)
 
     def report(self) -> None:
         """Something breaks or is mended, and a minute passes."""
@@ -110,7 +118,8 @@ class Agent:
     def run(self, for_s: int) -> None:
         for _ in range(0, for_s, TICK_S):
             self.passed_s += TICK_S
-            self.reporter.tick()
+            for reason, times in _TOLD.findall(self.reporter.tick()):
+                self.times[reason] = int(times)
         self.told |= {each.code for each in self.known.diagnoses}
         self.was_well = self.was_well or (not self.known.diagnoses and bool(self.known.outcomes))
 
@@ -226,7 +235,7 @@ def agents(control_plane: ControlPlane, tmp_path: Path) -> Iterator[list[Agent]]
 def test_ten_thousand_writes_at_once_lose_nothing(control_plane: ControlPlane, agents: list[Agent]) -> None:
     """All that others wrote is as they wrote it, in every version; each of our values ends as it should; no more claims
     than the limit at any time; and writes did meet, were refused, and were made again."""
-    shares = [NAMES[half::2] for half in range(2)]
+    shares = [NAMES[part::SHARES] for part in range(SHARES)]
     others = [kind(control_plane, share, SEED) for kind in ALL for share in shares]
     counting, before = Counting(control_plane), served(control_plane.admin)
     versions, stop, failed = EveryVersion(control_plane), threading.Event(), list[BaseException]()
@@ -297,9 +306,14 @@ def check_leases(plane: ControlPlane, agents: list[Agent], counting: Counting) -
 
 
 def check_events(plane: ControlPlane, agents: list[Agent]) -> None:
-    """One Event for each fault that was ever open, by the node that it is about, however often it came back."""
-    told = {(each["regarding"]["name"], each["note"].split()[0]) for each in plane.admin.get(EVENTS).must()["items"]}
+    """One Event for each fault that was ever open, by the node that it is about, however often it came back; and each
+    counts every time that it was told, by a daemon that began anew too."""
+    there = plane.admin.get(EVENTS).must()["items"]
+    told = {(each["regarding"]["name"], each["note"].split()[0]) for each in there}
     assert told == {(agent.name, code) for agent in agents for code in agent.told}
+    times = {(each["regarding"]["name"], each["reason"]): count_in(each) for each in there}
+    assert times == {(agent.name, reason): count for agent in agents for reason, count in agent.times.items()}
+    assert max(times.values()) > 10, "hardly any was told again"
 
 
 def say(
