@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from healthd.errors import BackendRefused, BackendUnknown, SlotTaken
+from healthd.errors import BackendBusy, BackendRefused, BackendUnknown, SlotTaken
 from healthd.model import Remedy
 from healthd.remediation.ports import FleetLevel, HeldNode, Hold, Mark, NodeView, ScopeLevel, Slot, StateOwner
 
@@ -340,13 +340,14 @@ class FakeProvisioner:
 
 
 class FakeResetter:
-    """A ``Resetter`` that counts. ``resets`` None: there is no tool to reset with."""
+    """A ``Resetter`` that counts. ``resets`` None: there is no tool to reset with. ``held_by``: who is still ending."""
 
     def __init__(self, resets: Callable[[], None] | None = None) -> None:
         self._resets = resets
         self.requests = 0
         self.running: tuple[str, ...] = ("nvidia-persistenced",)
         self.stopped: list[str] = []
+        self.held_by = ""
 
     def why_not(self) -> str:
         """Nothing, where it can."""
@@ -361,6 +362,8 @@ class FakeResetter:
         if self._resets is None:
             raise BackendRefused("nvidia-smi: not found")
         self.stopped += [name for name in stop if name not in self.stopped]
+        if self.held_by:
+            raise BackendBusy(f"the GPUs are still held by {self.held_by}")
         self.requests += 1
         self._resets()
         return "reset"

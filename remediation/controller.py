@@ -227,12 +227,12 @@ class Controller:
         if case.end is None and case.step is not _STEP[want.remedy]:
             case = replace(case, end=End.DONE)
         elif case.end is None and case.phase is Phase.PLANNED:
-            standing = self._waits(
-                found, Refused(kind=turn.refusal or Refusal.REFUSED, words=turn.said), page=turn.page
-            )
-            if want.id in self._known:
-                self._save(case, turn.said)
-            return standing
+            why = Refused(kind=turn.refusal or Refusal.REFUSED, words=turn.said)
+            try:
+                return self._waits(found, why, page=turn.page)
+            finally:  # also where the node could not be told: what was not begun must not be waited for
+                if want.id in self._known:
+                    self._save(case, turn.said)
         elif want.unanswered and case.end in (End.LOST, End.ABANDONED):
             self._put_back(found)
             if want.id in self._known:

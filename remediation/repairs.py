@@ -35,7 +35,8 @@ class Resetter(Protocol):
         """The services that run now and hold the GPUs open: they are stopped for the reset and owed a start."""
 
     def reset(self, stop: tuple[str, ...]) -> str:
-        """Stop these services and reset the GPUs; returns what was done. Raises BackendRefused, BackendUnknown."""
+        """Stop these services and reset the GPUs; returns what was done. Raises BackendBusy while some of them are
+        still ending, BackendRefused, BackendUnknown."""
 
     def start(self, services: tuple[str, ...]) -> str:
         """Start what was stopped; returns what could not be started, or ""."""
@@ -122,6 +123,11 @@ class Repairs:
             return self._started_again(self.again_or_fail(case, now, f"no GPU reset: {why}"))
         try:
             done = self._resetter.reset(case.stopped)
+        except BackendBusy as error:
+            if now - case.since <= timedelta(seconds=self._patience.let_go_s):
+                return Turn(case=case, said=f"GPU reset waits: {error}", refusal=Refusal.NOT_IDLE)
+            why = f"no GPU reset: {error}, {self._patience.let_go_s:g} s later"
+            return self._started_again(self.again_or_fail(case, now, why))
         except (BackendRefused, BackendUnknown) as error:
             return self._started_again(self.again_or_fail(case, now, f"the GPU reset did not succeed: {error}"))
         self._judgement.clear(Clearance(by=ClearsBy.GPU_RESET, component=NODE, note=f"case {case.id}: {done}"), now)
@@ -199,7 +205,11 @@ class Repairs:
         if other := self._provisioner.stands_down():
             return waits(case, act, Refused(kind=Refusal.MANAGED, words=other))
         begun = self._intend(replace(prepared(), attempts=case.attempts + 1), now, act)
-        return self._unmarked(begun, now, act) or self._still_allowed(begun, case, now, act) or begun
+        try:
+            return self._unmarked(begun, now, act) or self._still_allowed(begun, case, now, act) or begun
+        except BackendError as error:  # nothing was done, which nobody would know of a case that stays as intended
+            why = f"the last look before it got no answer: {error}"
+            return waits(self._not_begun(begun), act, Refused(kind=Refusal.UNREADABLE, words=why))
 
     def _still_allowed(self, case: Case, planned: Case, now: datetime, act: str) -> Turn | None:
         """The last look before an act. Where it forbids, the case is as it was ``planned``: nothing was done."""

@@ -20,8 +20,9 @@ from healthd.store import Event
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Patience:
     """How long the engine waits, in seconds. ``settle_s``: good for so long before a release. ``unanswered_s``: an
-    undrain without an answer may be applied for so long. ``calm_s``: how often a case is looked at that has stood still
-    for twice as long; 0 for as often as any other.
+    undrain without an answer may be applied for so long. ``let_go_s``: for what was asked to end to let the GPUs go,
+    before a reset. ``calm_s``: how often a case is looked at that has stood still for twice as long; 0 for as often as
+    any other.
     """
 
     settle_s: float = 30.0
@@ -29,6 +30,7 @@ class Patience:
     reboot_timeout_s: float = 1800.0
     replace_timeout_s: float = 14_400.0
     unanswered_s: float = 300.0
+    let_go_s: float = 180.0
     max_attempts: int = 2
     calm_s: float = 0.0
 

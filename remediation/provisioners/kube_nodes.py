@@ -6,6 +6,7 @@ a Node of another name, so that here a replacement shows as the old Node's end.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -13,6 +14,8 @@ from healthd.errors import BackendRefused
 from healthd.model import Remedy
 from healthd.remediation.ports import Provisioner, StateOwner
 from healthd.remediation.provisioners.subject import Subject
+
+_REQUEST_IS_OVER_S = 90.0  # kube-apiserver ends its own requests after 60 s (--request-timeout)
 
 
 class NodeClaim(Protocol):
@@ -94,16 +97,24 @@ class ByProviderId:
 
 
 class KarpenterProvisioner:
-    """A node that Karpenter made. ``claims`` None: on the node itself, which only asks the controller."""
+    """A node that Karpenter made. ``claims`` None: on the node itself, which only asks the controller. ``monotonic_s``
+    counts how long a NodeClaim stands that was to be deleted."""
 
     kind = "karpenter"
     state_owner = StateOwner.ENGINE
     delegates = False
 
     def __init__(
-        self, *, subject: Subject, machine: Callable[[], str], claims: NodeClaims | None, node_repair: bool
+        self,
+        *,
+        subject: Subject,
+        machine: Callable[[], str],
+        claims: NodeClaims | None,
+        node_repair: bool,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._subject, self.machine, self._claims, self._node_repair = subject, machine, claims, node_repair
+        self._monotonic_s, self._stands_since_s = monotonic_s, float("inf")
 
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
@@ -128,6 +139,7 @@ class KarpenterProvisioner:
         """Delete the NodeClaim. Karpenter's own drain comes first, and asks the PodDisruptionBudgets."""
         if self._claims is None:
             raise BackendRefused("a node may not delete NodeClaims: healthd controller does")
+        self._stands_since_s = float("inf")
         self._claims.delete(self._claim())
 
     def take_back(self, *, carried_out: bool) -> bool:
@@ -135,11 +147,17 @@ class KarpenterProvisioner:
         return False
 
     def progress(self) -> str:
-        """Whether the NodeClaim is still there. Raises BackendUnknown where that cannot be told."""
+        """Whether the NodeClaim is still there. Raises BackendUnknown where that cannot be told, and BackendRefused
+        where it stands long after any request to delete it was over: that one had no answer because nobody got it."""
         claim = self._claims.of(self._subject.instance_id) if self._claims is not None else None
         if claim is None:
             return f"there is no NodeClaim of {self._subject.instance_id} any more"
-        return f"Karpenter ends NodeClaim {claim.name}" if claim.deleting else f"NodeClaim {claim.name} is there"
+        if claim.deleting:
+            return f"Karpenter ends NodeClaim {claim.name}"
+        self._stands_since_s = min(self._stands_since_s, self._monotonic_s())
+        if self._monotonic_s() - self._stands_since_s >= _REQUEST_IS_OVER_S:
+            raise BackendRefused(f"NodeClaim {claim.name} was never deleted: the request had no answer, and was lost")
+        return f"NodeClaim {claim.name} is there"
 
     def dry_run(self, remedy: Remedy) -> str:
         """What would be deleted. Raises as the act would."""

@@ -105,7 +105,7 @@ class Life(ABC, Generic[Ending]):
 
     own_children = False
 
-    def __init__(self, node: str, folder: Path, nursery: Nursery) -> None:
+    def __init__(self, node: str, folder: Path, nursery: Nursery | None) -> None:
         self.node, self.folder, self._nursery = node, folder, nursery
         self.machines = 0
         self.killed_at: tuple[str, int] | None = None
@@ -224,6 +224,7 @@ reset_services = {list(reset_services)}
             occurrence=kill.occurrence if kill is not None else 1,
             own_children=self.own_children,
         )
+        assert self._nursery is not None, "this life is played without kills"
         ended = self._nursery.live(order)
         if ended["code"]:
             raise AssertionError(f"the process broke:\n{(self.folder / 'broke').read_text()}\n{self._told()}")

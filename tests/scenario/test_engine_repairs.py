@@ -28,6 +28,27 @@ def test_a_reset_that_does_not_help_is_followed_by_a_reboot(tmp_path: Path) -> N
     assert any("reset_gpu did not help, reboot_node is next" in text for text in world.audit("step"))
 
 
+def test_a_reset_waits_for_what_is_still_ending(tmp_path: Path) -> None:
+    """What was asked to end lets go after a minute: one attempt, one reset, and all of it runs again."""
+    world = World(tmp_path, mode=Mode.REPAIR, can_reset=True)
+    world.resetter.held_by = "4711 nvidia-device-p"
+    world.at(10, lambda: world.log_line(XID_95)).at(90, lambda: setattr(world.resetter, "held_by", ""))
+    assert world.run_to_end().ending() == WELL
+    assert (world.resetter.requests, world.provisioner.requests, world.resetter.stopped) == (1, 0, [])
+    assert any("GPU reset waits: the GPUs are still held by 4711" in text for text in world.audit("step"))
+
+
+def test_a_gpu_that_nobody_lets_go_leads_to_the_reboot_and_never_hangs(tmp_path: Path) -> None:
+    """Each attempt waits for so long and no longer; then the next remedy of the rule, with the sentence why."""
+    world = World(tmp_path, mode=Mode.REPAIR, can_reset=True)
+    world.resetter.held_by = "4711 nvidia-device-p"
+    world.at(10, lambda: world.log_line(XID_95))
+    assert world.run_to_end().ending() == WELL
+    assert (world.resetter.requests, world.provisioner.requests, world.resetter.stopped) == (0, 1, [])
+    why = "reset_gpu did not help, reboot_node is next: no GPU reset: the GPUs are still held by 4711 nvidia-device-p"
+    assert any(why in text for text in world.audit("step"))
+
+
 def test_a_holder_that_cannot_be_ended_leads_straight_to_the_reboot(tmp_path: Path) -> None:
     """Where a reset is impossible from the start, the first rung is the reboot."""
     world = World(tmp_path, mode=Mode.REPAIR)

@@ -22,6 +22,7 @@ from healthd.remediation.provisioners.opening import delegates, found_by_control
 from healthd.remediation.provisioners.subject import Subject
 from healthd.remediation.standings import Standing
 from healthd.sources.machine import open_machine
+from healthd.testing import FakeClock
 from healthd.testing_cluster import FakeCluster, FakeOrchestrator, FakeProvisioner
 
 MACHINE = "i-0aaaaaaaaaaaaaaa1"
@@ -89,6 +90,26 @@ def test_what_is_on_its_way_out_is_left_to_karpenter() -> None:
     assert karpenter(Claims()).stands_down() == ""
     assert karpenter(Claims()).progress() == "NodeClaim p5-a is there"
     assert "any more" in karpenter(Claims(one=None)).progress()
+
+
+def test_a_request_that_nobody_got_is_found_out() -> None:
+    """A NodeClaim that stands longer than the API server works on any request was never deleted: told, so that it is
+    asked for again. Less than that, or on its way out, it is waited for; another request begins anew."""
+    clock, claims = FakeClock(), Claims()
+    subject = Subject(node="n1", here=False, instance_id=MACHINE)
+    asked = KarpenterProvisioner(
+        subject=subject, machine=lambda: MACHINE, claims=claims, node_repair=False, monotonic_s=clock
+    )
+    for _ in range(3):
+        assert asked.progress() == "NodeClaim p5-a is there"
+        clock.advance(40.0)
+    with pytest.raises(BackendRefused, match="NodeClaim p5-a was never deleted"):
+        asked.progress()
+    asked.replace()
+    assert asked.progress() == "NodeClaim p5-a is there"
+    claims.one = OneClaim(deleting=True)
+    clock.advance(1000.0)
+    assert asked.progress() == "Karpenter ends NodeClaim p5-a"
 
 
 def test_the_node_says_which_machine_it_is_and_the_platform_acts() -> None:

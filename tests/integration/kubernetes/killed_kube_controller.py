@@ -9,6 +9,8 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
+import boto3
+
 from healthd.model import Remedy
 from healthd.remediation.marks import Answer, CaseMark, parse
 from tests.integration.aws.aws_endpoint import REGION, AwsEndpoint
@@ -17,7 +19,6 @@ from tests.integration.kubernetes.agent_rig import write_kubeconfig
 from tests.integration.kubernetes.killed_kube_lives import Ending, KubeLife, with_rights
 from tests.integration.platforms.killed_agent import Rest
 
-_NOBODY = ("127.0.0.1", 9)
 REASON = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
 
 
@@ -31,13 +32,10 @@ class ControllerLife(KubeLife):
     carried_out = 0
 
     def begins(self) -> None:
-        plane, self._endpoint = self.stage.plane, AwsEndpoint(moto=_NOBODY, hyperpod=FakeHyperPod(delay_s=3600))
-        self._serving = self._endpoint.serving()
+        plane, self.endpoint = self.stage.plane, self.platform()
+        self._serving = self.endpoint.serving()
         self._serving.__enter__()
-        hyperpod = self._endpoint.hyperpod
-        hyperpod.nodes.append(FakeNode(id=f"i-{uuid.uuid4().hex[:17]}", host="ip-10-1-2-3", launched=1_700_000_000.0))
-        # Its own, and nobody else's: NodeClaims are of the whole cluster.
-        self.instance, self.other_instance = hyperpod.nodes[0].id, f"i-{uuid.uuid4().hex[:17]}"
+        self.instance, self.other_instance = self.instances()
         plane.add_namespace(self.node)
         self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{self.node}/leases"
         self._add_node(self.node, self.instance)
@@ -55,6 +53,16 @@ class ControllerLife(KubeLife):
         self.prepares()
         self.is_followed()
 
+    def platform(self) -> AwsEndpoint:
+        """Who stands for AWS."""
+        return AwsEndpoint(moto=self.stage.moto, hyperpod=FakeHyperPod(delay_s=3600))
+
+    def instances(self) -> tuple[str, str]:
+        """The two machines: of this life and nobody else's, because NodeClaims are of the whole cluster."""
+        mine, other = (f"i-{uuid.uuid4().hex[:17]}" for _ in range(2))
+        self.endpoint.hyperpod.nodes.append(FakeNode(id=mine, host="ip-10-1-2-3", launched=1_700_000_000.0))
+        return mine, other
+
     def prepares(self) -> None:
         """What else this platform has."""
 
@@ -66,6 +74,16 @@ class ControllerLife(KubeLife):
     def goes_on(self, rest: Rest) -> bool:
         """The kubelet ends what was evicted and the pod's owner makes it anew elsewhere, under its name; the platform
         does what it was asked for; a node whose request came to nothing asks once more."""
+        if self.others_play():
+            return True
+        if self.carried_out:
+            return False
+        if self.answer() is Answer.TAKEN:
+            self.asks_again()
+        return True
+
+    def others_play(self) -> bool:
+        """Whether kubelet, owner or platform had something to do."""
         if self._is_terminating("train-0"):
             options = {"gracePeriodSeconds": 0}
             self.stage.plane.admin.delete(f"/api/v1/namespaces/{self.node}/pods/train-0", options).must()
@@ -73,16 +91,23 @@ class ControllerLife(KubeLife):
         elif self.asked() > self.carried_out:
             self.carried_out += 1
             self.carries_out()
-        elif self.carried_out:
+        else:
             return False
-        elif (mark := parse(self.agent.marked())) is not None and mark.answer is Answer.TAKEN:
-            self.attempt += 1
-            self._asks()
         return True
+
+    def answer(self) -> Answer | None:
+        """What the node's mark says of its request."""
+        mark = parse(self.agent.marked())
+        return mark.answer if mark is not None else None
+
+    def asks_again(self) -> None:
+        """As a node whose request came to nothing."""
+        self.attempt += 1
+        self._asks()
 
     def asked(self) -> int:
         """How often the platform was asked for what was wanted."""
-        return sum(1 for name, _ in self._endpoint.applied if name == self.call)
+        return sum(1 for name, _ in self.endpoint.applied if name == self.call)
 
     def carries_out(self) -> None:
         """The machine ends, and its Node with it."""
@@ -187,7 +212,7 @@ unmanaged = true
 kind = "{self.kind}"
 [provisioner.aws]
 region = "{REGION}"
-endpoint_url = "{self._endpoint.url}"
+endpoint_url = "{self.endpoint.url}"
 [provisioner.hyperpod]
 cluster = "{CLUSTER}"
 """
@@ -221,6 +246,36 @@ class RebootingLife(ControllerLife):
         info = {**dict.fromkeys(names.split(), "x"), "bootID": str(uuid.uuid4())}
         path = f"/api/v1/nodes/{self.node}/status"
         self.stage.plane.admin.patch(path, {"status": {"nodeInfo": info}}).must()
+
+
+class AutoScalingLife(ControllerLife):
+    """A managed node group: the instance is terminated, and the group launches another. Needs the stage's ``moto``."""
+
+    kind: ClassVar[str] = "autoscaling"
+    call: ClassVar[str] = "TerminateInstanceInAutoScalingGroup"
+
+    def instances(self) -> tuple[str, str]:
+        account = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
+        clients = (
+            boto3.client(name, region_name=REGION, endpoint_url=self.endpoint.url, **account)
+            for name in ("ec2", "autoscaling")
+        )
+        ec2, scaling = clients
+        image = ec2.describe_images()["Images"][0]["ImageId"]
+        scaling.create_launch_configuration(
+            LaunchConfigurationName=self.node, ImageId=image, InstanceType="p5.48xlarge", KeyName="none"
+        )
+        scaling.create_auto_scaling_group(
+            AutoScalingGroupName=self.node,
+            LaunchConfigurationName=self.node,
+            MinSize=2,
+            MaxSize=2,
+            DesiredCapacity=2,
+            AvailabilityZones=[f"{REGION}a"],
+        )
+        (group,) = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[self.node])["AutoScalingGroups"]
+        mine, other = (each["InstanceId"] for each in group["Instances"])
+        return mine, other
 
 
 class KarpenterLife(ControllerLife):

@@ -43,13 +43,15 @@ class Ending:
 @dataclass
 class Stage:
     """One lane: a proxy, an endpoint, a nursery; one life after the other is played on it. ``kubelet``: a socket at
-    which no pod holds anything."""
+    which no pod holds anything. ``nursery``: None where nobody is killed. ``moto``: where moto's server is, for who
+    needs EC2."""
 
     plane: ControlPlane
     proxy: FaultProxy
-    nursery: Nursery
     folder: Path
-    kubelet: Path
+    nursery: Nursery | None = None
+    kubelet: Path = Path("/nonexistent")
+    moto: tuple[str, int] = ("127.0.0.1", 9)
 
     def writes(self, since: int, words: str, *, path: str = "") -> int:
         """How many writes the server carried out by way of the proxy, whose body matches."""
