@@ -21,7 +21,7 @@ from healthd.node import CommandResult
 from healthd.remediation.case import Case
 from healthd.remediation.engine import Engine
 from healthd.remediation.fleet import CLUSTER
-from healthd.remediation.gpu_reset import GpuReset
+from healthd.remediation.gpu_reset import Clients, GpuReset
 from healthd.remediation.ledger import repairs_of
 from healthd.remediation.opt_out import by_label
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
@@ -44,6 +44,7 @@ FLEET = "fleet"
 _CALM_S = 30.0
 _RESET_PAUSE_S = 330.0  # a little longer than the reset's own deadline; it ends with the reset
 _RESET_REASON = "the GPUs are being reset"
+_ABOUT_PODS = ", and no unit stops them; pods of NVIDIA's GPU Operator: [orchestrator.kubernetes] pause_gpu_operator"
 
 
 def make_engine(
@@ -71,7 +72,7 @@ def make_engine(
             made_by_us=lambda reason: reason in OUR_TEXTS and store.open_case() is not None,
             run=run,
         ),
-        resetter=_resetter(config, machine, run, after_reset),
+        resetter=_resetter(config, machine, orchestrator, run, after_reset),
         slots=_slots(config, machine, orchestrator, store),
         judgement=monitor,
         cases=store,
@@ -168,7 +169,11 @@ def _quotas(config: Config, orchestrator: Orchestrator) -> Callable[[], Mapping[
 
 
 def _resetter(
-    config: Config, machine: Machine, run: Callable[..., CommandResult], after: Callable[[], None]
+    config: Config,
+    machine: Machine,
+    orchestrator: Orchestrator,
+    run: Callable[..., CommandResult],
+    after: Callable[[], None],
 ) -> GpuReset:
     """The reset of this machine's GPUs. NVML is left alone while it lasts: our worker would hold them open."""
     nvml = machine.nvml
@@ -179,6 +184,8 @@ def _resetter(
 
     return GpuReset(
         allowed=config.remediation.gpu_reset,
+        clients=_gpu_clients(config, orchestrator),
+        help_=_ABOUT_PODS if orchestrator.kind == "kubernetes" else "",
         services=config.remediation.reset_services,
         run=run,
         let_go=let_go,
@@ -188,6 +195,16 @@ def _resetter(
         proc_root=Path(config.sources.proc_root),
         dev_root=Path(config.sources.dev_root),
     )
+
+
+def _gpu_clients(config: Config, orchestrator: Orchestrator) -> Clients | None:
+    """What the GPU Operator keeps on this node, where it may be stopped for a reset."""
+    if orchestrator.kind != "kubernetes" or not config.orchestrator.kubernetes.pause_gpu_operator:
+        return None
+    from healthd.remediation.orchestrators.kube_opening import KubeGpuClients, KubernetesOrchestrator
+
+    assert isinstance(orchestrator, KubernetesOrchestrator)  # noqa: S101 - its kind says so
+    return KubeGpuClients(orchestrator)
 
 
 def _rules(config: Config, policy: Policy, orchestrator: Orchestrator) -> Rules:

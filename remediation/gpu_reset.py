@@ -1,9 +1,11 @@
 """Resets the GPUs of this machine: every holder stopped, ``nvidia-smi --gpu-reset``, every holder started again.
 
 A reset works only when nobody has a GPU open (NVIDIA, GPU memory error management: response flags); a process in
-uninterruptible sleep never lets go, so it is looked for first. All GPUs are reset together: those of an NVSwitch board
-cannot be reset alone. It must not decide that a reset is wanted, and what it stopped it names, so that it is started
-again whatever happens in between.
+uninterruptible sleep never lets go, so it is looked for first. Units of systemd are stopped at once; clients that a
+cluster keeps here end when they end, and until then the reset is *busy*. Whoever else holds a GPU is nobody's to end
+here: then there is no reset, and the sentence says whom to look at. All GPUs are reset together: those of an NVSwitch
+board cannot be reset alone. It must not decide that a reset is wanted, and what it stopped it names, so that it is
+started again whatever happens in between.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from healthd.errors import BackendRefused, BackendUnknown, SourceError, SourceMissing
+from healthd.errors import BackendBusy, BackendRefused, BackendUnknown, SourceError, SourceMissing
 from healthd.node import CommandResult
 from healthd.remediation.gpu_holders import Holder, gpu_holders
 
@@ -29,13 +31,28 @@ class Run(Protocol):
         """As run_command."""
 
 
+class Clients(Protocol):
+    """What a cluster keeps on this node that holds its GPUs. The names have a ``/``, which no systemd unit's has."""
+
+    def running(self) -> tuple[str, ...]:
+        """Those that are to run. Raises BackendError."""
+
+    def stop(self, clients: Collection[str]) -> None:
+        """Ask for their end. Raises BackendError."""
+
+    def start(self, clients: Collection[str]) -> str:
+        """Let them come back; why that could not be, or ""."""
+
+
 @dataclass(kw_only=True)
 class GpuReset:
     """The Resetter of a real machine.
 
-    ``services``: systemd units that may hold GPUs open. ``allowed``: False where none may be made at all. ``let_go``:
-    ends our own NVML worker and keeps it away for a while, ``take_up`` lets it come back before that. ``own_pids``: our
-    own processes, which ``let_go`` ends. ``after``: told of every reset that was made.
+    ``services``: systemd units that may hold GPUs open. ``clients``: those that the cluster keeps here, None where
+    nobody may stop them; ``help_``: what a person can do about a holder that is none of these. ``allowed``: False where
+    none may be made at all. ``let_go``: ends our own NVML worker and keeps it away for a while, ``take_up`` lets it
+    come back before that. ``own_pids``: our own processes, which ``let_go`` ends. ``after``: told of every reset that
+    was made.
     """
 
     services: tuple[str, ...]
@@ -43,6 +60,8 @@ class GpuReset:
     let_go: Callable[[], None]
     own_pids: Callable[[], Collection[int]]
     allowed: bool = True
+    clients: Clients | None = None
+    help_: str = ""
     take_up: Callable[[], None] = lambda: None
     after: Callable[[], None] = lambda: None
     proc_root: Path = Path("/proc")
@@ -65,7 +84,10 @@ class GpuReset:
         return f"held by {_named(stuck)} in uninterruptible sleep: only a reboot ends that" if stuck else ""
 
     def holders(self) -> tuple[str, ...]:
-        """Those of the services that are active now."""
+        """Those of the services that are active now, and the cluster's clients. Raises BackendError."""
+        return (*self._active(), *(self.clients.running() if self.clients is not None else ()))
+
+    def _active(self) -> tuple[str, ...]:
         active = []
         for service in self.services:
             try:
@@ -80,12 +102,18 @@ class GpuReset:
 
     def reset(self, stop: tuple[str, ...]) -> str:
         """Stop, let go, make sure that nobody is left, and reset all GPUs."""
+        clients = _clients_in(stop)
         for service in stop:
-            self._done(("systemctl", "stop", service), _STOP_S)
+            if service not in clients:
+                self._done(("systemctl", "stop", service), _STOP_S)
+        if self.clients is not None and clients:
+            self.clients.stop(clients)
+            if left := self._holders():
+                raise BackendBusy(f"{', '.join(clients)} asked to end; the GPUs are still held by {_named(left)}")
         self.let_go()
         try:
             if left := self._holders():
-                raise BackendRefused(f"not reset: the GPUs are held by {_named(left)}")
+                raise BackendRefused(f"not reset: the GPUs are held by {_named(left)}{self.help_}")
             self._done(("nvidia-smi", "--gpu-reset"), _RESET_S)
         except BackendRefused:
             self.take_up()
@@ -97,11 +125,16 @@ class GpuReset:
     def start(self, services: tuple[str, ...]) -> str:
         """Start them in the order in which they are configured; each that fails is named, none hides another."""
         wrong = []
+        clients = _clients_in(services)
         for service in services:
+            if service in clients:
+                continue
             try:
                 self._done(("systemctl", "start", service), _STOP_S)
             except (BackendRefused, BackendUnknown) as error:
                 wrong.append(str(error))
+        if self.clients is not None and clients and (why := self.clients.start(clients)):
+            wrong.append(why)
         return "; ".join(wrong)
 
     def _holders(self) -> list[Holder]:
@@ -118,6 +151,10 @@ class GpuReset:
         if result.code:
             said = " ".join((result.stderr or result.stdout).split())[-_SAID_CHARACTERS:]
             raise BackendRefused(f"{' '.join(argv)}: exit status {result.code}: {said}")
+
+
+def _clients_in(names: Collection[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if "/" in name)
 
 
 def _named(holders: Sequence[Holder]) -> str:

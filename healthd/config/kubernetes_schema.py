@@ -82,6 +82,14 @@ class KubernetesSection:
     device_plugin_namespace: Namespace = "kube-system"
     """The namespace of those pods."""
 
+    pause_gpu_operator: bool = False
+    """Whether the agent stops what NVIDIA's GPU Operator runs on its GPUs (device plugin, feature discovery, DCGM, its
+    exporter) for a GPU reset, and starts it again: by the operator's own labels ``nvidia.com/gpu.deploy.*`` of the
+    node, as the operator's MIG manager does. A reset needs that, because nobody may have a GPU open. The chart's
+    admission policy lets an agent do it on its own node, while that is out, where this is on. Off, or where these pods
+    are not the operator's, a reset that finds a GPU held is not made, says by whom, and the next remedy of the rule
+    follows: the reboot."""
+
     report: bool = True
     """Whether node conditions and Events are written, in every mode, observe included: they change nothing for the
     scheduler. Off where another agent reports, or the API server is not to be written to at all."""

@@ -7,11 +7,20 @@ from collections.abc import Callable, Mapping
 from healthd.config.schema import Config
 from healthd.remediation.orchestrators.kube_api import KubeApi, connect
 from healthd.remediation.orchestrators.kube_asking import KubeAsking
+from healthd.remediation.orchestrators.kube_gpu_clients import KubeGpuClients
 from healthd.remediation.orchestrators.kube_reporter import Known, KubeReporter
 from healthd.remediation.orchestrators.kube_transport import Pace
 from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
 
-__all__ = ["Known", "KubeAsking", "KubernetesOrchestrator", "open_api", "open_orchestrator", "open_reporter"]
+__all__ = [
+    "Known",
+    "KubeAsking",
+    "KubeGpuClients",
+    "KubernetesOrchestrator",
+    "open_api",
+    "open_orchestrator",
+    "open_reporter",
+]
 
 RATE_PER_S, BURST = 1.0, 30
 """A case takes some twenty requests from the fault to the taint, which must not take twenty seconds. Whatever goes

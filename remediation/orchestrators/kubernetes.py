@@ -29,6 +29,7 @@ from healthd.remediation.orchestrators import kube_budget as leases
 from healthd.remediation.orchestrators import kube_node as nodes
 from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER, How, Kind, KubeApi, Missing, compare_and_swap
 from healthd.remediation.orchestrators.kube_budget import Budget
+from healthd.remediation.orchestrators.kube_gpu_clients import resumed_patch
 from healthd.remediation.orchestrators.kube_node import Held, KubeNode
 from healthd.remediation.orchestrators.kube_plugin import asking_patch
 from healthd.remediation.orchestrators.kube_signals import SIGNALS
@@ -155,8 +156,10 @@ class KubernetesOrchestrator:
 
     def release(self, *, resume: bool) -> None:
         """Take away what the annotation says is ours. ``resume`` means nothing here: a kubelet that is not ready says
-        so itself. What was asked of the platform goes first: it must not stand over a job."""
+        so itself. What was asked of the platform goes first: it must not stand over a job; and whom a GPU reset stopped
+        comes back, should the one that owed it have been lost."""
         self._end_requests()
+        self._change_node(resumed_patch)
         self._change_node(nodes.release_patch)
 
     def verified(self) -> bool:
@@ -202,6 +205,7 @@ class KubernetesOrchestrator:
         is_last = all((other.scope, other.index) == (slot.scope, slot.index) for other in own)
         if is_last:
             self._end_requests()
+            self._change_node(resumed_patch)
             self._change_node(nodes.leftover_patch)
             self._change_node(lambda node: nodes.without_taint_patch(node, nodes.CLAIMED))
         self._change_budget(slot.scope, lambda budget: leases.given_back(budget, self._name, slot.index))

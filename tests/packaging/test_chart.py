@@ -21,7 +21,7 @@ from healthd.config.daemon_schema import DaemonSection
 from healthd.config.load import Loaded, examine
 from healthd.config.report import as_data
 from healthd.remediation import gpu_reset
-from healthd.remediation.orchestrators import kube_budget, kube_node, kube_signals, pod_resources
+from healthd.remediation.orchestrators import kube_budget, kube_gpu_clients, kube_node, kube_signals, pod_resources
 from tests.packaging.chart import CHART, KUBERNETES, MONITORING, ROOT, Object, Rendered, lint, objects_in, render
 from tests.pages import blocks
 from tests.scripts import load_script
@@ -362,7 +362,9 @@ def test_the_policies_of_the_chart_are_those_that_are_proved() -> None:
     """With all that an agent may ever ask of its platform the chart installs, object for object, what the tests on a
     live API server attack; by default it asks nobody."""
     proved = [each for path in sorted((KUBERNETES / "policies").glob("*.yaml")) for each in _objects(path)]
-    rendered = render({"config": {"provisioner": {"kind": "eks", "hyperpod": {"how": "label"}}}})
+    orchestrator = {"kubernetes": {"pause_gpu_operator": True}}
+    provisioner = {"kind": "eks", "hyperpod": {"how": "label"}}
+    rendered = render({"config": {"orchestrator": orchestrator, "provisioner": provisioner}})
     policies = [each for each in rendered.objects if each["kind"].startswith("ValidatingAdmissionPolicy")]
     assert sorted(policies, key=str) == sorted(proved, key=str)
 
@@ -396,6 +398,18 @@ def test_an_agent_may_ask_the_platform_that_is_configured_and_no_other(
         found = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
         assert found["platformLabels"] == (f"['{kube_signals.HYPERPOD_LABEL}']" if labels else "[]")
         assert found["platformConditions"] == (f"['{kube_signals.EKS_CONDITION}']" if conditions else "[]")
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_an_agent_may_pause_the_gpu_operator_where_that_is_set(on: bool) -> None:
+    """The clients whose labels the code writes, and by default none."""
+    rendered = render({"config": {"orchestrator": {"kubernetes": {"pause_gpu_operator": on}}}})
+    policy = rendered.one("ValidatingAdmissionPolicy", "healthd-agent-own-node")
+    found = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
+    names = [key.removeprefix(kube_gpu_clients.LABEL) for key in kube_gpu_clients.CLIENTS]
+    assert found["gpuClients"] == str(names if on else [])
+    for word in (kube_gpu_clients.LABEL, f"'{kube_gpu_clients.PAUSED}'", f"'{kube_gpu_clients.RUNS}'"):
+        assert word in str(policy), word
 
 
 def test_the_rights_of_the_agent_are_those_that_are_proved() -> None:

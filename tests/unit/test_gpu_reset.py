@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import pytest
 
-from healthd.errors import BackendRefused, BackendUnknown, SourceError, SourceMissing, SourceTimeout
+from healthd.errors import BackendBusy, BackendRefused, BackendUnknown, SourceError, SourceMissing, SourceTimeout
 from healthd.node import CommandResult
 from healthd.remediation.gpu_reset import GpuReset
 
 SERVICES = ("nvidia-persistenced", "nvidia-dcgm")
+PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
 
 
 class Tools:
@@ -159,6 +161,67 @@ def test_a_service_manager_that_hangs_is_unknown(rig: Rig, tools: Tools) -> None
     tools.answers["systemctl is-active nvidia-persistenced"] = SourceTimeout("no end within 60 s")
     with pytest.raises(BackendUnknown, match="whether nvidia-persistenced is active"):
         rig.reset.holders()
+
+
+class Pods:
+    """What a cluster keeps on the node. ``ends``: called when they are asked to end; ``why``: why they cannot start."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig, self.on, self.why = rig, {PLUGIN}, ""
+        self.ends: Callable[[], None] = lambda: None
+
+    def running(self) -> tuple[str, ...]:
+        return tuple(sorted(self.on))
+
+    def stop(self, clients: Collection[str]) -> None:
+        self.on -= set(clients)
+        self.ends()
+
+    def start(self, clients: Collection[str]) -> str:
+        if not self.why:
+            self.on |= set(clients)
+        return self.why
+
+
+@pytest.fixture
+def pods(rig: Rig) -> Pods:
+    pods = Pods(rig)
+    rig.reset.clients = pods
+    return pods
+
+
+def test_what_the_cluster_keeps_is_stopped_and_waited_for(rig: Rig, tools: Tools, pods: Pods) -> None:
+    """A pod takes its time to end: until nobody holds a GPU any more the reset is busy, and nothing of ours lets go."""
+    tools.answers |= {f"systemctl is-active {SERVICES[0]}": "active\n"}
+    stop = rig.reset.holders()
+    assert stop == (SERVICES[0], PLUGIN)
+    rig.process(4711, "nvidia-device-p")
+    with pytest.raises(BackendBusy, match=f"{PLUGIN} asked to end; the GPUs are still held by 4711 nvidia-device-p"):
+        rig.reset.reset(stop)
+    assert (rig.nvml, pods.on) == ([], set())
+    shutil.rmtree(rig.proc / "4711")
+    assert rig.reset.reset(stop) == f"nvidia-smi --gpu-reset, after stopping {SERVICES[0]}, {PLUGIN}"
+    assert rig.reset.start(stop) == ""
+    assert pods.on == {PLUGIN}
+    assert "nvidia-smi --gpu-reset" in tools.ran
+    assert not [words for words in tools.ran if PLUGIN in words], "no unit of systemd has such a name"
+
+
+def test_a_client_that_cannot_be_started_is_named(rig: Rig, pods: Pods) -> None:
+    """And keeps no service from its start."""
+    pods.why = "the API server does not answer"
+    assert rig.reset.start((SERVICES[0], PLUGIN)) == "the API server does not answer"
+    assert rig.tools.ran == [f"systemctl start {SERVICES[0]}"]
+
+
+def test_whoever_nobody_here_may_stop_is_named_with_what_could(rig: Rig) -> None:
+    """At once: a pod that a DaemonSet keeps does not go by itself."""
+    rig.reset.help_ = "; see whose pod it is"
+    rig.process(4711, "nvidia-device-p")
+    with pytest.raises(BackendRefused, match="held by 4711 nvidia-device-p; see whose pod it is") as refused:
+        rig.reset.reset(())
+    assert not isinstance(refused.value, BackendBusy)
+    assert rig.tools.ran == []
 
 
 def test_where_none_is_allowed_nothing_is_asked(tmp_path: Path) -> None:

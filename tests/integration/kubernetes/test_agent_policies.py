@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER
 from tests.integration.kubernetes.agent_rig import BUDGET
 from tests.integration.kubernetes.api_client import Answer, ApiClient, PatchKind
 from tests.integration.kubernetes.control_plane import ACCOUNT, NAMESPACE, ControlPlane
@@ -19,6 +20,11 @@ from tests.integration.kubernetes.control_plane import ACCOUNT, NAMESPACE, Contr
 pytestmark = pytest.mark.kubernetes
 
 OWN, OTHER = "/api/v1/nodes/n1", "/api/v1/nodes/n2"
+MARKS = BUDGET.replace("healthd-budget", "healthd-marks")
+PLUGIN, DRIVER = (f"nvidia.com/gpu.deploy.{name}" for name in ("device-plugin", "driver"))
+PAUSED = "paused-for-gpu-reset"
+AS_AGENT = f"?fieldManager={FIELD_MANAGER}"
+LONGEST = 4096  # bytes of one claim or mark
 MANIFESTS = Path(__file__).resolve().parents[3] / "packaging" / "kubernetes"
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
@@ -60,6 +66,12 @@ def asked_of_eks(
 def asked_of_hyperpod(value: str | None, asked: str | None = None) -> dict[str, Any]:
     """HyperPod's label, with the annotation that makes it healthd's own."""
     return {"metadata": {"labels": {HYPERPOD: value}, "annotations": {"healthd.io/asked": asked}}}
+
+
+def labelled(key: str, value: str | None, *, is_out: bool = True) -> dict[str, Any]:
+    """A label of the GPU Operator's, on a node that goes out by the same request."""
+    spec = {"spec": {"taints": [THEIRS, OURS]}} if is_out else {}
+    return {"metadata": {"labels": {key: value}}, **spec}
 
 
 def annotated(**changes: str | None) -> dict[str, Any]:
@@ -266,6 +278,46 @@ ATTEMPTS = (
         status=BY_POLICY,
         says="of the spec the agent may only change taints and unschedulable",
     ),
+    # what the GPU Operator runs there
+    Attempt(
+        name="stop the device plugin of another node",
+        path=OTHER,
+        body=labelled(PLUGIN, PAUSED, is_out=False),
+        status=BY_POLICY,
+        says="the agent on n1 may not write node n2",
+    ),
+    Attempt(
+        name="stop its own device plugin in service, so that nobody gets a GPU",
+        path=OWN,
+        body=labelled(PLUGIN, PAUSED, is_out=False),
+        status=BY_POLICY,
+        says="may pause the GPU Operator's clients on a node that is out",
+        claimed=True,
+    ),
+    Attempt(
+        name="switch its device plugin off for good",
+        path=OWN,
+        body=labelled(PLUGIN, "false"),
+        status=BY_POLICY,
+        says="may pause the GPU Operator's clients on a node that is out",
+        claimed=True,
+    ),
+    Attempt(
+        name="take the device plugin's label away",
+        path=OWN,
+        body=labelled(PLUGIN, None),
+        status=BY_POLICY,
+        says="labels whose key starts with healthd.io/",
+        claimed=True,
+    ),
+    Attempt(
+        name="unload the driver",
+        path=OWN,
+        body=labelled(DRIVER, PAUSED),
+        status=BY_POLICY,
+        says="labels whose key starts with healthd.io/",
+        claimed=True,
+    ),
     # out without a claim
     Attempt(
         name="taint without a claim",
@@ -371,7 +423,7 @@ ATTEMPTS = (
     # the budget
     Attempt(
         name="claim for another node",
-        path=BUDGET,
+        path=BUDGET + AS_AGENT,
         body=annotated(claim_n2="now"),
         kind="merge",
         status=BY_POLICY,
@@ -379,7 +431,7 @@ ATTEMPTS = (
     ),
     Attempt(
         name="release another node's claim",
-        path=BUDGET,
+        path=BUDGET + AS_AGENT,
         body=annotated(claim_n3=None),
         kind="merge",
         status=BY_POLICY,
@@ -387,7 +439,7 @@ ATTEMPTS = (
     ),
     Attempt(
         name="raise the limit",
-        path=BUDGET,
+        path=BUDGET + AS_AGENT,
         body=annotated(limit="1000"),
         kind="merge",
         status=BY_POLICY,
@@ -395,7 +447,7 @@ ATTEMPTS = (
     ),
     Attempt(
         name="raise the limit and claim in one",
-        path=BUDGET,
+        path=BUDGET + AS_AGENT,
         body=annotated(limit="1000", claim_n1="now"),
         kind="merge",
         status=BY_POLICY,
@@ -403,7 +455,7 @@ ATTEMPTS = (
     ),
     Attempt(
         name="claim above the limit",
-        path=BUDGET,
+        path=BUDGET + AS_AGENT,
         body=annotated(claim_n1="now"),
         kind="merge",
         status=BY_POLICY,
@@ -411,7 +463,7 @@ ATTEMPTS = (
     ),
     Attempt(
         name="hold the budget's lease",
-        path=BUDGET,
+        path=BUDGET + AS_AGENT,
         body={"spec": {"holderIdentity": "me"}},
         kind="merge",
         status=BY_POLICY,
@@ -419,8 +471,78 @@ ATTEMPTS = (
     ),
     Attempt(
         name="an owner whose end deletes the budget",
-        path=BUDGET,
+        path=BUDGET + AS_AGENT,
         body={"metadata": {"ownerReferences": OWNER}},
+        kind="merge",
+        status=BY_POLICY,
+        says="only change the claim of its own node",
+    ),
+    Attempt(
+        name="fill the budget, so that nobody else may claim",
+        path=BUDGET + AS_AGENT,
+        body=annotated(claim_n1="x" * (LONGEST + 1)),
+        kind="merge",
+        status=BY_POLICY,
+        says="at most 4096 bytes",
+        claimed=True,
+    ),
+    Attempt(
+        name="fill it with few characters of many bytes",
+        path=BUDGET + AS_AGENT,
+        body=annotated(claim_n1="\U0001f525" * (LONGEST // 4 + 1)),
+        kind="merge",
+        status=BY_POLICY,
+        says="at most 4096 bytes",
+        claimed=True,
+    ),
+    Attempt(
+        name="fill it with further keys",
+        path=BUDGET + AS_AGENT,
+        body={"metadata": {"annotations": {f"claim.healthd.io/n1-{number}": "x" for number in range(1000)}}},
+        kind="merge",
+        status=BY_POLICY,
+        says="only change the claim of its own node",
+        claimed=True,
+    ),
+    Attempt(
+        name="fill it with the mark that belongs elsewhere",
+        path=BUDGET + AS_AGENT,
+        body=annotated(mark_n1="x"),
+        kind="merge",
+        status=BY_POLICY,
+        says="only change the claim of its own node",
+        claimed=True,
+    ),
+    Attempt(
+        name="fill it with the names of field managers",
+        path=f"{BUDGET}?fieldManager=healthd-agent-2",
+        body=annotated(claim_n1="now"),
+        kind="merge",
+        status=BY_POLICY,
+        says="under no other name",
+        claimed=True,
+    ),
+    Attempt(
+        name="the same by server-side apply, which keeps an entry of each for ever",
+        path=f"{BUDGET}?fieldManager=healthd-agent-2",
+        body={"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **annotated(claim_n1="now")},
+        kind="apply",
+        status=BY_POLICY,
+        says="under no other name",
+        claimed=True,
+    ),
+    Attempt(
+        name="fill the marks",
+        path=MARKS + AS_AGENT,
+        body=annotated(mark_n1="x" * (LONGEST + 1)),
+        kind="merge",
+        status=BY_POLICY,
+        says="at most 4096 bytes",
+    ),
+    Attempt(
+        name="a claim among the marks, which have no limit",
+        path=MARKS + AS_AGENT,
+        body=annotated(claim_n1="now"),
         kind="merge",
         status=BY_POLICY,
         says="only change the claim of its own node",
@@ -483,11 +605,12 @@ LARGE = {
 def agent(control_plane: ControlPlane) -> Iterator[ApiClient]:
     """The agent on n1, beside n2 and a node n3 that holds the one place in the budget; n1 has a foreign taint."""
     for name in ("n1", "n2", "n3"):
-        labels = {HYPERPOD: "Schedulable"}
+        labels = {HYPERPOD: "Schedulable", PLUGIN: "true", DRIVER: "true"}
         control_plane.add_node(name, labels=labels, taints=[THEIRS] if name == "n1" else ())
     control_plane.admin.patch(f"{OWN}/status", LARGE).must()
     control_plane.add_pod("job-0", "n1")
     control_plane.add_lease("healthd-budget", {"healthd.io/limit": "1", "claim.healthd.io/n3": "then"})
+    control_plane.add_lease("healthd-marks", {})
     client = control_plane.client(control_plane.agent_token("n1"))
     _await_budget(client)
     yield client
@@ -514,6 +637,7 @@ def state(admin: ApiClient) -> Mapping[str, Any]:
     return {
         "nodes": {each["metadata"]["name"]: _without_bookkeeping(each) for each in nodes},
         "budget": _without_bookkeeping(admin.get(BUDGET).must()),
+        "marks": _without_bookkeeping(admin.get(MARKS).must()),
         "policies": [each["metadata"]["name"] for each in admin.get(POLICIES).must()["items"]],
         "pods": [each["metadata"]["name"] for each in admin.get("/api/v1/pods").must()["items"]],
     }
@@ -535,9 +659,10 @@ def test_every_attempt_is_refused_and_changes_nothing(
     before = state(control_plane.admin)
     wrong = []
     for attempt in (each for each in ATTEMPTS if each.claimed == claimed):
-        content_type = f"application/{'strategic-merge' if attempt.kind == 'strategic' else 'merge'}-patch+json"
-        content_type = content_type if attempt.method == "PATCH" else "application/json"
-        answer = agent.request(attempt.method, attempt.path, attempt.body, content_type=content_type)
+        if attempt.method == "PATCH":
+            answer = agent.patch(attempt.path, attempt.body, kind=attempt.kind)
+        else:
+            answer = agent.request(attempt.method, attempt.path, attempt.body)
         if answer.status != attempt.status or attempt.says not in answer.message:
             wrong.append(f"{attempt.name}: {answer.status} {answer.message}")
     assert wrong == []
@@ -614,7 +739,7 @@ def test_the_policies_hold_where_the_rights_are_too_wide(
 def test_a_token_without_a_node_writes_nothing(control_plane: ControlPlane, agent: ApiClient) -> None:
     """`kubectl create token healthd-agent` makes no agent: no node, no budget."""
     unbound = control_plane.client(control_plane.unbound_token())
-    for path, patch in ((f"{OWN}/status", condition("HealthdGpu")), (BUDGET, annotated(claim_n1="now"))):
+    for path, patch in ((f"{OWN}/status", condition("HealthdGpu")), (BUDGET + AS_AGENT, annotated(claim_n1="now"))):
         answer = unbound.patch(path, patch, kind="merge")
         assert answer.status == BY_POLICY
         assert "token" in answer.message
@@ -624,13 +749,14 @@ def test_an_honest_agent_is_let_through(control_plane: ControlPlane, agent: ApiC
     """Claim, then taint, cordon, annotate, label and condition; then all of it back: each is what its work needs."""
     control_plane.admin.patch(BUDGET, annotated(limit="2"), kind="merge").must()
     agent.patch(f"{OWN}/status", condition("HealthdGpu")).must()
-    agent.patch(BUDGET, annotated(claim_n1="now"), kind="merge").must()
+    agent.patch(BUDGET + AS_AGENT, annotated(claim_n1="now"), kind="merge").must()
     out = {
         "metadata": {"annotations": {"healthd.io/hold": "1", "healthd.io/asked": REBOOT}, "labels": {HYPERPOD: REBOOT}},
         "spec": {"unschedulable": True, "taints": [THEIRS, OURS]},
     }
     # The server's cache of the Lease may be some milliseconds behind.
     _await(lambda: agent.patch(OWN, out), lambda answer: answer.ok)
+    agent.patch(OWN, labelled(PLUGIN, PAUSED, is_out=False)).must()
     agent.patch(OWN, asked_of_hyperpod(REPLACE, REPLACE)).must()
     agent.patch(f"{OWN}/status", asked_of_eks()).must()
     agent.patch(f"{OWN}/status", asked_of_eks("Unknown", "BeingVerified")).must()
@@ -643,7 +769,10 @@ def test_an_honest_agent_is_let_through(control_plane: ControlPlane, agent: ApiC
         "spec": {"unschedulable": False, "taints": [THEIRS]},
     }
     agent.patch(OWN, back).must()
-    agent.patch(BUDGET, annotated(claim_n1=None), kind="merge").must()
+    agent.patch(OWN, labelled(PLUGIN, "true", is_out=False)).must()
+    agent.patch(BUDGET + AS_AGENT, annotated(claim_n1="x" * LONGEST), kind="merge").must()
+    agent.patch(BUDGET + AS_AGENT, annotated(claim_n1=None), kind="merge").must()
+    agent.patch(MARKS + AS_AGENT, annotated(mark_n1="x" * LONGEST), kind="merge").must()
     event = {
         "metadata": {"name": "n1.0123", "namespace": "default"},
         "eventTime": "2026-01-01T00:00:00.000000Z",
@@ -672,7 +801,9 @@ def test_twenty_who_claim_at_once_get_five_places(control_plane: ControlPlane) -
         try:
             patch = {"metadata": {"annotations": {f"claim.healthd.io/{name}": "now"}}}
             # 409 is the server's own retries used up; whoever gets it asks again, as the back end does.
-            return _await(lambda: client.patch(BUDGET, patch, kind="merge"), lambda answer: answer.status != 409)
+            return _await(
+                lambda: client.patch(BUDGET + AS_AGENT, patch, kind="merge"), lambda answer: answer.status != 409
+            )
         finally:
             client.close()
 
@@ -684,13 +815,22 @@ def test_twenty_who_claim_at_once_get_five_places(control_plane: ControlPlane) -
     assert len(claims) == 5
 
 
+def test_a_budget_of_the_longest_claims_takes_another(control_plane: ControlPlane, agent: ApiClient) -> None:
+    """Fifty hostile agents that hold the longest claims there are leave room for an honest one, and the policy, which
+    reads all of them, may still cost what it costs."""
+    others = {f"claim.healthd.io/o{number}": "x" * LONGEST for number in range(50)}
+    notes = {"metadata": {"annotations": {**others, "healthd.io/limit": "60"}}}
+    control_plane.admin.patch(BUDGET, notes, kind="merge").must()
+    agent.patch(BUDGET + AS_AGENT, annotated(claim_n1="x" * LONGEST), kind="merge").must()
+
+
 @pytest.mark.parametrize("limit", [None, "", "five"])
 def test_a_budget_without_a_number_allows_nothing(control_plane: ControlPlane, limit: str | None) -> None:
     """No limit, or one that is no number: no claim is taken."""
     control_plane.add_node("n1")
     control_plane.add_lease("healthd-budget", {} if limit is None else {"healthd.io/limit": limit})
     agent = control_plane.client(control_plane.agent_token("n1"))
-    assert agent.patch(BUDGET, annotated(claim_n1="now"), kind="merge").status == BY_POLICY
+    assert agent.patch(BUDGET + AS_AGENT, annotated(claim_n1="now"), kind="merge").status == BY_POLICY
 
 
 def test_the_manifests_pass_a_dry_run_of_the_server(control_plane: ControlPlane, kubectl: Path) -> None:

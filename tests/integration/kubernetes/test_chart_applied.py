@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from healthd.remediation.orchestrators import kube_budget, kube_node
+from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER
 from tests.integration.kubernetes.api_client import Answer
 from tests.integration.kubernetes.control_plane import ControlPlane
 from tests.integration.kubernetes.find_binaries import Unavailable, program
@@ -117,7 +118,8 @@ class Release:
 
     def claim(self, node: str) -> Answer:
         note = json.dumps({"node": node, "index": 0})
-        path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{kube_budget.LEASE}"
+        lease = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{kube_budget.LEASE}"
+        path = f"{lease}?fieldManager={FIELD_MANAGER}"
         return self.as_agent(node, path, {"metadata": {"annotations": {kube_budget.key_of(node): note}}})
 
     def taint(self, node: str, *, dry_run: bool = False) -> Answer:
@@ -181,6 +183,8 @@ def test_an_installed_agent_is_held_to_its_node_and_the_budget(release: Release)
     assert "budget exhausted: 1 of 1" in release.claim("n2").message
     other = release.as_agent("n2", "/api/v1/nodes/n3", {"metadata": {"labels": {"healthd.io/x": "1"}}})
     assert "may not write node n3" in other.message
+    pause = {"metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": "paused-for-gpu-reset"}}}
+    assert "may only change labels" in release.as_agent("n1", "/api/v1/nodes/n1", pause).message
     order = {"metadata": {"labels": {"sagemaker.amazonaws.com/node-health-status": "UnschedulablePendingReplacement"}}}
     assert "may only change labels" in release.as_agent("n1", "/api/v1/nodes/n1", order).message
 
