@@ -168,6 +168,7 @@ class WholeDaemon(Running):
         self.machine, self._life = SimulatedMachine(folder), ExitStack()
         kubeconfig = write_kubeconfig(plane, node, folder / "account")
         text = self.machine.config.read_text().replace(NODE, node).replace('mode = "repair"', 'mode = "quarantine"')
+        text = text.replace("settle_s = 3\n", "")  # the default: how often a node that is out is read follows from it
         sections = _SECTIONS.format(kubeconfig=kubeconfig, folder=folder)
         self.machine.config.write_text(text.replace('[orchestrator]\nkind = "local"\n', sections))
         self.log = folder / "log"

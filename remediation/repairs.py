@@ -208,8 +208,8 @@ class Repairs:
         try:
             return self._unmarked(begun, now, act) or self._still_allowed(begun, case, now, act) or begun
         except BackendError as error:  # nothing was done, which nobody would know of a case that stays as intended
-            why = f"the last look before it got no answer: {error}"
-            return waits(self._not_begun(begun), act, Refused(kind=Refusal.UNREADABLE, words=why))
+            words = f"the last look before it got no answer: {error}"
+            return waits(self._not_begun(begun), act, Refused(kind=Refusal.UNREADABLE, words=words))
 
     def _still_allowed(self, case: Case, planned: Case, now: datetime, act: str) -> Turn | None:
         """The last look before an act. Where it forbids, the case is as it was ``planned``: nothing was done."""

@@ -59,9 +59,9 @@ def test_a_boot_counts_anew(machine: SimulatedMachine) -> None:
 
 def test_a_device_that_is_gone_stays_gone(machine: SimulatedMachine) -> None:
     """Time makes no device."""
-    remove_efa(machine.root, 2)
+    remove_efa(machine.root)
     machine.time_passes(60.0)
-    assert len({reading.component for reading in look(machine).readings}) == 30
+    assert len({reading.component for reading in look(machine).readings}) == 31
 
 
 def test_it_lives_as_long_as_the_block(machine: SimulatedMachine) -> None:
