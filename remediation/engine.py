@@ -89,7 +89,7 @@ class Engine:
         )
         self._lock, self._asking, self._ending = threading.Lock(), threading.Lock(), threading.Event()
         self._seen: tuple[datetime, Situation] | None = None
-        self._patience, self._moved, self._stands = patience, clock(), False
+        self._calm_s, self._stands = patience.calm_s, False
         self._last_noted = ""
         self._searched, self._platform_texts = False, platform_texts
         self._commands = commands = Commands(
@@ -124,9 +124,7 @@ class Engine:
             self._steps.hurry = hurry
             case = self._steps.resume() or self._found(now)
             said = self._consider(now) if case is None else self._go_on(case, now)
-            if not (still := case is not None and case == self._steps.written):
-                self._moved = now
-            self._stands = still and now - self._moved > timedelta(seconds=2 * self._patience.calm_s)
+            self._stands = self._steps.stood(now) > timedelta(seconds=2 * self._calm_s)
         except StoreError as error:
             said = f"nothing was done: {error}"
         except BackendError as error:
@@ -183,7 +181,7 @@ class Engine:
         for a case that stands still, whose node others may have touched, and nothing else can have happened to."""
         if due_s := self._slots.due_in_s():
             return min(at_most_s, due_s)
-        return max(at_most_s, self._patience.calm_s) if self._stands else at_most_s
+        return max(at_most_s, self._calm_s) if self._stands else at_most_s
 
     def learn(self) -> FleetLevel | None:
         """Read the fleet, where it is time for that and nothing is going on; None where it was not read.

@@ -88,6 +88,7 @@ class Steps:
         self.hurry = False
         self._began: datetime | None = None
         self._written: Case | None = None
+        self._moved: datetime | None = None
         self._take: Mapping[Step, Callable[[Case, datetime], Turn]] = {
             Step.SLOT: self._slot,
             Step.DRAIN: self._drain,
@@ -103,7 +104,7 @@ class Steps:
 
     def take(self, case: Case, now: datetime) -> Turn:
         """Do what the case stands at, as far as it goes now, and write down what came of it. Raises HealthdError."""
-        self._began = self._began or now
+        self._began, self._moved = self._began or now, self._moved or now
         case = heading_back(case, now)
         if case.forced and not case.has_ended:
             self._judgement.acknowledge(now, f"released by force, {case.release_order}")
@@ -120,14 +121,15 @@ class Steps:
         moved = replace(turn.case, note=turn.said)
         if moved != self._written:
             self.write(moved, turn.said)
+            self._moved = now
         if moved.is_open and moved.has_ended and not case.has_ended:
             return self.take(moved, now)  # the slot is given back last, when the end is on disk
         return replace(turn, case=moved)
 
-    @property
-    def written(self) -> Case | None:
-        """The case as it was written or read last."""
-        return self._written
+    def stood(self, now: datetime) -> timedelta:
+        """For how long the open case has not moved; no time without one."""
+        is_open = self._written is not None and self._written.is_open
+        return now - self._moved if is_open and self._moved is not None else timedelta()
 
     @property
     def viewed(self) -> NodeView | None:
