@@ -124,7 +124,6 @@ class Engine:
             self._steps.hurry = hurry
             case = self._steps.resume() or self._found(now)
             said = self._consider(now) if case is None else self._go_on(case, now)
-            self._stands = self._steps.stood(now) > timedelta(seconds=2 * self._calm_s)
         except StoreError as error:
             said = f"nothing was done: {error}"
         except BackendError as error:
@@ -132,6 +131,7 @@ class Engine:
             if self._note(said, Event(at=self._clock(), kind="step", text=said)):
                 self.tally.refuse(Refusal.UNREADABLE)
         finally:
+            self._stands = self._steps.stood(now) > timedelta(seconds=2 * self._calm_s)
             self._lock.release()
         return said
 

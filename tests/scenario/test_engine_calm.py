@@ -42,6 +42,13 @@ def test_what_moves_it_ends_the_calm(tmp_path: Path) -> None:
     assert polled(mended) == POLL_S
 
 
+def test_a_case_that_cannot_be_looked_at_is_not_asked_for_more_often(tmp_path: Path) -> None:
+    """A cluster, or a kubelet, that does not answer for minutes is the last that needs more questions."""
+    world = out(tmp_path)
+    world.cluster.hung = True
+    assert polled(world.run(16)) == CALM_S
+
+
 def test_without_a_case_nothing_is_calm(tmp_path: Path) -> None:
     """A fault that is told by nobody but the next look must not wait."""
     world = World(tmp_path, calm_s=CALM_S)
