@@ -33,6 +33,10 @@ sys.stderr.write(answer.err)
 sys.exit(answer.code)
 """
 
+HEEDS_SIGINT = ("env", "--default-signal=INT")
+"""Before a command that a test ends by SIGINT: whoever runs in the background, as CI may, ignores it, and so would a
+child."""
+
 
 class Running:
     """A healthd in a process of its own, by the verb that keeps running."""

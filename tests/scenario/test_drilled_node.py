@@ -36,7 +36,7 @@ from healthd.sim.nvml_state import healthy_state, with_library_fault, with_line
 from healthd.store import Store
 from tests.integration.slurm.slurm_conf import free_ports
 from tests.receiver import receiving
-from tests.running import RunningNode
+from tests.running import HEEDS_SIGINT, RunningNode
 
 pytestmark = pytest.mark.process
 
@@ -110,7 +110,8 @@ class DrillNode(RunningNode):
 
     def begin_drill(self, *arguments: str) -> subprocess.Popen[str]:
         """A drill in the background, once the daemon says that it runs."""
-        argv = [sys.executable, "-m", "healthd", "drill", *arguments, "--json", "--socket", str(self.socket)]
+        words = ("-m", "healthd", "drill", *arguments, "--json", "--socket", str(self.socket))
+        argv = [*HEEDS_SIGINT, sys.executable, *words]
         client = subprocess.Popen(
             argv, env=self._environ, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

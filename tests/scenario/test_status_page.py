@@ -21,6 +21,7 @@ import pytest
 
 from healthd.sim.tree import mount
 from tests.browser import Browser, Tab, missing
+from tests.running import HEEDS_SIGINT
 from tests.status_nodes import BAD_GPU, StatusNode, four_nodes
 from tests.unit.test_report import violations
 
@@ -326,8 +327,7 @@ def test_the_terminal_tells_the_same_in_the_same_order(nodes: Mapping[str, Statu
     assert places == sorted(places)
 
 
-# Whoever runs in the background, as CI may, ignores SIGINT, and so would a child of it.
-WATCH = ["env", "--default-signal=INT", sys.executable, "-m", "healthd", "status", "--watch", "--every", "0.5"]
+WATCH = [*HEEDS_SIGINT, sys.executable, "-m", "healthd", "status", "--watch", "--every", "0.5"]
 
 
 def test_watch_redraws_a_terminal_and_ends_on_interrupt(nodes: Mapping[str, StatusNode]) -> None:
