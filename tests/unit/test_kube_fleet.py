@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -44,17 +44,15 @@ class Server(KubeApi):
         return self.get(kind, name)
 
 
+def fleet_of(server: Server, clock: FakeClock, leads: Callable[[], None] = lambda: None) -> KubeFleet:
+    """The fleet as a controller counts it, of which one node may be out."""
+    return KubeFleet(server, namespace="healthd", quotas={CLUSTER: 1}, leads=leads, monotonic_s=clock, clock=clock.now)
+
+
 def test_a_gone_node_is_told_although_the_counting_after_it_failed() -> None:
     """Its claim is taken away before that: whoever follows its repair would never hear that it has come to its end."""
     server, clock = Server("n1", "n2"), FakeClock()
-    fleet = KubeFleet(
-        server,
-        namespace="healthd",
-        quotas={CLUSTER: 1},
-        leads=lambda: None,
-        monotonic_s=clock,
-        clock=clock.now,
-    )
+    fleet = fleet_of(server, clock)
     server.notes[LEASE][key_of("n2")] = json.dumps({"node": "n2", "index": 0})
     assert fleet.count().gone == {}
     server.nodes.remove("n2")
@@ -71,14 +69,7 @@ def test_a_gone_node_is_told_although_the_counting_after_it_failed() -> None:
 def test_what_has_not_changed_is_written_once_a_minute() -> None:
     """A round that finds nothing new writes nothing; whoever goes out is written at once."""
     server, clock = Server("n1", "n2"), FakeClock()
-    fleet = KubeFleet(
-        server,
-        namespace="healthd",
-        quotas={CLUSTER: 1},
-        leads=lambda: None,
-        monotonic_s=clock,
-        clock=clock.now,
-    )
+    fleet = fleet_of(server, clock)
     for _ in range(12):
         fleet.count()
         clock.advance(5.0)
@@ -99,7 +90,7 @@ def test_whoever_does_not_lead_any_more_is_told_so_where_nothing_is_to_be_writte
         if not may[0]:
             raise BackendRefused("this controller does not lead any more")
 
-    fleet = KubeFleet(server, namespace="healthd", quotas={CLUSTER: 1}, leads=leads, monotonic_s=clock, clock=clock.now)
+    fleet = fleet_of(server, clock, leads)
     fleet.count()
     may[0] = False
     with pytest.raises(BackendRefused):
