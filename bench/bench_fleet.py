@@ -42,6 +42,7 @@ from healthd.remediation.case import Case
 from healthd.remediation.engine import Engine
 from healthd.remediation.ledger import Bounds
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
+from healthd.remediation.parts import Parts
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import FleetLevel, Slot
 from healthd.remediation.slots import SlotKeeper
@@ -226,24 +227,26 @@ def engine_of(storm: Storm, disk: Path, node: str, fault: OneFault) -> Engine:
     known, known_age_s = fleet_of((disk / "fleet").read_text() if (disk / "fleet").exists() else "", datetime.now(UTC))
     bounds = Bounds() if storm.same else Bounds(same_fault_nodes=100_000)
     return Engine(
-        orchestrator=orchestrator,
-        provisioner=FakeProvisioner(lambda: None),
-        resetter=FakeResetter(),
-        slots=SlotKeeper(
+        Parts(
             orchestrator=orchestrator,
-            node=node,
-            quotas=lambda: QUOTAS,
-            monotonic_s=time.monotonic,
-            random=random.random,
-            known=known,
-            known_age_s=known_age_s,
-        ),
-        judgement=fault,
-        cases=OneFile(disk / node),
-        rules=lambda: Rules(mode=Mode.QUARANTINE, max_out=QUOTAS["cluster"], bounds=bounds),
-        collect=lambda _: "",
-        look_again=lambda _: None,
-        patience=Patience(),
+            provisioner=FakeProvisioner(lambda: None),
+            resetter=FakeResetter(),
+            slots=SlotKeeper(
+                orchestrator=orchestrator,
+                node=node,
+                quotas=lambda: QUOTAS,
+                monotonic_s=time.monotonic,
+                random=random.random,
+                known=known,
+                known_age_s=known_age_s,
+            ),
+            judgement=fault,
+            cases=OneFile(disk / node),
+            rules=lambda: Rules(mode=Mode.QUARANTINE, max_out=QUOTAS["cluster"], bounds=bounds),
+            collect=lambda _: "",
+            look_again=lambda _: None,
+            patience=Patience(),
+        )
     )
 
 

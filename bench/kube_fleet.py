@@ -30,6 +30,7 @@ from healthd.remediation.orchestrators.kube_opening import BURST, RATE_PER_S
 from healthd.remediation.orchestrators.kube_reporter import Known, KubeReporter
 from healthd.remediation.orchestrators.kube_transport import Pace
 from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
+from healthd.remediation.parts import Parts
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import FleetLevel
 from healthd.remediation.slots import SlotKeeper
@@ -110,16 +111,18 @@ def _engine(orchestrator: KubernetesOrchestrator, node: str, folder: Path, monot
         orchestrator=orchestrator, node=node, quotas=orchestrator.quotas, monotonic_s=monotonic_s, random=dice.random
     )
     return Engine(
-        orchestrator=orchestrator,
-        provisioner=FakeProvisioner(lambda: None),
-        resetter=FakeResetter(),
-        slots=keeper,
-        judgement=OneFault(),
-        cases=OneFile(folder / "case"),
-        rules=lambda: Rules(mode=Mode.QUARANTINE),
-        collect=lambda _: "",
-        look_again=lambda _: None,
-        patience=Patience(),
+        Parts(
+            orchestrator=orchestrator,
+            provisioner=FakeProvisioner(lambda: None),
+            resetter=FakeResetter(),
+            slots=keeper,
+            judgement=OneFault(),
+            cases=OneFile(folder / "case"),
+            rules=lambda: Rules(mode=Mode.QUARANTINE),
+            collect=lambda _: "",
+            look_again=lambda _: None,
+            patience=Patience(),
+        )
     )
 
 

@@ -25,6 +25,7 @@ from healthd.remediation.gpu_reset import Clients, GpuReset
 from healthd.remediation.ledger import repairs_of
 from healthd.remediation.opt_out import by_label
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
+from healthd.remediation.parts import Parts
 from healthd.remediation.policy import Rules
 from healthd.remediation.policy_files import bounds_of
 from healthd.remediation.ports import FleetLevel, Orchestrator, Provisioner
@@ -64,34 +65,36 @@ def make_engine(
     the machine runs commands; tests count them. ``after_reset`` is told of every GPU reset that was made."""
     remediation = config.remediation
     return Engine(
-        orchestrator=orchestrator,
-        provisioner=provisioner_of(
-            config,
-            machine,
-            orchestrator,
-            made_by_us=lambda reason: reason in OUR_TEXTS and store.open_case() is not None,
-            run=run,
-        ),
-        resetter=_resetter(config, machine, orchestrator, run, after_reset),
-        slots=_slots(config, machine, orchestrator, store),
-        judgement=monitor,
-        cases=store,
-        rules=lambda: _rules(config, policy, orchestrator),
-        ledger=lambda: repairs_of(store.cases()),
-        collect=collect,
-        look_again=checkup.start_older_than,
-        patience=Patience(
-            settle_s=remediation.settle_s,
-            verify_timeout_s=remediation.verify_timeout_s,
-            reboot_timeout_s=remediation.reboot_timeout_s,
-            replace_timeout_s=remediation.replace_timeout_s,
-            # A patch in Kubernetes says what it changes, so that none can meet what came after it.
-            unanswered_s=config.orchestrator.slurm.unanswered_s if orchestrator.kind == "slurm" else 0.0,
-            max_attempts=remediation.max_attempts,
-            # Many nodes may be out for days, and one API server hears all of them.
-            calm_s=min(_CALM_S, remediation.settle_s) if orchestrator.kind == "kubernetes" else 0.0,
-        ),
-        platform_texts=OUR_TEXTS | MANAGERS_TEXTS,
+        Parts(
+            orchestrator=orchestrator,
+            provisioner=provisioner_of(
+                config,
+                machine,
+                orchestrator,
+                made_by_us=lambda reason: reason in OUR_TEXTS and store.open_case() is not None,
+                run=run,
+            ),
+            resetter=_resetter(config, machine, orchestrator, run, after_reset),
+            slots=_slots(config, machine, orchestrator, store),
+            judgement=monitor,
+            cases=store,
+            rules=lambda: _rules(config, policy, orchestrator),
+            ledger=lambda: repairs_of(store.cases()),
+            collect=collect,
+            look_again=checkup.start_older_than,
+            patience=Patience(
+                settle_s=remediation.settle_s,
+                verify_timeout_s=remediation.verify_timeout_s,
+                reboot_timeout_s=remediation.reboot_timeout_s,
+                replace_timeout_s=remediation.replace_timeout_s,
+                # A patch in Kubernetes says what it changes, so that none can meet what came after it.
+                unanswered_s=config.orchestrator.slurm.unanswered_s if orchestrator.kind == "slurm" else 0.0,
+                max_attempts=remediation.max_attempts,
+                # Many nodes may be out for days, and one API server hears all of them.
+                calm_s=min(_CALM_S, remediation.settle_s) if orchestrator.kind == "kubernetes" else 0.0,
+            ),
+            platform_texts=OUR_TEXTS | MANAGERS_TEXTS,
+        )
     )
 
 

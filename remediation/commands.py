@@ -7,44 +7,25 @@ already, the rate of replacements. What it does not need is a fault, and a mode 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from healthd.errors import BackendError
 from healthd.model import Action, Decision, Diagnosis, Refusal, Refused, Remedy, Step
 from healthd.remediation.case import QUARANTINE_CODE, Case
 from healthd.remediation.orders import Order, Verb, let_in, mended_meanwhile, quarantined, repaired, stays
-from healthd.remediation.policy import Rules, holder
-from healthd.remediation.ports import NodeView, Orchestrator, Provisioner, StateOwner
-from healthd.remediation.repairs import Resetter
-from healthd.remediation.turns import Judgement, Slots
+from healthd.remediation.parts import Parts
+from healthd.remediation.policy import holder
+from healthd.remediation.ports import NodeView, StateOwner
 
 
 class Commands:
-    """The orders of one node.
+    """The orders of one node. ``as_repair``: what would be decided if the mode were repair."""
 
-    ``why_not``: why a remedy cannot be carried out here, or "". ``too_many``: why no machine of the fleet may be
-    replaced now, or "". ``as_repair``: what would be decided if the mode were repair.
-    """
-
-    def __init__(
-        self,
-        *,
-        orchestrator: Orchestrator,
-        provisioner: Provisioner,
-        resetter: Resetter,
-        slots: Slots,
-        judgement: Judgement,
-        rules: Callable[[], Rules],
-        why_not: Callable[[Remedy], str],
-        too_many: Callable[[], str],
-        as_repair: Callable[[datetime], Decision],
-        platform_texts: Collection[str],
-    ) -> None:
-        self._orchestrator, self._provisioner, self._resetter = orchestrator, provisioner, resetter
-        self._slots, self._judgement, self._rules = slots, judgement, rules
-        self._why_not, self._too_many, self._as_repair = why_not, too_many, as_repair
-        self._platform_texts = platform_texts
+    def __init__(self, parts: Parts, *, as_repair: Callable[[datetime], Decision]) -> None:
+        self._orchestrator, self._provisioner, self._resetter = parts.orchestrator, parts.provisioner, parts.resetter
+        self._slots, self._judgement, self._rules = parts.slots, parts.judgement, parts.rules
+        self._parts, self._as_repair = parts, as_repair
 
     def wanted(self, order: Order, case: Case | None, now: datetime, case_id: str) -> Case | Refused | str:
         """The case that carries the order out, why it is refused, or in words that it is so already.
@@ -140,17 +121,17 @@ class Commands:
         return None
 
     def _cannot_mend(self, remedy: Remedy) -> Refused | None:
-        if why := self._why_not(remedy):
+        if why := self._parts.why_not(remedy):
             return Refused(kind=Refusal.CANNOT, words=f"no {remedy} here: {why}")
         if other := self._provisioner.stands_down():
             return Refused(kind=Refusal.MANAGED, words=other)
-        if remedy is Remedy.REPLACE_NODE and (many := self._too_many()):
+        if remedy is Remedy.REPLACE_NODE and (many := self._parts.too_many()):
             return Refused(kind=Refusal.RATE, words=many)
         return None
 
     def _foreign(self, case: Case, view: NodeView) -> Refused | None:
         """Whether somebody else holds the node that the case is about: its next turn says so too, and ends it."""
-        ours = {case.text, *self._platform_texts}
+        ours = {case.text, *self._parts.platform_texts}
         if view.standing or (view.hold is not None and view.hold.text in ours):
             return None
         return Refused(kind=Refusal.FOREIGN_HOLD, words=f"held by {holder(view)}, not by case {case.id}: left alone")

@@ -6,32 +6,27 @@ the sentence that says what it did: that sentence is the log line, the audit rec
 
 from __future__ import annotations
 
-import secrets
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from healthd.errors import BackendError, StoreError
-from healthd.model import Action, Decision, Diagnosis, Mode, Refusal, Refused, Remedy, Step
+from healthd.model import Action, Decision, Diagnosis, Mode, Refusal, Refused, Step
 from healthd.remediation.case import Case, End, Phase, reason_text
 from healthd.remediation.commands import Commands
-from healthd.remediation.fleet import Scope, rate_held
-from healthd.remediation.ledger import Repair
+from healthd.remediation.fleet import Scope
 from healthd.remediation.obedience import Obedience
 from healthd.remediation.orders import Obeyed, Order
+from healthd.remediation.parts import Parts
 from healthd.remediation.playbook import QUARANTINE, REPAIRS, without_drain
 from healthd.remediation.policy import Considered, Rules, Situation, decide, decide_each
-from healthd.remediation.ports import FleetLevel, Orchestrator, Provisioner, StateOwner
-from healthd.remediation.repairs import Resetter
+from healthd.remediation.ports import FleetLevel, StateOwner
 from healthd.remediation.steps import Steps
 from healthd.remediation.successor import found_case
 from healthd.remediation.surroundings import Surroundings
 from healthd.remediation.tally import Tally
-from healthd.remediation.turns import Cases, Judgement, Patience, Slots
 from healthd.store import Event
-
-__all__ = ["Cases", "Engine", "Judgement", "Patience"]
 
 _ORDER_WAITS_S = 20.0  # for a turn that is under way
 _ENDING = "healthd is stopping: nothing more is begun; what is left is done once it is back"
@@ -39,76 +34,21 @@ _SEEN_FOR_S = 10.0  # everybody may ask for the plan; the cluster is not read an
 
 
 class Engine:
-    """One node's engine. ``turn`` is called whenever something changed and every few seconds; calls never overlap.
+    """One node's engine. ``turn`` is called whenever something changed and every few seconds; calls never overlap."""
 
-    ``rules`` is asked before every step and once more right before every act. ``collect`` saves the evidence of a case
-    and returns where. ``look_again`` has every check run that has not looked since then, and waits for none.
-    ``ledger``: the repairs that were made on this node. ``clock`` stamps the audit trail: a turn takes as long as the
-    cluster does.
-    """
-
-    def __init__(
-        self,
-        *,
-        orchestrator: Orchestrator,
-        provisioner: Provisioner,
-        resetter: Resetter,
-        slots: Slots,
-        judgement: Judgement,
-        cases: Cases,
-        rules: Callable[[], Rules],
-        collect: Callable[[Case], str],
-        look_again: Callable[[datetime], None],
-        patience: Patience,
-        platform_texts: Collection[str] = (),
-        ledger: Callable[[], Sequence[Repair]] = tuple,
-        new_id: Callable[[], str] = lambda: secrets.token_hex(4),
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._orchestrator, self._provisioner, self._resetter = orchestrator, provisioner, resetter
-        self._slots, self._judgement, self._cases = slots, judgement, cases
-        self._rules, self._ledger, self._new_id, self._clock = rules, ledger, new_id, clock
-        self._surroundings = Surroundings(orchestrator=orchestrator, slots=slots)
-        self._steps = Steps(
-            orchestrator=orchestrator,
-            provisioner=provisioner,
-            resetter=resetter,
-            slots=slots,
-            surroundings=self._surroundings,
-            judgement=judgement,
-            cases=cases,
-            rules=rules,
-            why_not=self._why_not,
-            too_many=self._too_many_replacements,
-            forbidden=self._forbidden,
-            collect=collect,
-            look_again=look_again,
-            patience=patience,
-            clock=clock,
-            platform_texts=platform_texts,
-        )
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._orchestrator, self._provisioner, self._slots = parts.orchestrator, parts.provisioner, parts.slots
+        self._judgement, self._cases, self._rules, self._clock = parts.judgement, parts.cases, parts.rules, parts.clock
+        self._surroundings = Surroundings(orchestrator=parts.orchestrator, slots=parts.slots)
+        self._steps = Steps(parts, surroundings=self._surroundings, forbidden=self._forbidden)
         self._lock, self._asking, self._ending = threading.Lock(), threading.Lock(), threading.Event()
         self._seen: tuple[datetime, Situation] | None = None
-        self._calm_s, self._stands = patience.calm_s, False
-        self._last_noted = ""
-        self._searched, self._platform_texts = False, platform_texts
-        self._commands = commands = Commands(
-            orchestrator=orchestrator,
-            provisioner=provisioner,
-            resetter=resetter,
-            slots=slots,
-            judgement=judgement,
-            rules=rules,
-            why_not=self._why_not,
-            too_many=self._too_many_replacements,
-            as_repair=self._as_repair,
-            platform_texts=platform_texts,
-        )
+        self._stands, self._searched, self._last_noted = False, False, ""
+        self._commands = Commands(parts, as_repair=self._as_repair)
         self.decision = Decision(action=Action.HOLD, reason="nothing has been decided yet")
         self.tally = Tally()
-        self._obedience = Obedience(
-            commands=commands, steps=self._steps, judgement=judgement, tally=self.tally, new_id=new_id, clock=clock
-        )
+        self._obedience = Obedience(parts, commands=self._commands, steps=self._steps, tally=self.tally)
 
     def turn(self, now: datetime, *, wait_s: float = -1, hurry: bool = False) -> str:
         """Decide or go on, as far as it goes now. Returns what was done and why; never raises a HealthdError.
@@ -131,7 +71,7 @@ class Engine:
             if self._note(said, Event(at=self._clock(), kind="step", text=said)):
                 self.tally.refuse(Refusal.UNREADABLE)
         finally:
-            self._stands = self._steps.stood(now) > timedelta(seconds=2 * self._calm_s)
+            self._stands = self._steps.stood(now) > timedelta(seconds=2 * self._parts.patience.calm_s)
             self._lock.release()
         return said
 
@@ -181,7 +121,7 @@ class Engine:
         for a case that stands still, whose node others may have touched, and nothing else can have happened to."""
         if due_s := self._slots.due_in_s():
             return min(at_most_s, due_s)
-        return max(at_most_s, self._calm_s) if self._stands else at_most_s
+        return max(at_most_s, self._parts.patience.calm_s) if self._stands else at_most_s
 
     def learn(self) -> FleetLevel | None:
         """Read the fleet, where it is time for that and nothing is going on; None where it was not read.
@@ -237,7 +177,8 @@ class Engine:
     ) -> tuple[Considered, ...]:
         with self._asking:
             now = self._clock()
-            return decide_each(diagnoses, seen, self._seen_lately, rules, self._why_not, ledger=self._ledger, now=now)
+            parts = self._parts
+            return decide_each(diagnoses, seen, self._seen_lately, rules, parts.why_not, ledger=parts.ledger, now=now)
 
     def _seen_lately(self) -> Situation:
         now = self._clock()
@@ -272,7 +213,7 @@ class Engine:
             view,
             own,
             mark,
-            platform_texts=self._platform_texts,
+            platform_texts=self._parts.platform_texts,
             mode=self._rules().mode,
             boot_id=self._judgement.boot_id,
             now=now,
@@ -314,8 +255,8 @@ class Engine:
             self._judgement.is_acknowledged,
             situation,
             rules,
-            self._why_not,
-            ledger=self._ledger,
+            self._parts.why_not,
+            ledger=self._parts.ledger,
             now=now,
         )
 
@@ -327,16 +268,9 @@ class Engine:
             return None
         return Refused(kind=decision.refusal or Refusal.NOT_NEEDED, words=decision.reason)
 
-    def _why_not(self, remedy: Remedy) -> str:
-        return self._resetter.why_not() if remedy is Remedy.RESET_GPU else self._provisioner.why_not(remedy)
-
-    def _too_many_replacements(self) -> str:
-        level, per_hour = self._orchestrator.level(), self._rules().replacements_per_hour
-        return rate_held(self._orchestrator.view().name, level.marks, self._clock(), per_hour)
-
     def _opened(self, decision: Decision, diagnosis: Diagnosis, now: datetime) -> Case:
         """A new case, its slot already intended: the decision has just read what an intent must be read from."""
-        case_id = self._new_id()
+        case_id = self._parts.new_id()
         return Case(
             id=case_id,
             opened=now,

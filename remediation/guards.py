@@ -6,34 +6,23 @@ ours that a person undid is taken down as the order it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import datetime
 
 from healthd.model import Mode, Refusal, Refused, Step
 from healthd.remediation.case import QUARANTINE_CODE, REPAIR_CODE, Case, End, Phase
-from healthd.remediation.policy import Rules, holder
-from healthd.remediation.ports import NodeView, Orchestrator
-from healthd.remediation.turns import Judgement, Slots, Turn, ended, rests
+from healthd.remediation.parts import Parts
+from healthd.remediation.policy import holder
+from healthd.remediation.ports import NodeView
+from healthd.remediation.turns import Turn, ended, rests
 
 
 class Guards:
-    """The guards of one node's cases. ``rules`` is asked anew each time: an operator may have spoken meanwhile.
+    """The guards of one node's cases."""
 
-    ``platform_texts``: reasons that a provisioner leaves on a node which we hold.
-    """
-
-    def __init__(
-        self,
-        *,
-        orchestrator: Orchestrator,
-        slots: Slots,
-        judgement: Judgement,
-        rules: Callable[[], Rules],
-        platform_texts: Collection[str],
-    ) -> None:
-        self._orchestrator, self._slots, self._judgement = orchestrator, slots, judgement
-        self._rules, self._platform_texts = rules, platform_texts
+    def __init__(self, parts: Parts) -> None:
+        self._orchestrator, self._slots, self._judgement = parts.orchestrator, parts.slots, parts.judgement
+        self._rules, self._platform_texts = parts.rules, parts.platform_texts
         self.viewed: NodeView | None = None
 
     def at_rest(self, case: Case, view: NodeView | None = None) -> Refused | None:

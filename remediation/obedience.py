@@ -14,27 +14,18 @@ from healthd.model import Refusal, Refused
 from healthd.remediation.case import Case, End
 from healthd.remediation.commands import Commands
 from healthd.remediation.orders import Obeyed, Order, heading_back
+from healthd.remediation.parts import Parts
 from healthd.remediation.steps import Steps
 from healthd.remediation.tally import Tally
-from healthd.remediation.turns import Judgement
 from healthd.store import Event
 
 
 class Obedience:
-    """The orders of one node. ``new_id``: of a case that is opened. ``clock`` stamps the audit trail."""
+    """The orders of one node."""
 
-    def __init__(
-        self,
-        *,
-        commands: Commands,
-        steps: Steps,
-        judgement: Judgement,
-        tally: Tally,
-        new_id: Callable[[], str],
-        clock: Callable[[], datetime],
-    ) -> None:
-        self._commands, self._steps, self._judgement, self._tally = commands, steps, judgement, tally
-        self._new_id, self._clock = new_id, clock
+    def __init__(self, parts: Parts, *, commands: Commands, steps: Steps, tally: Tally) -> None:
+        self._commands, self._steps, self._judgement, self._tally = commands, steps, parts.judgement, tally
+        self._new_id, self._clock = parts.new_id, parts.clock
 
     def begin(self, order: Order, case: Case | None, now: datetime, begun: Callable[[str], None]) -> Obeyed:
         """Write the order down and take the first step. ``case``: the open one. ``begun`` hears when it is written.

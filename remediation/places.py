@@ -16,11 +16,12 @@ from healthd.model import Refusal, Refused, Step
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.fleet import Go, Hold, Settle
 from healthd.remediation.guards import Guards, lost
-from healthd.remediation.policy import Rules, many_at_once
-from healthd.remediation.ports import NodeView, Orchestrator
+from healthd.remediation.parts import Parts
+from healthd.remediation.policy import many_at_once
+from healthd.remediation.ports import NodeView
 from healthd.remediation.rules import roots_of
 from healthd.remediation.surroundings import Surroundings
-from healthd.remediation.turns import Judgement, Slots, Turn, at_next, ended, waits
+from healthd.remediation.turns import Turn, at_next, ended, waits
 
 _REPAIR_LOOKS_EVERY_S = 30.0
 _PAGES = frozenset({Refusal.BUDGET, Refusal.CORRELATED, Refusal.UNREADABLE})
@@ -34,18 +35,16 @@ class Places:
 
     def __init__(
         self,
+        parts: Parts,
         *,
-        orchestrator: Orchestrator,
-        slots: Slots,
         surroundings: Surroundings,
         guards: Guards,
-        judgement: Judgement,
-        rules: Callable[[], Rules],
         forbidden: Callable[[datetime], Refused | None],
         write: Callable[[Case, str], None],
     ) -> None:
-        self._orchestrator, self._slots, self._surroundings = orchestrator, slots, surroundings
-        self._guards, self._judgement, self._rules = guards, judgement, rules
+        self._orchestrator, self._slots = parts.orchestrator, parts.slots
+        self._judgement, self._rules = parts.judgement, parts.rules
+        self._surroundings, self._guards = surroundings, guards
         self._forbidden, self._write = forbidden, write
         self._objected: Refused | None = None
         self._held_back = ""

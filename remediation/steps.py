@@ -9,82 +9,51 @@ A step must not decide whether a node is to be taken out, and must not touch wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from healthd.errors import BackendRefused, BackendUnknown, HealthdError
-from healthd.model import Refusal, Refused, Remedy, Step
+from healthd.model import Refusal, Refused, Step
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.guards import Guards, lost
 from healthd.remediation.orders import heading_back
+from healthd.remediation.parts import Parts
 from healthd.remediation.places import Places
 from healthd.remediation.playbook import REPAIRS
-from healthd.remediation.policy import Rules
-from healthd.remediation.ports import NodeView, Orchestrator, Provisioner
-from healthd.remediation.repairs import Repairs, Resetter
+from healthd.remediation.ports import NodeView
+from healthd.remediation.repairs import Repairs
 from healthd.remediation.surroundings import Surroundings
-from healthd.remediation.turns import Cases, Judgement, Patience, Slots, Turn, at_next, ended, rests, waits
+from healthd.remediation.turns import Turn, at_next, ended, rests, waits
 from healthd.store import Event
 
 _TO_DO = {"GPU reset": "reset the GPUs", "replacement": "replace the machine"}
 
 
 class Steps:
-    """All steps of one node's cases.
-
-    ``why_not``: why a remedy cannot be carried out here, or "". ``too_many``: why no machine of the fleet may be
-    replaced now, or "". ``forbidden`` says why this node may not be drained now although it was decided: the decision
-    may be old.
-    """
+    """All steps of one node's cases. ``forbidden``: why this node may not be drained now although it was decided."""
 
     def __init__(
-        self,
-        *,
-        orchestrator: Orchestrator,
-        provisioner: Provisioner,
-        resetter: Resetter,
-        slots: Slots,
-        surroundings: Surroundings,
-        judgement: Judgement,
-        cases: Cases,
-        rules: Callable[[], Rules],
-        why_not: Callable[[Remedy], str],
-        too_many: Callable[[], str],
-        forbidden: Callable[[datetime], Refused | None],
-        collect: Callable[[Case], str],
-        look_again: Callable[[datetime], None],
-        patience: Patience,
-        clock: Callable[[], datetime],
-        platform_texts: Collection[str] = (),
+        self, parts: Parts, *, surroundings: Surroundings, forbidden: Callable[[datetime], Refused | None]
     ) -> None:
-        self._orchestrator, self._judgement, self._cases = orchestrator, judgement, cases
-        self._guards = Guards(
-            orchestrator=orchestrator, slots=slots, judgement=judgement, rules=rules, platform_texts=platform_texts
-        )
+        self._orchestrator, self._judgement, self._cases = parts.orchestrator, parts.judgement, parts.cases
+        self._guards = Guards(parts)
         self._repairs = Repairs(
-            orchestrator=orchestrator,
-            provisioner=provisioner,
-            resetter=resetter,
-            judgement=judgement,
+            orchestrator=parts.orchestrator,
+            provisioner=parts.provisioner,
+            resetter=parts.resetter,
+            judgement=parts.judgement,
             guards=self._guards,
-            patience=patience,
-            why_not=why_not,
-            too_many=too_many,
+            patience=parts.patience,
+            why_not=parts.why_not,
+            too_many=parts.too_many,
             intend=self._intend,
         )
         self._places = Places(
-            orchestrator=orchestrator,
-            slots=slots,
-            surroundings=surroundings,
-            guards=self._guards,
-            judgement=judgement,
-            rules=rules,
-            forbidden=forbidden,
-            write=self.write,
+            parts, surroundings=surroundings, guards=self._guards, forbidden=forbidden, write=self.write
         )
-        self._collect, self._look_again = collect, look_again
-        self._patience, self._clock = patience, clock
+        self._collect, self._look_again = parts.collect, parts.look_again
+        self._patience, self._clock = parts.patience, parts.clock
         self.hurry = False
         self._began: datetime | None = None
         self._written: Case | None = None

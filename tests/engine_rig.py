@@ -20,6 +20,7 @@ from healthd.remediation.case import Phase
 from healthd.remediation.engine import Engine
 from healthd.remediation.fleet import CLUSTER
 from healthd.remediation.orders import Obeyed, Order, Verb
+from healthd.remediation.parts import Parts
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import Orchestrator
 from healthd.remediation.slots import SlotKeeper
@@ -310,25 +311,27 @@ class World:
         self.monitor.begin_boot(f"boot-{self.boot}", now)
         orchestrator = WiredOrchestrator(self.orchestrator, self.wire, self._intended, self._fencing)
         self.engine = Engine(
-            orchestrator=orchestrator,
-            provisioner=WiredProvisioner(self.provisioner, self.wire, self._intended),
-            resetter=WiredResetter(self.resetter, self.wire, self._intended),
-            slots=SlotKeeper(
+            Parts(
                 orchestrator=orchestrator,
-                node=NODE,
-                quotas=lambda: {CLUSTER: self.rules.max_out},
-                monotonic_s=self.clock,
-                random=lambda: 0.0,
-                settle_s=SETTLE_S,
-            ),
-            judgement=self.monitor,
-            cases=WiredCases(self.store, self.wire),
-            rules=lambda: self.rules,
-            collect=lambda case: self.wire.around("collect", lambda: f"bundle-{case.id}"),
-            look_again=self._look_again,
-            patience=self.patience,
-            new_id=self._new_id,
-            clock=self.clock.now,
+                provisioner=WiredProvisioner(self.provisioner, self.wire, self._intended),
+                resetter=WiredResetter(self.resetter, self.wire, self._intended),
+                slots=SlotKeeper(
+                    orchestrator=orchestrator,
+                    node=NODE,
+                    quotas=lambda: {CLUSTER: self.rules.max_out},
+                    monotonic_s=self.clock,
+                    random=lambda: 0.0,
+                    settle_s=SETTLE_S,
+                ),
+                judgement=self.monitor,
+                cases=WiredCases(self.store, self.wire),
+                rules=lambda: self.rules,
+                collect=lambda case: self.wire.around("collect", lambda: f"bundle-{case.id}"),
+                look_again=self._look_again,
+                patience=self.patience,
+                new_id=self._new_id,
+                clock=self.clock.now,
+            )
         )
 
     def _new_id(self) -> str:

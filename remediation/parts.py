@@ -1,0 +1,53 @@
+"""What one node's engine works with: put together once, and handed to each part of the engine as it is."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from healthd.model import Remedy
+from healthd.remediation.case import Case
+from healthd.remediation.fleet import rate_held
+from healthd.remediation.ledger import Repair
+from healthd.remediation.policy import Rules
+from healthd.remediation.ports import Orchestrator, Provisioner
+from healthd.remediation.repairs import Resetter
+from healthd.remediation.turns import Cases, Judgement, Patience, Slots
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The parts of one node's engine.
+
+    ``rules`` is asked before every step and once more right before every act: an operator may have spoken meanwhile.
+    ``collect`` saves the evidence of a case and returns where. ``look_again`` has every check run that has not looked
+    since then, and waits for none. ``platform_texts``: reasons that a provisioner leaves on a node which we hold.
+    ``ledger``: the repairs that were made on this node. ``new_id``: of a case that is opened. ``clock`` stamps the
+    audit trail: a turn takes as long as the cluster does.
+    """
+
+    orchestrator: Orchestrator
+    provisioner: Provisioner
+    resetter: Resetter
+    slots: Slots
+    judgement: Judgement
+    cases: Cases
+    rules: Callable[[], Rules]
+    collect: Callable[[Case], str]
+    look_again: Callable[[datetime], None]
+    patience: Patience
+    platform_texts: Collection[str] = ()
+    ledger: Callable[[], Sequence[Repair]] = tuple
+    new_id: Callable[[], str] = lambda: secrets.token_hex(4)
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def why_not(self, remedy: Remedy) -> str:
+        """Why this remedy cannot be carried out here, or ""."""
+        return self.resetter.why_not() if remedy is Remedy.RESET_GPU else self.provisioner.why_not(remedy)
+
+    def too_many(self) -> str:
+        """Why no machine of the fleet may be replaced now, or "". Raises BackendUnknown."""
+        level, per_hour = self.orchestrator.level(), self.rules().replacements_per_hour
+        return rate_held(self.orchestrator.view().name, level.marks, self.clock(), per_hour)
