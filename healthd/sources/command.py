@@ -19,7 +19,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -52,7 +52,7 @@ _EXPENDABLE = f'{{ read -r adj <{_OOM} && [ "$adj" -lt 0 ] && echo 0 >{_OOM}; }}
 _BECOME = _EXPENDABLE + 'command -v -- "$1" >/dev/null 2>&1 || { echo "$0: $1: not found" >&2; exit 127; }; exec "$@"'
 _SHELL_SAYS = "healthd-exec"  # $0 of the shell, so that its own complaints can be told from the tool's
 _GRACE_S = 0.3  # for a killed child to die before it is abandoned
-_TICK_S = 0.05  # how soon the end of a child is noticed while a grandchild holds its pipes open
+_TICK_S = 0.05  # how soon the end of a child is noticed while a grandchild holds its pipes open, before Linux 5.3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,23 +191,45 @@ def _stdin(text: str | None) -> IO[bytes]:
 
 def _collect(child: subprocess.Popen[bytes], stdout: _Capture, stderr: _Capture, deadline_s: float) -> bool:
     """Read both streams until the child has ended (True) or the deadline has come (False)."""
-    with selectors.DefaultSelector() as selector:
+    with selectors.DefaultSelector() as selector, _end_of(child) as end:
         for pipe, capture in zip(_pipes(child), (stdout, stderr), strict=True):
             selector.register(pipe, selectors.EVENT_READ, capture)
+        if end is not None:
+            selector.register(end, selectors.EVENT_READ)
         while selector.get_map():
             ended = child.poll() is not None
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 return ended
-            ready = selector.select(min(left_s, _TICK_S))
+            ready = selector.select(0.0 if ended else left_s if end is not None else min(left_s, _TICK_S))
             if ended and not ready:
                 return True  # the pipes are held open by what it left behind
             for key, _ in ready:
-                data = os.read(key.fd, 65536)
-                key.data.add(data)
-                if not data:
+                if key.fd == end or not _read_on(key):
                     selector.unregister(key.fileobj)
     return _ends_within(child, deadline_s - time.monotonic())
+
+
+def _read_on(key: selectors.SelectorKey) -> bool:
+    """Read what is there; whether more may come."""
+    data = os.read(key.fd, 65536)
+    key.data.add(data)
+    return bool(data)
+
+
+@contextlib.contextmanager
+def _end_of(child: subprocess.Popen[bytes]) -> Iterator[int | None]:
+    """What becomes readable when the child ends, even while a grandchild holds its pipes open: pidfd_open(2), from
+    Linux 5.3 on. None before: then it has to be asked for."""
+    try:
+        end = os.pidfd_open(child.pid)
+    except OSError:
+        yield None
+        return
+    try:
+        yield end
+    finally:
+        os.close(end)
 
 
 def _pipes(child: subprocess.Popen[bytes]) -> list[IO[bytes]]:
