@@ -307,7 +307,7 @@ def _of_result(name: str, result: Result, optional: bool) -> Iterator[Line]:
         yield Line(about=name, told=Told.MISSING, why=finding.message, fix=fix, optional=optional)
     if result.status is Status.NOT_APPLICABLE:
         yield Line(about=name, told=Told.UNNEEDED, why=result.reason)
-    elif result.status is Status.UNKNOWN or result.gaps:
+    elif not result.is_whole:
         fix = f"`healthd check --no-daemon {name}` says it again; mend what it could not read"
         yield Line(
             about=name, told=Told.UNTOLD, why=result.reason or "; ".join(result.gaps), fix=fix, optional=optional

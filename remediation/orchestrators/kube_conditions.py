@@ -5,7 +5,7 @@ EKS's ``AcceleratedHardwareReady`` are:
 
     True       nothing critical is open there (warnings are in the message), and every check could tell
     False      something critical is open; the reason is its code, GpuXid79 for gpu.xid.79
-    Unknown    a check could not tell, or has not looked yet; so it is created, and absent never means healthy
+    Unknown    a check could not tell all, or has not looked yet; so it is created, and absent never means healthy
 
 The API server validates next to nothing of a condition (a status ``Maybe`` is accepted, measured), so this does. A
 message names codes and components, never a count or a time: each new message is a write that every watcher of the node
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from healthd.model import Diagnosis, Outcome, Severity, Status
+from healthd.model import Diagnosis, Outcome, Severity
 from healthd.remediation.orchestrators.kube_node import KubeNode
 
 GPU, NETWORK, STORAGE, NODE = "HealthdGPU", "HealthdNetwork", "HealthdStorage", "HealthdNode"
@@ -75,7 +75,7 @@ def states_of(
 ) -> dict[str, State]:
     """The four conditions of what is known now. ``expected``: the checks that run here, whether they looked yet or not.
 
-    A check that could not tell, and is not optional, makes its condition Unknown unless something critical is open
+    A check that could not tell all, and is not optional, makes its condition Unknown unless something critical is open
     there: what is known to be bad is not hidden by what is not known.
     """
     open_by_type: dict[str, list[Diagnosis]] = {kind: [] for kind in TYPES}
@@ -84,7 +84,7 @@ def states_of(
     unsure: dict[str, list[str]] = {kind: [] for kind in TYPES}
     for name in sorted(expected):
         outcome = outcomes.get(name)
-        if outcome is None or (outcome.result.status is Status.UNKNOWN and not outcome.optional):
+        if outcome is None or outcome.counts_as_unknown:
             unsure[type_of(name)].append(name)
     has_looked = all(name in outcomes for name in expected)
     return {kind: _state(open_by_type[kind], unsure[kind], has_looked) for kind in TYPES}
