@@ -17,10 +17,7 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from measure import percentile, write_down
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+from bench.measure import percentile, skipped, write_down
 from tests.integration.slurm.slurm_lab import SlurmLab, why_not
 from tests.running import RECOVERED, UNCONTAINED, RunningNode
 
@@ -42,13 +39,12 @@ SETTLE_MS = 200.0
 
 
 def main() -> int:
-    """Measure and write down. Exit 1 where an aim is missed, 2 where there is no Slurm."""
+    """Measure and write down. Exit 1 where an aim is missed, 77 where there is no Slurm."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("-n", type=int, default=200, help="faults")
     faults = options.parse_args().n
     if reason := why_not():
-        print(reason, file=sys.stderr)
-        return 2
+        return skipped(reason)
     with tempfile.TemporaryDirectory(prefix="healthd-bench-") as folder, contextlib.ExitStack() as stack:
         lab = stack.enter_context(SlurmLab(conf={"LogTimeFormat": "iso8601_ms"}))
         nodes = []

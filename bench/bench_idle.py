@@ -21,10 +21,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench_check_cold import install_wheel
-from measure import children, cpu_ms, memory_kib, write_down
-from whole_machine import whole_machine
-
+from bench.bench_check_cold import install_wheel
+from bench.measure import children, cpu_ms, memory_kib, write_down
+from bench.whole_machine import whole_machine
 from healthd.sim.machine import SimulatedMachine
 
 AIM_PSS_MB, AIM_CPU_PERCENT = 50.0, 0.1

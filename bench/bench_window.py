@@ -11,24 +11,19 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from measure import percentile, write_down
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+from bench.measure import percentile, skipped, write_down
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
 from tests.integration.slurm.slurm_lab import SlurmLab, why_not
 
 
 def main() -> int:
-    """Measure and write down. Exit 2 where there is no Slurm."""
+    """Measure and write down. Exit 77 where there is no Slurm."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("-n", type=int, default=200, help="rounds")
     rounds = options.parse_args().n
     if reason := why_not():
-        print(reason, file=sys.stderr)
-        return 2
+        return skipped(reason)
     drains, undrains = [], []
     with SlurmLab() as lab:
         os.environ.update(lab.env())
