@@ -16,7 +16,7 @@ from healthd.errors import SourceError, SourceMissing, UsageError
 from healthd.gpus import NVIDIA, pci_gpus
 from healthd.model import pci_address
 from healthd.node import GpuAnswer, Mount, Tree
-from healthd.pci import pci_children, pci_devices
+from healthd.pci import efa_functions, pci_children, pci_devices
 from healthd.sources.filesystem import FilesystemSource
 from healthd.sources.machine import Machine
 from healthd.sources.mounts import parse_mountinfo
@@ -135,7 +135,7 @@ def _sxid(machine: Machine, sxid: int) -> Injection:
 
 
 def _efa_loss(machine: Machine) -> Injection:
-    there = [pci.name for pci in pci_devices(machine, "0x1d0f") if pci.device.startswith("0xefa")]
+    there = [pci.name for pci in efa_functions(machine)]
     if not there:
         raise UsageError("healthd drill: this node has no EFA device on its PCI bus, so none can be lost")
     gone = there[-1]

@@ -25,7 +25,7 @@ from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnre
 from healthd.gpus import pci_gpus
 from healthd.model import Result, Status
 from healthd.node import KernelLogState
-from healthd.pci import pci_devices
+from healthd.pci import efa_functions
 from healthd.runner import run_check
 from healthd.setup.doctor import Line, Told
 from healthd.setup.survey import network_mounts
@@ -203,8 +203,7 @@ def _with_gpus(machine: Machine) -> str:
 
 
 def _with_efa(machine: Machine) -> str:
-    efa = any(pci.device.startswith("0xefa") for pci in pci_devices(machine, "0x1d0f"))
-    return "" if efa else "no EFA device on the PCI bus"
+    return "" if efa_functions(machine) else "no EFA device on the PCI bus"
 
 
 def _with_lustre(machine: Machine) -> str:
