@@ -36,7 +36,8 @@ from healthd.node import (
     Space,
     Tree,
 )
-from healthd.testing_gpu import HEALTHY_GPU, HEALTHY_LINKS, HEALTHY_SRAM, NOT_SUPPORTED
+from healthd.nvml_return import NvmlReturn
+from healthd.testing_gpu import HEALTHY_GPU, HEALTHY_LINKS, HEALTHY_SRAM, NOT_SUPPORTED, refusal
 
 __all__ = [
     "GPU_IS_LOST",
@@ -59,13 +60,14 @@ __all__ = [
     "gpu_with",
     "healthy_gpu",
     "pci_tree",
+    "refusal",
 ]
 
 T = TypeVar("T")
 
-GPU_IS_LOST = NvmlFailure(code=15, name="GPU_IS_LOST")
-RESET_REQUIRED = NvmlFailure(code=16, name="RESET_REQUIRED")
-UNKNOWN = NvmlFailure(code=999, name="UNKNOWN")
+GPU_IS_LOST = refusal(NvmlReturn.GPU_IS_LOST)
+RESET_REQUIRED = refusal(NvmlReturn.RESET_REQUIRED)
+UNKNOWN = refusal(NvmlReturn.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from healthd.checks.gpu_health import gpu_health
 from healthd.errors import SourceError, SourceTimeout, SourceUnreadable
 from healthd.model import REMEDY_RANK, Remedy, Result, Severity, Status
 from healthd.node import GpuAnswer, NvmlFailure
+from healthd.nvml_return import NvmlReturn
 from healthd.testing import (
     GPU_IS_LOST,
     NOT_SUPPORTED,
@@ -22,10 +23,11 @@ from healthd.testing import (
     gpu_with,
     healthy_gpu,
     pci_tree,
+    refusal,
 )
 
 INFOROM, MODEL, VBIOS = "nvmlDeviceValidateInforom", "nvmlDeviceGetName", "nvmlDeviceGetVbiosVersion"
-CORRUPTED = NvmlFailure(code=14, name="CORRUPTED_INFOROM")
+CORRUPTED = refusal(NvmlReturn.CORRUPTED_INFOROM)
 
 
 def run(*gpus: GpuAnswer, error: SourceError | None = None) -> Result:
