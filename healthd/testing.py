@@ -19,6 +19,7 @@ from pathlib import PurePosixPath
 from typing import Any, Literal, TypeVar
 
 from healthd.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.model import Result
 from healthd.node import (
     ActiveTests,
     AllReduce,
@@ -54,6 +55,7 @@ __all__ = [
     "FakeNvml",
     "FakeTree",
     "Link",
+    "codes",
     "failed_gpu",
     "fake_pci",
     "gpu_uuid",
@@ -168,6 +170,11 @@ class FakeNvml:
     def state(self) -> ProbeState:
         """As given."""
         return self.probe
+
+
+def codes(result: Result, *, family: str = "") -> list[str]:
+    """The codes of what was found, in its order. ``family``: what all of them begin with, left out (``host.cpu.``)."""
+    return [finding.code.removeprefix(family) for finding in result.findings]
 
 
 def gpu_uuid(index: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnre
 from healthd.model import Result, Severity, Status
 from healthd.node import CommandResult, KernelClock
 from healthd.testing import FakeNode
+from healthd.testing import codes as codes_of
 
 SOURCE = "devices/system/clocksource/clocksource0/current_clocksource"
 COMMAND = ("chronyc", "-c", "tracking")
@@ -33,8 +35,7 @@ def run(
     return host_clock(FakeNode(sys={SOURCE: source}, commands=commands, kernel_clock=kernel), Settings(**settings))
 
 
-def codes(result: Result) -> list[str]:
-    return [finding.code.removeprefix("host.clock.") for finding in result.findings]
+codes = partial(codes_of, family="host.clock.")
 
 
 def test_kept_by_chronyd() -> None:
