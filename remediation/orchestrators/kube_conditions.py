@@ -18,11 +18,11 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from healthd.model import Diagnosis, Outcome, Severity
-from healthd.remediation.orchestrators.kube_node import KubeNode
+from healthd.remediation.orchestrators.kube_node import KubeNode, one_line, rfc3339
 
 GPU, NETWORK, STORAGE, NODE = "HealthdGPU", "HealthdNetwork", "HealthdStorage", "HealthdNode"
 TYPES = (GPU, NETWORK, STORAGE, NODE)
@@ -111,7 +111,7 @@ def _state(found: Sequence[Diagnosis], unsure: Sequence[str], has_looked: bool) 
     if unsure and not has_looked:
         return NOT_LOOKED
     if unsure:
-        return State(status="Unknown", reason="CouldNotTell", message=_cut(f"could not tell: {', '.join(unsure)}"))
+        return State(status="Unknown", reason="CouldNotTell", message=_told(f"could not tell: {', '.join(unsure)}"))
     if found:
         return State(status="True", reason="HealthyWithWarnings", message=_message(found))
     return State(status="True", reason="Healthy", message="nothing is open")
@@ -123,12 +123,11 @@ def _worst(found: Sequence[Diagnosis]) -> Diagnosis:
 
 
 def _message(found: Sequence[Diagnosis]) -> str:
-    return _cut("; ".join(sorted({f"{each.code} on {each.component}: {each.remedy}" for each in found})))
+    return _told("; ".join(sorted({f"{each.code} on {each.component}: {each.remedy}" for each in found})))
 
 
-def _cut(text: str) -> str:
-    plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return plain if len(plain) <= _MESSAGE_CHARACTERS else f"{plain[: _MESSAGE_CHARACTERS - 1]}…"
+def _told(words: str) -> str:
+    return one_line(words, _MESSAGE_CHARACTERS)
 
 
 # -- when it is written -----------------------------------------------------------------------------------------------
@@ -244,11 +243,6 @@ def patch_of(shown: Mapping[str, Shown], now: datetime) -> dict[str, Any]:
         for kind, each in sorted(shown.items())
     ]
     return {"status": {"conditions": conditions}}
-
-
-def rfc3339(at: datetime) -> str:
-    """``2026-11-21T15:00:00Z``: whole seconds, as conditions have them."""
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def time_of(text: str | None) -> datetime | None:

@@ -16,6 +16,7 @@ import fnmatch
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -343,6 +344,17 @@ def taint_value(text: str) -> str:
 def code_in(text: str) -> str:
     """The finding that a reason of healthd's names, or ""."""
     return text.removeprefix(PREFIX).split(" ")[0] if text.startswith(PREFIX) else ""
+
+
+def rfc3339(at: datetime) -> str:
+    """``2026-11-21T15:00:00Z``: whole seconds, as the API has its times."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def one_line(text: str, characters: int) -> str:
+    """Text for a message that others show: printable, in one line, of at most so many characters."""
+    plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return plain if len(plain) <= characters else f"{plain[: characters - 1]}…"
 
 
 def _patch(node: KubeNode, *, spec: dict[str, Any], annotations: dict[str, str | None] | None = None) -> dict[str, Any]:
