@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from healthd.drill.chain import Order, sxid_line, xid_line
+from healthd.drill.chain import DrillOrder, sxid_line, xid_line
 from healthd.errors import SourceError, SourceMissing, UsageError
 from healthd.gpus import NVIDIA, pci_gpus
 from healthd.model import pci_address
@@ -79,7 +79,7 @@ class Overlay:
         return any(path == each or path.startswith(f"{each}/") for each in self._hidden)
 
 
-def prepare(order: Order, machine: Machine, settings: Any) -> Injection:
+def prepare(order: DrillOrder, machine: Machine, settings: Any) -> Injection:
     """What is to be played on this machine. ``settings``: of the check that must find it.
 
     Raises UsageError for a part that this machine does not have, SourceError where that cannot be told.
