@@ -102,7 +102,7 @@ PARTS = ("total", *(field.name for field in fields(Cost)))
 
 
 def whole(costs: Cycle, part: str) -> float:
-    return sum(getattr(cost, part) for cost in costs.values())
+    return sum(float(getattr(cost, part)) for cost in costs.values())
 
 
 def dearest(minute: Mapping[str, float]) -> Sequence[str]:

@@ -76,8 +76,8 @@ def one_fault(lab: SlurmLab, node: RunningNode) -> tuple[float, float]:
     """One fault, from its line to its fence and to its drain, in milliseconds; then its end, and the node's return."""
     mark = slurmctld_log(lab).stat().st_size
     at = node.kernel_says(UNCONTAINED.format(pci=PCI))
-    drained: list[float] = []
-    node.wait(lambda: drained or drained.extend(logged_at(lab, DRAINED.format(node.name), mark)), 15.0, "drained")
+    node.wait(lambda: logged_at(lab, DRAINED.format(node.name), mark), 15.0, "drained")
+    drained = logged_at(lab, DRAINED.format(node.name), mark)
     fenced = logged_at(lab, FENCED.format(node.name), mark)
     node.kernel_says(RECOVERED.format(pci=PCI))
     lab.wait_state(node.name, "IDLE", within_s=30.0)

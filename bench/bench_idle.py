@@ -67,7 +67,7 @@ def daemon(venv: Path, machine: SimulatedMachine) -> Iterator[int]:
     machine.kmsg.unlink()
     os.mkfifo(machine.kmsg)
     writer = os.open(machine.kmsg, os.O_RDWR)
-    argv = [venv / "bin/python", "-m", "healthd", "run", "--config", machine.config]
+    argv = [str(venv / "bin/python"), "-m", "healthd", "run", "--config", str(machine.config)]
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     said = machine.folder / "said"
     with said.open("wb") as log:

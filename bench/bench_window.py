@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 from bench.measure import percentile, skipped, write_down
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
@@ -29,13 +30,13 @@ def main() -> int:
         os.environ.update(lab.env())
         node = SlurmOrchestrator(node="n0001")
         for number in range(rounds):
-            drains.append(timed(node, lambda number=number: node.quarantine(f"healthd: bench {number}")))
-            undrains.append(timed(node, lambda: node.release(resume=False)))
+            drains.append(timed(node, partial(node.quarantine, f"healthd: bench {number}")))
+            undrains.append(timed(node, partial(node.release, resume=False)))
     write_down("window", {"rounds": rounds, **figures("drain", drains), **figures("undrain", undrains)})
     return 0
 
 
-def timed(node: SlurmOrchestrator, update: Callable[[], None]) -> float:
+def timed(node: SlurmOrchestrator, update: Callable[[], object]) -> float:
     """Milliseconds from the start of the read to the acknowledgement of the update."""
     begun = time.perf_counter()
     node.view()

@@ -30,7 +30,9 @@ def run(argv: Sequence[str]) -> Run:
     """
     null = os.open(os.devnull, os.O_RDWR)
     begun = time.perf_counter()
-    pid = os.posix_spawn(argv[0], argv, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)])
+    pid = os.posix_spawn(
+        argv[0], list(argv), os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
+    )
     _, status = os.waitpid(pid, 0)
     seconds = time.perf_counter() - begun
     os.close(null)
