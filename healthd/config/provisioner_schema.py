@@ -44,6 +44,10 @@ class AwsSection:
     """Deadline of one call, in seconds, with its retries. What has not been answered by then may have been applied: it
     is never asked a second time, its effect is looked for."""
 
+    look_s: CallSeconds = 30.0
+    """How often a node that waits for its platform asks AWS how far that is, in seconds. The calls of all nodes count
+    against one limit of the account."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class HyperpodSection:
