@@ -19,7 +19,7 @@ from apscheduler.executors.debug import DebugExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from healthd import __version__, journal, telling
-from healthd.agent import Agent, acting_agent, lock_state, open_kernel_log, open_reporter
+from healthd.agent import Agent, acting_agent, open_kernel_log, open_reporter
 from healthd.api.scrape import metrics_of
 from healthd.api.server import Server
 from healthd.api.wire import EXIT_FAILED
@@ -31,6 +31,7 @@ from healthd.model import Action
 from healthd.notify import notify, take_address
 from healthd.signals import Signals
 from healthd.sources.kmsg import KernelLog
+from healthd.state_lock import lock_state
 from healthd.store import Event
 
 _TICK_S = 5.0  # the watchdog's, which systemd may set as low as twice this; a signal or a defect ends the wait at once

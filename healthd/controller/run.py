@@ -37,6 +37,7 @@ from healthd.remediation.standings import Standing
 from healthd.signals import Signals
 from healthd.store import Event, Store
 from healthd.telling import controller_notifier, keep_telling
+from healthd.textfile import replace_file
 from healthd.whoami import runs_kubernetes, runs_slurm
 
 if TYPE_CHECKING:
@@ -304,10 +305,8 @@ def write_status(
         "notices": list(notices),
         "nodes": [asdict(each) for each in standings],
     }
-    new = folder / f"{_STATUS}.new"
     with contextlib.suppress(OSError):
-        new.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
-        os.replace(new, folder / _STATUS)
+        replace_file(folder / _STATUS, json.dumps(body, indent=2) + "\n")
 
 
 def read_status(folder: Path) -> dict[str, Any] | None:

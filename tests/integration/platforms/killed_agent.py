@@ -250,8 +250,7 @@ def found(machine: Path, now: datetime) -> Outcome:
 
 def on_slurm(config: Config, line: Line) -> Orchestrator:
     """Slurm, whose every command that acts has boundaries around it."""
-    slurm, name = config.orchestrator.slurm, config.node.name
-    return SlurmOrchestrator(node=name, bin_dir=slurm.bin_dir, conf=slurm.conf, timeout_s=slurm.timeout_s, run=line.run)
+    return SlurmOrchestrator.of(config, config.node.name, run=line.run)
 
 
 def live(order: Order, open_orchestrator: Callable[[Config, Line], Orchestrator] = on_slurm) -> None:
