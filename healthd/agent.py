@@ -56,6 +56,8 @@ class Agent:
     orchestrator: Orchestrator | None = None
     ends: list[Callable[[], None]] = field(default_factory=list)
     """What else is given back at the end: connections to the cluster."""
+    troubles: list[Callable[[], str]] = field(default_factory=list)
+    """What else may be wrong with the service itself and keeps it from nothing: each says so in words, or ""."""
     hooks: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """Hooks answered, by (kind, verdict, ``passed`` or ``refused``)."""
     notifier: Notifier | None = None

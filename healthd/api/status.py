@@ -68,7 +68,11 @@ def status_data(agent: Agent, board: Board, *, problem: str = "") -> dict[str, A
             refusal=agent.engine.decision.refusal if agent.engine else None,
             trouble=[each for each in (problem, store_problem) if each],
         ),
-        "notices": [*agent.checkup.notices, *(agent.notifier.problems() if agent.notifier else ())],
+        "notices": [
+            *agent.checkup.notices,
+            *(said for trouble in agent.troubles if (said := trouble())),
+            *(agent.notifier.problems() if agent.notifier else ()),
+        ],
         "problem": problem,
         "store_problem": store_problem,
         "opted_out": agent.engine.opted_out() if agent.engine else "",

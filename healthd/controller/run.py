@@ -60,7 +60,7 @@ def control(config: Config, *, once: bool = False, load: Callable[[], object]) -
     log = json_logger(config.daemon.log_level)
     manager = take_address()
     signals = Signals(manager, log, load)
-    code = ControllerService(config, log, _work(config), once=once, manager=manager, signals=signals).run()
+    code = ControllerService(config, log, open_work(config), once=once, manager=manager, signals=signals).run()
     signals.start_again()
     return code
 
@@ -322,7 +322,8 @@ def read_status(folder: Path) -> dict[str, Any] | None:
 # parts
 
 
-def _work(config: Config) -> Work:
+def open_work(config: Config) -> Work:
+    """The work of a controller on this cluster. No request is sent. Raises ConfigError."""
     if runs_kubernetes(config, os.environ):
         try:
             from healthd.controller.kubernetes import KubernetesWork  # heavy: lightkube
