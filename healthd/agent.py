@@ -22,7 +22,7 @@ from healthd.config.schema import CheckConfig, Config
 from healthd.drill.drills import Drills
 from healthd.errors import ConfigError, SourceError
 from healthd.evidence import save_bundle
-from healthd.model import Mode
+from healthd.model import Event, Mode
 from healthd.monitor import Monitor, gone_jobs
 from healthd.node import KernelLogState
 from healthd.notifier import Notifier
@@ -37,7 +37,7 @@ from healthd.report import as_data
 from healthd.sources.identity import boot_time
 from healthd.sources.kmsg import Batch, Cursor, KernelLog, read_all
 from healthd.sources.machine import Machine, open_machine
-from healthd.store import Event, Store
+from healthd.store import Store
 from healthd.whoami import runs_kubernetes, runs_slurm
 
 _CATCHES_UP_WITHIN_S = 3.0

@@ -27,12 +27,11 @@ from healthd.config.schema import Config
 from healthd.drill.drills import Drills
 from healthd.errors import HealthdError
 from healthd.jsonlog import json_logger
-from healthd.model import Action
+from healthd.model import Action, Event
 from healthd.notify import notify, take_address
 from healthd.signals import Signals
 from healthd.sources.kmsg import KernelLog
 from healthd.state_lock import lock_state
-from healthd.store import Event
 
 _TICK_S = 5.0  # the watchdog's, which systemd may set as low as twice this; a signal or a defect ends the wait at once
 _ENGINE_POLL_S = 5.0

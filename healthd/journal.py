@@ -11,9 +11,9 @@ from datetime import datetime
 from healthd.checkup import Checkup
 from healthd.errors import SourceError
 from healthd.history import UNKNOWN_BOOT
+from healthd.model import Event
 from healthd.monitor import Monitor
 from healthd.sources.journal import JournalBatch, JournalLog, Wanted, read_journal, read_past_kernel
-from healthd.store import Event
 
 _POLL_S = 10.0
 _FIRST_S = 1.0  # a quiet journal counts as read after this

@@ -13,7 +13,6 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -22,7 +21,7 @@ import msgspec
 
 from healthd.errors import StoreError
 from healthd.history import Fault, History
-from healthd.model import NODE, Component
+from healthd.model import NODE, Component, Event
 from healthd.remediation.case import Case
 from healthd.trends import Baseline, Days, Highest
 from healthd.waiting import Sightings
@@ -62,19 +61,6 @@ _AnyRow = Fault | Baseline | Highest | Days | Sightings | Component | Case
 _Row = TypeVar("_Row", bound=_AnyRow)
 # Made once, here: threads that decode one type for the first time at the same moment have crashed msgspec.
 _DECODERS: Mapping[type, msgspec.json.Decoder[Any]] = {kind: msgspec.json.Decoder(kind) for kind in get_args(_AnyRow)}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Event:
-    """One line of the audit. ``kind``: check, fault, decision, step, order, hook, daemon, drill, sim.
-
-    ``text``: a sentence.
-    """
-
-    at: datetime
-    kind: str
-    text: str
-    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Store:

@@ -35,8 +35,7 @@ from healthd.api.wire import (
     write_progress,
 )
 from healthd.errors import HealthdError, StartError, UsageError
-from healthd.model import Refusal
-from healthd.store import Event
+from healthd.model import Event, Refusal
 
 _CLIENTS = 32
 _CLIENT_S = 5.0

@@ -20,10 +20,9 @@ from healthd.api.devices import label_of, strips
 from healthd.api.headline import STEP_WORDS, headline, steps_of
 from healthd.api.plan import case_plan, entry
 from healthd.errors import StoreError
-from healthd.model import Status, Step
+from healthd.model import Event, Status, Step
 from healthd.remediation.case import Case
 from healthd.report import CheckView, as_data, diagnosis_data, printable
-from healthd.store import Event
 from healthd.tables import instance_profile
 
 SCHEMA = "healthd.status/v1"

@@ -28,14 +28,14 @@ from healthd.controller.parts import metadata_of
 from healthd.course import Course
 from healthd.errors import BackendError, ConfigError, StoreError
 from healthd.jsonlog import json_logger
-from healthd.model import Mode
+from healthd.model import Event, Mode
 from healthd.notifier import Notifier
 from healthd.notify import notify, take_address
 from healthd.remediation.fleet import Scope
 from healthd.remediation.provisioners.opening import found_by_controller
 from healthd.remediation.standings import Standing
 from healthd.signals import Signals
-from healthd.store import Event, Store
+from healthd.store import Store
 from healthd.telling import controller_notifier, keep_telling
 from healthd.textfile import replace_file
 from healthd.whoami import runs_kubernetes, runs_slurm

@@ -25,12 +25,12 @@ from hypothesis import strategies as st
 
 from healthd.errors import StoreError
 from healthd.history import History
-from healthd.model import Component, Mode, Remedy, Repeats, Step
+from healthd.model import Component, Event, Mode, Remedy, Repeats, Step
 from healthd.monitor import Monitor
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.playbook import QUARANTINE, REBOOT
 from healthd.remediation.ports import Hold
-from healthd.store import SCHEMA_VERSION, Event, Store
+from healthd.store import SCHEMA_VERSION, Store
 from healthd.trends import Days, Highest
 from healthd.waiting import Sightings
 from tests.judgement import (
@@ -248,7 +248,8 @@ _WRITER = """
 import sys
 from pathlib import Path
 from healthd.history import History
-from healthd.store import Event, Store
+from healthd.model import Event
+from healthd.store import Store
 from tests.judgement import START, fault, history
 store, before = Store(Path(sys.argv[1]), now=START), History()
 for number in range(1, 100000):

@@ -32,7 +32,7 @@ from healthd.check import Check, NoSettings, judged
 from healthd.checkup import Checkup
 from healthd.config.load import load
 from healthd.config.schema import Config, PolicySection
-from healthd.model import Component, Finding, Outcome, Remedy, Result, Severity
+from healthd.model import Component, Event, Finding, Outcome, Remedy, Result, Severity
 from healthd.monitor import Monitor
 from healthd.node import CommandResult, KernelLogState, Node
 from healthd.remediation.case import Case
@@ -43,7 +43,7 @@ from healthd.remediation.provisioners import aws_child
 from healthd.remediation.provisioners.aws_calls import find_call
 from healthd.sources.command import run_command
 from healthd.sources.machine import open_machine
-from healthd.store import Event, Store
+from healthd.store import Store
 
 GPU = Component(kind="gpu", id="GPU-5e1f")
 STEP_S = 5.0
