@@ -45,9 +45,8 @@ def _added_to(problems: list[str]) -> Iterator[None]:
 
 def _why_not(key: str, folder: Path) -> str:
     """Why no file can be made in a folder, which is made itself where it is not there yet; or ""."""
-    there = next(
-        each for each in (folder, *folder.parents) if os.path.exists(each)
-    )  # Path's own raises for a user without rights
+    # os.path's: Path.exists raises for a user without rights.
+    there = next(each for each in (folder, *folder.parents) if os.path.exists(each))
     if not os.path.isdir(there):
         return f"{key}: {there} is no folder; expected one for {folder}"
     if not os.access(there, os.W_OK | os.X_OK):
