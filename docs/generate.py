@@ -585,7 +585,11 @@ def compared() -> str:
     head = ("", *(f"{group} ({sum(each['group'] == group for each in classes)})" for group in groups))
     # What a plug-in of the site could do, healthd does not do.
     own = row(f"**healthd {__version__}**", lambda each: bool(set(each.get("codes", ())) - {"plugin.*"}))
-    return table(head, [own, *(row(data["peers"][who], lambda each, who=who: who in each["who"]) for who in COMPARED)])
+
+    def row_of(who: str) -> tuple[str, ...]:
+        return row(data["peers"][who], lambda each: who in each["who"])
+
+    return table(head, [own, *(row_of(who) for who in COMPARED)])
 
 
 # ---------------------------------------------------------------------------------------------------------------------

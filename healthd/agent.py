@@ -25,7 +25,7 @@ from healthd.evidence import save_bundle
 from healthd.model import Event, Mode
 from healthd.monitor import Monitor, gone_jobs
 from healthd.node import KernelLogState
-from healthd.notifier import Notifier
+from healthd.notifications.notifier import Notifier
 from healthd.plugin_restart import PluginRestart, open_plugin_restart
 from healthd.remediation.case import Case
 from healthd.remediation.engine import Engine

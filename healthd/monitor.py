@@ -238,7 +238,7 @@ class Monitor:
                     continue
                 if outcome is None or (since is not None and outcome.at < since and check.on == "interval"):
                     return f"{name} has not looked since {since:%H:%M:%S}"
-                if not outcome.optional and (outcome.result.status is Status.UNKNOWN or outcome.result.gaps):
+                if outcome.counts_as_unknown:
                     return f"{name} is unknown: {outcome.result.reason}"
         return ""
 

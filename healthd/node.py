@@ -82,11 +82,10 @@ class FileProbe:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelClock:
-    """What adjtimex(2) says of the system clock. ``max_error_s`` grows while nobody disciplines the clock."""
+    """What adjtimex(2) says of the system clock: whether anybody keeps it, and how far off it is known to be."""
 
     synchronised: bool
     offset_s: float
-    max_error_s: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

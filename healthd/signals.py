@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from healthd.errors import HealthdError
-from healthd.notify import notify
+from healthd.sd_notify import notify
 
 
 class Word(enum.Enum):

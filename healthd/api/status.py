@@ -120,13 +120,12 @@ def _expected(agent: Agent) -> dict[str, int | None]:
 
 def _more(agent: Agent, view: CheckView) -> dict[str, Any]:
     """What the status says of a check beside ``healthd.verdict/v1``. ``blind``: an unknown that counts."""
-    result = view.outcome.result
     check = agent.checkup.checks[view.outcome.check]
     return {
         "title": check.title,
         "interval_s": agent.checkup.interval_s(view.outcome.check) if check.on == "interval" else None,
         "optional": view.outcome.optional,
-        "blind": not view.outcome.optional and (result.status is Status.UNKNOWN or bool(result.gaps)),
+        "blind": view.outcome.counts_as_unknown,
     }
 
 

@@ -2,7 +2,7 @@
 
 Which of several leads, a lock says on a head node of Slurm (``controller.slurm``), and a Lease on Kubernetes
 (``controller.kubernetes``): the others wait. It decides nothing; ``remediation.controller`` does. What it said last is
-in ``status.json``, at ``/metrics``, and where people are told (``telling``).
+in ``status.json``, at ``/metrics``, and where people are told (``controller.telling``).
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from healthd.api.scrape import on_demand
 from healthd.api.wire import EXIT_FAILED
 from healthd.config.schema import Config
 from healthd.controller.parts import metadata_of
+from healthd.controller.telling import controller_notifier
 from healthd.course import Course
 from healthd.errors import BackendError, ConfigError, StoreError
 from healthd.jsonlog import json_logger
 from healthd.model import Event, Mode
-from healthd.notifier import Notifier
-from healthd.notify import notify, take_address
+from healthd.notifications.notifier import Notifier
+from healthd.notifications.telling import keep_telling
 from healthd.remediation.fleet import Scope
 from healthd.remediation.provisioners.opening import found_by_controller
 from healthd.remediation.standings import Standing
+from healthd.sd_notify import notify, take_address
 from healthd.signals import Signals
 from healthd.store import Store
-from healthd.telling import controller_notifier, keep_telling
 from healthd.textfile import replace_file
 from healthd.whoami import runs_kubernetes, runs_slurm
 

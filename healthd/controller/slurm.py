@@ -16,7 +16,7 @@ from pathlib import Path
 from healthd.config.schema import Config
 from healthd.controller.parts import make_controller, metadata_of
 from healthd.course import Course
-from healthd.notifier import NEWS
+from healthd.notifications.notifier import NEWS
 from healthd.remediation.controller import Controller
 from healthd.remediation.fleet import CLUSTER, Scope
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
