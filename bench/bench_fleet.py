@@ -34,7 +34,7 @@ import msgspec
 from bench.measure import cpu_ms, percentile, skipped, write_down
 from healthd.acting import fleet_of, kept_of
 from healthd.errors import BackendError
-from healthd.model import Clearance, Component, Diagnosis, Mode, Remedy, Severity
+from healthd.model import Clearance, Component, Diagnosis, Event, Mode, Remedy, Severity
 from healthd.remediation.budget import out_limit
 from healthd.remediation.case import Case
 from healthd.remediation.engine import Engine
@@ -45,7 +45,6 @@ from healthd.remediation.policy import Rules
 from healthd.remediation.ports import FleetLevel, Slot
 from healthd.remediation.slots import SlotKeeper
 from healthd.remediation.turns import Patience
-from healthd.store import Event
 from healthd.testing_cluster import FakeProvisioner, FakeResetter
 from tests.integration.slurm.slurm_lab import SlurmLab, why_not
 

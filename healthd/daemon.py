@@ -19,7 +19,7 @@ from apscheduler.executors.debug import DebugExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from healthd import __version__, journal
-from healthd.agent import Agent, acting_agent, lock_state, open_kernel_log, open_reporter
+from healthd.agent import Agent, acting_agent, open_kernel_log, open_reporter
 from healthd.api.scrape import metrics_of
 from healthd.api.server import Server
 from healthd.api.wire import EXIT_FAILED
@@ -27,12 +27,12 @@ from healthd.config.schema import Config
 from healthd.drill.drills import Drills
 from healthd.errors import HealthdError
 from healthd.jsonlog import json_logger
-from healthd.model import Action
+from healthd.model import Action, Event
 from healthd.notifications.telling import keep_telling, open_notifier
 from healthd.sd_notify import notify, take_address
 from healthd.signals import Signals
 from healthd.sources.kmsg import KernelLog
-from healthd.store import Event
+from healthd.state_lock import lock_state
 from healthd.textfile import keep_writing
 
 _TICK_S = 5.0  # the watchdog's, which systemd may set as low as twice this; a signal or a defect ends the wait at once

@@ -359,3 +359,16 @@ class Refused:
 
     kind: Refusal
     words: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """One line of the audit. ``kind``: check, fault, decision, step, order, hook, daemon, drill, sim.
+
+    ``text``: a sentence.
+    """
+
+    at: datetime
+    kind: str
+    text: str
+    data: Mapping[str, Any] = field(default_factory=dict)

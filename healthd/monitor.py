@@ -34,9 +34,9 @@ from healthd.history import (
     relearn,
     retire,
 )
-from healthd.model import NODE, Clearance, ClearsBy, Component, Diagnosis, Outcome, Result, Status, Verdict
+from healthd.model import NODE, Clearance, ClearsBy, Component, Diagnosis, Event, Outcome, Result, Status, Verdict
 from healthd.remediation.rules import BY_REMEDY, Policy, codes_beside
-from healthd.store import Event, Store
+from healthd.store import Store
 from healthd.trends import Highest, Key
 from healthd.waiting import seen_once
 

@@ -1,4 +1,5 @@
-"""The metrics page as a file for node_exporter's textfile collector, replaced whole every so often."""
+"""Files that others read while they are written anew: the metrics page for node_exporter's textfile collector, and what
+the controller said last. Each is replaced whole."""
 
 from __future__ import annotations
 

@@ -17,10 +17,9 @@ from healthd.check import unknown
 from healthd.config.values import did_you_mean
 from healthd.errors import BackendError, StoreError, UsageError
 from healthd.idle import why_not_idle
-from healthd.model import Clearance, ClearsBy, Mode, Outcome, Verdict
+from healthd.model import Clearance, ClearsBy, Event, Mode, Outcome, Verdict
 from healthd.monitor import has_live_job
 from healthd.report import EXIT_CODE, Report, as_json, as_text
-from healthd.store import Event
 from healthd.trail import trail_json, trail_of, trail_text
 
 CHECK_DEADLINE_S = 20.0

@@ -29,7 +29,7 @@ from healthd.controller.telling import controller_notifier
 from healthd.course import Course
 from healthd.errors import BackendError, ConfigError, StoreError
 from healthd.jsonlog import json_logger
-from healthd.model import Mode
+from healthd.model import Event, Mode
 from healthd.notifications.notifier import Notifier
 from healthd.notifications.telling import keep_telling
 from healthd.remediation.fleet import Scope
@@ -37,7 +37,8 @@ from healthd.remediation.provisioners.opening import found_by_controller
 from healthd.remediation.standings import Standing
 from healthd.sd_notify import notify, take_address
 from healthd.signals import Signals
-from healthd.store import Event, Store
+from healthd.store import Store
+from healthd.textfile import replace_file
 from healthd.whoami import runs_kubernetes, runs_slurm
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def control(config: Config, *, once: bool = False, load: Callable[[], object]) -
     log = json_logger(config.daemon.log_level)
     manager = take_address()
     signals = Signals(manager, log, load)
-    code = ControllerService(config, log, _work(config), once=once, manager=manager, signals=signals).run()
+    code = ControllerService(config, log, open_work(config), once=once, manager=manager, signals=signals).run()
     signals.start_again()
     return code
 
@@ -305,10 +306,8 @@ def write_status(
         "notices": list(notices),
         "nodes": [asdict(each) for each in standings],
     }
-    new = folder / f"{_STATUS}.new"
     with contextlib.suppress(OSError):
-        new.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
-        os.replace(new, folder / _STATUS)
+        replace_file(folder / _STATUS, json.dumps(body, indent=2) + "\n")
 
 
 def read_status(folder: Path) -> dict[str, Any] | None:
@@ -324,7 +323,8 @@ def read_status(folder: Path) -> dict[str, Any] | None:
 # parts
 
 
-def _work(config: Config) -> Work:
+def open_work(config: Config) -> Work:
+    """The work of a controller on this cluster. No request is sent. Raises ConfigError."""
     if runs_kubernetes(config, os.environ):
         try:
             from healthd.controller.kubernetes import KubernetesWork  # heavy: lightkube

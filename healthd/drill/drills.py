@@ -20,11 +20,11 @@ from healthd.drill.injection import prepare
 from healthd.drill.rehearsal import Heard, Rehearsal, Stage
 from healthd.errors import SourceError
 from healthd.idle import why_not_idle
+from healthd.model import Event
 from healthd.node import KernelRecord
 from healthd.remediation.case import Case
 from healthd.remediation.engine import Engine
 from healthd.remediation.ports import Orchestrator
-from healthd.store import Event
 
 Tick = Callable[[str], None]
 

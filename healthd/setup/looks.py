@@ -24,7 +24,6 @@ from healthd.config.schema import Config
 from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.gpus import pci_gpus
 from healthd.model import Result, Status
-from healthd.node import KernelLogState
 from healthd.pci import efa_functions
 from healthd.runner import run_check
 from healthd.setup.doctor import Line, Told
@@ -83,7 +82,7 @@ def with_machine(config: Config, look: Callable[[Config, Machine], Iterator[Line
     """A look at the machine that the configuration describes, which is closed after it."""
 
     def opened() -> list[Line]:
-        with closing(open_machine(config, lambda: KernelLogState(source=config.sources.kmsg, alive=True))) as machine:
+        with closing(open_machine(config)) as machine:
             return list(look(config, machine))
 
     return opened

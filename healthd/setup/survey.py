@@ -16,7 +16,7 @@ from healthd.config.provisioner_schema import ProvisionerSection
 from healthd.config.schema import Config
 from healthd.errors import SourceError
 from healthd.gpus import pci_gpus
-from healthd.node import KernelLogState, Mount
+from healthd.node import Mount
 from healthd.pci import efa_functions
 from healthd.remediation.orchestrators.slurm import detect as detect_slurm
 from healthd.remediation.provisioners.aws_calls import Platform
@@ -61,7 +61,7 @@ class Survey:
 def survey(config: Config, environ: Mapping[str, str], *, root: str = "/") -> Survey:
     """Look. ``config``: where the machine is read and how Slurm and AWS are asked; its own choices are left out of
     account. ``root``: where the files of platforms and of Slurm are looked for, for tests."""
-    machine = open_machine(config, lambda: KernelLogState(source=config.sources.kmsg, alive=True))
+    machine = open_machine(config)
     try:
         return _surveyed(config, environ, machine, root)
     finally:
