@@ -99,7 +99,8 @@ class Places:
     def no_repair(self, case: Case) -> Turn | None:
         """Why a drained node is not mended now: its place is gone and no other is free, or many have what it has."""
         act = str(case.step).replace("_", " ")
-        if Step.DRAIN in case.steps and isinstance(move := self._slots.take(committed=True), Hold):
+        is_ours = Step.DRAIN in case.steps or bool(self._slots.held())  # else it was taken away: an order, not a gap
+        if is_ours and isinstance(move := self._slots.take(committed=True), Hold):
             why = Refused(kind=Refusal.BUDGET, words=f"its slot is gone, and {move.reason}")
             return _waits(case, act, why)
         if case.order:

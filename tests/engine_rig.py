@@ -126,6 +126,7 @@ class World:
         self.folder, self.clock, self.wire = folder, FakeClock(), Wire()
         self.cluster = FakeCluster(*(f"n{number}" for number in range(1, fleet + 1)), clock=self.seconds)
         self.rules = Rules(mode=mode, max_out=max_out)
+        self.quotas: dict[str, str | int] = {}
         self.boot, self.boots_at_s, self.never_boots = 1, 0.0, False
         self.reboot_heals = self.reset_heals = self.replacement_heals = True
         self.script: list[tuple[float, Callable[[], object]]] = []
@@ -318,7 +319,7 @@ class World:
                 slots=SlotKeeper(
                     orchestrator=orchestrator,
                     node=NODE,
-                    quotas=lambda: {CLUSTER: self.rules.max_out},
+                    quotas=lambda: {CLUSTER: self.rules.max_out, **self.quotas},
                     monotonic_s=self.clock,
                     random=lambda: 0.0,
                     settle_s=SETTLE_S,

@@ -6,6 +6,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from healthd.errors import BackendBusy, BackendRefused
 from healthd.model import Action, Mode
 from healthd.remediation.ports import StateOwner
@@ -321,6 +323,44 @@ def test_a_place_that_a_person_takes_away_is_an_order(tmp_path: Path) -> None:
     world.provisioner.state_owner = StateOwner.PLATFORM
     world.at(10, lambda: world.log_line(XID_79)).at(60, world.cluster.slots.clear)
     assert world.run(30).ending().ends == ("acknowledged",)
+
+
+@pytest.mark.parametrize(("fault", "heals"), [(XID_79, "requests"), (WORN_OUT, "replacements")])
+def test_under_another_ones_maintenance_no_machine_is_mended(tmp_path: Path, fault: Trouble, heals: str) -> None:
+    """Our reservation deleted and an administrator's own in its place, while the job still ran: fenced, but not by
+    us."""
+    world = World(tmp_path, mode=Mode.REPAIR, can_replace=True)
+    world.provisioner.state_owner = StateOwner.PLATFORM
+    world.at(3, world.start_job).at(10, lambda: world.log_line(fault))
+
+    def maintain() -> None:
+        world.cluster.slots.clear()
+        world.cluster.maintenance.add(NODE)
+
+    world.at(40, maintain).at(60, world.end_jobs)
+    world.run(40)
+    assert getattr(world.provisioner, heals) == 0
+    assert world.ending().ends == ("acknowledged",)
+
+
+def test_a_place_that_is_gone_from_one_scope_is_taken_anew_before_the_repair(tmp_path: Path) -> None:
+    """Fenced by the partition's place alone it would be missing in the fleet's count; without room it waits."""
+    world = World(tmp_path, mode=Mode.REPAIR, max_out=1)
+    world.cluster.partitions = {"gpu": [NODE, "n2"]}
+    world.quotas = {"gpu": 1}
+    world.restart_daemon()
+    world.provisioner.state_owner = StateOwner.PLATFORM
+    world.cluster.rebooted = announced  # type: ignore[method-assign]
+    world.at(3, world.start_job).at(10, lambda: world.log_line(XID_79)).run(8)
+    assert set(world.cluster.slots) == {("cluster", 0), ("gpu", 0)}
+    world.cluster.slots[("cluster", 0)] = "n3"
+    world.end_jobs()
+    world.run(10)
+    assert world.said[-1].startswith("reboot waits: its slot is gone, and at the fleet limit")
+    assert world.provisioner.requests == 0
+    del world.cluster.slots[("cluster", 0)]
+    assert world.run_to_end().ending().ends == ("released",)
+    assert world.provisioner.requests == 1
 
 
 def test_while_another_acts_on_the_machine_nothing_is_asked_for(tmp_path: Path) -> None:
