@@ -48,7 +48,7 @@ class Case:
     ``fenced``: it may hold a slot.
     ``settling``: drained in a hurry, before its slot had settled.
     ``attempts`` counts those of the present one. ``stopped``: services that a GPU reset stopped and owes a start.
-    ``unanswered`` is when an undrain last got no answer.
+    ``unanswered`` is when an undrain last got no answer, ``drain_unanswered`` the same of a drain.
     ``since`` is when the current step, or the current wait inside it, began.
     ``order``: why, and in brackets by whom, the case was ordered; "" where the policy opened it. ``release_order``: the
     same of an order to let the node in again; ``forced``: whatever is open on it.
@@ -78,6 +78,7 @@ class Case:
     attempts: int = 0
     good_since: datetime | None = None
     unanswered: datetime | None = None
+    drain_unanswered: datetime | None = None
     end: End | None = None
     note: str = ""
     order: str = ""

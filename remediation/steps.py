@@ -24,7 +24,7 @@ from healthd.remediation.playbook import REPAIRS
 from healthd.remediation.ports import NodeView
 from healthd.remediation.repairs import Repairs
 from healthd.remediation.surroundings import Surroundings
-from healthd.remediation.turns import Turn, at_next, ended, rests, waits
+from healthd.remediation.turns import Turn, at_next, ended, lingers, rests, waits
 
 _TO_DO = {"GPU reset": "reset the GPUs", "replacement": "replace the machine"}
 
@@ -55,6 +55,7 @@ class Steps:
         self._patience, self._clock = parts.patience, parts.clock
         self.hurry = False
         self._began: datetime | None = None
+        self._inherited = False
         self._written: Case | None = None
         self._moved: datetime | None = None
         self._take: Mapping[Step, Callable[[Case, datetime], Turn]] = {
@@ -72,6 +73,8 @@ class Steps:
 
     def take(self, case: Case, now: datetime) -> Turn:
         """Do what the case stands at, as far as it goes now, and write down what came of it. Raises HealthdError."""
+        if self._began is None:
+            self._inherited = case.phase is Phase.INTENDED
         self._began, self._moved = self._began or now, self._moved or now
         case = heading_back(case, now)
         if case.forced and not case.has_ended:
@@ -86,6 +89,7 @@ class Steps:
             turn = self._places.settled(case, now)
         else:
             turn = self._kept_from_mending(case) or self._take[case.step](case, now)
+        self._inherited = False
         moved = replace(turn.case, note=turn.said)
         if moved != self._written:
             self.write(moved, turn.said)
@@ -130,8 +134,10 @@ class Steps:
         view = self._orchestrator.view(jobs=True)
         if not view.standing:
             return self._adopted_or_lost(case, view, now)
+        if self._inherited:  # whoever was killed may have sent it and had no answer
+            case = replace(case, drain_unanswered=now)
         if over := self._guards.is_over(case):
-            return ended(case, End.ABANDONED, f"drain abandoned: {over}")
+            return self._places.let_be(case, now, f"drain abandoned: {over}")
         if (why := self._guards.at_rest(case, view)) is not None:
             return waits(case, "drain", why)
         if (turn := self._places.no_drain(case, now)) is not None:
@@ -152,10 +158,10 @@ class Steps:
             return Turn(case=case, said=said, refusal=Refusal.REFUSED)
         except BackendUnknown as error:
             said = f"drain: no answer, will be read back: {error}"
-            return Turn(case=case, said=said, refusal=Refusal.UNREADABLE)
+            return Turn(case=replace(case, drain_unanswered=now), said=said, refusal=Refusal.UNREADABLE)
         view = self._orchestrator.view(jobs=True)
         if view.standing:
-            return Turn(case=case, said="drain: not to be seen yet, will be read back")
+            return Turn(case=replace(case, drain_unanswered=now), said="drain: not to be seen yet, will be read back")
         return self._adopted_or_lost(case, view, now)
 
     def _adopted_or_lost(self, case: Case, view: NodeView, now: datetime) -> Turn:
@@ -220,6 +226,8 @@ class Steps:
         view = self._orchestrator.view()
         if case.phase is Phase.INTENDED and (view.standing or view.hold is None):
             return self._undrained(case, view, now)
+        if self._inherited and Step.DRAIN in case.steps:  # as of a drain
+            case = replace(case, unanswered=now)
         if (turn := self._guards.stopped(case, view, now)) is not None:
             return turn
         if Step.DRAIN not in case.steps:
@@ -253,13 +261,11 @@ class Steps:
         return Turn(case=case, said="release: not to be seen yet, will be read back")
 
     def _undrained(self, case: Case, view: NodeView, now: datetime) -> Turn:
-        """The end, unless an undrain is still on its way: a controller that slept applies what it finds when it wakes,
-        and must not find another drain of ours. Until then the case, and with it the node's place, stays."""
-        until = None if case.unanswered is None else case.unanswered + timedelta(seconds=self._patience.unanswered_s)
-        if until is None or now >= until:
-            return ended(case, End.RELEASED, _released(view))
-        said = f"undrained; its place is kept until {until:%H:%M:%S}: an undrain without an answer may still be applied"
-        return Turn(case=case, said=said, refusal=Refusal.UNREADABLE)
+        """The end, unless a drain or an undrain is still on its way: a controller that slept applies what it finds when
+        it wakes, and the one must find this case, the other no drain of the next. Until then the case, and with it the
+        node's place, stays."""
+        until = self._guards.comes_until(case, now)
+        return ended(case, End.RELEASED, _released(view)) if until is None else lingers(case, "undrained", until)
 
     def _released_by_slot(self, case: Case, view: NodeView) -> Turn:
         """Where the platform has the node's state there is nothing of ours to undo but the place in the budget."""
