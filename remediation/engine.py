@@ -45,7 +45,7 @@ class Engine:
         self._lock, self._asking, self._ending = threading.Lock(), threading.Lock(), threading.Event()
         self._seen: tuple[datetime, Situation] | None = None
         self._stands, self._last_noted = False, ""
-        self._searched = False
+        self._searched, self._unknown = False, ""
         self._search_at: datetime | None = None
         self._search_until: datetime | None = None
         self._commands = Commands(parts, as_repair=self._as_repair)
@@ -94,8 +94,8 @@ class Engine:
                     order, Refused(kind=Refusal.CASE_OPEN, words=f"{_ENDING}; ask again then")
                 )
             case = self._resumed(now)
-            if case is None and not self._searched:
-                words = "the cluster did not answer, so what an earlier daemon left there is not known"
+            if case is None and self._unknown:
+                words = f"the cluster did not answer, and {self._unknown}"
                 return self._obedience.refuse(order, Refused(kind=Refusal.UNREADABLE, words=words))
             return self._obedience.begin(order, case, now, lambda words: self._begun(order, words))
         finally:
@@ -113,7 +113,11 @@ class Engine:
     def rehearse(self, order: Order, now: datetime) -> Obeyed:
         """What obeying would come to, step by step. Nothing is done, noted or counted. Raises StoreError."""
         with self._asking:
-            return self._obedience.rehearse(order, self._cases.open_case(), now)
+            case = self._cases.open_case()
+            if case is None and self._unknown:
+                words = f"the cluster did not answer, and {self._unknown}"
+                return Obeyed(done=False, said=words, refusal=Refusal.UNREADABLE)
+            return self._obedience.rehearse(order, case, now)
 
     def opted_out(self) -> str:
         """Why healthd only observes here, or "": as the node says now, and the cluster said when it was last read."""
@@ -181,7 +185,8 @@ class Engine:
         with self._asking:
             now = self._clock()
             parts = self._parts
-            return decide_each(diagnoses, seen, self._seen_lately, rules, parts.why_not, ledger=parts.ledger, now=now)
+            seen_now = self._unsearched if self._unknown else self._seen_lately
+            return decide_each(diagnoses, seen, seen_now, rules, parts.why_not, ledger=parts.ledger, now=now)
 
     def _seen_lately(self) -> Situation:
         now = self._clock()
@@ -196,6 +201,10 @@ class Engine:
             self._search_at, self._search_until = now, now + timedelta(seconds=self._parts.patience.unanswered_s)
         return case or self._found(now)
 
+    def _unsearched(self) -> Situation:
+        """Where a place, a drain or an order of an earlier daemon's may stand and nobody knows, nothing is begun."""
+        return Situation(view=None, level=None, problem=self._unknown)
+
     def _found(self, now: datetime) -> Case | None:
         """What is left with the cluster and not in the store: by a daemon before this one, or by a claim without an
         answer that was made after its case had ended, in this daemon's time or before.
@@ -207,12 +216,13 @@ class Engine:
         again = now + timedelta(seconds=_SEARCHES_EVERY_S)
         try:
             case = self._left_behind(now)
-        except BackendError:
+        except BackendError as error:
             self._search_at = again if self._searched else now
+            self._unknown = "" if self._searched else f"what an earlier daemon left with it is not known: {error}"
             return None
         if case is not None and not self._cases.knows(case.id):
             self._steps.write(case, f"found: {case.why}")
-        self._searched = True
+        self._searched, self._unknown = True, ""
         self._search_at = again if now < self._search_until else None
         return case
 
@@ -251,7 +261,10 @@ class Engine:
 
     def _decide(self, now: datetime) -> Decision:
         """Decide, and put the decision or the refusal into the audit trail once, not every few seconds."""
-        decision = self._surroundings.decided(lambda situation: self._decided(situation, self._rules(), now))
+        if self._unknown:
+            decision = self._decided(self._unsearched, self._rules(), now)
+        else:
+            decision = self._surroundings.decided(lambda situation: self._decided(situation, self._rules(), now))
         self.decision, diagnosis = decision, decision.diagnosis
         if diagnosis is None:
             self._last_noted = ""  # the same refusal, of a fault that comes back, is news
