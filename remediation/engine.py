@@ -209,19 +209,21 @@ class Engine:
         """What is left with the cluster and not in the store: by a daemon before this one, or by a claim without an
         answer that was made after its case had ended, in this daemon's time or before.
 
-        Asked until it is answered, and then again now and then for as long as such a claim may come.
+        Asked until it is answered, and again for as long as such a claim may come: every minute after a case; after
+        a start, when nothing says that there was one, once when that time is over.
         """
         if self._search_at is None or self._search_until is None or now < self._search_at:
             return None
-        again = now + timedelta(seconds=_SEARCHES_EVERY_S)
+        soon = now + timedelta(seconds=_SEARCHES_EVERY_S)
         try:
             case = self._left_behind(now)
         except BackendError as error:
-            self._search_at = again if self._searched else now
+            self._search_at = soon if self._searched else now
             self._unknown = "" if self._searched else f"what an earlier daemon left with it is not known: {error}"
             return None
         if case is not None and not self._cases.knows(case.id):
             self._steps.write(case, f"found: {case.why}")
+        again = soon if self._searched else self._search_until
         self._searched, self._unknown = True, ""
         self._search_at = again if now < self._search_until else None
         return case

@@ -226,7 +226,7 @@ class Steps:
         view = self._orchestrator.view()
         if case.phase is Phase.INTENDED and (view.standing or view.hold is None):
             return self._undrained(case, view, now)
-        if self._inherited and Step.DRAIN in case.steps:  # as of a drain
+        if self._inherited and Step.DRAIN in case.steps:  # as of a drain: it may have been sent
             case = replace(case, unanswered=now)
         if (turn := self._guards.stopped(case, view, now)) is not None:
             return turn
