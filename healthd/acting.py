@@ -23,7 +23,7 @@ from healthd.remediation.engine import Engine
 from healthd.remediation.fleet import CLUSTER
 from healthd.remediation.gpu_reset import Clients, GpuReset
 from healthd.remediation.ledger import repairs_of
-from healthd.remediation.opt_out import by_label
+from healthd.remediation.opt_out import FEATURE, LABEL, by_label
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
 from healthd.remediation.parts import Parts
 from healthd.remediation.policy import Rules
@@ -214,15 +214,15 @@ def _rules(config: Config, policy: Policy, orchestrator: Orchestrator) -> Rules:
     remediation = config.remediation
     opt_out = remediation.opt_out_file
     by_file = f"{opt_out} exists" if opt_out and os.path.exists(opt_out) else ""
+    # A label of the Node is among its features, and read with its state.
+    by_label_too = orchestrator.kind == "kubernetes"
     return Rules(
         mode=remediation.mode,
         max_out=config.budget.max_out,
         replacements_per_hour=config.budget.replacements_per_hour,
         opted_out=by_file or by_label(config.node.labels, remediation.opt_out_label),
-        # A label of the Node is among its features, and read with its state.
-        opt_out_feature=(
-            remediation.opt_out_label if orchestrator.kind == "kubernetes" else remediation.opt_out_feature
-        ),
+        opt_out_feature=remediation.opt_out_label if by_label_too else remediation.opt_out_feature,
+        feature_is=LABEL if by_label_too else FEATURE,
         policy=policy,
         bounds=bounds_of(config.policy),
     )

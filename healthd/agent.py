@@ -22,7 +22,7 @@ from healthd.check import Check, discover
 from healthd.checkup import Checkup, boot_id_or_unknown
 from healthd.config.schema import CheckConfig, Config
 from healthd.drill.drills import Drills
-from healthd.errors import ConfigError, SourceError, StoreError
+from healthd.errors import ExtraMissing, SourceError, StoreError
 from healthd.evidence import save_bundle
 from healthd.model import Mode
 from healthd.monitor import Monitor, gone_jobs
@@ -228,12 +228,11 @@ def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Callable[[], str]
 
 
 def _open_kubernetes(config: Config, node: str, environ: Mapping[str, str]) -> Orchestrator:
-    """The back end is imported where it is used: it loads lightkube. Raises ConfigError where that is not installed."""
+    """The back end is imported where it is used: it loads lightkube. Raises ExtraMissing where that is not installed."""
     try:
         from healthd.remediation.orchestrators import kube_opening
     except ImportError as error:
-        extra = f"pip install 'healthd[kubernetes]' ({error})"
-        raise ConfigError((f"orchestrator.kind = kubernetes needs an extra that is not installed: {extra}",)) from error
+        raise ExtraMissing("orchestrator.kind = kubernetes", "kubernetes", error) from error
     return kube_opening.open_orchestrator(config, kube_opening.open_api(config, environ), node)
 
 

@@ -21,7 +21,7 @@ from healthd.remediation.orders import Obeyed, Order
 from healthd.remediation.parts import Parts
 from healthd.remediation.playbook import QUARANTINE, REPAIRS, without_drain
 from healthd.remediation.policy import Considered, Rules, Situation, decide, decide_each
-from healthd.remediation.ports import FleetLevel, StateOwner
+from healthd.remediation.ports import FleetLevel, NodeView, StateOwner
 from healthd.remediation.steps import Steps
 from healthd.remediation.successor import found_case
 from healthd.remediation.surroundings import Surroundings
@@ -44,6 +44,7 @@ class Engine:
         self._steps = Steps(parts, surroundings=self._surroundings, forbidden=self._forbidden)
         self._lock, self._asking, self._ending = threading.Lock(), threading.Lock(), threading.Event()
         self._seen: tuple[datetime, Situation] | None = None
+        self._own: tuple[datetime, NodeView] | None = None
         self._stands, self._searched, self._last_noted = False, False, ""
         self._commands = Commands(parts, as_repair=self._as_repair)
         self.decision = Decision(action=Action.HOLD, reason="nothing has been decided yet")
@@ -116,6 +117,15 @@ class Engine:
         """Why healthd only observes here, or "": as the node says now, and the cluster said when it was last read."""
         return self._rules().hands_off(self._steps.viewed or self._surroundings.viewed)
 
+    def opted_out_now(self) -> str:
+        """The same, and the cluster is asked where it has not been of late: of a node that is well nobody reads what
+        its cluster says. Raises BackendError."""
+        rules = self._rules()
+        if rules.opted_out or not rules.opt_out_feature:
+            return rules.opted_out
+        with self._asking:
+            return rules.hands_off(self._own_view_lately())
+
     def next_in_s(self, at_most_s: float) -> float:
         """In how many seconds the next turn is of use: when a place in the budget has settled, if that is sooner; later
         for a case that stands still, whose node others may have touched, and nothing else can have happened to."""
@@ -182,9 +192,17 @@ class Engine:
 
     def _seen_lately(self) -> Situation:
         now = self._clock()
-        if self._seen is None or not 0 <= (now - self._seen[0]).total_seconds() <= _SEEN_FOR_S:
+        if self._seen is None or not _is_young(self._seen[0], now):
             self._seen = (now, self._surroundings.unnoted())
         return self._seen[1]
+
+    def _own_view_lately(self) -> NodeView:
+        now = self._clock()
+        if self._seen is not None and self._seen[1].view is not None and _is_young(self._seen[0], now):
+            return self._seen[1].view
+        if self._own is None or not _is_young(self._own[0], now):
+            self._own = (now, self._orchestrator.view())
+        return self._own[1]
 
     def _found(self, now: datetime) -> Case | None:
         """What was left with the cluster by a daemon before this one, whose store this one has not.
@@ -330,3 +348,7 @@ class Engine:
         if self.decision.reason != case.note:
             self.decision = Decision(action=Action.PAGE, reason=case.note)
             self.tally.decided[Action.PAGE] += 1
+
+
+def _is_young(at: datetime, now: datetime) -> bool:
+    return 0 <= (now - at).total_seconds() <= _SEEN_FOR_S

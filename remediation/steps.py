@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from healthd.errors import BackendRefused, BackendUnknown, HealthdError
 from healthd.model import Refusal, Refused, Step
 from healthd.remediation.case import Case, End, Phase
-from healthd.remediation.guards import Guards, lost
+from healthd.remediation.guards import Guards, lost, seen
 from healthd.remediation.orders import heading_back
 from healthd.remediation.parts import Parts
 from healthd.remediation.places import Places
@@ -24,7 +24,7 @@ from healthd.remediation.playbook import REPAIRS
 from healthd.remediation.ports import NodeView
 from healthd.remediation.repairs import Repairs
 from healthd.remediation.surroundings import Surroundings
-from healthd.remediation.turns import Turn, at_next, ended, rests, waits
+from healthd.remediation.turns import Turn, at_next, ended, waits
 from healthd.store import Event
 
 _TO_DO = {"GPU reset": "reset the GPUs", "replacement": "replace the machine"}
@@ -82,7 +82,7 @@ class Steps:
         elif case.end is End.FAILED:
             turn = self._watch(case, now)
         elif (why := self._guards.at_rest(case)) is not None:
-            turn = rests(case, why)
+            turn = self._guards.resting(case, why, now)
         elif case.settling and case.step not in (Step.DRAIN, Step.RELEASE):
             turn = self._places.settled(case, now)
         else:
@@ -286,11 +286,6 @@ class Steps:
         if case.phase is Phase.INTENDED and case.drain_boot_id == self._judgement.boot_id:
             return case
         return self._intend(replace(case, drain_boot_id=self._judgement.boot_id), now, "drain")
-
-
-def seen(case: Case, view: NodeView) -> Case:
-    """Remember which run of the controller showed us our drain: only a later restart may have lost it."""
-    return replace(case, controller=view.controller or case.controller)
 
 
 def _released(view: NodeView) -> str:

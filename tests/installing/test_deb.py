@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -25,6 +26,8 @@ NOT_OURS = re.compile(
     r"\./(var/(lib/(dpkg|apt|systemd|lab|munge|private)|cache|log)|etc/(machine-id|ld\.so\.cache)|root)(/|$)"
 )
 WITHOUT_OURS = re.compile(r"\./(var/(lib/dpkg|cache|log)|root|proc|sys)/")
+NOT_YET = "no result|no answer yet"
+DENIED = "Operation not permitted"
 QUARANTINE = '[remediation]\nmode = "quarantine"\nsettle_s = 1\n[budget]\nmax_out = 1\nsettle_s = 1\n'
 
 
@@ -131,6 +134,12 @@ def started(machine: Machine) -> None:
     assert "orchestrator slurm" in status
     asked = machine.run("healthd", "check", "kmsg.reader")
     assert asked.returncode == 0, asked.stdout
+    machine.wait(lambda: not re.search(NOT_YET, machine.out("healthd", "check")), 60, "every check to have looked")
+    verdict = json.loads(machine.out("healthd", "check", "--json"))
+    assert {each["name"] for each in verdict["checks"]} >= {"host.clock", "host.filesystems", "kmsg.reader"}
+    denied = [each for each in verdict["checks"] if DENIED in json.dumps(each)]
+    assert denied == [], "the unit's sandbox keeps these from looking"
+    assert machine.run("chronyc", "-v").returncode == 127, "with chronyd nothing above asks the kernel for its clock"
     told = machine.out("healthd", "doctor")
     missing = re.findall(r"^missing +([^:]+)", told, re.MULTILINE)
     assert set(missing) <= {"host.clock"}, told  # which is this machine's own
