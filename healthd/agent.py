@@ -228,7 +228,7 @@ def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Callable[[], str]
 
 
 def _open_kubernetes(config: Config, node: str, environ: Mapping[str, str]) -> Orchestrator:
-    """The back end is imported where it is used: it loads lightkube. Raises ExtraMissing where that is not installed."""
+    """The back end is imported where it is used: it loads lightkube. Raises ExtraMissing where that is not there."""
     try:
         from healthd.remediation.orchestrators import kube_opening
     except ImportError as error:

@@ -17,6 +17,7 @@ from tests.installing.machine import Machine, booted, clean_root
 from tests.installing.page import run, shown
 from tests.integration.slurm.slurm_conf import conf_text, hooks_we_ship
 from tests.running import OFF_THE_BUS
+from tests.unit.test_config_load import SERVICE, SERVICE_VALUES
 
 pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.process]
 
@@ -26,6 +27,8 @@ NOT_OURS = re.compile(
     r"\./(var/(lib/(dpkg|apt|systemd|lab|munge|private)|cache|log)|etc/(machine-id|ld\.so\.cache)|root)(/|$)"
 )
 WITHOUT_OURS = re.compile(r"\./(var/(lib/dpkg|cache|log)|root|proc|sys)/")
+ENVIRONMENT = "/etc/healthd/environment"
+KMSG = "HEALTHD_SOURCES_KMSG=/root/kmsg\n"
 NOT_YET = "no result|no answer yet"
 DENIED = "Operation not permitted"
 QUARANTINE = '[remediation]\nmode = "quarantine"\nsettle_s = 1\n[budget]\nmax_out = 1\nsettle_s = 1\n'
@@ -81,6 +84,7 @@ def test_a_node_from_installation_to_purge(machine: Machine) -> None:
     reloaded(machine)
     hooked(machine)
     drained(machine)
+    overruled(machine)
     controlled(machine)
     upgraded(machine)
     unhooked(machine)
@@ -149,7 +153,7 @@ def started(machine: Machine) -> None:
     # From here on the kernel log is a file: the real one has what this machine goes through.
     machine.must("systemctl", "stop", "healthd")
     machine.must("rm", "-r", "/var/lib/healthd")
-    machine.write("/etc/healthd/environment", "HEALTHD_SOURCES_KMSG=/root/kmsg\n")
+    machine.write(ENVIRONMENT, KMSG)
     machine.must("touch", "/root/kmsg")
     machine.must("systemctl", "start", "healthd")
 
@@ -215,6 +219,27 @@ def drained(machine: Machine) -> None:
     script = machine.run("env", "SLURM_JOB_ID=4711", "SLURMD_NODENAME=n1", "/usr/lib/healthd/slurm/prolog.sh")
     assert script.returncode == 1, script.stderr
     assert "print healthd: node n1 is not fit for job 4711" in script.stdout
+
+
+def overruled(machine: Machine) -> None:
+    """The environment of the unit wins for a prolog without a daemon too; systemd and healthd read it in one way."""
+    prolog = ("env", "SLURM_JOB_ID=4711", "SLURMD_NODENAME=n1", "/usr/lib/healthd/slurm/prolog.sh")
+    machine.must("systemctl", "stop", "healthd")
+    assert machine.run(*prolog).returncode == 1
+    machine.write(ENVIRONMENT, f'{KMSG}; for tonight\n HEALTHD_REMEDIATION_MODE = "observe" \n')
+    let_pass = machine.run(*prolog)
+    assert (let_pass.returncode, let_pass.stdout) == (0, ""), let_pass.stderr
+    assert f"# {ENVIRONMENT} HEALTHD_REMEDIATION_MODE\n" in machine.must("healthd", "config", "show")
+    machine.must("systemctl", "start", "healthd")
+    assert "mode observe" in machine.must("healthd", "status")
+    machine.write(ENVIRONMENT, KMSG)
+    machine.must("systemctl", "restart", "healthd")
+    machine.write("/root/environment", SERVICE)
+    read = machine.must(
+        "systemd-run", "--quiet", "--wait", "--pipe", "--property=EnvironmentFile=/root/environment", "env"
+    )
+    told = dict(line.split("=", 1) for line in read.splitlines() if line.startswith("HEALTHD_"))
+    assert told == SERVICE_VALUES
 
 
 def controlled(machine: Machine) -> None:

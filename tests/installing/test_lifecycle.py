@@ -181,7 +181,10 @@ def test_its_trouble_is_told_and_fails_no_node(node: Node, failing: str) -> None
     assert done.returncode == 0
     assert "healthd was not set up on this node" in done.stderr
     assert any("healthd was not set up on this node" in call for call in node.called("logger"))
-    for required in (node.run("--required", *words, FAILING=failing), node.run(*words, FAILING=failing, HEALTHD_REQUIRED="1")):
+    for required in (
+        node.run("--required", *words, FAILING=failing),
+        node.run(*words, FAILING=failing, HEALTHD_REQUIRED="1"),
+    ):
         assert (required.returncode, "healthd was not set up on this node" in required.stderr) == (1, True)
 
 

@@ -67,7 +67,7 @@ def test_the_daemon_sees_the_node_as_it_is() -> None:
 
 
 def test_the_clock_can_be_read_and_not_set() -> None:
-    """`host.clock` reads it by adjtimex(2), which systemd has among the calls of @clock; setting it takes CAP_SYS_TIME."""
+    """`host.clock` reads it by adjtimex(2), which is one of @clock to systemd; to set it by that takes CAP_SYS_TIME."""
     unit = settings("healthd.service")
     denied = " ".join(unit["SystemCallFilter"]).lstrip("~").split()
     assert {"@clock", "adjtimex", "clock_adjtime"}.isdisjoint(denied)
