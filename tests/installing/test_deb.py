@@ -235,10 +235,11 @@ def overruled(machine: Machine) -> None:
     machine.write(ENVIRONMENT, KMSG)
     machine.must("systemctl", "restart", "healthd")
     machine.write("/root/environment", SERVICE)
-    read = machine.must(
-        "systemd-run", "--quiet", "--wait", "--pipe", "--property=EnvironmentFile=/root/environment", "env"
-    )
-    told = dict(line.split("=", 1) for line in read.splitlines() if line.startswith("HEALTHD_"))
+    unit = "[Service]\nType=oneshot\nEnvironmentFile=/root/environment\nExecStart=/bin/sh -c 'env -0 >/root/read'\n"
+    machine.write("/run/systemd/system/reads.service", unit)
+    machine.must("systemctl", "start", "reads")
+    machine.must("rm", "/run/systemd/system/reads.service")
+    told = dict(each.split("=", 1) for each in machine.must("cat", "/root/read").split("\0") if each[:8] == "HEALTHD_")
     assert told == SERVICE_VALUES
 
 
