@@ -18,6 +18,7 @@ from pathlib import Path
 
 from healthd import journal
 from healthd.acting import FLEET, kept_of, make_engine
+from healthd.beat import Beat
 from healthd.check import Check, discover
 from healthd.checkup import Checkup, boot_id_or_unknown
 from healthd.config.schema import CheckConfig, Config
@@ -147,8 +148,10 @@ def acting_agent(
     environ: Mapping[str, str],
     changed: Callable[[], None],
     notices: tuple[str, ...] = (),
+    beat: Beat | None = None,
 ) -> Agent:
-    """An agent with a store and an engine. ``changed`` is called when a fault opened or ended.
+    """An agent with a store and an engine. ``changed`` is called when a fault opened or ended; ``beat`` is told that
+    the engine comes round.
 
     Raises ConfigError for an orchestrator that is not there, StoreError where the state directory cannot be used.
     """
@@ -164,6 +167,12 @@ def acting_agent(
     agent.store, agent.orchestrator, agent.changed = store, orchestrator, changed
     agent.ends += [close] if (close := getattr(orchestrator, "close", None)) is not None else []
     agent.plugin_restart = open_plugin_restart(config, orchestrator, store)
+    beat = beat or Beat()
+
+    def collect(case: Case) -> str:
+        beat(config.evidence.timeout_s)
+        return collect_evidence(agent, case)
+
     agent.engine = make_engine(
         config=config,
         machine=machine,
@@ -172,8 +181,9 @@ def acting_agent(
         store=store,
         orchestrator=orchestrator,
         policy=policy,
-        collect=lambda case: collect_evidence(agent, case),
+        collect=collect,
         after_reset=agent.plugin_restart.wanted if agent.plugin_restart is not None else lambda: None,
+        beat=beat,
     )
     if store.set_aside:
         monitor.record(Event(at=now, kind="daemon", text=f"database set aside: {store.set_aside}"))

@@ -59,6 +59,7 @@ class Engine:
         if not self._lock.acquire(timeout=wait_s):
             return "another turn of the engine is still under way"
         try:
+            self._parts.beat.begin()
             if self._ending.is_set():
                 return _ENDING
             self._steps.hurry = hurry
@@ -72,6 +73,7 @@ class Engine:
                 self.tally.refuse(Refusal.UNREADABLE)
         finally:
             self._stands = self._steps.stood(now) > timedelta(seconds=2 * self._parts.patience.calm_s)
+            self._parts.beat.end()
             self._lock.release()
         return said
 
@@ -86,6 +88,7 @@ class Engine:
             )
             return self._obedience.refuse(order, Refused(kind=Refusal.CASE_OPEN, words=words))
         try:
+            self._parts.beat.begin()
             if self._ending.is_set():
                 return self._obedience.refuse(
                     order, Refused(kind=Refusal.CASE_OPEN, words=f"{_ENDING}; ask again then")
@@ -96,6 +99,7 @@ class Engine:
                 return self._obedience.refuse(order, Refused(kind=Refusal.UNREADABLE, words=words))
             return self._obedience.begin(order, case, now, lambda words: self._begun(order, words))
         finally:
+            self._parts.beat.end()
             self._lock.release()
 
     def end(self, within_s: float) -> bool:
@@ -301,6 +305,7 @@ class Engine:
 
     def _go_on(self, case: Case, now: datetime) -> str:
         while True:
+            self._parts.beat()
             turn = self._steps.take(self._fit_to_mode(case), now)
             self.tally.time(case, turn.case, self._clock())
             case = turn.case
