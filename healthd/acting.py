@@ -65,9 +65,14 @@ def make_engine(
 ) -> Engine:
     """The engine of this node. ``collect`` saves the evidence of a case and returns where. ``run``: how whoever mends
     the machine runs commands; tests count them. ``after_reset`` is told of every GPU reset that was made. ``beat``:
-    who is told how long each command may take."""
+    what is told that the engine comes round, and how long the evidence and each command may take."""
     remediation, beat = config.remediation, beat or Beat()
     run = beat.announcing(run)
+
+    def announced(case: Case) -> str:
+        beat(config.evidence.timeout_s)  # its commands run side by side, in threads of their own
+        return collect(case)
+
     return Engine(
         Parts(
             orchestrator=orchestrator,
@@ -84,7 +89,7 @@ def make_engine(
             cases=store,
             rules=lambda: _rules(config, policy, orchestrator),
             ledger=lambda: repairs_of(store.cases()),
-            collect=collect,
+            collect=announced,
             look_again=checkup.start_older_than,
             patience=Patience(
                 settle_s=remediation.settle_s,

@@ -150,8 +150,7 @@ def acting_agent(
     notices: tuple[str, ...] = (),
     beat: Beat | None = None,
 ) -> Agent:
-    """An agent with a store and an engine. ``changed`` is called when a fault opened or ended; ``beat`` is told that
-    the engine comes round.
+    """An agent with a store and an engine. ``changed`` is called when a fault opened or ended; ``beat``: make_engine's.
 
     Raises ConfigError for an orchestrator that is not there, StoreError where the state directory cannot be used.
     """
@@ -167,12 +166,6 @@ def acting_agent(
     agent.store, agent.orchestrator, agent.changed = store, orchestrator, changed
     agent.ends += [close] if (close := getattr(orchestrator, "close", None)) is not None else []
     agent.plugin_restart = open_plugin_restart(config, orchestrator, store)
-    beat = beat or Beat()
-
-    def collect(case: Case) -> str:
-        beat(config.evidence.timeout_s)
-        return collect_evidence(agent, case)
-
     agent.engine = make_engine(
         config=config,
         machine=machine,
@@ -181,7 +174,7 @@ def acting_agent(
         store=store,
         orchestrator=orchestrator,
         policy=policy,
-        collect=collect,
+        collect=lambda case: collect_evidence(agent, case),
         after_reset=agent.plugin_restart.wanted if agent.plugin_restart is not None else lambda: None,
         beat=beat,
     )

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from healthd.model import Mode
-from tests.engine_replay import WELL, Replay
+from tests.engine_replay import WELL, Replay, when
 from tests.engine_rig import PATIENCE, STORIES, XID_79, World, repair_story
+from tests.engine_wire import disk_is_full
 
 HOUR_S = 3600.0
 
@@ -40,7 +41,7 @@ def verifying(folder: Path) -> World:
 
 
 def test_a_step_forward_does_not_use_up_the_patience_with_a_repair(tmp_path: Path) -> None:
-    """ten minutes to become well after a reboot are ten minutes, and no failed attempt at once: chronyd's makestep
+    """Ten minutes to become well after a reboot are ten minutes, and no failed attempt at once: chronyd's makestep
     comes just then, minutes after the boot."""
     world = verifying(tmp_path)
     world.clock.set_by(HOUR_S)
@@ -76,18 +77,11 @@ def test_a_daemon_that_starts_by_a_clock_behind_its_case_waits_from_now(tmp_path
 def test_the_jump_is_not_lost_where_it_cannot_be_written_down(tmp_path: Path) -> None:
     """A disk that is full at that moment: nothing is done until the moved times are on it."""
     world = verifying(tmp_path)
-    save = world.store.save_case
     world.clock.set_by(HOUR_S)
-
-    def full(*_: object) -> None:
-        from healthd.errors import StoreError
-
-        raise StoreError("the state was not written: database or disk is full")
-
-    world.store.save_case = full  # type: ignore[method-assign]
+    when(world, "before save", disk_is_full)
     world.run(3)
     assert world.said[-1].startswith("nothing was done: the state was not written")
-    world.store.save_case = save  # type: ignore[method-assign]
+    world.wire.at = {}
     world.run(10)
     assert world.provisioner.requests == 1
 
