@@ -286,8 +286,7 @@ def _kernel_log_now(agent: Agent, needles: tuple[bytes, ...]) -> Batch:
 def catch_up_kernel_log(agent: Agent) -> None:
     """Judge what came since the last run and keep the new cursor, as the daemon would: for a hook that acts alone.
 
-    What was judged before is not judged again: a fault that ended by other evidence must not come back from an old
-    line.
+    What was judged before is not judged again: what ended by other evidence must not come back from an old line.
     """
     journal.read_once(agent.checkup, agent.monitor)
     source, until = agent.config.sources.kmsg, time.monotonic() + _CATCHES_UP_WITHIN_S
