@@ -20,8 +20,8 @@ from random import Random
 from typing import Any
 
 import msgspec
-from bench_fleet import OneFault, OneFile
 
+from bench.bench_fleet import OneFault, OneFile
 from healthd.model import Mode, Outcome, Result, Status
 from healthd.remediation.case import Case
 from healthd.remediation.engine import Engine

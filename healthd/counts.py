@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from healthd.clockwatch import moved
 from healthd.history import Fault
-from healthd.model import Outcome, Status
+from healthd.model import Outcome
 
 COUNTED_APART = 1_000
 """So many pairs of check and code are counted by name; what else comes is counted as OTHER."""
@@ -39,7 +39,7 @@ class Counts:
     def ran(self, outcome: Outcome) -> None:
         """Count one run. A run with a gap could not tell."""
         before = self.runs.get(outcome.check, Runs())
-        could_tell = outcome.result.status is not Status.UNKNOWN and not outcome.result.gaps
+        could_tell = outcome.result.is_whole
         self.runs[outcome.check] = Runs(
             total=before.total + 1,
             unknown=before.unknown + (not could_tell),

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from healthd import __version__, journal, telling
-from healthd.agent import Agent, acting_agent, lock_state, open_kernel_log, open_reporter
+from healthd import __version__, journal
+from healthd.agent import Agent, acting_agent, open_kernel_log, open_reporter
 from healthd.api.scrape import metrics_of
 from healthd.api.server import Server
 from healthd.api.wire import EXIT_FAILED
@@ -26,13 +26,15 @@ from healthd.config.schema import Config
 from healthd.drill.drills import Drills
 from healthd.errors import HealthdError, SourceError
 from healthd.jsonlog import json_logger
-from healthd.model import Action
-from healthd.notify import notify, take_address
+from healthd.model import Action, Event
+from healthd.notifications.telling import keep_telling, open_notifier
 from healthd.rounds import Rounds
+from healthd.sd_notify import notify, take_address
 from healthd.signals import Signals
 from healthd.sources.identity import boot_time
 from healthd.sources.kmsg import KernelLog
-from healthd.store import Event
+from healthd.state_lock import lock_state
+from healthd.textfile import keep_writing
 
 _TICK_S = 5.0  # the watchdog's, which systemd may set as low as twice this; a signal or a defect ends the wait at once
 _ENGINE_POLL_S = 5.0
@@ -84,7 +86,9 @@ class Daemon:
         self._drills = self.agent.drills = self._open_drills()
         self._journal = journal.open_journal(self.agent.checkup, self.agent.monitor)
         self._report = open_reporter(self.agent, os.environ)
-        self.agent.notifier = telling.open_notifier(self.agent)
+        self.agent.notifier = open_notifier(
+            config.notify, self.agent.checkup, engine=self.agent.engine, store=self.agent.store, mode=self.agent.mode
+        )
         self._page = metrics_of(self.agent)
         self.failed = False
         self.left: tuple[str, ...] = ()
@@ -191,11 +195,11 @@ class Daemon:
 
     def _telling(self) -> Iterator[tuple[str, Callable[[], None]]]:
         """What the daemon says on its own, where it is configured to."""
-        agent, notifier, page = self.agent, self.agent.notifier, self._page
+        notifier, metrics, page = self.agent.notifier, self._config.metrics, self._page
         if notifier is not None:
-            yield "notify", lambda: telling.keep_telling(notifier, self._stop, self._log)
-        if self._config.metrics.textfile:
-            yield "textfile", lambda: telling.keep_writing(agent, page, self._stop, self._log)
+            yield "notify", lambda: keep_telling(notifier, self._stop, self._log)
+        if metrics.textfile:
+            yield "textfile", lambda: keep_writing(metrics, lambda: page()[1], self._stop, self._log)
 
     def _turn_engine(self) -> None:
         engine, last = self.agent.engine, ""

@@ -3,6 +3,7 @@
     HealthdError
     ├── UsageError            the command line asks for something that is not there    exit 64
     ├── ConfigError           the configuration cannot be used; carries every problem  exit 78
+    ├── StartError            a service cannot start on this machine as it is now      exit 70
     ├── RegistrationError     two checks, or two codes, claim one name
     ├── SourceError           the machine did not answer: the check's outcome is *unknown*
     │   ├── SourceMissing     the file, tool or library is not there
@@ -40,6 +41,11 @@ class ConfigError(HealthdError):
     def __init__(self, problems: tuple[str, ...]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+class StartError(HealthdError):
+    """A service cannot start on this machine as it is now. The next start may find it otherwise: a file, a group or a
+    cluster that is not there yet, a full disk."""
 
 
 class RegistrationError(HealthdError):

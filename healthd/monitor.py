@@ -35,9 +35,9 @@ from healthd.history import (
     relearn,
     retire,
 )
-from healthd.model import NODE, Clearance, ClearsBy, Component, Diagnosis, Outcome, Result, Status, Verdict
+from healthd.model import NODE, Clearance, ClearsBy, Component, Diagnosis, Event, Outcome, Result, Status, Verdict
 from healthd.remediation.rules import BY_REMEDY, Policy, codes_beside
-from healthd.store import Event, Store
+from healthd.store import Store
 from healthd.timeshift import shifted
 from healthd.trends import Highest, Key
 from healthd.waiting import seen_once
@@ -251,7 +251,7 @@ class Monitor:
                     continue
                 if outcome is None or (since is not None and outcome.at < since and check.on == "interval"):
                     return f"{name} has not looked since {since:%H:%M:%S}"
-                if not outcome.optional and (outcome.result.status is Status.UNKNOWN or outcome.result.gaps):
+                if outcome.counts_as_unknown:
                     return f"{name} is unknown: {outcome.result.reason}"
         return ""
 

@@ -1,11 +1,12 @@
 """A case: one node taken out for one diagnosis, from the first intent to the end, as plain data.
 
 Pure. The store keeps it; the engine moves it; after a kill -9 it is all that is needed to go on. The reason text that
-the cluster shows is made here, because it is what ownership is read back from.
+the cluster shows is made and read here: it names the case to whoever finds it.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -15,6 +16,7 @@ from healthd.model import Diagnosis, Mode, Remedy, Step
 from healthd.remediation.ports import Hold
 
 PREFIX = "healthd: "
+_TEXT = re.compile(rf"{PREFIX}(\S+) (\S.*) \[([0-9A-Za-z]+)\]")  # a mount may have spaces
 QUARANTINE_CODE, REPAIR_CODE = "operator.quarantine", "operator.repair"
 """What stands in the place of a finding's code where a person ordered the case, whatever is found."""
 
@@ -130,6 +132,24 @@ def visible_text(code: str, component: str, case_id: str) -> str:
     """
     words = f"{PREFIX}{code} {component} [{case_id}]"
     return " ".join("".join(c if c.isprintable() else " " for c in words.replace("|", "/")).split())
+
+
+def parts_of(text: str) -> tuple[str, str, str] | None:
+    """Code, component and case id that the visible text of a healthd names; None for any other text."""
+    words = _TEXT.fullmatch(text)
+    return (words[1], words[2], words[3]) if words else None
+
+
+def code_of(text: str) -> str:
+    """The finding that a visible text of a healthd names, or ""."""
+    parts = parts_of(text)
+    return parts[0] if parts else ""
+
+
+def case_of(text: str) -> str:
+    """The id of the case that a visible text of a healthd names, or ""."""
+    parts = parts_of(text)
+    return parts[2] if parts else ""
 
 
 def is_our_text(text: str) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from healthd.errors import BackendError, StoreError
-from healthd.model import Action, Decision, Diagnosis, Mode, Refusal, Refused, Step
+from healthd.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Refused, Step
 from healthd.remediation.case import Case, End, Phase, reason_text
 from healthd.remediation.commands import Commands
 from healthd.remediation.fleet import Scope
@@ -26,7 +26,6 @@ from healthd.remediation.steps import Steps
 from healthd.remediation.successor import found_case
 from healthd.remediation.surroundings import Surroundings
 from healthd.remediation.tally import Tally
-from healthd.store import Event
 
 _ORDER_WAITS_S = 20.0  # for a turn that is under way
 _ENDING = "healthd is stopping: nothing more is begun; what is left is done once it is back"

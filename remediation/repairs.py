@@ -16,14 +16,13 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from healthd.errors import BackendBusy, BackendError, BackendRefused, BackendUnknown
-from healthd.model import NODE, Clearance, ClearsBy, Refusal, Refused, Remedy, Step
+from healthd.model import NODE, Clearance, ClearsBy, Event, Refusal, Refused, Remedy, Step
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.marks import parse
 from healthd.remediation.playbook import STEPS, without_drain
 from healthd.remediation.ports import NodeView, Provisioner, StateOwner
 from healthd.remediation.successor import repair_mark
 from healthd.remediation.turns import Patience, Turn, at_next, ended, waits
-from healthd.store import Event
 
 
 class Resetter(Protocol):

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from healthd.clockwatch import JUMP, ClockWatch, moved, was_set
 from healthd.errors import BackendRefused, BackendUnknown, HealthdError
-from healthd.model import Refusal, Refused, Step
+from healthd.model import Event, Refusal, Refused, Step
 from healthd.remediation.case import Case, End, Phase, shifted
 from healthd.remediation.guards import Guards, lost
 from healthd.remediation.orders import heading_back
@@ -26,7 +26,6 @@ from healthd.remediation.ports import NodeView
 from healthd.remediation.repairs import Repairs
 from healthd.remediation.surroundings import Surroundings
 from healthd.remediation.turns import Turn, at_next, ended, rests, waits
-from healthd.store import Event
 
 _TO_DO = {
     "GPU reset": "reset the GPUs",

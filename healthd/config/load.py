@@ -29,7 +29,7 @@ from healthd.config.leaves import (
 from healthd.config.lines import Key, key_lines, line_of
 from healthd.config.match import NAME, Match, NodeFacts, decide, read_matches
 from healthd.config.text import Problem, parsed, read_text
-from healthd.config.values import close_match, shortened
+from healthd.config.values import did_you_mean, shortened
 from healthd.errors import ConfigError
 
 DEFAULT_PATH = Path("/etc/healthd/config.toml")
@@ -222,8 +222,7 @@ def _environment(environ: Mapping[str, str], allowed: Allowed) -> Iterator[Setti
             place = Place(source=f"environment {name}")
             yield from checked(key, environ[name], hint, place=place, from_environment=True, allowed=allowed)
         elif not _SERVICE_LINK.fullmatch(name):
-            guess = close_match(name, known)
-            advice = f"did you mean {guess}?" if guess else "expected HEALTHD_<SECTION>_<KEY>: unset it or correct it"
+            advice = did_you_mean(name, known, "expected HEALTHD_<SECTION>_<KEY>: unset it or correct it")
             value = shortened(environ[name])
             yield Problem(source="environment", value=value, key=name, wrong="no such setting", advice=advice)
 

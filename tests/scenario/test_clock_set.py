@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.telling import TICK_S
+from healthd.notifications.telling import TICK_S
 from tests.integration.slurm.slurm_conf import free_ports
 from tests.running import RunningNode
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from healthd.model import Component, Step
-from healthd.remediation.case import End, Phase, is_our_text, reason_text, shifted
+from healthd.remediation.case import End, Phase, case_of, code_of, is_our_text, parts_of, reason_text, shifted
 from healthd.remediation.playbook import REBOOT
 from tests.judgement import a_case, at, diagnosis
 
@@ -49,6 +49,20 @@ def test_a_mount_point_cannot_break_the_line(place: str, shown: str) -> None:
     """Line ends, column marks, NULs, escapes and undecodable bytes of a name do not reach the cluster."""
     mount = diagnosis(code="lustre.hung", component=Component(kind="mount", id=place))
     assert reason_text(mount, "k3v9") == f"healthd: lustre.hung mount:{shown} [k3v9]"
+
+
+@pytest.mark.parametrize("place", ["/fsx", "/my data", "/a [b]"])
+def test_the_text_names_its_case(place: str) -> None:
+    """Whoever finds it with the cluster reads back what was written, whatever a mount is called."""
+    text = reason_text(diagnosis(code="lustre.hung", component=Component(kind="mount", id=place)), "k3v9")
+    assert parts_of(text) == ("lustre.hung", f"mount:{place}", "k3v9")
+    assert (code_of(text), case_of(text)) == ("lustre.hung", "k3v9")
+
+
+@pytest.mark.parametrize("text", ["", "NHC: a b [c]", "healthd: gpu.xid.79 gpu:0", "healthd: gpu.xid.79 [k3v9]"])
+def test_any_other_text_names_none(text: str) -> None:
+    """Without a code, a component and a case id it is none of ours that can be gone on with."""
+    assert (parts_of(text), code_of(text), case_of(text)) == (None, "", "")
 
 
 @pytest.mark.parametrize("text", ["", "healthd", "NHC: check_fs", "Healthd: x", " healthd: x", "prolog error"])

@@ -24,10 +24,10 @@ from healthd.check import (
     not_applicable,
     ok,
 )
-from healthd.model import NODE, Clearance, ClearsBy, Finding, Outcome, Remedy, Repeats, Result, Severity, Verdict
+from healthd.model import NODE, Clearance, ClearsBy, Event, Finding, Outcome, Remedy, Repeats, Result, Severity, Verdict
 from healthd.monitor import Monitor, gone_jobs, has_live_job
 from healthd.node import Node
-from healthd.store import Event, Store
+from healthd.store import Store
 from tests.judgement import (
     BY_PCI,
     GPU,

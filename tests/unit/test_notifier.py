@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from healthd.config.notify_schema import NotifySection
-from healthd.delivery import Message, NotDeliveredError
 from healthd.errors import StoreError
-from healthd.news import Topic
-from healthd.notifier import MOST_WAITING, Notifier, channels_of
+from healthd.notifications.delivery import Message, NotDeliveredError
+from healthd.notifications.news import Topic
+from healthd.notifications.notifier import MOST_WAITING, Notifier, channels_of
 
 T0 = datetime(2026, 1, 1, 3, 0, tzinfo=UTC)
 ABOUT: Mapping[str, Any] = {"node": "p5-1", "verdict": "critical", "notices": ["a drill"], "mode": "repair"}

@@ -1,7 +1,7 @@
 """Tells people what is wrong with the node and that it is over: gathers news, keeps to the rate, tries again.
 
-What is news is ``healthd.news``'s to say, how a message leaves is ``healthd.delivery``'s. What was told, and what a
-receiver has not taken yet, is kept on disk: a restart neither repeats nor loses it.
+What is news is ``news``'s to say, how a message leaves is ``delivery``'s. What was told, and what a receiver has not
+taken yet, is kept on disk: a restart neither repeats nor loses it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import msgspec
 
 from healthd.clockwatch import moved
 from healthd.config.notify_schema import NotifySection
-from healthd.delivery import Deliver, Message, NotDeliveredError, to_command, to_slack, to_webhook
-from healthd.news import Piece, Seen, Topic, lines, shifted, tell
+from healthd.notifications.delivery import Deliver, Message, NotDeliveredError, to_command, to_slack, to_webhook
+from healthd.notifications.news import Piece, Seen, Topic, lines, shifted, tell
 
 SCHEMA = "healthd.notification/1"
 NEWS = "news"
