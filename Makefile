@@ -25,8 +25,9 @@ export AWS_EC2_METADATA_DISABLED = true
 PURE := */healthd/model.py,*/healthd/trends.py,*/healthd/waiting.py,*/healthd/history.py,*/healthd/diagnose.py
 PURE := $(PURE),*/remediation/policy.py,*/remediation/playbook.py,*/remediation/budget.py,*/remediation/case.py
 PURE := $(PURE),*/remediation/rules.py,*/remediation/ledger.py,*/remediation/opt_out.py,*/remediation/orders.py
-PURE := $(PURE),*/remediation/fleet.py,*/healthd/acknowledged.py,*/healthd/news.py,*/healthd/drill/chain.py
-PURE := $(PURE),*/remediation/marks.py,*/remediation/asked.py
+PURE := $(PURE),*/remediation/fleet.py,*/healthd/acknowledged.py,*/healthd/drill/chain.py
+PURE := $(PURE),*/healthd/notifications/news.py,*/remediation/marks.py,*/remediation/asked.py
+PURE := $(PURE),*/healthd/clockwatch.py,*/healthd/timeshift.py
 PURE := $(PURE),*/remediation/orchestrators/kube_budget.py,*/remediation/orchestrators/kube_conditions.py
 PURE := $(PURE),*/remediation/orchestrators/kube_events.py,*/remediation/orchestrators/kube_node.py
 PURE := $(PURE),*/remediation/orchestrators/kube_signals.py
@@ -72,8 +73,16 @@ coverage: .venv/dev.stamp
 	$(VENV)/coverage run -m pytest -q -m "not (process or slow or slurm or kubernetes or kernel or nvml)" $(PURE_TESTS)
 	$(VENV)/coverage report --include="$(PURE)" --fail-under=100
 
+# All of them, also after one that cannot run here (77) or misses an aim.
 bench: .venv/dev.stamp
-	@set -e; for file in bench/bench_*.py bench/kmsg_storm.py; do echo "== $$file"; $(VENV)/python "$$file" $(BENCH_ARGS); done
+	@sh tests/system-packages.sh
+	@missed= skipped=; for file in bench/bench_*.py; do \
+		name=$$(basename "$$file" .py); echo "== $$name"; code=0; \
+		$(VENV)/python -m "bench.$$name" $(BENCH_ARGS) || code=$$?; \
+		case $$code in 0) ;; 77) skipped="$$skipped $$name" ;; *) missed="$$missed $$name" ;; esac; \
+	done; \
+	echo "== skipped:$${skipped:- none}; aim missed, or broken:$${missed:- none}"; \
+	test -z "$$missed"
 
 # By way of the sdist, from nothing: a build/ left behind would bring deleted modules back.
 wheel: .venv/dev.stamp

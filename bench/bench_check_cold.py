@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from measure import peak_mb, run, write_down
+from bench.measure import peak_mb, run, write_down
 
 ROOT = Path(__file__).resolve().parent.parent
 AIM_RATIO, AIM_MB = 1.6, 12.0

@@ -18,9 +18,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
-from measure import children, cpu_ms, write_down
-from whole_machine import whole_machine
-
+from bench.measure import children, cpu_ms, write_down
+from bench.whole_machine import whole_machine
 from healthd.agent import Agent, acting_agent
 from healthd.check import discover
 from healthd.config.load import load
@@ -103,7 +102,7 @@ PARTS = ("total", *(field.name for field in fields(Cost)))
 
 
 def whole(costs: Cycle, part: str) -> float:
-    return sum(getattr(cost, part) for cost in costs.values())
+    return sum(float(getattr(cost, part)) for cost in costs.values())
 
 
 def dearest(minute: Mapping[str, float]) -> Sequence[str]:

@@ -17,10 +17,7 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from measure import percentile, write_down
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+from bench.measure import percentile, skipped, write_down
 from tests.integration.slurm.slurm_lab import SlurmLab, why_not
 from tests.running import RECOVERED, UNCONTAINED, RunningNode
 
@@ -42,13 +39,12 @@ SETTLE_MS = 200.0
 
 
 def main() -> int:
-    """Measure and write down. Exit 1 where an aim is missed, 2 where there is no Slurm."""
+    """Measure and write down. Exit 1 where an aim is missed, 77 where there is no Slurm."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("-n", type=int, default=200, help="faults")
     faults = options.parse_args().n
     if reason := why_not():
-        print(reason, file=sys.stderr)
-        return 2
+        return skipped(reason)
     with tempfile.TemporaryDirectory(prefix="healthd-bench-") as folder, contextlib.ExitStack() as stack:
         lab = stack.enter_context(SlurmLab(conf={"LogTimeFormat": "iso8601_ms"}))
         nodes = []
@@ -80,8 +76,8 @@ def one_fault(lab: SlurmLab, node: RunningNode) -> tuple[float, float]:
     """One fault, from its line to its fence and to its drain, in milliseconds; then its end, and the node's return."""
     mark = slurmctld_log(lab).stat().st_size
     at = node.kernel_says(UNCONTAINED.format(pci=PCI))
-    drained: list[float] = []
-    node.wait(lambda: drained or drained.extend(logged_at(lab, DRAINED.format(node.name), mark)), 15.0, "drained")
+    node.wait(lambda: logged_at(lab, DRAINED.format(node.name), mark), 15.0, "drained")
+    drained = logged_at(lab, DRAINED.format(node.name), mark)
     fenced = logged_at(lab, FENCED.format(node.name), mark)
     node.kernel_says(RECOVERED.format(pci=PCI))
     lab.wait_state(node.name, "IDLE", within_s=30.0)

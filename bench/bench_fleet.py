@@ -30,13 +30,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from measure import cpu_ms, percentile, write_down
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+from bench.measure import cpu_ms, percentile, skipped, write_down
 from healthd.acting import fleet_of, kept_of
 from healthd.errors import BackendError
-from healthd.model import Clearance, Component, Diagnosis, Mode, Remedy, Severity
+from healthd.model import Clearance, Component, Diagnosis, Event, Mode, Remedy, Severity
 from healthd.remediation.budget import out_limit
 from healthd.remediation.case import Case
 from healthd.remediation.engine import Engine
@@ -47,7 +45,6 @@ from healthd.remediation.policy import Rules
 from healthd.remediation.ports import FleetLevel, Slot
 from healthd.remediation.slots import SlotKeeper
 from healthd.remediation.turns import Patience
-from healthd.store import Event
 from healthd.testing_cluster import FakeProvisioner, FakeResetter
 from tests.integration.slurm.slurm_lab import SlurmLab, why_not
 
@@ -76,7 +73,7 @@ class Notes:
 
 
 def main() -> int:
-    """Measure and write down. Exit 1 where an aim is missed, 2 where there is no Slurm."""
+    """Measure and write down. Exit 1 where an aim is missed, 77 where there is no Slurm."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("-n", type=int, default=1000, help="nodes")
     options.add_argument("--kills", type=int, default=20, help="groups of agents to kill")
@@ -85,8 +82,7 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=1)
     chosen = options.parse_args()
     if reason := why_not():
-        print(reason, file=sys.stderr)
-        return 2
+        return skipped(reason)
     with cluster(chosen.n) as lab:
         time.sleep(4.0)
         figures = one_storm(lab, chosen.n, chosen.kills, known=not chosen.new, same=chosen.same, seed=chosen.seed)

@@ -21,10 +21,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench_check_cold import install_wheel
-from measure import children, cpu_ms, memory_kib, write_down
-from whole_machine import whole_machine
-
+from bench.bench_check_cold import install_wheel
+from bench.measure import children, cpu_ms, memory_kib, write_down
+from bench.whole_machine import whole_machine
 from healthd.sim.machine import SimulatedMachine
 
 AIM_PSS_MB, AIM_CPU_PERCENT = 50.0, 0.1
@@ -68,7 +67,7 @@ def daemon(venv: Path, machine: SimulatedMachine) -> Iterator[int]:
     machine.kmsg.unlink()
     os.mkfifo(machine.kmsg)
     writer = os.open(machine.kmsg, os.O_RDWR)
-    argv = [venv / "bin/python", "-m", "healthd", "run", "--config", machine.config]
+    argv = [str(venv / "bin/python"), "-m", "healthd", "run", "--config", str(machine.config)]
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     said = machine.folder / "said"
     with said.open("wb") as log:

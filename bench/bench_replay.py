@@ -1,6 +1,6 @@
 """How many lines per second ``healthd replay`` judges, in each form of a log, on one core.
 
-    python bench/bench_replay.py [-n lines]
+    python -m bench.bench_replay [-n lines]
 
 A log of a million lines in each form: noise of the kernel and the system, and one XID in a thousand lines (twelve
 codes, eight GPUs), of four nodes where the form names hosts. All of it is measured, in CPU time: telling the form,
@@ -20,10 +20,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from measure import write_down
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+from bench.measure import write_down
 from healthd.check import discover
 from healthd.config.schema import CheckConfig, Config
 from healthd.past.replay import Replayed, Trial, replay

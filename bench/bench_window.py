@@ -11,36 +11,32 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 
-from measure import percentile, write_down
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+from bench.measure import percentile, skipped, write_down
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
 from tests.integration.slurm.slurm_lab import SlurmLab, why_not
 
 
 def main() -> int:
-    """Measure and write down. Exit 2 where there is no Slurm."""
+    """Measure and write down. Exit 77 where there is no Slurm."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("-n", type=int, default=200, help="rounds")
     rounds = options.parse_args().n
     if reason := why_not():
-        print(reason, file=sys.stderr)
-        return 2
+        return skipped(reason)
     drains, undrains = [], []
     with SlurmLab() as lab:
         os.environ.update(lab.env())
         node = SlurmOrchestrator(node="n0001")
         for number in range(rounds):
-            drains.append(timed(node, lambda number=number: node.quarantine(f"healthd: bench {number}")))
-            undrains.append(timed(node, lambda: node.release(resume=False)))
+            drains.append(timed(node, partial(node.quarantine, f"healthd: bench {number}")))
+            undrains.append(timed(node, partial(node.release, resume=False)))
     write_down("window", {"rounds": rounds, **figures("drain", drains), **figures("undrain", undrains)})
     return 0
 
 
-def timed(node: SlurmOrchestrator, update: Callable[[], None]) -> float:
+def timed(node: SlurmOrchestrator, update: Callable[[], object]) -> float:
     """Milliseconds from the start of the read to the acknowledgement of the update."""
     begun = time.perf_counter()
     node.view()

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+SKIPPED = 77
+"""Exit code of a benchmark that cannot run here: Automake's, because argparse ends with 2 for a wrong option."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +30,9 @@ def run(argv: Sequence[str]) -> Run:
     """
     null = os.open(os.devnull, os.O_RDWR)
     begun = time.perf_counter()
-    pid = os.posix_spawn(argv[0], argv, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)])
+    pid = os.posix_spawn(
+        argv[0], list(argv), os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
+    )
     _, status = os.waitpid(pid, 0)
     seconds = time.perf_counter() - begun
     os.close(null)
@@ -87,7 +93,13 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ranked[min(len(ranked) - 1, max(0, round(share * len(ranked) + 0.5) - 1))]
 
 
-def write_down(name: str, figures: dict[str, object]) -> None:
+def skipped(why: str) -> int:
+    """Say why nothing is measured here; returns the exit code."""
+    print(f"skipped: {why}", file=sys.stderr)
+    return SKIPPED
+
+
+def write_down(name: str, figures: Mapping[str, object]) -> None:
     """Print the figures and keep them beside the benchmark as ``results/<name>.json``."""
     machine = {
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",

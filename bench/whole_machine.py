@@ -12,12 +12,9 @@ import json
 import multiprocessing
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from healthd.sim.machine import SimulatedMachine
 from healthd.sim.tree import mount, unmount

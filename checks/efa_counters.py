@@ -9,7 +9,7 @@ from healthd.check import AnyLimit, FindingCode, Limit, Rate, Stall, check, judg
 from healthd.errors import SourceMissing, SourceUnreadable
 from healthd.model import ClearsBy, Component, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.node import Node
-from healthd.pci import pci_children, pci_devices
+from healthd.pci import efa_functions, pci_children
 from healthd.tables import filled, keyed_rows
 
 _FOLDERS = {"device": "hw_counters", "port": "ports/1/hw_counters"}
@@ -96,7 +96,7 @@ def efa_counters(node: Node, _settings: object) -> Result:
     Sources: rows of efa_counters.csv; amzn-drivers (hw_counters of device and port; reads may end with EINVAL or
     EOPNOTSUPP).
     """
-    functions = [pci.name for pci in pci_devices(node, "0x1d0f") if pci.device.startswith("0xefa")]
+    functions = [pci.name for pci in efa_functions(node)]
     paths = {
         device: f"bus/pci/devices/{name}/infiniband/{device}"
         for name in functions

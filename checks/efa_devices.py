@@ -9,7 +9,7 @@ from healthd.check import FindingCode, Learned, check, judged, not_applicable, u
 from healthd.gpus import pci_gpus
 from healthd.model import NODE, Component, Finding, Reading, Remedy, Result, Severity
 from healthd.node import Node
-from healthd.pci import has_pci, pci_attribute, pci_children, pci_devices, require_pci
+from healthd.pci import efa_functions, has_pci, pci_attribute, pci_children, require_pci
 from healthd.tables import instance_profile
 
 _CRITICAL, _WARNING = Severity.CRITICAL, Severity.WARNING
@@ -84,7 +84,7 @@ def efa_devices(node: Node, settings: Settings) -> Result:
     """
     profile = instance_profile(node.instance_type)
     usual = profile.efa_usual if profile else 0
-    functions = [pci.name for pci in pci_devices(node, "0x1d0f") if pci.device.startswith("0xefa")]
+    functions = [pci.name for pci in efa_functions(node)]
     if not functions and (usual <= 1 if settings.expected is None else settings.expected == 0):
         nothing = not_applicable("no EFA device is attached, and none is configured")
         return replace(nothing, readings=tuple(_to_learn(node, settings, 0)))

@@ -10,7 +10,7 @@ from healthd.errors import SourceError, SourceMissing
 from healthd.gpus import pci_gpus
 from healthd.model import NODE, Component, Finding, Reading, Remedy, Result, Severity
 from healthd.node import CommandResult, Node
-from healthd.pci import pci_children, pci_devices
+from healthd.pci import efa_functions, pci_children
 from healthd.versions import minimums, older, read_stack
 
 _FI_INFO = "/opt/amazon/efa/bin/fi_info"
@@ -51,7 +51,7 @@ def efa_provider(node: Node, _settings: object) -> Result:
 
     Sources: libfabric fi_info(1); AWS, EFA documentation (memlock, installer); rows of stack.csv, minimum_versions.csv.
     """
-    functions = [pci.name for pci in pci_devices(node, "0x1d0f") if pci.device.startswith("0xefa")]
+    functions = [pci.name for pci in efa_functions(node)]
     devices = [device for name in functions for device in pci_children(node, name, "infiniband")]
     if not devices:
         return not_applicable("no EFA device with a driver; efa.devices judges that")

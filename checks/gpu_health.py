@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from healthd.check import FindingCode, check, judged
 from healthd.errors import SourceUnreadable
-from healthd.gpus import GPU_IS_LOST, RESET_REQUIRED, GpuValues, ask_gpus
+from healthd.gpus import GpuValues, ask_gpus
 from healthd.model import NODE, Component, Finding, Remedy, Result, Severity
 from healthd.node import Node
+from healthd.nvml_return import NvmlReturn
 
 _INFOROM, _MODEL, _VBIOS = "nvmlDeviceValidateInforom", "nvmlDeviceGetName", "nvmlDeviceGetVbiosVersion"
-_CORRUPTED_INFOROM = 14  # nvml.h, nvmlReturn_t
-_MISMATCH = "LIB_RM_VERSION_MISMATCH"  # nvml.h's word for 18, as the NVML source writes it
-_OTHERS_JOB = frozenset({GPU_IS_LOST, RESET_REQUIRED})
+_OTHERS_JOB = frozenset({NvmlReturn.GPU_IS_LOST, NvmlReturn.RESET_REQUIRED})
 _DRIVER = Component(kind="driver", id="nvidia")
 
 INFOROM = FindingCode(
@@ -67,7 +66,7 @@ def gpu_health(node: Node, _settings: object) -> Result:
     try:
         gpus = ask_gpus(node, _INFOROM, _MODEL, _VBIOS)
     except SourceUnreadable as error:
-        if _MISMATCH not in str(error):
+        if NvmlReturn.LIB_RM_VERSION_MISMATCH.name not in str(error):
             raise
         return judged([MISMATCH.at(_DRIVER, "library and loaded kernel module differ", nvml=str(error))])
     if isinstance(gpus, Result):
@@ -78,8 +77,8 @@ def gpu_health(node: Node, _settings: object) -> Result:
 
 
 def _of_one(gpu: GpuValues, all_gpus: Sequence[GpuValues]) -> Iterator[Finding]:
-    if _CORRUPTED_INFOROM in gpu.codes:
-        yield INFOROM.at(gpu.gpu, "NVML answers CORRUPTED_INFOROM (14)", nvml_return=_CORRUPTED_INFOROM)
+    if NvmlReturn.CORRUPTED_INFOROM in gpu.codes:
+        yield INFOROM.at(gpu.gpu, "NVML answers CORRUPTED_INFOROM (14)", nvml_return=NvmlReturn.CORRUPTED_INFOROM.value)
     elif not gpu.values and gpu.codes and not gpu.unsupported and not gpu.codes & _OTHERS_JOB:
         answering = sum(bool(other.values) for other in all_gpus)
         if answering:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.gpus import GPU_IS_LOST, RESET_REQUIRED, GpuValues, ask_gpus
+from healthd.gpus import GpuValues, ask_gpus
 from healthd.model import REMEDY_RANK, Finding, Remedy, Result, Severity
 from healthd.node import Node
+from healthd.nvml_return import NvmlReturn
 from healthd.tables import xid_cases, xid_table
 
 _FIELD, _ACTION = 230, "field:230"  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
@@ -67,10 +68,10 @@ def gpu_recovery(node: Node, _settings: object) -> Result:
 
 def _findings(gpu: GpuValues) -> Iterator[Finding]:
     """A GPU that is out of reach has no action to tell, and whatever it told before it was would be stale."""
-    if GPU_IS_LOST in gpu.codes:
-        yield LOST.at(gpu.gpu, "NVML answers GPU_IS_LOST (15)", nvml_return=GPU_IS_LOST)
-    elif RESET_REQUIRED in gpu.codes:
-        yield MUST_RESET.at(gpu.gpu, "NVML answers RESET_REQUIRED (16)", nvml_return=RESET_REQUIRED)
+    if NvmlReturn.GPU_IS_LOST in gpu.codes:
+        yield LOST.at(gpu.gpu, "NVML answers GPU_IS_LOST (15)", nvml_return=NvmlReturn.GPU_IS_LOST.value)
+    elif NvmlReturn.RESET_REQUIRED in gpu.codes:
+        yield MUST_RESET.at(gpu.gpu, "NVML answers RESET_REQUIRED (16)", nvml_return=NvmlReturn.RESET_REQUIRED.value)
     elif action := gpu.values.get(_ACTION, 0):
         code = ACTIONS.get(action, OTHER)
         yield code.at(gpu.gpu, f"{code.meaning} (recovery action {action})", recovery_action=action)

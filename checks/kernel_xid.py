@@ -45,6 +45,7 @@ ACROSS_JOBS = FindingCode(
     clears_by=ClearsBy.GPU_RESET,
 )
 _PIDS = 16
+_NO_RULE = "no published rule fits"
 _Key = tuple[object, ...]
 _Judgement = tables.XidRow | tables.XidCase
 
@@ -263,7 +264,8 @@ def _link(line: nvrm.XidLine) -> Iterator[tuple[str, Any]]:
         yield "nvlink_link", link.link
         yield "nvlink_words", [f"0x{word:08x}" for word in link.words]
         yield "nvlink_subcode", link.words[0] >> 20 & 0x3F
-        yield "nvlink_investigate", rule.investigate if rule else "no published rule fits"
+        yield "nvlink_immediate", rule.immediate if rule else _NO_RULE
+        yield "nvlink_investigate", rule.investigate if rule else _NO_RULE
     if line.xid == nvrm.NVLINK_XID and (found := nvrm.link_registers(line.text)):
         number, registers = found
         bits = [where for where in kernel_tables.xid74_bits() if where[0] < len(registers)]

@@ -10,7 +10,7 @@ from healthd.gpus import pci_gpus
 from healthd.model import NODE, Finding, Remedy, Result, Severity
 from healthd.nccl import codes_of, demand, outcome, own_best, reduce
 from healthd.node import AllReduce, Node
-from healthd.pci import pci_devices
+from healthd.pci import efa_functions
 
 _TEST = "loopback"
 _CODES = codes_of(_TEST, "through the node's own EFA devices")
@@ -64,7 +64,7 @@ def nccl_loopback(node: Node, settings: Settings) -> Result:
     """
     if not pci_gpus(node):
         return not_applicable("no NVIDIA GPU on the PCI bus")
-    if not any(device.device.startswith("0xefa") for device in pci_devices(node, "0x1d0f")):
+    if not efa_functions(node):
         return not_applicable("no EFA device on the PCI bus; efa.devices says whether there must be one")
     asked = demand(
         node,

@@ -87,9 +87,10 @@ variables; a later source wins key by key. `--config FILE` replaces the files, n
 one that clients know too.
 
 The daemon reads all of it once, at its start. Unknown keys and wrong values stop it with exit code 78, all of them
-named. `healthd config show` prints every value and where it comes from; `healthd config validate` marks mistakes on
-the file itself. Editors check and complete it by its JSON Schema: see
-[a first configuration](../how-to/first-configuration.md).
+named. What only the machine can say (a platform that is not there, a folder that takes no file) is exit code 70, and
+systemd tries again. `healthd config show` prints every value and where it comes from; `healthd config validate` marks
+mistakes on the file itself, and with `--here` tries it out as a start would. Editors check and complete it by its JSON
+Schema: see [a first configuration](../how-to/first-configuration.md).
 """
 
 EVERY_CHECK = """## [checks."NAME"]
@@ -412,8 +413,14 @@ def exit_codes() -> str:
             "`check`: unknown. `status`: no daemon answers. `doctor`: it could not be told. `drill`: refused",
         ),
         (EXIT_USAGE, "the command line is wrong (sysexits.h EX_USAGE), a misspelt `hook` included"),
-        (EXIT_FAILED, "it could not be done, such as a state directory that cannot be used (EX_SOFTWARE)"),
-        (EXIT_CONFIG, "the configuration is wrong (EX_CONFIG)"),
+        (
+            EXIT_FAILED,
+            (
+                "it could not be done, such as a state directory that cannot be used (EX_SOFTWARE). A daemon that "
+                "cannot start on this machine as it is now ends so, and systemd starts it again"
+            ),
+        ),
+        (EXIT_CONFIG, "the configuration is wrong, whatever machine it is for (EX_CONFIG)"),
     ]
     return "## Exit codes\n\n" + table(("code", "meaning"), rows)
 
@@ -578,7 +585,11 @@ def compared() -> str:
     head = ("", *(f"{group} ({sum(each['group'] == group for each in classes)})" for group in groups))
     # What a plug-in of the site could do, healthd does not do.
     own = row(f"**healthd {__version__}**", lambda each: bool(set(each.get("codes", ())) - {"plugin.*"}))
-    return table(head, [own, *(row(data["peers"][who], lambda each, who=who: who in each["who"]) for who in COMPARED)])
+
+    def row_of(who: str) -> tuple[str, ...]:
+        return row(data["peers"][who], lambda each: who in each["who"])
+
+    return table(head, [own, *(row_of(who) for who in COMPARED)])
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from healthd.beat import Beat
 from healthd.checkup import Checkup
 from healthd.config.schema import Config
 from healthd.monitor import Monitor
@@ -60,10 +61,18 @@ def make_engine(
     collect: Callable[[Case], str],
     run: Callable[..., CommandResult] = run_command,
     after_reset: Callable[[], None] = lambda: None,
+    beat: Beat | None = None,
 ) -> Engine:
     """The engine of this node. ``collect`` saves the evidence of a case and returns where. ``run``: how whoever mends
-    the machine runs commands; tests count them. ``after_reset`` is told of every GPU reset that was made."""
-    remediation = config.remediation
+    the machine runs commands; tests count them. ``after_reset`` is told of every GPU reset that was made. ``beat``:
+    what is told that the engine comes round, and how long the evidence and each command may take."""
+    remediation, beat = config.remediation, beat or Beat()
+    run = beat.announcing(run)
+
+    def announced(case: Case) -> str:
+        beat(config.evidence.timeout_s)  # its commands run side by side, in threads of their own
+        return collect(case)
+
     return Engine(
         Parts(
             orchestrator=orchestrator,
@@ -80,7 +89,7 @@ def make_engine(
             cases=store,
             rules=lambda: _rules(config, policy, orchestrator),
             ledger=lambda: repairs_of(store.cases()),
-            collect=collect,
+            collect=announced,
             look_again=checkup.start_older_than,
             patience=Patience(
                 settle_s=remediation.settle_s,
@@ -94,6 +103,7 @@ def make_engine(
                 calm_s=min(_CALM_S, remediation.settle_s) if orchestrator.kind == "kubernetes" else 0.0,
             ),
             platform_texts=OUR_TEXTS | MANAGERS_TEXTS,
+            beat=beat,
         )
     )
 

@@ -6,9 +6,7 @@ it for one answer.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -18,16 +16,17 @@ from pathlib import Path
 
 from healthd import journal
 from healthd.acting import FLEET, kept_of, make_engine
+from healthd.beat import Beat
 from healthd.check import Check, discover
 from healthd.checkup import Checkup, boot_id_or_unknown
 from healthd.config.schema import CheckConfig, Config
 from healthd.drill.drills import Drills
-from healthd.errors import ExtraMissing, SourceError, StoreError
+from healthd.errors import ExtraMissing, SourceError
 from healthd.evidence import save_bundle
-from healthd.model import Mode
+from healthd.model import Event, Mode
 from healthd.monitor import Monitor, gone_jobs
 from healthd.node import KernelLogState
-from healthd.notifier import Notifier
+from healthd.notifications.notifier import Notifier
 from healthd.plugin_restart import PluginRestart, open_plugin_restart
 from healthd.remediation.case import Case
 from healthd.remediation.engine import Engine
@@ -39,10 +38,9 @@ from healthd.report import as_data
 from healthd.sources.identity import boot_time
 from healthd.sources.kmsg import Batch, Cursor, KernelLog, read_all
 from healthd.sources.machine import Machine, open_machine
-from healthd.store import Event, Store
+from healthd.store import Store
 from healthd.whoami import runs_kubernetes, runs_slurm
 
-_LOCK_POLL_S = 0.05
 _CATCHES_UP_WITHIN_S = 3.0
 
 
@@ -59,6 +57,8 @@ class Agent:
     orchestrator: Orchestrator | None = None
     ends: list[Callable[[], None]] = field(default_factory=list)
     """What else is given back at the end: connections to the cluster."""
+    troubles: list[Callable[[], str]] = field(default_factory=list)
+    """What else may be wrong with the service itself and keeps it from nothing: each says so in words, or ""."""
     hooks: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """Hooks answered, by (kind, verdict, ``passed`` or ``refused``)."""
     notifier: Notifier | None = None
@@ -130,7 +130,7 @@ def looking_agent(config: Config, notices: tuple[str, ...] = ()) -> Agent:
 
     ``notices``: what its reports say beside the checks.
     """
-    machine = _machine(config)
+    machine = open_machine(config)
     checks = enabled_checks(config)
     monitor = Monitor(checks, None)
     agent = _assembled(config, checks, machine, monitor, source="local", notices=(*notices, *simulated(config)))
@@ -147,13 +147,14 @@ def acting_agent(
     environ: Mapping[str, str],
     changed: Callable[[], None],
     notices: tuple[str, ...] = (),
+    beat: Beat | None = None,
 ) -> Agent:
-    """An agent with a store and an engine. ``changed`` is called when a fault opened or ended.
+    """An agent with a store and an engine. ``changed`` is called when a fault opened or ended; ``beat``: make_engine's.
 
     Raises ConfigError for an orchestrator that is not there, StoreError where the state directory cannot be used.
     """
     now = datetime.now(UTC)
-    machine = _machine(config)
+    machine = open_machine(config)
     orchestrator = open_orchestrator(config, machine, environ)
     store = Store(Path(config.daemon.state_dir) / "healthd.db", now=now)
     checks = enabled_checks(config)
@@ -174,6 +175,7 @@ def acting_agent(
         policy=policy,
         collect=lambda case: collect_evidence(agent, case),
         after_reset=agent.plugin_restart.wanted if agent.plugin_restart is not None else lambda: None,
+        beat=beat,
     )
     if store.set_aside:
         monitor.record(Event(at=now, kind="daemon", text=f"database set aside: {store.set_aside}"))
@@ -188,11 +190,10 @@ def acting_agent(
 
 def open_orchestrator(config: Config, machine: Machine, environ: Mapping[str, str]) -> Orchestrator:
     """The orchestrator that the configuration names, or the one that this node runs."""
-    slurm = config.orchestrator.slurm
     if runs_kubernetes(config, environ):
         return _open_kubernetes(config, machine.name, environ)
     if runs_slurm(config, environ):
-        return SlurmOrchestrator(node=machine.name, bin_dir=slurm.bin_dir, conf=slurm.conf, timeout_s=slurm.timeout_s)
+        return SlurmOrchestrator.of(config, machine.name)
     return LocalOrchestrator(
         node=machine.name,
         state_dir=Path(config.daemon.state_dir),
@@ -282,8 +283,7 @@ def _kernel_log_now(agent: Agent, needles: tuple[bytes, ...]) -> Batch:
 def catch_up_kernel_log(agent: Agent) -> None:
     """Judge what came since the last run and keep the new cursor, as the daemon would: for a hook that acts alone.
 
-    What was judged before is not judged again: a fault that ended by other evidence must not come back from an old
-    line.
+    What was judged before is not judged again: what ended by other evidence must not come back from an old line.
     """
     journal.read_once(agent.checkup, agent.monitor)
     source, until = agent.config.sources.kmsg, time.monotonic() + _CATCHES_UP_WITHIN_S
@@ -338,41 +338,8 @@ def _kernel_text(agent: Agent) -> str:
     return "".join(f"{record.time.isoformat()} {record.text}\n" for record in _kernel_log_now(agent, ()).records)
 
 
-def lock_state(state_dir: Path, *, wait_s: float = 0.0) -> int:
-    """Take the one lock of a state directory, and return its descriptor: it is held until that is closed.
-
-    ``wait_s``: how long to wait for another healthd to let go of it.
-    Raises StoreError when another healthd has it, or the directory cannot be used.
-    """
-    try:
-        state_dir.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StoreError(f"{state_dir}: cannot be used: {error.strerror}; check [daemon] state_dir") from error
-    until = time.monotonic() + wait_s
-    while not _locked(descriptor):
-        if time.monotonic() >= until:
-            os.close(descriptor)
-            raise StoreError(f"{state_dir}: another healthd is using it; stop that one, or set another state_dir")
-        time.sleep(_LOCK_POLL_S)
-    return descriptor
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # parts
-
-
-def _machine(config: Config) -> Machine:
-    """The machine, with a kernel log that counts as read until its reader says otherwise."""
-    return open_machine(config, lambda: KernelLogState(source=config.sources.kmsg, alive=True))
 
 
 def _assembled(

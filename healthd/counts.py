@@ -6,11 +6,12 @@ In bounded memory: a kernel log may name any number of codes, and those past the
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
+from healthd.clockwatch import moved
 from healthd.history import Fault
-from healthd.model import Outcome, Status
+from healthd.model import Outcome
 
 COUNTED_APART = 1_000
 """So many pairs of check and code are counted by name; what else comes is counted as OTHER."""
@@ -38,13 +39,19 @@ class Counts:
     def ran(self, outcome: Outcome) -> None:
         """Count one run. A run with a gap could not tell."""
         before = self.runs.get(outcome.check, Runs())
-        could_tell = outcome.result.status is not Status.UNKNOWN and not outcome.result.gaps
+        could_tell = outcome.result.is_whole
         self.runs[outcome.check] = Runs(
             total=before.total + 1,
             unknown=before.unknown + (not could_tell),
             took_s=before.took_s + outcome.duration_s,
             told=outcome.at if could_tell else before.told,
         )
+
+    def clock_was_set(self, by: timedelta, now: datetime) -> None:
+        """Move the times with the clock, so that an age stays what it was."""
+        for name, runs in self.runs.items():
+            if runs.told is not None:
+                self.runs[name] = replace(runs, told=moved(runs.told, by, now))
 
     def has_opened(self, fault: Fault) -> None:
         """Count a fault that was not open before."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from healthd.model import Mode
-from healthd.notifier import Notifier
+from healthd.notifications.notifier import Notifier
 from healthd.remediation.calls import Calls
 from healthd.remediation.fleet import Scope
 from healthd.remediation.standings import Reckoning, Standing

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from healthd.history import Fault, History
-from healthd.model import REMEDY_RANK, SEVERITY_RANK, Diagnosis, Outcome, Root, Severity, Status, Verdict
+from healthd.model import REMEDY_RANK, SEVERITY_RANK, Diagnosis, Outcome, Root, Severity, Verdict
 
 
 def diagnose(history: History) -> tuple[Diagnosis, ...]:
@@ -47,13 +47,9 @@ def judge(diagnoses: Iterable[Diagnosis], outcomes: Iterable[Outcome]) -> Verdic
     severities = {diagnosis.severity for diagnosis in diagnoses}
     if Severity.CRITICAL in severities:
         return Verdict.CRITICAL
-    if any(not outcome.optional and _is_unknown(outcome) for outcome in outcomes):
+    if any(outcome.counts_as_unknown for outcome in outcomes):
         return Verdict.UNKNOWN
     return Verdict.WARNING if Severity.WARNING in severities else Verdict.OK
-
-
-def _is_unknown(outcome: Outcome) -> bool:
-    return outcome.result.status is Status.UNKNOWN or bool(outcome.result.gaps)
 
 
 def _causes(faults: Sequence[Fault]) -> Mapping[tuple[str, str], Fault]:

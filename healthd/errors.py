@@ -4,6 +4,7 @@
     ├── UsageError            the command line asks for something that is not there    exit 64
     ├── ConfigError           the configuration cannot be used; carries every problem  exit 78
     │   └── ExtraMissing      it asks for a part of healthd whose packages are not installed
+    ├── StartError            a service cannot start on this machine as it is now      exit 70
     ├── RegistrationError     two checks, or two codes, claim one name
     ├── SourceError           the machine did not answer: the check's outcome is *unknown*
     │   ├── SourceMissing     the file, tool or library is not there
@@ -53,6 +54,11 @@ class ExtraMissing(ConfigError):
     def __init__(self, what: str, extra: str, error: ImportError) -> None:
         way = f"build the package with LOCK=requirements/{extra}.txt, or install the wheel's file with its extra"
         super().__init__((f"{what} needs packages that are not installed: {error}; {way}, healthd-….whl[{extra}]",))
+
+
+class StartError(HealthdError):
+    """A service cannot start on this machine as it is now. The next start may find it otherwise: a file, a group or a
+    cluster that is not there yet, a full disk."""
 
 
 class RegistrationError(HealthdError):

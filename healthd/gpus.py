@@ -15,6 +15,7 @@ from healthd.check import not_applicable, unknown
 from healthd.errors import SourceError, SourceMissing
 from healthd.model import NODE, Component, Finding, Result, gpu_component, pci_address
 from healthd.node import GpuAnswer, Node, NvmlFailure
+from healthd.nvml_return import NvmlReturn
 from healthd.pci import pci_devices, require_pci
 from healthd.tables import instance_profile
 
@@ -23,11 +24,8 @@ DISPLAY_CLASSES = ("0x0300", "0x0302")
 """PCI base class and subclass of a GPU: VGA and 3D controller. An NVSwitch is a bridge (0x0680) and is not counted.
 Source: PCI Code and ID Assignment Specification 1.11, class 03h; NVIDIA data-centre GPUs report 0302h."""
 
-# nvml.h, nvmlReturn_t (names as pynvml 13.615.71 has them).
-GPU_IS_LOST = 15
-RESET_REQUIRED = 16
-NO_SUCH_QUESTION = frozenset({3, 13})
-"""NOT_SUPPORTED and FUNCTION_NOT_FOUND: this GPU, or this driver, does not have that number. Neither good nor bad."""
+NO_SUCH_QUESTION = frozenset({NvmlReturn.NOT_SUPPORTED, NvmlReturn.FUNCTION_NOT_FOUND})
+"""This GPU, or this driver, does not have that number. Neither good nor bad."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -334,7 +334,7 @@ def _end_levels(history: History, outcome: Outcome, reported: set[FaultKey]) -> 
 
 
 def _saw_all(outcome: Outcome) -> bool:
-    return not outcome.result.gaps and outcome.result.status in (Status.OK, Status.FINDINGS)
+    return outcome.result.is_whole and outcome.result.status is not Status.NOT_APPLICABLE
 
 
 def _proves_over(history: History, clearance: Clearance, fault: Fault) -> bool:

@@ -11,9 +11,9 @@ from datetime import datetime
 from healthd.checkup import Checkup
 from healthd.errors import SourceError
 from healthd.history import UNKNOWN_BOOT
+from healthd.model import Event
 from healthd.monitor import Monitor
-from healthd.sources.journal import JournalLog, Wanted, read_journal, read_past_kernel
-from healthd.store import Event
+from healthd.sources.journal import JournalBatch, JournalLog, Wanted, read_journal, read_past_kernel
 
 _POLL_S = 10.0
 _FIRST_S = 1.0  # a quiet journal counts as read after this
@@ -52,13 +52,24 @@ def judge_past_boot(checkup: Checkup, monitor: Monitor, boot_id: str, now: datet
     if since is None or known in ("", UNKNOWN_BOOT) or boot_id in (known, UNKNOWN_BOOT):
         return
     try:
-        records = read_past_kernel(since, boot_id).records
-        text = f"{len(records)} kernel lines of the time before this boot, after {since:%H:%M:%S}, were judged"
+        past = read_past_kernel(since, boot_id)
+        records, text = past.records, _judged_text(past, since)
     except SourceError as error:
         records, text = (), f"the kernel's last words before this boot could not be read: {error}"
     monitor.record(Event(at=now, kind="daemon", text=text))
     if records:
         checkup.judge_kernel(records, None, past=True)
+
+
+def _judged_text(past: JournalBatch, since: datetime) -> str:
+    """What was judged of the time before this boot, for the audit trail."""
+    text = f"{len(past.records)} kernel lines of the time before this boot, after {since:%H:%M:%S}, were judged"
+    if not past.cut:
+        return text
+    first = (
+        f"the first of these is of {past.records[0].time:%H:%M:%S}" if past.records else "all that was read is newer"
+    )
+    return f"{text}; older ones were left out, for the journal holds more than is read at once: {first}"
 
 
 def open_journal(checkup: Checkup, monitor: Monitor) -> JournalLog | None:

@@ -22,6 +22,7 @@ class NvLink5Rule:
 
     ``patterns``: what the 32 bits of intrinfo must be, as (mask, value): first as drivers before 575 write them, then
     as drivers from 575 on. No word fits a rule of each (a test proves it), so the driver's version is not needed.
+    ``immediate`` and ``investigate``: NVIDIA's own words for what to do at once, and afterwards.
     """
 
     xid: int

@@ -16,15 +16,11 @@ from typing import Any
 from healthd.check import FindingCode, judged
 from healthd.kernel_tables import LineRow, line_rows
 from healthd.model import NODE, Clearance, ClearsBy, Component, Finding, Result
-from healthd.node import KernelRecord
+from healthd.node import RECORD_LEAD, KernelRecord
 
 LINE_CHARS = 1024
 NOT_KERNEL = " (not from the kernel: trust_user_kmsg)"
-_LEAD = re.compile(
-    r"\s*(?:<\d{1,3}>\s*)?"
-    r"(?:(?:[A-Z][a-z]{2} +\d{1,2} [\d:]{8}|\d{4}-\d\d-\d\dT\S{8,32}) \S{1,64} kernel: )?"
-    r"(?:\[[^\]\n]{1,32}\]\s*)*"
-)
+_LEAD = re.compile(RECORD_LEAD, re.ASCII)
 
 Groups = Mapping[str, str | None]
 Place = Callable[[LineRow, Groups], Component]

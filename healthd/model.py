@@ -1,7 +1,8 @@
 """The vocabulary: what the stages of healthd hand to each other.
 
-Every message is a frozen dataclass without behaviour beyond naming itself. Nothing here reads a clock, a file or a
-setting, and nothing here knows a source, a check or a back end. Times are aware UTC datetimes; units are in the names.
+Every message is a frozen dataclass, whose only behaviour is to say what follows from its own fields. Nothing here reads
+a clock, a file or a setting, and nothing here knows a source, a check or a back end. Times are aware UTC datetimes;
+units are in the names.
 """
 
 from __future__ import annotations
@@ -286,6 +287,11 @@ class Result:
     clearances: tuple[Clearance, ...] = ()
     gaps: tuple[str, ...] = ()
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the check could tell everything that it looks at: it is not unknown and has no gap."""
+        return self.status is not Status.UNKNOWN and not self.gaps
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
@@ -296,6 +302,11 @@ class Outcome:
     at: datetime
     duration_s: float
     optional: bool = False
+
+    @property
+    def counts_as_unknown(self) -> bool:
+        """Whether it keeps the node from being called healthy: it could not tell everything, and is not optional."""
+        return not self.optional and not self.result.is_whole
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -348,3 +359,16 @@ class Refused:
 
     kind: Refusal
     words: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """One line of the audit. ``kind``: check, fault, decision, step, order, hook, daemon, drill, sim.
+
+    ``text``: a sentence.
+    """
+
+    at: datetime
+    kind: str
+    text: str
+    data: Mapping[str, Any] = field(default_factory=dict)

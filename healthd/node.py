@@ -11,6 +11,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
+RECORD_LEAD = (
+    r"(?> *(?:<\d{1,3}> *)?"
+    r"(?:(?:[A-Z][a-z]{2} +\d{1,2} [\d:]{8}|\d{4}-\d\d-\d\dT\S{8,32}) \S{1,64} kernel: )?"
+    r"(?:\[[^\]\n]{1,32}\] *)*)"
+)
+"""What may stand before a record's words: a priority, a syslog header, ``[…]`` tags. Whoever reads a log and whoever
+judges its lines go by this one pattern, of bytes or of ASCII text. Blanks and no other white space: the kernel's own
+format writes a tab or a newline as an escape, and behind a newline the words are another line's."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelRecord:
@@ -73,11 +82,10 @@ class FileProbe:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelClock:
-    """What adjtimex(2) says of the system clock. ``max_error_s`` grows while nobody disciplines the clock."""
+    """What adjtimex(2) says of the system clock: whether anybody keeps it, and how far off it is known to be."""
 
     synchronised: bool
     offset_s: float
-    max_error_s: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,8 @@ from healthd.errors import SourceMissing, SourceUnreadable
 from healthd.node import Node
 
 _DEVICES = "bus/pci/devices"
+_AMAZON, _EFA = "0x1d0f", "0xefa"
+"""Amazon as a vendor, and how the device id of an EFA begins. Source: amzn-drivers (ids 0x1d0f:0xefa0 to 0xefa4)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +47,11 @@ def pci_devices(node: Node, vendor: str) -> tuple[PciDevice, ...]:
         for name in names
         if pci_attribute(node, name, "vendor") == vendor
     )
+
+
+def efa_functions(node: Node) -> tuple[PciDevice, ...]:
+    """The Elastic Fabric Adapters, whether a driver has them or not. Raises SourceError as ``pci_devices``."""
+    return tuple(pci for pci in pci_devices(node, _AMAZON) if pci.device.startswith(_EFA))
 
 
 def has_pci(node: Node) -> bool:

@@ -145,7 +145,7 @@ def _check_lines(view: CheckView) -> list[str]:
     name, result = view.outcome.check, view.outcome.result
     ranked = sorted(view.faults, key=lambda fault: SEVERITY_RANK[fault.severity], reverse=True)
     lines = [_fault_line(name, each) for each in ranked if each.severity is not Severity.INFO]
-    if result.status is Status.UNKNOWN or result.gaps:
+    if not result.is_whole:
         label = "unknown" if not view.outcome.optional else "(unknown)"
         lines.append(f"  {label:<9} {name}: {result.reason}")
     return lines

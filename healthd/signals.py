@@ -1,8 +1,8 @@
 """What a service manager says by signal: end (SIGTERM, SIGINT), or take the configuration anew (SIGHUP).
 
 A reload is the same program started again in this process, in order and only once the new configuration is known to
-load. So every setting can be changed by it, nothing of the old one lingers, and the process id stays, by which systemd
-knows that this was no end. A configuration that does not load changes nothing.
+load, and to be one that a service could start with here. So every setting can be changed by it, nothing of the old one
+lingers, and the process id stays, by which systemd knows that this was no end. Any other configuration changes nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from healthd.errors import HealthdError
-from healthd.notify import notify
+from healthd.sd_notify import notify
 
 
 class Word(enum.Enum):

@@ -13,7 +13,6 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -22,7 +21,7 @@ import msgspec
 
 from healthd.errors import StoreError
 from healthd.history import Fault, History
-from healthd.model import NODE, Component
+from healthd.model import NODE, Component, Event
 from healthd.remediation.case import Case
 from healthd.trends import Baseline, Days, Highest
 from healthd.waiting import Sightings
@@ -64,19 +63,6 @@ _Row = TypeVar("_Row", bound=_AnyRow)
 _DECODERS: Mapping[type, msgspec.json.Decoder[Any]] = {kind: msgspec.json.Decoder(kind) for kind in get_args(_AnyRow)}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Event:
-    """One line of the audit. ``kind``: check, fault, decision, step, order, hook, daemon, drill, sim.
-
-    ``text``: a sentence.
-    """
-
-    at: datetime
-    kind: str
-    text: str
-    data: Mapping[str, Any] = field(default_factory=dict)
-
-
 class Store:
     """One open database. Safe to use from several threads; every public method is one transaction.
 
@@ -104,18 +90,7 @@ class Store:
     def history(self) -> History:
         """The History as it was last saved; an empty one in a fresh database."""
         with self._transaction(writes=False) as db:
-            faults = [_decode(body, Fault) for (body,) in db.execute("SELECT body FROM fault")]
-            names = {alias: _decode(body, Component) for alias, body in db.execute("SELECT alias, body FROM name")}
-            return History(
-                boot_id=_fact(db, "boot_id"),
-                instance_id=_fact(db, "instance_id"),
-                faults={fault.key: fault for fault in faults},
-                names=names,
-                baselines=_pairs(db, "baseline", Baseline),
-                learned=_pairs(db, "learned", Highest),
-                days=_pairs(db, "days", Days),
-                sightings=_pairs(db, "sightings", Sightings),
-            )
+            return _history(db)
 
     def save_history(
         self,
@@ -147,8 +122,8 @@ class Store:
 
     def cursor_at(self) -> datetime | None:
         """When the kernel log had been judged up to the cursor; None at first start."""
-        at = self.fact("cursor_at")
-        return datetime.fromisoformat(at) if at else None
+        with self._transaction(writes=False) as db:
+            return _cursor_at(db)
 
     def journal_cursor(self) -> str:
         """journalctl's cursor of the last journal line whose findings are saved; "" at first start."""
@@ -257,7 +232,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
     try:
         _prepare(db)
-    except (sqlite3.Error, msgspec.MsgspecError, ValueError, _Unusable) as error:
+    except (sqlite3.Error, msgspec.MsgspecError, ValueError, RecursionError, _Unusable) as error:
         db.close()
         if isinstance(error, sqlite3.Error) and _is_of_the_disk(error, path):
             raise
@@ -290,18 +265,21 @@ def _prepare(db: sqlite3.Connection) -> None:
     (state,) = db.execute("PRAGMA integrity_check(1)").fetchone()
     if state != "ok":
         raise _Unusable(f"it is damaged: {state}")
-    for component, code, body in db.execute("SELECT component, code, body FROM fault"):
-        if _decode(body, Fault).key != (component, code):
-            raise _Unusable(f"the row of {code} on {component} holds another fault")
+    _prove(db)
+    _try_to_write(db)
+
+
+def _prove(db: sqlite3.Connection) -> None:
+    """Read all that is ever read again, by the code that will: a row that shows only later that it makes no sense would
+    end this daemon and every one after it."""
+    _history(db)
     for case_id, body in db.execute("SELECT id, body FROM remedial_case"):
         if _decode(body, Case).id != case_id:
             raise _Unusable(f"the row of case {case_id} holds another case")
-    for (body,) in db.execute("SELECT body FROM baseline"):
-        _decode(body, Baseline)
-    for (body,) in db.execute("SELECT body FROM name"):
-        _decode(body, Component)
+    for key, _ in db.execute("SELECT key, value FROM fact"):
+        _fact(db, key)
     _cursor(db)
-    _try_to_write(db)
+    _cursor_at(db)
 
 
 def _try_to_write(db: sqlite3.Connection) -> None:
@@ -341,6 +319,24 @@ def _decode(body: str, kind: type[_Row]) -> _Row:
     return _DECODERS[kind].decode(body)  # type: ignore[no-any-return]  # the table has the kinds for its keys
 
 
+def _history(db: sqlite3.Connection) -> History:
+    """The History as the tables have it. Raises ValueError for a row that makes no sense."""
+    faults = _pairs(db, "fault", Fault)
+    for (component, code), fault in faults.items():
+        if fault.key != (component, code):
+            raise ValueError(f"the row of {code} on {component} holds another fault")
+    return History(
+        boot_id=_fact(db, "boot_id"),
+        instance_id=_fact(db, "instance_id"),
+        faults=faults,
+        names={alias: _decode(body, Component) for alias, body in db.execute("SELECT alias, body FROM name")},
+        baselines=_pairs(db, "baseline", Baseline),
+        learned=_pairs(db, "learned", Highest),
+        days=_pairs(db, "days", Days),
+        sightings=_pairs(db, "sightings", Sightings),
+    )
+
+
 def _pairs(db: sqlite3.Connection, table: str, kind: type[_Row]) -> dict[tuple[str, str], _Row]:
     """What a table holds by component and reading, or code. The name is ours, never input."""
     rows = db.execute(f"SELECT {', '.join(_KEYS[table])}, body FROM {table}")  # noqa: S608 - constant names
@@ -355,6 +351,14 @@ def _fact(db: sqlite3.Connection, key: str) -> str:
 def _cursor(db: sqlite3.Connection) -> tuple[str, int] | None:
     boot_id, _, sequence = _fact(db, "cursor").rpartition(" ")
     return (boot_id, int(sequence)) if boot_id else None
+
+
+def _cursor_at(db: sqlite3.Connection) -> datetime | None:
+    kept = _fact(db, "cursor_at")
+    at = datetime.fromisoformat(kept) if kept else None
+    if at is not None and at.tzinfo is None:
+        raise ValueError(f"the fact cursor_at is {kept!r}; expected a time with its zone")
+    return at
 
 
 def _set_fact(db: sqlite3.Connection, key: str, value: str) -> None:

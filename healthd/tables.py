@@ -63,9 +63,9 @@ class XidCase:
 class InstanceProfile:
     """What a GPU instance type has when it is whole.
 
-    ``gpu_memory_mib`` is EC2's nominal figure: compare with a tolerance of 3 %, never for equality. ``efa_max`` is how
-    many EFA interfaces the type can have and ``efa_usual`` how many AWS recommends: how many *this* instance has was
-    chosen at launch. ``nvlink``: none, pcie, nvswitch (inside the node) or nvl72 (across nodes).
+    ``gpu_memory_mib`` is EC2's nominal figure, up to 3 % away from what a GPU has. ``efa_max`` is how many EFA
+    interfaces the type can have and ``efa_usual`` how many AWS recommends: how many *this* instance has was chosen at
+    launch. ``nvlink``: none, pcie, nvswitch (inside the node) or nvl72 (across nodes).
     """
 
     type: str
@@ -75,9 +75,7 @@ class InstanceProfile:
     efa_max: int
     efa_usual: int
     nvme_count: int
-    nvme_gb: int
     nvlink: str
-    arch: str
     source: str
 
 

@@ -19,6 +19,7 @@ from pathlib import PurePosixPath
 from typing import Any, Literal, TypeVar
 
 from healthd.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.model import Result
 from healthd.node import (
     ActiveTests,
     AllReduce,
@@ -36,7 +37,8 @@ from healthd.node import (
     Space,
     Tree,
 )
-from healthd.testing_gpu import HEALTHY_GPU, HEALTHY_LINKS, HEALTHY_SRAM, NOT_SUPPORTED
+from healthd.nvml_return import NvmlReturn
+from healthd.testing_gpu import HEALTHY_GPU, HEALTHY_LINKS, HEALTHY_SRAM, NOT_SUPPORTED, refusal
 
 __all__ = [
     "GPU_IS_LOST",
@@ -53,19 +55,21 @@ __all__ = [
     "FakeNvml",
     "FakeTree",
     "Link",
+    "codes",
     "failed_gpu",
     "fake_pci",
     "gpu_uuid",
     "gpu_with",
     "healthy_gpu",
     "pci_tree",
+    "refusal",
 ]
 
 T = TypeVar("T")
 
-GPU_IS_LOST = NvmlFailure(code=15, name="GPU_IS_LOST")
-RESET_REQUIRED = NvmlFailure(code=16, name="RESET_REQUIRED")
-UNKNOWN = NvmlFailure(code=999, name="UNKNOWN")
+GPU_IS_LOST = refusal(NvmlReturn.GPU_IS_LOST)
+RESET_REQUIRED = refusal(NvmlReturn.RESET_REQUIRED)
+UNKNOWN = refusal(NvmlReturn.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +170,11 @@ class FakeNvml:
     def state(self) -> ProbeState:
         """As given."""
         return self.probe
+
+
+def codes(result: Result, *, family: str = "") -> list[str]:
+    """The codes of what was found, in its order. ``family``: what all of them begin with, left out (``host.cpu.``)."""
+    return [finding.code.removeprefix(family) for finding in result.findings]
 
 
 def gpu_uuid(index: int) -> str:
@@ -325,8 +334,12 @@ class FakeClock:
         return self._passed_s
 
     def now(self) -> datetime:
-        """The wall clock, which here never steps."""
+        """The wall clock."""
         return self._start + timedelta(seconds=self._passed_s)
+
+    def set_by(self, seconds: float) -> None:
+        """Somebody sets the wall clock, forward or (negative) back."""
+        self._start += timedelta(seconds=seconds)
 
     def advance(self, seconds: float) -> None:
         """Let time pass. It never goes back."""

@@ -9,8 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from healthd.node import NvmlFailure
+from healthd.nvml_return import NvmlReturn
 
-NOT_SUPPORTED = NvmlFailure(code=3, name="NOT_SUPPORTED")
+
+def refusal(code: NvmlReturn) -> NvmlFailure:
+    """What a question comes to that NVML refuses with this code."""
+    return NvmlFailure(code=code.value, name=code.name)
+
+
+NOT_SUPPORTED = refusal(NvmlReturn.NOT_SUPPORTED)
 
 _SRAM_MEMBERS = ("aggregateUncParity", "aggregateUncSecDed", "aggregateCor", "volatileUncParity", "volatileUncSecDed")
 _SRAM_BUCKETS = tuple(f"aggregateUncBucket{unit}" for unit in ("L2", "Sm", "Pcie", "Mcu", "Other"))

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from healthd.errors import StoreError
+from healthd.model import Event
 from healthd.remediation.case import Case
 from healthd.report import printable
-from healthd.store import SCHEMA_VERSION, Event, Store
+from healthd.store import SCHEMA_VERSION, Store
 
 SCHEMA = "healthd.history/v1"
 

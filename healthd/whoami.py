@@ -47,10 +47,8 @@ class ThisNode:
         """The Slurm partitions of this node; none where it runs no Slurm. Raises BackendError from Slurm."""
         if not runs_slurm(self._config, self._environ):
             return ()
-        slurm = self._config.orchestrator.slurm
         (name,) = self.host()
-        asked = SlurmOrchestrator(node=name, bin_dir=slurm.bin_dir, conf=slurm.conf, timeout_s=slurm.timeout_s)
-        return asked.partitions()
+        return SlurmOrchestrator.of(self._config, name).partitions()
 
 
 def runs_kubernetes(config: Config, environ: Mapping[str, str], *, account: str = _ACCOUNT) -> bool:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from healthd.model import Refusal, Refused, Remedy
+from healthd.remediation.case import case_of
 from healthd.remediation.marks import Answer, CaseMark
 from healthd.remediation.ports import NodeView
-from healthd.remediation.successor import case_of
 
 _SILENT = frozenset({"DOWN", "NOT_RESPONDING"})
 

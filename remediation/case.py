@@ -1,19 +1,22 @@
 """A case: one node taken out for one diagnosis, from the first intent to the end, as plain data.
 
 Pure. The store keeps it; the engine moves it; after a kill -9 it is all that is needed to go on. The reason text that
-the cluster shows is made here, because it is what ownership is read back from.
+the cluster shows is made and read here: it names the case to whoever finds it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
+import re
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from enum import StrEnum
 
+from healthd.clockwatch import moved
 from healthd.model import Diagnosis, Mode, Remedy, Step
 from healthd.remediation.ports import Hold
 
 PREFIX = "healthd: "
+_TEXT = re.compile(rf"{PREFIX}(\S+) (\S.*) \[([0-9A-Za-z]+)\]")  # a mount may have spaces
 QUARANTINE_CODE, REPAIR_CODE = "operator.quarantine", "operator.repair"
 """What stands in the place of a finding's code where a person ordered the case, whatever is found."""
 
@@ -104,6 +107,17 @@ class Case:
         return self.end not in (None, End.FAILED)
 
 
+def shifted(case: Case, by: timedelta, now: datetime) -> Case:
+    """The case after the clock was set by ``by``: what it waits for it waits for as long as before."""
+    return replace(
+        case,
+        opened=moved(case.opened, by, now),
+        since=moved(case.since, by, now),
+        good_since=case.good_since and moved(case.good_since, by, now),
+        unanswered=case.unanswered and moved(case.unanswered, by, now),
+    )
+
+
 def reason_text(diagnosis: Diagnosis, case_id: str) -> str:
     """The visible text of a case for this diagnosis."""
     return visible_text(diagnosis.code, str(diagnosis.component), case_id)
@@ -118,6 +132,24 @@ def visible_text(code: str, component: str, case_id: str) -> str:
     """
     words = f"{PREFIX}{code} {component} [{case_id}]"
     return " ".join("".join(c if c.isprintable() else " " for c in words.replace("|", "/")).split())
+
+
+def parts_of(text: str) -> tuple[str, str, str] | None:
+    """Code, component and case id that the visible text of a healthd names; None for any other text."""
+    words = _TEXT.fullmatch(text)
+    return (words[1], words[2], words[3]) if words else None
+
+
+def code_of(text: str) -> str:
+    """The finding that a visible text of a healthd names, or ""."""
+    parts = parts_of(text)
+    return parts[0] if parts else ""
+
+
+def case_of(text: str) -> str:
+    """The id of the case that a visible text of a healthd names, or ""."""
+    parts = parts_of(text)
+    return parts[2] if parts else ""
 
 
 def is_our_text(text: str) -> bool:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from healthd.errors import BackendError
-from healthd.model import Mode, Refusal, Refused, Remedy, Step
+from healthd.model import Event, Mode, Refusal, Refused, Remedy, Step
 from healthd.remediation.asked import is_silent, needs_person, refusal, wanted
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.errand import Errand, Found
@@ -25,7 +25,6 @@ from healthd.remediation.ports import FleetLevel, Mark, NodeView, Provisioner, S
 from healthd.remediation.repairs import Door
 from healthd.remediation.standings import STATES, Reckoning, Standing, State
 from healthd.remediation.turns import Patience, Turn
-from healthd.store import Event
 
 _STEP = {Remedy.REBOOT_NODE: Step.REBOOT, Remedy.REPLACE_NODE: Step.REPLACE}
 _SAID_ANEW_S = 30.0  # how often a mark is written only because its sentence changed

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from healthd.errors import BackendError, StoreError
-from healthd.model import Action, Decision, Diagnosis, Mode, Refusal, Refused, Step
+from healthd.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Refused, Step
 from healthd.remediation.case import Case, End, Phase, reason_text
 from healthd.remediation.commands import Commands
 from healthd.remediation.fleet import Scope
@@ -26,7 +26,6 @@ from healthd.remediation.steps import Steps
 from healthd.remediation.successor import found_case
 from healthd.remediation.surroundings import Surroundings
 from healthd.remediation.tally import Tally
-from healthd.store import Event
 
 _ORDER_WAITS_S = 20.0  # for a turn that is under way
 _ENDING = "healthd is stopping: nothing more is begun; what is left is done once it is back"
@@ -60,6 +59,7 @@ class Engine:
         if not self._lock.acquire(timeout=wait_s):
             return "another turn of the engine is still under way"
         try:
+            self._parts.beat.begin()
             if self._ending.is_set():
                 return _ENDING
             self._steps.hurry = hurry
@@ -73,6 +73,7 @@ class Engine:
                 self.tally.refuse(Refusal.UNREADABLE)
         finally:
             self._stands = self._steps.stood(now) > timedelta(seconds=2 * self._parts.patience.calm_s)
+            self._parts.beat.end()
             self._lock.release()
         return said
 
@@ -87,6 +88,7 @@ class Engine:
             )
             return self._obedience.refuse(order, Refused(kind=Refusal.CASE_OPEN, words=words))
         try:
+            self._parts.beat.begin()
             if self._ending.is_set():
                 return self._obedience.refuse(
                     order, Refused(kind=Refusal.CASE_OPEN, words=f"{_ENDING}; ask again then")
@@ -97,6 +99,7 @@ class Engine:
                 return self._obedience.refuse(order, Refused(kind=Refusal.UNREADABLE, words=words))
             return self._obedience.begin(order, case, now, lambda words: self._begun(order, words))
         finally:
+            self._parts.beat.end()
             self._lock.release()
 
     def end(self, within_s: float) -> bool:
@@ -319,6 +322,7 @@ class Engine:
 
     def _go_on(self, case: Case, now: datetime) -> str:
         while True:
+            self._parts.beat()
             turn = self._steps.take(self._fit_to_mode(case), now)
             self.tally.time(case, turn.case, self._clock())
             case = turn.case

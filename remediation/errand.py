@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from healthd.errors import BackendRefused, BackendUnknown
-from healthd.model import Clearance, Mode, Refusal, Refused, Remedy
+from healthd.model import Clearance, Event, Mode, Refusal, Refused, Remedy
 from healthd.remediation.asked import Wanted, is_silent
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.marks import Answer, CaseMark, instance_of, parse, word
@@ -18,7 +18,6 @@ from healthd.remediation.policy import Rules
 from healthd.remediation.ports import NodeView, Provisioner, Slot
 from healthd.remediation.repairs import Door, Repairs
 from healthd.remediation.turns import Patience, Turn, ended
-from healthd.store import Event
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from datetime import datetime
 
 from healthd.errors import BackendError
-from healthd.model import Refusal, Refused
+from healthd.model import Event, Refusal, Refused
 from healthd.remediation.case import Case, End
 from healthd.remediation.commands import Commands
 from healthd.remediation.orders import Obeyed, Order, heading_back
 from healthd.remediation.parts import Parts
 from healthd.remediation.steps import Steps
 from healthd.remediation.tally import Tally
-from healthd.store import Event
 
 
 class Obedience:

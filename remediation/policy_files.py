@@ -19,7 +19,7 @@ from healthd.config.rows import row_problems
 from healthd.config.rule_schema import PolicyRule
 from healthd.config.schema import PolicySection
 from healthd.config.text import Problem, parsed, read_text
-from healthd.config.values import close_match, converted, shortened
+from healthd.config.values import close_match, converted, did_you_mean, shortened
 from healthd.errors import ConfigError
 from healthd.model import Remedy
 from healthd.remediation.ledger import Bounds
@@ -70,8 +70,7 @@ def rules_named(name: str) -> tuple[Rule, ...]:
     try:
         text = read_text(Path(name))
     except OSError as error:
-        guess = close_match(name, SHIPPED)
-        advice = f"did you mean {guess}?" if guess else f"expected {', '.join(SHIPPED)}, or a file"
+        advice = did_you_mean(name, SHIPPED, f"expected {', '.join(SHIPPED)}, or a file")
         raise ConfigError((f"{name}: no such policy, and no file: {error.strerror}; {advice}",)) from error
     if isinstance(text, Problem):
         raise ConfigError((str(text),))
@@ -120,8 +119,7 @@ def _shipped(name: str) -> tuple[Rule, ...]:
 def _problems(tree: Mapping[str, Any], text: str, source: str) -> Iterator[Problem]:
     lines = key_lines(text)
     for key in tree.keys() - set(_KEYS):
-        guess = close_match(key, _KEYS)
-        advice = f"did you mean {guess}?" if guess else "expected title and [[rule]]"
+        advice = did_you_mean(key, _KEYS, "expected title and [[rule]]")
         yield Problem(source=source, line=line_of(lines, (key,)), key=key, wrong="no such key", advice=advice)
     rows = tree.get("rule", [])
     if not isinstance(rows, list):

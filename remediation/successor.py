@@ -7,18 +7,16 @@ never permission. A successor takes nothing further; it proves that the node is 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from healthd.model import NODE, Mode, Remedy, Step
-from healthd.remediation.case import PREFIX, QUARANTINE_CODE, REPAIR_CODE, Case, End
+from healthd.remediation.case import QUARANTINE_CODE, REPAIR_CODE, Case, End, parts_of
 from healthd.remediation.marks import CaseMark, instance_of, parse
 from healthd.remediation.playbook import QUARANTINE, REPLACE, kept_out, without_drain
 from healthd.remediation.ports import NodeView, Slot
 
-_TEXT = re.compile(rf"{PREFIX}(\S+) (\S+) \[([0-9A-Za-z]+)\]")
 _NO_CASE = "without-a-case"
 
 
@@ -47,18 +45,6 @@ def repair_mark(
     ).text
 
 
-def code_of(text: str) -> str:
-    """The finding that a reason of a healthd names, or ""."""
-    words = _TEXT.fullmatch(text)
-    return words[1] if words else ""
-
-
-def case_of(text: str) -> str:
-    """The id of the case that a reason of a healthd names, or ""."""
-    words = _TEXT.fullmatch(text)
-    return words[3] if words else ""
-
-
 def found_case(
     view: NodeView,
     own: Sequence[Slot],
@@ -76,15 +62,15 @@ def found_case(
     """
     if not own:
         return None
-    words = _TEXT.fullmatch(view.hold.text) if view.hold else None
+    named = parts_of(view.hold.text) if view.hold else None
     shown = parse(mark) or CaseMark()
     given = shown if shown.case and shown.machine and shown.is_of_replacement else None
-    if words is None and given is not None and (view.hold is None or view.hold.text in platform_texts):
+    if named is None and given is not None and (view.hold is None or view.hold.text in platform_texts):
         return _by_order(_follows(given.case, given.machine, without_drain(REPLACE), mode, now), shown.code)
-    if words is None and view.hold is None and shown.code == QUARANTINE_CODE:
+    if named is None and view.hold is None and shown.code == QUARANTINE_CODE:
         case = _case(_NO_CASE, mode, now, why="the place of an order was left", steps=without_drain(QUARANTINE))
         return _by_order(case, shown.code)
-    if words is None and shown.case and shown.machine and (view.hold is None or view.hold.text in platform_texts):
+    if named is None and shown.case and shown.machine and (view.hold is None or view.hold.text in platform_texts):
         # Rebooted and not seen since: whoever manages the node may have put another machine in its place for that.
         case = _case(
             shown.case,
@@ -94,9 +80,9 @@ def found_case(
             steps=without_drain(QUARANTINE),
         )
         return _by_order(replace(case, index=case.steps.index(Step.VERIFY)), shown.code)
-    if words is None:
+    if named is None:
         return _case(_NO_CASE, mode, now, why="only a slot was left", steps=QUARANTINE, end=End.ABANDONED)
-    code, component, case_id = words.groups()
+    code, component, case_id = named
     if given is not None and given.case == case_id:
         case = _follows(case_id, given.machine, REPLACE, mode, now)
     else:

@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 
 from healthd.errors import BackendError
 from healthd.model import Decision
+from healthd.remediation.case import code_of
 from healthd.remediation.marks import parse, showing
 from healthd.remediation.policy import SeenElsewhere, Situation
 from healthd.remediation.ports import FleetLevel, NodeView, Orchestrator
 from healthd.remediation.slots import FIRST_PAUSE_S, LONGEST_PAUSE_S
-from healthd.remediation.successor import code_of
 from healthd.remediation.turns import Slots
 
 _JUST_READ_S = 2.0  # in the same turn, that is

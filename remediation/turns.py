@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-from healthd.model import Clearance, Diagnosis, Refusal, Refused
+from healthd.model import Clearance, Diagnosis, Event, Refusal, Refused
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.fleet import Go, Hold, Scope, Settle
 from healthd.remediation.ports import FleetLevel, Slot
-from healthd.store import Event
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from healthd.model import Mode, Remedy, Step
+from healthd.model import Event, Mode, Remedy, Step
 from healthd.remediation.case import Case, Phase
 from healthd.remediation.controller import Controller
 from healthd.remediation.marks import Answer, CaseMark, parse
@@ -18,7 +18,7 @@ from healthd.remediation.policy import Rules
 from healthd.remediation.ports import FleetLevel, Provisioner, Slot
 from healthd.remediation.standings import Standing
 from healthd.remediation.turns import Patience
-from healthd.store import Event, Store
+from healthd.store import Store
 from healthd.testing import FakeClock
 from healthd.testing_cluster import FakeCluster, FakeOrchestrator, FakeProvisioner
 from tests.engine_wire import Killed, Wire, WiredOrchestrator, WiredProvisioner

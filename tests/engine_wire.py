@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from healthd.errors import BackendRefused, BackendUnknown, StoreError
-from healthd.model import Remedy, Step
+from healthd.model import Event, Remedy, Step
 from healthd.remediation.case import Case
 from healthd.remediation.ports import FleetLevel, NodeView, Orchestrator, Provisioner, Slot, StateOwner
 from healthd.remediation.repairs import Resetter
-from healthd.store import Event, Store
+from healthd.store import Store
 
 T = TypeVar("T")
 

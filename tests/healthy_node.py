@@ -17,7 +17,7 @@ from healthd.tables import InstanceProfile
 
 ROOM = Space(total_bytes=100, available_bytes=50, total_inodes=100, available_inodes=50, read_only=False)
 QUICK = FileProbe(size_bytes=1 << 18, write_s=0.004, read_s=0.002, unlink_s=0.001)
-CLOCK = KernelClock(synchronised=True, offset_s=0.0, max_error_s=0.01)
+CLOCK = KernelClock(synchronised=True, offset_s=0.0)
 CHRONY = "A9FEA97B,169.254.169.123,4,1764000000.1,0.000001,0.0,0.0,-12.3,0.0,0.02,0.0003,0.0002,16.2,Normal"
 ALLOWANCES = "NIC statistics:\n     bw_in_allowance_exceeded: 0\n     conntrack_allowance_exceeded: 0"
 GDRAPI = "/usr/lib/x86_64-linux-gnu/libgdrapi.so.2"

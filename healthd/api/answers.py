@@ -5,7 +5,6 @@ Rendering only, but for the prolog, which lets the engine act before it answers.
 
 from __future__ import annotations
 
-import difflib
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,12 +14,12 @@ from healthd.api.board import Board
 from healthd.api.status import status_data, status_json, status_text
 from healthd.api.wire import Answer
 from healthd.check import unknown
+from healthd.config.values import did_you_mean
 from healthd.errors import BackendError, StoreError, UsageError
 from healthd.idle import why_not_idle
-from healthd.model import Clearance, ClearsBy, Mode, Outcome, Verdict
+from healthd.model import Clearance, ClearsBy, Event, Mode, Outcome, Verdict
 from healthd.monitor import has_live_job
 from healthd.report import EXIT_CODE, Report, as_json, as_text
-from healthd.store import Event
 from healthd.trail import trail_json, trail_of, trail_text
 
 CHECK_DEADLINE_S = 20.0
@@ -140,7 +139,6 @@ def _known(names: Sequence[str], agent: Agent, *, active: bool) -> Sequence[str]
         if check is not None and check.on == "active" and not active:
             raise UsageError(f"healthd check: {name} puts load on the GPUs of an idle node; add --active to run it")
         if name not in agent.checkup.checks:
-            near = difflib.get_close_matches(name, agent.checkup.checks, n=1)
-            hint = f"did you mean {near[0]}?" if near else "see `healthd checks`"
+            hint = did_you_mean(name, agent.checkup.checks, "see `healthd checks`")
             raise UsageError(f"healthd check: no check is named {name!r}, or it is not enabled; {hint}")
     return names

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from healthd.check import Check
 from healthd.history import Fault, History, canonical
-from healthd.model import NODE, Outcome, Severity, Status
+from healthd.model import NODE, Outcome, Severity
 
 OK, WARNING, UNKNOWN, CRITICAL = 0.0, 1.0, 2.0, 3.0
 _OF: Mapping[Severity, float] = {Severity.INFO: OK, Severity.WARNING: WARNING, Severity.CRITICAL: CRITICAL}
@@ -39,7 +39,7 @@ class Health:
     def _check(self, name: str, outcome: Outcome | None, faults: Iterable[Fault], history: History) -> dict[str, float]:
         readings = outcome.result.readings if outcome else ()
         read = frozenset(str(canonical(history, reading.component)) for reading in readings)
-        could_tell = outcome is not None and outcome.result.status is not Status.UNKNOWN and not outcome.result.gaps
+        could_tell = outcome is not None and outcome.result.is_whole
         known = read if could_tell else read | self._known.get(name, frozenset())
         self._known[name] = known
         health = {part: OK if part in read else UNKNOWN for part in sorted(known)}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from healthd.history import Fault
-from healthd.model import SEVERITY_RANK, Component, Outcome, Severity, Status
+from healthd.model import SEVERITY_RANK, Component, Outcome, Severity
 
 State = Literal["ok", "warning", "critical", "unknown", "missing"]
 _ABSENT = {"missing": "was here, and is not listed any more", "unknown": "no look that could tell has seen it"}
@@ -109,7 +109,7 @@ def _resolved(part: Component, names: Mapping[str, Component], unseen: Iterable[
 
 def _tells(outcome: Outcome | None) -> bool:
     """Whether it saw all of what it looks at."""
-    return outcome is not None and outcome.result.status is not Status.UNKNOWN and not outcome.result.gaps
+    return outcome is not None and outcome.result.is_whole
 
 
 def _is_lasting(part: Component) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from healthd.agent import Agent
 from healthd.api.wire import Answer
-from healthd.drill.chain import EXIT_CODE, KINDS, TITLE, Ended, Level, Order, Report, check_options, number_of
+from healthd.drill.chain import EXIT_CODE, KINDS, TITLE, DrillOrder, DrillReport, Ended, Level, check_options, number_of
 from healthd.errors import HealthdError, UsageError
 from healthd.report import printable
 
@@ -48,7 +48,7 @@ def kinds_text() -> str:
     return "\n".join(lines) + "\n"
 
 
-def as_data(report: Report) -> dict[str, Any]:
+def as_data(report: DrillReport) -> dict[str, Any]:
     """The report in the shape of ``healthd.drill/v1``. Fields are added to it, never renamed or removed."""
     return {
         "schema": SCHEMA,
@@ -75,7 +75,7 @@ def as_data(report: Report) -> dict[str, Any]:
     }
 
 
-def as_text(report: Report) -> str:
+def as_text(report: DrillReport) -> str:
     """The report for a person."""
     return "\n".join(printable(line) for line in _lines(report)) + "\n"
 
@@ -83,12 +83,12 @@ def as_text(report: Report) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _order(options: Namespace, who: str) -> Order:
+def _order(options: Namespace, who: str) -> DrillOrder:
     if options.kind is None:
         raise UsageError("healthd drill: play what? See healthd drill --list")
     kind, gpu, mount = KINDS[options.kind], options.gpu or "", options.mount or ""
     check_options(kind, gpu=gpu, mount=mount)
-    return Order(
+    return DrillOrder(
         kind=kind,
         who=who,
         number=number_of(kind, options.number),
@@ -99,7 +99,7 @@ def _order(options: Namespace, who: str) -> Order:
     )
 
 
-def _message(report: Report) -> str:
+def _message(report: DrillReport) -> str:
     here = next((f"would be decided: {level.words}" for level in report.levels if level.is_here), "no decision")
     return f"{TITLE} {report.id}, nothing is wrong and nothing is done: {report.what}; {report.ended}, {here}"
 
@@ -108,7 +108,7 @@ def _told_text(told: Mapping[str, str]) -> str:
     return "".join(printable(f"message  {to}: {why or 'delivered'}") + "\n" for to, why in told.items())
 
 
-def _lines(report: Report) -> Iterator[str]:
+def _lines(report: DrillReport) -> Iterator[str]:
     yield f"{TITLE} {report.id} on {report.node}: {report.what}"
     yield _result(report)
     yield from (f"REAL, not of this drill: {each}" for each in report.real)
@@ -131,7 +131,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield from (f"note: {note}" for note in report.notes)
 
 
-def _result(report: Report) -> str:
+def _result(report: DrillReport) -> str:
     heads = {
         Ended.REFUSED: f"REFUSED, nothing was played: {report.why}",
         Ended.COMPLETE: f"COMPLETE in {report.took_s:.3f} s",
@@ -144,7 +144,7 @@ def _result(report: Report) -> str:
     return f"{heads[report.ended]}{done}"
 
 
-def _policy_lines(report: Report) -> Iterator[str]:
+def _policy_lines(report: DrillReport) -> Iterator[str]:
     if not report.levels:
         return
     last = report.levels[-1]

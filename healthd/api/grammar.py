@@ -93,6 +93,7 @@ def _grammar() -> _Parser:
 
     config = verbs.add_parser("config", help="show or validate the configuration; or its JSON Schema, for editors")
     config.add_argument("what", choices=("show", "validate", "schema"))
+    config.add_argument("--here", action="store_true", help="validate: try it out too, as the daemon's start would")
     _common(config, json=True)
 
     init = verbs.add_parser("init", help="write a first configuration from what is on this node; never over another")

@@ -5,7 +5,6 @@ Every order can say what it would do, and is written to the audit trail with who
 
 from __future__ import annotations
 
-import difflib
 from argparse import Namespace
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from healthd.acknowledged import in_words, named
 from healthd.agent import Agent
 from healthd.api.wire import Answer
 from healthd.check import Learned
+from healthd.config.values import did_you_mean
 from healthd.errors import HealthdError, UsageError
 from healthd.history import Fault
 from healthd.remediation.orders import REMEDIES, Order, Verb
@@ -105,8 +105,7 @@ def _faults(wanted: str, agent: Agent) -> Sequence[Fault]:
     exists = {each.code for check in agent.checkup.checks.values() for each in check.codes}
     if code in exists:
         raise UsageError(f"healthd ack: {code} is not open here, so there is nothing to acknowledge; {listed}")
-    near = difflib.get_close_matches(code, [*now_open, *sorted(exists)], n=1)
-    hint = f"did you mean {near[0]}?" if near else listed
+    hint = did_you_mean(code, [*now_open, *sorted(exists)], listed)
     raise UsageError(f"healthd ack: no open fault is named {code!r}; {hint}")
 
 
@@ -116,7 +115,6 @@ def _learning(names: Sequence[str], agent: Agent) -> Sequence[str]:
     able = [check.name for check in checks if any(isinstance(limit, Learned) for limit in check.limits)]
     for name in names:
         if name not in able:
-            near = difflib.get_close_matches(name, able, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"these learn here: {', '.join(able) or 'none'}"
+            hint = did_you_mean(name, able, f"these learn here: {', '.join(able) or 'none'}")
             raise UsageError(f"healthd relearn: {name!r} is no check that learns here; {hint}")
     return names or able

@@ -6,7 +6,6 @@ Who asks is what the kernel says (SO_PEERCRED), never what the request says.
 from __future__ import annotations
 
 import contextlib
-import grp
 import os
 import pwd
 import socket
@@ -23,6 +22,7 @@ from healthd.api.answers import Tick, check_answer, history_answer, hook_answer,
 from healthd.api.board import Board
 from healthd.api.drill import drill_answer
 from healthd.api.grammar import Shown, parse
+from healthd.api.group import ActingGroup
 from healthd.api.orders import ack_answer, order_answer, relearn_answer
 from healthd.api.plan import plan_answer
 from healthd.api.wire import (
@@ -34,9 +34,8 @@ from healthd.api.wire import (
     write_answer,
     write_progress,
 )
-from healthd.errors import ConfigError, HealthdError, UsageError
-from healthd.model import Refusal
-from healthd.store import Event
+from healthd.errors import HealthdError, StartError, UsageError
+from healthd.model import Event, Refusal
 
 _CLIENTS = 32
 _CLIENT_S = 5.0
@@ -58,11 +57,15 @@ class _ClientGone(OSError):
 
 
 class Server:
-    """Listens on a socket path until closed. At most 32 clients are answered at once; more wait in the backlog."""
+    """Listens on a socket path until closed. At most 32 clients are answered at once; more wait in the backlog.
+
+    Raises StartError where it cannot listen there.
+    """
 
     def __init__(self, path: str, agent: Agent, *, group: str, say: Callable[..., None]) -> None:
         self._agent, self._board, self._say = agent, Board.of(agent), say
-        self._group = _group_id(group)
+        self._group = ActingGroup(group, say)
+        agent.troubles.append(self._group.problem)
         self._slots = threading.BoundedSemaphore(_CLIENTS)
         self._path = path
         self._noted: set[tuple[str, int]] = set()
@@ -164,7 +167,8 @@ class Server:
         """Raises UsageError for anybody else."""
         if not self._may_act(peer):
             self._denied(verb, peer)
-            raise UsageError(f"healthd {verb}: uid {peer.uid} may not act here; be root or in [daemon] group")
+            why = self._group.problem() or "be root or in [daemon] group"
+            raise UsageError(f"healthd {verb}: uid {peer.uid} may not act here; {why}")
 
     def _denied(self, verb: str, peer: Peer) -> None:
         """Say who asked for what they may not. The trail has each once: whoever may not act must not fill a disk."""
@@ -179,9 +183,8 @@ class Server:
     def _may_act(self, peer: Peer) -> bool:
         if peer.uid == 0:
             return True
-        if self._group is None:
-            return False
-        return self._group in _groups_of(peer)
+        group = self._group.number()
+        return group is not None and group in _groups_of(peer)
 
 
 def _teller(client: socket.socket) -> Tick:
@@ -197,13 +200,11 @@ def _teller(client: socket.socket) -> Tick:
 
 
 def _listen(path: str) -> socket.socket:
-    """A listening socket at ``path``, replacing a dead one. Raises ConfigError if it is alive or cannot be made."""
+    """A listening socket at ``path``, replacing a dead one. Raises StartError if it is alive or cannot be made."""
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         if _is_alive(path):
-            raise ConfigError(
-                (f"daemon.socket = {path}: another daemon answers there; stop it or choose another path",)
-            )
+            raise StartError(f"daemon.socket = {path}: another daemon answers there; stop it or choose another path")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -211,9 +212,8 @@ def _listen(path: str) -> socket.socket:
         os.chmod(path, 0o666)  # noqa: S103 - everybody may ask; who may act is decided by SO_PEERCRED
         listener.listen(128)
     except OSError as error:
-        raise ConfigError(
-            (f"daemon.socket = {path}: {error}; expected a path that can be made (107 bytes at most)",)
-        ) from error
+        wrong = f"daemon.socket = {path}: {error}; expected a path that can be made (107 bytes at most)"
+        raise StartError(wrong) from error
     return listener
 
 
@@ -245,14 +245,3 @@ def _groups_of(peer: Peer) -> frozenset[int]:
     except KeyError:
         return frozenset({peer.gid})
     return frozenset(os.getgrouplist(user, peer.gid))
-
-
-def _group_id(group: str) -> int | None:
-    if not group:
-        return None
-    try:
-        return grp.getgrnam(group).gr_gid
-    except KeyError as error:
-        raise ConfigError(
-            (f"daemon.group = {group}: no such group on this machine; create it or leave it empty",)
-        ) from error

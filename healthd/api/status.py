@@ -20,10 +20,9 @@ from healthd.api.devices import label_of, strips
 from healthd.api.headline import STEP_WORDS, headline, steps_of
 from healthd.api.plan import case_plan, entry, paused_by
 from healthd.errors import StoreError
-from healthd.model import Status, Step
+from healthd.model import Event, Status, Step
 from healthd.remediation.case import Case
 from healthd.report import CheckView, as_data, diagnosis_data, printable
-from healthd.store import Event
 from healthd.tables import instance_profile
 
 SCHEMA = "healthd.status/v1"
@@ -68,7 +67,11 @@ def status_data(agent: Agent, board: Board, *, problem: str = "") -> dict[str, A
             refusal=agent.engine.decision.refusal if agent.engine else None,
             trouble=[each for each in (problem, store_problem) if each],
         ),
-        "notices": [*agent.checkup.notices, *(agent.notifier.problems() if agent.notifier else ())],
+        "notices": [
+            *agent.checkup.notices,
+            *(said for trouble in agent.troubles if (said := trouble())),
+            *(agent.notifier.problems() if agent.notifier else ()),
+        ],
         "problem": problem,
         "store_problem": store_problem,
         "opted_out": agent.engine.opted_out() if agent.engine else "",
@@ -117,13 +120,12 @@ def _expected(agent: Agent) -> dict[str, int | None]:
 
 def _more(agent: Agent, view: CheckView) -> dict[str, Any]:
     """What the status says of a check beside ``healthd.verdict/v1``. ``blind``: an unknown that counts."""
-    result = view.outcome.result
     check = agent.checkup.checks[view.outcome.check]
     return {
         "title": check.title,
         "interval_s": agent.checkup.interval_s(view.outcome.check) if check.on == "interval" else None,
         "optional": view.outcome.optional,
-        "blind": not view.outcome.optional and (result.status is Status.UNKNOWN or bool(result.gaps)),
+        "blind": view.outcome.counts_as_unknown,
     }
 
 

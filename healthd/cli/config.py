@@ -7,20 +7,27 @@ import os
 from argparse import Namespace
 from pathlib import Path
 
+from healthd.api.group import group_number, no_such_group
 from healthd.api.wire import EXIT_CONFIG, Answer
 from healthd.cli.settings import check_settings, loaded
 from healthd.config.json_schema import config_schema_text
 from healthd.config.load import Examined, examine
 from healthd.config.report import annotated, as_data, shown
+from healthd.config.schema import Config
 from healthd.config.text import Problem
+from healthd.errors import ConfigError, UsageError
 from healthd.remediation.policy_files import code_problems
+from healthd.whoami import ThisNode
 
 
 def answer(options: Namespace) -> Answer:
     """``show`` fails like every verb does; ``validate`` prints the problems as marks on the user's own files.
 
-    ``schema`` reads no configuration: it is the JSON Schema that editors check one with.
+    ``schema`` reads no configuration: it is the JSON Schema that editors check one with. ``--here``: what a start of
+    the daemon would find wrong on this machine is wrong, too; without it no machine is looked at.
     """
+    if options.here and options.what != "validate":
+        raise UsageError(f"healthd config {options.what}: --here goes with validate")
     if options.what == "schema":
         return Answer(code=0, out=config_schema_text(check_settings()))
     if options.what == "show":
@@ -28,14 +35,34 @@ def answer(options: Namespace) -> Answer:
         text = json.dumps(as_data(values), indent=2, default=str) + "\n" if options.json else shown(values)
         return Answer(code=0, out=text)
     path = Path(options.config) if options.config else None
-    examined = examine(path, checks=check_settings(), environ=os.environ)
+    who = (lambda config: ThisNode(config, os.environ)) if options.here else None
+    examined = examine(path, checks=check_settings(), environ=os.environ, who=who)
     problems = examined.problems or _policy_problems(examined)
+    tried = examined.loaded.config if options.here and examined.loaded is not None and not problems else None
+    found, warnings = ((), ()) if tried is None else (_found(tried), _warnings(tried))
+    code = EXIT_CONFIG if problems or found else 0
     if options.json:
-        said = [str(problem) for problem in problems]
-        return Answer(code=EXIT_CONFIG if said else 0, out=json.dumps({"problems": said}, indent=2) + "\n")
-    if problems:
-        return Answer(code=EXIT_CONFIG, err=annotated(problems, examined.texts))
-    return Answer(code=0, out="the configuration is valid\n")
+        data = {"problems": [*map(str, problems), *found], "warnings": warnings}
+        return Answer(code=code, out=json.dumps(data, indent=2) + "\n")
+    err = annotated(problems, examined.texts) if problems else "".join(f"healthd: {wrong}\n" for wrong in found)
+    err += "".join(f"healthd: warning: {warning}\n" for warning in warnings)
+    return Answer(code=code, out="" if code else "the configuration is valid\n", err=err)
+
+
+def _found(config: Config) -> tuple[str, ...]:
+    """For what a daemon would not start here."""
+    from healthd.trial import try_out  # heavy: the whole agent
+
+    try:
+        try_out(config, os.environ)
+    except ConfigError as error:
+        return error.problems
+    return ()
+
+
+def _warnings(config: Config) -> tuple[str, ...]:
+    group = config.daemon.group
+    return (no_such_group(group),) if group and group_number(group) is None else ()
 
 
 def _policy_problems(examined: Examined) -> tuple[Problem, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from healthd.api.wire import Answer
-from healthd.cli.settings import loaded
+from healthd.cli.settings import loaded, served
 from healthd.config.schema import Config
 from healthd.errors import UsageError
 
@@ -22,11 +22,15 @@ def answer(options: Namespace) -> Answer:
     if options.json and not options.status:
         raise UsageError("healthd controller: --json goes with --status; the log is JSON already")
     config = loaded(options).config
-    from healthd.controller.run import control  # heavy: structlog
+    from healthd.controller.run import control, open_work  # heavy: structlog
 
     if options.status:
         return _status(config, as_json=options.json)
-    return Answer(code=control(config, once=options.once, load=lambda: loaded(options)))
+
+    def load() -> None:
+        open_work(loaded(options).config)  # what a start would find wrong
+
+    return Answer(code=served(lambda: control(config, once=options.once, load=load)))
 
 
 def _status(config: Config, *, as_json: bool) -> Answer:

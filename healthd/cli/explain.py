@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from argparse import Namespace
 
 from healthd.api.wire import Answer
 from healthd.check import discover
+from healthd.config.values import did_you_mean
 from healthd.errors import UsageError
 
 
@@ -30,6 +30,5 @@ def explained(wanted: str) -> str:
     for check in discover().values():
         if check.explain is not None and (text := check.explain(wanted)):
             return text
-    near = difflib.get_close_matches(wanted, codes, n=1)
-    hint = f"did you mean {near[0]}?" if near else "see `healthd checks`"
+    hint = did_you_mean(wanted, codes, "see `healthd checks`")
     raise UsageError(f"healthd explain: no code is named {wanted!r}; {hint}")

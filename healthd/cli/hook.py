@@ -11,11 +11,12 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from healthd.agent import acting_agent, catch_up_kernel_log, lock_state
+from healthd.agent import acting_agent, catch_up_kernel_log
 from healthd.api.answers import hook_answer
 from healthd.api.wire import Answer
 from healthd.cli.settings import loaded
 from healthd.errors import HealthdError
+from healthd.state_lock import lock_state
 
 DEADLINE_S = 9
 _LOCK_WAIT_S = 6.0

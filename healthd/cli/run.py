@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 
 from healthd.api.wire import Answer
-from healthd.cli.settings import loaded
+from healthd.cli.settings import loaded, served
+from healthd.remediation.policy_files import policy_of
 
 
 def answer(options: Namespace) -> Answer:
-    """Run until a signal ends it. Exit 0 after SIGTERM or SIGINT; SIGHUP takes the configuration anew."""
-    values = loaded(options)
-    from healthd.daemon import serve  # heavy: structlog, APScheduler
+    """Run until a signal ends it. Exit 0 after SIGTERM or SIGINT; SIGHUP takes the configuration anew.
 
-    return Answer(code=serve(values.config, values.notices, load=lambda: loaded(options)))
+    What only this machine can say of the configuration is found out before a reload, in the daemon that still runs.
+    """
+    values = loaded(options)
+    policy_of(values.config.policy, None)  # rules for codes that no check finds are wrong on any machine
+    from healthd.daemon import serve  # heavy: structlog, APScheduler
+    from healthd.trial import try_out
+
+    def load() -> None:
+        try_out(loaded(options).config, os.environ)
+
+    return Answer(code=served(lambda: serve(values.config, values.notices, load=load)))

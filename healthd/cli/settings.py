@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from healthd.check import discover
 from healthd.config.daemon_schema import DaemonSection
 from healthd.config.load import Loaded, load
+from healthd.errors import ConfigError, StartError
 from healthd.whoami import ThisNode
 
 
@@ -17,6 +18,19 @@ def loaded(options: Namespace) -> Loaded:
     """The configuration that a command line names, or the machine's. Raises ConfigError with every problem."""
     path = Path(options.config) if options.config else None
     return load(path, checks=check_settings(), environ=os.environ, who=lambda config: ThisNode(config, os.environ))
+
+
+def served(serve: Callable[[], int]) -> int:
+    """What a service came to, which runs by a configuration that loads.
+
+    Raises StartError where it cannot be used all the same. That is so on this machine now, where Slurm's folder is not
+    mounted yet or the platform not to be told: systemd starts a service again that ends so, and none that ends with a
+    ConfigError.
+    """
+    try:
+        return serve()
+    except ConfigError as error:
+        raise StartError("\nhealthd: ".join(error.problems)) from error
 
 
 def socket_path(options: Namespace) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from healthd.config.kinds import AbsolutePath, Name, Seconds
+from healthd.config.kinds import AbsolutePath, Name, Seconds, SocketPath
 
 MaybeAddress = Annotated[
     str, Meta(pattern=r"^([^\s:]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5})?\Z", description='HOST:PORT, or ""')
@@ -21,7 +21,7 @@ MaybeAddress = Annotated[
 class DaemonSection:
     """The daemon itself: where it listens and where it keeps its state."""
 
-    socket: AbsolutePath = "/run/healthd/healthd.sock"
+    socket: SocketPath = "/run/healthd/healthd.sock"
     """The unix socket of the command line and the hooks. Clients take it from ``--socket`` or HEALTHD_SOCKET and read
     no configuration, so a moved socket must be told to them as well."""
 
@@ -34,7 +34,8 @@ class DaemonSection:
     address it can reach."""
 
     group: Name = ""
-    """The unix group whose members may act through the socket, beside root. Empty: root only. Everyone may read."""
+    """The unix group whose members may act through the socket, beside root. Empty: root only. Everyone may read. It is
+    looked up when somebody asks to act: one that is not there yet keeps no daemon from its start."""
 
     stop_s: Seconds = 370.0
     """How long, in seconds, the daemon waits after SIGTERM for what it is doing to its node: no further step is begun,

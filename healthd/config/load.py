@@ -30,7 +30,7 @@ from healthd.config.leaves import (
 from healthd.config.lines import Key, key_lines, line_of
 from healthd.config.match import NAME, Match, NodeFacts, decide, read_matches
 from healthd.config.text import Problem, parsed, read_text
-from healthd.config.values import close_match, shortened
+from healthd.config.values import did_you_mean, shortened
 from healthd.errors import ConfigError
 
 DEFAULT_PATH = Path("/etc/healthd/config.toml")
@@ -254,8 +254,7 @@ def _environment(
             place = Place(source=f"{source} {name}")
             yield from checked(key, environ[name], hint, place=place, from_environment=True, allowed=allowed)
         elif not _SERVICE_LINK.fullmatch(name):
-            guess = close_match(name, known)
-            advice = f"did you mean {guess}?" if guess else "expected HEALTHD_<SECTION>_<KEY>: unset it or correct it"
+            advice = did_you_mean(name, known, "expected HEALTHD_<SECTION>_<KEY>: unset it or correct it")
             value = shortened(environ[name])
             yield Problem(source=source, value=value, key=name, wrong="no such setting", advice=advice)
 

@@ -13,6 +13,7 @@ from msgspec import Meta
 from healthd.config.kinds import AbsolutePath, MaybeUrl
 
 CallSeconds = Annotated[float, Meta(ge=5, le=300, description="seconds, from 5 to 300")]
+LookSeconds = Annotated[float, Meta(ge=0.1, le=300, description="seconds, from 0.1 to 300")]
 Region = Annotated[str, Meta(pattern=r"^([a-z]{2}[a-z0-9-]*-[0-9])?\Z", description='such as us-west-2, or ""')]
 Cluster = Annotated[
     str, Meta(pattern=r"^(arn:[a-z0-9-]+:sagemaker:\S+|[A-Za-z0-9-]*)\Z", description='a cluster\'s name or ARN, or ""')
@@ -43,6 +44,10 @@ class AwsSection:
     timeout_s: CallSeconds = 20.0
     """Deadline of one call, in seconds, with its retries. What has not been answered by then may have been applied: it
     is never asked a second time, its effect is looked for."""
+
+    look_s: LookSeconds = 30.0
+    """How often a node that waits for its platform asks AWS how far that is, in seconds. The calls of all nodes count
+    against one limit of the account."""
 
 
 @dataclass(frozen=True, kw_only=True)

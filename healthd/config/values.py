@@ -131,6 +131,12 @@ def close_match(word: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(word[:SHOWN_CHARACTERS], list(known), n=1)), None)
 
 
+def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
+    """The end of a refusal of a name: the one that was probably meant, else what to do about it."""
+    guess = close_match(word, known)
+    return f"did you mean {guess}?" if guess else otherwise
+
+
 def _one_of(words: Iterable[Any]) -> str:
     return "one of " + ", ".join(toml_value(word) for word in words)
 

@@ -31,6 +31,7 @@ from healthd.remediation.orchestrators.kube_fleet import KubeFleet
 from healthd.remediation.orchestrators.kube_lead import RENEW_S, Lead, Renewal
 from healthd.remediation.orchestrators.kube_node import hold_of
 from healthd.remediation.orchestrators.kube_plugin import KubePlugins
+from healthd.remediation.orchestrators.kube_signals import HYPERPOD_LABEL
 from healthd.remediation.orchestrators.kube_told import KubeTold
 from healthd.remediation.orchestrators.kube_transport import Pace
 from healthd.remediation.ports import Provisioner
@@ -153,12 +154,14 @@ class KubernetesWork:
         )
 
     def _provisioner(self, node: str, instance: str) -> Provisioner:
+        afar = self._afar(node)
         return open_for_kubernetes(
             self._config,
             node,
             instance,
             self._metadata,
-            machine=self._afar(node).machine,
+            machine=afar.machine,
+            label=lambda: afar.label(HYPERPOD_LABEL),
             claims=KubeClaims(self._api, leads=self._lead.check),
             leads=self._lead.check,
             run=self._run,

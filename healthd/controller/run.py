@@ -2,7 +2,7 @@
 
 Which of several leads, a lock says on a head node of Slurm (``controller.slurm``), and a Lease on Kubernetes
 (``controller.kubernetes``): the others wait. It decides nothing; ``remediation.controller`` does. What it said last is
-in ``status.json``, at ``/metrics``, and where people are told (``telling``).
+in ``status.json``, at ``/metrics``, and where people are told (``controller.telling``).
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ from healthd.api.scrape import on_demand
 from healthd.api.wire import EXIT_FAILED
 from healthd.config.schema import Config
 from healthd.controller.parts import metadata_of
+from healthd.controller.telling import controller_notifier
 from healthd.course import Course
 from healthd.errors import BackendError, ConfigError, ExtraMissing, StoreError
 from healthd.jsonlog import json_logger
-from healthd.model import Mode
-from healthd.notifier import Notifier
-from healthd.notify import notify, take_address
+from healthd.model import Event, Mode
+from healthd.notifications.notifier import Notifier
+from healthd.notifications.telling import keep_telling
 from healthd.remediation.fleet import Scope
 from healthd.remediation.provisioners.opening import found_by_controller
 from healthd.remediation.standings import Standing
+from healthd.sd_notify import notify, take_address
 from healthd.signals import Signals
-from healthd.store import Event, Store
-from healthd.telling import controller_notifier, keep_telling
+from healthd.store import Store
+from healthd.textfile import replace_file
 from healthd.whoami import runs_kubernetes, runs_slurm
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ def control(config: Config, *, once: bool = False, load: Callable[[], object]) -
     log = json_logger(config.daemon.log_level)
     manager = take_address()
     signals = Signals(manager, log, load)
-    code = ControllerService(config, log, _work(config), once=once, manager=manager, signals=signals).run()
+    code = ControllerService(config, log, open_work(config), once=once, manager=manager, signals=signals).run()
     signals.start_again()
     return code
 
@@ -304,10 +306,8 @@ def write_status(
         "notices": list(notices),
         "nodes": [asdict(each) for each in standings],
     }
-    new = folder / f"{_STATUS}.new"
     with contextlib.suppress(OSError):
-        new.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
-        os.replace(new, folder / _STATUS)
+        replace_file(folder / _STATUS, json.dumps(body, indent=2) + "\n")
 
 
 def read_status(folder: Path) -> dict[str, Any] | None:
@@ -323,7 +323,8 @@ def read_status(folder: Path) -> dict[str, Any] | None:
 # parts
 
 
-def _work(config: Config) -> Work:
+def open_work(config: Config) -> Work:
+    """The work of a controller on this cluster. No request is sent. Raises ConfigError."""
     if runs_kubernetes(config, os.environ):
         try:
             from healthd.controller.kubernetes import KubernetesWork  # heavy: lightkube

@@ -7,7 +7,6 @@ there when the one that leads ends, however it ends. It decides nothing.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import socket
 from collections.abc import Sequence
@@ -17,8 +16,7 @@ from pathlib import Path
 from healthd.config.schema import Config
 from healthd.controller.parts import make_controller, metadata_of
 from healthd.course import Course
-from healthd.errors import StoreError
-from healthd.notifier import NEWS
+from healthd.notifications.notifier import NEWS
 from healthd.remediation.controller import Controller
 from healthd.remediation.fleet import CLUSTER, Scope
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
@@ -26,9 +24,8 @@ from healthd.remediation.provisioners.opening import found_by_controller, open_e
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, read_node
 from healthd.remediation.standings import Standing
 from healthd.sources.command import run_command
+from healthd.state_lock import LOCK, try_lock
 from healthd.store import Store
-
-_LOCK = "lock"
 
 
 class SlurmWork:
@@ -86,8 +83,7 @@ class SlurmWork:
         return SlurmRounds(controller)
 
     def _slurm(self, node: str) -> SlurmOrchestrator:
-        slurm, run = self._config.orchestrator.slurm, self.course.calls.of_commands("slurm", run_command)
-        return SlurmOrchestrator(node=node, bin_dir=slurm.bin_dir, conf=slurm.conf, timeout_s=slurm.timeout_s, run=run)
+        return SlurmOrchestrator.of(self._config, node, run=self.course.calls.of_commands("slurm", run_command))
 
 
 class SlurmRounds:
@@ -123,27 +119,16 @@ class StoreTold:
 
 
 def take_lead(folder: Path) -> int | None:
-    """The lock's descriptor, held until it is closed or its process ends; None while another has it.
-
-    flock, which NFS carries to other hosts as well. Raises StoreError where the folder cannot be used.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StoreError(f"{folder}: cannot be used: {error.strerror}; check [controller] state_dir") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{socket.gethostname()} process {os.getpid()}\n".encode(), 0)
+    """The lock of the folder, with who has it written into it; None while another has it. Raises StoreError."""
+    descriptor = try_lock(folder, "[controller] state_dir")
+    if descriptor is not None:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{socket.gethostname()} process {os.getpid()}\n".encode(), 0)
     return descriptor
 
 
 def _leader(folder: Path) -> str:
     try:
-        return (folder / _LOCK).read_text(errors="replace").strip() or "its name is not written down yet"
+        return (folder / LOCK).read_text(errors="replace").strip() or "its name is not written down yet"
     except OSError as error:
         return f"its name cannot be read: {error.strerror}"

@@ -145,7 +145,7 @@ KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _KINDS}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Order:
+class DrillOrder:
     """What was asked for, and by whom. ``timeout_s``: instead of the drill's own limit. ``forced``: whatever runs."""
 
     kind: Kind
@@ -185,7 +185,7 @@ class Level:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
+class DrillReport:
     """What a drill came to.
 
     ``what``: the fault and its part, in words. ``looks``: what the check said look after look, with the seconds.

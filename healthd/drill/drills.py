@@ -15,16 +15,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from healthd.checkup import Checkup
-from healthd.drill.chain import TITLE, Ended, Order, Report, banner
+from healthd.drill.chain import TITLE, DrillOrder, DrillReport, Ended, banner
 from healthd.drill.injection import prepare
 from healthd.drill.rehearsal import Heard, Rehearsal, Stage
 from healthd.errors import SourceError
 from healthd.idle import why_not_idle
+from healthd.model import Event
 from healthd.node import KernelRecord
 from healthd.remediation.case import Case
 from healthd.remediation.engine import Engine
 from healthd.remediation.ports import Orchestrator
-from healthd.store import Event
 
 Tick = Callable[[str], None]
 
@@ -90,7 +90,7 @@ class Drills:
 
     # -- a drill ------------------------------------------------------------------------------------------------------
 
-    def run(self, order: Order, tick: Tick) -> Report:
+    def run(self, order: DrillOrder, tick: Tick) -> DrillReport:
         """Play the fault and follow it to its end or its limit. ``tick`` hears of progress; where it raises, because
         nobody waits any more, the drill ends.
 
@@ -119,14 +119,14 @@ class Drills:
         self._say("drill", drill=drill_id, said=text)
         self._checkup.monitor.record(Event(at=datetime.now(UTC), kind="drill", text=text, data={"drill": True, **data}))
 
-    def _why_not(self, order: Order) -> str:
+    def _why_not(self, order: DrillOrder) -> str:
         """Why the node is not one to drill on now, or "". Unknown is not idle."""
         if order.forced:
             return ""
         busy = why_not_idle(self._checkup.machine, self._orchestrator)
         return f"{busy}; a node that is not known to be idle is drilled with --force only" if busy else ""
 
-    def _follow(self, drill: Rehearsal) -> Report:
+    def _follow(self, drill: Rehearsal) -> DrillReport:
         order, what, notices = drill.order, drill.injection.what, self._checkup.notices
         forced = " by --force" if order.forced else ""
         self._note(
@@ -137,7 +137,7 @@ class Drills:
         self._checkup.notices, self._current = (banner(drill.id, what, drill.began, order.who), *notices), drill
         if self._closed:
             drill.queue.put(Heard(what="end", at=time.monotonic(), words=self._closed))
-        report: Report | None = None
+        report: DrillReport | None = None
         try:
             report = drill.follow()
         finally:
@@ -145,7 +145,7 @@ class Drills:
             self._has_ended(drill, report)
         return report
 
-    def _has_ended(self, drill: Rehearsal, report: Report | None) -> None:
+    def _has_ended(self, drill: Rehearsal, report: DrillReport | None) -> None:
         """Count it and say how it ended; without a report nobody waited for one."""
         if report is None:
             became, words = Ended.INTERRUPTED, "nobody waits for it any more"
@@ -156,10 +156,10 @@ class Drills:
         self.ran[drill.order.kind.name, became] += 1
         self._note(drill.id, f"ends, {became}: {words}; nothing of it is left", result=became)
 
-    def _refused(self, order: Order, drill_id: str, began: datetime, why: str) -> Report:
+    def _refused(self, order: DrillOrder, drill_id: str, began: datetime, why: str) -> DrillReport:
         self.ran[order.kind.name, Ended.REFUSED] += 1
         self._note(drill_id, f"refused: {order.kind.name}, asked for by {order.who}: {why}", result=Ended.REFUSED)
-        return Report(
+        return DrillReport(
             id=drill_id,
             node=self._checkup.machine.name,
             kind=order.kind.name,

@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from healthd.drill.chain import Order, sxid_line, xid_line
+from healthd.drill.chain import DrillOrder, sxid_line, xid_line
 from healthd.errors import SourceError, SourceMissing, UsageError
 from healthd.gpus import NVIDIA, pci_gpus
 from healthd.model import pci_address
 from healthd.node import GpuAnswer, Mount, Tree
-from healthd.pci import pci_children, pci_devices
+from healthd.pci import efa_functions, pci_children, pci_devices
 from healthd.sources.filesystem import FilesystemSource
 from healthd.sources.machine import Machine
 from healthd.sources.mounts import parse_mountinfo
@@ -79,7 +79,7 @@ class Overlay:
         return any(path == each or path.startswith(f"{each}/") for each in self._hidden)
 
 
-def prepare(order: Order, machine: Machine, settings: Any) -> Injection:
+def prepare(order: DrillOrder, machine: Machine, settings: Any) -> Injection:
     """What is to be played on this machine. ``settings``: of the check that must find it.
 
     Raises UsageError for a part that this machine does not have, SourceError where that cannot be told.
@@ -135,7 +135,7 @@ def _sxid(machine: Machine, sxid: int) -> Injection:
 
 
 def _efa_loss(machine: Machine) -> Injection:
-    there = [pci.name for pci in pci_devices(machine, "0x1d0f") if pci.device.startswith("0xefa")]
+    there = [pci.name for pci in efa_functions(machine)]
     if not there:
         raise UsageError("healthd drill: this node has no EFA device on its PCI bus, so none can be lost")
     gone = there[-1]

@@ -17,7 +17,7 @@ from typing import Literal
 
 from healthd.checkup import Checkup
 from healthd.diagnose import diagnose
-from healthd.drill.chain import TITLE, Level, Link, Mark, Order, Report, ended, limit_s, next_link
+from healthd.drill.chain import TITLE, DrillOrder, DrillReport, Level, Link, Mark, ended, limit_s, next_link
 from healthd.drill.injection import Injection
 from healthd.errors import HealthdError
 from healthd.history import Change, Fault, observe
@@ -63,7 +63,7 @@ class Rehearsal:
     def __init__(
         self,
         stage: Stage,
-        order: Order,
+        order: DrillOrder,
         injection: Injection,
         *,
         drill_id: str,
@@ -86,7 +86,7 @@ class Rehearsal:
         self._diagnosis: Diagnosis | None = None
         self._decisions: Mapping[Mode, Decision] = {}
 
-    def follow(self) -> Report:
+    def follow(self) -> DrillReport:
         """Inject, and hear until the chain is whole, broken, or out of time."""
         check = self.order.kind.check
         self._t0 = time.monotonic()
@@ -234,9 +234,9 @@ class Rehearsal:
     def _break(self, link: Link, why: str) -> None:
         self._missing, self._why = link, why
 
-    def _report(self) -> Report:
+    def _report(self) -> DrillReport:
         missing = self._missing or next_link(self._marks)
-        return Report(
+        return DrillReport(
             id=self.id,
             node=self._checkup.machine.name,
             kind=self.order.kind.name,

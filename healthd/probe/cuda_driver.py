@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-NOT_INITIALIZED, OUT_OF_MEMORY, NO_DEVICE, NOT_READY = 3, 2, 100, 600  # cuda.h, CUresult
+OUT_OF_MEMORY, NO_DEVICE, NOT_READY = 2, 100, 600  # cuda.h, CUresult
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _SYNC_MEMOPS = 6  # CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
 _BUS_ID_BYTES = 32

@@ -12,19 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from healthd.errors import SourceMissing, SourceUnreadable
-from healthd.probe.nvml_library import (
-    DRIVER_NOT_LOADED,
-    FUNCTION_NOT_FOUND,
-    GPU_IS_LOST,
-    LIB_RM_VERSION_MISMATCH,
-    LIBRARY_NOT_FOUND,
-    NOT_SUPPORTED,
-    UNINITIALIZED,
-    UNKNOWN,
-    NvmlError,
-    NvmlLibrary,
-    return_name,
-)
+from healthd.nvml_return import NvmlReturn, return_name
+from healthd.probe.nvml_library import NvmlError, NvmlLibrary
 
 Call = tuple[str, str, tuple[int, ...]]
 """A call as it was written, its name and its arguments."""
@@ -33,12 +22,16 @@ _CALL = re.compile(
     r"(nvml(?:DeviceGet(?!Handle|Count)|DeviceValidate|SystemGet)\w*)\s*(?:\(\s*(-?\d+(?:\s*,\s*-?\d+)*)?\s*\))?"
 )
 # The handles are void: initialise again before the next question (facts: NVIDIA nvml.h; e, "after reload/reset").
-_STALE = frozenset({UNINITIALIZED, GPU_IS_LOST, UNKNOWN})
+_STALE = frozenset({NvmlReturn.UNINITIALIZED, NvmlReturn.GPU_IS_LOST, NvmlReturn.UNKNOWN})
 # This process has the wrong library mapped, or will have once the driver is back: a fresh process must take over.
-_WORN = frozenset({DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH})
+_WORN = frozenset({NvmlReturn.DRIVER_NOT_LOADED, NvmlReturn.LIB_RM_VERSION_MISMATCH})
 _NEXT_STEP: Mapping[int, str] = {
-    DRIVER_NOT_LOADED: "the nvidia kernel module is not loaded or not usable; see the kernel log (NVRM) and lsmod",
-    LIB_RM_VERSION_MISMATCH: "library and loaded driver differ (a half-done upgrade?); reload the driver or reboot",
+    NvmlReturn.DRIVER_NOT_LOADED: (
+        "the nvidia kernel module is not loaded or not usable; see the kernel log (NVRM) and lsmod"
+    ),
+    NvmlReturn.LIB_RM_VERSION_MISMATCH: (
+        "library and loaded driver differ (a half-done upgrade?); reload the driver or reboot"
+    ),
 }
 
 
@@ -89,7 +82,7 @@ class NvmlFamily:
         try:
             excluded: int | None = library.excluded_count()
         except NvmlError as error:
-            if error.code not in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):
+            if error.code not in (NvmlReturn.NOT_SUPPORTED, NvmlReturn.FUNCTION_NOT_FOUND):
                 raise self._broken("nvmlGetExcludedDeviceCount", error) from error
             excluded = None
         return {
@@ -121,7 +114,7 @@ class NvmlFamily:
 
     def _broken(self, name: str, error: NvmlError) -> SourceMissing | SourceUnreadable:
         self._note(error)
-        if error.code == LIBRARY_NOT_FOUND:
+        if error.code == NvmlReturn.LIBRARY_NOT_FOUND:
             return SourceMissing("NVML: libnvidia-ml.so.1 is not there; it comes with the NVIDIA driver")
         hint = _NEXT_STEP.get(error.code, "compare with nvidia-smi and the kernel log (NVRM)")
         return SourceUnreadable(f"NVML: {name} answered {error}: {hint}")
@@ -162,7 +155,7 @@ class NvmlFamily:
             try:
                 answer["values"][text] = self._library.call(handle, name, arguments)
             except NvmlError as error:
-                if error.code == GPU_IS_LOST:
+                if error.code == NvmlReturn.GPU_IS_LOST:
                     raise
                 answer["failures"][text] = self._note(error)
 
@@ -172,7 +165,7 @@ class NvmlFamily:
         try:
             results = self._library.fields(handle, wanted)
         except NvmlError as error:
-            if error.code == GPU_IS_LOST:
+            if error.code == NvmlReturn.GPU_IS_LOST:
                 raise
             results = [error] * len(wanted)
         for pair, result in zip(wanted, results, strict=True):

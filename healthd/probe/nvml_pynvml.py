@@ -15,14 +15,8 @@ from typing import Any
 import pynvml
 
 from healthd.errors import SourceMissing, SourceUnreadable
-from healthd.probe.nvml_library import (
-    ARGUMENT_VERSION_MISMATCH,
-    CORRUPTED_INFOROM,
-    FUNCTION_NOT_FOUND,
-    INSUFFICIENT_SIZE,
-    UNKNOWN,
-    NvmlError,
-)
+from healthd.nvml_return import NvmlReturn
+from healthd.probe.nvml_library import NvmlError
 
 # Calls that fill a struct the caller brings, with the structs to try, newest first (nvidia-ml-py 13.615.71).
 _FILLS: Mapping[str, tuple[str, ...]] = {
@@ -75,7 +69,7 @@ class PynvmlLibrary:
         """A call that takes integers, or fills a struct of the table above."""
         function = getattr(pynvml, name, None)
         if function is None:
-            raise NvmlError(FUNCTION_NOT_FOUND)
+            raise NvmlError(NvmlReturn.FUNCTION_NOT_FOUND)
         if name in _FILLS:
             return _filled(function, handle, _FILLS[name])
         if name == _SRAM_UNIQUE:
@@ -141,7 +135,7 @@ def _checked(function: Callable[..., Any], *arguments: Any) -> Any:
     except pynvml.NVMLError as error:
         raise NvmlError(int(error.value)) from error
     except UnicodeDecodeError as error:  # pynvml decodes names itself; a broken InfoROM holds anything
-        raise NvmlError(CORRUPTED_INFOROM) from error
+        raise NvmlError(NvmlReturn.CORRUPTED_INFOROM) from error
 
 
 def _filled(function: Callable[..., Any], handle: Any, structs: Sequence[str]) -> Any:
@@ -154,11 +148,11 @@ def _filled(function: Callable[..., Any], handle: Any, structs: Sequence[str]) -
         try:
             _checked(function, handle, ctypes.byref(struct))
         except NvmlError as error:
-            if error.code != ARGUMENT_VERSION_MISMATCH or name == structs[-1]:
+            if error.code != NvmlReturn.ARGUMENT_VERSION_MISMATCH or name == structs[-1]:
                 raise
         else:
             return plain(struct)
-    raise NvmlError(FUNCTION_NOT_FOUND)
+    raise NvmlError(NvmlReturn.FUNCTION_NOT_FOUND)
 
 
 def _sram_unique(function: Callable[..., Any], handle: Any) -> list[Any]:
@@ -167,7 +161,7 @@ def _sram_unique(function: Callable[..., Any], handle: Any) -> list[Any]:
     try:
         _checked(function, handle, ctypes.byref(counts))
     except NvmlError as error:
-        if error.code != INSUFFICIENT_SIZE:
+        if error.code != NvmlReturn.INSUFFICIENT_SIZE:
             raise
     if not counts.entryCount:
         return []
@@ -182,4 +176,4 @@ def _field(result: Any) -> int | float | NvmlError:
     if result.nvmlReturn:
         return NvmlError(int(result.nvmlReturn))
     member = _UNION.get(int(result.valueType))
-    return NvmlError(UNKNOWN) if member is None else getattr(result.value, member)
+    return NvmlError(NvmlReturn.UNKNOWN) if member is None else getattr(result.value, member)

@@ -98,6 +98,7 @@ class Probe:
 
     def state(self) -> ProbeState:
         """How the worker is doing; never blocks. ``abandoned`` counts workers that were killed and still live."""
+        self.reap()
         now = self._clock()
         stalled_since, paused_s = self._stalled_since, max(0.0, self._paused_until - now)
         return ProbeState(
@@ -108,6 +109,17 @@ class Probe:
             restarts=max(0, self._starts - 1),
             stalls=self._stalls,
         )
+
+    def reap(self) -> None:
+        """Give back what is left of a worker that has ended by itself: its entry in the process table and its pipes.
+        Never blocks: while a question is out, whoever asks it does that."""
+        if self._asking.acquire(blocking=False):
+            try:
+                if self._child and self._child.gone():
+                    self._dispose()
+                self._abandoned = [child for child in self._abandoned if not child.gone()]
+            finally:
+                self._asking.release()
 
     def close(self) -> None:
         """End the worker; a question that is out gets SourceBusy, and the next one starts a new worker."""

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
+from healthd.report import printable
+
 SCHEMA = "healthd.doctor/v1"
 _WIDTH = 16
 
@@ -54,7 +56,7 @@ def as_text(lines: Sequence[Line]) -> str:
     said = [text for line in lines if line.told is not Told.UNNEEDED for text in _shown(line)]
     unneeded = "; ".join(f"{line.about} ({line.why})" for line in lines if line.told is Told.UNNEEDED)
     said += [f"not needed here: {unneeded}"] if unneeded else []
-    return "".join(f"{_printable(text)}\n" for text in [*said, _summary(lines)])
+    return "".join(f"{printable(text)}\n" for text in [*said, _summary(lines)])
 
 
 def _shown(line: Line) -> list[str]:
@@ -70,7 +72,3 @@ def _summary(lines: Sequence[Line]) -> str:
     optional = sum(line.optional for line in (*missing, *untold))
     more = f" (of them {optional} in brackets: healthd works without)" if optional else ""
     return f"{len(missing)} missing, {len(untold)} could not be told{more}"
-
-
-def _printable(text: str) -> str:
-    return "".join(each if each.isprintable() else "?" for each in text)

@@ -24,8 +24,7 @@ from healthd.config.schema import Config
 from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.gpus import pci_gpus
 from healthd.model import Result, Status
-from healthd.node import KernelLogState
-from healthd.pci import pci_devices
+from healthd.pci import efa_functions
 from healthd.runner import run_check
 from healthd.setup.doctor import Line, Told
 from healthd.setup.survey import network_mounts
@@ -83,7 +82,7 @@ def with_machine(config: Config, look: Callable[[Config, Machine], Iterator[Line
     """A look at the machine that the configuration describes, which is closed after it."""
 
     def opened() -> list[Line]:
-        with closing(open_machine(config, lambda: KernelLogState(source=config.sources.kmsg, alive=True))) as machine:
+        with closing(open_machine(config)) as machine:
             return list(look(config, machine))
 
     return opened
@@ -203,8 +202,7 @@ def _with_gpus(machine: Machine) -> str:
 
 
 def _with_efa(machine: Machine) -> str:
-    efa = any(pci.device.startswith("0xefa") for pci in pci_devices(machine, "0x1d0f"))
-    return "" if efa else "no EFA device on the PCI bus"
+    return "" if efa_functions(machine) else "no EFA device on the PCI bus"
 
 
 def _with_lustre(machine: Machine) -> str:
@@ -307,7 +305,7 @@ def _of_result(name: str, result: Result, optional: bool) -> Iterator[Line]:
         yield Line(about=name, told=Told.MISSING, why=finding.message, fix=fix, optional=optional)
     if result.status is Status.NOT_APPLICABLE:
         yield Line(about=name, told=Told.UNNEEDED, why=result.reason)
-    elif result.status is Status.UNKNOWN or result.gaps:
+    elif not result.is_whole:
         fix = f"`healthd check --no-daemon {name}` says it again; mend what it could not read"
         yield Line(
             about=name, told=Told.UNTOLD, why=result.reason or "; ".join(result.gaps), fix=fix, optional=optional

@@ -16,8 +16,8 @@ from healthd.config.provisioner_schema import ProvisionerSection
 from healthd.config.schema import Config
 from healthd.errors import SourceError
 from healthd.gpus import pci_gpus
-from healthd.node import KernelLogState, Mount, Node
-from healthd.pci import pci_devices
+from healthd.node import Mount
+from healthd.pci import efa_functions
 from healthd.remediation.orchestrators.slurm import detect as detect_slurm
 from healthd.remediation.provisioners.aws_calls import Platform
 from healthd.remediation.provisioners.opening import found_on
@@ -29,8 +29,6 @@ from healthd.whoami import runs_kubernetes, runs_slurm
 T = TypeVar("T")
 NETWORK_TYPES = ("lustre", "nfs", "nfs4", "cifs", "smb3", "ceph", "beegfs", "gpfs", "wekafs")
 """Kinds of mount that a job is likely to need and that a server stands behind, as the mount table names them."""
-
-_AMAZON, _EFA = "0x1d0f", "0xefa"  # amzn-drivers: EFA devices are 0x1d0f:0xefa0 to 0xefa4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +61,7 @@ class Survey:
 def survey(config: Config, environ: Mapping[str, str], *, root: str = "/") -> Survey:
     """Look. ``config``: where the machine is read and how Slurm and AWS are asked; its own choices are left out of
     account. ``root``: where the files of platforms and of Slurm are looked for, for tests."""
-    machine = open_machine(config, lambda: KernelLogState(source=config.sources.kmsg, alive=True))
+    machine = open_machine(config)
     try:
         return _surveyed(config, environ, machine, root)
     finally:
@@ -80,7 +78,7 @@ def _surveyed(config: Config, environ: Mapping[str, str], machine: Machine, root
     platform = found_on(section, machine.imds.read, subject, root=root)
     slurm, slurm_why = detect_slurm(environ=environ, root=root, bin_dir=config.orchestrator.slurm.bin_dir)
     table = _told(problems, machine.mounts) or ()
-    gpus, efa = _told(problems, lambda: len(pci_gpus(machine))), _told(problems, lambda: _efa_devices(machine))
+    gpus, efa = _told(problems, lambda: len(pci_gpus(machine))), _told(problems, lambda: len(efa_functions(machine)))
     return Survey(
         node=machine.name,
         instance_type=machine.identity.instance_type,
@@ -112,10 +110,6 @@ def _waiting(table: tuple[Mount, ...]) -> tuple[str, ...]:
     seen = {mount.point: mount for mount in table}
     points = [point for point, mount in seen.items() if mount.fstype == "autofs"]
     return tuple(sorted(point for point in points if not point.startswith("/proc/")))
-
-
-def _efa_devices(node: Node) -> int:
-    return sum(pci.device.startswith(_EFA) for pci in pci_devices(node, _AMAZON))
 
 
 def _told(problems: list[str], ask: Callable[[], T]) -> T | None:

@@ -37,17 +37,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from healthd.errors import SourceMissing
-from healthd.probe.nvml_library import (
-    DRIVER_NOT_LOADED,
-    GPU_IS_LOST,
-    INVALID_ARGUMENT,
-    LIB_RM_VERSION_MISMATCH,
-    NOT_SUPPORTED,
-    RESET_REQUIRED,
-    UNINITIALIZED,
-    UNKNOWN,
-    NvmlError,
-)
+from healthd.nvml_return import NvmlReturn
+from healthd.probe.nvml_library import NvmlError
 
 State = Mapping[str, str]
 """The lines of a state file."""
@@ -83,8 +74,15 @@ _VALIDATE = "nvmlDeviceValidateInforom"
 _P2P = "nvmlDeviceGetP2PStatus"
 _PROCESSES = frozenset({"nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"})
 _PROCESS_FIELDS = ("pid", "usedGpuMemory", "gpuInstanceId", "computeInstanceId")
-_LIBRARY_FAULTS = {"version_mismatch": LIB_RM_VERSION_MISMATCH, "driver_not_loaded": DRIVER_NOT_LOADED}
-_GPU_FAULTS = {"lost": GPU_IS_LOST, "reset_required": RESET_REQUIRED, "unknown_error": UNKNOWN}
+_LIBRARY_FAULTS = {
+    "version_mismatch": NvmlReturn.LIB_RM_VERSION_MISMATCH,
+    "driver_not_loaded": NvmlReturn.DRIVER_NOT_LOADED,
+}
+_GPU_FAULTS = {
+    "lost": NvmlReturn.GPU_IS_LOST,
+    "reset_required": NvmlReturn.RESET_REQUIRED,
+    "unknown_error": NvmlReturn.UNKNOWN,
+}
 
 
 def parse_state(text: str) -> dict[str, str]:
@@ -149,7 +147,7 @@ class SimNvml:
     def handle(self, index: int) -> int:
         """What names a GPU in the other calls."""
         if index >= self.count():
-            raise NvmlError(INVALID_ARGUMENT)
+            raise NvmlError(NvmlReturn.INVALID_ARGUMENT)
         fault = self._state.get(f"gpu{index}.fault", "none")
         if fault in ("lost", "unknown_error"):
             raise NvmlError(_GPU_FAULTS[fault])
@@ -194,7 +192,7 @@ class SimNvml:
             raise SourceMissing(f"simulated NVML: the state file {self._path} is not there") from error
         _suffer(self._state.get("lib.fault", "none"), _LIBRARY_FAULTS)
         if not self._initialised:
-            raise NvmlError(UNINITIALIZED)
+            raise NvmlError(NvmlReturn.UNINITIALIZED)
 
     def _enter_gpu(self, index: int, *, even_if_reset_required: bool = False) -> None:
         self._enter()
@@ -219,7 +217,7 @@ class SimNvml:
     def _line(self, key: str) -> str:
         value = self._state.get(key)
         if value is None:
-            raise NvmlError(NOT_SUPPORTED)
+            raise NvmlError(NvmlReturn.NOT_SUPPORTED)
         word, _, code = value.partition(" ")
         if word == "error":
             raise NvmlError(int(code))
@@ -244,7 +242,7 @@ def _suffer(fault: str, refusals: Mapping[str, int]) -> None:
     elif word == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
     elif word != "none":
-        raise NvmlError(INVALID_ARGUMENT)
+        raise NvmlError(NvmlReturn.INVALID_ARGUMENT)
 
 
 def _shaped(name: str, value: str) -> Any:

@@ -31,7 +31,7 @@ class _Timex(ctypes.Structure):
 
 
 def kernel_clock() -> KernelClock:
-    """Whether the clock is synchronised, how far off it is known to be and may be. Raises SourceUnreadable."""
+    """Whether the clock is synchronised, and how far off it is known to be. Raises SourceUnreadable."""
     answer = _Timex()
     state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(answer))
     if state < 0:
@@ -40,5 +40,4 @@ def kernel_clock() -> KernelClock:
     return KernelClock(
         synchronised=state != _TIME_ERROR and not answer.status & _STA_UNSYNC,
         offset_s=answer.offset * unit_s,
-        max_error_s=answer.maxerror * 1e-6,
     )

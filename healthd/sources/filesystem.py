@@ -1,12 +1,14 @@
 """How full a file system is and whether it takes a file, asked where it may hang: in a probe worker.
 
 Local file systems share one worker. Any other kind has a worker for each mount point, so that one lost server hides
-nothing else. Workers start on demand and end by themselves when nobody asks.
+nothing else. Workers start on demand and end by themselves when nobody asks, and a mount point that nobody asks for any
+more is forgotten: automounted homes and mounts made for one job come by the thousand.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 
 from healthd.errors import SourceUnreadable
@@ -37,6 +39,10 @@ LOCAL_TYPES = frozenset(
 
 LOCAL = "local"
 
+_STALL_KEPT_S = 172_800.0
+"""How long a stall is remembered of a mount that nobody asks for: twice the longest interval of a check."""
+_LOOKS_PER_IDLE = 10
+
 
 class FilesystemSource:
     """statvfs and a small file, with a deadline. ``idle_s``: a worker that nobody asked for so long ends by itself. It
@@ -47,6 +53,8 @@ class FilesystemSource:
         self._deadline_s, self._idle_s, self._module = deadline_s, idle_s, module
         self._adding = threading.Lock()
         self._probes: dict[str, Probe] = {}
+        self._asked_at: dict[str, float] = {}
+        self._forgot_at = time.monotonic()
 
     def space(self, point: str, fstype: str = "") -> Space:
         """The space of the mount point. ``fstype`` as the mount table names it; "" is treated as a network one.
@@ -78,7 +86,9 @@ class FilesystemSource:
         return ProbeState() if probe is None else probe.state()
 
     def states(self) -> Mapping[str, ProbeState]:
-        """The state of every worker that was ever asked, by mount point, the shared one under ``"local"``."""
+        """The state of every worker that was asked of late, by mount point, the shared one under ``"local"``."""
+        with self._adding:
+            self._forget(time.monotonic())
         return {point: probe.state() for point, probe in tuple(self._probes.items())}
 
     def close(self) -> None:
@@ -88,6 +98,20 @@ class FilesystemSource:
 
     def _probe(self, key: str) -> Probe:
         with self._adding:
+            now = self._asked_at[key] = time.monotonic()
+            self._forget(now)
             if key not in self._probes:
                 self._probes[key] = Probe(f"statvfs {key}", module=self._module, idle_s=self._idle_s)
             return self._probes[key]
+
+    def _forget(self, now: float) -> None:
+        """Give back what workers have left that ended, and forget the mounts that nobody asked for since long before
+        theirs did. One whose killed worker lives on is kept: no second one may be started beside it."""
+        if now - self._forgot_at < self._idle_s / _LOOKS_PER_IDLE:
+            return
+        self._forgot_at = now
+        for key, probe in tuple(self._probes.items()):
+            state = probe.state()
+            kept_s = max(2 * self._idle_s, _STALL_KEPT_S if state.stalled_s else 0.0)
+            if now - self._asked_at[key] > kept_s and not state.abandoned and probe.worker_pid() is None:
+                del self._probes[key], self._asked_at[key]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import signal
@@ -30,6 +31,7 @@ from healthd.node import KernelRecord
 from healthd.sources.command import TRUNCATED, find_tool, run_command
 
 _FIELDS = "MESSAGE,PRIORITY,UNIT,_SYSTEMD_UNIT,_UID,_PID,_TRANSPORT,_BOOT_ID"
+_KERNEL_FIELDS = "MESSAGE,PRIORITY,SYSLOG_FACILITY,_TRANSPORT,_BOOT_ID,_SOURCE_MONOTONIC_TIMESTAMP"
 _RETRY_S = 10.0
 _CHUNK_BYTES = 65_536
 _BATCH_BYTES = 1 << 20
@@ -37,6 +39,8 @@ _LINE_BYTES = 1 << 20
 _ONCE_BYTES, _ONCE_S = 32 << 20, 5.0
 _MANAGER_PID = "1"
 _NO_TOOL = "install systemd's journalctl, or take out the rules with source = journal"
+_NO_TOOL_FOR_THE_PAST = "install systemd's journalctl"
+_PAST_LINES = 20_000  # a second and a half on a machine with much else to do, of five
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,10 +58,12 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JournalBatch:
-    """Records in their order, and the cursor behind the last line that was read; "" where none was."""
+    """Records in their order, and the cursor behind the last line that was read; "" where none was. ``cut``: older ones
+    were left out, for there are more than can be taken in at once."""
 
     records: tuple[KernelRecord, ...] = ()
     cursor: str = ""
+    cut: bool = False
 
 
 class JournalLog:
@@ -93,7 +99,9 @@ class JournalLog:
         assert child.stdout is not None  # noqa: S101 - narrows the type: it is a pipe
         lines: list[bytes] = []
         taken = 0
-        while taken < _BATCH_BYTES and select.select([child.stdout], [], [], 0.0 if taken else timeout_s)[0]:
+        poller = select.poll()  # select() knows no descriptor above 1023
+        poller.register(child.stdout, select.POLLIN)
+        while taken < _BATCH_BYTES and poller.poll(0 if taken else max(0, math.ceil(timeout_s * 1000))):
             chunk = os.read(child.stdout.fileno(), _CHUNK_BYTES)
             if not chunk:
                 self._ended(child)
@@ -116,7 +124,8 @@ class JournalLog:
             return False
         self._not_before, self._rest = time.monotonic() + _RETRY_S, b""
         try:
-            argv = [find_tool("journalctl"), "--follow", "--no-tail", *_arguments(self._cursor, self._options)]
+            tool, options = find_tool("journalctl"), _arguments(self._cursor, self._options)
+            argv = [tool, "--output=json", "--no-pager", "--follow", "--no-tail", *options]
             self._said = tempfile.TemporaryFile()  # noqa: SIM115 - it is the child's until that has ended
             self._child = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._said, start_new_session=True
@@ -147,29 +156,38 @@ class JournalLog:
 
 def read_journal(wanted: Wanted, *, cursor: str = "", options: Sequence[str] = ()) -> JournalBatch:
     """What the journal of this boot holds now. Raises SourceError, also for more than can be taken in at once."""
-    try:
-        answer = run_command(
-            ["journalctl", "--quiet", *_arguments(cursor, options)], timeout_s=_ONCE_S, limit_bytes=_ONCE_BYTES
-        )
-    except SourceMissing as error:
-        raise SourceMissing(f"{error}; {_NO_TOOL}") from error
-    if answer.code:
-        raise SourceUnreadable(f"journalctl: exit status {answer.code}: {answer.stderr.strip()[:200]}")
-    if TRUNCATED in answer.stdout[-200:]:
+    lines, cut = _asked(_arguments(cursor, options), _NO_TOOL)
+    if cut:
         raise SourceUnreadable(f"the journal of this boot is larger than {_ONCE_BYTES >> 20} MiB: run the daemon")
-    return _batch(answer.stdout.encode("utf-8", "surrogateescape").split(b"\n"), wanted)
+    return _batch(lines, wanted)
 
 
-def read_past_kernel(since: datetime, boot_id: str) -> JournalBatch:
-    """What the kernel said after ``since`` and before this boot, as far as the journal kept it. Raises SourceError."""
-    match = ["_TRANSPORT=kernel", f"--since=@{since.timestamp():.6f}", "--output=json", "--no-pager", "--quiet"]
-    answer = run_command(["journalctl", *match], timeout_s=_ONCE_S, limit_bytes=_ONCE_BYTES)
+def read_past_kernel(since: datetime, boot_id: str, *, most: int = _PAST_LINES) -> JournalBatch:
+    """What the kernel said after ``since`` and before this boot, as far as the journal kept it. Raises SourceError.
+
+    The newest lines are asked for first, for they are the last words, and ``most`` of them with this boot's own: of a
+    storm the end is judged, and the batch says that it is ``cut``.
+    """
+    asked = [f"--output-fields={_KERNEL_FIELDS}", "_TRANSPORT=kernel", f"--since=@{since.timestamp():.6f}"]
+    lines, cut = _asked([*asked, "--reverse", f"--lines={most}"], _NO_TOOL_FOR_THE_PAST)
+    records = (kernel_record_of(_parsed(line)) for line in reversed(lines))
+    past = [record for record in records if record is not None and record.time > since and record.boot_id != boot_id]
+    return JournalBatch(records=tuple(past), cut=cut or len(lines) >= most)
+
+
+def _asked(options: Iterable[str], no_tool: str) -> tuple[list[bytes], bool]:
+    """Journalctl's lines of JSON, and whether there were more than are kept. ``no_tool``: what to do where there is no
+    journalctl. Raises SourceError."""
+    argv = ["journalctl", "--output=json", "--no-pager", "--quiet", *options]
+    try:
+        answer = run_command(argv, timeout_s=_ONCE_S, limit_bytes=_ONCE_BYTES)
+    except SourceMissing as error:
+        raise SourceMissing(f"{error}; {no_tool}") from error
     if answer.code:
         raise SourceUnreadable(f"journalctl: exit status {answer.code}: {answer.stderr.strip()[:200]}")
-    entries = (_parsed(line) for line in answer.stdout.encode("utf-8", "surrogateescape").split(b"\n") if line)
-    records = (kernel_record_of(fields) for fields in entries)
-    past = [record for record in records if record is not None and record.time > since and record.boot_id != boot_id]
-    return JournalBatch(records=tuple(past))
+    lines = answer.stdout.encode("utf-8", "surrogateescape").split(b"\n")
+    cut = lines[-1].startswith(TRUNCATED.encode())
+    return [line for line in (lines[:-2] if cut else lines) if line], cut
 
 
 def kernel_record_of(fields: Mapping[str, Any]) -> KernelRecord | None:
@@ -218,7 +236,7 @@ def record_of(fields: Mapping[str, Any], units: Iterable[str] = ()) -> KernelRec
 
 
 def _arguments(cursor: str, options: Sequence[str]) -> Iterator[str]:
-    yield from ("--output=json", "--no-pager", "--boot", f"--output-fields={_FIELDS}", *options)
+    yield from ("--boot", f"--output-fields={_FIELDS}", *options)
     if cursor:
         yield f"--after-cursor={cursor}"
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from healthd.node import KernelRecord
+from healthd.node import RECORD_LEAD, KernelRecord
 
 _RECORD_BYTES = 8192  # the kernel's own limit for one record in this format (printk.c, CONSOLE_EXT_LOG_MAX)
 _CHUNK_BYTES = 65536
@@ -37,13 +37,7 @@ _REPORTS = {errno.EPIPE: HOLE, errno.EINVAL: TORN}
 RECORD = re.compile(rb"(\d{1,10}),(\d{1,18}),(\d{1,18}),[^;\n]*;([^\n\x00-\x08\x0b-\x1f\x7f]*)(?:\n|\Z)")
 _HEAD = re.compile(rb"\d{1,10},(\d{1,18}),\d{1,18},")
 _ESCAPE = re.compile(rb"\\x([0-9a-fA-F]{2})")
-# What may stand before a record's words: a priority, a syslog header, tags (healthd.loglines reads them the same way).
-# No newline: a record without words must not take the next one's.
-_LEAD = (
-    rb"(?>[^\S\n]*(?:<\d{1,3}>[^\S\n]*)?"
-    rb"(?:(?:[A-Z][a-z]{2} +\d{1,2} [\d:]{8}|\d{4}-\d\d-\d\dT\S{8,32}) \S{1,64} kernel: )?"
-    rb"(?:\[[^\]\n]{1,32}\][^\S\n]*)*)"
-)
+_LEAD = RECORD_LEAD.encode()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -103,8 +103,11 @@ class Machine:
         self.file_systems.close()
 
 
-def open_machine(config: Config, kernel_log_state: Callable[[], KernelLogState]) -> Machine:
-    """The machine that a configuration describes. Asks IMDS only where ``find_identity`` says that it may."""
+def open_machine(config: Config, kernel_log_state: Callable[[], KernelLogState] | None = None) -> Machine:
+    """The machine that a configuration describes. Asks IMDS only where ``find_identity`` says that it may.
+
+    ``kernel_log_state``: how its kernel log is read; None for one that counts as read until its reader says otherwise.
+    """
     sources = config.sources
     sys, proc, dev = (FileTree(Path(root)) for root in (sources.sys_root, sources.proc_root, sources.dev_root))
     nvml = NvmlSource(library=sources.nvml_library)
@@ -126,5 +129,5 @@ def open_machine(config: Config, kernel_log_state: Callable[[], KernelLogState])
         file_systems=FilesystemSource(),
         imds=MetadataSource(metadata_endpoint(sys, sources.imds_endpoint, sys_root=sources.sys_root)),
         active=active,
-        kernel_log_state=kernel_log_state,
+        kernel_log_state=kernel_log_state or (lambda: KernelLogState(source=sources.kmsg, alive=True)),
     )

@@ -72,6 +72,10 @@ class KubeNodeAfar:
             raise BackendUnknown(f"the providerID of {self._name} names no instance: {node.provider_id!r}")
         return found
 
+    def label(self, name: str) -> str:
+        """A label of the Node, or ""."""
+        return self._node().labels.get(name, "")
+
     def boot_id(self) -> str:
         """The boot that the kubelet reports, or ""."""
         return self._node().boot_id

@@ -29,7 +29,7 @@ import msgspec
 
 from healthd.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.remediation.fleet import CLUSTER
-from healthd.remediation.orchestrators.kube_node import Stamp
+from healthd.remediation.orchestrators.kube_node import Stamp, rfc3339
 from healthd.remediation.ports import Slot
 
 LEASE, MARKS = "healthd-budget", "healthd-marks"
@@ -144,7 +144,7 @@ def counts(*, limit: int, total: int, out: Iterable[str], at: datetime | None) -
     """
     named = sorted(set(out))[: limit + 1]
     noted = {LIMIT: str(limit), NODES: str(total), OUT: " ".join(named)}
-    return noted if at is None else {**noted, COUNTED: _rfc3339(at)}
+    return noted if at is None else {**noted, COUNTED: rfc3339(at)}
 
 
 def says(lease: Mapping[str, Any], noted: Mapping[str, str], *, max_age_s: float) -> bool:
@@ -173,7 +173,7 @@ def claimed(budget: Budget, node: str, index: int, now: datetime) -> dict[str, s
     if budget.room(node) < 1:
         words = f"{len(budget.claims)} claims, {len(budget.out)} more nodes out, {budget.limit} may be"
         raise SlotTaken(f"{where}: no room is left: {words}")
-    return {key_of(node): _text(Claim(node=node, index=index, at=_rfc3339(now)))}
+    return {key_of(node): _text(Claim(node=node, index=index, at=rfc3339(now)))}
 
 
 def given_back(budget: Budget, node: str, index: int) -> dict[str, str | None]:
@@ -267,7 +267,3 @@ def _time(scope: str, text: str) -> datetime | None:
     except ValueError as error:
         raise BackendUnknown(f"Lease {lease_name(scope)} has {COUNTED} = {text!r}, expected RFC 3339") from error
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-
-
-def _rfc3339(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -5,7 +5,7 @@ EKS's ``AcceleratedHardwareReady`` are:
 
     True       nothing critical is open there (warnings are in the message), and every check could tell
     False      something critical is open; the reason is its code, GpuXid79 for gpu.xid.79
-    Unknown    a check could not tell, or has not looked yet; so it is created, and absent never means healthy
+    Unknown    a check could not tell all, or has not looked yet; so it is created, and absent never means healthy
 
 The API server validates next to nothing of a condition (a status ``Maybe`` is accepted, measured), so this does. A
 message names codes and components, never a count or a time: each new message is a write that every watcher of the node
@@ -18,11 +18,11 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from healthd.model import Diagnosis, Outcome, Severity, Status
-from healthd.remediation.orchestrators.kube_node import KubeNode
+from healthd.model import Diagnosis, Outcome, Severity
+from healthd.remediation.orchestrators.kube_node import KubeNode, one_line, rfc3339
 
 GPU, NETWORK, STORAGE, NODE = "HealthdGPU", "HealthdNetwork", "HealthdStorage", "HealthdNode"
 TYPES = (GPU, NETWORK, STORAGE, NODE)
@@ -75,7 +75,7 @@ def states_of(
 ) -> dict[str, State]:
     """The four conditions of what is known now. ``expected``: the checks that run here, whether they looked yet or not.
 
-    A check that could not tell, and is not optional, makes its condition Unknown unless something critical is open
+    A check that could not tell all, and is not optional, makes its condition Unknown unless something critical is open
     there: what is known to be bad is not hidden by what is not known.
     """
     open_by_type: dict[str, list[Diagnosis]] = {kind: [] for kind in TYPES}
@@ -84,7 +84,7 @@ def states_of(
     unsure: dict[str, list[str]] = {kind: [] for kind in TYPES}
     for name in sorted(expected):
         outcome = outcomes.get(name)
-        if outcome is None or (outcome.result.status is Status.UNKNOWN and not outcome.optional):
+        if outcome is None or outcome.counts_as_unknown:
             unsure[type_of(name)].append(name)
     has_looked = all(name in outcomes for name in expected)
     return {kind: _state(open_by_type[kind], unsure[kind], has_looked) for kind in TYPES}
@@ -111,7 +111,7 @@ def _state(found: Sequence[Diagnosis], unsure: Sequence[str], has_looked: bool) 
     if unsure and not has_looked:
         return NOT_LOOKED
     if unsure:
-        return State(status="Unknown", reason="CouldNotTell", message=_cut(f"could not tell: {', '.join(unsure)}"))
+        return State(status="Unknown", reason="CouldNotTell", message=_told(f"could not tell: {', '.join(unsure)}"))
     if found:
         return State(status="True", reason="HealthyWithWarnings", message=_message(found))
     return State(status="True", reason="Healthy", message="nothing is open")
@@ -123,12 +123,11 @@ def _worst(found: Sequence[Diagnosis]) -> Diagnosis:
 
 
 def _message(found: Sequence[Diagnosis]) -> str:
-    return _cut("; ".join(sorted({f"{each.code} on {each.component}: {each.remedy}" for each in found})))
+    return _told("; ".join(sorted({f"{each.code} on {each.component}: {each.remedy}" for each in found})))
 
 
-def _cut(text: str) -> str:
-    plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return plain if len(plain) <= _MESSAGE_CHARACTERS else f"{plain[: _MESSAGE_CHARACTERS - 1]}…"
+def _told(words: str) -> str:
+    return one_line(words, _MESSAGE_CHARACTERS)
 
 
 # -- when it is written -----------------------------------------------------------------------------------------------
@@ -244,11 +243,6 @@ def patch_of(shown: Mapping[str, Shown], now: datetime) -> dict[str, Any]:
         for kind, each in sorted(shown.items())
     ]
     return {"status": {"conditions": conditions}}
-
-
-def rfc3339(at: datetime) -> str:
-    """``2026-11-21T15:00:00Z``: whole seconds, as conditions have them."""
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def time_of(text: str | None) -> datetime | None:

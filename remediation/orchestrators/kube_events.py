@@ -15,6 +15,7 @@ from typing import Any
 
 from healthd.model import Action, Decision, Diagnosis, Severity
 from healthd.remediation.orchestrators.kube_conditions import reason_of
+from healthd.remediation.orchestrators.kube_node import one_line
 
 CONTROLLER = "healthd.io/agent"
 GAPS_S = (60.0, 300.0, 900.0, 3600.0)
@@ -80,7 +81,7 @@ def event_of(news: News, *, node: str, uid: str, namespace: str, now: datetime) 
         "action": news.action,
         "reason": news.reason,
         "type": "Warning" if news.warning else "Normal",
-        "note": _cut(news.note),
+        "note": one_line(news.note, _NOTE_CHARACTERS) or "-",
         "regarding": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid},
     }
 
@@ -134,11 +135,6 @@ class Telling:
     def failed(self, now_s: float) -> None:
         """It was not: events wait a minute, so that conditions and the budget come first."""
         self._not_before_s = now_s + GAPS_S[0]
-
-
-def _cut(text: str) -> str:
-    plain = " ".join("".join(c if c.isprintable() else " " for c in text).split()) or "-"
-    return plain if len(plain) <= _NOTE_CHARACTERS else f"{plain[: _NOTE_CHARACTERS - 1]}…"
 
 
 def _micro(at: datetime) -> str:

@@ -16,6 +16,7 @@ import fnmatch
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -132,14 +133,13 @@ class KubeNode(msgspec.Struct, frozen=True, kw_only=True):
 class Held(msgspec.Struct, frozen=True, kw_only=True):
     """The ownership annotation. ``stamp``: whole seconds since the epoch, by the clock of the node's own agent.
 
-    ``cordoned``: this hold set ``unschedulable``; ``cordon_was_there``: somebody else had, before it.
+    ``cordoned``: this hold set ``unschedulable``; nobody had before it.
     """
 
     text: str
     by: str
     stamp: Stamp
     cordoned: bool = False
-    cordon_was_there: bool = False
 
     @property
     def as_hold(self) -> Hold:
@@ -284,7 +284,7 @@ def _annotated(node: KubeNode) -> Held | None:
 def quarantine_patch(node: KubeNode, held: Held, *, effect: str, cordon: bool) -> dict[str, Any]:
     """The one patch that takes the node out: taint, whose it is and, where wanted, the cordon.
 
-    A cordon that is there is recorded, and never lifted. Raises BackendRefused for a text that is not one line, and
+    A cordon that is there is not ours, and never lifted. Raises BackendRefused for a text that is not one line, and
     where a taint of our key is somebody else's.
     """
     if not held.text or not held.text.isprintable() or len(held.text) > _TEXT_CHARACTERS:
@@ -294,9 +294,7 @@ def quarantine_patch(node: KubeNode, held: Held, *, effect: str, cordon: bool) -
         problem = f"{node.name} has a taint {UNHEALTHY} already that is not this agent's"
         raise BackendRefused(f"{problem}: kubectl describe node {node.name}")
     taint = Taint(key=UNHEALTHY, effect=effect, value=taint_value(held.text))
-    held = msgspec.structs.replace(
-        held, cordoned=cordon and not node.unschedulable, cordon_was_there=node.unschedulable
-    )
+    held = msgspec.structs.replace(held, cordoned=cordon and not node.unschedulable)
     spec: dict[str, Any] = {"taints": _plain((*node.taints, taint))}
     if held.cordoned:
         spec["unschedulable"] = True
@@ -343,6 +341,17 @@ def taint_value(text: str) -> str:
 def code_in(text: str) -> str:
     """The finding that a reason of healthd's names, or ""."""
     return text.removeprefix(PREFIX).split(" ")[0] if text.startswith(PREFIX) else ""
+
+
+def rfc3339(at: datetime) -> str:
+    """``2026-11-21T15:00:00Z``: whole seconds, as the API has its times."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def one_line(text: str, characters: int) -> str:
+    """Text for a message that others show: printable, in one line, of at most so many characters."""
+    plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return plain if len(plain) <= characters else f"{plain[: characters - 1]}…"
 
 
 def _patch(node: KubeNode, *, spec: dict[str, Any], annotations: dict[str, str | None] | None = None) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from typing import Any, Protocol
 
 from healthd.errors import BackendRefused
 from healthd.model import Remedy
-from healthd.remediation.orchestrators.kube_conditions import rfc3339, time_of
-from healthd.remediation.orchestrators.kube_node import KubeNode, code_in, hold_of
+from healthd.remediation.orchestrators.kube_conditions import time_of
+from healthd.remediation.orchestrators.kube_node import KubeNode, code_in, hold_of, rfc3339
 
 EKS_CONDITION = "AcceleratedHardwareReady"
 HYPERPOD_LABEL, SCHEDULABLE = "sagemaker.amazonaws.com/node-health-status", "Schedulable"

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from healthd.config.schema import Config
 from healthd.errors import BackendRefused, BackendUnknown, ConfigError, SlotTaken, SourceError, SourceMissing
 from healthd.node import CommandResult
 from healthd.remediation.orchestrators.slurm_slots import DUPLICATE, GONE, creation, parse_slots, slot_name
@@ -32,8 +33,7 @@ _OUT = re.compile(r"DRAIN(ED|ING)?|DOWN|FAIL(ING)?|REBOOT\w*|INVALID_REG")
 _PARTITIONS = re.compile(r" MCS_label=\S*\s+(?:Partitions=(\S+))?")
 _NODE_NAME_FIELD, _STATE = re.compile(r"NodeName=(\S+) "), re.compile(r" State=(\S+)")
 _OUR_REASON = re.compile(r"(healthd: .*?) \[[^\[\]@\s]+@(\d+)\](?: |$)")  # with SLURM_TIME_FORMAT=%s
-# A slurmctld that was killed can leave MAINTENANCE on a node for good, without RESERVED and without a reservation; jobs
-# run there.
+# A killed slurmctld can leave MAINTENANCE on a node for good, without RESERVED and a reservation; jobs run there.
 _IN_MAINTENANCE = frozenset({"MAINTENANCE", "RESERVED"})
 
 # What scontrol prints when slurmctld, or scontrol itself, has said no before anything was changed.
@@ -85,6 +85,12 @@ class SlurmOrchestrator:
             raise ConfigError((problem,))
         self._node, self._bin_dir, self._timeout_s, self._run = node, bin_dir, timeout_s, run
         self._env = client_environment(os.environ, conf)
+
+    @classmethod
+    def of(cls, config: Config, node: str, *, run: Run = run_command) -> SlurmOrchestrator:
+        """That of one node, as a configuration has Slurm."""
+        slurm = config.orchestrator.slurm
+        return cls(node=node, bin_dir=slurm.bin_dir, conf=slurm.conf, timeout_s=slurm.timeout_s, run=run)
 
     def view(self, *, jobs: bool = False) -> NodeView:
         """Read this node with one single-node request; ``jobs`` adds squeue and slurmctld's start, in that order.

@@ -15,6 +15,7 @@ from healthd.model import Remedy
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.instances import at_address, id_of
+from healthd.remediation.provisioners.looking import before_acting
 from healthd.remediation.provisioners.subject import Subject
 
 # The tags by which EKS marks the Auto Scaling group of a managed node group as its own.
@@ -90,8 +91,9 @@ class AutoScalingProvisioner:
 
     def replace(self) -> None:
         """End it, or call it unhealthy. Either way the group launches another."""
-        instance = self._target()
-        self._group = self._group or self._member(instance)["AutoScalingGroupName"]
+        with before_acting():
+            instance = self._target()
+            self._group = self._group or self._member(instance)["AutoScalingGroupName"]
         self._ended = instance
         if self._how == "terminate":
             self._aws.call(

@@ -30,6 +30,10 @@ from healthd.sources.command import TRUNCATED, run_command
 
 _CHILD = "healthd.remediation.provisioners.aws_child"
 _LIMIT_BYTES = 32 * 1024 * 1024  # ListClusterNodes gives about 500 bytes per node
+_METADATA_TRIES = {"AWS_METADATA_SERVICE_NUM_ATTEMPTS": "3"}  # one lost answer must not pass for no credentials
+_NO_CREDENTIALS = "NoCredentialsError"  # botocore's, where it found none in any place
+_SENT_WITH_CREDENTIALS = frozenset({Trouble.DENIED, Trouble.THROTTLED, Trouble.BUSY, Trouble.WOULD_DO})
+_NOT_APPLIED = frozenset({Trouble.THROTTLED, Trouble.BUSY, Trouble.UNSENT, Trouble.CREDENTIALS})
 _START_S = 5.0  # for Python and boto3 to load on a busy node, beside the call's own deadline
 
 
@@ -62,25 +66,28 @@ class Aws:
     ) -> None:
         self.region, self._calls = region, calls or Calls()
         self._endpoint_url, self._timeout_s, self._run = endpoint_url, timeout_s, run
+        self._had_credentials = False
 
     def call(self, service: str, operation: str, **parameters: Any) -> Mapping[str, Any]:
         """Make one call of the table and return its answer; of a question, with all its pages. Times come as text.
 
-        Raises BackendDenied (no right), BackendBusy (not now: throttled, another operation, no capacity),
-        BackendRefused (no), BackendUnknown (no answer). A question that got none is unknown, whatever the cause.
+        Raises BackendDenied (no right, or no credentials and never any), BackendBusy (not now: throttled, another
+        operation, no capacity), BackendRefused (no), BackendUnknown (no answer). A question that got none is
+        unknown, whatever the cause.
         """
         with self._calls.counting("aws", f"{service}:{operation}"):
             told = self._ask(service, operation, parameters)
             if "answer" in told:
+                self._had_credentials = True
                 answer: Mapping[str, Any] = told["answer"] or {}
                 return answer
-            raise _error(service, operation, told)
+            raise self._error(service, operation, told)
 
     def would(self, service: str, operation: str, **parameters: Any) -> str:
         """Ask EC2, by its own DryRun, whether it would do it; returns the sentence. Raises as ``call``."""
         told = self._ask(service, operation, {**parameters, "DryRun": True})
         if told.get("trouble") != Trouble.WOULD_DO:
-            raise _error(service, operation, told)
+            raise self._error(service, operation, told)
         return f"{service}:{operation} {_shown(parameters)}: AWS says that it would be done"
 
     def _ask(self, service: str, operation: str, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -107,11 +114,32 @@ class Aws:
             return {"trouble": Trouble.UNSENT, "code": "NoChild", "said": str(error)}
         return _told(result)
 
+    def _error(self, service: str, operation: str, told: Mapping[str, Any]) -> BackendError:
+        call, trouble = find_call(service, operation), told.get("trouble")
+        action = call.action if call else f"{service}:{operation}"
+        text = f"{action}: {told.get('code', '')}: {told.get('said', '')}"
+        none_ever = trouble == Trouble.CREDENTIALS and told.get("code") == _NO_CREDENTIALS and not self._had_credentials
+        self._had_credentials = self._had_credentials or trouble in _SENT_WITH_CREDENTIALS
+        if none_ever:
+            return BackendDenied(f"{text}; this machine has no credentials of AWS: give it a role, see packaging/iam")
+        match trouble:
+            case Trouble.DENIED:
+                return BackendDenied(f"{text}; the role needs the IAM action {action}, see packaging/iam")
+            case Trouble.REFUSED:
+                return BackendRefused(text)
+            case Trouble.CREDENTIALS:
+                text = f"{text}; no valid credentials now: see the machine's clock, its role and its metadata service"
+        if trouble in _NOT_APPLIED:
+            acts = call is None or call.acts
+            return BackendBusy(f"{text}; nothing was applied, it can be asked again") if acts else BackendUnknown(text)
+        acted = "; it may have been applied all the same" if call and call.acts else ""
+        return BackendUnknown(f"{text}{acted}")
+
 
 def _environment() -> dict[str, str]:
     """This process's, with healthd itself importable by the child wherever it lies."""
-    root = str(Path(healthd.__file__).parent.parent)
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))}
+    path = (str(Path(healthd.__file__).parent.parent), os.environ.get("PYTHONPATH", ""))
+    return {**_METADATA_TRIES, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
 def _told(result: CommandResult) -> Mapping[str, Any]:
@@ -125,24 +153,6 @@ def _told(result: CommandResult) -> Mapping[str, Any]:
     cut = " (its answer was too long)" if TRUNCATED in result.stdout[-200:] else ""
     said = f"the child ended with {result.code}{cut}: {result.stderr.strip()[-300:]}"
     return {"trouble": Trouble.UNKNOWN, "code": "ChildBroke", "said": said}
-
-
-def _error(service: str, operation: str, told: Mapping[str, Any]) -> BackendError:
-    call = find_call(service, operation)
-    action = call.action if call else f"{service}:{operation}"
-    text = f"{action}: {told.get('code', '')}: {told.get('said', '')}"
-    match told.get("trouble"):
-        case Trouble.DENIED:
-            return BackendDenied(f"{text}; the role needs the IAM action {action}, see packaging/iam")
-        case Trouble.REFUSED:
-            return BackendRefused(text)
-        case Trouble.THROTTLED | Trouble.BUSY | Trouble.UNSENT if call is None or call.acts:
-            return BackendBusy(f"{text}; nothing was applied, it can be asked again")
-        case Trouble.THROTTLED | Trouble.BUSY | Trouble.UNSENT:
-            return BackendUnknown(text)
-        case _:
-            acted = "; it may have been applied all the same" if call and call.acts else ""
-            return BackendUnknown(f"{text}{acted}")
 
 
 def _shown(parameters: Mapping[str, Any]) -> str:

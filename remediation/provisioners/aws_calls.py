@@ -44,7 +44,8 @@ class Scope(Enum):
 class AwsCall:
     """One operation. ``acts``: it changes something. ``dry_run``: EC2 can be asked whether it would do it.
 
-    ``whole``: its answer is wanted with all its pages; else the first page is enough.
+    ``whole``: its answer is wanted with all its pages; else the first page is enough. ``page``: how many are asked for
+    at once, 0 for as many as the service likes.
     """
 
     service: str
@@ -55,6 +56,7 @@ class AwsCall:
     acts: bool = False
     dry_run: bool = False
     whole: bool = False
+    page: int = 0
 
     @property
     def action(self) -> str:
@@ -90,6 +92,13 @@ CALLS: tuple[AwsCall, ...] = (
     ),
     AwsCall(
         service="sagemaker",
+        operation="DescribeCluster",
+        why="on EKS, whether HyperPod acts on a node that its label calls unhealthy (NodeRecovery)",
+        scope=Scope.CLUSTER,
+        uses=frozenset({(Platform.HYPERPOD, Way.CONTROLLER)}),
+    ),
+    AwsCall(
+        service="sagemaker",
         operation="DescribeClusterNode",
         why="whether our own instance is still the one behind the node's name, and what HyperPod does with it",
         scope=Scope.CLUSTER,
@@ -102,6 +111,7 @@ CALLS: tuple[AwsCall, ...] = (
         scope=Scope.CLUSTER,
         uses=_HYPERPOD,
         whole=True,
+        page=100,
     ),
     AwsCall(
         service="ec2",

@@ -81,7 +81,9 @@ def _send(call: AwsCall, question: Mapping[str, Any], left_s: float) -> Any:
     )
     name = xform_name(call.operation)
     if call.whole:
-        return client.get_paginator(name).paginate(**question["parameters"]).build_full_result()
+        pages = {"PageSize": call.page} if call.page else {}
+        paginator = client.get_paginator(name)
+        return paginator.paginate(**question["parameters"], PaginationConfig=pages).build_full_result()
     operation: Callable[..., dict[str, Any]] = getattr(client, name)
     answered = operation(**question["parameters"])
     answered.pop("ResponseMetadata", None)
@@ -93,12 +95,12 @@ def _of_our_side(error: Exception) -> Trouble:
     from botocore import exceptions as raised
 
     refused = (raised.ParamValidationError, raised.NoRegionError, raised.InvalidRegionError, raised.UnknownServiceError)
-    denied = (raised.NoCredentialsError, raised.PartialCredentialsError, raised.CredentialRetrievalError)
+    credentials = (raised.NoCredentialsError, raised.PartialCredentialsError, raised.CredentialRetrievalError)
     unsent = (raised.EndpointConnectionError, raised.ConnectTimeoutError, raised.ProxyConnectionError)
     if isinstance(error, refused):
         return Trouble.REFUSED
-    if isinstance(error, denied):
-        return Trouble.DENIED
+    if isinstance(error, credentials):
+        return Trouble.CREDENTIALS
     return Trouble.UNSENT if isinstance(error, unsent) else Trouble.UNKNOWN
 
 

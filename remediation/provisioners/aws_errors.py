@@ -15,6 +15,7 @@ class Trouble(StrEnum):
     THROTTLED = "throttled"
     BUSY = "busy"
     DENIED = "denied"
+    CREDENTIALS = "credentials"  # there are none now, or they are not valid now: this says nothing of a right
     REFUSED = "refused"
     UNSENT = "unsent"
     UNKNOWN = "unknown"
@@ -61,14 +62,18 @@ _DENIED = frozenset(
     {
         "AccessDenied",
         "AccessDeniedException",
+        "OptInRequired",
+        "UnauthorizedOperation",
+    }
+)
+_CREDENTIALS = frozenset(
+    {
         "AuthFailure",
         "ExpiredToken",
         "ExpiredTokenException",
         "InvalidClientTokenId",
-        "OptInRequired",
         "RequestExpired",
         "SignatureDoesNotMatch",
-        "UnauthorizedOperation",
         "UnrecognizedClientException",
     }
 )
@@ -82,6 +87,8 @@ def trouble_of(code: str, status: int) -> Trouble:
         return Trouble.THROTTLED
     if code in _BUSY:
         return Trouble.BUSY
+    if code in _CREDENTIALS:
+        return Trouble.CREDENTIALS
     if code in _DENIED or status in (401, 403):
         return Trouble.DENIED
     return Trouble.REFUSED if 400 <= status < 500 else Trouble.UNKNOWN

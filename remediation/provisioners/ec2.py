@@ -15,6 +15,7 @@ from healthd.model import Remedy
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.instances import at_address, by_id, id_of, managed_by, state_of
+from healthd.remediation.provisioners.looking import before_acting
 from healthd.remediation.provisioners.stopping import why_not_stop
 from healthd.remediation.provisioners.subject import Subject
 
@@ -22,7 +23,8 @@ StopAndStart = Literal["never", "reserved", "always"]
 
 
 class Ec2Provisioner:
-    """One instance. ``address``: where the node is, for a look from elsewhere; raises BackendUnknown."""
+    """One instance. ``address``: where Slurm has the node, for a look from elsewhere; raises BackendUnknown. None: the
+    node's own name must say, where no instance id is known."""
 
     kind = "ec2"
     state_owner = StateOwner.ENGINE
@@ -38,7 +40,7 @@ class Ec2Provisioner:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._subject, self._aws, self._stop_and_start = subject, aws, stop_and_start
-        self._address, self._clock = address or (lambda: subject.node), clock
+        self._address, self._clock = address, clock
 
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
@@ -62,14 +64,17 @@ class Ec2Provisioner:
         return "" if state == "running" else f"{id_of(instance)} is {state} already"
 
     def machine(self) -> str:
-        """The instance id; where it may be moved, with the time of its launch. Our own where EC2 may not be asked."""
+        """The instance id; where it may be moved, with the time of its launch. Our own where EC2 may not be asked.
+
+        From elsewhere it is looked up where Slurm has the node: another one may be there than was asked about.
+        """
         try:
-            instance = self._instance()
+            instance = self._instance() if self._subject.here else self._at_its_address()
         except BackendDenied:
             if self._subject.here:
                 return self._subject.instance_id
             raise
-        return f"{id_of(instance)}@{instance['LaunchTime']}" if self._moves else id_of(instance)
+        return f"{id_of(instance)}@{instance['LaunchTime']}" if self.moves else id_of(instance)
 
     def reboot(self) -> None:
         """Asynchronous; after a few minutes without a shutdown EC2 does it the hard way."""
@@ -79,11 +84,11 @@ class Ec2Provisioner:
         """Stop it, if it can be started again. ``progress`` starts it."""
         if why := self.why_not(Remedy.REPLACE_NODE):
             raise BackendRefused(f"no move to another host: {why}")
-        instance = self._instance()
-        if state_of(instance) in ("stopping", "stopped"):
-            return
-        if why := why_not_stop(instance, self._reservation(instance), self._stop_and_start == "always", self._clock()):
-            raise BackendRefused(f"{id_of(instance)} is not stopped: {why}")
+        with before_acting():
+            instance = self._instance()
+            if state_of(instance) in ("stopping", "stopped"):
+                return
+            self._must_start_again(instance)
         self._aws.call("ec2", "StopInstances", InstanceIds=[id_of(instance)])
 
     def take_back(self, *, carried_out: bool) -> bool:
@@ -91,16 +96,19 @@ class Ec2Provisioner:
         return False
 
     def progress(self) -> str:
-        """What EC2 says; and the second half of a move, which is safe to ask for as often as it is looked at."""
+        """What EC2 says; and the second half of a move, which is safe to ask for as often as it is looked at.
+
+        Raises BackendBusy for an instance that is stopped and may not be started: a person has to.
+        """
         try:
             instance = self._instance()
-            if state_of(instance) in ("terminated", "shutting-down"):
-                raise BackendRefused(f"{id_of(instance)} is {state_of(instance)}: it will not come back")
-            if self._moves and state_of(instance) == "stopped":
-                return self._start(id_of(instance))
-            return f"EC2: {id_of(instance)} {state_of(instance)}{self._checks(id_of(instance))}"
         except BackendDenied:
             return ""
+        if state_of(instance) in ("terminated", "shutting-down"):
+            raise BackendRefused(f"{id_of(instance)} is {state_of(instance)}: it will not come back")
+        if self.moves and state_of(instance) == "stopped":
+            return self._start(id_of(instance))
+        return f"EC2: {id_of(instance)} {state_of(instance)}{self._checks(id_of(instance))}"
 
     def dry_run(self, remedy: Remedy) -> str:
         """What EC2 itself says to a dry run. Raises as the act would."""
@@ -109,32 +117,50 @@ class Ec2Provisioner:
         if remedy is Remedy.REBOOT_NODE:
             return self._aws.would("ec2", "RebootInstances", InstanceIds=[self._target()])
         instance = self._instance()
-        if why := why_not_stop(instance, self._reservation(instance), self._stop_and_start == "always", self._clock()):
-            raise BackendRefused(f"{id_of(instance)} is not stopped: {why}")
+        self._must_start_again(instance)
         return self._aws.would("ec2", "StopInstances", InstanceIds=[id_of(instance)])
 
     @property
-    def _moves(self) -> bool:
+    def moves(self) -> bool:
+        """Whether it may be moved to another host, and keeps its id then."""
         return not self.why_not(Remedy.REPLACE_NODE)
+
+    def _must_start_again(self, instance: Mapping[str, Any]) -> None:
+        """What could not be started again, or not by us, must not be stopped. Raises BackendError."""
+        if why := why_not_stop(instance, self._reservation(instance), self._stop_and_start == "always", self._clock()):
+            raise BackendRefused(f"{id_of(instance)} is not stopped: {why}")
+        self._aws.would("ec2", "StartInstances", InstanceIds=[id_of(instance)])
 
     def _start(self, instance: str) -> str:
         try:
             self._aws.call("ec2", "StartInstances", InstanceIds=[instance])
+        except BackendDenied as error:
+            raise BackendBusy(f"{instance} is stopped, and may not be started: {error}") from error
         except BackendBusy as error:
             return f"EC2: {instance} is stopped and could not be started yet, it is tried again: {error}"
         return f"EC2: {instance} was stopped, and its start is asked for"
 
     def _checks(self, instance: str) -> str:
-        answer = self._aws.call("ec2", "DescribeInstanceStatus", InstanceIds=[instance])
+        try:
+            answer = self._aws.call("ec2", "DescribeInstanceStatus", InstanceIds=[instance])
+        except BackendDenied:
+            return ""
         for each in answer.get("InstanceStatuses", []):
             system, own = (each.get(name, {}).get("Status", "") for name in ("SystemStatus", "InstanceStatus"))
             return f", system check {system}, instance check {own}"
         return ""
 
     def _instance(self) -> Mapping[str, Any]:
-        if self._subject.here:
+        """The one that is acted upon."""
+        if self._subject.instance_id:
             return by_id(self._aws, self._subject.instance_id)
-        return at_address(self._aws, self._address())
+        return self._at_its_address()
+
+    def _at_its_address(self) -> Mapping[str, Any]:
+        """The one behind the node's name now. Where nobody but a Node knows, that is for whoever reads the Node."""
+        if self._address is None and self._subject.instance_id:
+            return by_id(self._aws, self._subject.instance_id)
+        return at_address(self._aws, self._address() if self._address else self._subject.node)
 
     def _target(self) -> str:
         return self._subject.instance_id or id_of(self._instance())

@@ -14,6 +14,7 @@ from healthd.errors import BackendBusy, BackendDenied, BackendError, BackendRefu
 from healthd.model import Remedy
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws import Aws
+from healthd.remediation.provisioners.looking import before_acting
 from healthd.remediation.provisioners.slurm_node import ACTION_REBOOT, ACTION_REPLACE, Scontrol, read_node
 from healthd.remediation.provisioners.subject import Subject
 
@@ -22,13 +23,15 @@ _IN_WORK = frozenset({"ShuttingDown", "SystemUpdating", "DeepHealthCheckInProgre
 _GOING = frozenset({"ShuttingDown", "NotFound"})
 _DEEP_CHECK = "SageMakerDeepHealthCheck:InProgress"
 _NO_CAPACITY = "capacity"
+_SCHEDULABLE = "Schedulable"
 
 
 class HyperPodProvisioner:
     """One node of a HyperPod cluster. ``cluster``: name or ARN. ``scontrol`` None: by the API, whoever asks.
 
     ``made_by_us`` tells whether a reason ``Action:…`` that stands on the node is of the case in hand, which whoever
-    keeps cases knows; by itself this remembers only what it wrote since it was made.
+    keeps cases knows; by itself this remembers only what it wrote since it was made. ``label``: on EKS, that
+    by which HyperPod's agent and people speak to HyperPod, as the Node has it now, or ""; raises BackendError.
     """
 
     kind = "hyperpod"
@@ -43,6 +46,7 @@ class HyperPodProvisioner:
         scontrol: Scontrol | None = None,
         by_api: bool = True,
         made_by_us: Callable[[str], bool] | None = None,
+        label: Callable[[], str] | None = None,
     ) -> None:
         self._subject, self._aws, self._cluster, self._scontrol = subject, aws, cluster, scontrol
         self._by_scontrol = None if by_api else scontrol
@@ -50,7 +54,7 @@ class HyperPodProvisioner:
         self.state_owner = StateOwner.ENGINE if self._by_scontrol is None else StateOwner.AFTER_ASKING
         self._written: set[str] = set()
         self._made_by_us = made_by_us or self._written.__contains__
-        self._replaced = ""
+        self._replaced, self._label = "", label
 
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
@@ -59,9 +63,9 @@ class HyperPodProvisioner:
         return self._subject.why_not(remedy)
 
     def stands_down(self) -> str:
-        """HyperPod's own agent may be at it: by Slurm's reason, a deep health check, or the instance's status."""
+        """HyperPod's own agent may be at it: by Slurm's reason or a Node's label, a deep check, or its own status."""
         try:
-            return self._at_it_in_slurm() or self._at_it_by_status()
+            return self._at_it_in_slurm() or self._at_it_by_label() or self._at_it_by_status()
         except BackendError as error:
             return f"it cannot be told whether HyperPod acts on this node already: {error}"
 
@@ -84,15 +88,14 @@ class HyperPodProvisioner:
         if self._by_scontrol is not None:
             self._set_reason(self._by_scontrol, ACTION_REBOOT)
         else:
-            self._ask("BatchRebootClusterNodes", self._target())
+            self._ask("BatchRebootClusterNodes")
 
     def replace(self) -> None:
         """The instance is ended first: until there is capacity the cluster has a node less."""
         if self._by_scontrol is not None:
             self._set_reason(self._by_scontrol, ACTION_REPLACE)
         else:
-            self._replaced = self._target()
-            self._ask("BatchReplaceClusterNodes", self._replaced)
+            self._replaced = self._ask("BatchReplaceClusterNodes")
 
     def take_back(self, *, carried_out: bool) -> bool:
         """What HyperPod was asked for cannot be taken back."""
@@ -100,8 +103,10 @@ class HyperPodProvisioner:
 
     def progress(self) -> str:
         """The status of each instance with the node's name. A new one that failed for another cause than capacity is
-        the end of it."""
+        the end of it. On EKS the successor has another name: only this instance's own status can be told."""
         try:
+            if self._label is not None:
+                return f"HyperPod: {_shown(self._details(self._subject.instance_id))}"
             found = self._with_our_name()
         except BackendDenied:
             return ""
@@ -129,7 +134,8 @@ class HyperPodProvisioner:
 
     def _set_reason(self, scontrol: Scontrol, action: str) -> None:
         """Once: a node in progress must not be updated again, and one that is replaced needs no reboot."""
-        node = read_node(scontrol, self._subject.node)
+        with before_acting():
+            node = read_node(scontrol, self._subject.node)
         if node.reason == action and node.flags & {"FAIL", "FAILING", "DOWN"}:
             return
         if node.reason == ACTION_REPLACE:
@@ -137,9 +143,13 @@ class HyperPodProvisioner:
         self._written.add(action)
         scontrol("update", f"nodename={self._subject.node}", "state=fail", f"reason={action}")
 
-    def _ask(self, operation: str, instance: str) -> None:
+    def _ask(self, operation: str) -> str:
+        """Ask for one node, by the API; returns which instance that was."""
+        with before_acting():
+            instance = self._target()
         answer = self._aws.call("sagemaker", operation, ClusterName=self._cluster, NodeIds=[instance])
         judge_batch(operation, instance, answer)
+        return instance
 
     def _target(self) -> str:
         return self._subject.instance_id or self.machine()
@@ -155,6 +165,16 @@ class HyperPodProvisioner:
         if node.reason in (ACTION_REBOOT, ACTION_REPLACE) and not self._made_by_us(node.reason):
             return f"HyperPod acts on {self._subject.node} already: its reason is {node.reason}"
         return ""
+
+    def _at_it_by_label(self) -> str:
+        """What is labelled HyperPod acts on, unless it is told to act on nothing (NodeRecovery None)."""
+        label = self._label() if self._label is not None else ""
+        if label in ("", _SCHEDULABLE):
+            return ""
+        cluster = self._aws.call("sagemaker", "DescribeCluster", ClusterName=self._cluster)
+        if cluster.get("NodeRecovery") == "None":
+            return ""
+        return f"HyperPod acts on {self._subject.node} already: its label is {label}"
 
     def _at_it_by_status(self) -> str:
         try:
@@ -189,8 +209,8 @@ class HyperPodProvisioner:
 def judge_batch(operation: str, instance: str, answer: Mapping[str, Any]) -> None:
     """Read the answer of a batch of one: HTTP 200 says nothing of the node.
 
-    InstanceIdInUse: an operation is in progress on it, so what was asked for is on its way. Raises BackendBusy,
-    BackendRefused or BackendUnknown.
+    InstanceIdInUse: another operation is in progress on it, which need not be ours, and this one was not applied
+    (botocore, BatchReplaceClusterNodesError). Raises BackendBusy, BackendRefused or BackendUnknown.
     """
     if instance in answer.get("Successful", []):
         return
@@ -200,9 +220,7 @@ def judge_batch(operation: str, instance: str, answer: Mapping[str, Any]) -> Non
     code = failed[0].get("ErrorCode", "")
     text = f"sagemaker:{operation}: {instance}: {code}: {failed[0].get('Message', '')}"
     match code:
-        case "InstanceIdInUse":
-            return
-        case "InvalidInstanceStatus":
+        case "InstanceIdInUse" | "InvalidInstanceStatus":
             raise BackendBusy(f"{text}; nothing was applied, it can be asked again")
         case "InternalServerError":
             raise BackendUnknown(f"{text}; it may have been applied all the same")

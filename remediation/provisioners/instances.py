@@ -15,7 +15,8 @@ _NAMED_BY_ADDRESS = re.compile(r"ip-(\d{1,3})-(\d{1,3})-(\d{1,3})-(\d{1,3})(\..*
 
 
 def by_id(aws: Aws, instance: str) -> Mapping[str, Any]:
-    """One instance. Raises BackendUnknown where EC2 has none of that id, and as Aws.call."""
+    """One instance. Raises as Aws.call: BackendRefused where EC2 has none of that id (InvalidInstanceID.NotFound, from
+    about an hour after its end)."""
     found = _instances(aws.call("ec2", "DescribeInstances", InstanceIds=[instance]))
     if len(found) != 1:
         raise BackendUnknown(f"ec2:DescribeInstances: expected one instance {instance}, got {len(found)}")

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from healthd.errors import BackendRefused
+from healthd.errors import BackendError, BackendRefused
 from healthd.model import Remedy
+from healthd.remediation.marks import instance_of
 from healthd.remediation.ports import Provisioner, StateOwner
 from healthd.remediation.provisioners.subject import Subject
 
@@ -38,6 +39,17 @@ class NodeClaims(Protocol):
 
     def delete(self, claim: NodeClaim) -> None:
         """Delete this very one: Karpenter drains and ends the machine, and makes another where pods need it."""
+
+
+def launched(by_node: Callable[[], str], by_platform: Callable[[], str]) -> Callable[[], str]:
+    """Which machine is behind a node whose instance keeps its id when it moves to another host: what the platform says,
+    with the time of its launch, as long as the Node names that instance. Raises BackendError."""
+
+    def machine() -> str:
+        named, found = by_node(), by_platform()
+        return found if instance_of(found) == named else named
+
+    return machine
 
 
 class ByProviderId:
@@ -117,18 +129,23 @@ class KarpenterProvisioner:
         self._monotonic_s, self._stands_since_s = monotonic_s, float("inf")
 
     def why_not(self, remedy: Remedy) -> str:
-        """Why this remedy cannot be carried out here, or ""."""
+        """Why this remedy cannot be carried out here, or "". Raises BackendError where NodeClaims cannot be read."""
         if self._node_repair:
             return (
                 "Karpenter repairs nodes itself ([provisioner.karpenter] node_repair): it answers the node's conditions"
             )
         if remedy is Remedy.REBOOT_NODE:
             return "Karpenter reboots nothing: it replaces"
+        if self._claims is not None and self._claims.of(self._subject.instance_id) is None:
+            return self._no_claim
         return self._subject.why_not(remedy)
 
     def stands_down(self) -> str:
         """Karpenter may be ending this machine already."""
-        claim = self._claim()
+        try:
+            claim = self._claim()
+        except BackendError as error:
+            return f"it cannot be told whether Karpenter ends this machine already: {error}"
         return f"Karpenter ends NodeClaim {claim.name} already" if claim.deleting else ""
 
     def reboot(self) -> None:
@@ -168,6 +185,9 @@ class KarpenterProvisioner:
     def _claim(self) -> NodeClaim:
         claim = self._claims.of(self._subject.instance_id) if self._claims is not None else None
         if claim is None:
-            wrong = f"Karpenter has no NodeClaim of {self._subject.instance_id}: check [provisioner] kind"
-            raise BackendRefused(wrong)
+            raise BackendRefused(self._no_claim)
         return claim
+
+    @property
+    def _no_claim(self) -> str:
+        return f"Karpenter has no NodeClaim of {self._subject.instance_id}: check [provisioner] kind"

@@ -32,9 +32,10 @@ from healthd.remediation.provisioners.detect import (
 )
 from healthd.remediation.provisioners.ec2 import Ec2Provisioner
 from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
-from healthd.remediation.provisioners.kube_nodes import ByProviderId, KarpenterProvisioner, NodeClaims
+from healthd.remediation.provisioners.kube_nodes import ByProviderId, KarpenterProvisioner, NodeClaims, launched
 from healthd.remediation.provisioners.kube_own import Asking, OwnNodeProvisioner
 from healthd.remediation.provisioners.local import LocalProvisioner
+from healthd.remediation.provisioners.looking import Paced
 from healthd.remediation.provisioners.slurm_managed import SlurmManagedProvisioner
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, Scontrol, read_node
 from healthd.remediation.provisioners.subject import Subject
@@ -100,7 +101,8 @@ def open_provisioner(
         return _by_own_node("hyperpod", subject, marks, asking)
     if delegates(section, found.platform, by_slurm=scontrol is not None):
         return _delegated(section, subject, found, scontrol, marks)
-    return open_for(section, subject, found, scontrol, made_by_us=made_by_us, run=run)
+    own = open_for(section, subject, found, scontrol, made_by_us=made_by_us, run=run)
+    return Paced(own, every_s=section.aws.look_s)
 
 
 def asks_by_own_node(section: ProvisionerSection) -> str:
@@ -127,12 +129,13 @@ def open_for_kubernetes(
     machine: Callable[[], str],
     claims: NodeClaims,
     leads: Callable[[], None],
+    label: Callable[[], str] | None = None,
     run: Callable[..., CommandResult] = run_command,
     calls: Calls | None = None,
 ) -> Provisioner:
     """The provisioner of a node of Kubernetes, for the controller. ``machine``: the instance behind its Node now, by
     its providerID; raises BackendUnknown. ``claims``: Karpenter's. ``leads`` raises BackendRefused where
-    this controller may not act any more. Raises ConfigError."""
+    this controller may not act any more. ``label``: HyperPod's on its Node. Raises ConfigError."""
     section = config.provisioner
     subject = Subject(node=node, here=False, instance_id=instance_id)
     if section.kind == "karpenter":
@@ -140,7 +143,9 @@ def open_for_kubernetes(
             subject=subject, machine=machine, claims=claims, node_repair=section.karpenter.node_repair
         )
     found = found_by_controller(section, metadata)
-    inner = open_for(section, subject, found, None, run=run, calls=calls)
+    inner = open_for(section, subject, found, None, run=run, calls=calls, label=label)
+    if isinstance(inner, Ec2Provisioner) and inner.moves:
+        machine = launched(machine, inner.machine)
     by_group = inner.repaired_by if isinstance(inner, AutoScalingProvisioner) else str
     return ByProviderId(inner, machine=machine, leads=leads, repaired_by=by_group)
 
@@ -193,6 +198,7 @@ def open_for(
     made_by_us: Callable[[str], bool] | None = None,
     run: Callable[..., CommandResult] = run_command,
     calls: Calls | None = None,
+    label: Callable[[], str] | None = None,
 ) -> Provisioner:
     """The provisioner of any node of a platform: from elsewhere with ``subject.here`` false."""
     aws = Aws(
@@ -211,6 +217,7 @@ def open_for(
                 scontrol=scontrol,
                 by_api=section.hyperpod.how == "api" or not subject.here or scontrol is None,
                 made_by_us=made_by_us,
+                label=label,
             )
         case Platform.PARALLELCLUSTER | Platform.PCS:
             return _slurm_managed(found, subject, aws, scontrol)

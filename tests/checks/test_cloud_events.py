@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 
 import pytest
 
@@ -12,6 +13,7 @@ from healthd.checks.cloud_events import cloud_events
 from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.model import Remedy, Result, Severity, Status
 from healthd.testing import FakeNode
+from healthd.testing import codes as codes_of
 
 SCHEDULED = "events/maintenance/scheduled"
 # In the form of the EC2 user guide, "View scheduled events".
@@ -33,8 +35,7 @@ def scheduled(*events: dict[str, str]) -> Result:
     return run({SCHEDULED: json.dumps([{**EVENT, **event} for event in events])})
 
 
-def codes(result: Result) -> list[str]:
-    return [finding.code.removeprefix("cloud.") for finding in result.findings]
+codes = partial(codes_of, family="cloud.")
 
 
 @pytest.mark.parametrize("items", [{}, {SCHEDULED: "[]"}, {"autoscaling/target-lifecycle-state": "InService"}])

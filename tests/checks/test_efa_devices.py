@@ -9,7 +9,7 @@ import pytest
 from healthd.checks.efa_devices import Settings, efa_devices
 from healthd.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.model import Remedy, Result, Severity, Status
-from healthd.testing import Entry, FakeNode, fake_pci, pci_tree
+from healthd.testing import Entry, FakeNode, codes, fake_pci, pci_tree
 from tests.over_time import diagnoses, open_codes
 
 EFA = tuple(f"0000:{bus:02x}:00" for bus in (0x4F, 0x50, 0x51, 0x52))
@@ -26,10 +26,6 @@ def run(
 
 def without(sys: dict[str, Entry], part: str) -> dict[str, Entry]:
     return {path: entry for path, entry in sys.items() if part not in path}
-
-
-def codes(result: Result) -> list[str]:
-    return [finding.code for finding in result.findings]
 
 
 def test_all_there() -> None:

@@ -11,7 +11,7 @@ from healthd.checks.efa_provider import efa_provider
 from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.model import REMEDY_RANK, Remedy, Result, Severity, Status
 from healthd.node import CommandResult
-from healthd.testing import Entry, FakeNode, fake_pci, pci_tree
+from healthd.testing import Entry, FakeNode, codes, fake_pci, pci_tree
 
 EFA = ("0000:4f:00", "0000:50:00")
 FI_INFO, PACKAGES = ("/opt/amazon/efa/bin/fi_info", "-p", "efa"), ("cat", "/opt/amazon/efa_installed_packages")
@@ -64,10 +64,6 @@ def run(
 
 def parent(name: str, locked: str) -> dict[str, Entry]:
     return {"812/comm": name, "812/limits": LIMITS.format(locked)}
-
-
-def codes(result: Result) -> list[str]:
-    return [finding.code for finding in result.findings]
 
 
 def test_every_device_is_a_domain() -> None:

@@ -9,7 +9,7 @@ import pytest
 from healthd.checks.gpu_count import Settings, gpu_count
 from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.model import Remedy, Result, Severity, Status
-from healthd.testing import FakeNode, FakeNvml, failed_gpu, fake_pci, healthy_gpu, pci_tree
+from healthd.testing import FakeNode, FakeNvml, codes, failed_gpu, fake_pci, healthy_gpu, pci_tree
 from tests.over_time import diagnoses, open_codes
 
 NO_LIBRARY = SourceMissing("NVML: libnvidia-ml.so.1 is not there")
@@ -36,10 +36,6 @@ def node(
 
 def run(machine: FakeNode, **settings: Any) -> Result:
     return gpu_count(machine, Settings(**settings))
-
-
-def codes(result: Result) -> list[str]:
-    return [finding.code for finding in result.findings]
 
 
 def test_all_there() -> None:

@@ -19,6 +19,7 @@ from healthd.testing import (
     Entry,
     FakeNode,
     FakeNvml,
+    codes,
     fake_pci,
     gpu_uuid,
     gpu_with,
@@ -43,10 +44,6 @@ def run(*gpus: GpuAnswer, instance_type: str | None = "p5.48xlarge", dev: dict[s
 
 def fabric(index: int, **changes: Any) -> GpuAnswer:
     return gpu_with(index, {INFO: {**HEALTHY_GPU[INFO], **changes}})
-
-
-def codes(result: Result) -> list[str]:
-    return [finding.code for finding in result.findings]
 
 
 def test_joined() -> None:

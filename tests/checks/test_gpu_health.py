@@ -9,6 +9,7 @@ from healthd.checks.gpu_health import gpu_health
 from healthd.errors import SourceError, SourceTimeout, SourceUnreadable
 from healthd.model import REMEDY_RANK, Remedy, Result, Severity, Status
 from healthd.node import GpuAnswer, NvmlFailure
+from healthd.nvml_return import NvmlReturn
 from healthd.testing import (
     GPU_IS_LOST,
     NOT_SUPPORTED,
@@ -16,16 +17,18 @@ from healthd.testing import (
     UNKNOWN,
     FakeNode,
     FakeNvml,
+    codes,
     failed_gpu,
     fake_pci,
     gpu_uuid,
     gpu_with,
     healthy_gpu,
     pci_tree,
+    refusal,
 )
 
 INFOROM, MODEL, VBIOS = "nvmlDeviceValidateInforom", "nvmlDeviceGetName", "nvmlDeviceGetVbiosVersion"
-CORRUPTED = NvmlFailure(code=14, name="CORRUPTED_INFOROM")
+CORRUPTED = refusal(NvmlReturn.CORRUPTED_INFOROM)
 
 
 def run(*gpus: GpuAnswer, error: SourceError | None = None) -> Result:
@@ -35,10 +38,6 @@ def run(*gpus: GpuAnswer, error: SourceError | None = None) -> Result:
         assert finding.severity is Severity.WARNING
         assert REMEDY_RANK[finding.remedy] < REMEDY_RANK[Remedy.RESET_GPU]
     return result
-
-
-def codes(result: Result) -> list[str]:
-    return [finding.code for finding in result.findings]
 
 
 def test_alike_and_whole() -> None:

@@ -37,10 +37,6 @@ def run(
     return gpu_imex(node, Settings(domain_gpus=domain_gpus))
 
 
-def codes(result: Result) -> list[str]:
-    return [finding.code for finding in result.findings]
-
-
 @pytest.mark.parametrize(("nodes", "gpus"), [(18, 72), (9, 36), (1, 4)])
 def test_a_domain_that_is_up(nodes: int, gpus: int) -> None:
     """Whole UltraServers of either size, and the part that one job was given, are ok and counted."""

@@ -17,6 +17,7 @@ from healthd.testing import (
     UNKNOWN,
     FakeNode,
     FakeNvml,
+    codes,
     failed_gpu,
     fake_pci,
     gpu_uuid,
@@ -41,10 +42,6 @@ def run(*gpus: GpuAnswer, instance_type: str | None = "p5.48xlarge") -> Result:
 
 def state(link: int) -> str:
     return f"nvmlDeviceGetNvLinkState({link})"
-
-
-def codes(result: Result) -> list[str]:
-    return [finding.code for finding in result.findings]
 
 
 def test_all_links_up() -> None:

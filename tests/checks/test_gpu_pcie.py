@@ -13,6 +13,7 @@ from healthd.testing import (
     UNKNOWN,
     FakeNode,
     FakeNvml,
+    codes,
     fake_pci,
     gpu_uuid,
     gpu_with,
@@ -29,10 +30,6 @@ IDLE, WORKING = 0x1, 0x4
 
 def run(*gpus: GpuAnswer) -> Result:
     return gpu_pcie(FakeNode(sys=pci_tree(gpus=[fake_pci(0)]), nvml=FakeNvml(*gpus)), NoSettings())
-
-
-def codes(result: Result) -> list[str]:
-    return [finding.code for finding in result.findings]
 
 
 def replays(result: Result) -> Reading:

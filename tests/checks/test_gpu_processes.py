@@ -16,6 +16,7 @@ from healthd.testing import (
     Entry,
     FakeNode,
     FakeNvml,
+    codes,
     failed_gpu,
     fake_pci,
     gpu_uuid,
@@ -53,10 +54,6 @@ def process(pid: int, *, state: str = "R (running)", cgroup: str = LOGIN) -> dic
         f"{pid}/cgroup": cgroup,
         f"{pid}/comm": "python",
     }
-
-
-def codes(result: Result) -> list[str]:
-    return [finding.code for finding in result.findings]
 
 
 def test_nobody() -> None:

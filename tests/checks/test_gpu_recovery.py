@@ -9,6 +9,7 @@ from healthd.checks.gpu_recovery import ACTIONS, gpu_recovery
 from healthd.errors import SourceUnreadable
 from healthd.model import REMEDY_RANK, Remedy, Result, Severity, Status
 from healthd.node import GpuAnswer, NvmlFailure
+from healthd.nvml_return import NvmlReturn
 from healthd.tables import xid_row
 from healthd.testing import (
     NOT_SUPPORTED,
@@ -22,6 +23,7 @@ from healthd.testing import (
     gpu_with,
     healthy_gpu,
     pci_tree,
+    refusal,
 )
 
 ACTION = "field:230"
@@ -64,7 +66,7 @@ def test_not_supported_is_not_none() -> None:
     assert run(*old).status is Status.NOT_APPLICABLE
 
 
-@pytest.mark.parametrize("failure", [UNKNOWN, NvmlFailure(code=27, name="NOT_READY")])
+@pytest.mark.parametrize("failure", [UNKNOWN, refusal(NvmlReturn.NOT_READY)])
 def test_a_refusal_is_unknown(failure: NvmlFailure) -> None:
     """Any other return code of the field is unknown for that GPU, and the others are judged."""
     assert run(gpu_with(0, {ACTION: failure}), healthy_gpu(1)).status is Status.UNKNOWN

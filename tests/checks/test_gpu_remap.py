@@ -14,6 +14,7 @@ from healthd.testing import (
     UNKNOWN,
     FakeNode,
     FakeNvml,
+    codes,
     failed_gpu,
     fake_pci,
     gpu_uuid,
@@ -122,10 +123,6 @@ HISTOGRAM, PAGES_PENDING = "nvmlDeviceGetRowRemapperHistogram", "nvmlDeviceGetRe
 REPAIR, UNREPAIRABLE = "nvmlDeviceGetRepairStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1"
 SINGLE, DOUBLE = "nvmlDeviceGetRetiredPages_v2(0)", "nvmlDeviceGetRetiredPages_v2(1)"
 TURING = {ROWS: NOT_SUPPORTED, HISTOGRAM: NOT_SUPPORTED, SINGLE: [], DOUBLE: [], PAGES_PENDING: 0}
-
-
-def codes(result: Result) -> list[str]:
-    return [finding.code for finding in result.findings]
 
 
 def pages(count: int) -> list[dict[str, int]]:

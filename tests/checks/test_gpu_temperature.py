@@ -14,6 +14,7 @@ from healthd.testing import (
     UNKNOWN,
     FakeNode,
     FakeNvml,
+    codes,
     fake_pci,
     gpu_uuid,
     gpu_with,
@@ -29,10 +30,6 @@ NO_THRESHOLDS = {SLOWDOWN: NOT_SUPPORTED, MEMORY_MAX: NOT_SUPPORTED}
 
 def run(*gpus: GpuAnswer, **settings: Any) -> Result:
     return gpu_temperature(FakeNode(sys=pci_tree(gpus=[fake_pci(0)]), nvml=FakeNvml(*gpus)), Settings(**settings))
-
-
-def codes(result: Result) -> list[str]:
-    return [finding.code for finding in result.findings]
 
 
 def test_cool() -> None:

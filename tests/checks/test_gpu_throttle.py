@@ -15,6 +15,7 @@ from healthd.testing import (
     UNKNOWN,
     FakeNode,
     FakeNvml,
+    codes,
     fake_pci,
     gpu_uuid,
     gpu_with,
@@ -33,10 +34,6 @@ def run(*gpus: GpuAnswer, **settings: Any) -> Result:
         assert finding.severity is Severity.WARNING
         assert REMEDY_RANK[finding.remedy] < REMEDY_RANK[Remedy.RESET_GPU]
     return result
-
-
-def codes(result: Result) -> list[str]:
-    return [finding.code for finding in result.findings]
 
 
 def found_over_time(field: int, seconds_a_minute: float) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from healthd.checks.host_cpu import Settings, host_cpu
 from healthd.errors import SourceMissing, SourceUnreadable
 from healthd.model import Result, Severity, Status
 from healthd.testing import Entry, FakeNode
+from healthd.testing import codes as codes_of
 
 CPU = "devices/system/cpu"
 PSI = "some avg10=0.00 avg60=0.00 avg300=25.00 total=1"
@@ -28,8 +30,7 @@ def run(
     return host_cpu(FakeNode(sys=sys, proc={"pressure/cpu": PSI} if proc is None else proc), Settings(**more))
 
 
-def codes(result: Result) -> list[str]:
-    return [finding.code.removeprefix("host.cpu.") for finding in result.findings]
+codes = partial(codes_of, family="host.cpu.")
 
 
 def test_all_run() -> None:

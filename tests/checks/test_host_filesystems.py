@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnre
 from healthd.model import Remedy, Result, Severity, Status
 from healthd.node import Mount, Space
 from healthd.testing import Entry, FakeNode, Link
+from healthd.testing import codes as codes_of
 
 
 def mount(point: str = "/", *options: str, fstype: str = "ext4", source: str = "/dev/nvme0n1p1") -> Mount:
@@ -43,8 +45,7 @@ def run(
     return host_filesystems(node, Settings(**settings))
 
 
-def codes(result: Result) -> list[str]:
-    return [finding.code.removeprefix("host.filesystem.") for finding in result.findings]
+codes = partial(codes_of, family="host.filesystem.")
 
 
 def test_writable_with_room() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import pytest
 
@@ -11,6 +12,7 @@ from healthd.checks.host_kernel import host_kernel
 from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.model import Result, Severity, Status
 from healthd.testing import Entry, FakeNode
+from healthd.testing import codes as codes_of
 
 NVIDIA_MODULES = str((1 << 0) | (1 << 12) | (1 << 13))  # proprietary, out-of-tree, unsigned
 
@@ -20,8 +22,7 @@ def run(taint: str | SourceError = NVIDIA_MODULES, *, sys: Mapping[str, Entry] |
     return host_kernel(FakeNode(proc={"sys/kernel/tainted": taint}, sys=tree), NoSettings())
 
 
-def codes(result: Result) -> list[str]:
-    return [finding.code.removeprefix("host.kernel.") for finding in result.findings]
+codes = partial(codes_of, family="host.kernel.")
 
 
 def test_a_gpu_node_is_always_tainted() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from healthd.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.history import History, observe
 from healthd.model import Outcome, Result, Severity, Status
 from healthd.testing import Entry, FakeNode
+from healthd.testing import codes as codes_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PSI = "some avg10=0.00 avg60=0.00 avg300=9.00 total=1\nfull avg10=0.00 avg60=0.00 avg300={share} total=1"
@@ -41,8 +43,7 @@ def run(
     return host_memory(FakeNode(sys=edac if sys is None else sys, proc=tree), Settings(**settings))
 
 
-def codes(result: Result) -> list[str]:
-    return [finding.code.removeprefix("host.memory.") for finding in result.findings]
+codes = partial(codes_of, family="host.memory.")
 
 
 def over_time(*results: Result) -> list[list[str]]:

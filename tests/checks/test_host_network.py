@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from healthd.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.history import History, observe
 from healthd.model import Outcome, Result, Severity, Status
 from healthd.testing import Entry, FakeNode, Link
+from healthd.testing import codes as codes_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 V4 = """Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
@@ -49,8 +51,7 @@ def run(
     return host_network(FakeNode(sys=tree, proc={"net/route": route, **(proc or {})}), Settings(**settings))
 
 
-def codes(result: Result) -> list[str]:
-    return [finding.code.removeprefix("host.network.") for finding in result.findings]
+codes = partial(codes_of, family="host.network.")
 
 
 def test_up() -> None:

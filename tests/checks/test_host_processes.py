@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from healthd.checks.host_processes import STUCK, Settings, host_processes
 from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.model import Result, Severity, Status
 from healthd.testing import Entry, FakeNode
+from healthd.testing import codes as codes_of
 
 
 def run(
@@ -27,8 +29,7 @@ def run(
     return host_processes(FakeNode(proc=tree), Settings(**settings))
 
 
-def codes(result: Result) -> list[str]:
-    return [finding.code.removeprefix("host.processes.") for finding in result.findings]
+codes = partial(codes_of, family="host.processes.")
 
 
 def test_far_from_all_limits() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from healthd.history import History, observe
 from healthd.model import Outcome, Result, Severity, Status
 from healthd.node import CommandResult
 from healthd.testing import FakeNode
+from healthd.testing import codes as codes_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 COMMAND = (
@@ -48,8 +50,7 @@ def run(
     return host_services(node, Settings(units=names, required=required))
 
 
-def codes(result: Result) -> list[str]:
-    return [finding.code.removeprefix("host.service.") for finding in result.findings]
+codes = partial(codes_of, family="host.service.")
 
 
 def test_running() -> None:

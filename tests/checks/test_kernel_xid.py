@@ -308,6 +308,7 @@ def test_every_nvlink5_rule_is_found_in_both_layouts(rule: NvLink5Rule, layout: 
                 verdict.clears_by,
             )
             assert finding.evidence["nvlink_subcode"] == rule.subcode
+            assert finding.evidence["nvlink_immediate"] == rule.immediate
             assert finding.evidence["nvlink_investigate"] == rule.investigate
 
 
@@ -361,6 +362,7 @@ def test_where_no_rule_fits_the_word_decides(unit: str, intrinfo: int, status: i
     fatal, harmless = (judge(NVLINK5.format(145, unit, word, intrinfo, status)) for word in ("Fatal", "Nonfatal"))
     assert (only(fatal).severity, only(fatal).remedy) == ("critical", "reset_gpu")
     assert (only(harmless).severity, only(harmless).remedy) == ("warning", "watch")
+    assert only(fatal).evidence["nvlink_immediate"] == "no published rule fits"
     assert only(fatal).evidence["nvlink_investigate"] == "no published rule fits"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from healthd.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout
 from healthd.model import REMEDY_RANK, Remedy, Result, Severity, Status
 from healthd.node import FileProbe, Mount, ProbeState, Space
 from healthd.testing import FakeNode
+from healthd.testing import codes as codes_of
 
 ROOM = Space(total_bytes=100, available_bytes=50, total_inodes=100, available_inodes=50, read_only=False)
 QUICK = FileProbe(size_bytes=262_144, write_s=0.004, read_s=0.002, unlink_s=0.001)
@@ -37,8 +39,7 @@ def run(
     return lustre_io(node, Settings(**settings))
 
 
-def codes(result: Result) -> list[str]:
-    return [finding.code.removeprefix("lustre.io.") for finding in result.findings]
+codes = partial(codes_of, family="lustre.io.")
 
 
 def test_a_quick_answer_is_ok() -> None:

@@ -41,10 +41,6 @@ def run(
     return result
 
 
-def codes(result: Result) -> list[str]:
-    return [finding.code for finding in result.findings]
-
-
 def test_what_is_there_is_told() -> None:
     """A stack that fits is ok, and the result says what it is; parts that are not there are no fault."""
     result = run()

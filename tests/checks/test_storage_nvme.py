@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from healthd.history import History, observe
 from healthd.model import Outcome, Result, Severity, Status
 from healthd.node import CommandResult
 from healthd.testing import Entry, FakeNode
+from healthd.testing import codes as codes_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GOOD: dict[str, Any] = {"critical_warning": 0, "media_errors": 0, "percent_used": 1}
@@ -50,8 +52,7 @@ def run(
     return storage_nvme(node, Settings(**settings))
 
 
-def codes(result: Result) -> list[str]:
-    return [finding.code.removeprefix("storage.nvme.") for finding in result.findings]
+codes = partial(codes_of, family="storage.nvme.")
 
 
 def test_all_there() -> None:

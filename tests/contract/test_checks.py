@@ -31,6 +31,7 @@ OF_HEALTHD = {
     "model",
     "nccl",
     "node",
+    "nvml_return",
     "nvrm",
     "patterns",
     "pci",

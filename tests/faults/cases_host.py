@@ -201,7 +201,7 @@ def kernel_clock(**clock: Any) -> Callable[[Rig], None]:
 
     def arrange(rig: Rig) -> None:
         del rig.tools[TRACKING]
-        rig.node.kernel_clock = KernelClock(**{"synchronised": True, "offset_s": 0.0, "max_error_s": 0.01, **clock})
+        rig.node.kernel_clock = KernelClock(**{"synchronised": True, "offset_s": 0.0, **clock})
 
     return arrange
 

@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -685,12 +686,32 @@ def test_evictions_by_taint_need_no_second_switch() -> None:
         ),
         ({"config": {"orchestrator": {"kubernetes": {"device_plugin": "app=x"}}}}, "nobody restarts the plugin"),
         ({"mode": "quarantine"}, "set budget.limit and budget.nodes, or controller.enabled"),
+        (
+            {"config": {"provisioner": {"kind": "karpenter", "act_from": "controller"}}},
+            "may not read or delete NodeClaims",
+        ),
+        (
+            {"config": {"match": {"a": {"host": ["p5-*"], "provisioner": {"kind": "karpenter"}}}}},
+            "may not read or delete NodeClaims",
+        ),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
 def test_what_cannot_be_right_is_refused_before_anything_is_installed(values: Mapping[str, Any], words: str) -> None:
     """A misspelt key, a wrong kind of value and a contradiction end `helm install` with the place or the next step."""
     assert words in render(values).error
+
+
+def test_what_a_controller_counted_does_not_outlive_it() -> None:
+    """Switched off again, the numbers of `budget` hold: a count that nobody renews would be too old for every agent."""
+    off = render({"budget": {"limit": 5, "nodes": 100}}).one("Lease", "healthd-budget")["metadata"]["annotations"]
+    counted = kube_budget.counts(limit=5, total=100, out=["n1", "n2"], at=datetime(2026, 11, 1, tzinfo=UTC))
+    lease = {"metadata": {"resourceVersion": "1", "annotations": {**counted, **off}}}
+    budget = kube_budget.budget_of("", lease)
+    kube_budget.check_counted(budget, datetime(2026, 11, 22, tzinfo=UTC), max_age_s=900.0)
+    assert not budget.out
+    on = render({"controller": {"enabled": True}}).one("Lease", "healthd-budget")["metadata"]["annotations"]
+    assert not {key for key in on if key.startswith("healthd.io/")}
 
 
 def test_policies_that_are_insisted_upon_are_not_left_out() -> None:

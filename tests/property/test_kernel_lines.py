@@ -126,7 +126,9 @@ anchored = st.lists(
 )
 contents = st.lists(
     st.tuples(
-        st.sampled_from(["", "<4>", "[ T12] ", "<4>[1.5] ", "Jan  2 03:04:05 host kernel: ", "x "]),
+        st.sampled_from(
+            ["", "<4>", "[ T12] ", "<4>[1.5] ", "Jan  2 03:04:05 host kernel: ", "x ", "\t", "[ T12]\t", "[ T12] \r"]
+        ),
         st.sampled_from(
             ["NVRM: y", "EXT4-fs error", "usb", "a SXid (b", "I/O error, dev", "{1}[Hardware", "NVRM: SXid ("]
         ),
@@ -155,6 +157,19 @@ def test_the_reader_finds_what_holds_a_needle_and_nothing_else(
     assert [wanted.holds(line) for line in lines] == expected
     found = {block.count(b"\n", 0, hit) for hit in wanted.hits(block)}
     assert found == {number for number, is_wanted in enumerate(expected) if is_wanted}
+
+
+@given(st.lists(st.sampled_from(["[T1] ", "[T1]", "<4>", " ", "\n", "\t", "\r", "x"]), max_size=4).map("".join))
+def test_reader_and_judge_agree_where_the_words_begin(lead: str) -> None:
+    """Whatever white space a record holds, and the kernel writes as an escape: what the one passes over is nothing to
+    the other either."""
+    text = f"{lead}NVRM: y"
+    raw, wanted = b"6,1,1,-;%b\n" % escaped(text), any_of((b"^NVRM: ",))
+    record = parse_record(raw, boot_id="b", boot_time=BOOT)
+    assert wanted is not None
+    assert record is not None
+    assert record.text == text
+    assert wanted.holds(raw) is (nvrm.parse_line(record.text) is not None)
 
 
 @given(texts)

@@ -252,10 +252,10 @@ def test_a_socket_path_that_is_too_long_is_refused(node: RunningNode) -> None:
 
 
 def test_a_living_socket_is_left_to_its_daemon(node: RunningNode) -> None:
-    """Where a daemon answers, a second one is refused with 78, and the first one goes on answering."""
+    """Where a daemon answers, a second one is refused, to be tried again, and the first one goes on answering."""
     node.start()
     code, said, _ = run_once(node, HEALTHD_DAEMON_STATE_DIR=str(node.folder / "other"))
-    assert code == EX_CONFIG
+    assert code == EX_SOFTWARE
     assert "another daemon answers there" in said
     assert node.status() is not None
 

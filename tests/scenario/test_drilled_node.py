@@ -23,7 +23,7 @@ from healthd.agent import Agent, acting_agent
 from healthd.api.answers import hook_answer
 from healthd.check import discover
 from healthd.config.load import load
-from healthd.drill.chain import KINDS, Ended, Link, Order
+from healthd.drill.chain import KINDS, DrillOrder, Ended, Link
 from healthd.drill.drills import Drills
 from healthd.history import History
 from healthd.model import Verdict
@@ -480,7 +480,7 @@ def test_at_the_very_moment_of_the_fault_the_prolog_passes(agent: Agent) -> None
         said = agent.engine.turn(datetime.now(UTC))
         seen.append((hook.code, agent.checkup.report(look=False).verdict, said))
 
-    report = drills_of(agent, meanwhile).run(Order(kind=KINDS["xid"], who="uid 0", number=79), lambda _: None)
+    report = drills_of(agent, meanwhile).run(DrillOrder(kind=KINDS["xid"], who="uid 0", number=79), lambda _: None)
     assert (report.ended, [level.action for level in report.levels]) == (
         Ended.COMPLETE,
         ["hold", "quarantine", "repair"],
@@ -494,7 +494,7 @@ def test_at_the_very_moment_of_the_fault_the_prolog_passes(agent: Agent) -> None
 def test_an_engine_that_does_not_come_round_is_the_link_that_is_missing(agent: Agent) -> None:
     """A fault that nobody decides about is not handled, however well it was found."""
     drills = drills_of(agent, lambda _: None, turns=False)
-    report = drills.run(Order(kind=KINDS["xid"], who="uid 0", number=79, timeout_s=0.5), lambda _: None)
+    report = drills.run(DrillOrder(kind=KINDS["xid"], who="uid 0", number=79, timeout_s=0.5), lambda _: None)
     assert (report.ended, report.missing) == (Ended.INCOMPLETE, Link.DECISION)
     assert report.why == "the engine has not come round; see healthd status"
 
@@ -512,7 +512,7 @@ def test_a_look_under_way_is_joined(agent: Agent) -> None:
 
     thread = threading.Thread(target=is_due)
     thread.start()
-    report = drills.run(Order(kind=KINDS["nvml-hang"], who="uid 0", timeout_s=5.5), lambda _: None)
+    report = drills.run(DrillOrder(kind=KINDS["nvml-hang"], who="uid 0", timeout_s=5.5), lambda _: None)
     thread.join()
     assert (report.ended, report.missing) == (Ended.INCOMPLETE, Link.FINDING)
     assert [words for _, words in report.looks] == [report.why.removeprefix("the last look says: ")]
@@ -526,7 +526,7 @@ def test_a_daemon_that_stops_ends_a_drill_and_begins_no_other(agent: Agent) -> N
         drills._tell(_end("the daemon is stopping"))
 
     drills = drills_of(agent, stops, turns=False)
-    order = Order(kind=KINDS["xid"], who="uid 0", number=79)
+    order = DrillOrder(kind=KINDS["xid"], who="uid 0", number=79)
     report = drills.run(order, lambda _: None)
     assert (report.ended, report.missing, report.why) == (
         Ended.INTERRUPTED,

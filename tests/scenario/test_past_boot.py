@@ -1,6 +1,7 @@
 """The last words of a boot: read from the journal at the start of the next one, judged once, as history.
 
-journalctl is a stand-in that prints entries with the fields that systemd.journal-fields(7) names.
+journalctl is a stand-in that prints entries with the fields that systemd.journal-fields(7) names, newest first and at
+most as many as it is asked for.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Machine:
             f'#!/bin/sh\ntest -e {self.journal} || {{ echo "No journal files were found." >&2; exit 1; }}\n'
         )
         with tool.open("a") as script:
-            script.write(f"cat {self.journal}\n")
+            script.write("for each; do case $each in --lines=*) lines=${each#--lines=} ;; esac; done\n")
+            script.write(f'tac {self.journal} | head -n "$lines"\n')
         tool.chmod(0o755)
         sections = f'[orchestrator]\nkind = "local"\n{self.machine.sections()}'
         environ = {"PATH": f"{tool.parent}:{os.environ['PATH']}"}
@@ -115,6 +117,23 @@ def test_nvml_is_asked_all_the_same(machine: Machine) -> None:
     machine.journal_keeps((time.time(), OFF_THE_BUS.format(pci=PCI[0])), boot_id=before)
     node.start()
     node.well()
+
+
+def test_of_a_storm_the_end_is_judged(machine: Machine) -> None:
+    """A machine that went down amid a storm of lines: its very last words are judged, and the trail says that older
+    ones were left out."""
+    node, before = machine.node, machine.boot_id()
+    node.start()
+    node.well()
+    machine.goes_down()
+    storm = [(time.time(), OFF_THE_BUS.format(pci=PCI[1]))]
+    storm += [(time.time(), "NVRM: GPU at PCI:0000:53:00: a line that says nothing")] * 25_000
+    machine.journal_keeps(*storm, (time.time(), NO_POWER.format(pci=PCI[2])), boot_id=before)
+    node.start()
+    node.wait(lambda: [d["code"] for d in node.check()["diagnoses"]] == ["gpu.xid.54"], 20, "the last word is judged")
+    (said,) = (text for text in machine.trail() if "before this boot" in text)
+    assert "were judged; older ones were left out, for the journal holds more than is read at once: the first" in said
+    assert not any(text.startswith("gpu.xid.79") for text in machine.trail())
 
 
 def test_words_that_were_not_kept_are_a_known_gap(machine: Machine) -> None:

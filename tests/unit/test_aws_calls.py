@@ -53,11 +53,11 @@ def test_a_row_is_what_botocore_has(call: AwsCall) -> None:
     session = botocore.session.get_session()
     shape = session.get_service_model(call.service).operation_model(call.operation).input_shape
     assert call.dry_run == (call.acts and "DryRun" in shape.members)
+    pages = session.get_component("data_loader").load_service_model(call.service, "paginators-1")["pagination"]
     if call.whole:
-        assert (
-            call.operation
-            in session.get_component("data_loader").load_service_model(call.service, "paginators-1")["pagination"]
-        )
+        assert call.operation in pages
+    if call.page:
+        assert call.page <= shape.members[pages[call.operation]["limit_key"]].metadata["max"]
 
 
 def test_rows_are_unique_and_what_shrinks_a_cluster_has_none() -> None:
@@ -113,7 +113,8 @@ def test_what_acts_is_limited_as_far_as_iam_can() -> None:
         ("ScalingActivityInProgress", 400, Trouble.BUSY),
         ("UnauthorizedOperation", 403, Trouble.DENIED),
         ("AccessDeniedException", 400, Trouble.DENIED),
-        ("ExpiredToken", 400, Trouble.DENIED),
+        ("ExpiredToken", 400, Trouble.CREDENTIALS),
+        ("SignatureDoesNotMatch", 403, Trouble.CREDENTIALS),
         ("DryRunOperation", 412, Trouble.WOULD_DO),
         ("ValidationException", 400, Trouble.REFUSED),
         ("OperationNotPermitted", 400, Trouble.REFUSED),

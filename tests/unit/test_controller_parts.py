@@ -166,10 +166,10 @@ def test_the_status_tells_who_needs_a_person(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_what_is_not_configured_is_said_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No platform: a mistake in the configuration (78). --json without --status: usage (64)."""
+    """No platform: it cannot start here (70). --json without --status: usage (64)."""
     config = tmp_path / "config.toml"
     config.write_text(f'[controller]\nstate_dir = "{tmp_path}"\n')
-    assert run(["controller", "--config", str(config)]) == 78
+    assert run(["controller", "--config", str(config)]) == 70
     assert "provisioner.kind = none" in capsys.readouterr().err
     assert run(["controller", "--config", str(config), "--json"]) == 64
     assert ControllerSection().state_dir == "/var/lib/healthd-controller"

@@ -9,12 +9,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from healthd.api.controller_metrics import ControllerPage
 from healthd.config.notify_schema import NotifySection
+from healthd.controller.telling import ROUNDS_LAST_S, controller_notifier, wrong_with_controller
 from healthd.course import Course
 from healthd.model import Mode, Refusal, Remedy
-from healthd.notifier import Notifier
+from healthd.notifications.notifier import Notifier
 from healthd.remediation.fleet import Scope
 from healthd.remediation.standings import Standing, State
-from healthd.telling import ROUNDS_LAST_S, controller_notifier, wrong_with_controller
 
 PAGED = Standing(node="n1", said="refused: it is not drained", page=True, state=State.REFUSED)
 SILENT = Standing(node="n2", said="it did not come back from its reboot", state=State.SILENT)

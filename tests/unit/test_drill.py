@@ -13,11 +13,11 @@ from healthd.drill.chain import (
     KERNEL_LIMIT_S,
     KINDS,
     TITLE,
+    DrillReport,
     Ended,
     Kind,
     Link,
     Mark,
-    Report,
     banner,
     check_options,
     ended,
@@ -105,7 +105,9 @@ def test_an_option_that_says_nothing_is_refused() -> None:
 def test_a_report_says_how_long_it_took() -> None:
     """From the injection to the last link that was reached; nothing where nothing was."""
     began = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    report = Report(id="d1", node="n1", kind="xid", what="", who="uid 0", began=began, limit_s=15, ended=Ended.REFUSED)
+    report = DrillReport(
+        id="d1", node="n1", kind="xid", what="", who="uid 0", began=began, limit_s=15, ended=Ended.REFUSED
+    )
     assert report.took_s == 0.0
     told = banner("d1", "XID 79 on GPU 3", began, "uid 0")
     assert told.startswith(f"{TITLE} d1 runs since 03:04:05 UTC: XID 79 on GPU 3, asked for by uid 0.")
@@ -115,7 +117,7 @@ def test_a_report_says_how_long_it_took() -> None:
 def test_the_time_of_a_report_is_that_of_its_last_mark() -> None:
     """A chain that broke took as long as it went on."""
     began = datetime(2026, 1, 2, tzinfo=UTC)
-    report = Report(
+    report = DrillReport(
         id="d1",
         node="n1",
         kind="xid",

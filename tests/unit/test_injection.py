@@ -12,7 +12,7 @@ import pytest
 from healthd.check import discover
 from healthd.config.load import load
 from healthd.config.schema import Config
-from healthd.drill.chain import IN_THE_LINE, KINDS, Order
+from healthd.drill.chain import IN_THE_LINE, KINDS, DrillOrder
 from healthd.drill.injection import Injection, Overlay, prepare
 from healthd.errors import SourceMissing, SourceTimeout, UsageError
 from healthd.node import KernelLogState, NvmlFailure
@@ -78,7 +78,7 @@ def play(machine: Machine, config: Config) -> Iterator[Any]:
 
     def prepared(name: str, **asked: Any) -> Injection:
         kind = KINDS[name]
-        order = Order(kind=kind, who="uid 0", number=asked.pop("number", kind.number), **asked)
+        order = DrillOrder(kind=kind, who="uid 0", number=asked.pop("number", kind.number), **asked)
         made.append(prepare(order, machine, config.checks[kind.check].settings))
         return made[-1]
 
@@ -138,7 +138,7 @@ def test_what_a_node_does_not_have_cannot_fail(machine: Machine, config: Config,
     write_state(Path(config.sources.nvml_library), {"lib.count": "0"})
     bare = replace(machine, sys=FakeTree({"bus/pci/devices/0000:00:00.0/vendor": "0x8086"}), proc=_without_mounts())
     with pytest.raises(UsageError, match=words):
-        prepare(Order(kind=KINDS[name], who="uid 0"), bare, config.checks[KINDS[name].check].settings)
+        prepare(DrillOrder(kind=KINDS[name], who="uid 0"), bare, config.checks[KINDS[name].check].settings)
 
 
 def _without_mounts() -> FakeTree:

@@ -39,8 +39,8 @@ def diagnosis(code: str, kind: str = "gpu", severity: Severity = Severity.CRITIC
     )
 
 
-def outcome(status: Status, *, optional: bool = False) -> Outcome:
-    return Outcome(check="c", result=Result(status=status), at=NOW, duration_s=0.1, optional=optional)
+def outcome(status: Status, *, optional: bool = False, gaps: tuple[str, ...] = ()) -> Outcome:
+    return Outcome(check="c", result=Result(status=status, gaps=gaps), at=NOW, duration_s=0.1, optional=optional)
 
 
 # -- what they say ----------------------------------------------------------------------------------------------------
@@ -74,6 +74,23 @@ def test_what_could_not_tell_is_unknown_unless_it_is_known_to_be_bad() -> None:
     assert states["HealthdGPU"] == State(status="Unknown", reason="CouldNotTell", message="could not tell: gpu.count")
     assert states["HealthdNetwork"].status == "True"
     assert states_of([diagnosis("gpu.xid.79")], outcomes, outcomes)["HealthdGPU"].status == "False"
+
+
+@pytest.mark.parametrize(
+    ("optional", "severity", "status"),
+    [
+        (False, Severity.WARNING, "Unknown"),
+        (False, Severity.CRITICAL, "False"),
+        (True, Severity.WARNING, "True"),
+    ],
+)
+def test_one_part_that_does_not_answer_is_not_hidden_by_a_finding_on_another(
+    optional: bool, severity: Severity, status: str
+) -> None:
+    """GPU 0 warns and GPU 3 does not answer: the node's verdict is unknown, and so is its condition."""
+    outcomes = {"gpu.temperature": outcome(Status.FINDINGS, optional=optional, gaps=("gpu:3: no answer",))}
+    found = [diagnosis("gpu.temperature", severity=severity)]
+    assert states_of(found, outcomes, outcomes)["HealthdGPU"].status == status
 
 
 def test_what_has_not_looked_yet_is_unknown() -> None:

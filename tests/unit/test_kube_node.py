@@ -72,7 +72,7 @@ def test_release_leaves_the_node_as_it_was(cordon: bool, was_cordoned: bool) -> 
     out = taken_out(before, cordon=cordon)
     held = hold_of(read(out))
     assert held is not None
-    assert (held.text, held.cordoned, held.cordon_was_there) == (TEXT, cordon and not was_cordoned, was_cordoned)
+    assert (held.text, held.cordoned) == (TEXT, cordon and not was_cordoned)
     back = patched(out, release_patch(read(out)))
     assert back["spec"] == before["spec"]
     assert back["metadata"]["annotations"] == {}

@@ -17,7 +17,7 @@ from healthd.node import KernelLogState
 from healthd.remediation.orchestrators.kube_eviction import EvictMode
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws_calls import Platform
-from healthd.remediation.provisioners.kube_nodes import ByProviderId, KarpenterProvisioner, NodeClaim
+from healthd.remediation.provisioners.kube_nodes import ByProviderId, KarpenterProvisioner, NodeClaim, launched
 from healthd.remediation.provisioners.opening import delegates, found_by_controller, open_provisioner
 from healthd.remediation.provisioners.subject import Subject
 from healthd.remediation.standings import Standing
@@ -42,8 +42,11 @@ class Claims:
 
     one: OneClaim | None = field(default_factory=OneClaim)
     deleted: list[str] = field(default_factory=list)
+    denied: bool = False
 
     def of(self, instance_id: str) -> OneClaim | None:
+        if self.denied:
+            raise BackendRefused("forbidden")
         return self.one if instance_id == MACHINE else None
 
     def delete(self, claim: NodeClaim) -> None:
@@ -110,6 +113,23 @@ def test_a_request_that_nobody_got_is_found_out() -> None:
     claims.one = OneClaim(deleting=True)
     clock.advance(1000.0)
     assert asked.progress() == "Karpenter ends NodeClaim p5-a"
+
+
+def test_a_machine_without_a_node_claim_is_refused_and_one_that_cannot_be_read_waits() -> None:
+    """The first is said before anything is asked for; the second for as long as it lasts."""
+    assert "has no NodeClaim of i-9" in karpenter(Claims(), machine="i-9").why_not(Remedy.REPLACE_NODE)
+    assert "cannot be told whether Karpenter" in karpenter(Claims(), machine="i-9").stands_down()
+    denied = karpenter(Claims(denied=True))
+    assert "cannot be told whether Karpenter ends this machine already: forbidden" in denied.stands_down()
+    with pytest.raises(BackendRefused, match="forbidden"):
+        denied.why_not(Remedy.REPLACE_NODE)
+    assert not karpenter(None).why_not(Remedy.REPLACE_NODE)
+
+
+def test_a_machine_that_keeps_its_id_is_told_by_its_launch() -> None:
+    """As the platform has it, while the Node names that instance; else what the Node says."""
+    assert launched(lambda: "i-7", lambda: "i-7@2026-11-22T01:00")() == "i-7@2026-11-22T01:00"
+    assert launched(lambda: "i-8", lambda: "i-7@2026-11-22T01:00")() == "i-8"
 
 
 def test_the_node_says_which_machine_it_is_and_the_platform_acts() -> None:

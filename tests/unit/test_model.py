@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -14,8 +15,11 @@ from healthd.model import (
     REMEDY_RANK,
     SEVERITY_RANK,
     Component,
+    Outcome,
     Remedy,
+    Result,
     Severity,
+    Status,
     gpu_component,
     pci_address,
 )
@@ -91,6 +95,17 @@ def test_ladders_rank_every_word_once() -> None:
     assert sorted(SEVERITY_RANK.values()) == list(range(len(Severity)))
     assert sorted(REMEDY_RANK.values()) == list(range(len(Remedy)))
     assert REMEDY_RANK[Remedy.RESTART_APP] < REMEDY_RANK[Remedy.ASK_HUMAN] < REMEDY_RANK[Remedy.RESET_GPU]
+
+
+@pytest.mark.parametrize("optional", [False, True])
+@pytest.mark.parametrize("gaps", [(), ("gpu:3: no answer",)])
+@pytest.mark.parametrize("status", list(Status))
+def test_a_result_is_whole_where_nothing_is_left_untold(status: Status, gaps: tuple[str, ...], optional: bool) -> None:
+    """A finding does not make up for a part that gave no answer; what is not there has nothing to tell."""
+    result = Result(status=status, gaps=gaps)
+    run = Outcome(check="c", result=result, at=datetime(2026, 11, 21, tzinfo=UTC), duration_s=0.1, optional=optional)
+    assert result.is_whole == (status is not Status.UNKNOWN and gaps == ())
+    assert run.counts_as_unknown == (not result.is_whole and not optional)
 
 
 MESSAGES = [each for each in vars(model).values() if dataclasses.is_dataclass(each) and isinstance(each, type)]

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from healthd.model import Action, Component, Decision, Diagnosis, Remedy, Severity, Step, Verdict
-from healthd.news import LASTS_S, MOST_LINES, UNKNOWN_LASTS_S, Piece, Seen, Topic, lines, tell, topics
+from healthd.notifications.news import LASTS_S, MOST_LINES, UNKNOWN_LASTS_S, Piece, Seen, Topic, lines, tell, topics
 from healthd.remediation.case import Case, End
 from healthd.remediation.ports import Hold
 from tests.judgement import a_case

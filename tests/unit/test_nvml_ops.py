@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.errors import SourceMissing, SourceUnreadable
-from healthd.probe import nvml_library, nvml_pynvml
+from healthd.nvml_return import NvmlReturn, return_name
+from healthd.probe import nvml_pynvml
 from healthd.probe.nvml_library import NvmlError
 from healthd.probe.nvml_ops import NvmlFamily, field_key, parse_call
 
@@ -106,7 +107,7 @@ def test_a_driver_that_went_away_wears_the_process_out(code: int, where: tuple[A
     """A process keeps the library it has mapped; after a driver change only a fresh one is right."""
     family = NvmlFamily(Library({where: NvmlError(code)}))
     if where[0] is None:
-        with pytest.raises(SourceUnreadable, match=nvml_library.return_name(code)):
+        with pytest.raises(SourceUnreadable, match=return_name(code)):
             ask(family, "nvmlDeviceGetA")
     else:
         ask(family, "nvmlDeviceGetA")
@@ -183,8 +184,8 @@ def test_return_codes_carry_pynvml_s_own_names() -> None:
         for name, value in vars(pynvml).items()
         if name.startswith("NVML_ERROR_")
     }
-    assert dict(nvml_library.RETURN_NAMES) == {0: "SUCCESS", **theirs}
-    assert nvml_library.return_name(4711) == "CODE_4711"
+    assert {each.value: each.name for each in NvmlReturn} == {0: "SUCCESS", **theirs}
+    assert return_name(4711) == "CODE_4711"
 
 
 @pytest.mark.parametrize("call", nvml_pynvml._FILLS)

@@ -20,6 +20,7 @@ from healthd.model import (
     Action,
     Component,
     Decision,
+    Event,
     Mode,
     Outcome,
     Reading,
@@ -30,7 +31,6 @@ from healthd.model import (
 )
 from healthd.remediation.policy import Considered
 from healthd.remediation.rules import Rule
-from healthd.store import Event
 from tests.judgement import at, diagnosis, fault
 
 GPUS = [gpu_component(uuid=f"GPU-{index}", pci=f"0000:{index}0:00", index=index) for index in range(4)]

@@ -25,12 +25,12 @@ from hypothesis import strategies as st
 
 from healthd.errors import StoreError
 from healthd.history import History
-from healthd.model import Component, Mode, Remedy, Repeats, Step
+from healthd.model import Component, Event, Mode, Remedy, Repeats, Step
 from healthd.monitor import Monitor
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.playbook import QUARANTINE, REBOOT
 from healthd.remediation.ports import Hold
-from healthd.store import SCHEMA_VERSION, Event, Store
+from healthd.store import SCHEMA_VERSION, Store
 from healthd.trends import Days, Highest
 from healthd.waiting import Sightings
 from tests.judgement import (
@@ -248,7 +248,8 @@ _WRITER = """
 import sys
 from pathlib import Path
 from healthd.history import History
-from healthd.store import Event, Store
+from healthd.model import Event
+from healthd.store import Store
 from tests.judgement import START, fault, history
 store, before = Store(Path(sys.argv[1]), now=START), History()
 for number in range(1, 100000):
@@ -387,6 +388,8 @@ def use(store: Store) -> None:
     """Everything that the daemon does with a store."""
     before = store.history()
     store.cursor()
+    store.cursor_at()
+    store.journal_cursor()
     store.cases()
     store.open_case()
     store.events()
@@ -472,10 +475,21 @@ def test_an_empty_file_is_a_fresh_database(tmp_path: Path) -> None:
         ("UPDATE fault SET body = CAST(x'ff' AS TEXT)", "UTF-8"),
         ("UPDATE name SET body = '{}'", "missing required field `kind`"),
         ("INSERT INTO baseline VALUES ('gpu:GPU-0', 'x', '{\"epoch\": \"a\", \"value\": null}')", "Expected `float`"),
+        (
+            "UPDATE fault SET body = replace(body, '\"line\":', '\"line\":' || replace(hex(zeroblob(9999)), '0', '['))",
+            "recurs",
+        ),
         ("UPDATE remedial_case SET body = ''", "truncated"),
         ("UPDATE remedial_case SET id = '9'", "the row of case 9 holds another case"),
         ("UPDATE fault SET code = 'x' WHERE code = 'gpu.xid.7'", "the row of x on gpu:GPU-0 holds another fault"),
         ("UPDATE fact SET value = 'boot-1 seven' WHERE key = 'cursor'", "invalid literal"),
+        ("INSERT INTO learned VALUES ('gpu:GPU-0', 'x', '{\"value\": 1.0}')", "missing required field `since`"),
+        ("INSERT INTO days VALUES ('gpu:GPU-0', 'x', '{torn')", "JSON"),
+        ("INSERT INTO days VALUES ('gpu:GPU-0', CAST(x'ff' AS TEXT), '{}')", "UTF-8"),
+        ("INSERT INTO sightings VALUES ('gpu:GPU-0', 'x', '7')", "Expected `object`"),
+        ("INSERT INTO fact VALUES ('cursor_at', 'yesterday')", "Invalid isoformat string: 'yesterday'"),
+        ("INSERT INTO fact VALUES ('cursor_at', '2026-01-01T00:00:00')", "expected a time with its zone"),
+        ("INSERT INTO fact VALUES ('told', CAST(x'ff' AS TEXT))", "UTF-8"),
         ("DROP TABLE fact", "no such table: fact"),
         ("DROP TABLE event", "no such table: event"),
         ("ALTER TABLE event RENAME COLUMN text TO words", "no column named text"),

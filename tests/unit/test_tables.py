@@ -169,8 +169,7 @@ def test_recognised_families(family: str, gpus: set[int]) -> None:
         assert profile.source
         assert 0 <= profile.efa_usual <= profile.efa_max <= 32
         assert (profile.nvlink == "none") == (profile.gpus == 1)
-        assert profile.arch in ("x86_64", "arm64")
-        assert min(profile.gpu_memory_mib, profile.nvme_gb, profile.nvme_count) > 0
+        assert min(profile.gpu_memory_mib, profile.nvme_count) > 0
 
 
 def test_unreadable_row_is_named_with_its_line() -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from healthd.errors import StoreError
+from healthd.model import Event
 from healthd.remediation.case import Case, End
-from healthd.store import Event, Store
+from healthd.store import Store
 from healthd.trail import Trail, read_trail, trail_json, trail_of, trail_text
 from tests.judgement import START, a_case, at
 

@@ -37,8 +37,9 @@ class FakeNode:
 
 @dataclass
 class FakeHyperPod:
-    """``delay_s``: how long each stage of a replacement takes. ``node_failures``: the ErrorCode that a batch has for an
-    instance. ``became`` is told of each instance that comes behind a name, ``rebooted`` of each reboot.
+    """``delay_s``: how long each stage of a replacement takes. ``node_failures``: the ErrorCode that a batch has
+    for an instance. ``node_recovery``: whether its agent acts by itself, "Automatic" or "None". ``became`` is told
+    of each instance that comes behind a name, ``rebooted`` of each reboot.
     """
 
     cluster: str = CLUSTER
@@ -51,6 +52,7 @@ class FakeHyperPod:
     rebooted: Callable[[str], None] = lambda host: None
     clock: Callable[[], float] = time.monotonic
     page: int = 100
+    node_recovery: str = "Automatic"
     _due: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
     _one_at_a_time: Any = field(default_factory=threading.RLock)
     _ids: Any = field(default_factory=lambda: itertools.count(1))
@@ -75,10 +77,13 @@ class FakeHyperPod:
                 return self._batch(asked["NodeIds"], self._replace)
             case "BatchRebootClusterNodes":
                 return self._batch(asked["NodeIds"], lambda node: self.rebooted(node.host))
+            case "DescribeCluster":
+                shown = {"ClusterArn": self.cluster, "ClusterStatus": "InService", "InstanceGroups": []}
+                return {**shown, "NodeRecovery": self.node_recovery}
             case "DescribeClusterNode":
                 return {"NodeDetails": _shown(self._node(asked["NodeId"]))}
             case "ListClusterNodes":
-                return self._listed(int(asked.get("NextToken", "0")))
+                return self._listed(int(asked.get("NextToken", "0")), int(asked.get("MaxResults", 10)))
         raise ApiError("UnknownOperationException", operation)
 
     def _batch(self, ids: list[str], act: Callable[[FakeNode], None]) -> dict[str, Any]:
@@ -134,10 +139,10 @@ class FakeHyperPod:
                 return node
         raise ApiError("ValidationException", f"Instance with instance id {instance} does not exist")
 
-    def _listed(self, start: int) -> dict[str, Any]:
-        shown = [_shown(node) for node in self.nodes[start : start + self.page]]
-        more = start + self.page < len(self.nodes)
-        return {"ClusterNodeSummaries": shown, **({"NextToken": str(start + self.page)} if more else {})}
+    def _listed(self, start: int, most: int) -> dict[str, Any]:
+        end = start + min(self.page, most)
+        shown = [_shown(node) for node in self.nodes[start:end]]
+        return {"ClusterNodeSummaries": shown, **({"NextToken": str(end)} if end < len(self.nodes) else {})}
 
 
 def _shown(node: FakeNode) -> dict[str, Any]:

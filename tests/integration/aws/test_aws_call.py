@@ -109,9 +109,29 @@ def test_no_credentials_are_a_missing_right(aws: Aws, endpoint: AwsEndpoint, mon
     """A node without a role is told so; nothing was sent."""
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(BackendDenied, match="NoCredentialsError"):
+    with pytest.raises(BackendDenied, match="NoCredentialsError.*give it a role"):
         reboot(aws)
     assert endpoint.requests == []
+
+
+def test_credentials_that_were_there_a_moment_ago_say_nothing_of_a_right(
+    aws: Aws, endpoint: AwsEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metadata service was slow, the token is old, or the clock is wrong: unknown to whoever asks, and to be asked
+    again by whoever acts. No right is missing, and none is named."""
+    look(aws)
+    for code in ("ExpiredToken", "SignatureDoesNotMatch"):
+        endpoint.fail("ListClusterNodes", Fault(code=code, status=403))
+        with pytest.raises(BackendUnknown, match=f"{code}.*no valid credentials now") as raised:
+            look(aws)
+        assert "IAM" not in str(raised.value)
+        endpoint.fail("BatchRebootClusterNodes", Fault(code=code, status=403))
+        with pytest.raises(BackendBusy, match=f"{code}.*nothing was applied"):
+            reboot(aws)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(BackendUnknown, match="NoCredentialsError"):
+        look(aws)
 
 
 def test_parameters_that_the_model_does_not_allow_are_refused(aws: Aws, endpoint: AwsEndpoint) -> None:

@@ -69,7 +69,8 @@ def test_a_machine_is_moved_by_a_stop_and_a_start(
     before = node.machine()
     assert not node.why_not(Remedy.REPLACE_NODE)
     world.run(8)
-    assert (endpoint.count("StopInstances"), endpoint.count("StartInstances")) == (1, 1)
+    starts = [each for each in endpoint.said("StartInstances") if each.get("DryRun") != "true"]
+    assert (endpoint.count("StopInstances"), len(starts)) == (1, 1)
     assert world.mark.became.startswith(f"{instance}@")
     assert node.machine() != before == instance
     assert world.mark.answer is Answer.TAKEN

@@ -9,7 +9,7 @@ from typing import Any
 import boto3
 import pytest
 
-from healthd.errors import BackendDenied, BackendRefused, BackendUnknown
+from healthd.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
 from healthd.model import Remedy
 from healthd.remediation.provisioners.autoscaling import AutoScalingProvisioner
 from healthd.remediation.provisioners.aws import Aws
@@ -136,7 +136,46 @@ def test_a_move_is_one_stop_and_one_start_and_shows_as_another_machine(
     assert after != before
     assert after.partition("@")[0] == before.partition("@")[0]
     assert "running" in provisioner.progress()
-    assert (endpoint.count("StopInstances"), endpoint.count("StartInstances")) == (1, 1)
+    starts = [each for each in endpoint.said("StartInstances") if each.get("DryRun") != "true"]
+    assert (endpoint.count("StopInstances"), len(starts)) == (1, 1)
+
+
+def test_what_may_not_be_started_is_not_stopped(aws: Aws, endpoint: AwsEndpoint, account: Account) -> None:
+    """EC2 is asked first, by its dry run; denied, or not told, nothing is stopped."""
+    provisioner = moving(aws, account, account.launch())
+    endpoint.fail("StartInstances", DENIED)
+    with pytest.raises(BackendDenied, match="needs the IAM action ec2:StartInstances"):
+        provisioner.replace()
+    endpoint.fail("StartInstances", Fault(lost=True))
+    with pytest.raises(BackendBusy, match="nothing was asked for yet"):
+        provisioner.replace()
+    assert endpoint.count("StopInstances") == 0
+
+
+def test_a_right_that_was_lost_meanwhile_leaves_no_stopped_machine_in_silence(
+    aws: Aws, endpoint: AwsEndpoint, account: Account
+) -> None:
+    """A person is needed: the engine waits, and pages."""
+    provisioner = moving(aws, account, account.launch())
+    provisioner.replace()
+    endpoint.fail("StartInstances", DENIED)
+    with pytest.raises(BackendBusy, match=r"is stopped, and may not be started: .*ec2:StartInstances"):
+        provisioner.progress()
+    assert "its start is asked for" in provisioner.progress()
+
+
+def test_the_instance_that_was_asked_about_is_acted_upon_wherever_it_is(
+    aws: Aws, endpoint: AwsEndpoint, account: Account
+) -> None:
+    """By its id, though the node's name tells no address; one that was ended is seen, and is not waited for."""
+    instance = account.launch()
+    subject = Subject(node=f"{instance}.eu-north-1.compute.internal", here=False, instance_id=instance)
+    provisioner = Ec2Provisioner(subject=subject, aws=aws, stop_and_start="always")
+    assert provisioner.stands_down() == ""
+    assert provisioner.machine().startswith(f"{instance}@")
+    account.ec2.terminate_instances(InstanceIds=[instance])
+    with pytest.raises(BackendRefused, match=f"{instance} is terminated: it will not come back"):
+        provisioner.progress()
 
 
 def test_a_start_without_capacity_is_tried_again(aws: Aws, endpoint: AwsEndpoint, account: Account) -> None:
@@ -286,8 +325,6 @@ def test_a_throttled_termination_happens_once(aws: Aws, endpoint: AwsEndpoint, a
 
 def test_scaling_activities_in_progress_are_for_later(aws: Aws, endpoint: AwsEndpoint, account: Account) -> None:
     """Nothing was applied: it can be asked for again."""
-    from healthd.errors import BackendBusy
-
     instance = account.group(1)[0]
     endpoint.fail("TerminateInstanceInAutoScalingGroup", Fault(code="ScalingActivityInProgress", status=400))
     with pytest.raises(BackendBusy, match="it can be asked again"):

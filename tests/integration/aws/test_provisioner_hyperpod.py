@@ -97,30 +97,29 @@ def test_between_two_instances_there_is_none_behind_the_name(aws: Aws, endpoint:
 @pytest.mark.parametrize(
     ("code", "error"),
     [
-        ("InstanceIdInUse", None),
+        ("InstanceIdInUse", BackendBusy),
         ("InvalidInstanceStatus", BackendBusy),
         ("InternalServerError", BackendUnknown),
         ("InstanceIdNotFound", BackendRefused),
     ],
 )
 def test_a_failure_of_the_node_inside_http_200_is_read(
-    aws: Aws, endpoint: AwsEndpoint, instance: str, code: str, error: type[Exception] | None
+    aws: Aws, endpoint: AwsEndpoint, instance: str, code: str, error: type[Exception]
 ) -> None:
-    """In use is in flight; another status is for later; an inner error may have been applied; not found is no."""
+    """In use by another operation, or another status, is for later, and nothing was applied; an inner error may have
+    been; not found is no."""
     endpoint.hyperpod.node_failures[instance] = code
-    if error is None:
+    with pytest.raises(error, match=code):
         here(aws, instance).reboot()
-    else:
-        with pytest.raises(error, match=code):
-            here(aws, instance).reboot()
     assert endpoint.count("BatchRebootClusterNodes") == 1
 
 
 def test_asking_twice_replaces_once(aws: Aws, endpoint: AwsEndpoint, instance: str) -> None:
-    """Killed between the act and its record, the engine may ask again: InstanceIdInUse, and one replacement."""
+    """What is asked for while another operation runs is not applied, whoever began that one: one replacement."""
     endpoint.hyperpod.delay_s = 3600.0
     here(aws, instance).replace()
-    here(aws, instance).replace()
+    with pytest.raises(BackendBusy, match="InstanceIdInUse"):
+        here(aws, instance).replace()
     assert [node.status for node in endpoint.hyperpod.nodes if node.host == HOST] == ["ShuttingDown"]
 
 
@@ -144,6 +143,53 @@ def test_it_stands_down_where_hyperpod_is_at_work(aws: Aws, endpoint: AwsEndpoin
     """What HyperPod began by itself is left to it."""
     instance = endpoint.hyperpod.add(HOST, status=status)
     assert here(aws, instance).stands_down() == f"HyperPod acts on {instance} already: {instance} {status}"
+
+
+@pytest.mark.parametrize(
+    ("label", "recovery", "acts"),
+    [
+        ("", "Automatic", False),
+        ("Schedulable", "Automatic", False),
+        ("UnschedulablePendingReboot", "Automatic", True),
+        ("Unschedulable", "Automatic", True),
+        ("UnschedulablePendingReplacement", "None", False),
+    ],
+)
+def test_on_eks_it_stands_down_by_the_label_of_hyperpods_agent(
+    aws: Aws, endpoint: AwsEndpoint, label: str, recovery: str, acts: bool
+) -> None:
+    """Its status follows minutes later. Where HyperPod is told to repair nothing, the label is a word and no deed."""
+    endpoint.hyperpod.node_recovery, instance = recovery, endpoint.hyperpod.add(HOST)
+    subject = Subject(node=HOST, here=False, instance_id=instance)
+    provisioner = HyperPodProvisioner(subject=subject, aws=aws, cluster=CLUSTER, label=lambda: label)
+    said = f"HyperPod acts on {HOST} already: its label is {label}"
+    assert provisioner.stands_down() == (said if acts else "")
+    assert (endpoint.count("DescribeCluster") > 0) == (label not in ("", "Schedulable"))
+
+
+def test_whether_hyperpod_acts_by_a_label_must_be_known(aws: Aws, endpoint: AwsEndpoint, instance: str) -> None:
+    """Denied, or no Node to read: no answer is no leave to act."""
+
+    def unread() -> str:
+        raise BackendUnknown("the API server did not answer")
+
+    subject = Subject(node=HOST, here=False, instance_id=instance)
+    denied = HyperPodProvisioner(subject=subject, aws=aws, cluster=CLUSTER, label=lambda: "Unschedulable")
+    endpoint.fail("DescribeCluster", DENIED_JSON)
+    assert "cannot be told whether HyperPod acts" in denied.stands_down()
+    silent = HyperPodProvisioner(subject=subject, aws=aws, cluster=CLUSTER, label=unread)
+    assert "cannot be told whether HyperPod acts" in silent.stands_down()
+
+
+def test_on_eks_the_instance_itself_is_looked_at(aws: Aws, endpoint: AwsEndpoint, instance: str) -> None:
+    """A Node there has no host name of HyperPod's, so that a list would show nothing of it."""
+    subject = Subject(node=f"hyperpod-{instance}", here=False, instance_id=instance)
+    provisioner = HyperPodProvisioner(subject=subject, aws=aws, cluster=CLUSTER, label=str)
+    assert provisioner.progress() == f"HyperPod: {instance} Running"
+    endpoint.hyperpod.delay_s = 3600.0
+    provisioner.replace()
+    assert provisioner.progress() == f"HyperPod: {instance} ShuttingDown"
+    assert endpoint.count("ListClusterNodes") == 0
 
 
 def test_it_stands_down_where_it_cannot_be_told(aws: Aws, endpoint: AwsEndpoint, instance: str) -> None:

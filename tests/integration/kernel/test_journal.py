@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 
 from healthd.errors import SourceMissing, SourceUnreadable
 from healthd.history import Fault
-from healthd.sources.journal import JournalBatch, JournalLog, Wanted, read_journal
+from healthd.sources.journal import JournalBatch, JournalLog, Wanted, read_journal, read_past_kernel
 from healthd.store import Store
 from tests.running import RunningNode
 
@@ -184,6 +185,76 @@ def test_without_journalctl(journal: Journal, monkeypatch: pytest.MonkeyPatch) -
     assert "take out the rules with source = journal" in log.problem()
     with pytest.raises(SourceMissing, match="take out the rules"):
         read_journal(WANTED)
+
+
+def test_a_process_with_many_descriptors_reads_on(journal: Journal) -> None:
+    """The pipe's number may lie above 1023, where select(2) ends."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 2048), before[1]))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        journal.say(b"probe failed: 1")
+        log = journal.follow()
+        assert read_until(log, 1)[0] == ["probe failed: 1"]
+        child = log._child
+        assert child is not None
+        assert child.stdout is not None
+        assert child.stdout.fileno() > 1023
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the last words of a boot
+
+_AS_KERNEL = """#!/bin/sh
+for each; do
+    shift
+    case $each in _TRANSPORT=kernel) each=SYSLOG_FACILITY=0 ;; esac
+    set -- "$@" "$each"
+done
+{tool} {option} "$@" | sed 's/"_TRANSPORT":"journal"/"_TRANSPORT":"kernel"/'
+"""
+OTHER_BOOT = "22222222-2222-2222-2222-222222222222"
+
+
+@pytest.fixture
+def as_kernel(journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
+    """What the test says with facility 0 stands in the journal as the kernel's: nobody but the kernel can say it so."""
+    tool = tmp_path / "bin/journalctl"
+    tool.parent.mkdir()
+    tool.write_text(_AS_KERNEL.format(tool=shutil.which("journalctl"), option=journal.options[0]))
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    return journal
+
+
+def test_of_a_storm_before_the_boot_the_end_is_read(as_kernel: Journal) -> None:
+    """What fits is read whole and in its order, but for this boot's lines and what was known before. Of more the newest
+    are, and it is said that older ones were left out."""
+    before = datetime.now(UTC)
+    said = [f"NVRM: Xid (PCI:0000:05:00): 95, line {number}" for number in range(300)]
+    as_kernel.say(b"a service's line", SYSLOG_FACILITY="3")
+    for text in said:
+        as_kernel.say(text.encode(), SYSLOG_FACILITY="0", PRIORITY="3")
+    wait(lambda: len(read_past_kernel(before, OTHER_BOOT).records) == len(said))
+    whole = read_past_kernel(before, OTHER_BOOT)
+    assert (texts(whole), whole.cut) == (said, False)
+    assert texts(read_past_kernel(whole.records[9].time, OTHER_BOOT)) == said[10:]
+    end = read_past_kernel(before, OTHER_BOOT, most=100)
+    assert (texts(end), end.cut) == (said[-100:], True)
+    this_boot = read_past_kernel(before, whole.records[0].boot_id, most=100)
+    assert (this_boot.records, this_boot.cut) == ((), True)
+
+
+def test_without_journalctl_there_are_no_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is said what to install."""
+    monkeypatch.setattr("healthd.sources.command.SEARCH_DIRS", ())
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(SourceMissing, match="install systemd's journalctl$"):
+        read_past_kernel(datetime.now(UTC), OTHER_BOOT)
 
 
 RULES = """

@@ -21,6 +21,7 @@ from typing import Any, cast
 from healthd.config.load import load
 from healthd.config.schema import Config
 from healthd.controller.kubernetes import KubernetesWork
+from healthd.model import Event
 from healthd.node import CommandResult
 from healthd.remediation.orchestrators.kube_api import How, Kind, KubeApi, connect
 from healthd.remediation.orchestrators.kube_budget import CLAIM, MARK, MARKS
@@ -29,7 +30,6 @@ from healthd.remediation.orchestrators.kube_node import CLAIMED, HOLD
 from healthd.remediation.orchestrators.kube_transport import Pace
 from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
 from healthd.remediation.ports import Orchestrator
-from healthd.store import Event
 from tests.integration.platforms.killed_agent import DyingStore, Line, Order, Rest, live, main
 
 _LEADS_S = 1.0  # a successor waits no longer than that for a leader that was killed

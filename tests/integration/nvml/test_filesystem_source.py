@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,6 +55,73 @@ def test_idle_workers_leave(tmp_path: Path, workers: Callable[[], list[int]], ha
     source.space(str(tmp_path), "lustre")
     assert all(has_ended(pid, within_s=2.0) for pid in workers())
     assert source.space(str(tmp_path), "lustre").total_bytes > 0
+    source.close()
+
+
+def zombies() -> list[str]:
+    """The children of this process that have ended and are not reaped."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = entry.read_text().rpartition(")")[2].split()[:2]
+        except (FileNotFoundError, ProcessLookupError):  # it was somebody else's, and has ended
+            continue
+        if state == "Z" and int(parent) == os.getpid():
+            found.append(entry.parent.name)
+    return found
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def until(condition: Callable[[], object], within_s: float = 10.0) -> None:
+    end = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_mount_that_came_and_went_leaves_nothing(tmp_path: Path) -> None:
+    """Homes that are mounted for a job come by the thousand: when nobody asks for one any more, first its worker's
+    process and pipes are given back, then its name. Those that are still asked for stay."""
+    source, before = FilesystemSource(idle_s=0.2), (len(zombies()), descriptors())
+    points = [tmp_path / f"home{number}" for number in range(5)]
+    for point in points:
+        point.mkdir()
+        source.space(str(point), "nfs4")
+    assert descriptors() == before[1] + 3 * len(points)
+    until(lambda: source.states() and (len(zombies()), descriptors()) == before)
+
+    def only_the_first_is_known() -> bool:
+        source.space(str(points[0]), "nfs4")
+        return [*source.states()] == [str(points[0])]
+
+    until(only_the_first_is_known)
+    source.close()
+
+
+def test_nobody_has_to_look_at_the_states(tmp_path: Path) -> None:
+    """Without a scraper a question about one mount gives back what the others left."""
+    source, before = FilesystemSource(idle_s=0.2), descriptors()
+    (tmp_path / "gone").mkdir()
+    source.space(str(tmp_path / "gone"), "nfs4")
+
+    def asked_about_another() -> bool:
+        source.space(str(tmp_path), "ext4")
+        return (zombies(), descriptors()) == ([], before + 3)
+
+    until(asked_about_another)
+    source.close()
+
+
+def test_a_mount_that_hung_is_remembered(tmp_path: Path) -> None:
+    """How long it does not answer counts from the first question, however seldom it is asked."""
+    source = FilesystemSource(deadline_s=0.0001, idle_s=0.05)
+    with pytest.raises(SourceTimeout):
+        source.space(str(tmp_path), "lustre")
+    time.sleep(0.3)
+    assert source.states()[str(tmp_path)].stalled_s > 0.3
     source.close()
 
 

@@ -14,13 +14,12 @@ from healthd.errors import SourceBusy, SourceMissing, SourceTimeout, SourceUnrea
 from healthd.node import GpuAnswer, Nvml, NvmlFailure
 from healthd.sim import nvml_state as sim
 from healthd.sources.nvml import NvmlSource
+from healthd.testing import GPU_IS_LOST as LOST
+from healthd.testing import NOT_SUPPORTED, RESET_REQUIRED
 
 pytestmark = pytest.mark.nvml
 
 REMAPPED = "nvmlDeviceGetRemappedRows"
-LOST = NvmlFailure(code=15, name="GPU_IS_LOST")
-RESET_REQUIRED = NvmlFailure(code=16, name="RESET_REQUIRED")
-NOT_SUPPORTED = NvmlFailure(code=3, name="NOT_SUPPORTED")
 HEALTHY = sim.healthy_state()
 HAS_DRIVER = Path("/proc/driver/nvidia").exists()
 

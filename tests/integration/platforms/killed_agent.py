@@ -32,7 +32,7 @@ from healthd.check import Check, NoSettings, judged
 from healthd.checkup import Checkup
 from healthd.config.load import load
 from healthd.config.schema import Config, PolicySection
-from healthd.model import Component, Finding, Outcome, Remedy, Result, Severity
+from healthd.model import Component, Event, Finding, Outcome, Remedy, Result, Severity
 from healthd.monitor import Monitor
 from healthd.node import CommandResult, KernelLogState, Node
 from healthd.remediation.case import Case
@@ -43,7 +43,7 @@ from healthd.remediation.provisioners import aws_child
 from healthd.remediation.provisioners.aws_calls import find_call
 from healthd.sources.command import run_command
 from healthd.sources.machine import open_machine
-from healthd.store import Event, Store
+from healthd.store import Store
 
 GPU = Component(kind="gpu", id="GPU-5e1f")
 STEP_S = 5.0
@@ -250,8 +250,7 @@ def found(machine: Path, now: datetime) -> Outcome:
 
 def on_slurm(config: Config, line: Line) -> Orchestrator:
     """Slurm, whose every command that acts has boundaries around it."""
-    slurm, name = config.orchestrator.slurm, config.node.name
-    return SlurmOrchestrator(node=name, bin_dir=slurm.bin_dir, conf=slurm.conf, timeout_s=slurm.timeout_s, run=line.run)
+    return SlurmOrchestrator.of(config, config.node.name, run=line.run)
 
 
 def live(order: Order, open_orchestrator: Callable[[Config, Line], Orchestrator] = on_slurm) -> None:

@@ -125,7 +125,7 @@ class Owner:
 
     def provisioner(self) -> str:
         """The configuration's ``[provisioner]``."""
-        aws = f'[provisioner.aws]\nregion = "{REGION}"\nendpoint_url = "{self.endpoint.url}"\n'
+        aws = f'[provisioner.aws]\nregion = "{REGION}"\nendpoint_url = "{self.endpoint.url}"\nlook_s = 0.1\n'
         return f'kind = "{self.kind}"\n{aws}{self.more}'
 
     def launches(self) -> str:

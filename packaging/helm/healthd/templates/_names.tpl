@@ -106,6 +106,11 @@ healthd-budget-{{ $name }}
 {{- if and $config.orchestrator.kubernetes.device_plugin (not .Values.controller.enabled) }}
 {{- fail "config.orchestrator.kubernetes.device_plugin without controller.enabled: agents would ask, and nobody restarts the plugin" }}
 {{- end }}
+{{- range $row := include "healthd.configs" . | fromYamlArray }}
+{{- if and (eq (toString ($row.provisioner | default dict).kind) "karpenter") (not $.Values.controller.karpenter) }}
+{{- fail "provisioner.kind: karpenter without controller.karpenter: the controller may not read or delete NodeClaims" }}
+{{- end }}
+{{- end }}
 {{- if and (ne .Values.mode "observe") (not .Values.controller.enabled) (not (and .Values.budget.limit .Values.budget.nodes)) }}
 {{- fail (printf "mode: %s without a budget: set budget.limit and budget.nodes, or controller.enabled, which counts nodes itself" .Values.mode) }}
 {{- end }}

@@ -22,10 +22,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from measure import pss_mb, write_down
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+from bench.measure import pss_mb, write_down
 from healthd.agent import kernel_needles
 from healthd.check import discover
 from healthd.config.schema import CheckConfig
@@ -113,7 +110,7 @@ def through(path: Path, chunks: int, *, fifo: bool) -> Storm:
     """One storm by way of a FIFO, whose writer waits for us, or of a file that is there already."""
     if fifo:
         os.mkfifo(path)
-    writer = subprocess.Popen([sys.executable, __file__, "-n", str(chunks), "--write", str(path)])
+    writer = subprocess.Popen([sys.executable, "-m", "bench.bench_kmsg_storm", "-n", str(chunks), "--write", str(path)])
     if not fifo:
         writer.wait()
     try:

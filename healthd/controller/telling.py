@@ -1,0 +1,66 @@
+"""What a controller tells people, while it leads: nodes that need a person, and rounds that do not succeed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from healthd.config.notify_schema import NotifySection
+from healthd.course import Course
+from healthd.notifications.news import Topic
+from healthd.notifications.notifier import Notifier, channels_of, still_told
+from healthd.remediation.standings import State
+
+ROUNDS_LAST_S = 300.0
+"""How long no round of the controller must have succeeded before anybody is told: slurmctld and API servers restart."""
+
+
+def controller_notifier(
+    notify: NotifySection, course: Course, *, name: str, kept: str, keep: Callable[[str], None]
+) -> Notifier | None:
+    """The notifier of the controller ``name``, or None where nobody is to be told. ``kept``: what the one before it
+    told, as it gave it to ``keep``."""
+    channels, before = channels_of(notify), still_told(kept)
+    if not channels:
+        return None
+    return Notifier(
+        channels,
+        per_hour=notify.per_hour,
+        wrong=lambda: [*wrong_with_controller(course), *(before if course.succeeded_s is None else ())],
+        about=lambda: about_controller(course, name),
+        keep=keep,
+        kept=kept,
+        head=_controllers_head,
+    )
+
+
+def wrong_with_controller(course: Course) -> Sequence[Topic]:
+    """What a controller knows that asks for a person, or that no node can tell: one that does not come back, and rounds
+    that do not succeed."""
+    found = []
+    for each in course.standings:
+        if each.page and each.node:
+            words = f"{each.node}: a person is needed: {each.said}"
+            found.append(Topic(key=f"page {each.node}", words=words))
+        elif each.state is State.SILENT:
+            found.append(Topic(key=f"silent {each.node}", words=f"{each.node}: {each.said}"))
+    if course.problem:
+        words = f"no round succeeds, so that nothing is counted, drained or replaced: {course.problem}"
+        found.append(Topic(key="rounds", words=words, lasts_s=ROUNDS_LAST_S))
+    return found
+
+
+def about_controller(course: Course, name: str) -> Mapping[str, Any]:
+    """Who speaks: what each message of the controller begins with."""
+    return {
+        "controller": name,
+        "orchestrator": course.orchestrator,
+        "provisioner": course.provisioner,
+        "mode": course.mode,
+        "person_needed": sum(each.page for each in course.standings),
+        "notices": [],
+    }
+
+
+def _controllers_head(about: Mapping[str, Any]) -> str:
+    return f"healthd controller {about['controller']}: nodes that need a person: {about['person_needed']}"

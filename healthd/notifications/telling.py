@@ -1,0 +1,91 @@
+"""What a node tells people, and the loop by which it and the controller do, in a thread of its own.
+
+Only where it is configured: a receiver that does not answer keeps nobody waiting but its thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from healthd.checkup import Checkup
+from healthd.clockwatch import ClockWatch
+from healthd.config.notify_schema import NotifySection
+from healthd.errors import StoreError
+from healthd.model import Mode, Severity
+from healthd.monitor import Monitor
+from healthd.notifications.news import Topic, topics
+from healthd.notifications.notifier import NEWS, Notifier, channels_of
+from healthd.remediation.engine import Engine
+from healthd.store import Store
+
+TICK_S = 5.0
+
+
+def open_notifier(
+    config: NotifySection, checkup: Checkup, *, engine: Engine | None, store: Store | None, mode: Mode
+) -> Notifier | None:
+    """The notifier of this node, or None where nobody is to be told. Raises StoreError."""
+    channels = channels_of(config)
+    if not channels or store is None:
+        return None
+    return Notifier(
+        channels,
+        per_hour=config.per_hour,
+        wrong=lambda: wrong_with(checkup.monitor, engine, store, Severity(config.severity)),
+        about=lambda: about(checkup, mode),
+        keep=lambda text: store.keep(NEWS, text),
+        kept=store.fact(NEWS),
+    )
+
+
+def wrong_with(monitor: Monitor, engine: Engine | None, store: Store, least: Severity) -> Sequence[Topic]:
+    """What is wrong with this node now and worth telling: from severity ``least`` on."""
+    diagnoses = monitor.diagnoses()
+    try:
+        case = store.open_case()
+    except StoreError:  # said in the log, in the metrics and by `healthd status`; the diagnoses are still to be told
+        case = None
+    return topics(
+        verdict=monitor.verdict(monitor.outcomes().values()),
+        diagnoses=diagnoses,
+        acknowledged=[each for each in diagnoses if monitor.is_acknowledged(each)],
+        decision=engine.decision if engine is not None else None,
+        case=case,
+        least=least,
+    )
+
+
+def about(checkup: Checkup, mode: Mode) -> Mapping[str, Any]:
+    """Who speaks: what each message begins with."""
+    machine, monitor = checkup.machine, checkup.monitor
+    return {
+        "node": machine.name,
+        "instance_id": machine.identity.instance_id,
+        "instance_type": machine.instance_type or "",
+        "verdict": monitor.verdict(monitor.outcomes().values()),
+        "mode": mode,
+        "notices": list(checkup.notices),
+    }
+
+
+def keep_telling(
+    notifier: Notifier, stop: threading.Event, log: Any, *, speaks: Callable[[], bool] = lambda: True
+) -> None:
+    """Tell people until ``stop``. What could not be delivered is said, and tried again. ``speaks``: whether it is still
+    this process's to tell."""
+    watch = ClockWatch(datetime.now(UTC), time.monotonic())
+    while not stop.wait(TICK_S):
+        now = datetime.now(UTC)
+        if by := watch.look(now, time.monotonic()):
+            notifier.clock_was_set(by, now)
+        if not speaks():
+            continue
+        try:
+            for failure in notifier.tick(now, stopping=lambda: stop.is_set() or not speaks()):
+                log.error("notification", said=failure)
+        except StoreError as error:
+            log.error("notification", said=f"what was told could not be kept, and may be told again: {error}")

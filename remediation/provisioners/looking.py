@@ -1,0 +1,86 @@
+"""How a provisioner looks: what a look without an answer means right before an act, and how often a node looks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from healthd.errors import BackendBusy, BackendRefused, BackendUnknown
+from healthd.model import Remedy
+from healthd.remediation.ports import Provisioner
+
+
+@contextmanager
+def before_acting() -> Iterator[None]:
+    """A look without an answer before anything was asked for: nothing can have been applied. Raises BackendBusy."""
+    try:
+        yield
+    except BackendUnknown as error:
+        raise BackendBusy(f"{error}; nothing was asked for yet") from error
+
+
+class Paced:
+    """``inner``, whose platform is asked at most once in ``every_s`` seconds how far it is, or whether it still acts.
+
+    The engine looks every few seconds, and the calls of all nodes count against one limit of their account. What
+    forbids an act, and what came of one, is repeated for so long; whether nothing forbids it is asked each time.
+    """
+
+    def __init__(
+        self, inner: Provisioner, *, every_s: float, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.kind, self.state_owner, self.delegates = inner.kind, inner.state_owner, inner.delegates
+        self._inner, self._every_s, self._monotonic_s = inner, every_s, monotonic_s
+        self._said: dict[str, tuple[float, str | BackendRefused | BackendUnknown]] = {}
+
+    def why_not(self, remedy: Remedy) -> str:
+        """Asks nobody."""
+        return self._inner.why_not(remedy)
+
+    def stands_down(self) -> str:
+        """Whether the platform acts already; that it does is repeated."""
+        said = self._lately("stands_down", self._inner.stands_down)
+        if not said:
+            self._said.pop("stands_down")
+        return said
+
+    def machine(self) -> str:
+        """Which machine this is, as the last look found it."""
+        return self._lately("machine", self._inner.machine)
+
+    def progress(self) -> str:
+        """How far it is, as the last look found it."""
+        return self._lately("progress", self._inner.progress)
+
+    def reboot(self) -> None:
+        """Ask the platform."""
+        self._said.clear()
+        self._inner.reboot()
+
+    def replace(self) -> None:
+        """Ask the platform."""
+        self._said.clear()
+        self._inner.replace()
+
+    def take_back(self, *, carried_out: bool) -> bool:
+        """As the platform can."""
+        self._said.clear()
+        return self._inner.take_back(carried_out=carried_out)
+
+    def dry_run(self, remedy: Remedy) -> str:
+        """What the platform would be asked."""
+        return self._inner.dry_run(remedy)
+
+    def _lately(self, name: str, ask: Callable[[], str]) -> str:
+        at_s, said = self._said.get(name, (float("-inf"), ""))
+        if self._monotonic_s() - at_s >= self._every_s:
+            at_s = self._monotonic_s()
+            try:
+                said = ask()
+            except (BackendRefused, BackendUnknown) as error:
+                said = error
+            self._said[name] = (at_s, said)
+        if isinstance(said, str):
+            return said
+        raise said
