@@ -21,7 +21,7 @@ from healthd.remediation.orders import Obeyed, Order
 from healthd.remediation.parts import Parts
 from healthd.remediation.playbook import QUARANTINE, REPAIRS, without_drain
 from healthd.remediation.policy import Considered, Rules, Situation, decide, decide_each
-from healthd.remediation.ports import FleetLevel, StateOwner
+from healthd.remediation.ports import FleetLevel, NodeView, StateOwner
 from healthd.remediation.steps import Steps
 from healthd.remediation.successor import found_case
 from healthd.remediation.surroundings import Surroundings
@@ -44,10 +44,11 @@ class Engine:
         self._steps = Steps(parts, surroundings=self._surroundings, forbidden=self._forbidden)
         self._lock, self._asking, self._ending = threading.Lock(), threading.Lock(), threading.Event()
         self._seen: tuple[datetime, Situation] | None = None
+        self._own: tuple[datetime, NodeView] | None = None
         self._stands, self._last_noted = False, ""
         self._searched, self._unknown = False, ""
-        self._search_at: datetime | None = None
-        self._search_until: datetime | None = None
+        self._search_s: float | None = None
+        self._search_until_s: float | None = None
         self._commands = Commands(parts, as_repair=self._as_repair)
         self.decision = Decision(action=Action.HOLD, reason="nothing has been decided yet")
         self.tally = Tally()
@@ -62,6 +63,7 @@ class Engine:
         if not self._lock.acquire(timeout=wait_s):
             return "another turn of the engine is still under way"
         try:
+            self._parts.beat.begin()
             if self._ending.is_set():
                 return _ENDING
             self._steps.hurry = hurry
@@ -75,6 +77,7 @@ class Engine:
                 self.tally.refuse(Refusal.UNREADABLE)
         finally:
             self._stands = self._steps.stood(now) > timedelta(seconds=2 * self._parts.patience.calm_s)
+            self._parts.beat.end()
             self._lock.release()
         return said
 
@@ -89,6 +92,7 @@ class Engine:
             )
             return self._obedience.refuse(order, Refused(kind=Refusal.CASE_OPEN, words=words))
         try:
+            self._parts.beat.begin()
             if self._ending.is_set():
                 return self._obedience.refuse(
                     order, Refused(kind=Refusal.CASE_OPEN, words=f"{_ENDING}; ask again then")
@@ -99,6 +103,7 @@ class Engine:
                 return self._obedience.refuse(order, Refused(kind=Refusal.UNREADABLE, words=words))
             return self._obedience.begin(order, case, now, lambda words: self._begun(order, words))
         finally:
+            self._parts.beat.end()
             self._lock.release()
 
     def end(self, within_s: float) -> bool:
@@ -122,6 +127,15 @@ class Engine:
     def opted_out(self) -> str:
         """Why healthd only observes here, or "": as the node says now, and the cluster said when it was last read."""
         return self._rules().hands_off(self._steps.viewed or self._surroundings.viewed)
+
+    def opted_out_now(self) -> str:
+        """The same, and the cluster is asked where it has not been of late: of a node that is well nobody reads what
+        its cluster says. Raises BackendError."""
+        rules = self._rules()
+        if rules.opted_out or not rules.opt_out_feature:
+            return rules.opted_out
+        with self._asking:
+            return rules.hands_off(self._own_view_lately())
 
     def next_in_s(self, at_most_s: float) -> float:
         """In how many seconds the next turn is of use: when a place in the budget has settled, if that is sooner; later
@@ -190,16 +204,25 @@ class Engine:
 
     def _seen_lately(self) -> Situation:
         now = self._clock()
-        if self._seen is None or not 0 <= (now - self._seen[0]).total_seconds() <= _SEEN_FOR_S:
+        if self._seen is None or not _is_young(self._seen[0], now):
             self._seen = (now, self._surroundings.unnoted())
         return self._seen[1]
 
     def _resumed(self, now: datetime) -> Case | None:
         """The open case, on disk or found with the cluster. Raises StoreError."""
         case = self._steps.resume()
-        if case is not None or self._search_until is None:
-            self._search_at, self._search_until = now, now + timedelta(seconds=self._parts.patience.unanswered_s)
+        if case is not None or self._search_until_s is None:
+            self._search_s = self._parts.monotonic_s()
+            self._search_until_s = self._search_s + self._parts.patience.unanswered_s
         return case or self._found(now)
+
+    def _own_view_lately(self) -> NodeView:
+        now = self._clock()
+        if self._seen is not None and self._seen[1].view is not None and _is_young(self._seen[0], now):
+            return self._seen[1].view
+        if self._own is None or not _is_young(self._own[0], now):
+            self._own = (now, self._orchestrator.view())
+        return self._own[1]
 
     def _unsearched(self) -> Situation:
         """Where a place, a drain or an order of an earlier daemon's may stand and nobody knows, nothing is begun."""
@@ -212,20 +235,21 @@ class Engine:
         Asked until it is answered, and again for as long as such a claim may come: every minute after a case; after
         a start, when nothing says that there was one, once when that time is over.
         """
-        if self._search_at is None or self._search_until is None or now < self._search_at:
+        now_s = self._parts.monotonic_s()
+        if self._search_s is None or self._search_until_s is None or now_s < self._search_s:
             return None
-        soon = now + timedelta(seconds=_SEARCHES_EVERY_S)
+        soon_s = now_s + _SEARCHES_EVERY_S
         try:
             case = self._left_behind(now)
         except BackendError as error:
-            self._search_at = soon if self._searched else now
+            self._search_s = soon_s if self._searched else now_s
             self._unknown = "" if self._searched else f"what an earlier daemon left with it is not known: {error}"
             return None
         if case is not None and not self._cases.knows(case.id):
             self._steps.write(case, f"found: {case.why}")
-        again = soon if self._searched else self._search_until
+        again_s = soon_s if self._searched else self._search_until_s
         self._searched, self._unknown = True, ""
-        self._search_at = again if now < self._search_until else None
+        self._search_s = again_s if now_s < self._search_until_s else None
         return case
 
     def _left_behind(self, now: datetime) -> Case | None:
@@ -329,6 +353,7 @@ class Engine:
 
     def _go_on(self, case: Case, now: datetime) -> str:
         while True:
+            self._parts.beat()
             turn = self._steps.take(self._fit_to_mode(case), now)
             self.tally.time(case, turn.case, self._clock())
             case = turn.case
@@ -358,3 +383,7 @@ class Engine:
         if self.decision.reason != case.note:
             self.decision = Decision(action=Action.PAGE, reason=case.note)
             self.tally.decided[Action.PAGE] += 1
+
+
+def _is_young(at: datetime, now: datetime) -> bool:
+    return 0 <= (now - at).total_seconds() <= _SEEN_FOR_S

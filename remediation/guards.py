@@ -1,7 +1,7 @@
 """What stops a step: the operator's word, somebody else's hold, a node that is not as we left it.
 
 Every question is answered by a plain reading of the node made just now. Nothing here acts on the cluster; a drain of
-ours that a person undid is taken down as the order it is.
+ours that a person undid is taken down as the order it is, also while the operator wants nothing done.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from healthd.remediation.case import QUARANTINE_CODE, REPAIR_CODE, Case, End, Ph
 from healthd.remediation.parts import Parts
 from healthd.remediation.policy import holder
 from healthd.remediation.ports import NodeView
-from healthd.remediation.turns import Turn, ended, rests
+from healthd.remediation.turns import Turn, ended, paused
 
 
 class Guards:
@@ -51,8 +51,22 @@ class Guards:
     def stopped(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
         """What stops a step after it has looked: the operator's word, or that the node is no longer as we left it."""
         if (why := self.at_rest(case, view)) is not None:
-            return rests(case, why)
+            return self.resting(case, why, now, view)
         return self.not_ours_any_more(case, view, now)
+
+    def resting(self, case: Case, why: Refused, now: datetime, view: NodeView | None = None) -> Turn:
+        """Nothing is touched. But a person who undoes our drain meanwhile is obeyed as ever: that is the end, after
+        which the place in the budget is given back, which would keep jobs off and which nobody else made.
+
+        Not while an act or a release of ours may have taken the drain away: what was asked for must not meet a job.
+        """
+        if case.hold is None or Step.DRAIN not in case.steps or case.phase is not Phase.PLANNED:
+            return paused(case, why)
+        self.viewed = view = view or self._orchestrator.view(jobs=True)
+        if self._as_we_left_it(case, view):
+            return paused(seen(case, view), why)
+        turn = self.not_ours_any_more(case, view, now)
+        return turn if turn is not None and turn.case.end is End.ACKNOWLEDGED else paused(case, why)
 
     def down_unexplained(self, case: Case, view: NodeView) -> str:
         """Why a node that is DOWN must not be resumed, or ""."""
@@ -122,6 +136,11 @@ class Guards:
 def _made_again(case: Case, now: datetime, said: str) -> Turn:
     """Our drain is gone, and by no person's hand."""
     return Turn(case=replace(case, index=0, phase=Phase.PLANNED, hold=None, since=now, end=None), said=said)
+
+
+def seen(case: Case, view: NodeView) -> Case:
+    """Remember which run of the controller showed us our drain: only a later restart may have lost it."""
+    return replace(case, controller=view.controller or case.controller)
 
 
 def lost(case: Case, view: NodeView) -> Turn:

@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from healthd.clockwatch import JUMP, ClockWatch, moved, was_set
 from healthd.errors import BackendRefused, BackendUnknown, HealthdError
 from healthd.model import Event, Refusal, Refused, Step
-from healthd.remediation.case import Case, End, Phase
-from healthd.remediation.guards import Guards, lost
+from healthd.remediation.case import Case, End, Phase, shifted
+from healthd.remediation.guards import Guards, lost, seen
 from healthd.remediation.orders import heading_back
 from healthd.remediation.parts import Parts
 from healthd.remediation.places import Places
@@ -24,9 +25,13 @@ from healthd.remediation.playbook import REPAIRS
 from healthd.remediation.ports import NodeView
 from healthd.remediation.repairs import Repairs
 from healthd.remediation.surroundings import Surroundings
-from healthd.remediation.turns import Turn, at_next, ended, lingers, rests, waits
+from healthd.remediation.turns import Turn, at_next, ended, lingers, waits
 
-_TO_DO = {"GPU reset": "reset the GPUs", "replacement": "replace the machine"}
+_TO_DO = {
+    "GPU reset": "reset the GPUs",
+    "interrupted GPU reset": "reset the GPUs once more: a reset was begun, and its end is not known",
+    "replacement": "replace the machine",
+}
 
 
 class Steps:
@@ -51,8 +56,9 @@ class Steps:
         self._places = Places(
             parts, surroundings=surroundings, guards=self._guards, forbidden=forbidden, write=self.write
         )
-        self._collect, self._look_again = parts.collect, parts.look_again
-        self._patience, self._clock = parts.patience, parts.clock
+        self._collect, self._look_again, self._start = parts.collect, parts.look_again, parts.resetter.start
+        self._patience, self._clock, self._monotonic_s = parts.patience, parts.clock, parts.monotonic_s
+        self._clock_watch, self._unmoved = ClockWatch(parts.clock(), parts.monotonic_s()), timedelta()
         self.hurry = False
         self._began: datetime | None = None
         self._inherited = False
@@ -76,7 +82,7 @@ class Steps:
         if self._began is None:
             self._inherited = case.phase is Phase.INTENDED
         self._began, self._moved = self._began or now, self._moved or now
-        case = heading_back(case, now)
+        case = self._repaid(Turn(case=heading_back(case, now), said=case.note)).case
         if case.forced and not case.has_ended:
             self._judgement.acknowledge(now, f"released by force, {case.release_order}")
         if case.has_ended:
@@ -84,19 +90,20 @@ class Steps:
         elif case.end is End.FAILED:
             turn = self._watch(case, now)
         elif (why := self._guards.at_rest(case)) is not None:
-            turn = rests(case, why)
+            turn = self._guards.resting(case, why, now)
         elif case.settling and case.step not in (Step.DRAIN, Step.RELEASE):
             turn = self._places.settled(case, now)
         else:
             turn = self._kept_from_mending(case) or self._take[case.step](case, now)
         self._inherited = False
-        moved = replace(turn.case, note=turn.said)
-        if moved != self._written:
-            self.write(moved, turn.said)
+        turn = replace(turn, case=replace(turn.case, note=turn.said))
+        if turn.case != self._written:
+            self.write(turn.case, turn.said)
             self._moved = now
-        if moved.is_open and moved.has_ended and not case.has_ended:
-            return self.take(moved, now)  # the slot is given back last, when the end is on disk
-        return replace(turn, case=moved)
+        turn = self._repaid(turn)
+        if turn.case.is_open and turn.case.has_ended and not case.has_ended:
+            return self.take(turn.case, now)  # the slot is given back last, when the end is on disk
+        return turn
 
     def stood(self, now: datetime) -> timedelta:
         """For how long the open case has not moved; no time without one."""
@@ -120,9 +127,37 @@ class Steps:
         self._written = case
 
     def resume(self) -> Case | None:
-        """The open case as the disk has it, or None. Raises StoreError."""
-        self._written = self._cases.open_case()
+        """The open case as the disk has it, or None; its times moved with the clock, where that was set. Raises
+        StoreError.
+
+        A step forward must not use up the patience with a repair, nor one back keep a node out for as much longer.
+        """
+        self._written, now = self._cases.open_case(), self._clock()
+        if by := self._clock_watch.look(now, self._monotonic_s()):
+            self._unmoved += by
+            self._began = self._began and moved(self._began, by, now)
+            self._moved = self._moved and moved(self._moved, by, now)
+        case = self._written
+        if case is not None and self._unmoved:
+            said = f"{was_set(self._unmoved)}: what is waited for is waited for as long as before"
+            self.write(shifted(case, self._unmoved, now), said)
+        elif case is not None and case.since - now > JUMP:
+            self.write(shifted(case, timedelta(), now), "the clock was set back since: what is waited for begins now")
+        self._unmoved = timedelta()
         return self._written
+
+    def _repaid(self, turn: Turn) -> Turn:
+        """With everything started that a GPU reset stopped, once that is over, whatever it came to. Its end is on disk
+        then: a kill in here, or a start that takes its time, is no reason for another reset."""
+        case = turn.case
+        is_under_way = case.step is Step.RESET and case.phase is Phase.INTENDED and case.end is None
+        if not case.stopped or is_under_way:
+            return turn
+        wrong = self._start(case.stopped)
+        said = f"{turn.said}; not started again: {wrong}" if wrong else turn.said
+        case = replace(case, stopped=(), note=said)
+        self.write(case, f"not started again: {wrong}" if wrong else f"started again: {', '.join(turn.case.stopped)}")
+        return replace(turn, case=case, said=said)
 
     # -- the steps ----------------------------------------------------------------------------------------------------
 
@@ -291,11 +326,6 @@ class Steps:
         if case.phase is Phase.INTENDED and case.drain_boot_id == self._judgement.boot_id:
             return case
         return self._intend(replace(case, drain_boot_id=self._judgement.boot_id), now, "drain")
-
-
-def seen(case: Case, view: NodeView) -> Case:
-    """Remember which run of the controller showed us our drain: only a later restart may have lost it."""
-    return replace(case, controller=view.controller or case.controller)
 
 
 def _released(view: NodeView) -> str:

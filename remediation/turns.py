@@ -118,7 +118,7 @@ class Slots(Protocol):
 class Turn:
     """What one step came to: the case as it is now, the sentence, and whether the next step may follow at once.
 
-    ``page``: a person has to know. ``refusal``: what the case waits for, or why it rests; None where it moved.
+    ``page``: a person has to know. ``refusal``: what the case waits for, or why it is paused; None where it moved.
     """
 
     case: Case
@@ -138,9 +138,9 @@ def ended(case: Case, end: End, said: str) -> Turn:
     return Turn(case=replace(case, end=end), said=said)
 
 
-def rests(case: Case, why: Refused) -> Turn:
+def paused(case: Case, why: Refused) -> Turn:
     """An open case that goes on when the operator lets it."""
-    said = f"case {case.id} rests at {case.step}: {why.words}, nothing is touched"
+    said = f"case {case.id} is paused at {case.step}: {why.words}, nothing is touched"
     return Turn(case=case, said=said, refusal=why.kind)
 
 
