@@ -86,11 +86,12 @@ variables; a later source wins key by key. `--config FILE` replaces the files, n
 `HEALTHD_CHECKS_GPU_COUNT_EXPECTED` is `[checks."gpu.count"] expected`. `HEALTHD_SOCKET` is `[daemon] socket`, and the
 one that clients know too.
 
-The daemon reads all of it once, at its start. Unknown keys and wrong values stop it with exit code 78, all of them
-named. What only the machine can say (a platform that is not there, a folder that takes no file) is exit code 70, and
-systemd tries again. `healthd config show` prints every value and where it comes from; `healthd config validate` marks
-mistakes on the file itself, and with `--here` tries it out as a start would. Editors check and complete it by its JSON
-Schema: see [a first configuration](../how-to/first-configuration.md).
+The daemon reads all of it at its start, and anew at `systemctl reload healthd` (SIGHUP). Unknown keys and wrong values
+stop a start with exit code 78, all of them named; at a reload they change nothing, and the log names them. What only
+the machine can say (a platform that is not there, a folder that takes no file) is exit code 70, and systemd tries
+again. `healthd config show` prints every value and where it comes from; `healthd config validate` marks mistakes on the
+file itself, and with `--here` tries it out as a start would. Editors check and complete it by its JSON Schema: see
+[a first configuration](../how-to/first-configuration.md).
 """
 
 EVERY_CHECK = """## [checks."NAME"]
@@ -405,12 +406,16 @@ def exit_codes() -> str:
             EXIT_CODE[Verdict.CRITICAL],
             (
                 "`check`: critical. `hook prolog`: not fit, and our drain stands. An order: refused. "
-                "`drill`: a link is missing. `doctor`: something is missing. `demo`: it failed"
+                "`drill`: a link is missing. `doctor`: something is missing. `demo`: it failed. "
+                "`controller --status`: a person is needed"
             ),
         ),
         (
             EXIT_CODE[Verdict.UNKNOWN],
-            "`check`: unknown. `status`: no daemon answers. `doctor`: it could not be told. `drill`: refused",
+            (
+                "`check`: unknown. `status`: no daemon answers. `doctor`: it could not be told. `drill`: refused. "
+                "`controller --status`: none leads"
+            ),
         ),
         (EXIT_USAGE, "the command line is wrong (sysexits.h EX_USAGE), a misspelt `hook` included"),
         (
@@ -445,10 +450,10 @@ def shape(action: argparse.Action) -> str:
     """How an argument stands in the usage line."""
     word = spelled(action)
     if action.option_strings:
-        return f"[{word}]"
+        return word if action.required else f"[{word}]"
     if action.choices:
         word = "|".join(str(choice) for choice in action.choices)
-    return {"*": f"[{word} ...]", "?": f"[{word}]"}.get(str(action.nargs), word)
+    return {"*": f"[{word} ...]", "+": f"{word} [{word} ...]", "?": f"[{word}]"}.get(str(action.nargs), word)
 
 
 def values(action: argparse.Action) -> str:

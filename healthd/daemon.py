@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from healthd import __version__, journal
 from healthd.agent import Agent, acting_agent, open_kernel_log, open_reporter
@@ -69,6 +69,16 @@ def serve(config: Config, notices: tuple[str, ...] = (), *, load: Callable[[], o
     return EXIT_FAILED if daemon.failed else 0
 
 
+class _Door(Protocol):
+    """Where somebody asks from outside."""
+
+    def problem(self) -> str:
+        """Why nobody is answered there, or ""."""
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+
+
 class Daemon:
     """One running daemon."""
 
@@ -90,6 +100,7 @@ class Daemon:
             config.notify, self.agent.checkup, engine=self.agent.engine, store=self.agent.store, mode=self.agent.mode
         )
         self._page = metrics_of(self.agent)
+        self._doors: list[_Door] = []
         self.failed = False
         self.left: tuple[str, ...] = ()
         """The threads that did not end in time; what they were doing is found again at the next start."""
@@ -101,6 +112,8 @@ class Daemon:
         """Start everything, say READY, keep the watchdog until a signal, and end in order."""
         self._signals.listen()
         self._say_hello()
+        daemon = self._config.daemon
+        server = Server(daemon.socket, self.agent, group=daemon.group, log=self._log)
         threads = [
             threading.Thread(target=self._or_end, args=(work,), name=name, daemon=True)
             for name, work in (
@@ -108,11 +121,13 @@ class Daemon:
                 ("journal", self._follow_journal),
                 ("engine", self._turn_engine),
                 ("cluster", self._report_to_cluster),
+                ("api", server.serve),
                 *self._telling(),
             )
         ]
-        server = Server(self._config.daemon.socket, self.agent, group=self._config.daemon.group, say=self._log.info)
-        http = self._open_http()
+        self._doors.append(server)
+        if (http := self._open_http()) is not None:
+            self._doors.append(http)
         self._rounds.begin()
         for thread in threads:
             thread.start()
@@ -124,9 +139,8 @@ class Daemon:
         self._stop.set()
         self._signals.say_ending()
         self._log.info("stopping")
-        server.close()
-        if http is not None:
-            http.close()
+        for door in self._doors:
+            door.close()
         self._end(threads)
 
     def problem(self) -> str:
@@ -135,7 +149,7 @@ class Daemon:
             return f"the kernel log reader has not come round for {idle:.0f} s"
         if (silent := self._beat.silent_s()) > _ENGINE_IS_STUCK_AFTER_S:
             return f"the engine has not come round for {silent:.0f} s"
-        return ""
+        return next((said for door in self._doors if (said := door.problem())), "")
 
     def _look_at_clock(self) -> None:
         """Where the clock was set since the last look: move what is remembered by it, and have every check look now.
@@ -257,7 +271,7 @@ class Daemon:
             say=self._log.info,
         )
 
-    def _open_http(self) -> Any:
+    def _open_http(self) -> _Door | None:
         if not self._config.daemon.http:
             return None
         from healthd.api.http import agent_routes, open_http

@@ -7,8 +7,9 @@ so that one that hangs costs the others nothing. It must not decide whether the 
 
 from __future__ import annotations
 
+import itertools
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -31,10 +32,10 @@ def save_bundle(
 ) -> str:
     """Fill ``folder`` and say in one line what is in it, and what could not be had.
 
-    ``parts``: file name to what makes its text. ``commands``: argument lists; what each prints is a file of its name,
-    and ``BUNDLE`` in an argument is the folder. ``timeout_s``: for all commands together, in seconds. ``keep``: how
-    many bundles stay in the folder's parent, this one among them; the oldest go first. Raises StoreError where the
-    folder itself cannot be made.
+    ``parts``: file name to what makes its text. ``commands``: argument lists; what each prints is a file of its tool's
+    name, numbered where that is taken, and ``BUNDLE`` in an argument is the folder. ``timeout_s``: for all commands
+    together, in seconds. ``keep``: how many bundles stay in the folder's parent, this one among them; the oldest go
+    first. Raises StoreError where the folder itself cannot be made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -43,8 +44,11 @@ def save_bundle(
         raise StoreError(f"{folder}: {error.strerror}; check [daemon] state_dir") from error
     missing = [f"{name}: {why}" for name, make in parts.items() if (why := _saved(folder / name, make))]
     with ThreadPoolExecutor(max_workers=max(1, len(commands))) as pool:
-        jobs = {command[0]: pool.submit(_ran, folder, command, timeout_s) for command in commands}
-    missing += [f"{tool}: {why}" for tool, job in jobs.items() if (why := job.result())]
+        jobs = [
+            (name, pool.submit(_ran, folder / f"{name}.txt", command, timeout_s))
+            for name, command in _named(commands, taken=parts)
+        ]
+    missing += [f"{name}: {why}" for name, job in jobs if (why := job.result())]
     return f"{folder}; without {'; '.join(missing)}" if missing else str(folder)
 
 
@@ -57,9 +61,20 @@ def _saved(path: Path, make: Callable[[], str]) -> str:
     return ""
 
 
-def _ran(folder: Path, command: Sequence[str], timeout_s: float) -> str:
+def _named(commands: Sequence[Sequence[str]], *, taken: Container[str]) -> Iterator[tuple[str, Sequence[str]]]:
+    """Each command with the first of ``nvidia-smi``, ``nvidia-smi-2``, … that no other one's file has."""
+    given: set[str] = set()
+    for command in commands:
+        tool = Path(command[0]).name
+        names = itertools.chain([tool], (f"{tool}-{number}" for number in itertools.count(2)))
+        name = next(each for each in names if f"{each}.txt" not in taken and each not in given)
+        given.add(name)
+        yield name, command
+
+
+def _ran(path: Path, command: Sequence[str], timeout_s: float) -> str:
     """Run one command and keep what it printed; why that is not all, or ""."""
-    argv = [word.replace(BUNDLE, str(folder)) for word in command]
+    argv = [word.replace(BUNDLE, str(path.parent)) for word in command]
     try:
         result = run_command(argv, timeout_s=timeout_s, limit_bytes=_OUTPUT_BYTES, leave_nothing=True)
     except SourceMissing:
@@ -67,7 +82,7 @@ def _ran(folder: Path, command: Sequence[str], timeout_s: float) -> str:
     except SourceError as error:
         return str(error)
     printed = result.stdout + result.stderr
-    wrong = _saved(folder / f"{Path(argv[0]).name}.txt", lambda: printed)
+    wrong = _saved(path, lambda: printed)
     return wrong or (f"exit status {result.code}: {printed.strip()[-200:]}" if result.code else "")
 
 

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
+from healthd.encodable import encodable, json_text
 from healthd.errors import StoreError
 from healthd.history import Fault, History
 from healthd.model import NODE, Component, Event
@@ -168,7 +169,7 @@ class Store:
             db.execute(
                 "INSERT INTO remedial_case (id, open, body) VALUES (?, ?, ?)"
                 " ON CONFLICT (id) DO UPDATE SET open = excluded.open, body = excluded.body",
-                (case.id, case.is_open, _encode(case)),
+                (case.id, case.is_open, json_text(case)),
             )
             _append(db, (event,))
 
@@ -295,26 +296,6 @@ def _try_to_write(db: sqlite3.Connection) -> None:
         db.rollback()
 
 
-def _encode(row: _AnyRow | Mapping[str, Any]) -> str:
-    """JSON. What JSON has no form for becomes text: one odd value in an evidence must not keep everything unwritten."""
-    try:
-        return msgspec.json.encode(row, enc_hook=str).decode()
-    except UnicodeEncodeError:  # half a surrogate pair, as file names with odd bytes have them
-        return msgspec.json.encode(_encodable(msgspec.to_builtins(row, enc_hook=str))).decode()
-
-
-def _encodable(value: Any) -> Any:
-    """The same, with a question mark for each character that UTF-8 has no bytes for."""
-    match value:
-        case str():
-            return value.encode("utf-8", "replace").decode()
-        case dict():
-            return {_encodable(key): _encodable(each) for key, each in value.items()}
-        case list():
-            return [_encodable(each) for each in value]
-    return value
-
-
 def _decode(body: str, kind: type[_Row]) -> _Row:
     return _DECODERS[kind].decode(body)  # type: ignore[no-any-return]  # the table has the kinds for its keys
 
@@ -379,7 +360,7 @@ def _event(at: str, kind: str, text: str, data: str) -> Event:
 def _append(db: sqlite3.Connection, events: Iterable[Event]) -> None:
     db.executemany(
         "INSERT INTO event (at, kind, text, data) VALUES (?, ?, ?, ?)",
-        [(event.at.isoformat(), event.kind, _encodable(event.text), _encode(event.data)) for event in events],
+        [(event.at.isoformat(), event.kind, encodable(event.text), json_text(event.data)) for event in events],
     )
 
 
@@ -389,10 +370,10 @@ def _sync(db: sqlite3.Connection, table: str, before: Mapping[Any, Any], after: 
     where = " AND ".join(f"{column} = ?" for column in columns)
     places = ", ".join("?" * (len(columns) + 1))
     gone = [_as_row(key) for key in before if key not in after]
-    new = [(*_as_row(key), _encode(row)) for key, row in after.items() if before.get(key) != row]
+    new = [(*_as_row(key), json_text(row)) for key, row in after.items() if before.get(key) != row]
     db.executemany(f"DELETE FROM {table} WHERE {where}", gone)  # noqa: S608 - constant names
     db.executemany(f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}, body) VALUES ({places})", new)  # noqa: S608
 
 
 def _as_row(key: str | tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(_encodable(part) for part in ((key,) if isinstance(key, str) else key))
+    return tuple(encodable(part) for part in ((key,) if isinstance(key, str) else key))

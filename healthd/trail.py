@@ -24,10 +24,14 @@ SCHEMA = "healthd.history/v1"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trail:
-    """The newest events in their order, the oldest first, and the cases that were opened among them or are open."""
+    """The newest events in their order, the oldest first, and the cases that were opened among them or are open.
+
+    ``cut``: why there are fewer than were asked for, or "".
+    """
 
     events: tuple[Event, ...]
     cases: tuple[Case, ...] = ()
+    cut: str = ""
 
 
 def trail_of(store: Store, *, last: int) -> Trail:
@@ -57,6 +61,7 @@ def trail_json(trail: Trail) -> str:
     """One JSON object, two-space indented."""
     data = {
         "schema": SCHEMA,
+        "cut": trail.cut,
         "events": [
             {"at": each.at.isoformat(), "kind": each.kind, "text": each.text, "data": each.data}
             for each in trail.events
@@ -69,6 +74,7 @@ def trail_json(trail: Trail) -> str:
 def trail_text(trail: Trail) -> str:
     """For a person: a line for each event, its evidence under it; each case where it was opened."""
     lines = [printable(line) for line in _lines(trail)]
+    lines[:0] = [f"! {trail.cut}"] if trail.cut else []
     return "\n".join(lines or ["nothing has happened here yet"]) + "\n"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from healthd.agent import Agent
@@ -33,17 +34,23 @@ def _silent(_: str) -> None:
     pass
 
 
-def check_answer(agent: Agent, options: Namespace, environ: Mapping[str, str], tick: Tick = _silent) -> Answer:
+def check_answer(
+    agent: Agent,
+    options: Namespace,
+    environ: Mapping[str, str],
+    tick: Tick = _silent,
+    note: Callable[[Event], None] | None = None,
+) -> Answer:
     """The verdict, whole or of some checks. Exit 0 usable, 1 critical, 2 unknown. A wrong name is a UsageError.
 
-    ``tick`` hears of active tests while they run.
+    ``tick`` hears of active tests while they run. ``note`` keeps which verdict a script was told; None: the trail does.
     """
     names = _known(options.names, agent, active=is_active(options))
     ran = _active_outcomes(agent, names, environ, tick) if is_active(options) else {}
     report = agent.checkup.report(names, deadline_s=CHECK_DEADLINE_S, active=ran)
     if options.context != "manual":  # a script decides by this answer: the audit shows which one it got
         text = f"{options.context} asked for the verdict: {report.verdict}"
-        agent.monitor.record(Event(at=report.generated_at, kind="check", text=text))
+        (note or agent.monitor.record)(Event(at=report.generated_at, kind="check", text=text))
     return Answer(code=EXIT_CODE[report.verdict], out=as_json(report) if options.json else as_text(report))
 
 
@@ -71,11 +78,15 @@ def status_answer(agent: Agent, board: Board, options: Namespace) -> Answer:
     return Answer(code=0, out=status_json(data) if options.json else status_text(data))
 
 
-def history_answer(agent: Agent, options: Namespace) -> Answer:
-    """The timeline of the audit trail. Exit 0: it answered. Raises StoreError."""
+def history_answer(agent: Agent, options: Namespace, *, most: int | None = None) -> Answer:
+    """The timeline of the audit trail, ``most`` lines of it at most. Exit 0: it answered. Raises StoreError."""
     if agent.store is None:
         raise StoreError("this agent only looks: it keeps no history; ask the daemon, `healthd run`")
-    trail = trail_of(agent.store, last=options.last)
+    last = options.last if most is None else min(options.last, most)
+    trail = trail_of(agent.store, last=last)
+    if last < options.last and len(trail.events) == last:
+        cut = f"the newest {last} lines: whoever may not act is told no more at once; be root to see older ones"
+        trail = replace(trail, cut=cut)
     return Answer(code=0, out=trail_json(trail) if options.json else trail_text(trail))
 
 

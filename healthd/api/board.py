@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 
 from healthd.agent import Agent
-from healthd.errors import HealthdError
+from healthd.errors import BackendUnknown, HealthdError
 from healthd.model import Diagnosis
 from healthd.remediation.policy import Considered
 
@@ -61,8 +61,14 @@ class Board:
             is_old = time.monotonic() - self._began > REFRESH_S or diagnoses != self._of
             if self._future is None or (self._future.done() and is_old):
                 self._future, self._of, self._began = Future(), diagnoses, time.monotonic()
-                threading.Thread(target=self._answer, args=(self._future,), name="plan", daemon=True).start()
+                self._begin(self._future)
             return self._future
+
+    def _begin(self, future: Future[tuple[Considered, ...]]) -> None:
+        try:
+            threading.Thread(target=self._answer, args=(future,), name="plan", daemon=True).start()
+        except RuntimeError as error:  # no more threads: the next one is tried as after any other answer
+            future.set_exception(BackendUnknown(f"no thread could be started to ask the cluster: {error}"))
 
     def _answer(self, future: Future[tuple[Considered, ...]]) -> None:
         try:

@@ -60,7 +60,24 @@ def _grammar() -> _Parser:
     top = _Parser(prog="healthd", description="Node health checks and remediation for GPU clusters.")
     top.add_argument("--version", action=_Version, nargs=0, help="print the version")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
+    for group in (
+        _looking,
+        _controlling,
+        _telling,
+        _ordering,
+        _explaining,
+        _setting_up,
+        _deciding,
+        _hooking,
+        _drilling,
+        _showing,
+    ):
+        group(verbs)
+    return top
 
+
+def _looking(verbs: Any) -> None:
+    """What is well and what is not, and the daemon that sees it."""
     check = verbs.add_parser("check", help="the verdict of this node for a job, now")
     check.add_argument("names", nargs="*", metavar="NAME", help="only these checks (default: all)")
     check.add_argument(
@@ -80,55 +97,6 @@ def _grammar() -> _Parser:
     )
     _common(status, json=True, socket=True)
 
-    _controlling(verbs)
-    _telling(verbs)
-    _ordering(verbs)
-
-    explain = verbs.add_parser("explain", help="what a finding code or an XID means and calls for")
-    explain.add_argument("code", metavar="CODE|XID")
-    explain.add_argument("--json", action="store_true", help="as JSON")
-
-    checks = verbs.add_parser("checks", help="the checks that exist, their settings and what they can find")
-    _common(checks, json=True)
-
-    config = verbs.add_parser("config", help="show or validate the configuration; or its JSON Schema, for editors")
-    config.add_argument("what", choices=("show", "validate", "schema"))
-    config.add_argument("--here", action="store_true", help="validate: try it out too, as the daemon's start would")
-    _common(config, json=True)
-
-    init = verbs.add_parser("init", help="write a first configuration from what is on this node; never over another")
-    init.add_argument("--output", metavar="FILE", help="write it there (default: /etc/healthd/config.toml)")
-    init.add_argument("--print", action="store_true", help="to standard output, and write nothing")
-
-    doctor = verbs.add_parser("doctor", help="what is missing on this node, and how to mend it; needs no daemon")
-    _common(doctor, json=True, socket=True)
-
-    policy = verbs.add_parser("policy", help="what is done about which fault, and why")
-    policy.add_argument("what", choices=("show", "test"))
-    policy.add_argument("args", nargs="*", metavar="CODE|FILE", help="for test: finding codes, XIDs, or log files")
-    _trying(policy)
-    _common(policy, json=True)
-
-    replay = verbs.add_parser("replay", help="what would have been found, decided and done on past logs")
-    replay.add_argument("files", nargs="+", metavar="FILE", help="kernel logs, journals, syslogs, .gz; healthd.db")
-    _trying(replay)
-    replay.add_argument("--mode", choices=("observe", "quarantine", "repair"), default="repair", help="default: repair")
-    replay.add_argument("--nodes", type=int, default=0, metavar="N", help="nodes in the fleet; applies the budget")
-    _common(replay, json=True)
-
-    hook = verbs.add_parser("hook", help="answer a Slurm hook")
-    hook.add_argument("kind", choices=("prolog", "epilog", "health-check-program"))
-    _common(hook, socket=True)
-
-    _drilling(verbs)
-
-    demo = verbs.add_parser("demo", help="watch a fault being repaired on a SIMULATED p5.48xlarge")
-    demo.add_argument(
-        "--fail-provisioner", action="store_true", help="let the reboot fail: the demo must end in failure"
-    )
-    demo.add_argument("--keep", action="store_true", help="keep the simulated node's folder")
-    return top
-
 
 def _controlling(verbs: Any) -> None:
     """What runs on the head node."""
@@ -145,7 +113,13 @@ def _telling(verbs: Any) -> None:
     _asking(plan)
 
     history = verbs.add_parser("history", help="what was found, decided and done, and by whose order; newest last")
-    history.add_argument("--last", type=_count, default=100, metavar="N", help="so many lines (default: 100)")
+    history.add_argument(
+        "--last",
+        type=_count,
+        default=100,
+        metavar="N",
+        help="so many lines (default: 100); 1000 at most for whoever may not act",
+    )
     _common(history, json=True, socket=True)
 
 
@@ -153,43 +127,91 @@ def _ordering(verbs: Any) -> None:
     """What a person may order of the daemon."""
     relearn = verbs.add_parser("relearn", help="forget what checks learned on this instance: what is there is right")
     relearn.add_argument("names", nargs="*", metavar="NAME", help="only of these checks (default: all that learn)")
-    relearn.add_argument("--reason", metavar="TEXT", required=True, help="why, for the audit trail")
+    _reason(relearn, required=True)
     how = relearn.add_mutually_exclusive_group()
     how.add_argument("--yes", action="store_true", help="do not ask")
-    how.add_argument("--dry-run", action="store_true", help="only say what would be forgotten")
-    relearn.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: $HEALTHD_SOCKET)")
+    _dry_run(how, "what would be forgotten")
+    _socket(relearn)
 
     ack = verbs.add_parser("ack", help="keep the node in service although this fault is open, for a time")
     ack.add_argument("fault", metavar="FAULT", help="an open fault: CODE, or CODE@COMPONENT where several have it")
     ack.add_argument(
         "--for", dest="length", type=_length, required=True, metavar="TIME", help="how long: 30m, 12h, 7d, 2w"
     )
-    ack.add_argument("--reason", type=_words, required=True, metavar="TEXT", help="why, for the audit trail")
-    ack.add_argument("--dry-run", action="store_true", help="only say what would be acknowledged")
-    ack.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: $HEALTHD_SOCKET)")
+    _reason(ack, required=True)
+    _dry_run(ack, "what would be acknowledged")
+    _socket(ack)
 
     quarantine = verbs.add_parser("quarantine", help="take this node out, until `healthd release`")
-    quarantine.add_argument("--reason", type=_words, required=True, metavar="TEXT", help="why, for the audit trail")
-    quarantine.add_argument("--dry-run", action="store_true", help="only say what each step would do")
-    quarantine.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: $HEALTHD_SOCKET)")
+    _reason(quarantine, required=True)
+    _dry_run(quarantine, "what each step would do")
+    _socket(quarantine)
 
     release = verbs.add_parser("release", help="let this node in again, once it is verified")
-    release.add_argument("--reason", type=_words, metavar="TEXT", help="why, for the audit trail")
+    _reason(release)
     release.add_argument(
         "--force", action="store_true", help="whatever is open, which is then acknowledged; needs --reason"
     )
-    release.add_argument("--dry-run", action="store_true", help="only say what each step would do")
-    release.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: $HEALTHD_SOCKET)")
+    _dry_run(release, "what each step would do")
+    _socket(release)
 
     repair = verbs.add_parser("repair", help="take this node out, mend it, verify it and let it in again")
     repair.add_argument(
         "--step", choices=REPAIR_STEPS, help="this remedy (default: what the policy says for the worst)"
     )
-    repair.add_argument("--reason", type=_words, metavar="TEXT", help="why, for the audit trail")
+    _reason(repair)
     how = repair.add_mutually_exclusive_group()
     how.add_argument("--yes", action="store_true", help="do not ask")
-    how.add_argument("--dry-run", action="store_true", help="only say what each step would do, and what AWS says to it")
-    repair.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: $HEALTHD_SOCKET)")
+    _dry_run(how, "what each step would do, and what AWS says to it")
+    _socket(repair)
+
+
+def _explaining(verbs: Any) -> None:
+    """What there is to know without a node."""
+    explain = verbs.add_parser("explain", help="what a finding code or an XID means and calls for")
+    explain.add_argument("code", metavar="CODE|XID")
+    explain.add_argument("--json", action="store_true", help="as JSON")
+
+    checks = verbs.add_parser("checks", help="the checks that exist, their settings and what they can find")
+    _common(checks, json=True)
+
+
+def _setting_up(verbs: Any) -> None:
+    """What gets a node ready."""
+    config = verbs.add_parser("config", help="show or validate the configuration; or its JSON Schema, for editors")
+    config.add_argument("what", choices=("show", "validate", "schema"))
+    config.add_argument("--here", action="store_true", help="validate: try it out too, as the daemon's start would")
+    _common(config, json=True)
+
+    init = verbs.add_parser("init", help="write a first configuration from what is on this node; never over another")
+    init.add_argument("--output", metavar="FILE", help="write it there (default: /etc/healthd/config.toml)")
+    init.add_argument("--print", action="store_true", help="to standard output, and write nothing")
+
+    doctor = verbs.add_parser("doctor", help="what is missing on this node, and how to mend it; needs no daemon")
+    _common(doctor, json=True, socket=True)
+
+
+def _deciding(verbs: Any) -> None:
+    """What would be done, for whoever writes a policy."""
+    policy = verbs.add_parser("policy", help="what is done about which fault, and why")
+    policy.add_argument("what", choices=("show", "test"))
+    policy.add_argument("args", nargs="*", metavar="CODE|FILE", help="for test: finding codes, XIDs, or log files")
+    _trying(policy)
+    _common(policy, json=True)
+
+    replay = verbs.add_parser("replay", help="what would have been found, decided and done on past logs")
+    replay.add_argument("files", nargs="+", metavar="FILE", help="kernel logs, journals, syslogs, .gz; healthd.db")
+    _trying(replay)
+    replay.add_argument("--mode", choices=("observe", "quarantine", "repair"), default="repair", help="default: repair")
+    replay.add_argument("--nodes", type=int, default=0, metavar="N", help="nodes in the fleet; applies the budget")
+    _common(replay, json=True)
+
+
+def _hooking(verbs: Any) -> None:
+    """What Slurm asks."""
+    hook = verbs.add_parser("hook", help="answer a Slurm hook")
+    hook.add_argument("kind", choices=("prolog", "epilog", "health-check-program"))
+    _common(hook, socket=True)
 
 
 def _drilling(verbs: Any) -> None:
@@ -206,6 +228,15 @@ def _drilling(verbs: Any) -> None:
     drill.add_argument("--notify", action="store_true", help="also send a message, which says that it is a drill")
     drill.add_argument("--list", action="store_true", help="only say what can be played")
     _asking(drill)
+
+
+def _showing(verbs: Any) -> None:
+    """What is shown to whoever has no such node."""
+    demo = verbs.add_parser("demo", help="watch a fault being repaired on a SIMULATED p5.48xlarge")
+    demo.add_argument(
+        "--fail-provisioner", action="store_true", help="let the reboot fail: the demo must end in failure"
+    )
+    demo.add_argument("--keep", action="store_true", help="keep the simulated node's folder")
 
 
 def _count(text: str) -> int:
@@ -243,7 +274,21 @@ def _words(text: str) -> str:
 def _asking(parser: argparse.ArgumentParser) -> None:
     """What only the daemon can answer: no configuration is read for it."""
     parser.add_argument("--json", action="store_true", help="as JSON")
+    _socket(parser)
+
+
+def _socket(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: $HEALTHD_SOCKET)")
+
+
+def _reason(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    """What the trail keeps of a person's words: never none, and never more than a line."""
+    parser.add_argument("--reason", type=_words, required=required, metavar="TEXT", help="why, for the audit trail")
+
+
+def _dry_run(parser: argparse._ActionsContainer, what: str) -> None:
+    """``what``: what it only says."""
+    parser.add_argument("--dry-run", action="store_true", help=f"only say {what}")
 
 
 def _trying(parser: argparse.ArgumentParser) -> None:
@@ -256,4 +301,4 @@ def _common(parser: argparse.ArgumentParser, *, json: bool = False, socket: bool
     if json:
         parser.add_argument("--json", action="store_true", help="as JSON")
     if socket:
-        parser.add_argument("--socket", metavar="PATH", help="the daemon's socket (default: $HEALTHD_SOCKET)")
+        _socket(parser)

@@ -18,6 +18,7 @@ class ActingGroup:
     def __init__(self, name: str, say: Callable[..., None]) -> None:
         self._name, self._say = name, say
         self._problem = ""
+        self._known: int | None = None
         if name:  # a directory that does not answer holds this thread up, and no start
             threading.Thread(target=self.number, name="group", daemon=True).start()
 
@@ -29,8 +30,12 @@ class ActingGroup:
         problem = no_such_group(self._name) if found is None else ""
         if problem != self._problem:
             self._say(problem or f"daemon.group = {self._name}: the group is there now, and its members may act")
-        self._problem = problem
+        self._problem, self._known = problem, found
         return found
+
+    def known(self) -> int | None:
+        """Its number as it was when it was last looked up: at once, whatever a directory does."""
+        return self._known
 
     def problem(self) -> str:
         """Why nobody but root may act, as it was when somebody last asked to, or ""."""

@@ -6,27 +6,47 @@ what was found and by whose order. Whoever comes under another name than this ma
 web site may give its name our address (DNS rebinding) and read what its visitor's browser then gets.
 
 /healthz says only that the process goes round; a sick node is not a sick daemon.
+
+A client has one deadline for the whole of its request, and where too many are there the one that has kept us waiting
+longest goes: nobody keeps a scraper or the kubelet's probe from its answer by asking slowly, or never.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import io
 import ipaddress
 import socket
 import socketserver
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from healthd.agent import Agent
 from healthd.api.board import Board
 from healthd.api.page import HEADERS, page
+from healthd.api.seldom import Seldom
 from healthd.api.status import status_data, status_json
 from healthd.report import as_json
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 _REPORT_DEADLINE_S = 5.0
+_OPEN = 32
+"""Connections at once. Prometheus, the kubelet and a person with a browser have some five."""
+_REQUEST_S = 5.0
+"""For the whole of a request, in seconds, however its bytes come."""
+_REQUEST_BYTES = 65536
+_ANSWER_S = 10.0
+"""For an answer to be taken, in seconds."""
+_AGAIN_S = 0.2
+_SELDOM_S = 60.0
 _NOT_LOCAL = """the status is for this machine only: come by `ssh -L 9809:127.0.0.1:9809 NODE` or `kubectl
 port-forward`, and ask for http://127.0.0.1:9809/; there are /metrics, /healthz and /verdict for everybody
 """
@@ -98,7 +118,7 @@ def open_http(address: str, routes: Routes, log: Any) -> HttpServer | None:
     if not address:
         return None
     try:
-        return HttpServer(address, routes, say=log.debug)
+        return HttpServer(address, routes, log)
     except OSError as error:
         log.error("no HTTP server", address=address, error=str(error))
         return None
@@ -110,16 +130,22 @@ class HttpServer:
     Raises OSError where the address cannot be had.
     """
 
-    def __init__(self, address: str, routes: Routes, *, say: Callable[..., None]) -> None:
+    def __init__(self, address: str, routes: Routes, log: Any) -> None:
         host, _, port = address.rpartition(":")
-        handler = type("Handler", (_Handler,), {"routes": routes, "say": staticmethod(say)})
-        self._server = listening(host.strip("[]"), int(port), handler)
-        threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
+        handler = type("Handler", (_Handler,), {"routes": routes, "log": log})
+        self._address = address
+        self._server = listening(host.strip("[]"), int(port), handler, partial(_Listener, log=log))
+        self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
+        self._thread.start()
 
     @property
     def port(self) -> int:
         """The port it listens on, for an address that asked for port 0."""
         return self._server.server_address[1]
+
+    def problem(self) -> str:
+        """Why nobody is answered here, or ""."""
+        return "" if self._thread.is_alive() else f"nobody is answered at {self._address}: its thread has ended"
 
     def close(self) -> None:
         """Stop listening."""
@@ -128,13 +154,63 @@ class HttpServer:
 
 
 class _Listener(ThreadingHTTPServer):
-    """A server of either family; which, its address says."""
+    """A server of either family; which, its address says. ``log``: where it says what it could not do."""
 
     daemon_threads = True
 
-    def __init__(self, family: socket.AddressFamily, address: tuple[str, int], handler: type) -> None:
+    def __init__(
+        self, family: socket.AddressFamily, address: tuple[str, int], handler: type, *, log: Any = None
+    ) -> None:
         self.address_family = family
+        self._log, self._troubles = log, Seldom(_SELDOM_S)
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, bool] = {}  # whether its request has come; the oldest first
         super().__init__(address, handler)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """The next connection. Where none can be had the base class asks again at once, and would do nothing else."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            self._say(f"no client can be let in: {error}")
+            time.sleep(_AGAIN_S)
+            raise
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Whether there is room for a connection: else the one goes whose request is the longest in coming."""
+        with self._lock:
+            if len(self._open) >= _OPEN:
+                slow = next((each for each, has_asked in self._open.items() if not has_asked), None)
+                if slow is None:
+                    self._say("too many clients: one was turned away")
+                    return False
+                del self._open[slow]
+                with contextlib.suppress(OSError):
+                    slow.shutdown(socket.SHUT_RDWR)
+            self._open[request] = False
+            return True
+
+    def has_asked(self, request: socket.socket) -> bool:
+        """The request has come. Whether the connection is still one of those that are answered."""
+        with self._lock:
+            if request not in self._open:
+                return False
+            self._open[request] = True
+            return True
+
+    def shutdown_request(self, request: Any) -> None:
+        """A connection is over."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """No thread could be had for a client; what happens in one, the handler says."""
+        self._say("a client was not answered", exc_info=True)
+
+    def _say(self, words: str, *, exc_info: bool = False) -> None:
+        if self._log is not None and (more := self._troubles.due(words)) is not None:
+            self._log.error(words, http=self.server_address, not_said=more, exc_info=exc_info)
 
     def server_bind(self) -> None:
         """As the base class, without asking a name server who we are; ``::`` takes IPv4 in as well."""
@@ -182,17 +258,59 @@ def _is_loopback(address: str) -> bool:
     return (mapped or found).is_loopback
 
 
+class _Enough(TimeoutError):
+    """A request takes too long, or has too many bytes. The base class ends a connection by a TimeoutError."""
+
+
+class _Request(io.RawIOBase):
+    """What a client sends, up to ``until_s``, monotonic, and up to so many bytes. Raises _Enough."""
+
+    def __init__(self, connection: socket.socket, until_s: float) -> None:
+        self._connection, self._until_s = connection, until_s
+        self._left_bytes = _REQUEST_BYTES
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        left_s = self._until_s - time.monotonic()
+        if left_s <= 0:
+            raise _Enough(f"no whole request within {_REQUEST_S:g} s")
+        if self._left_bytes <= 0:
+            raise _Enough(f"a request of {_REQUEST_BYTES} bytes or more")
+        self._connection.settimeout(left_s)
+        size = self._connection.recv_into(buffer)
+        self._left_bytes -= size
+        return size
+
+
 class _Handler(BaseHTTPRequestHandler):
     """One request. What it answers from is set on the subclass that the server makes."""
 
     routes: Routes
-    say: Callable[..., None]
-    timeout = 10
+    log: Any
+    server: _Listener
     server_version = "healthd"
     sys_version = ""
 
+    def setup(self) -> None:
+        """As the base class, with one deadline for the whole request."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_Request(self.connection, time.monotonic() + _REQUEST_S))
+
+    def handle(self) -> None:
+        """Answer. A client that goes away is no news."""
+        try:
+            super().handle()
+        except OSError as error:
+            self.log.debug("a client went away", error=str(error))
+
     def do_GET(self) -> None:
         """Answer the paths that there are; anything else is 404."""
+        if not self.server.has_asked(self.connection):
+            return
+        self.connection.settimeout(_ANSWER_S)
         found = self.routes.get(self.path.partition("?")[0])
         if found is None:
             *more, last = self.routes
@@ -200,14 +318,21 @@ class _Handler(BaseHTTPRequestHandler):
         elif found.local and not is_local(self.client_address[0], self.headers.get("Host", "")):
             self._send(Answer(code=403, text=_NOT_LOCAL))
         else:
-            self._send(found.answer())
+            self._send(self._answered(found))
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the base class gives it
         """Requests go to the log at debug level."""
-        self.say("http request", request=format % args)
+        self.log.debug("http request", request=format % args)
+
+    def _answered(self, route: Route) -> Answer:
+        try:
+            return route.answer()
+        except Exception:  # a defect in one page must not look like a daemon that is gone; it is said loudly
+            self.log.error("a page failed; this is a defect of healthd", path=self.path, exc_info=True)
+            return Answer(code=500, text="the daemon failed to answer; see its log\n")
 
     def _send(self, answer: Answer) -> None:
-        body = answer.text.encode()
+        body = answer.text.encode(errors="replace")
         self.send_response(answer.code)
         self.send_header("Content-Type", answer.kind)
         self.send_header("Content-Length", str(len(body)))

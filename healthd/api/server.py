@@ -6,16 +6,17 @@ Who asks is what the kernel says (SO_PEERCRED), never what the request says.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-import pwd
 import socket
-import struct
 import threading
+import time
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from healthd.agent import Agent
 from healthd.api.answers import Tick, check_answer, history_answer, hook_answer, is_active, status_answer
@@ -24,7 +25,10 @@ from healthd.api.drill import drill_answer
 from healthd.api.grammar import Shown, parse
 from healthd.api.group import ActingGroup
 from healthd.api.orders import ack_answer, order_answer, relearn_answer
+from healthd.api.peer import Peer, peer_of
 from healthd.api.plan import plan_answer
+from healthd.api.seats import Place, Seats, Who
+from healthd.api.seldom import Seldom
 from healthd.api.wire import (
     MAX_REQUEST_BYTES,
     Answer,
@@ -34,22 +38,27 @@ from healthd.api.wire import (
     write_answer,
     write_progress,
 )
+from healthd.encodable import encodable
 from healthd.errors import HealthdError, StartError, UsageError
 from healthd.model import Event, Refusal
 
-_CLIENTS = 32
-_CLIENT_S = 5.0
+_REQUEST_S = 5.0
+"""For the whole of a request, in seconds, however its bytes come; and again for the answer to be taken."""
+_AGAIN_S = 0.2
+_STUCK_AFTER_S = 60.0
+_SELDOM_S = 60.0
 _NOTED = 256
-_PEER = struct.Struct("3i")
+_LAST_FOR_ALL = 1000
+"""Lines of the trail that whoever may not act is told at once: more would hold up the disk of those that may."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Peer:
-    """The process at the other end, as the kernel names it."""
+class _Guest:
+    """A connection, and who is at its other end."""
 
-    pid: int
-    uid: int
-    gid: int
+    client: socket.socket
+    peer: Peer
+    who: Who
 
 
 class _ClientGone(OSError):
@@ -57,63 +66,140 @@ class _ClientGone(OSError):
 
 
 class Server:
-    """Listens on a socket path until closed. At most 32 clients are answered at once; more wait in the backlog.
+    """Listens on a socket path until closed; ``serve`` lets clients in. How many are answered at once is in ``seats``.
 
-    Raises StartError where it cannot listen there.
+    ``group``: whose members may act, beside root; "" for none. Raises StartError where it cannot listen.
     """
 
-    def __init__(self, path: str, agent: Agent, *, group: str, say: Callable[..., None]) -> None:
-        self._agent, self._board, self._say = agent, Board.of(agent), say
-        self._group = ActingGroup(group, say)
+    def __init__(
+        self, path: str, agent: Agent, *, group: str, log: Any, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._agent, self._board, self._log = agent, Board.of(agent), log
+        self._group = ActingGroup(group, log.info)
         agent.troubles.append(self._group.problem)
-        self._slots = threading.BoundedSemaphore(_CLIENTS)
+        self._seats: Seats[_Guest] = Seats()
+        self._seldom, self._troubles = Seldom(_SELDOM_S), Seldom(_SELDOM_S)
         self._path = path
         self._noted: set[tuple[str, int]] = set()
+        self._closed, self._ended = threading.Event(), False
+        self._failed_s, self._failing_since_s = -math.inf, math.inf
         self._listener = _listen(path)
-        self._thread = threading.Thread(target=self._accept, name="api", daemon=True)
-        self._thread.start()
+
+    def serve(self) -> None:
+        """Let clients in until closed: the work of a thread, without which nobody is answered."""
+        try:
+            while not self._closed.is_set():
+                if not self._let_in():
+                    self._closed.wait(_AGAIN_S)
+        finally:
+            self._ended = True
+
+    def problem(self) -> str:
+        """Why nobody is let in, or "": a prolog would wait for nothing, and let its job pass."""
+        if self._ended and not self._closed.is_set():
+            return f"nobody lets clients in at {self._path}: its thread has ended"
+        now_s = self._clock()
+        lasts_s = now_s - self._failing_since_s
+        if now_s - self._failed_s < 10 * _AGAIN_S and lasts_s > _STUCK_AFTER_S:
+            return f"no client has been let in at {self._path} for {lasts_s:.0f} s: see the log"
+        return ""
 
     def close(self) -> None:
         """Stop listening and remove the socket. Answers under way are finished by their threads."""
+        self._closed.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
 
-    def _accept(self) -> None:
-        while True:
-            self._slots.acquire()
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return  # closed
-            threading.Thread(target=self._serve, args=(client,), name="client", daemon=True).start()
+    # -- letting in ---------------------------------------------------------------------------------------------------
 
-    def _serve(self, client: socket.socket) -> None:
+    def _let_in(self) -> bool:
+        """Wait for one client and have it answered; whether that worked."""
         try:
-            with client:
-                client.settimeout(_CLIENT_S)
-                answer = self._answer(_received(client), _peer(client), _teller(client))
-                client.sendall(write_answer(answer))
+            client, _ = self._listener.accept()
+        except OSError as error:  # no descriptor or no memory is left; or it was closed
+            return self._has_failed(f"no client can be let in: {error}")
+        try:
+            peer = peer_of(client)
         except OSError as error:
-            self._say("a client went away", error=str(error))
-        finally:
-            self._slots.release()
+            client.close()
+            return self._has_failed(f"the kernel does not tell who a client is: {error}")
+        guest = _Guest(client=client, peer=peer, who=Who(uid=peer.uid, may_act=self._surely_may_act(peer)))
+        match self._seats.take(guest.who, guest):
+            case Place.SEAT:
+                return self._begin(guest)
+            case Place.LINE:
+                return True
+            case Place.NOWHERE:
+                client.close()
+                self._say_seldom("too many clients wait: one was turned away", peer)
+                return True
 
-    def _answer(self, raw: bytes, peer: Peer, tick: Tick) -> Answer:
+    def _begin(self, guest: _Guest | None) -> bool:
+        """Have a client that has a seat answered, or who has it after it; whether there was a thread for the first."""
+        first = guest
+        while guest is not None and not self._has_thread(guest):
+            guest = self._seats.leave(guest.who)
+        return guest is first
+
+    def _has_thread(self, guest: _Guest) -> bool:
         try:
-            request = read_request(raw)
-            return self._dispatch(request, peer, tick)
+            threading.Thread(target=self._serve, args=(guest,), name="client", daemon=True).start()
+        except RuntimeError as error:  # no more threads of this process, of its cgroup, of the machine
+            guest.client.close()
+            return self._has_failed(f"no client can be answered: {error}")
+        self._failing_since_s = math.inf
+        return True
+
+    def _has_failed(self, words: str) -> bool:
+        """False, after saying so, once a minute: a moment later it may work again."""
+        if not self._closed.is_set():
+            self._failed_s = self._clock()
+            self._failing_since_s = min(self._failing_since_s, self._failed_s)
+            if (more := self._troubles.due(words)) is not None:
+                self._log.error(words, socket=self._path, not_said=more)
+        return False
+
+    def _say_seldom(self, words: str, peer: Peer, **more: object) -> None:
+        """Log what anybody can bring about, of each user once a minute."""
+        if (not_said := self._seldom.due((words, peer.uid))) is not None:
+            self._log.info(words, uid=peer.uid, not_said=not_said, **more)
+
+    # -- answering ----------------------------------------------------------------------------------------------------
+
+    def _serve(self, guest: _Guest) -> None:
+        try:
+            with guest.client as client:
+                raw = _received(client, time.monotonic() + _REQUEST_S)
+                client.settimeout(_REQUEST_S)
+                client.sendall(self._answer(raw, guest.peer, _teller(client)))
+        except OSError as error:
+            self._say_seldom("a client went away", guest.peer, error=str(error))
+        finally:
+            self._begin(self._seats.leave(guest.who))
+
+    def _answer(self, raw: bytes, peer: Peer, tick: Tick) -> bytes:
+        """The bytes of the answer, whatever happens. Raises _ClientGone."""
+        try:
+            return write_answer(self._answered(raw, peer, tick))
+        except _ClientGone:
+            raise
+        except Exception as error:  # noqa: BLE001 - a defect in one answer must not end the daemon; it is said loudly
+            if self._troubles.due(type(error).__name__) is not None:
+                self._log.error("an answer failed; this is a defect of healthd", exc_info=True)
+            words = encodable(f"healthd: the daemon failed to answer: {error}; see its log\n")
+            return write_answer(Answer(code=2, err=words))
+
+    def _answered(self, raw: bytes, peer: Peer, tick: Tick) -> Answer:
+        try:
+            return self._dispatch(read_request(raw), peer, tick)
         except Shown as shown:
             return Answer(code=0, out=str(shown))
         except HealthdError as error:
             return failure(error)
-        except _ClientGone:
-            raise
-        except Exception as error:  # noqa: BLE001 - a defect in one answer must not end the daemon; it is said loudly
-            self._say("an answer failed", error=f"{type(error).__name__}: {error}")
-            return Answer(code=2, err=f"healthd: the daemon failed to answer: {error}; see its log\n")
 
     def _dispatch(self, request: Request, peer: Peer, tick: Tick) -> Answer:
         options = parse(request.arguments)
@@ -123,11 +209,14 @@ class Server:
                     words = f"uid {peer.uid} may not run active tests through the daemon"
                     self._denied("check", peer)
                     raise UsageError(f"healthd check: {words}; be root or in [daemon] group, or add --no-daemon")
-                return check_answer(self._agent, options, request.environ, tick)
+                return check_answer(
+                    self._agent, options, request.environ, tick, note=lambda event: self._note(event, peer)
+                )
             case "status":
                 return status_answer(self._agent, self._board, options)
             case "history":
-                return history_answer(self._agent, options)
+                most = None if self._surely_may_act(peer) else _LAST_FOR_ALL
+                return history_answer(self._agent, options, most=most)
             case "plan":
                 return plan_answer(self._agent, options)
             case "drill":
@@ -146,22 +235,34 @@ class Server:
                     self._only_who_may_act(options.verb, peer)
                 answer = order_answer(self._agent, options, who=f"uid {peer.uid}")
                 words = (answer.err or answer.out).strip()
-                self._say("order", verb=options.verb, uid=peer.uid, code=answer.code, said=words)
+                self._log.info("order", verb=options.verb, uid=peer.uid, code=answer.code, said=words)
                 return answer
             case "hook":
-                answer = self._hook(options, request, peer)
-                if answer.err:
-                    self._say("hook", kind=options.kind, code=answer.code, said=answer.err.strip())
-                return answer
+                return self._hook(options, request, peer)
             case verb:
                 raise UsageError(f"healthd: the daemon does not answer {verb!r}; run it without the socket")
 
     def _hook(self, options: Namespace, request: Request, peer: Peer) -> Answer:
         """A caller without the right gets a word and exit 0: another exit code would drain the node, "Prolog error"."""
-        if self._may_act(peer):
-            return hook_answer(self._agent, options, request.environ)
-        words = f"uid {peer.uid} may not act here, nothing was done; be root or in [daemon] group"
-        return Answer(code=0, err=f"healthd: hook {options.kind}: {words}\n")
+        if not self._may_act(peer):
+            words = f"healthd: hook {options.kind}: uid {peer.uid} may not act here, nothing was done"
+            self._say_seldom(words, peer)
+            return Answer(code=0, err=f"{words}; be root or in [daemon] group\n")
+        answer = hook_answer(self._agent, options, request.environ)
+        if answer.err:
+            self._log.info("hook", kind=options.kind, code=answer.code, said=answer.err.strip())
+        return answer
+
+    def _note(self, event: Event, peer: Peer) -> None:
+        """Put into the trail which verdict a script was told. Of whoever may not act: whose it is, and the same once a
+        minute at most."""
+        if not self._surely_may_act(peer):
+            not_said = self._seldom.due((event.text, peer.uid))
+            if not_said is None:
+                return
+            more = f", who was told so {not_said} times more since the last such line" if not_said else ""
+            event = replace(event, text=f"{event.text} (uid {peer.uid}{more})")
+        self._agent.monitor.record(event)
 
     def _only_who_may_act(self, verb: str, peer: Peer) -> None:
         """Raises UsageError for anybody else."""
@@ -173,7 +274,7 @@ class Server:
     def _denied(self, verb: str, peer: Peer) -> None:
         """Say who asked for what they may not. The trail has each once: whoever may not act must not fill a disk."""
         words = f"refused: {verb} by uid {peer.uid}, who may not act here"
-        self._say(words)
+        self._say_seldom(words, peer)
         if self._agent.engine is not None:
             self._agent.engine.tally.refuse(Refusal.NOT_PERMITTED)
         if (verb, peer.uid) not in self._noted and len(self._noted) < _NOTED:
@@ -181,10 +282,11 @@ class Server:
             self._agent.monitor.record(Event(at=datetime.now(UTC), kind="order", text=words))
 
     def _may_act(self, peer: Peer) -> bool:
-        if peer.uid == 0:
-            return True
-        group = self._group.number()
-        return group is not None and group in _groups_of(peer)
+        return peer.uid == 0 or peer.may_act(self._group.number())
+
+    def _surely_may_act(self, peer: Peer) -> bool:
+        """The same, as far as it is known at once: nobody is asked for it."""
+        return peer.surely_may_act(self._group.known())
 
 
 def _teller(client: socket.socket) -> Tick:
@@ -227,21 +329,17 @@ def _is_alive(path: str) -> bool:
     return True
 
 
-def _received(client: socket.socket) -> bytes:
+def _received(client: socket.socket, until_s: float) -> bytes:
+    """All that the client sends until it ends its side. Raises TimeoutError at ``until_s``, monotonic, however much has
+    come by then."""
     received = bytearray()
-    while len(received) <= MAX_REQUEST_BYTES and (chunk := client.recv(65536)):
+    while len(received) <= MAX_REQUEST_BYTES:
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError(f"no whole request within {_REQUEST_S:g} s")
+        client.settimeout(left_s)
+        chunk = client.recv(65536)
+        if not chunk:
+            break
         received += chunk
     return bytes(received)
-
-
-def _peer(client: socket.socket) -> Peer:
-    pid, uid, gid = _PEER.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-    return Peer(pid=pid, uid=uid, gid=gid)
-
-
-def _groups_of(peer: Peer) -> frozenset[int]:
-    try:
-        user = pwd.getpwuid(peer.uid).pw_name
-    except KeyError:
-        return frozenset({peer.gid})
-    return frozenset(os.getgrouplist(user, peer.gid))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from healthd import __version__
-from healthd.api.http import common_routes, open_http
+from healthd.api.http import HttpServer, common_routes, open_http
 from healthd.api.scrape import on_demand
 from healthd.api.wire import EXIT_FAILED
 from healthd.config.schema import Config
@@ -125,6 +125,7 @@ class ControllerService:
         self._folder, self._work = Path(config.controller.state_dir), work
         self._stop, self._beat, self._failed = threading.Event(), time.monotonic(), False
         self._said: dict[str, str] = {}
+        self._http: HttpServer | None = None
         self._leading, self._course = False, work.course
         self._course.leads = lambda: self._leading and work.leads()
 
@@ -139,7 +140,7 @@ class ControllerService:
         worker = threading.Thread(target=self._or_end, name="controller", daemon=True)
         worker.start()
         routes = common_routes(metrics=on_demand(self._page), problem=self.problem)
-        http = None if self._once else open_http(self._config.controller.http, routes, self._log)
+        http = self._http = None if self._once else open_http(self._config.controller.http, routes, self._log)
         notify(self._manager, "READY=1")
         while not self._signals.wait(min(_TICK_S, self._config.controller.interval_s)):
             if not self.problem():
@@ -158,8 +159,9 @@ class ControllerService:
 
     def problem(self) -> str:
         """Why the controller itself is not going round, or ""; a cluster that does not answer is none."""
-        idle_s = time.monotonic() - self._beat
-        return f"the controller has not come round for {idle_s:.0f} s" if idle_s >= _STUCK_AFTER_S else ""
+        if (idle_s := time.monotonic() - self._beat) >= _STUCK_AFTER_S:
+            return f"the controller has not come round for {idle_s:.0f} s"
+        return self._http.problem() if self._http is not None else ""
 
     def _page(self) -> Bounded:
         from healthd.api.controller_metrics import ControllerPage  # heavy, and seldom asked for

@@ -16,6 +16,7 @@ import msgspec
 
 from healthd.clockwatch import moved
 from healthd.config.notify_schema import NotifySection
+from healthd.encodable import json_text
 from healthd.notifications.delivery import Deliver, Message, NotDeliveredError, to_command, to_slack, to_webhook
 from healthd.notifications.news import Piece, Seen, Topic, lines, shifted, tell
 
@@ -157,7 +158,7 @@ class Notifier:
             if not stopping()
         ]
         state = Kept(seen=self._seen, waiting={each.name: each.waiting for each in self.channels if each.undelivered})
-        text = msgspec.json.encode(state).decode()
+        text = json_text(state)
         if text != self._written:
             self._keep(text)
             self._written = text

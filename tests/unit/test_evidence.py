@@ -28,6 +28,25 @@ def test_everything_is_saved_and_the_folder_is_roots_alone(tmp_path: Path) -> No
     assert folder.stat().st_mode & 0o077 == 0
 
 
+def test_two_commands_of_one_tool_have_a_file_each(tmp_path: Path) -> None:
+    """Neither overwrites the other or one of our own parts, and each is named where it fails."""
+    commands = [
+        ("sh", "-c", "echo first"),
+        ("/bin/sh", "-c", "echo second; exit 3"),
+        ("sh", "-c", "echo third; exit 4"),
+        ("echo", "ours"),
+    ]
+    said = save_bundle(tmp_path / "c1", {"echo.txt": lambda: "a part"}, commands, timeout_s=10, keep=5)
+    assert {each.name: each.read_text() for each in (tmp_path / "c1").iterdir()} == {
+        "echo.txt": "a part",
+        "sh.txt": "first\n",
+        "sh-2.txt": "second\n",
+        "sh-3.txt": "third\n",
+        "echo-2.txt": "ours\n",
+    }
+    assert said.endswith("without sh-2: exit status 3: second; sh-3: exit status 4: third")
+
+
 def test_what_cannot_be_had_is_named_and_the_rest_is_there(tmp_path: Path) -> None:
     """A part that fails, a tool that is not there, one that fails and one that hangs: none stops another."""
 

@@ -27,6 +27,13 @@ VERBS = (
     "init",
     "doctor",
 )
+REASONED = ("relearn", "ack gpu.ecc --for 7d", "quarantine", "release", "repair")
+
+
+@pytest.mark.parametrize("line", REASONED)
+def test_a_reason_is_one_line(line: str) -> None:
+    """Whichever verb asks for it: the trail has a line for each event."""
+    assert parse([*line.split(), "--reason", "new\nboard\x1b[2J"]).reason == "new board [2J"
 
 
 @pytest.mark.parametrize(
@@ -95,6 +102,7 @@ def test_the_forms_of_the_issue_are_understood(line: str, expected: dict[str, ob
         ("config", "required: what"),
         ("relearn", "required: --reason"),
         ("relearn --reason x --yes --dry-run", "not allowed with"),
+        *((f"{verb} --reason \x1b", "says nothing; expected a few words") for verb in REASONED),
         ("history --last 0", "argument --last: '0' is no number of lines; expected 1 to 100000"),
         ("history --last many", "'many' is no number of lines"),
         ("history --last 9999999999", "'9999999999' is no number of lines"),

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from healthd.check import Check, NoSettings, judged, not_applicable, ok
 from healthd.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.model import Result, Status
+from healthd.model import Component, Result, Status
 from healthd.node import Node
 from healthd.runner import run_check
 from healthd.testing import FakeNode
@@ -88,3 +89,32 @@ def test_what_is_no_result_is_unknown(nonsense: object) -> None:
 def test_optional_is_remembered() -> None:
     """Whether an unknown counts is the outcome's to say, whatever the result."""
     assert outcome_of(lambda _node, _settings: not_applicable("no GPU"), optional=True).optional
+
+
+@pytest.mark.parametrize("number", [0xDCFF, 0xD800])
+def test_half_a_surrogate_pair_gets_no_further(number: int) -> None:
+    """Of a plug-in's JSON, a file's name, an error's words: whoever writes, sends or shows an outcome can encode it."""
+    half = chr(number)
+
+    def fails(_node: Node, _settings: Any) -> Result:
+        raise SourceUnreadable(f"{half}: no such file")
+
+    def breaks(_node: Node, _settings: Any) -> Result:
+        raise ValueError(half)
+
+    odd = Component(kind="mount", id=f"/{half}")
+    found = outcome_of(lambda _node, _settings: judged([finding(component=odd, message=half, evidence={half: [half]})]))
+    for outcome in (found, outcome_of(fails), outcome_of(breaks)):
+        msgspec.json.encode(outcome)
+    (mended,) = found.result.findings
+    assert (mended.message, str(mended.component), mended.evidence) == ("?", "mount:/?", {"?": ["?"]})
+    assert outcome_of(fails).result.reason == "?: no such file"
+
+
+def test_evidence_that_can_never_be_written_is_unknown() -> None:
+    """It would keep everything unwritten that comes with it: the check is told, and named."""
+    endless: dict[str, object] = {}
+    endless["itself"] = endless
+    result = outcome_of(lambda _node, _settings: judged([finding(evidence=endless)])).result
+    assert result.status is Status.UNKNOWN
+    assert "this is a defect of test.look" in result.reason

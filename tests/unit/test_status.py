@@ -251,6 +251,22 @@ def test_a_cluster_that_refuses_is_quoted() -> None:
     assert Board(consider).plans([diagnosis()]) == ((), "no plan: sinfo: not found")
 
 
+def test_a_question_that_cannot_be_asked_is_said_and_asked_again_later() -> None:
+    """No thread can be started: nobody waits for an answer that never comes, and the faults are shown all the same."""
+
+    def consider() -> tuple[Considered, ...]:
+        raise AssertionError("nobody could ask")
+
+    board = Board(consider, wait_s=10)
+    before = threading.stack_size(1 << 46)  # there is no memory for a stack so large
+    try:
+        plans, problem = board.plans([diagnosis()])
+    finally:
+        threading.stack_size(before)
+    assert plans == ()
+    assert problem.startswith("no plan: no thread could be started to ask the cluster: ")
+
+
 # -- what changed ------------------------------------------------------------------------------------------------------
 
 
