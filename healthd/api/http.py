@@ -157,6 +157,7 @@ class _Listener(ThreadingHTTPServer):
     """A server of either family; which, its address says. ``log``: where it says what it could not do."""
 
     daemon_threads = True
+    request_queue_size = 128  # the base class has 5, and a client that finds them taken tries again a second later
 
     def __init__(
         self, family: socket.AddressFamily, address: tuple[str, int], handler: type, *, log: Any = None

@@ -149,8 +149,8 @@ class Server:
         try:
             threading.Thread(target=self._serve, args=(guest,), name="client", daemon=True).start()
         except RuntimeError as error:  # no more threads of this process, of its cgroup, of the machine
-            guest.client.close()
-            return self._has_failed(f"no client can be answered: {error}")
+            with guest.client:
+                return self._has_failed(f"no client can be answered: {error}")
         self._failing_since_s = math.inf
         return True
 
