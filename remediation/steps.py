@@ -250,12 +250,17 @@ class Steps:
         return Turn(case=at_next(case, now), said=f"verified: well since {good_since:%H:%M:%S}", go_on=True)
 
     def _not_well(self, case: Case, now: datetime, trouble: str) -> Turn:
-        """Wait, or after a repair and long enough, try again. A daemon that was away has not been looking meanwhile."""
+        """Wait, or after a repair and long enough, try again. A daemon that was away has not been looking meanwhile.
+
+        Only a diagnosis that is open says that the repair did not help. What cannot be told (a tool that is missing, a
+        library that does not answer) no further repair would tell either: a person has to know, and it is waited for.
+        """
         since = max(case.since, self._began or now)
         mends = REPAIRS.intersection(case.steps) and not case.release_order
-        if mends and now - since > timedelta(seconds=self._patience.verify_timeout_s):
+        late = bool(mends) and now - since > timedelta(seconds=self._patience.verify_timeout_s)
+        if late and self._judgement.still_open():
             return self._repairs.again_or_fail(case, now, f"not healthy after the repair: {trouble}")
-        return Turn(case=case, said=f"out until it is well: {trouble}", refusal=Refusal.NOT_WELL)
+        return Turn(case=case, said=f"out until it is well: {trouble}", page=late, refusal=Refusal.NOT_WELL)
 
     def _release(self, case: Case, now: datetime) -> Turn:
         view = self._orchestrator.view()

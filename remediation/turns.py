@@ -56,6 +56,9 @@ class Judgement(Protocol):
     def trouble(self, since: datetime | None) -> str:
         """Why the node cannot be trusted yet, or "". None: as far as anybody has looked."""
 
+    def still_open(self) -> str:
+        """The diagnosis that still calls for something, or "": what cannot be told is none."""
+
     def record(self, event: Event) -> None:
         """Add to the audit trail."""
 

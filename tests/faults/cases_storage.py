@@ -225,6 +225,13 @@ def media(rig: Rig) -> Iterator[float]:
     yield 300.0
 
 
+def uninstalled(rig: Rig) -> Iterator[float]:
+    """A warning, and then nobody who could ask whether it is over."""
+    rig.answers(smart_log("nvme1"), SMART.replace('"critical_warning": 0', '"critical_warning": 4'))
+    yield 300.0
+    rig.tools[smart_log("nvme1")] = SourceMissing("nvme: no such command")
+
+
 NVME = (
     built("storage.nvme", "a disk is missing", disk_gone, "storage.nvme.missing@node warning ask_human"),
     built(
@@ -251,9 +258,8 @@ NVME = (
         "storage.nvme",
         "nvme-cli is missing",
         lambda rig: rig.tools.update({smart_log("nvme1"): SourceMissing("nvme: no such command")}),
-        status=Status.UNKNOWN,
-        unknown=frozenset({"storage.nvme"}),
     ),
+    tool("storage.nvme", "a disk warns, then nvme-cli is removed", uninstalled, "storage.nvme.smart@nvme:nvme1 warning ask_human"),
 )
 
 # -- host.filesystems -------------------------------------------------------------------------------------------------

@@ -58,6 +58,8 @@ DOES_WITHOUT = {
     ("stack.versions", "command"),  # parts that are not installed
     ("efa.provider", "command"),  # jobs bring libfabric in their containers
     ("ebs.allowances", "command"),  # an nvme-cli that cannot read them, or none
+    ("ena.allowances", "command"),  # no ethtool
+    ("storage.nvme", "command"),  # no nvme-cli: the disks and their states are in sysfs
 }
 # What a site configures; and an NVL72 domain, and an XFS file system, which this type has not.
 NEEDS_CONFIGURATION = {"gpu.imex", "host.expect", "host.reach", "plugin.run", "storage.xfs"}

@@ -26,6 +26,7 @@ from tests.engine_rig import (
     World,
     repair_story,
     replace_story,
+    reset_story,
 )
 from tests.engine_wire import kill, no_answer
 
@@ -41,6 +42,20 @@ def test_a_reset_that_does_not_help_is_followed_by_a_reboot(tmp_path: Path) -> N
     assert (world.resetter.requests, world.provisioner.requests) == (2, 1)
     assert world.resetter.stopped == []
     assert any("reset_gpu did not help, reboot_node is next" in text for text in world.audit("step"))
+
+
+def test_what_cannot_be_told_makes_no_repair_a_failed_one(tmp_path: Path) -> None:
+    """A check that is unknown from then on: one reset, no more of it and no reboot; a person is paged, and once the
+    check can tell, the node proves itself and is let in."""
+    world = reset_story(tmp_path)
+    world.at(20, lambda: setattr(world, "blind", "nvme: no such command"))
+    world.run(400)
+    assert (world.resetter.requests, world.provisioner.requests) == (1, 0)
+    assert world.said[-1] == "out until it is well: gpu.level is unknown: nvme: no such command"
+    assert world.engine.decision.action is Action.PAGE
+    world.blind = ""
+    assert world.run_to_end().ending() == WELL
+    assert (world.resetter.requests, world.provisioner.requests) == (1, 0)
 
 
 def test_a_reset_waits_for_what_is_still_ending(tmp_path: Path) -> None:
