@@ -158,8 +158,9 @@ class GpuAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeState:
-    """How a probe worker is doing. ``stalled_s`` counts from the first unanswered question since the last answer,
-    ``stalls`` the questions that were not answered in time."""
+    """How a probe worker is doing. ``stalled_s`` counts from the first question that was left unanswered since the last
+    answer or pause; a worker that crashed, or that is still starting within its grace, is not silent. ``stalls``: the
+    questions that were not answered in time."""
 
     stalled_s: float = 0.0
     paused_s: float = 0.0

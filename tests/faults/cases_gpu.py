@@ -19,6 +19,7 @@ ASK_NVML = frozenset(
         *("temperature", "throttle"),
     )
 )
+BLIND = ASK_NVML | {"nvml.probe", "stack.versions"}
 OF_EACH_GPU = ASK_NVML - {"gpu.count"}
 EVERY_GPU = range(8)
 
@@ -92,7 +93,7 @@ RECOVERY = (
         "gpu.driver.mismatch@driver:nvidia warning ask_human",
         lasts_s=300.0,
         every_s=300.0,
-        unknown=ASK_NVML - {"gpu.health"} | {"nvml.probe", "stack.versions"},
+        unknown=BLIND - {"gpu.health"},
     ),
     case(
         "gpu.health",
@@ -263,6 +264,22 @@ def hangs(rig: Rig) -> Iterator[float]:
     yield 15.0
 
 
+def crashes(rig: Rig) -> Iterator[float]:
+    """A worker that ends at its start, again and again, as with a package that does not fit the driver."""
+    rig.own_library(deadline_s=2.0)
+    rig.state("lib.fault = crash")
+    for _ in range(4):
+        yield 15.0
+
+
+def starts_late(rig: Rig) -> Iterator[float]:
+    """Without a persistence daemon nvmlInit takes seconds for each GPU."""
+    rig.own_library(deadline_s=0.05)
+    rig.state("lib.fault = hang 60")
+    yield 15.0
+    yield 10.0
+
+
 JOBS_ONLY = {"gpu.processes": gpu_processes.Settings(jobs_only=True)}
 NVML = (
     case(
@@ -299,12 +316,14 @@ NVML = (
         "nvml.unresponsive@driver:nvidia critical reboot_node",
         unknown=ASK_NVML | {"stack.versions"},
     ),
+    case("nvml.probe", "healthd's own worker crashes", crashes, status=Status.UNKNOWN, unknown=BLIND),
+    case("nvml.probe", "nvmlInit takes 25 s", starts_late, status=Status.UNKNOWN, unknown=BLIND),
     case(
         "nvml.probe",
         "driver not loaded",
         lambda rig: rig.state("lib.fault = driver_not_loaded"),
         status=Status.UNKNOWN,
-        unknown=ASK_NVML | {"nvml.probe", "stack.versions"},
+        unknown=BLIND,
     ),
 )
 
