@@ -48,7 +48,7 @@ def gpu_recovery(node: Node, _settings: object) -> Result:
     """No GPU asks to be recovered.
 
     From branch 565 on the driver names the recovery that a GPU needs, in a field that starts at 0, *none*. An older
-    driver answers NOT_SUPPORTED with the value 0: that is no answer, and never *none*. Two return codes say as much on
+    driver answers NOT_SUPPORTED, or INVALID_ARGUMENT, with the value 0: that is no answer, and never *none*. Two return codes say as much on
     any driver: GPU_IS_LOST (it does not answer on PCIe; only a reboot helps) and RESET_REQUIRED. Any other refusal is
     unknown for that GPU alone. One lost GPU hides no other.
 

@@ -26,6 +26,10 @@ Source: PCI Code and ID Assignment Specification 1.11, class 03h; NVIDIA data-ce
 
 NO_SUCH_QUESTION = frozenset({NvmlReturn.NOT_SUPPORTED, NvmlReturn.FUNCTION_NOT_FOUND})
 """This GPU, or this driver, does not have that number. Neither good nor bad."""
+NO_SUCH_FIELD = NO_SUCH_QUESTION | {NvmlReturn.INVALID_ARGUMENT}
+"""For a field value also INVALID_ARGUMENT: so some older GPUs and drivers answer for a field that came after them,
+where others say NOT_SUPPORTED. Its number is all that a field is asked with, so nothing else can be invalid. Source:
+Datadog agent, pkg/collector/corechecks/gpu/nvidia/nvlink_fields.go (2026-04). Unproven on hardware."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +74,7 @@ def sort_out(answer: GpuAnswer) -> GpuValues:
     """Sort one GPU's answers. A GPU that failed as a whole is one gap, not one for each question."""
     gpu = component_of(answer)
     failures = {call: value for call, value in answer.values.items() if isinstance(value, NvmlFailure)}
-    unsupported = frozenset(call for call, failure in failures.items() if failure.code in NO_SUCH_QUESTION)
+    unsupported = frozenset(call for call, failure in failures.items() if _is_no_such(call, failure))
     if answer.failure is not None:
         gaps: tuple[str, ...] = (f"{gpu}: NVML answered {_words(answer.failure)}",)
     else:
@@ -84,6 +88,10 @@ def sort_out(answer: GpuAnswer) -> GpuValues:
         codes=frozenset([*whole, *(failure.code for failure in failures.values())]),
         gaps=gaps,
     )
+
+
+def _is_no_such(call: str, failure: NvmlFailure) -> bool:
+    return failure.code in (NO_SUCH_FIELD if call.startswith("field:") else NO_SUCH_QUESTION)
 
 
 def component_of(answer: GpuAnswer) -> Component:

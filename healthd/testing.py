@@ -38,14 +38,24 @@ from healthd.node import (
     Tree,
 )
 from healthd.nvml_return import NvmlReturn
-from healthd.testing_gpu import HEALTHY_GPU, HEALTHY_LINKS, HEALTHY_SRAM, NOT_SUPPORTED, refusal
+from healthd.testing_gpu import (
+    HEALTHY_GPU,
+    HEALTHY_LINKS,
+    HEALTHY_SRAM,
+    INVALID_ARGUMENT,
+    NOT_SUPPORTED,
+    OLDER_DRIVER,
+    refusal,
+)
 
 __all__ = [
     "GPU_IS_LOST",
     "HEALTHY_GPU",
     "HEALTHY_LINKS",
     "HEALTHY_SRAM",
+    "INVALID_ARGUMENT",
     "NOT_SUPPORTED",
+    "OLDER_DRIVER",
     "RESET_REQUIRED",
     "UNKNOWN",
     "Entry",

@@ -18,6 +18,7 @@ def refusal(code: NvmlReturn) -> NvmlFailure:
 
 
 NOT_SUPPORTED = refusal(NvmlReturn.NOT_SUPPORTED)
+INVALID_ARGUMENT = refusal(NvmlReturn.INVALID_ARGUMENT)
 
 _SRAM_MEMBERS = ("aggregateUncParity", "aggregateUncSecDed", "aggregateCor", "volatileUncParity", "volatileUncSecDed")
 _SRAM_BUCKETS = tuple(f"aggregateUncBucket{unit}" for unit in ("L2", "Sm", "Pcie", "Mcu", "Other"))
@@ -87,3 +88,9 @@ HEALTHY_GPU: Mapping[str, Any] = {
     **HEALTHY_LINKS,
 }
 """What a GPU with nothing wrong answers to each question of the shipped checks."""
+OLDER_DRIVER: Mapping[str, Any] = {
+    **{key: INVALID_ARGUMENT for key in HEALTHY_GPU if key.partition("/")[0] in ("field:208", "field:214")},
+    **{f"field:{field}": INVALID_ARGUMENT for field in (230, 269, 270, 271)},
+    "nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts": refusal(NvmlReturn.FUNCTION_NOT_FOUND),
+}
+"""What is different where the driver, 535 or 550, is older than a field: it calls the number itself invalid."""

@@ -12,6 +12,7 @@ from healthd.node import GpuAnswer, NvmlFailure
 from healthd.nvml_return import NvmlReturn
 from healthd.tables import xid_row
 from healthd.testing import (
+    INVALID_ARGUMENT,
     NOT_SUPPORTED,
     RESET_REQUIRED,
     UNKNOWN,
@@ -60,10 +61,18 @@ def test_each_action(action: int, code: str, remedy: Remedy) -> None:
     assert finding.evidence["recovery_action"] == action
 
 
-def test_not_supported_is_not_none() -> None:
-    """A driver that does not know the field is not applicable, never ok."""
-    old = [gpu_with(index, {ACTION: NOT_SUPPORTED}) for index in range(2)]
+@pytest.mark.parametrize("refusal", [NOT_SUPPORTED, INVALID_ARGUMENT])
+def test_not_supported_is_not_none(refusal: NvmlFailure) -> None:
+    """A driver that does not know the field, in either of its words, is not applicable, never ok."""
+    old = [gpu_with(index, {ACTION: refusal}) for index in range(2)]
     assert run(*old).status is Status.NOT_APPLICABLE
+
+
+def test_a_call_with_an_invalid_argument_is_a_gap() -> None:
+    """Only a field has a number that can be unknown; a call that is refused so was asked wrongly."""
+    result = run(gpu_with(0, {"nvmlDeviceGetPersistenceMode": INVALID_ARGUMENT}))
+    assert result.status is Status.UNKNOWN
+    assert "INVALID_ARGUMENT (2)" in result.reason
 
 
 @pytest.mark.parametrize("failure", [UNKNOWN, refusal(NvmlReturn.NOT_READY)])

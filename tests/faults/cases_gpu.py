@@ -81,6 +81,12 @@ RECOVERY = (
     action(9, "gpu.recovery.other@gpu:2 warning ask_human", "an action that is not known"),
     case("gpu.recovery", "not told", on_gpu("field.230 = error 3", gpus=EVERY_GPU), status=Status.NOT_APPLICABLE),
     case(
+        "gpu.recovery",
+        "a field that the driver calls invalid (535, 550)",
+        on_gpu("field.230 = error 2", gpus=EVERY_GPU),
+        status=Status.NOT_APPLICABLE,
+    ),
+    case(
         "gpu.health",
         "InfoROM corrupted",
         on_gpu("nvmlDeviceValidateInforom = error 14"),
