@@ -7,11 +7,11 @@ check, source or table of faults.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from healthd.check import not_applicable, unknown
+from healthd.check import FindingCode, not_applicable, unknown
 from healthd.errors import SourceError, SourceMissing
 from healthd.model import NODE, Component, Finding, Result, gpu_component, pci_address
 from healthd.node import GpuAnswer, Node, NvmlFailure
@@ -30,6 +30,10 @@ NO_SUCH_FIELD = NO_SUCH_QUESTION | {NvmlReturn.INVALID_ARGUMENT}
 """For a field value also INVALID_ARGUMENT: so some older GPUs and drivers answer for a field that came after them,
 where others say NOT_SUPPORTED. Its number is all that a field is asked with, so nothing else can be invalid. Source:
 Datadog agent, pkg/collector/corechecks/gpu/nvidia/nvlink_fields.go (2026-04). Unproven on hardware."""
+
+
+MIG = "nvmlDeviceGetMigMode"
+"""The question for ``in_mig``: answered with the mode now and the one after the next reset."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,3 +207,37 @@ def _of_all(findings: Sequence[Finding]) -> Finding:
 def gaps_of(gpus: Iterable[GpuValues]) -> tuple[str, ...]:
     """All gaps of all GPUs."""
     return tuple(gap for gpu in gpus for gap in gpu.gaps)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what a GPU does not tell: no fault, and no sign that one is over
+
+
+def in_mig(gpu: GpuValues) -> bool:
+    """Whether MIG is on. The question :data:`MIG` must have been asked; a GPU without MIG does not know it."""
+    return bool(gpu.values.get(MIG, (0,))[0])
+
+
+def untold(gpus: Iterable[GpuValues], codes: Mapping[str, Iterable[FindingCode]]) -> Iterator[tuple[Component, str]]:
+    """The codes that each GPU does not tell about; ``codes``: which of them rest on which question."""
+    for gpu in gpus:
+        for question in gpu.unsupported & codes.keys():
+            yield from ((gpu.gpu, code.code) for code in codes[question])
+
+
+def withheld(gpus: Sequence[GpuValues], questions: Collection[str]) -> Iterator[str]:
+    """A gap for each GPU that says it does not know a question while a sibling, with the same driver, answers it.
+
+    That is a GPU in trouble (while errors are being handled counters go missing) or one that is set up in another way,
+    and nobody can tell which. With MIG on it is the rule.
+    """
+    told = {question for gpu in gpus for question in gpu.values if question in questions}
+    for gpu in gpus:
+        if not in_mig(gpu) and (missing := sorted(gpu.unsupported & told)):
+            yield f"{gpu.gpu}: {', '.join(missing)} is not supported, and its siblings answer it"
+
+
+def hidden_by_mig(gpus: Sequence[GpuValues], questions: Collection[str], what: str) -> str:
+    """In words, how many GPUs do not tell ``what`` because MIG is on; "" where none does not."""
+    quiet = [gpu for gpu in gpus if in_mig(gpu) and not gpu.unsupported.isdisjoint(questions)]
+    return f"with MIG on, {len(quiet)} of {len(gpus)} GPUs do not tell {what}" if quiet else ""

@@ -4,8 +4,9 @@ Pure: it takes ``now`` and limits as arguments and returns a new :class:`History
 must survive a restart is exactly the :class:`History`, and the store keeps it.
 
 How a fault ends depends on where it came from. A *level* (``clears_by`` None) ends when its check looks again, sees all
-of what it looks at, was told about this fault, and no longer reports it. A fault from the *log* ends by the evidence its code names, and by
-nothing else: age never clears it. *News* (``clears_by`` NOTHING) was never a state; it is listed for a day.
+of what it looks at, was told about this fault, and no longer reports it. A fault from the *log* ends by the evidence
+its code names, and by nothing else: age never clears it. *News* (``clears_by`` NOTHING) was never a state; it is listed
+for a day.
 """
 
 from __future__ import annotations

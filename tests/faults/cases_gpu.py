@@ -56,6 +56,20 @@ def action(number: int, diagnosis: str, state: str) -> Case:
     return case("gpu.recovery", state, on_gpu(f"field.230 = {number}"), diagnosis)
 
 
+def lost_and_back(rig: Rig) -> Iterator[float]:
+    """A driver that does not tell the action; the GPU answers again, as after a reboot."""
+    rig.state(*(f"gpu{gpu}.field.230 = error 3" for gpu in EVERY_GPU), "gpu2.fault = lost")
+    yield 60.0
+    rig.state("gpu2.fault = none")
+
+
+def asks_then_silent(rig: Rig) -> Iterator[float]:
+    """A GPU that asks for a reset, and then says that it does not know the question."""
+    rig.state("gpu2.field.230 = 1")
+    yield 60.0
+    rig.state("gpu2.field.230 = error 3")
+
+
 RECOVERY = (
     case(
         "gpu.recovery",
@@ -79,12 +93,15 @@ RECOVERY = (
     action(6, "gpu.recovery.bus_reset@gpu:2 critical reboot_node", "action 6: bus reset"),
     action(7, "gpu.recovery.system_reboot@gpu:2 critical reboot_node", "action 7: system reboot"),
     action(9, "gpu.recovery.other@gpu:2 warning ask_human", "an action that is not known"),
-    case("gpu.recovery", "not told", on_gpu("field.230 = error 3", gpus=EVERY_GPU), status=Status.NOT_APPLICABLE),
+    case("gpu.recovery", "not told", on_gpu("field.230 = error 3", gpus=EVERY_GPU)),
+    case("gpu.recovery", "a field that the driver calls invalid", on_gpu("field.230 = error 2", gpus=EVERY_GPU)),
+    case("gpu.recovery", "lost and back, older driver", lost_and_back),
     case(
         "gpu.recovery",
-        "a field that the driver calls invalid (535, 550)",
-        on_gpu("field.230 = error 2", gpus=EVERY_GPU),
-        status=Status.NOT_APPLICABLE,
+        "action 1, then it is not told",
+        asks_then_silent,
+        "gpu.recovery.reset@gpu:2 critical reset_gpu",
+        unknown=frozenset({"gpu.recovery"}),
     ),
     case(
         "gpu.health",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from healthd.checks import gpu_count
 from healthd.model import Status
 from tests.faults.case import Case, Made
-from tests.faults.cases_gpu import EVERY_GPU, case, on_gpu
+from tests.faults.cases_gpu import EVERY_GPU, Arrange, case, on_gpu
 from tests.faults.rig import Rig
 
 _DAY_S, _HOUR_S = 86_400.0, 3_600.0
@@ -119,6 +119,17 @@ def reset_counter(rig: Rig) -> Iterator[float]:
     yield _HOUR_S
 
 
+def then(before: str, after: str) -> Arrange:
+    """One line of GPU 2, and another a minute later."""
+
+    def arrange(rig: Rig) -> Iterator[float]:
+        rig.state(f"gpu2.{before}")
+        yield 60.0
+        rig.state(f"gpu2.{after}")
+
+    return arrange
+
+
 ECC = (
     case(
         "gpu.ecc",
@@ -140,6 +151,25 @@ ECC = (
         "gpu.ecc",
         "Unknown Error while handling",
         on_gpu(f"{_TOTAL} = error 999"),
+        status=Status.UNKNOWN,
+        unknown=frozenset({"gpu.ecc"}),
+    ),
+    case(
+        "gpu.ecc",
+        "uncorrectable, then its counter is not told",
+        then(f"{_TOTAL}(1,0) = 3", f"{_TOTAL}(1,0) = error 3"),
+        "gpu.ecc.uncorrected@gpu:2 critical reset_gpu",
+        unknown=frozenset({"gpu.ecc"}),
+    ),
+    case(
+        "gpu.ecc",
+        "MIG on, no volatile counter",
+        on_gpu(f"{_TOTAL}(1,0) = error 3", f"{_TOTAL}(0,0) = error 3", "nvmlDeviceGetMigMode = 1 1", gpus=EVERY_GPU),
+    ),
+    case(
+        "gpu.ecc",
+        "ECC off on one GPU",
+        on_gpu(f"{_TOTAL} = error 3", "nvmlDeviceGetMemoryErrorCounter = error 3"),
         status=Status.UNKNOWN,
         unknown=frozenset({"gpu.ecc"}),
     ),
@@ -231,6 +261,14 @@ REMAP = (
     ),
     case(
         "gpu.remap",
+        "failure, then it is not told",
+        then(f"{_ROWS} = 0 8 0 1", f"{_ROWS} = error 3"),
+        "gpu.remap.failure@gpu:2 critical replace_node",
+        unknown=frozenset({"gpu.remap"}),
+    ),
+    case("gpu.remap", "one GPU in MIG does not tell", on_gpu(f"{_ROWS} = error 3", "nvmlDeviceGetMigMode = 1 1")),
+    case(
+        "gpu.remap",
         "MIG does not tell",
         on_gpu(f"{_ROWS} = error 3", gpus=EVERY_GPU),
         status=Status.NOT_APPLICABLE,
@@ -247,6 +285,13 @@ SRAM = (
         "gpu.sram.threshold@gpu:2 critical replace_node",
     ),
     case("gpu.sram", "errors below the threshold", on_gpu("nvmlDeviceGetSramEccErrorStatus = 0 1 0 0 1 0 0 1 0 0 0 0")),
+    case(
+        "gpu.sram",
+        "threshold exceeded, then it is not told",
+        then("nvmlDeviceGetSramEccErrorStatus = 0 3 0 0 3 0 0 3 0 0 0 1", "nvmlDeviceGetSramEccErrorStatus = error 3"),
+        "gpu.sram.threshold@gpu:2 critical replace_node",
+        unknown=frozenset({"gpu.sram"}),
+    ),
     case(
         "gpu.sram",
         "not told",

@@ -259,7 +259,12 @@ NVME = (
         "nvme-cli is missing",
         lambda rig: rig.tools.update({smart_log("nvme1"): SourceMissing("nvme: no such command")}),
     ),
-    tool("storage.nvme", "a disk warns, then nvme-cli is removed", uninstalled, "storage.nvme.smart@nvme:nvme1 warning ask_human"),
+    tool(
+        "storage.nvme",
+        "a disk warns, then nvme-cli is removed",
+        uninstalled,
+        "storage.nvme.smart@nvme:nvme1 warning ask_human",
+    ),
 )
 
 # -- host.filesystems -------------------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def test_a_level_stays_where_the_check_was_not_told_about_it() -> None:
     for name in (GPU[0], BY_PCI[0]):
         after = fold(start, [looked(untold=[(name, "gpu.sick")], seconds=60)])
         assert list(after.faults) == [(str(GPU[0]), "gpu.sick")]
-    assert fold(after, [looked(seconds=120)]).faults == {}
+        assert fold(after, [looked(seconds=120)]).faults == {}
 
 
 def test_a_count_that_is_no_number_counts_as_one() -> None:
