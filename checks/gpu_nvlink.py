@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from healthd.check import FindingCode, Limit, Rate, check, judged, not_applicable
-from healthd.gpus import GpuValues, ask_gpus, driver_epoch, gaps_of
+from healthd.gpus import MIG, GpuValues, ask_gpus, driver_epoch, gaps_of, in_mig
 from healthd.model import ClearsBy, Component, Finding, Reading, ReadingKind, Remedy, Repeats, Result, Severity
 from healthd.node import Node
 from healthd.tables import filled, instance_profile, keyed_rows
 
-_P2P, _MIG = "nvmlDeviceGetP2PStatus(2)", "nvmlDeviceGetMigMode"  # 2: NVML_P2P_CAPS_INDEX_NVLINK
+_P2P = "nvmlDeviceGetP2PStatus(2)"  # 2: NVML_P2P_CAPS_INDEX_NVLINK
+_LINKS_SLEEP_IN_MIG = "A100"  # NVIDIA MIG user guide: no NVLink between GPUs while MIG is on
 # nvmlGpuP2PStatus_t (nvml.h), from 0 on
 _P2P_WORDS = (
     *("OK", "CHIPSET_NOT_SUPPORTED", "GPU_NOT_SUPPORTED", "IOH_TOPOLOGY_NOT_SUPPORTED", "DISABLED_BY_REGKEY"),
@@ -69,9 +70,9 @@ def gpu_nvlink(node: Node, _settings: object) -> Result:
     """All NVLinks that the instance type has are up, join every GPU with every other, and have few errors.
 
     How many links there are follows from the type; a type that the table does not know is not judged. Single errors
-    are normal and repeated by the hardware: what counts is that they keep coming, or come in masses. With MIG on, GPUs
-    do not reach each other, which is no fault. Unproven on hardware, and a warning at most; XID 74 and 144 to 150 tell
-    of fatal link errors and act.
+    are normal and repeated by the hardware: what counts is that they keep coming, or come in masses. A GPU with MIG on
+    reaches no sibling and is reached by none, and the links of an A100 are down then, which is no fault. Unproven on
+    hardware, and a warning at most; XID 74 and 144 to 150 tell of fatal link errors and act.
 
     Sources: nvml.h (nvmlDeviceGetNvLinkState, nvmlDeviceGetP2PStatus, fields 38, 52, 59, 208, 214); nvlinks.csv.
     """
@@ -81,11 +82,12 @@ def gpu_nvlink(node: Node, _settings: object) -> Result:
         return not_applicable("this instance type has no NVLink between its GPUs, or is not in healthd's table")
     links = range(row[1])
     fields = [*((field, 0) for field in _OF_A_GPU), *((field, link) for field in _OF_A_LINK for link in links)]
-    gpus = ask_gpus(node, *map(_state, links), _P2P, _MIG, fields=fields)
+    gpus = ask_gpus(node, *map(_state, links), _P2P, MIG, fields=fields)
     if isinstance(gpus, Result):
         return gpus
     epoch = driver_epoch(node)
-    findings = [*(finding for gpu in gpus for finding in _down(gpu, links, row[2])), *_apart(gpus)]
+    awake = [gpu for gpu in gpus if not (in_mig(gpu) and row[0] == _LINKS_SLEEP_IN_MIG)]
+    findings = [*(finding for gpu in awake for finding in _down(gpu, links, row[2])), *_apart(gpus)]
     readings = [reading for gpu in gpus for reading in _readings(gpu, links, epoch)]
     return judged(findings, readings, gaps=gaps_of(gpus))
 
@@ -105,10 +107,11 @@ def _down(gpu: GpuValues, links: Sequence[int], source: str) -> Iterator[Finding
 
 def _apart(gpus: Sequence[GpuValues]) -> Iterator[Finding]:
     """Those that cannot reach siblings, the loneliest first: what a sibling misses because of it is not said again."""
-    alone = [() if gpu.values.get(_MIG, [0])[0] else gpu.values.get(_P2P, ()) for gpu in gpus]
+    split = {index for index, gpu in enumerate(gpus) if in_mig(gpu)}
+    alone = [() if index in split else gpu.values.get(_P2P, ()) for index, gpu in enumerate(gpus)]
     said = set[int]()
     for index in sorted(range(len(gpus)), key=lambda each: -sum(map(bool, alone[each]))):
-        apart = {str(peer): _word(at) for peer, at in enumerate(alone[index]) if at and peer not in said}
+        apart = {str(peer): _word(at) for peer, at in enumerate(alone[index]) if at and peer not in said | split}
         if apart:
             said.add(index)
             message = f"no NVLink to GPU {', '.join(f'{peer} ({word})' for peer, word in apart.items())}"

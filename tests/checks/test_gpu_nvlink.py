@@ -95,9 +95,21 @@ def test_siblings_out_of_reach() -> None:
 
 
 def test_mig_keeps_gpus_apart() -> None:
-    """With MIG on, GPUs do not reach each other."""
+    """With MIG on a GPU reaches no sibling, and is reached by none; others must reach each other."""
     assert run(gpu_with(0, {P2P: [0, 5], MIG: [1, 1]})).status is Status.OK
+    split = gpu_with(1, {P2P: [5, 0, 5], MIG: [1, 1]})
+    assert run(gpu_with(0, {P2P: [0, 5, 0]}), split, gpu_with(2, {P2P: [0, 5, 0]})).status is Status.OK
+    (finding,) = run(gpu_with(0, {P2P: [0, 5, 5]}), split, gpu_with(2, {P2P: [5, 5, 0]})).findings
+    assert finding.evidence["by_index"] == {"2": "NOT_SUPPORTED"}
     assert codes(run(gpu_with(0, {P2P: [0, 5], MIG: NOT_SUPPORTED}))) == ["gpu.nvlink.no_p2p"]
+
+
+def test_the_links_of_an_a100_sleep_in_mig() -> None:
+    """They are down while MIG is on; those of an H100 are not, and nor are those of an A100 without MIG."""
+    asleep = {state(link): 0 for link in range(18)}
+    for instance_type, mode, found in (("p4d.24xlarge", 1, 0), ("p4d.24xlarge", 0, 1), ("p5.48xlarge", 1, 1)):
+        result = run(gpu_with(0, {**asleep, MIG: [mode, mode]}), instance_type=instance_type)
+        assert codes(result) == ["gpu.nvlink.down"] * found
 
 
 def over_time(key: str, *values: int) -> list[set[str]]:

@@ -27,6 +27,22 @@ def mig(rig: Rig) -> None:
         rig.gpu(gpu, nvmlDeviceGetMigMode="1 1", nvmlDeviceGetP2PStatus="5")
 
 
+def mig_on_one(rig: Rig) -> None:
+    """GPU 3 is split, and its siblings cannot reach it."""
+    for gpu in EVERY_GPU:
+        rig.gpu(gpu, **{"nvmlDeviceGetP2PStatus(3,2)": "5"})
+    rig.gpu(3, nvmlDeviceGetMigMode="1 1", nvmlDeviceGetP2PStatus="5")
+
+
+def asleep(rig: Rig) -> None:
+    """MIG on A100: no GPU has a link that is up."""
+    mig(rig)
+    for gpu in EVERY_GPU:
+        rig.gpu(gpu, nvmlDeviceGetNvLinkState="0")
+        for key in [key for key in rig.nvml if key.startswith(f"gpu{gpu}.nvmlDeviceGetNvLinkState(")]:
+            rig.nvml[key] = "0"
+
+
 NVLINK = (
     case(
         "gpu.nvlink",
@@ -58,6 +74,8 @@ NVLINK = (
         lasts_s=120.0,
     ),
     case("gpu.nvlink", "no P2P, MIG on", mig, lasts_s=120.0),
+    case("gpu.nvlink", "no P2P to one GPU with MIG on", mig_on_one, lasts_s=120.0),
+    case("gpu.nvlink", "MIG on, and the links of A100 are down", asleep, lasts_s=120.0, instance_type="p4d.24xlarge"),
     case(
         "gpu.nvlink",
         "CRC errors in masses",
