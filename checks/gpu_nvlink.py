@@ -19,7 +19,12 @@ _P2P_WORDS = (
 )
 _OF_A_GPU = {38: "gpu_nvlink_crc_errors_total", 52: "gpu_nvlink_replays_total", 59: "gpu_nvlink_recoveries_total"}
 _OF_A_LINK = {208: "nvlink_receive_errors_total", 214: "nvlink_recovery_failures_total"}
-"""Fields of nvml.h: totals of a GPU up to Hopper; from Blackwell on (driver 560), for each link."""
+"""Fields of nvml.h: totals of a GPU before Hopper; from Blackwell on (driver 560), for each link."""
+_HOPPER = frozenset({"H100", "H200"})
+_COUNTER = "nvmlDeviceGetNvLinkErrorCounter"
+_OF_HOPPER = {2: _OF_A_GPU[38], 0: _OF_A_GPU[52], 1: _OF_A_GPU[59]}
+"""nvmlNvLinkErrorCounter_t of nvml.h: 0 replay, 1 recovery, 2 CRC of flits. On Hopper the fields above succeed with 0
+whatever happens, and nvidia-smi asks each link for these (Datadog agent, pull request 55966, 2026-09)."""
 LINKS = keyed_rows(
     "nvlinks.csv", lambda row: (row["model"], int(row["links"]), filled(row, "source")), lambda row: row[0]
 )
@@ -70,30 +75,43 @@ def gpu_nvlink(node: Node, _settings: object) -> Result:
     """All NVLinks that the instance type has are up, join every GPU with every other, and have few errors.
 
     How many links there are follows from the type; a type that the table does not know is not judged. Single errors
-    are normal and repeated by the hardware: what counts is that they keep coming, or come in masses. A GPU with MIG on
+    are normal and repeated by the hardware: what counts is that they keep coming, or come in masses. Before Hopper a
+    GPU counts them in fields; H100 and H200 are asked link by link, as nvidia-smi does; Blackwell has fields for each
+    link. A GPU that does not tell its counters is said, and nothing of them is over. A GPU with MIG on
     reaches no sibling and is reached by none, and the links of an A100 are down then, which is no fault. Unproven on
     hardware, and a warning at most; XID 74 and 144 to 150 tell of fatal link errors and act.
 
-    Sources: nvml.h (nvmlDeviceGetNvLinkState, nvmlDeviceGetP2PStatus, fields 38, 52, 59, 208, 214); nvlinks.csv.
+    Sources: nvml.h (nvmlDeviceGetNvLinkState, nvmlDeviceGetNvLinkErrorCounter, nvmlDeviceGetP2PStatus, fields 38, 52,
+    59, 208, 214); Datadog agent, pull request 55966 (Hopper); nvlinks.csv.
     """
     profile = instance_profile(node.instance_type)
     row = LINKS.get(profile.gpu_model) if profile and profile.nvlink in ("nvswitch", "nvl72") else None
     if row is None:
         return not_applicable("this instance type has no NVLink between its GPUs, or is not in healthd's table")
     links = range(row[1])
-    fields = [*((field, 0) for field in _OF_A_GPU), *((field, link) for field in _OF_A_LINK for link in links)]
-    gpus = ask_gpus(node, *map(_state, links), _P2P, MIG, fields=fields)
+    hopper = row[0] in _HOPPER
+    counters = [_counter(link, kind) for kind in _OF_HOPPER for link in links] if hopper else []
+    fields = [(field, link) for field in _OF_A_LINK for link in links]
+    fields += [] if hopper else [(field, 0) for field in _OF_A_GPU]
+    gpus = ask_gpus(node, *map(_state, links), *counters, _P2P, MIG, fields=fields)
     if isinstance(gpus, Result):
         return gpus
     epoch = driver_epoch(node)
     awake = [gpu for gpu in gpus if not (in_mig(gpu) and row[0] == _LINKS_SLEEP_IN_MIG)]
     findings = [*(finding for gpu in awake for finding in _down(gpu, links, row[2])), *_apart(gpus)]
     readings = [reading for gpu in gpus for reading in _readings(gpu, links, epoch)]
-    return judged(findings, readings, gaps=gaps_of(gpus))
+    silent = [gpu for gpu in gpus if not gpu.unsupported.isdisjoint(counters)]
+    left_out = f"{len(silent)} of {len(gpus)} GPUs do not tell their NVLink error counters" if silent else ""
+    not_told = [(gpu.gpu, code.code) for gpu in silent for code in (STORM, GROWING)]
+    return judged(findings, readings, gaps=gaps_of(gpus), untold=not_told, left_out=left_out)
 
 
 def _state(link: int) -> str:
     return f"nvmlDeviceGetNvLinkState({link})"
+
+
+def _counter(link: int, kind: int) -> str:
+    return f"{_COUNTER}({link}, {kind})"
 
 
 def _down(gpu: GpuValues, links: Sequence[int], source: str) -> Iterator[Finding]:
@@ -127,6 +145,11 @@ def _readings(gpu: GpuValues, links: Sequence[int], epoch: str) -> Iterator[Read
     for link in links:
         part = Component(kind="nvlink", id=f"{gpu.gpu.id}/{link}")
         keys += [(part, f"field:{field}/{link}" if link else f"field:{field}", n) for field, n in _OF_A_LINK.items()]
-    for part, key, name in keys:
-        if key in gpu.values:
-            yield Reading(component=part, name=name, value=gpu.values[key], kind=ReadingKind.COUNTER, epoch=epoch)
+    told = []
+    for kind, name in _OF_HOPPER.items():
+        counts = [gpu.values.get(_counter(link, kind)) for link in links]
+        if None not in counts:  # a sum of some links only would jump when the others answer again
+            told.append((gpu.gpu, sum(counts), name))
+    told += [(part, gpu.values[key], name) for part, key, name in keys if key in gpu.values]
+    for part, value, name in told:
+        yield Reading(component=part, name=name, value=value, kind=ReadingKind.COUNTER, epoch=epoch)

@@ -58,6 +58,7 @@ HEALTHY_LINKS: Mapping[str, Any] = {
     "nvmlDeviceGetMigMode": [0, 0],
     "nvmlDeviceGetP2PStatus(2)": [0] * 8,
     **{f"nvmlDeviceGetNvLinkState({link})": 1 for link in range(18)},
+    **{f"nvmlDeviceGetNvLinkErrorCounter({link}, {kind})": 0 for kind in (0, 1, 2) for link in range(18)},
     **{f"field:{field}": 0 for field in (38, 52, 59)},
     **{f"field:{field}/{link}" if link else f"field:{field}": 0 for field in (208, 214) for link in range(18)},
     "nvmlDeviceGetGpuFabricInfoV": {

@@ -16,9 +16,10 @@ _FABRIC = "nvmlDeviceGetGpuFabricInfoV"
 # -- NVLink -----------------------------------------------------------------------------------------------------------
 
 
-def counted(field: str, each: int, *, times: int) -> Any:
+def counted(line: str, each: int, *, times: int) -> Any:
     """A counter of GPU 2 that grows by so much each minute."""
-    return over(60.0, lambda rig, minute: rig.gpu(2, **{f"field.{field}": f"ull:{each * minute}"}), times=times)
+    kind = "ull:" if line.startswith("field.") else ""
+    return over(60.0, lambda rig, minute: rig.gpu(2, **{line: f"{kind}{each * minute}"}), times=times)
 
 
 def mig(rig: Rig) -> None:
@@ -79,16 +80,28 @@ NVLINK = (
     case(
         "gpu.nvlink",
         "CRC errors in masses",
-        counted("38", 12_000, times=3),
+        counted("nvmlDeviceGetNvLinkErrorCounter(5,2)", 12_000, times=3),
         "gpu.nvlink.errors@gpu:2 warning ask_human",
     ),
     case(
         "gpu.nvlink",
+        "CRC errors in masses, before Hopper",
+        counted("field.38", 12_000, times=3),
+        "gpu.nvlink.errors@gpu:2 warning ask_human",
+        instance_type="p4d.24xlarge",
+    ),
+    case(
+        "gpu.nvlink",
+        "error counters not told",
+        on_gpu("nvmlDeviceGetNvLinkErrorCounter = error 3", gpus=EVERY_GPU),
+    ),
+    case(
+        "gpu.nvlink",
         "errors keep coming",
-        counted("52", 3, times=18),
+        counted("nvmlDeviceGetNvLinkErrorCounter(5,0)", 3, times=18),
         "gpu.nvlink.growing@gpu:2 warning watch",
     ),
-    case("gpu.nvlink", "errors now and then", counted("52", 3, times=5)),
+    case("gpu.nvlink", "errors now and then", counted("nvmlDeviceGetNvLinkErrorCounter(5,0)", 3, times=5)),
     case(
         "gpu.nvlink",
         "a recovery failed",
