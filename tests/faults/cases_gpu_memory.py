@@ -54,7 +54,8 @@ def of_unknown_type_that_loses_one(rig: Rig) -> Iterator[float]:
 
 COUNT = (
     case("gpu.count", "off the bus", off_the_bus, "gpu.count.off_bus@node critical reboot_node", made=Made.TREE),
-    case("gpu.count", "driver lost it", unlisted, "gpu.count.driver_lost@gpu:7 critical reboot_node"),
+    case("gpu.count", "driver lost it", unlisted, "gpu.count.driver_lost@gpu:7 critical reboot_node", lasts_s=60.0),
+    case("gpu.count", "not listed for a look, as in a driver's reload", unlisted),
     case("gpu.count", "excluded", excluded, "gpu.count.excluded@node warning ask_human"),
     case(
         "gpu.count",
