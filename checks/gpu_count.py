@@ -69,8 +69,9 @@ def gpu_count(node: Node, settings: Settings) -> Result:
     """All GPUs are there: on the PCI bus, in the driver, as device files.
 
     Off the PCI bus: the hardware or its link. On the bus and not in NVML, for a minute, since a driver that is being
-    loaded lists one after the other: the driver gave it up, or was told to exclude it. Only the file missing: the installation. More than expected is news about a table and never acts. MIG never
-    changes the count. A GPU that NVML lists and cannot reach is ``gpu.lost`` of gpu.recovery.
+    loaded lists one after the other: the driver gave it up, or was told to exclude it. Only the file missing: the
+    installation. More than expected is news about a table and never acts. MIG never changes the count. A GPU that NVML
+    lists and cannot reach is ``gpu.lost`` of gpu.recovery.
 
     Sources: EKS node monitoring agent 1.7.0, dcgm_devices.go; NVIDIA Health Validation (a count mismatch is critical).
     """

@@ -70,6 +70,7 @@ def asks_then_silent(rig: Rig) -> Iterator[float]:
     rig.state("gpu2.field.230 = error 3")
 
 
+_OF_HEALTH = ("nvmlDeviceValidateInforom", "nvmlDeviceGetName", "nvmlDeviceGetVbiosVersion")
 RECOVERY = (
     case(
         "gpu.recovery",
@@ -122,9 +123,23 @@ RECOVERY = (
         "gpu.health",
         "one GPU fails, others answer",
         on_gpu("fault = unknown_error"),
-        "gpu.failing@gpu:2 warning ask_human",
+        "gpu.failing@gpu:2 critical ask_human",
         lasts_s=300.0,
         unknown=OF_EACH_GPU - {"gpu.health"},
+    ),
+    case(
+        "gpu.health",
+        "one GPU cannot be opened for minutes, as in a reset",
+        on_gpu("fault = unknown_error"),
+        lasts_s=240.0,
+        unknown=OF_EACH_GPU - {"gpu.health"},
+    ),
+    case(
+        "gpu.health",
+        "one GPU refuses every question, others answer",
+        on_gpu(*(f"{call} = error 17" for call in _OF_HEALTH)),
+        "gpu.refused@gpu:2 warning ask_human",
+        lasts_s=300.0,
     ),
     case(
         "gpu.health",
