@@ -292,6 +292,14 @@ def room(**numbers: int) -> Callable[[Rig], None]:
     return arrange
 
 
+def scratch(rig: Rig) -> None:
+    """A local disk for the files of jobs, and one of them has filled it."""
+    rig.mounted("97 26 259:9 / /scratch rw,relatime - xfs /dev/md0 rw")
+    full = Space(total_bytes=1000, available_bytes=0, total_inodes=1000, available_inodes=500, read_only=False)
+    rig.node.spaces = {**rig.node.spaces, "/scratch": full}
+    rig.tools[("xfs_spaceman", "-c", "freesp -s", "/scratch")] = SourceMissing("xfs_spaceman: no such command")
+
+
 FILESYSTEMS = (
     built(
         "host.filesystems",
@@ -329,6 +337,16 @@ FILESYSTEMS = (
         "no inodes",
         room(available_inodes=5),
         "host.filesystem.full@mount:/ critical ask_human",
+    ),
+    faked(
+        "host.filesystems", "a user fills scratch", scratch, "host.filesystem.full_data@mount:/scratch warning watch"
+    ),
+    faked(
+        "host.filesystems",
+        "scratch is full, and must have room",
+        scratch,
+        "host.filesystem.full@mount:/scratch critical ask_human",
+        settings={"host.filesystems": host_filesystems.Settings(must_have_room=("/scratch",))},
     ),
     faked("host.filesystems", "little room", room(available_bytes=30), "host.filesystem.low@mount:/ warning watch"),
 )
