@@ -147,9 +147,9 @@ def _readings(gpu: GpuValues, links: Sequence[int], epoch: str) -> Iterator[Read
         keys += [(part, f"field:{field}/{link}" if link else f"field:{field}", n) for field, n in _OF_A_LINK.items()]
     told = []
     for kind, name in _OF_HOPPER.items():
-        counts = [gpu.values.get(_counter(link, kind)) for link in links]
-        if None not in counts:  # a sum of some links only would jump when the others answer again
-            told.append((gpu.gpu, sum(counts), name))
+        questions = [_counter(link, kind) for link in links]
+        if all(each in gpu.values for each in questions):  # a sum of some would jump when the others answer again
+            told.append((gpu.gpu, sum(gpu.values[each] for each in questions), name))
     told += [(part, gpu.values[key], name) for part, key, name in keys if key in gpu.values]
     for part, value, name in told:
         yield Reading(component=part, name=name, value=value, kind=ReadingKind.COUNTER, epoch=epoch)

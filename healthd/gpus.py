@@ -131,13 +131,17 @@ def pci_gpus(node: Node) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inventory:
-    """The same GPUs seen four ways. ``listed`` and ``files`` are None where they could not be read: see ``gaps``."""
+    """The same GPUs seen four ways. ``listed`` and ``files`` are None where they could not be read: see ``gaps``.
+
+    ``openable``: how many of the files this process may open.
+    """
 
     expected: int | None
     pci: tuple[str, ...]
     listed: tuple[GpuAnswer, ...] | None
     excluded: int
     files: int | None
+    openable: int
     gaps: tuple[str, ...]
 
 
@@ -152,7 +156,7 @@ def take_inventory(node: Node, configured: int | None) -> Inventory | Result:
         require_pci(node)
     gaps: list[str] = []
     listed: tuple[GpuAnswer, ...] | None = None
-    excluded, files = 0, None
+    excluded, files, openable = 0, None, 0
     try:
         listed, excluded = node.nvml.ask(), node.nvml.system().get("excluded_count") or 0
     except SourceMissing as error:
@@ -164,10 +168,19 @@ def take_inventory(node: Node, configured: int | None) -> Inventory | Result:
     if listed == () and not pci and not expected:
         return not_applicable("no NVIDIA GPU on the PCI bus or in NVML, and none is expected")
     try:
-        files = sum(re.fullmatch(r"nvidia\d+", name) is not None for name in node.dev.names(""))
+        names = [name for name in node.dev.names("") if re.fullmatch(r"nvidia\d+", name)]
+        files, openable = len(names), sum(map(node.dev.may_open, names))
     except SourceError as error:
         gaps.append(str(error))
-    return Inventory(expected=expected, pci=pci, listed=listed, excluded=excluded, files=files, gaps=tuple(gaps))
+    return Inventory(
+        expected=expected,
+        pci=pci,
+        listed=listed,
+        excluded=excluded,
+        files=files,
+        openable=openable,
+        gaps=tuple(gaps),
+    )
 
 
 def expected_gpus(node: Node, configured: int | None = None) -> int | None:

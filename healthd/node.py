@@ -198,6 +198,9 @@ class Tree(Protocol):
     def target(self, path: str) -> str:
         """The last part of where a link leads, such as the driver of a device. Raises SourceMissing."""
 
+    def may_open(self, path: str) -> bool:
+        """Whether this process may open a file to read and write; it is not opened. False where it is not there."""
+
 
 class Nvml(Protocol):
     """The GPU driver's own library, asked in a probe worker with a deadline."""

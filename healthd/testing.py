@@ -129,6 +129,10 @@ class FakeTree:
             raise SourceMissing(f"{path}: no such link in this FakeTree")
         return PurePosixPath(entry.to).name
 
+    def may_open(self, path: str) -> bool:
+        """Whether the path was given, and not as an error."""
+        return path in self.entries and not isinstance(self.entries[path], SourceError)
+
     def _at(self, path: str) -> Entry | None:
         for key in ("", path):
             if isinstance(error := self.entries.get(key), SourceError):

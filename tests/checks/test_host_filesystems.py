@@ -187,7 +187,9 @@ DISKS = (mount("/"), mount("/scratch", source="/dev/nvme1n1"), mount("/var", sou
 )
 def test_a_full_disk_keeps_jobs_off_where_the_system_writes(point: str, settings: dict[str, Any], found: str) -> None:
     """On the disk of a path that must have room it is critical, elsewhere a warning: a job's user fills scratch."""
-    full = {each.point: space(free=0.0 if each.point == point else 0.5) for each in DISKS}
+    full: dict[str, Space | SourceError] = {
+        each.point: space(free=0.0 if each.point == point else 0.5) for each in DISKS
+    }
     (finding,) = run(*DISKS, spaces=full, **settings).findings
     assert (finding.code, finding.component.id) == (f"host.filesystem.{found}", point)
     assert finding.severity is (Severity.CRITICAL if found == "full" else Severity.WARNING)
@@ -196,7 +198,7 @@ def test_a_full_disk_keeps_jobs_off_where_the_system_writes(point: str, settings
 def test_a_disk_that_is_mounted_twice_is_needed_by_either() -> None:
     """Scratch that holds /tmp by a bind mount must have room, whichever of its points is looked at."""
     table = (mount("/"), mount("/nv", source="/dev/nvme1n1"), mount("/tmp", source="/dev/nvme1n1"))
-    spaces = {"/": space(), "/nv": space(free=0.0), "/tmp": space(free=0.0)}
+    spaces: dict[str, Space | SourceError] = {"/": space(), "/nv": space(free=0.0), "/tmp": space(free=0.0)}
     assert codes(run(*table, spaces=spaces)) == ["full"]
 
 

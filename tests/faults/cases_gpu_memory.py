@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from healthd.checks import gpu_count
+from healthd.errors import SourceUnreadable
 from healthd.model import Status
 from tests.faults.case import Case, Made
 from tests.faults.cases_gpu import EVERY_GPU, Arrange, case, on_gpu
@@ -16,15 +18,33 @@ _DAY_S, _HOUR_S = 86_400.0, 3_600.0
 
 
 def unlisted(rig: Rig, gpu: int = 7) -> None:
-    """The driver no longer lists the last GPU, and its file is gone."""
+    """The driver no longer lists the last GPU; its file, which the driver did not make, stays."""
     for key in [key for key in rig.nvml if key.startswith(f"gpu{gpu}.")]:
         del rig.nvml[key]
-    rig.take(f"dev/nvidia{gpu}")
+
+
+def given_up(rig: Rig) -> None:
+    """A GPU that the driver did not take at its start: there is no file either."""
+    unlisted(rig)
+    rig.take("dev/nvidia7", "sys/bus/pci/devices/0000:ca:00.0/driver")
+
+
+def in_a_container(rig: Rig) -> None:
+    """A process that was given seven of eight GPUs."""
+    unlisted(rig)
+    rig.take("dev/nvidia7")
+
+
+def in_a_cgroup(rig: Rig) -> None:
+    """The file is there, and a device cgroup keeps it from this process."""
+    unlisted(rig)
+    rig.put("dev/nvidia7", SourceUnreadable("/dev/nvidia7: EPERM"))
 
 
 def off_the_bus(rig: Rig) -> None:
     """A GPU that did not come up."""
     unlisted(rig)
+    rig.take("dev/nvidia7")
     rig.take("sys/bus/pci/devices/0000:ca:00.0")
 
 
@@ -52,10 +72,20 @@ def of_unknown_type_that_loses_one(rig: Rig) -> Iterator[float]:
     off_the_bus(rig)
 
 
+_HIDDEN: dict[str, Any] = {"lasts_s": 60.0, "status": Status.UNKNOWN, "unknown": frozenset({"gpu.count"})}
 COUNT = (
     case("gpu.count", "off the bus", off_the_bus, "gpu.count.off_bus@node critical reboot_node", made=Made.TREE),
     case("gpu.count", "driver lost it", unlisted, "gpu.count.driver_lost@gpu:7 critical reboot_node", lasts_s=60.0),
     case("gpu.count", "not listed for a look, as in a driver's reload", unlisted),
+    case(
+        "gpu.count",
+        "driver did not take it",
+        given_up,
+        "gpu.count.driver_lost@gpu:7 critical reboot_node",
+        lasts_s=60.0,
+    ),
+    case("gpu.count", "kept from this container", in_a_container, **_HIDDEN),
+    case("gpu.count", "kept from this process by a device cgroup", in_a_cgroup, **_HIDDEN),
     case("gpu.count", "excluded", excluded, "gpu.count.excluded@node warning ask_human"),
     case(
         "gpu.count",
