@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from healthd.check import FindingCode, Limit, Rate, check, judged, not_applicable
 from healthd.gpus import MIG, GpuValues, ask_gpus, driver_epoch, gaps_of, in_mig
-from healthd.model import ClearsBy, Component, Finding, Reading, ReadingKind, Remedy, Repeats, Result, Severity
+from healthd.model import ClearsBy, Finding, Remedy, Repeats, Result, Severity
 from healthd.node import Node
+from healthd.nvlink import OF_A_GPU, OF_A_LINK, counted, questions
 from healthd.tables import filled, instance_profile, keyed_rows
 
 _P2P = "nvmlDeviceGetP2PStatus(2)"  # 2: NVML_P2P_CAPS_INDEX_NVLINK
@@ -17,14 +18,6 @@ _P2P_WORDS = (
     *("OK", "CHIPSET_NOT_SUPPORTED", "GPU_NOT_SUPPORTED", "IOH_TOPOLOGY_NOT_SUPPORTED", "DISABLED_BY_REGKEY"),
     *("NOT_SUPPORTED", "UNKNOWN"),
 )
-_OF_A_GPU = {38: "gpu_nvlink_crc_errors_total", 52: "gpu_nvlink_replays_total", 59: "gpu_nvlink_recoveries_total"}
-_OF_A_LINK = {208: "nvlink_receive_errors_total", 214: "nvlink_recovery_failures_total"}
-"""Fields of nvml.h: totals of a GPU before Hopper; from Blackwell on (driver 560), for each link."""
-_HOPPER = frozenset({"H100", "H200"})
-_COUNTER = "nvmlDeviceGetNvLinkErrorCounter"
-_OF_HOPPER = {2: _OF_A_GPU[38], 0: _OF_A_GPU[52], 1: _OF_A_GPU[59]}
-"""nvmlNvLinkErrorCounter_t of nvml.h: 0 replay, 1 recovery, 2 CRC of flits. On Hopper the fields above succeed with 0
-whatever happens, and nvidia-smi asks each link for these (Datadog agent, pull request 55966, 2026-09)."""
 LINKS = keyed_rows(
     "nvlinks.csv", lambda row: (row["model"], int(row["links"]), filled(row, "source")), lambda row: row[0]
 )
@@ -62,11 +55,11 @@ NOT_RECOVERED = FindingCode(
 _DCGM = "NVIDIA DCGM 4.6: fails at 100 CRC errors per second; here over a minute"
 _NVRX = "NVIDIA resiliency extension d8686d9c: growth in more than 15 of 30 one-minute looks"
 _RECOVERY = "nvml.h field 214: a recovery that fails leaves the link down, so none is acceptable"
-_COMING = (*_OF_A_GPU.values(), _OF_A_LINK[208])
+_COMING = (*OF_A_GPU.values(), OF_A_LINK[208])
 _LIMITS: tuple[Rate | Limit, ...] = (
-    Rate(reading=_OF_A_GPU[38], max_increase=6000.0, window_s=60.0, code=STORM, source=_DCGM),
+    Rate(reading=OF_A_GPU[38], max_increase=6000.0, window_s=60.0, code=STORM, source=_DCGM),
     *(Limit(reading=name, max_increase=0, code=GROWING, source=_NVRX) for name in _COMING),
-    Limit(reading=_OF_A_LINK[214], max_increase=0, code=NOT_RECOVERED, source=_RECOVERY),
+    Limit(reading=OF_A_LINK[214], max_increase=0, code=NOT_RECOVERED, source=_RECOVERY),
 )
 
 
@@ -89,17 +82,14 @@ def gpu_nvlink(node: Node, _settings: object) -> Result:
     if row is None:
         return not_applicable("this instance type has no NVLink between its GPUs, or is not in healthd's table")
     links = range(row[1])
-    hopper = row[0] in _HOPPER
-    counters = [_counter(link, kind) for kind in _OF_HOPPER for link in links] if hopper else []
-    fields = [(field, link) for field in _OF_A_LINK for link in links]
-    fields += [] if hopper else [(field, 0) for field in _OF_A_GPU]
+    counters, fields = questions(row[0], links)
     gpus = ask_gpus(node, *map(_state, links), *counters, _P2P, MIG, fields=fields)
     if isinstance(gpus, Result):
         return gpus
     epoch = driver_epoch(node)
     awake = [gpu for gpu in gpus if not (in_mig(gpu) and row[0] == _LINKS_SLEEP_IN_MIG)]
     findings = [*(finding for gpu in awake for finding in _down(gpu, links, row[2])), *_apart(gpus)]
-    readings = [reading for gpu in gpus for reading in _readings(gpu, links, epoch)]
+    readings = [reading for gpu in gpus for reading in counted(gpu, links, epoch)]
     silent = [gpu for gpu in gpus if not gpu.unsupported.isdisjoint(counters)]
     left_out = f"{len(silent)} of {len(gpus)} GPUs do not tell their NVLink error counters" if silent else ""
     not_told = [(gpu.gpu, code.code) for gpu in silent for code in (STORM, GROWING)]
@@ -108,10 +98,6 @@ def gpu_nvlink(node: Node, _settings: object) -> Result:
 
 def _state(link: int) -> str:
     return f"nvmlDeviceGetNvLinkState({link})"
-
-
-def _counter(link: int, kind: int) -> str:
-    return f"{_COUNTER}({link}, {kind})"
 
 
 def _down(gpu: GpuValues, links: Sequence[int], source: str) -> Iterator[Finding]:
@@ -138,18 +124,3 @@ def _apart(gpus: Sequence[GpuValues]) -> Iterator[Finding]:
 
 def _word(status: int) -> str:
     return _P2P_WORDS[status] if status < len(_P2P_WORDS) else f"status {status}"
-
-
-def _readings(gpu: GpuValues, links: Sequence[int], epoch: str) -> Iterator[Reading]:
-    keys = [(gpu.gpu, f"field:{field}", name) for field, name in _OF_A_GPU.items()]
-    for link in links:
-        part = Component(kind="nvlink", id=f"{gpu.gpu.id}/{link}")
-        keys += [(part, f"field:{field}/{link}" if link else f"field:{field}", n) for field, n in _OF_A_LINK.items()]
-    told = []
-    for kind, name in _OF_HOPPER.items():
-        questions = [_counter(link, kind) for link in links]
-        if all(each in gpu.values for each in questions):  # a sum of some would jump when the others answer again
-            told.append((gpu.gpu, sum(gpu.values[each] for each in questions), name))
-    told += [(part, gpu.values[key], name) for part, key, name in keys if key in gpu.values]
-    for part, value, name in told:
-        yield Reading(component=part, name=name, value=value, kind=ReadingKind.COUNTER, epoch=epoch)

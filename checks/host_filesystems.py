@@ -31,10 +31,7 @@ FULL = FindingCode(
     code="host.filesystem.full", severity=_CRITICAL, remedy=Remedy.ASK_HUMAN, meaning="Next to no room left"
 )
 FULL_DATA = FindingCode(
-    code="host.filesystem.full_data",
-    severity=_WARNING,
-    remedy=Remedy.WATCH,
-    meaning="Next to no room left where only jobs write",
+    code="host.filesystem.full_data", severity=_WARNING, remedy=Remedy.WATCH, meaning="No room where only jobs write"
 )
 LOW = FindingCode(code="host.filesystem.low", severity=_WARNING, remedy=Remedy.WATCH, meaning="Little room left")
 
@@ -76,9 +73,7 @@ def host_filesystems(node: Node, settings: Settings) -> Result:
     mounts, needed = _local(table, settings), _needed(table, settings)
     if not mounts:
         return not_applicable("no file system of a local disk is mounted")
-    findings: list[Finding] = []
-    readings: list[Reading] = []
-    gaps: list[str] = []
+    findings, readings, gaps = list[Finding](), list[Reading](), list[str]()
     for mount in mounts:
         try:
             findings += _state(node, mount, settings)
@@ -134,10 +129,8 @@ def _errors(node: Node, mount: Mount) -> int:
 
 def _free(node: Node, mount: Mount) -> dict[str, float]:
     space = node.space(mount.point)
-    counts = {
-        "space": (space.available_bytes, space.total_bytes),
-        "inodes": (space.available_inodes, space.total_inodes),
-    }
+    counts = {"space": (space.available_bytes, space.total_bytes)}
+    counts["inodes"] = (space.available_inodes, space.total_inodes)
     return {kind: free / total for kind, (free, total) in counts.items() if total}
 
 

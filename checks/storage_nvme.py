@@ -14,9 +14,8 @@ from healthd.node import Node
 from healthd.tables import instance_profile
 
 _CLASS = "class/nvme"
-_INSTANCE_STORE = (
-    "Amazon EC2 NVMe Instance Storage"  # EC2 user guide, "Identify instance store volumes"; EBS has another
-)
+# EC2 user guide, "Identify instance store volumes"; EBS has another.
+_INSTANCE_STORE = "Amazon EC2 NVMe Instance Storage"
 _WARNING, _ASK, _WATCH = Severity.WARNING, Remedy.ASK_HUMAN, Remedy.WATCH
 
 MISSING = FindingCode(
@@ -87,20 +86,13 @@ def storage_nvme(node: Node, settings: Settings) -> Result:
         findings.extend(_state(name, node.sys.read(f"{_CLASS}/{name}/state")))
     for name in local if settings.smart else ():
         try:
-            serial = node.sys.read(f"{_CLASS}/{name}/serial")
-        except SourceError as error:
-            gaps.append(f"serial number of {name}: {error}")
-            continue
-        try:
             log = _smart_log(node, name)
-        except SourceMissing as error:
+            findings.extend(_warnings(name, log))
+            readings.extend(_readings(name, log, node.sys.read(f"{_CLASS}/{name}/serial")))
+        except SourceMissing as error:  # no nvme-cli; or the disk went meanwhile, and the next look counts one fewer
             without = f"no SMART log is read: {error}; install nvme-cli"
-            break
         except SourceError as error:
             gaps.append(f"SMART log of {name}: {error}; or set smart = false")
-            continue
-        findings.extend(_warnings(name, log))
-        readings.extend(_readings(name, log, serial))
     untold = [(_disk(name), SMART.code) for name in local] if without else []
     return judged(findings, readings, gaps=gaps, untold=untold, left_out=without)
 

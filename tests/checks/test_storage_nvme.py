@@ -162,16 +162,6 @@ def test_without_nvme_cli_the_rest_is_still_told() -> None:
     assert open_faults == [["storage.nvme.smart"], ["storage.nvme.smart"], []]
 
 
-def test_a_disk_that_goes_meanwhile_is_a_gap() -> None:
-    """Its serial number cannot be read any more, which is no missing tool."""
-    tree: dict[str, Entry] = {
-        "class/nvme/nvme0/model": "Amazon EC2 NVMe Instance Storage",
-        "class/nvme/nvme0/state": "live",
-    }
-    result = run(sys=tree, instance_type=None)
-    assert result.gaps == ("serial number of nvme0: class/nvme/nvme0/serial: no such file in this FakeTree",)
-
-
 def test_a_state_that_cannot_be_read_is_unknown() -> None:
     """A controller whose state file fails is unknown."""
     with pytest.raises(SourceUnreadable):
