@@ -1,7 +1,8 @@
 """Carries a decision out, one step at a time, so that a kill -9 at any point leaves nothing half done or done twice.
 
-While no case is open it decides; while one is open it takes that case's steps, and decides nothing new. A turn returns
-the sentence that says what it did: that sentence is the log line, the audit record and what a test asserts.
+While no case is open it decides; while one is open it takes that case's steps. It decides anew only about a node that
+a case keeps out without mending it, which may be mended by now. A turn returns the sentence that says what it did: that
+sentence is the log line, the audit record and what a test asserts.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from healthd.errors import BackendError, StoreError
-from healthd.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Refused, Step
+from healthd.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Refused, Remedy, Step
 from healthd.remediation.case import Case, End, Phase, reason_text
 from healthd.remediation.commands import Commands
 from healthd.remediation.fleet import Scope
 from healthd.remediation.obedience import Obedience
-from healthd.remediation.orders import Obeyed, Order
+from healthd.remediation.orders import Obeyed, Order, instead, only_out
 from healthd.remediation.parts import Parts
 from healthd.remediation.playbook import QUARANTINE, REPAIRS, without_drain
-from healthd.remediation.policy import Considered, Rules, Situation, decide, decide_each
+from healthd.remediation.policy import Considered, Rules, Situation, decide, decide_each, left_of
 from healthd.remediation.ports import FleetLevel, StateOwner
 from healthd.remediation.steps import Steps
 from healthd.remediation.successor import found_case
@@ -30,6 +31,7 @@ from healthd.remediation.tally import Tally
 _ORDER_WAITS_S = 20.0  # for a turn that is under way
 _ENDING = "healthd is stopping: nothing more is begun; what is left is done once it is back"
 _SEEN_FOR_S = 10.0  # everybody may ask for the plan; the cluster is not read anew for each
+_ANEW_EVERY_S = 60.0  # whether a reset can be made is asked of the machine
 
 
 class Engine:
@@ -44,6 +46,7 @@ class Engine:
         self._lock, self._asking, self._ending = threading.Lock(), threading.Lock(), threading.Event()
         self._seen: tuple[datetime, Situation] | None = None
         self._stands, self._searched, self._last_noted = False, False, ""
+        self._anew: datetime | None = None
         self._commands = Commands(parts, as_repair=self._as_repair)
         self.decision = Decision(action=Action.HOLD, reason="nothing has been decided yet")
         self.tally = Tally()
@@ -222,8 +225,9 @@ class Engine:
         self.decision = Decision(action=Action(order.verb), reason=words)
         self.tally.decided[self.decision.action] += 1
 
-    def _as_repair(self, now: datetime) -> Decision:
-        return self._decided(self._surroundings.looked, replace(self._rules(), mode=Mode.REPAIR), now)
+    def _as_repair(self, now: datetime, case: Case | None) -> Decision:
+        situation = self._surroundings.looked if case is None else None
+        return self._decided(situation, replace(self._rules(), mode=Mode.REPAIR), now)
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
@@ -236,19 +240,22 @@ class Engine:
         return self._go_on(case, now)
 
     def _decide(self, now: datetime) -> Decision:
-        """Decide, and put the decision or the refusal into the audit trail once, not every few seconds."""
         decision = self._surroundings.decided(lambda situation: self._decided(situation, self._rules(), now))
+        self._tell(decision)
+        return decision
+
+    def _tell(self, decision: Decision) -> None:
+        """Put the decision or the refusal into the audit trail once, not every few seconds."""
         self.decision, diagnosis = decision, decision.diagnosis
         if diagnosis is None:
             self._last_noted = ""  # the same refusal, of a fault that comes back, is news
-            return decision
+            return
         data = {"action": decision.action, "code": diagnosis.code, "component": str(diagnosis.component)}
         if self._note(decision.reason, Event(at=self._clock(), kind="decision", text=decision.reason, data=data)):
             self.tally.decided[decision.action] += 1
             self.tally.refuse(decision.refusal)
-        return decision
 
-    def _decided(self, situation: Callable[[], Situation], rules: Rules, now: datetime) -> Decision:
+    def _decided(self, situation: Callable[[], Situation] | None, rules: Rules, now: datetime) -> Decision:
         return decide(
             self._judgement.diagnoses(),
             self._judgement.is_acknowledged,
@@ -299,6 +306,7 @@ class Engine:
     # -- going on -----------------------------------------------------------------------------------------------------
 
     def _go_on(self, case: Case, now: datetime) -> str:
+        case = self._decided_anew(case, now) if only_out(case) else case
         while True:
             turn = self._steps.take(self._fit_to_mode(case), now)
             self.tally.time(case, turn.case, self._clock())
@@ -308,6 +316,28 @@ class Engine:
                 self._page(case)
             if not turn.go_on or case.end is not None or self._ending.is_set():
                 return turn.said
+
+    def _decided_anew(self, case: Case, now: datetime) -> Case:
+        """A node that is only kept out is decided about once more: the mode may have been raised since, or what is open
+        may be another fault. One that stood so for a while only: what it shows may be from before a repair."""
+        patience = self._parts.patience
+        was_mended = case.attempts or case.remedy is Remedy.NONE  # or may have been, by a daemon before this one
+        long_s = patience.verify_timeout_s if was_mended else patience.settle_s
+        lately = self._anew is not None and 0 <= (now - self._anew).total_seconds() < _ANEW_EVERY_S
+        if lately or self._steps.stood(now).total_seconds() < long_s or self.opted_out():
+            return case
+        self._anew = now
+        # Counted from when it was taken out: waiting for a person makes no lemon well.
+        decision = left_of(self._decided(None, self._rules(), case.opened), case)
+        if decision.steps and decision.reason != self.decision.reason:
+            self._tell(decision)
+        if decision.action is not Action.REPAIR or decision.diagnosis is None:
+            return case
+        new = self._opened(decision, decision.diagnosis, now)
+        attempts = case.attempts if case.ladder[:1] == decision.ladder[:1] else 0
+        case = instead(case, replace(new, attempts=attempts))
+        self._steps.write(case, f"goes on to mend it: {decision.reason}")
+        return case
 
     def _fit_to_mode(self, case: Case) -> Case:
         """A mode that was lowered since lowers an open case: what may no longer be repaired stays quarantined.

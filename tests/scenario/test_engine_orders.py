@@ -17,7 +17,7 @@ from healthd.remediation.orders import Order, Verb
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import StateOwner
 from tests.engine_replay import ADMIN, WELL, Replay, when
-from tests.engine_rig import IN, NODE, OUT, XID_79, XID_95, World, opted_out, ordered_story
+from tests.engine_rig import IN, NODE, OUT, XID_79, XID_95, World, lowered, opted_out, ordered_story
 from tests.engine_wire import disk_is_full, kill, no_answer
 
 REBOOT = Order(verb=Verb.REPAIR, who="uid 0", why="kernel update", remedy=Remedy.REBOOT_NODE)
@@ -395,10 +395,15 @@ def test_without_a_remedy_the_policy_says_which(tmp_path: Path) -> None:
     assert world.provisioner.requests == 1
 
 
+def under_repair(world: World) -> None:
+    lowered(world, Mode.REPAIR)
+    world.log_line(XID_79)
+
+
 @pytest.mark.parametrize(
     ("before", "order", "refusal"),
     [
-        (lambda world: world.log_line(XID_95), REBOOT, Refusal.CASE_OPEN),
+        (under_repair, REBOOT, Refusal.CASE_OPEN),
         (lambda world: setattr(world.provisioner, "others", "HyperPod is at it"), REBOOT, Refusal.MANAGED),
         (lambda world: None, replace(REBOOT, remedy=Remedy.REPLACE_NODE), Refusal.CANNOT),
         (lambda world: None, replace(REBOOT, remedy=Remedy.RESET_GPU), Refusal.CANNOT),
