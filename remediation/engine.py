@@ -343,10 +343,10 @@ class Engine:
         """A mode that was lowered since lowers an open case: what may no longer be repaired stays quarantined.
 
         A reboot or a replacement that was asked for is waited for all the same: it may come at any moment, and must not
-        meet a job.
+        meet a job. A reset that was begun first starts what it had stopped.
         """
         mode = self._rules().mode
-        asked = case.step in (Step.REBOOT, Step.REPLACE) and case.phase is Phase.INTENDED
+        asked = case.step in REPAIRS and case.phase is Phase.INTENDED
         repairs = REPAIRS.intersection(case.steps) and not case.order  # an order is its own mode
         if mode is not Mode.QUARANTINE or not repairs or asked or case.end is not None:
             return case

@@ -173,6 +173,14 @@ class Repairs:
         said = f"replacement of {begun.machine} {self._asked}; waiting for another instance"
         return Turn(case=self._handed_over(begun), said=said)
 
+    def let_rest(self, turn: Turn) -> Turn:
+        """A case that rests, but for what a reset had stopped: that is ours to give back, whoever forbids the reset."""
+        case = turn.case
+        if not case.stopped:
+            return turn
+        said = f"{turn.said} but what the reset had stopped, which is started: {', '.join(case.stopped)}"
+        return self._started_again(replace(turn, case=replace(case, phase=Phase.PLANNED), said=said))
+
     def again_or_fail(self, case: Case, now: datetime, why: str) -> Turn:
         """What did not help is tried again, then the next remedy of the ladder; at its end a person is needed."""
         again = replace(case, index=case.steps.index(Step.WAIT_IDLE), phase=Phase.PLANNED, since=now, good_since=None)

@@ -81,7 +81,7 @@ class Steps:
         elif case.end is End.FAILED:
             turn = self._watch(case, now)
         elif (why := self._guards.at_rest(case)) is not None:
-            turn = rests(case, why)
+            turn = self._repairs.let_rest(rests(case, why))
         elif case.settling and case.step not in (Step.DRAIN, Step.RELEASE):
             turn = self._places.settled(case, now)
         else:

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from healthd.model import Action, Mode, Refusal, Remedy, Step
+from healthd.remediation.case import Phase
 from healthd.remediation.ledger import Repair
 from healthd.remediation.orders import Order, Verb
+from healthd.remediation.policy import Rules
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.rules import OWN_REMEDY, Ladder, Policy, Rule
 from tests.engine_replay import WELL, Replay
@@ -25,6 +27,7 @@ from tests.engine_rig import (
     lowered,
     opted_out,
     replace_story,
+    reset_story,
 )
 from tests.engine_wire import kill
 
@@ -257,3 +260,52 @@ def test_an_order_to_mend_is_refused_while_it_is_being_mended(tmp_path: Path) ->
         world.run(steps)
         for order in (REBOOT, MEND):
             assert world.orders(order).refusal is Refusal.CASE_OPEN
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# in the middle of a reset
+
+
+@pytest.mark.parametrize(
+    "lower",
+    [
+        partial(lowered, mode=Mode.QUARANTINE),
+        partial(lowered, mode=Mode.OBSERVE),
+        opted_out,
+    ],
+)
+def test_what_a_reset_had_stopped_is_started_whatever_is_lowered(
+    tmp_path: Path, lower: Callable[[World], None]
+) -> None:
+    """From any boundary on: a minute later every service runs, and no reset is made any more; allowed again, the case
+    comes to its end."""
+    for number, world in Replay(reset_story, tmp_path).at_every_boundary(lambda _: kill(), half=True):
+        allowed: Rules = world.rules
+        while number >= len(world.wire.passed) and not world.kills:
+            world.step()
+        lower(world)
+        asked = world.resetter.requests
+        world.run(12)
+        assert world.resetter.stopped == [], number
+        assert world.resetter.requests == asked, number
+        world.rules = allowed
+        assert world.run_to_end().ending() == WELL, number
+
+
+@pytest.mark.parametrize("mode", [Mode.QUARANTINE, Mode.OBSERVE])
+def test_a_reset_that_waits_for_its_holders_gives_them_back(tmp_path: Path, mode: Mode) -> None:
+    """Stopped, still ending, and then the mode is lowered: all of it runs again, and the node stays out."""
+    world = World(tmp_path, mode=Mode.REPAIR, can_reset=True)
+    world.resetter.held_by = "4711 nvidia-device-p"
+    world.at(10, lambda: world.log_line(XID_95))
+    while not world.resetter.stopped:
+        world.step()
+    lowered(world, mode)
+    world.run(3)
+    case = world.store.open_case()
+    assert case is not None
+    assert (case.stopped, case.phase, world.resetter.stopped) == ((), Phase.PLANNED, [])
+    world.resetter.held_by = ""
+    lowered(world, Mode.REPAIR)
+    assert world.run_to_end().ending() == WELL
+    assert (world.resetter.requests, world.provisioner.requests) == (1, 0)
