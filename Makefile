@@ -27,6 +27,7 @@ PURE := $(PURE),*/remediation/policy.py,*/remediation/playbook.py,*/remediation/
 PURE := $(PURE),*/remediation/rules.py,*/remediation/ledger.py,*/remediation/opt_out.py,*/remediation/orders.py
 PURE := $(PURE),*/remediation/fleet.py,*/healthd/acknowledged.py,*/healthd/drill/chain.py
 PURE := $(PURE),*/healthd/notifications/news.py,*/remediation/marks.py,*/remediation/asked.py
+PURE := $(PURE),*/remediation/modes.py
 PURE := $(PURE),*/remediation/orchestrators/kube_budget.py,*/remediation/orchestrators/kube_conditions.py
 PURE := $(PURE),*/remediation/orchestrators/kube_events.py,*/remediation/orchestrators/kube_node.py
 PURE := $(PURE),*/remediation/orchestrators/kube_signals.py

@@ -14,13 +14,14 @@ from datetime import datetime, timedelta
 
 from healthd.errors import BackendError, StoreError
 from healthd.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Refused, Remedy, Step
-from healthd.remediation.case import Case, End, Phase, reason_text
+from healthd.remediation.case import Case, End, reason_text
 from healthd.remediation.commands import Commands
 from healthd.remediation.fleet import Scope
+from healthd.remediation.modes import lowered, may_be_lowered, why_lowered
 from healthd.remediation.obedience import Obedience
 from healthd.remediation.orders import Obeyed, Order, instead, only_out
 from healthd.remediation.parts import Parts
-from healthd.remediation.playbook import QUARANTINE, REPAIRS, without_drain
+from healthd.remediation.playbook import without_drain
 from healthd.remediation.policy import Considered, Rules, Situation, decide, decide_each, left_of
 from healthd.remediation.ports import FleetLevel, StateOwner
 from healthd.remediation.steps import Steps
@@ -308,7 +309,7 @@ class Engine:
     def _go_on(self, case: Case, now: datetime) -> str:
         case = self._decided_anew(case, now) if only_out(case) else case
         while True:
-            turn = self._steps.take(self._fit_to_mode(case), now)
+            turn = self._steps.take(self._fitted(case), now)
             self.tally.time(case, turn.case, self._clock())
             case = turn.case
             self.tally.wait(turn)
@@ -339,21 +340,18 @@ class Engine:
         self._steps.write(case, f"goes on to mend it: {decision.reason}")
         return case
 
-    def _fit_to_mode(self, case: Case) -> Case:
-        """A mode that was lowered since lowers an open case: what may no longer be repaired stays quarantined.
-
-        A reboot or a replacement that was asked for is waited for all the same: it may come at any moment, and must not
-        meet a job. A reset that was begun first starts what it had stopped.
-        """
-        mode = self._rules().mode
-        asked = case.step in REPAIRS and case.phase is Phase.INTENDED
-        repairs = REPAIRS.intersection(case.steps) and not case.order  # an order is its own mode
-        if mode is not Mode.QUARANTINE or not repairs or asked or case.end is not None:
+    def _fitted(self, case: Case) -> Case:
+        """The case as far as it may still go: a mode or a rule that was lowered since lowers it too. In observe mode it
+        rests as it is."""
+        rules = self._rules()
+        if rules.mode is Mode.OBSERVE or not may_be_lowered(case):
             return case
-        lower = QUARANTINE if Step.DRAIN in case.steps else without_drain(QUARANTINE)
-        if case.step in lower:
-            return replace(case, steps=lower, index=lower.index(case.step), mode=mode)
-        return replace(case, steps=lower, index=lower.index(Step.VERIFY), mode=mode, phase=Phase.PLANNED)
+        if not (why := why_lowered(case, rules, self._judgement.diagnoses())):
+            return case
+        case = lowered(case)
+        self._steps.write(case, f"is not repaired any more: {why}")
+        self.tally.refuse(Refusal.LOWERED)
+        return case
 
     def _page(self, case: Case) -> None:
         if self.decision.reason != case.note:

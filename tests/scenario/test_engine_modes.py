@@ -26,6 +26,7 @@ from tests.engine_rig import (
     World,
     lowered,
     opted_out,
+    repair_story,
     replace_story,
     reset_story,
 )
@@ -44,6 +45,12 @@ def rule(code: str, *, ladder: Ladder | None = None, mode: Mode = Mode.REPAIR) -
 def ruled(world: World, *rules: Rule) -> None:
     """The operator loads these rules before what each finding calls for by itself."""
     world.rules = replace(world.rules, policy=Policy(rules=(*rules, OWN_REMEDY)))
+
+
+def reloaded(world: World, *rules: Rule) -> None:
+    """The same by SIGHUP: the daemon's parts are made anew."""
+    ruled(world, *rules)
+    world.restart_daemon()
 
 
 def quarantined_story(folder: Path) -> World:
@@ -86,6 +93,7 @@ def test_a_mode_that_was_lowered_for_a_minute_loses_no_repair(tmp_path: Path) ->
     world.at(60, partial(lowered, world, Mode.QUARANTINE)).at(120, partial(lowered, world, Mode.REPAIR))
     assert world.run_to_end().ending() == WELL
     assert world.provisioner.requests == 1
+    assert "[c1] is not repaired any more: the mode was lowered" in world.audit("step")
 
 
 def test_where_the_place_alone_fences_it_is_raised_too(tmp_path: Path) -> None:
@@ -263,6 +271,59 @@ def test_an_order_to_mend_is_refused_while_it_is_being_mended(tmp_path: Path) ->
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# lowered
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (rule("gpu.*", mode=Mode.QUARANTINE), "rule ours goes no further than quarantine"),
+        (rule("gpu.*", ladder=(Remedy.ASK_HUMAN,)), "rule ours does not say reboot_node any more"),
+        (rule("gpu.*", mode=Mode.OBSERVE), "rule ours goes no further than observe"),
+        (rule("gpu.*", ladder=()), "no rule takes a node out for it any more"),
+    ],
+)
+def test_a_rule_that_was_lowered_reaches_the_open_case(tmp_path: Path, changed: Rule, words: str) -> None:
+    """Loaded while the job runs: its end is followed by no reboot. What the rule no longer takes out is let in, what it
+    still does stays out; raised again, it is repaired."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.at(3, world.start_job).at(10, lambda: world.log_line(XID_79))
+    world.at(60, lambda: reloaded(world, changed)).at(90, world.end_jobs)
+    world.run(60)
+    assert world.provisioner.requests == 0
+    assert f"[c1] is not repaired any more: {words}" in world.audit("step")
+    if changed.mode is Mode.OBSERVE or changed.ladder == ():
+        assert world.ending() == WELL
+        return
+    assert (world.hold_text, world.engine.tally.refused[Refusal.LOWERED]) == (TEXT_79, 1)
+    reloaded(world)
+    assert world.run_to_end().ending() == WELL
+    assert world.provisioner.requests == 1
+
+
+@pytest.mark.parametrize("changed", [rule("gpu.*", mode=Mode.QUARANTINE), rule("gpu.*", ladder=(Remedy.ASK_HUMAN,))])
+def test_a_rule_that_was_lowered_at_any_boundary_reboots_nothing(tmp_path: Path, changed: Rule) -> None:
+    """Also between the intent and the act; what was asked for before is waited for."""
+    for number, world in Replay(repair_story, tmp_path).at_every_boundary(lambda world: ruled(world, changed)):
+        while number >= len(world.wire.passed):
+            world.step()
+        world.run(15)
+        assert world.wire.passed[number + 1 :].count("before reboot") == 0, number
+        if not world.provisioner.requests:
+            world.power_cycle()
+        assert world.run_to_end().ending() == WELL, number
+
+
+def test_a_smaller_rung_of_the_same_rule_is_no_lowering(tmp_path: Path) -> None:
+    """What the rule says still goes on, though other rungs of it were changed."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.at(3, world.start_job).at(10, lambda: world.log_line(XID_79))
+    world.at(60, lambda: ruled(world, rule("gpu.*", ladder=(Remedy.REBOOT_NODE,)))).at(90, world.end_jobs)
+    assert world.run_to_end().ending() == WELL
+    assert (world.provisioner.requests, world.engine.tally.refused[Refusal.LOWERED]) == (1, 0)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # in the middle of a reset
 
 
@@ -272,22 +333,23 @@ def test_an_order_to_mend_is_refused_while_it_is_being_mended(tmp_path: Path) ->
         partial(lowered, mode=Mode.QUARANTINE),
         partial(lowered, mode=Mode.OBSERVE),
         opted_out,
+        lambda world: ruled(world, rule("gpu.*", mode=Mode.QUARANTINE)),
     ],
 )
 def test_what_a_reset_had_stopped_is_started_whatever_is_lowered(
     tmp_path: Path, lower: Callable[[World], None]
 ) -> None:
-    """From any boundary on: a minute later every service runs, and no reset is made any more; allowed again, the case
-    comes to its end."""
+    """From any boundary on: a minute later every service runs, and no reset is made any more for a fault that is open;
+    allowed again, the case comes to its end."""
     for number, world in Replay(reset_story, tmp_path).at_every_boundary(lambda _: kill(), half=True):
         allowed: Rules = world.rules
         while number >= len(world.wire.passed) and not world.kills:
             world.step()
         lower(world)
-        asked = world.resetter.requests
+        asked, is_open = world.resetter.requests, bool(world.monitor.diagnoses())
         world.run(12)
         assert world.resetter.stopped == [], number
-        assert world.resetter.requests == asked, number
+        assert world.resetter.requests == asked or not is_open, number  # a rule says nothing of a fault that is over
         world.rules = allowed
         assert world.run_to_end().ending() == WELL, number
 
