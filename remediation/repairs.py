@@ -184,6 +184,8 @@ class Repairs:
     def again_or_fail(self, case: Case, now: datetime, why: str) -> Turn:
         """What did not help is tried again, then the next remedy of the ladder; at its end a person is needed."""
         again = replace(case, index=case.steps.index(Step.WAIT_IDLE), phase=Phase.PLANNED, since=now, good_since=None)
+        if case.release_order:  # it waited for this act alone, and is obeyed from where it ended
+            return Turn(case=again, said=f"not tried again, {case.release_order}: {why}", go_on=True)
         if Step.REPLACE in case.steps and case.step is Step.VERIFY:
             return ended(case, End.FAILED, f"another machine did not help, a person is needed: {why}")
         if case.attempts < self._patience.max_attempts:

@@ -330,6 +330,40 @@ def test_a_reboot_that_was_given_up_is_not_waited_for_any_more(tmp_path: Path) -
     assert (world.ending().in_service, world.ending().ends) == (True, ("released",))
 
 
+@pytest.mark.parametrize("order", [IN, FORCE])
+@pytest.mark.parametrize("came", [False, True])
+def test_a_release_outlives_the_reboot_that_it_waited_for(tmp_path: Path, order: Order, came: bool) -> None:
+    """Accepted while the last attempt is awaited, which never comes, or comes: the node is let in either way."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.never_boots = True
+    world.run(1)
+    world.orders(REBOOT)
+    while world.provisioner.requests < 2:
+        world.step()
+    assert world.orders(order).done
+    world.run(5)
+    assert world.hold_text, "what was asked of the machine comes first"
+    if came:
+        world.power_cycle()
+    world.run_to_end()
+    assert (world.ending().in_service, world.ending().ends) == (True, ("released",))
+    assert world.provisioner.requests == 2
+
+
+def test_a_release_outlives_a_reset_that_fails_for_the_last_time(tmp_path: Path) -> None:
+    """The services run again, and no reboot follows: a person wants the node in."""
+    world = World(tmp_path, mode=Mode.REPAIR, can_reset=True)
+    world.resetter.held_by = "4711 nvidia-device-p"
+    world.run(1)
+    world.orders(replace(REBOOT, remedy=Remedy.RESET_GPU))
+    while (case := world.store.open_case()) is None or case.attempts < 2:
+        world.step()
+    assert world.orders(IN).done
+    world.run_to_end()
+    assert (world.ending().in_service, world.ending().ends) == (True, ("released",))
+    assert (world.resetter.stopped, world.provisioner.requests) == ([], 0)
+
+
 def test_nobody_elses_hold_is_released(tmp_path: Path) -> None:
     """A drain by hand, with a case of ours behind it or none, is refused with who holds it; forced or not."""
     world = World(tmp_path)
