@@ -84,6 +84,11 @@ class Guards:
             return False
         return view.fenced or bool(self._slots.held())
 
+    def is_needless(self, case: Case) -> str:
+        """What makes it needless to take the node out, or "". After a repair not that the fault is over: a node whose
+        drain got lost then has yet to prove itself."""
+        return "" if case.attempts and not case.forced else self.is_over(case)
+
     def is_over(self, case: Case) -> str:
         """What makes the case needless, or "". What is ordered, whatever is found, only an order takes back."""
         if case.release_order:

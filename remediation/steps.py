@@ -24,7 +24,7 @@ from healthd.remediation.playbook import REPAIRS
 from healthd.remediation.ports import NodeView
 from healthd.remediation.repairs import Repairs
 from healthd.remediation.surroundings import Surroundings
-from healthd.remediation.turns import Turn, at_next, ended, rests, waits
+from healthd.remediation.turns import Turn, at_next, ended, is_out, rests, waits
 
 _TO_DO = {"GPU reset": "reset the GPUs", "replacement": "replace the machine"}
 
@@ -130,7 +130,7 @@ class Steps:
         view = self._orchestrator.view(jobs=True)
         if not view.standing:
             return self._adopted_or_lost(case, view, now)
-        if over := self._guards.is_over(case):
+        if over := self._guards.is_needless(case):
             return ended(case, End.ABANDONED, f"drain abandoned: {over}")
         if (why := self._guards.at_rest(case, view)) is not None:
             return waits(case, "drain", why)
@@ -162,7 +162,7 @@ class Steps:
         if view.hold is None or view.hold.text != case.text:
             return lost(case, view)
         said = f'drained: "{view.hold.text}" by {view.hold.user}, {case.why}'
-        case = replace(at_next(case, now), hold=view.hold, controller=view.controller)
+        case = replace(is_out(case, now), hold=view.hold, controller=view.controller)
         return Turn(case=case, said=said, go_on=True)
 
     def _wait_idle(self, case: Case, now: datetime) -> Turn:

@@ -481,6 +481,20 @@ def test_a_node_that_is_out_by_order_is_mended_and_stays_out(tmp_path: Path) -> 
     assert world.run_to_end().ending() == WELL
 
 
+def test_mended_and_forgotten_by_the_controller_it_is_out_by_order_again(tmp_path: Path) -> None:
+    """Neither rebooted once more nor let in: the order stands."""
+    world = out_by_order(tmp_path, mode=Mode.OBSERVE)
+    assert world.orders(REBOOT).done
+    world.run(30)
+    world.cluster.nodes[NODE].flags.clear()
+    world.cluster.nodes[NODE].hold = None
+    world.cluster.restart()
+    world.run(60)
+    case = world.store.open_case()
+    assert case is not None
+    assert (case.step, world.hold_text, world.provisioner.requests) == (Step.STAY, OUR_TEXT, 1)
+
+
 def test_another_machine_behind_the_name_of_a_quarantine_stays_out(tmp_path: Path) -> None:
     """Replaced by order while it was out by order: the new machine's empty store finds that it is one."""
     world = out_by_order(tmp_path, mode=Mode.OBSERVE, can_replace=True)
