@@ -44,8 +44,8 @@ class Guards:
             return Refused(kind=Refusal.NOT_IDLE, words="the node is no longer idle")
         if (why := self.at_rest(case, view)) is not None:
             return why
-        why = why_lowered(case, self._rules(), self._judgement.diagnoses())
-        return Refused(kind=Refusal.LOWERED, words=why) if why else None
+        words = why_lowered(case, self._rules(), self._judgement.diagnoses())
+        return Refused(kind=Refusal.LOWERED, words=words) if words else None
 
     def stopped(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
         """What stops a step after it has looked: the operator's word, or that the node is no longer as we left it."""

@@ -93,7 +93,7 @@ def test_only_what_the_policy_keeps_out_without_mending_it_is_only_out() -> None
         {"release_order": "x"},
         {"end": End.FAILED},
     )
-    assert not any(only_out(replace(case, **other)) for other in others)  # type: ignore[arg-type]
+    assert not any(only_out(replace(case, **other)) for other in others)
 
 
 def test_only_a_quarantine_at_its_place_stays() -> None:
