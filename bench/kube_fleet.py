@@ -67,28 +67,28 @@ class Agent:
 
     def __init__(self, plane: ControlPlane, node: str, folder: Path) -> None:
         self._kubeconfig = write_kubeconfig(plane, node, folder)
-        self._now_s, self._begun, self._dice = 0.0, datetime.now(UTC), Random(node)  # noqa: S311 - no secret
-        at = self._clock()
+        self._now_s, self._begun, self.dice = 0.0, datetime.now(UTC), Random(node)  # noqa: S311 - no secret
+        at = self.clock()
         looked = Outcome(check="gpu.count", result=Result(status=Status.OK), at=at, duration_s=0.1)
         known = Known(diagnoses=(), outcomes={"gpu.count": looked}, expected=("gpu.count",))
         self._apis = (self._api(), self._api())
         orchestrator = KubernetesOrchestrator(self._apis[0], node=node, namespace=NAMESPACE)
-        self._engine = _engine(orchestrator, node, folder, self._monotonic_s, self._dice)
+        self._engine = _engine(orchestrator, node, folder, self)
         self._reporter = KubeReporter(
             self._apis[1],
             node=node,
             known=lambda: known,
             verified=orchestrator.verified,
             start_s=START_S,
-            monotonic_s=self._monotonic_s,
-            clock=self._clock,
-            chance=self._dice.random,
+            monotonic_s=self.monotonic_s,
+            clock=self.clock,
+            chance=self.dice.random,
         )
 
     def step(self, now_s: float) -> None:
         """Go to this second of its clock: one turn of the engine, one look of the reporter."""
         self._now_s = now_s
-        self._engine.turn(self._clock())
+        self._engine.turn(self.clock())
         self._reporter.tick()
 
     def close(self) -> None:
@@ -96,19 +96,23 @@ class Agent:
             each.close()
 
     def _api(self) -> KubeApi:
-        pace = Pace(rate_per_s=RATE_PER_S, burst=BURST, monotonic_s=self._monotonic_s)
+        pace = Pace(rate_per_s=RATE_PER_S, burst=BURST, monotonic_s=self.monotonic_s)
         return connect(kubeconfig=str(self._kubeconfig), timeout_s=30.0, pace=pace, environ={})
 
-    def _monotonic_s(self) -> float:
+    def monotonic_s(self) -> float:
         return self._now_s
 
-    def _clock(self) -> datetime:
+    def clock(self) -> datetime:
         return self._begun + timedelta(seconds=self._now_s)
 
 
-def _engine(orchestrator: KubernetesOrchestrator, node: str, folder: Path, monotonic_s: Any, dice: Random) -> Engine:
+def _engine(orchestrator: KubernetesOrchestrator, node: str, folder: Path, agent: Agent) -> Engine:
     keeper = SlotKeeper(
-        orchestrator=orchestrator, node=node, quotas=orchestrator.quotas, monotonic_s=monotonic_s, random=dice.random
+        orchestrator=orchestrator,
+        node=node,
+        quotas=orchestrator.quotas,
+        monotonic_s=agent.monotonic_s,
+        random=agent.dice.random,
     )
     return Engine(
         Parts(
@@ -122,6 +126,8 @@ def _engine(orchestrator: KubernetesOrchestrator, node: str, folder: Path, monot
             collect=lambda _: "",
             look_again=lambda _: None,
             patience=Patience(),
+            clock=agent.clock,
+            monotonic_s=agent.monotonic_s,
         )
     )
 

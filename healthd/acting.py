@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from healthd.beat import Beat
 from healthd.checkup import Checkup
 from healthd.config.schema import Config
 from healthd.monitor import Monitor
@@ -23,7 +24,7 @@ from healthd.remediation.engine import Engine
 from healthd.remediation.fleet import CLUSTER
 from healthd.remediation.gpu_reset import Clients, GpuReset
 from healthd.remediation.ledger import repairs_of
-from healthd.remediation.opt_out import by_label
+from healthd.remediation.opt_out import FEATURE, LABEL, by_label
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
 from healthd.remediation.parts import Parts
 from healthd.remediation.policy import Rules
@@ -60,10 +61,18 @@ def make_engine(
     collect: Callable[[Case], str],
     run: Callable[..., CommandResult] = run_command,
     after_reset: Callable[[], None] = lambda: None,
+    beat: Beat | None = None,
 ) -> Engine:
     """The engine of this node. ``collect`` saves the evidence of a case and returns where. ``run``: how whoever mends
-    the machine runs commands; tests count them. ``after_reset`` is told of every GPU reset that was made."""
-    remediation = config.remediation
+    the machine runs commands; tests count them. ``after_reset`` is told of every GPU reset that was made. ``beat``:
+    what is told that the engine comes round, and how long the evidence and each command may take."""
+    remediation, beat = config.remediation, beat or Beat()
+    run = beat.announcing(run)
+
+    def announced(case: Case) -> str:
+        beat(config.evidence.timeout_s)  # its commands run side by side, in threads of their own
+        return collect(case)
+
     return Engine(
         Parts(
             orchestrator=orchestrator,
@@ -80,7 +89,7 @@ def make_engine(
             cases=store,
             rules=lambda: _rules(config, policy, orchestrator),
             ledger=lambda: repairs_of(store.cases()),
-            collect=collect,
+            collect=announced,
             look_again=checkup.start_older_than,
             patience=Patience(
                 settle_s=remediation.settle_s,
@@ -94,6 +103,7 @@ def make_engine(
                 calm_s=min(_CALM_S, remediation.settle_s) if orchestrator.kind == "kubernetes" else 0.0,
             ),
             platform_texts=OUR_TEXTS | MANAGERS_TEXTS,
+            beat=beat,
         )
     )
 
@@ -214,15 +224,15 @@ def _rules(config: Config, policy: Policy, orchestrator: Orchestrator) -> Rules:
     remediation = config.remediation
     opt_out = remediation.opt_out_file
     by_file = f"{opt_out} exists" if opt_out and os.path.exists(opt_out) else ""
+    # A label of the Node is among its features, and read with its state.
+    by_label_too = orchestrator.kind == "kubernetes"
     return Rules(
         mode=remediation.mode,
         max_out=config.budget.max_out,
         replacements_per_hour=config.budget.replacements_per_hour,
         opted_out=by_file or by_label(config.node.labels, remediation.opt_out_label),
-        # A label of the Node is among its features, and read with its state.
-        opt_out_feature=(
-            remediation.opt_out_label if orchestrator.kind == "kubernetes" else remediation.opt_out_feature
-        ),
+        opt_out_feature=remediation.opt_out_label if by_label_too else remediation.opt_out_feature,
+        feature_is=LABEL if by_label_too else FEATURE,
         policy=policy,
         bounds=bounds_of(config.policy),
     )

@@ -16,11 +16,12 @@ from pathlib import Path
 
 from healthd import journal
 from healthd.acting import FLEET, kept_of, make_engine
+from healthd.beat import Beat
 from healthd.check import Check, discover
 from healthd.checkup import Checkup, boot_id_or_unknown
 from healthd.config.schema import CheckConfig, Config
 from healthd.drill.drills import Drills
-from healthd.errors import ConfigError, SourceError
+from healthd.errors import ExtraMissing, SourceError
 from healthd.evidence import save_bundle
 from healthd.model import Event, Mode
 from healthd.monitor import Monitor, gone_jobs
@@ -146,8 +147,9 @@ def acting_agent(
     environ: Mapping[str, str],
     changed: Callable[[], None],
     notices: tuple[str, ...] = (),
+    beat: Beat | None = None,
 ) -> Agent:
-    """An agent with a store and an engine. ``changed`` is called when a fault opened or ended.
+    """An agent with a store and an engine. ``changed`` is called when a fault opened or ended; ``beat``: make_engine's.
 
     Raises ConfigError for an orchestrator that is not there, StoreError where the state directory cannot be used.
     """
@@ -173,6 +175,7 @@ def acting_agent(
         policy=policy,
         collect=lambda case: collect_evidence(agent, case),
         after_reset=agent.plugin_restart.wanted if agent.plugin_restart is not None else lambda: None,
+        beat=beat,
     )
     if store.set_aside:
         monitor.record(Event(at=now, kind="daemon", text=f"database set aside: {store.set_aside}"))
@@ -226,12 +229,11 @@ def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Callable[[], str]
 
 
 def _open_kubernetes(config: Config, node: str, environ: Mapping[str, str]) -> Orchestrator:
-    """The back end is imported where it is used: it loads lightkube. Raises ConfigError where that is not installed."""
+    """The back end is imported where it is used: it loads lightkube. Raises ExtraMissing where that is not there."""
     try:
         from healthd.remediation.orchestrators import kube_opening
     except ImportError as error:
-        extra = f"pip install 'healthd[kubernetes]' ({error})"
-        raise ConfigError((f"orchestrator.kind = kubernetes needs an extra that is not installed: {extra}",)) from error
+        raise ExtraMissing("orchestrator.kind = kubernetes", "kubernetes", error) from error
     return kube_opening.open_orchestrator(config, kube_opening.open_api(config, environ), node)
 
 
@@ -281,8 +283,7 @@ def _kernel_log_now(agent: Agent, needles: tuple[bytes, ...]) -> Batch:
 def catch_up_kernel_log(agent: Agent) -> None:
     """Judge what came since the last run and keep the new cursor, as the daemon would: for a hook that acts alone.
 
-    What was judged before is not judged again: a fault that ended by other evidence must not come back from an old
-    line.
+    What was judged before is not judged again: what ended by other evidence must not come back from an old line.
     """
     journal.read_once(agent.checkup, agent.monitor)
     source, until = agent.config.sources.kmsg, time.monotonic() + _CATCHES_UP_WITHIN_S

@@ -16,6 +16,7 @@ from threading import Lock
 from typing import Any
 
 from healthd.check import Check, unknown
+from healthd.clockwatch import JUMP
 from healthd.config.schema import CheckConfig
 from healthd.errors import SourceError
 from healthd.history import UNKNOWN_BOOT
@@ -215,7 +216,7 @@ class Checkup:
         )
 
     def _look_again(self, names: Sequence[str], deadline_s: float) -> None:
-        now, known, began = datetime.now(UTC), self.monitor.outcomes(), time.monotonic()
+        known, now, began = self.monitor.outcomes(), datetime.now(UTC), time.monotonic()
         stale = [name for name in names if self.checks[name].on == "interval" and not self._fresh(known.get(name), now)]
         earlier = [future for name in stale if (future := self._under_way(name)) is not None]
         new = [future for future in map(self.start, stale) if future not in earlier]
@@ -223,10 +224,12 @@ class Checkup:
         wait(earlier, timeout=max(0.0, min(deadline_s, _PATIENCE_S) - (time.monotonic() - began)))
 
     def _fresh(self, outcome: Outcome | None, now: datetime) -> bool:
-        """Counted from the end of the run: one that waited for a source until its deadline is news all the same."""
+        """Counted from the end of the run: one that waited for a source until its deadline is news all the same. What
+        is dated in the future was dated before the clock was set back, and may be of any age."""
         if outcome is None:
             return False
-        return (now - outcome.at).total_seconds() - outcome.duration_s <= 2 * self.interval_s(outcome.check)
+        age = now - outcome.at
+        return age > -JUMP and age.total_seconds() - outcome.duration_s <= 2 * self.interval_s(outcome.check)
 
     def _under_way(self, name: str) -> Future[Outcome] | None:
         with self._lock:

@@ -6,9 +6,10 @@ In bounded memory: a kernel log may name any number of codes, and those past the
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
+from healthd.clockwatch import moved
 from healthd.history import Fault
 from healthd.model import Outcome
 
@@ -45,6 +46,12 @@ class Counts:
             took_s=before.took_s + outcome.duration_s,
             told=outcome.at if could_tell else before.told,
         )
+
+    def clock_was_set(self, by: timedelta, now: datetime) -> None:
+        """Move the times with the clock, so that an age stays what it was."""
+        for name, runs in self.runs.items():
+            if runs.told is not None:
+                self.runs[name] = replace(runs, told=moved(runs.told, by, now))
 
     def has_opened(self, fault: Fault) -> None:
         """Count a fault that was not open before."""

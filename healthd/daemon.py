@@ -1,8 +1,8 @@
 """The daemon: threads, signals and doors around an agent. The composition root; it decides nothing.
 
 Threads: the kernel log is followed and judged as it arrives; APScheduler starts the interval checks; the engine turns
-when something changed and every few seconds; the doors answer. The main thread keeps the watchdog and waits for
-signals, of which SIGHUP ends in a start anew (``signals``).
+when something changed and every few seconds; the doors answer. The main thread keeps the watchdog, sees the clock being
+set, and waits for signals, of which SIGHUP ends in a start anew (``signals``).
 """
 
 from __future__ import annotations
@@ -11,26 +11,27 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-from apscheduler.executors.debug import DebugExecutor
-from apscheduler.schedulers.background import BackgroundScheduler
 
 from healthd import __version__, journal
 from healthd.agent import Agent, acting_agent, open_kernel_log, open_reporter
 from healthd.api.scrape import metrics_of
 from healthd.api.server import Server
 from healthd.api.wire import EXIT_FAILED
+from healthd.beat import Beat
+from healthd.clockwatch import ClockWatch, was_set
 from healthd.config.schema import Config
 from healthd.drill.drills import Drills
-from healthd.errors import HealthdError
+from healthd.errors import HealthdError, SourceError
 from healthd.jsonlog import json_logger
 from healthd.model import Action, Event
 from healthd.notifications.telling import keep_telling, open_notifier
+from healthd.rounds import Rounds
 from healthd.sd_notify import notify, take_address
 from healthd.signals import Signals
+from healthd.sources.identity import boot_time
 from healthd.sources.kmsg import KernelLog
 from healthd.state_lock import lock_state
 from healthd.textfile import keep_writing
@@ -38,9 +39,8 @@ from healthd.textfile import keep_writing
 _TICK_S = 5.0  # the watchdog's, which systemd may set as low as twice this; a signal or a defect ends the wait at once
 _ENGINE_POLL_S = 5.0
 _REPORT_POLL_S = 1.0
-_ENGINE_IS_STUCK_AFTER_S = 300.0
+_ENGINE_IS_STUCK_AFTER_S = 300.0  # beyond what it said that its present step may take
 _READER_IS_STUCK_AFTER_S = 60.0
-_JITTER = 0.1
 _HOUSEKEEPING_S = 10.0
 _KERNEL_LOG_POLL_S = 10.0
 _CATCH_UP_S = 30.0
@@ -77,8 +77,9 @@ class Daemon:
     ) -> None:
         self._config, self._log, self._manager, self._signals = config, log, manager, signals
         self._wake, self._stop, self._caught_up = threading.Event(), threading.Event(), threading.Event()
+        self._beat, self._clock = Beat(), ClockWatch(datetime.now(UTC), time.monotonic())
         self.agent: Agent = acting_agent(
-            config, source="daemon", environ=os.environ, changed=self._wake.set, notices=notices
+            config, source="daemon", environ=os.environ, changed=self._wake.set, notices=notices, beat=self._beat
         )
         self._kernel_log: KernelLog = open_kernel_log(self.agent)
         self.agent.machine.kernel_log_state = self._kernel_log.state
@@ -89,15 +90,12 @@ class Daemon:
             config.notify, self.agent.checkup, engine=self.agent.engine, store=self.agent.store, mode=self.agent.mode
         )
         self._page = metrics_of(self.agent)
-        self._engine_beat = time.monotonic()
         self.failed = False
         self.left: tuple[str, ...] = ()
         """The threads that did not end in time; what they were doing is found again at the next start."""
-        self._scheduler = BackgroundScheduler(
-            executors={"default": DebugExecutor()},  # in its own thread: a job only hands its check to our pool
-            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
-            timezone=UTC,
-        )
+        checkup = self.agent.checkup
+        on_interval = [name for name, check in checkup.checks.items() if check.on == "interval"]
+        self._rounds = Rounds({name: checkup.interval_s(name) for name in on_interval}, self._look)
 
     def run(self) -> None:
         """Start everything, say READY, keep the watchdog until a signal, and end in order."""
@@ -115,13 +113,14 @@ class Daemon:
         ]
         server = Server(self._config.daemon.socket, self.agent, group=self._config.daemon.group, say=self._log.info)
         http = self._open_http()
-        self._schedule()
+        self._rounds.begin()
         for thread in threads:
             thread.start()
         notify(self._manager, "READY=1")
         while not self._signals.wait(_TICK_S):
             if not self.problem():
                 notify(self._manager, "WATCHDOG=1")
+            self._look_at_clock()
         self._stop.set()
         self._signals.say_ending()
         self._log.info("stopping")
@@ -134,9 +133,28 @@ class Daemon:
         """Why the daemon itself is not going round, or "". A sick node is not a problem of the daemon."""
         if (idle := self._kernel_log.state().idle_s) > _READER_IS_STUCK_AFTER_S:
             return f"the kernel log reader has not come round for {idle:.0f} s"
-        if (idle := time.monotonic() - self._engine_beat) > _ENGINE_IS_STUCK_AFTER_S:
-            return f"the engine has not come round for {idle:.0f} s"
+        if (silent := self._beat.silent_s()) > _ENGINE_IS_STUCK_AFTER_S:
+            return f"the engine has not come round for {silent:.0f} s"
         return ""
+
+    def _look_at_clock(self) -> None:
+        """Where the clock was set since the last look: move what is remembered by it, and have every check look now.
+
+        Whoever asked between the two was told no lie: an outcome from the future is not fresh. The engine and the
+        notifier keep times of their own, and look for themselves.
+        """
+        now = datetime.now(UTC)
+        if not (by := self._clock.look(now, time.monotonic())):
+            return
+        text = f"{was_set(by)}: every check looks anew, and times that are remembered are moved with it"
+        try:
+            self._kernel_log.dates_from(boot_time(self.agent.machine.proc))
+        except SourceError as error:
+            text += f"; kernel records are dated by the clock as it was: {error}"
+        self.agent.monitor.clock_was_set(by, now, text)
+        self._rounds.anew()
+        self._wake.set()
+        self._log.warning(text)
 
     # -- threads ------------------------------------------------------------------------------------------------------
 
@@ -192,7 +210,6 @@ class Daemon:
         while not self._stop.is_set():
             self._wake.clear()
             said = engine.turn(datetime.now(UTC))
-            self._engine_beat = time.monotonic()
             self._drills.came_round()
             if said != last:
                 last = said
@@ -210,26 +227,6 @@ class Daemon:
             self.agent.learn_fleet(datetime.now(UTC))
         except HealthdError as error:
             self._log.warning("the fleet was not read", error=str(error))
-
-    def _schedule(self) -> None:
-        """Every interval check runs once at once, then at its interval with a tenth of jitter.
-
-        Back to back they would cost a fifth less, and stand in a queue before NVML: a driver that answers slowly would
-        then make good nodes unknown.
-        """
-        for name, check in self.agent.checkup.checks.items():
-            if check.on != "interval":
-                continue
-            interval_s = self.agent.checkup.interval_s(name)
-            self._scheduler.add_job(
-                self._look,
-                "interval",
-                args=(name,),
-                seconds=interval_s,
-                jitter=interval_s * _JITTER,
-                next_run_time=datetime.now(UTC) + timedelta(milliseconds=1),
-            )
-        self._scheduler.start()
 
     def _look(self, name: str) -> None:
         """It is time for a check."""
@@ -271,7 +268,7 @@ class Daemon:
     def _end(self, threads: list[threading.Thread]) -> None:
         """Stop in order. What an act is waited for is ``daemon.stop_s``; one that takes longer is left to its intent on
         disk, and so is the store: it stays open under whoever may still write to it."""
-        self._scheduler.shutdown(wait=False)
+        self._rounds.end()
         self._drills.close("the daemon is stopping")
         self._wake.set()
         self._caught_up.set()

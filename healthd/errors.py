@@ -3,6 +3,7 @@
     HealthdError
     ├── UsageError            the command line asks for something that is not there    exit 64
     ├── ConfigError           the configuration cannot be used; carries every problem  exit 78
+    │   └── ExtraMissing      it asks for a part of healthd whose packages are not installed
     ├── StartError            a service cannot start on this machine as it is now      exit 70
     ├── RegistrationError     two checks, or two codes, claim one name
     ├── SourceError           the machine did not answer: the check's outcome is *unknown*
@@ -41,6 +42,18 @@ class ConfigError(HealthdError):
     def __init__(self, problems: tuple[str, ...]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+class ExtraMissing(ConfigError):
+    """``what`` is configured needs an extra of healthd, and ``error`` says which of its packages is not installed.
+
+    The way names no distribution: nobody has published one called healthd, so whoever takes that name would be run as
+    root.
+    """
+
+    def __init__(self, what: str, extra: str, error: ImportError) -> None:
+        way = f"build the package with LOCK=requirements/{extra}.txt, or install the wheel's file with its extra"
+        super().__init__((f"{what} needs packages that are not installed: {error}; {way}, healthd-….whl[{extra}]",))
 
 
 class StartError(HealthdError):

@@ -14,10 +14,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from healthd.acknowledged import acknowledge, expire
 from healthd.check import Check, Learned
+from healthd.clockwatch import moved
 from healthd.counts import Counts
 from healthd.diagnose import diagnose, is_acknowledged, judge
 from healthd.errors import StoreError
@@ -37,6 +38,7 @@ from healthd.history import (
 from healthd.model import NODE, Clearance, ClearsBy, Component, Diagnosis, Event, Outcome, Result, Status, Verdict
 from healthd.remediation.rules import BY_REMEDY, Policy, codes_beside
 from healthd.store import Store
+from healthd.timeshift import shifted
 from healthd.trends import Highest, Key
 from healthd.waiting import seen_once
 
@@ -122,6 +124,17 @@ class Monitor:
         """Apply evidence from elsewhere than a check, such as the end of a job."""
         with self._lock:
             self._fold(*clear(self._history, clearance), now)
+
+    def clock_was_set(self, by: timedelta, now: datetime, said: str) -> None:
+        """Move every time that is remembered with the wall clock, which was set by ``by``, and put that into the trail.
+        The trail itself keeps the times that it has."""
+        with self._lock:
+            self._outcomes = {
+                name: replace(outcome, at=moved(outcome.at, by, now)) for name, outcome in self._outcomes.items()
+            }
+            self.counts.clock_was_set(by, now)
+            self._cursor_saved_at = datetime.min.replace(tzinfo=UTC)  # due
+            self._fold(shifted(self._history, by, now), (), now, [Event(at=now, kind="daemon", text=said)])
 
     def record(self, event: Event) -> None:
         """Add a line to the audit trail; kept and written later where the disk refuses now."""

@@ -334,8 +334,12 @@ class FakeClock:
         return self._passed_s
 
     def now(self) -> datetime:
-        """The wall clock, which here never steps."""
+        """The wall clock."""
         return self._start + timedelta(seconds=self._passed_s)
+
+    def set_by(self, seconds: float) -> None:
+        """Somebody sets the wall clock, forward or (negative) back."""
+        self._start += timedelta(seconds=seconds)
 
     def advance(self, seconds: float) -> None:
         """Let time pass. It never goes back."""

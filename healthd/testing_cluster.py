@@ -60,6 +60,7 @@ class FakeCluster:
     A second drain silently takes over text, user and stamp; the same text again changes nothing; undrain and resume
     wipe them. ``clock`` gives seconds since the epoch, of which stamps keep the whole ones. ``updates`` lists what was
     applied. ``partitions``: name to its nodes. ``slots``: scope and index to the holder; a slot fences its holder.
+    ``maintenance``: the nodes that an administrator's own reservation fences.
     ``stale_s``: how old the lists of nodes and slots are that it hands out, by ``monotonic_s`` where the clock may
     step.
     """
@@ -74,6 +75,7 @@ class FakeCluster:
         self.nodes = {name: FakeClusterNode() for name in names}
         self.partitions = dict(partitions or {})
         self.slots: dict[tuple[str, int], str] = {}
+        self.maintenance: set[str] = set()
         self.updates: list[FakeUpdate] = []
         self.hung = False
         self.starts = 1
@@ -206,7 +208,8 @@ class FakeOrchestrator:
         """The node as it is; work shows as an allocated CPU even where jobs are not asked for."""
         self._cluster.ask()
         node = self._cluster.nodes[self._node]
-        fence = {"MAINTENANCE", "RESERVED"} if self._node in self._cluster.slots.values() else set()
+        is_fenced = self._node in self._cluster.slots.values() or self._node in self._cluster.maintenance
+        fence = {"MAINTENANCE", "RESERVED"} if is_fenced else set()
         return NodeView(
             name=self._node,
             in_service=not node.flags and not fence,

@@ -7,10 +7,11 @@ the cluster shows is made and read here: it names the case to whoever finds it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from enum import StrEnum
 
+from healthd.clockwatch import moved
 from healthd.model import Diagnosis, Mode, Remedy, Step
 from healthd.remediation.ports import Hold
 
@@ -48,7 +49,7 @@ class Case:
     ``fenced``: it may hold a slot.
     ``settling``: drained in a hurry, before its slot had settled.
     ``attempts`` counts those of the present one. ``stopped``: services that a GPU reset stopped and owes a start.
-    ``unanswered`` is when an undrain last got no answer.
+    ``unanswered`` is when an undrain last got no answer, ``drain_unanswered`` the same of a drain.
     ``since`` is when the current step, or the current wait inside it, began.
     ``order``: why, and in brackets by whom, the case was ordered; "" where the policy opened it. ``release_order``: the
     same of an order to let the node in again; ``forced``: whatever is open on it.
@@ -78,6 +79,7 @@ class Case:
     attempts: int = 0
     good_since: datetime | None = None
     unanswered: datetime | None = None
+    drain_unanswered: datetime | None = None
     end: End | None = None
     note: str = ""
     order: str = ""
@@ -104,6 +106,18 @@ class Case:
     def has_ended(self) -> bool:
         """Whether nothing more is done for it than to give its slot back. One that was given up is still watched."""
         return self.end not in (None, End.FAILED)
+
+
+def shifted(case: Case, by: timedelta, now: datetime) -> Case:
+    """The case after the clock was set by ``by``: what it waits for it waits for as long as before."""
+    return replace(
+        case,
+        opened=moved(case.opened, by, now),
+        since=moved(case.since, by, now),
+        good_since=case.good_since and moved(case.good_since, by, now),
+        unanswered=case.unanswered and moved(case.unanswered, by, now),
+        drain_unanswered=case.drain_unanswered and moved(case.drain_unanswered, by, now),
+    )
 
 
 def reason_text(diagnosis: Diagnosis, case_id: str) -> str:

@@ -45,7 +45,9 @@ class Commands:
         """
         view = self._orchestrator.view(jobs=True)
         if why := self._rules().hands_off(view):
-            return Refused(kind=Refusal.OPTED_OUT, words=f"opted out: {why}; take that back first")
+            drained = case is not None and case.hold is not None and Step.DRAIN in case.steps
+            instead = ", or undo our drain by hand: that is obeyed all the same" if drained else ""
+            return Refused(kind=Refusal.OPTED_OUT, words=f"opted out: {why}; take that back first{instead}")
         match order.verb:
             case Verb.QUARANTINE:
                 return self._quarantine(order, case, view, now, case_id)

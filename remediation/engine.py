@@ -17,15 +17,15 @@ from healthd.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Ref
 from healthd.remediation.case import Case, End, reason_text
 from healthd.remediation.commands import Commands
 from healthd.remediation.fleet import Scope
+from healthd.remediation.leftovers import Leftovers
 from healthd.remediation.modes import lowered, may_be_lowered, why_lowered
 from healthd.remediation.obedience import Obedience
 from healthd.remediation.orders import Obeyed, Order, instead, only_out
 from healthd.remediation.parts import Parts
 from healthd.remediation.playbook import without_drain
 from healthd.remediation.policy import Considered, Rules, Situation, decide, decide_each, left_of
-from healthd.remediation.ports import FleetLevel, StateOwner
+from healthd.remediation.ports import FleetLevel, NodeView, StateOwner
 from healthd.remediation.steps import Steps
-from healthd.remediation.successor import found_case
 from healthd.remediation.surroundings import Surroundings
 from healthd.remediation.tally import Tally
 
@@ -46,8 +46,10 @@ class Engine:
         self._steps = Steps(parts, surroundings=self._surroundings, forbidden=self._forbidden)
         self._lock, self._asking, self._ending = threading.Lock(), threading.Lock(), threading.Event()
         self._seen: tuple[datetime, Situation] | None = None
-        self._stands, self._searched, self._last_noted = False, False, ""
-        self._anew: datetime | None = None
+        self._own: tuple[datetime, NodeView] | None = None
+        self._stands, self._last_noted = False, ""
+        self._leftovers = Leftovers(parts)
+        self._anew_s = float("-inf")
         self._commands = Commands(parts, as_repair=self._as_repair)
         self.decision = Decision(action=Action.HOLD, reason="nothing has been decided yet")
         self.tally = Tally()
@@ -62,10 +64,11 @@ class Engine:
         if not self._lock.acquire(timeout=wait_s):
             return "another turn of the engine is still under way"
         try:
+            self._parts.beat.begin()
             if self._ending.is_set():
                 return _ENDING
             self._steps.hurry = hurry
-            case = self._steps.resume() or self._found(now)
+            case = self._resumed(now)
             said = self._consider(now) if case is None else self._go_on(case, now)
         except StoreError as error:
             said = f"nothing was done: {error}"
@@ -75,6 +78,7 @@ class Engine:
                 self.tally.refuse(Refusal.UNREADABLE)
         finally:
             self._stands = self._steps.stood(now) > timedelta(seconds=2 * self._parts.patience.calm_s)
+            self._parts.beat.end()
             self._lock.release()
         return said
 
@@ -89,16 +93,18 @@ class Engine:
             )
             return self._obedience.refuse(order, Refused(kind=Refusal.CASE_OPEN, words=words))
         try:
+            self._parts.beat.begin()
             if self._ending.is_set():
                 return self._obedience.refuse(
                     order, Refused(kind=Refusal.CASE_OPEN, words=f"{_ENDING}; ask again then")
                 )
-            case = self._steps.resume() or self._found(now)
-            if case is None and not self._searched:
-                words = "the cluster did not answer, so what an earlier daemon left there is not known"
+            case = self._resumed(now)
+            if case is None and self._leftovers.unknown:
+                words = f"the cluster did not answer, and {self._leftovers.unknown}"
                 return self._obedience.refuse(order, Refused(kind=Refusal.UNREADABLE, words=words))
             return self._obedience.begin(order, case, now, lambda words: self._begun(order, words))
         finally:
+            self._parts.beat.end()
             self._lock.release()
 
     def end(self, within_s: float) -> bool:
@@ -113,11 +119,24 @@ class Engine:
     def rehearse(self, order: Order, now: datetime) -> Obeyed:
         """What obeying would come to, step by step. Nothing is done, noted or counted. Raises StoreError."""
         with self._asking:
-            return self._obedience.rehearse(order, self._cases.open_case(), now)
+            case = self._cases.open_case()
+            if case is None and self._leftovers.unknown:
+                words = f"the cluster did not answer, and {self._leftovers.unknown}"
+                return Obeyed(done=False, said=words, refusal=Refusal.UNREADABLE)
+            return self._obedience.rehearse(order, case, now)
 
     def opted_out(self) -> str:
         """Why healthd only observes here, or "": as the node says now, and the cluster said when it was last read."""
         return self._rules().hands_off(self._steps.viewed or self._surroundings.viewed)
+
+    def opted_out_now(self) -> str:
+        """The same, and the cluster is asked where it has not been of late: of a node that is well nobody reads what
+        its cluster says. Raises BackendError."""
+        rules = self._rules()
+        if rules.opted_out or not rules.opt_out_feature:
+            return rules.opted_out
+        with self._asking:
+            return rules.hands_off(self._own_view_lately())
 
     def next_in_s(self, at_most_s: float) -> float:
         """In how many seconds the next turn is of use: when a place in the budget has settled, if that is sooner; later
@@ -181,46 +200,36 @@ class Engine:
         with self._asking:
             now = self._clock()
             parts = self._parts
-            return decide_each(diagnoses, seen, self._seen_lately, rules, parts.why_not, ledger=parts.ledger, now=now)
+            seen_now = self._unsearched if self._leftovers.unknown else self._seen_lately
+            return decide_each(diagnoses, seen, seen_now, rules, parts.why_not, ledger=parts.ledger, now=now)
 
     def _seen_lately(self) -> Situation:
         now = self._clock()
-        if self._seen is None or not 0 <= (now - self._seen[0]).total_seconds() <= _SEEN_FOR_S:
+        if self._seen is None or not _is_young(self._seen[0], now):
             self._seen = (now, self._surroundings.unnoted())
         return self._seen[1]
 
-    def _found(self, now: datetime) -> Case | None:
-        """What was left with the cluster by a daemon before this one, whose store this one has not.
+    def _resumed(self, now: datetime) -> Case | None:
+        """The open case, on disk or found with the cluster. Raises StoreError."""
+        case = self._steps.resume()
+        self._leftovers.search(anew=case is not None)
+        return case or self._leftovers.found(now, self._keep)
 
-        Asked until it was answered once. Where the cluster does not answer, the decision says so, and nothing is taken
-        out.
-        """
-        if self._searched:
-            return None
-        try:
-            case = self._left_behind(now)
-        except BackendError:
-            return None
-        if case is not None and not self._cases.knows(case.id):
+    def _own_view_lately(self) -> NodeView:
+        now = self._clock()
+        if self._seen is not None and self._seen[1].view is not None and _is_young(self._seen[0], now):
+            return self._seen[1].view
+        if self._own is None or not _is_young(self._own[0], now):
+            self._own = (now, self._orchestrator.view())
+        return self._own[1]
+
+    def _unsearched(self) -> Situation:
+        """Where a place, a drain or an order of an earlier daemon's may stand and nobody knows, nothing is begun."""
+        return Situation(view=None, level=None, problem=self._leftovers.unknown)
+
+    def _keep(self, case: Case) -> None:
+        if not self._cases.knows(case.id):
             self._steps.write(case, f"found: {case.why}")
-        self._searched = True
-        return case
-
-    def _left_behind(self, now: datetime) -> Case | None:
-        own = self._slots.held()
-        if not own:
-            return None
-        view = self._orchestrator.view(jobs=True)
-        mark = next((mark.text for mark in self._orchestrator.level().marks if mark.node == view.name), "")
-        return found_case(
-            view,
-            own,
-            mark,
-            platform_texts=self._parts.platform_texts,
-            mode=self._rules().mode,
-            boot_id=self._judgement.boot_id,
-            now=now,
-        )
 
     def _begun(self, order: Order, words: str) -> None:
         self.decision = Decision(action=Action(order.verb), reason=words)
@@ -241,7 +250,10 @@ class Engine:
         return self._go_on(case, now)
 
     def _decide(self, now: datetime) -> Decision:
-        decision = self._surroundings.decided(lambda situation: self._decided(situation, self._rules(), now))
+        if self._leftovers.unknown:
+            decision = self._decided(self._unsearched, self._rules(), now)
+        else:
+            decision = self._surroundings.decided(lambda situation: self._decided(situation, self._rules(), now))
         self._tell(decision)
         return decision
 
@@ -309,6 +321,7 @@ class Engine:
     def _go_on(self, case: Case, now: datetime) -> str:
         case = self._decided_anew(case, now) if only_out(case) else case
         while True:
+            self._parts.beat()
             turn = self._steps.take(self._fitted(case), now)
             self.tally.time(case, turn.case, self._clock())
             case = turn.case
@@ -324,10 +337,10 @@ class Engine:
         patience = self._parts.patience
         was_mended = case.attempts or case.remedy is Remedy.NONE  # or may have been, by a daemon before this one
         long_s = patience.verify_timeout_s if was_mended else patience.settle_s
-        lately = self._anew is not None and 0 <= (now - self._anew).total_seconds() < _ANEW_EVERY_S
-        if lately or self._steps.stood(now).total_seconds() < long_s or self.opted_out():
+        now_s = self._parts.monotonic_s()
+        if now_s - self._anew_s < _ANEW_EVERY_S or self._steps.stood(now).total_seconds() < long_s or self.opted_out():
             return case
-        self._anew = now
+        self._anew_s = now_s
         # Counted from when it was taken out: waiting for a person makes no lemon well.
         decision = left_of(self._decided(None, self._rules(), case.opened), case)
         if decision.steps and decision.reason != self.decision.reason:
@@ -357,3 +370,7 @@ class Engine:
         if self.decision.reason != case.note:
             self.decision = Decision(action=Action.PAGE, reason=case.note)
             self.tally.decided[Action.PAGE] += 1
+
+
+def _is_young(at: datetime, now: datetime) -> bool:
+    return 0 <= (now - at).total_seconds() <= _SEEN_FOR_S

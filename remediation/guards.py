@@ -1,13 +1,13 @@
 """What stops a step: the operator's word, somebody else's hold, a node that is not as we left it.
 
 Every question is answered by a plain reading of the node made just now. Nothing here acts on the cluster; a drain of
-ours that a person undid is taken down as the order it is.
+ours that a person undid is taken down as the order it is, also while the operator wants nothing done.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from healthd.model import Mode, Refusal, Refused, Step
 from healthd.remediation.case import QUARANTINE_CODE, REPAIR_CODE, Case, End, Phase
@@ -15,7 +15,7 @@ from healthd.remediation.modes import why_lowered
 from healthd.remediation.parts import Parts
 from healthd.remediation.policy import holder
 from healthd.remediation.ports import NodeView
-from healthd.remediation.turns import Turn, ended, rests
+from healthd.remediation.turns import Turn, ended, paused
 
 
 class Guards:
@@ -24,6 +24,7 @@ class Guards:
     def __init__(self, parts: Parts) -> None:
         self._orchestrator, self._slots, self._judgement = parts.orchestrator, parts.slots, parts.judgement
         self._rules, self._platform_texts = parts.rules, parts.platform_texts
+        self._unanswered = timedelta(seconds=parts.patience.unanswered_s)
         self.viewed: NodeView | None = None
 
     def at_rest(self, case: Case, view: NodeView | None = None) -> Refused | None:
@@ -50,8 +51,22 @@ class Guards:
     def stopped(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
         """What stops a step after it has looked: the operator's word, or that the node is no longer as we left it."""
         if (why := self.at_rest(case, view)) is not None:
-            return rests(case, why)
+            return self.resting(case, why, now, view)
         return self.not_ours_any_more(case, view, now)
+
+    def resting(self, case: Case, why: Refused, now: datetime, view: NodeView | None = None) -> Turn:
+        """Nothing is touched. But a person who undoes our drain meanwhile is obeyed as ever: that is the end, after
+        which the place in the budget is given back, which would keep jobs off and which nobody else made.
+
+        Not while an act or a release of ours may have taken the drain away: what was asked for must not meet a job.
+        """
+        if case.hold is None or Step.DRAIN not in case.steps or case.phase is not Phase.PLANNED:
+            return paused(case, why)
+        self.viewed = view = view or self._orchestrator.view(jobs=True)
+        if self._as_we_left_it(case, view):
+            return paused(seen(case, view), why)
+        turn = self.not_ours_any_more(case, view, now)
+        return turn if turn is not None and turn.case.end is End.ACKNOWLEDGED else paused(case, why)
 
     def down_unexplained(self, case: Case, view: NodeView) -> str:
         """Why a node that is DOWN must not be resumed, or ""."""
@@ -67,22 +82,43 @@ class Guards:
         view = self._orchestrator.view(jobs=True)  # which run of the controller says so?
         if self._as_we_left_it(case, view):
             return None
+        if self._is_late_drain(case, view, now):
+            case = replace(case, hold=view.hold, controller=view.controller)
+            said = "a drain of ours that got no answer was applied late: it is ours as well"
+            return Turn(case=case, said=said, go_on=True)
         if view.hold is not None or not view.standing:
             return lost(case, view)
         if view.controller and view.controller != case.controller:
-            case = replace(case, index=0, phase=Phase.PLANNED, hold=None, since=now, end=None)
-            return Turn(case=case, said="the controller restarted and lost our drain: it is made again")
+            return _made_again(case, now, "the controller restarted and lost our drain: it is made again")
+        if Step.DRAIN in case.steps and self._comes_until(case.unanswered, now) is not None:
+            said = "an undrain of ours that got no answer was applied late: the drain is made again"
+            return _made_again(case, now, said)
         what = "our drain was undone" if Step.DRAIN in case.steps else "our place in the budget was taken away"
         why = f"{what} by a person: that is an order"
         self._judgement.acknowledge(now, why)
         return ended(case, End.ACKNOWLEDGED, why)
+
+    def comes_until(self, case: Case, now: datetime) -> datetime | None:
+        """Until when a drain or an undrain of this case that got no answer may still be applied, or None: a controller
+        that slept applies what it finds when it wakes up."""
+        asked = [at for at in (case.unanswered, case.drain_unanswered) if at is not None]
+        return self._comes_until(max(asked, default=None), now)
+
+    def _comes_until(self, asked: datetime | None, now: datetime) -> datetime | None:
+        return asked + self._unanswered if asked is not None and now < asked + self._unanswered else None
+
+    def _is_late_drain(self, case: Case, view: NodeView, now: datetime) -> bool:
+        """Whether what holds the node is our own drain once more: one that got no answer, applied after another."""
+        if case.hold is None or view.hold is None or self._comes_until(case.drain_unanswered, now) is None:
+            return False
+        return (view.hold.text, view.hold.user) == (case.hold.text, case.hold.user) and not view.standing
 
     def _as_we_left_it(self, case: Case, view: NodeView) -> bool:
         if Step.DRAIN in case.steps:
             return view.hold == case.hold and not view.standing
         if view.hold is not None and view.hold.text not in self._platform_texts:
             return False
-        return view.fenced or bool(self._slots.held())
+        return bool(self._slots.held())  # the view shows any maintenance, an administrator's too
 
     def is_needless(self, case: Case) -> str:
         """What makes it needless to take the node out, or "". After a repair not that the fault is over: a node whose
@@ -100,6 +136,16 @@ class Guards:
             if open_here and not self._judgement.is_acknowledged(diagnosis):
                 return ""
         return f"{case.code} on {case.component} is over"
+
+
+def _made_again(case: Case, now: datetime, said: str) -> Turn:
+    """Our drain is gone, and by no person's hand."""
+    return Turn(case=replace(case, index=0, phase=Phase.PLANNED, hold=None, since=now, end=None), said=said)
+
+
+def seen(case: Case, view: NodeView) -> Case:
+    """Remember which run of the controller showed us our drain: only a later restart may have lost it."""
+    return replace(case, controller=view.controller or case.controller)
 
 
 def lost(case: Case, view: NodeView) -> Turn:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+FEATURE, LABEL = "feature", "label or annotation"
+"""What the cluster's word on a node is called: on Slurm, and on Kubernetes, where either will do."""
+
 
 def by_label(labels: Iterable[str], key: str) -> str:
     """The ``key=value`` that opts the node out, in words, or "". Any value does but ``false``."""
@@ -17,6 +20,6 @@ def by_label(labels: Iterable[str], key: str) -> str:
     return ""
 
 
-def by_feature(features: Collection[str], feature: str) -> str:
-    """The same of a feature that the cluster shows at the node."""
-    return f"the node has the feature {feature}" if feature and feature in features else ""
+def by_feature(features: Collection[str], feature: str, called: str = FEATURE) -> str:
+    """The same of a feature that the cluster shows at the node. ``called``: what its people call it there."""
+    return f"the node has the {called} {feature}" if feature and feature in features else ""

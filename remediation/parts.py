@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from healthd.beat import Beat
 from healthd.model import Remedy
 from healthd.remediation.case import Case
 from healthd.remediation.fleet import rate_held
@@ -25,7 +27,8 @@ class Parts:
     ``collect`` saves the evidence of a case and returns where. ``look_again`` has every check run that has not looked
     since then, and waits for none. ``platform_texts``: reasons that a provisioner leaves on a node which we hold.
     ``ledger``: the repairs that were made on this node. ``new_id``: of a case that is opened. ``clock`` stamps the
-    audit trail: a turn takes as long as the cluster does.
+    audit trail: a turn takes as long as the cluster does; ``monotonic_s`` tells where it was set. ``beat`` is told of
+    each turn and each step.
     """
 
     orchestrator: Orchestrator
@@ -42,6 +45,8 @@ class Parts:
     ledger: Callable[[], Sequence[Repair]] = tuple
     new_id: Callable[[], str] = lambda: secrets.token_hex(4)
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    monotonic_s: Callable[[], float] = time.monotonic
+    beat: Beat = field(default_factory=Beat)
 
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""

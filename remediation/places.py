@@ -21,7 +21,7 @@ from healthd.remediation.policy import many_at_once
 from healthd.remediation.ports import NodeView
 from healthd.remediation.rules import roots_of
 from healthd.remediation.surroundings import Surroundings
-from healthd.remediation.turns import Turn, at_next, ended, is_out, waits
+from healthd.remediation.turns import Turn, at_next, ended, is_out, lingers, waits
 
 _REPAIR_LOOKS_EVERY_S = 30.0
 _PAGES = frozenset({Refusal.BUDGET, Refusal.CORRELATED, Refusal.UNREADABLE})
@@ -63,7 +63,7 @@ class Places:
             if not view.standing:
                 return _out_already(case, view, now)
             if over:
-                return ended(case, End.ABANDONED, f"not taken out: {over}")
+                return self.let_be(case, now, f"not taken out: {over}")
             if (why := self._guards.at_rest(case, view)) is not None:
                 return waits(case, "taking a slot", why)
         if not case.fenced:
@@ -75,6 +75,11 @@ class Places:
         except BackendRefused as error:
             return Turn(case=case, said=f"no slot can be taken: {error}", page=True, refusal=Refusal.REFUSED)
         return self._answered(case, move, now, hurry=hurry)
+
+    def let_be(self, case: Case, now: datetime, why: str) -> Turn:
+        """Nothing calls for a drain any more. One that got no answer may come all the same, and must find its case."""
+        until = self._guards.comes_until(case, now)
+        return ended(case, End.ABANDONED, why) if until is None else lingers(case, why, until)
 
     def settled(self, case: Case, now: datetime) -> Turn:
         """Drained in a hurry: nothing further is done before its place has settled; without one it is let go."""
@@ -91,7 +96,8 @@ class Places:
         """Why the node is not drained now although its place is: nobody would decide so any more, or the place is
         gone."""
         if (why := self._not_now(case, now)) is not None:
-            return self._stood_back(case, now, why) if why.kind is Refusal.CORRELATED else _waits(case, "drain", why)
+            is_let_go = why.kind is Refusal.CORRELATED and self._guards.comes_until(case, now) is None
+            return self._stood_back(case, now, why) if is_let_go else _waits(case, "drain", why)
         if case.settling or case.since == now or isinstance(self._slots.take(), Go):
             return None
         return Turn(case=_at_slot(case, now), said="its slot has to settle before the drain")
@@ -99,7 +105,8 @@ class Places:
     def no_repair(self, case: Case) -> Turn | None:
         """Why a drained node is not mended now: its place is gone and no other is free, or many have what it has."""
         act = str(case.step).replace("_", " ")
-        if Step.DRAIN in case.steps and isinstance(move := self._slots.take(committed=True), Hold):
+        is_ours = Step.DRAIN in case.steps or bool(self._slots.held())  # else it was taken away: an order, not a gap
+        if is_ours and isinstance(move := self._slots.take(committed=True), Hold):
             why = Refused(kind=Refusal.BUDGET, words=f"its slot is gone, and {move.reason}")
             return _waits(case, act, why)
         if case.order:

@@ -16,7 +16,7 @@ from healthd.remediation.budget import at_limit, out_limit
 from healthd.remediation.case import Case
 from healthd.remediation.fleet import Hold
 from healthd.remediation.ledger import Bounds, Repair, left_after, recent, rungs_left, same_fault
-from healthd.remediation.opt_out import by_feature
+from healthd.remediation.opt_out import FEATURE, by_feature
 from healthd.remediation.playbook import QUARANTINE, STEPS
 from healthd.remediation.ports import FleetLevel, NodeView
 from healthd.remediation.rules import BY_REMEDY, Answer, Ladder, Policy, Rule, codes_beside
@@ -31,7 +31,8 @@ class Rules:
 
     ``max_out``: a share of the fleet ("5%") or a number of nodes, never below one node; the cluster's own limit, where
     it has one, goes before it. ``replacements_per_hour``: of the whole fleet. ``opted_out``: why healthd only observes
-    here, as far as the node itself says so; ``opt_out_feature``: the feature by which the cluster says it, "" for none.
+    here, as far as the node itself says so; ``opt_out_feature``: the feature by which the cluster says it, "" for none;
+    ``feature_is``: what such a thing is called there.
     """
 
     mode: Mode
@@ -39,12 +40,15 @@ class Rules:
     replacements_per_hour: int = 4
     opted_out: str = ""
     opt_out_feature: str = ""
+    feature_is: str = FEATURE
     policy: Policy = BY_REMEDY
     bounds: Bounds = field(default_factory=Bounds)
 
     def hands_off(self, view: NodeView | None) -> str:
         """Why healthd only observes on this node, by what is known without or with a reading of it, or ""."""
-        return self.opted_out or ("" if view is None else by_feature(view.features, self.opt_out_feature))
+        if self.opted_out or view is None:
+            return self.opted_out
+        return by_feature(view.features, self.opt_out_feature, self.feature_is)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

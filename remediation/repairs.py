@@ -2,7 +2,8 @@
 
 Each is written down before it is done and is done once: after that only its evidence counts, which is another boot id,
 another instance id, or for a reset its own end and what the checks see then. A repair whose answer is unknown may have
-been applied, so it is waited for, never repeated; a reset alone may be, because on an idle node it harms nothing.
+been applied, so it is waited for, never repeated; a reset alone may be, because on an idle node it harms nothing. It
+counts each time: one that the daemon does not live to see the end of must not be made for ever.
 
 A repair must not decide that the node is well: the step that verifies does.
 """
@@ -108,29 +109,32 @@ class Repairs:
         self._judgement, self._guards, self._patience = judgement, guards, patience
         self._why_not, self._too_many, self._intend = why_not, too_many, intend
         self._mark_of = mark_of or self._own_mark
+        self._resetting = ""
 
     def reset(self, case: Case, now: datetime) -> Turn:
-        """Reset the GPUs, with every holder stopped and started again after. One that was interrupted is made again."""
+        """Reset the GPUs, with every holder stopped; whoever takes the step starts them again after. One that was
+        interrupted is made again, and is another attempt."""
         if case.phase is Phase.PLANNED:
             begun = self._begun(case, now, "GPU reset", lambda: replace(case, stopped=self._resetter.holders()))
-            if isinstance(begun, Turn):
-                return begun
-            case = begun
-        elif (turn := self._still_allowed(case, case, now, "GPU reset")) is not None:
-            return self._started_again(turn)
+        else:
+            begun = self._still_allowed(case, case, now, "GPU reset") or self._taken_up(case, now)
+        if isinstance(begun, Turn):
+            return begun
+        case, self._resetting = begun, ""
         if why := self._resetter.why_not():
-            return self._started_again(self.again_or_fail(case, now, f"no GPU reset: {why}"))
+            return self.again_or_fail(case, now, f"no GPU reset: {why}")
         try:
             done = self._resetter.reset(case.stopped)
         except BackendBusy as error:
             if now - case.since <= timedelta(seconds=self._patience.let_go_s):
+                self._resetting = case.id
                 return Turn(case=case, said=f"GPU reset waits: {error}", refusal=Refusal.NOT_IDLE)
             why = f"no GPU reset: {error}, {self._patience.let_go_s:g} s later"
-            return self._started_again(self.again_or_fail(case, now, why))
+            return self.again_or_fail(case, now, why)
         except (BackendRefused, BackendUnknown) as error:
-            return self._started_again(self.again_or_fail(case, now, f"the GPU reset did not succeed: {error}"))
+            return self.again_or_fail(case, now, f"the GPU reset did not succeed: {error}")
         self._judgement.clear(Clearance(by=ClearsBy.GPU_RESET, component=NODE, note=f"case {case.id}: {done}"), now)
-        return self._started_again(Turn(case=at_next(case, now), said=f"GPUs reset: {done}", go_on=True))
+        return Turn(case=at_next(case, now), said=f"GPUs reset: {done}", go_on=True)
 
     def reboot(self, case: Case, now: datetime) -> Turn:
         """Ask for a reboot, once, and wait for another boot id."""
@@ -174,12 +178,9 @@ class Repairs:
         return Turn(case=self._handed_over(begun), said=said)
 
     def let_rest(self, turn: Turn) -> Turn:
-        """A case that rests, but for what a reset had stopped: that is ours to give back, whoever forbids the reset."""
-        case = turn.case
-        if not case.stopped:
-            return turn
-        said = f"{turn.said} but what the reset had stopped, which is started: {', '.join(case.stopped)}"
-        return self._started_again(replace(turn, case=replace(case, phase=Phase.PLANNED), said=said))
+        """A case that is paused, its reset not under way any more: what that had stopped is ours to give back, whoever
+        forbids the reset."""
+        return replace(turn, case=replace(turn.case, phase=Phase.PLANNED)) if turn.case.stopped else turn
 
     def again_or_fail(self, case: Case, now: datetime, why: str) -> Turn:
         """What did not help is tried again, then the next remedy of the ladder; at its end a person is needed."""
@@ -197,6 +198,15 @@ class Repairs:
         steps = STEPS[following[0]] if drained else without_drain(STEPS[following[0]])
         up = replace(again, ladder=tuple(following), steps=steps, index=steps.index(Step.WAIT_IDLE), attempts=0)
         return Turn(case=up, said=f"{case.ladder[0]} did not help, {following[0]} is next: {why}")
+
+    def _taken_up(self, case: Case, now: datetime) -> Case | Turn:
+        """A reset that is intended: the one that this process waits to make; else one that an earlier daemon may have
+        been ended in the middle of, or whose end could not be written down."""
+        if case.id == self._resetting:
+            return case
+        if case.attempts >= self._patience.max_attempts:
+            return self.again_or_fail(case, now, "the GPU reset was interrupted, and its end is not known")
+        return self._intend(replace(case, attempts=case.attempts + 1), now, "interrupted GPU reset")
 
     # -- before an act ------------------------------------------------------------------------------------------------
 
@@ -353,11 +363,3 @@ class Repairs:
         if now - case.since > timedelta(seconds=patience_s):
             return self.again_or_fail(case, now, f"{act} was held up for too long: {why}")
         return Turn(case=case, said=f"{act} {self._asked}; held up: {why}", page=True)
-
-    def _started_again(self, turn: Turn) -> Turn:
-        """Whatever the reset came to, what was stopped for it is started."""
-        if not turn.case.stopped:
-            return turn
-        wrong = self._resetter.start(turn.case.stopped)
-        said = f"{turn.said}; not started again: {wrong}" if wrong else turn.said
-        return replace(turn, case=replace(turn.case, stopped=()), said=said)

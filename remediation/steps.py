@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from healthd.clockwatch import JUMP, ClockWatch, moved, was_set
 from healthd.errors import BackendRefused, BackendUnknown, HealthdError
 from healthd.model import Event, Refusal, Refused, Step
-from healthd.remediation.case import Case, End, Phase
-from healthd.remediation.guards import Guards, lost
+from healthd.remediation.case import Case, End, Phase, shifted
+from healthd.remediation.guards import Guards, lost, seen
 from healthd.remediation.orders import heading_back
 from healthd.remediation.parts import Parts
 from healthd.remediation.places import Places
@@ -24,9 +25,13 @@ from healthd.remediation.playbook import REPAIRS
 from healthd.remediation.ports import NodeView
 from healthd.remediation.repairs import Repairs
 from healthd.remediation.surroundings import Surroundings
-from healthd.remediation.turns import Turn, at_next, ended, is_out, rests, waits
+from healthd.remediation.turns import Turn, at_next, ended, is_out, lingers, waits
 
-_TO_DO = {"GPU reset": "reset the GPUs", "replacement": "replace the machine"}
+_TO_DO = {
+    "GPU reset": "reset the GPUs",
+    "interrupted GPU reset": "reset the GPUs once more: a reset was begun, and its end is not known",
+    "replacement": "replace the machine",
+}
 
 
 class Steps:
@@ -51,10 +56,12 @@ class Steps:
         self._places = Places(
             parts, surroundings=surroundings, guards=self._guards, forbidden=forbidden, write=self.write
         )
-        self._collect, self._look_again = parts.collect, parts.look_again
-        self._patience, self._clock = parts.patience, parts.clock
+        self._collect, self._look_again, self._start = parts.collect, parts.look_again, parts.resetter.start
+        self._patience, self._clock, self._monotonic_s = parts.patience, parts.clock, parts.monotonic_s
+        self._clock_watch, self._unmoved = ClockWatch(parts.clock(), parts.monotonic_s()), timedelta()
         self.hurry = False
         self._began: datetime | None = None
+        self._inherited = False
         self._written: Case | None = None
         self._moved: datetime | None = None
         self._take: Mapping[Step, Callable[[Case, datetime], Turn]] = {
@@ -72,8 +79,10 @@ class Steps:
 
     def take(self, case: Case, now: datetime) -> Turn:
         """Do what the case stands at, as far as it goes now, and write down what came of it. Raises HealthdError."""
+        if self._began is None:
+            self._inherited = case.phase is Phase.INTENDED
         self._began, self._moved = self._began or now, self._moved or now
-        case = heading_back(case, now)
+        case = self._repaid(Turn(case=heading_back(case, now), said=case.note)).case
         if case.forced and not case.has_ended:
             self._judgement.acknowledge(now, f"released by force, {case.release_order}")
         if case.has_ended:
@@ -81,18 +90,20 @@ class Steps:
         elif case.end is End.FAILED:
             turn = self._watch(case, now)
         elif (why := self._guards.at_rest(case)) is not None:
-            turn = self._repairs.let_rest(rests(case, why))
+            turn = self._repairs.let_rest(self._guards.resting(case, why, now))
         elif case.settling and case.step not in (Step.DRAIN, Step.RELEASE):
             turn = self._places.settled(case, now)
         else:
             turn = self._kept_from_mending(case) or self._take[case.step](case, now)
-        moved = replace(turn.case, note=turn.said)
-        if moved != self._written:
-            self.write(moved, turn.said)
+        self._inherited = False
+        turn = replace(turn, case=replace(turn.case, note=turn.said))
+        if turn.case != self._written:
+            self.write(turn.case, turn.said)
             self._moved = now
-        if moved.is_open and moved.has_ended and not case.has_ended:
-            return self.take(moved, now)  # the slot is given back last, when the end is on disk
-        return replace(turn, case=moved)
+        turn = self._repaid(turn)
+        if turn.case.is_open and turn.case.has_ended and not case.has_ended:
+            return self.take(turn.case, now)  # the slot is given back last, when the end is on disk
+        return turn
 
     def stood(self, now: datetime) -> timedelta:
         """For how long the open case has not moved; no time without one."""
@@ -116,9 +127,37 @@ class Steps:
         self._written = case
 
     def resume(self) -> Case | None:
-        """The open case as the disk has it, or None. Raises StoreError."""
-        self._written = self._cases.open_case()
+        """The open case as the disk has it, or None; its times moved with the clock, where that was set. Raises
+        StoreError.
+
+        A step forward must not use up the patience with a repair, nor one back keep a node out for as much longer.
+        """
+        self._written, now = self._cases.open_case(), self._clock()
+        if by := self._clock_watch.look(now, self._monotonic_s()):
+            self._unmoved += by
+            self._began = self._began and moved(self._began, by, now)
+            self._moved = self._moved and moved(self._moved, by, now)
+        case = self._written
+        if case is not None and self._unmoved:
+            said = f"{was_set(self._unmoved)}: what is waited for is waited for as long as before"
+            self.write(shifted(case, self._unmoved, now), said)
+        elif case is not None and case.since - now > JUMP:
+            self.write(shifted(case, timedelta(), now), "the clock was set back since: what is waited for begins now")
+        self._unmoved = timedelta()
         return self._written
+
+    def _repaid(self, turn: Turn) -> Turn:
+        """With everything started that a GPU reset stopped, once that is over, whatever it came to. Its end is on disk
+        then: a kill in here, or a start that takes its time, is no reason for another reset."""
+        case = turn.case
+        is_under_way = case.step is Step.RESET and case.phase is Phase.INTENDED and case.end is None
+        if not case.stopped or is_under_way:
+            return turn
+        wrong = self._start(case.stopped)
+        said = f"{turn.said}; not started again: {wrong}" if wrong else turn.said
+        case = replace(case, stopped=(), note=said)
+        self.write(case, f"not started again: {wrong}" if wrong else f"started again: {', '.join(turn.case.stopped)}")
+        return replace(turn, case=case, said=said)
 
     # -- the steps ----------------------------------------------------------------------------------------------------
 
@@ -130,8 +169,10 @@ class Steps:
         view = self._orchestrator.view(jobs=True)
         if not view.standing:
             return self._adopted_or_lost(case, view, now)
+        if self._inherited:  # whoever was killed may have sent it and had no answer
+            case = replace(case, drain_unanswered=now)
         if over := self._guards.is_needless(case):
-            return ended(case, End.ABANDONED, f"drain abandoned: {over}")
+            return self._places.let_be(case, now, f"drain abandoned: {over}")
         if (why := self._guards.at_rest(case, view)) is not None:
             return waits(case, "drain", why)
         if (turn := self._places.no_drain(case, now)) is not None:
@@ -152,10 +193,10 @@ class Steps:
             return Turn(case=case, said=said, refusal=Refusal.REFUSED)
         except BackendUnknown as error:
             said = f"drain: no answer, will be read back: {error}"
-            return Turn(case=case, said=said, refusal=Refusal.UNREADABLE)
+            return Turn(case=replace(case, drain_unanswered=now), said=said, refusal=Refusal.UNREADABLE)
         view = self._orchestrator.view(jobs=True)
         if view.standing:
-            return Turn(case=case, said="drain: not to be seen yet, will be read back")
+            return Turn(case=replace(case, drain_unanswered=now), said="drain: not to be seen yet, will be read back")
         return self._adopted_or_lost(case, view, now)
 
     def _adopted_or_lost(self, case: Case, view: NodeView, now: datetime) -> Turn:
@@ -220,6 +261,8 @@ class Steps:
         view = self._orchestrator.view()
         if case.phase is Phase.INTENDED and (view.standing or view.hold is None):
             return self._undrained(case, view, now)
+        if self._inherited and Step.DRAIN in case.steps:  # as of a drain: it may have been sent
+            case = replace(case, unanswered=now)
         if (turn := self._guards.stopped(case, view, now)) is not None:
             return turn
         if Step.DRAIN not in case.steps:
@@ -253,13 +296,11 @@ class Steps:
         return Turn(case=case, said="release: not to be seen yet, will be read back")
 
     def _undrained(self, case: Case, view: NodeView, now: datetime) -> Turn:
-        """The end, unless an undrain is still on its way: a controller that slept applies what it finds when it wakes,
-        and must not find another drain of ours. Until then the case, and with it the node's place, stays."""
-        until = None if case.unanswered is None else case.unanswered + timedelta(seconds=self._patience.unanswered_s)
-        if until is None or now >= until:
-            return ended(case, End.RELEASED, _released(view))
-        said = f"undrained; its place is kept until {until:%H:%M:%S}: an undrain without an answer may still be applied"
-        return Turn(case=case, said=said, refusal=Refusal.UNREADABLE)
+        """The end, unless a drain or an undrain is still on its way: a controller that slept applies what it finds when
+        it wakes, and the one must find this case, the other no drain of the next. Until then the case, and with it the
+        node's place, stays."""
+        until = self._guards.comes_until(case, now)
+        return ended(case, End.RELEASED, _released(view)) if until is None else lingers(case, "undrained", until)
 
     def _released_by_slot(self, case: Case, view: NodeView) -> Turn:
         """Where the platform has the node's state there is nothing of ours to undo but the place in the budget."""
@@ -285,11 +326,6 @@ class Steps:
         if case.phase is Phase.INTENDED and case.drain_boot_id == self._judgement.boot_id:
             return case
         return self._intend(replace(case, drain_boot_id=self._judgement.boot_id), now, "drain")
-
-
-def seen(case: Case, view: NodeView) -> Case:
-    """Remember which run of the controller showed us our drain: only a later restart may have lost it."""
-    return replace(case, controller=view.controller or case.controller)
 
 
 def _released(view: NodeView) -> str:

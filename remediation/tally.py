@@ -45,4 +45,4 @@ class Tally:
         if before.has_ended or (after.index == before.index and not after.has_ended):
             return
         self.steps[before.step] += 1
-        self.steps_s[before.step] += (now - known[1]).total_seconds()
+        self.steps_s[before.step] += max(0.0, (now - known[1]).total_seconds())  # the clock may have been set back

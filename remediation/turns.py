@@ -18,10 +18,10 @@ from healthd.remediation.ports import FleetLevel, Slot
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Patience:
-    """How long the engine waits, in seconds. ``settle_s``: good for so long before a release. ``unanswered_s``: an
-    undrain without an answer may be applied for so long. ``let_go_s``: for what was asked to end to let the GPUs go,
-    before a reset. ``calm_s``: how often a case is looked at that has stood still for twice as long; 0 for as often as
-    any other.
+    """How long the engine waits, in seconds. ``settle_s``: good for so long before a release. ``unanswered_s``: a
+    claim, a drain or an undrain without an answer may be applied for so long. ``let_go_s``: for what was asked to end
+    to let the GPUs go, before a reset. ``calm_s``: how often a case is looked at that has stood still for twice as
+    long; 0 for as often as any other.
     """
 
     settle_s: float = 30.0
@@ -118,7 +118,7 @@ class Slots(Protocol):
 class Turn:
     """What one step came to: the case as it is now, the sentence, and whether the next step may follow at once.
 
-    ``page``: a person has to know. ``refusal``: what the case waits for, or why it rests; None where it moved.
+    ``page``: a person has to know. ``refusal``: what the case waits for, or why it is paused; None where it moved.
     """
 
     case: Case
@@ -147,10 +147,16 @@ def ended(case: Case, end: End, said: str) -> Turn:
     return Turn(case=replace(case, end=end), said=said)
 
 
-def rests(case: Case, why: Refused) -> Turn:
+def paused(case: Case, why: Refused) -> Turn:
     """An open case that goes on when the operator lets it."""
-    said = f"case {case.id} rests at {case.step}: {why.words}, nothing is touched"
+    said = f"case {case.id} is paused at {case.step}: {why.words}, nothing is touched"
     return Turn(case=case, said=said, refusal=why.kind)
+
+
+def lingers(case: Case, why: str, until: datetime) -> Turn:
+    """A case that would be at its end, had every update of its own been answered."""
+    said = f"{why}; its place is kept until {until:%H:%M:%S}: an update without an answer may still be applied"
+    return Turn(case=case, said=said, refusal=Refusal.UNREADABLE)
 
 
 def waits(case: Case, act: str, why: Refused, *, page: bool = False) -> Turn:

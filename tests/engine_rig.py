@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from healthd.beat import Beat
 from healthd.check import Check, NoSettings, judged
+from healthd.clockwatch import ClockWatch, was_set
 from healthd.errors import StoreError
 from healthd.model import Clearance, ClearsBy, Component, Finding, Mode, Outcome, Remedy, Result, Severity, Step
 from healthd.monitor import Monitor
@@ -124,8 +126,10 @@ class World:
         self.patience = replace(PATIENCE, calm_s=calm_s)
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.clock, self.wire = folder, FakeClock(), Wire()
+        self.beat = Beat(self.clock)
         self.cluster = FakeCluster(*(f"n{number}" for number in range(1, fleet + 1)), clock=self.seconds)
         self.rules = Rules(mode=mode, max_out=max_out)
+        self.quotas: dict[str, str | int] = {}
         self.boot, self.boots_at_s, self.never_boots = 1, 0.0, False
         self.reboot_heals = self.reset_heals = self.replacement_heals = True
         self.script: list[tuple[float, Callable[[], object]]] = []
@@ -164,6 +168,8 @@ class World:
             self.power_cycle()
         if self.replaced_at_s and self.clock() >= self.replaced_at_s:
             self.another_machine()
+        if by := self._clock_watch.look(self.clock.now(), self.clock()):
+            self.monitor.clock_was_set(by, self.clock.now(), was_set(by))
         self._look()
         self.clock.advance(STEP_S - 1.0)
         try:
@@ -309,6 +315,7 @@ class World:
         self._wanted: set[str] = {LEVEL}
         self._just_started = True
         self.monitor.begin_boot(f"boot-{self.boot}", now)
+        self._clock_watch = ClockWatch(now, self.clock())
         orchestrator = WiredOrchestrator(self.orchestrator, self.wire, self._intended, self._fencing)
         self.engine = Engine(
             Parts(
@@ -318,7 +325,7 @@ class World:
                 slots=SlotKeeper(
                     orchestrator=orchestrator,
                     node=NODE,
-                    quotas=lambda: {CLUSTER: self.rules.max_out},
+                    quotas=lambda: {CLUSTER: self.rules.max_out, **self.quotas},
                     monotonic_s=self.clock,
                     random=lambda: 0.0,
                     settle_s=SETTLE_S,
@@ -331,6 +338,8 @@ class World:
                 patience=self.patience,
                 new_id=self._new_id,
                 clock=self.clock.now,
+                monotonic_s=self.clock,
+                beat=self.beat,
             )
         )
 

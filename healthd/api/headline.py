@@ -83,7 +83,7 @@ def _of_case(case: Mapping[str, Any]) -> tuple[str, str]:
     if case["step"] == Step.STAY:
         return "out", "No, this node is out until a person lets it in."
     if case["at_rest"]:
-        return "out", f"No, this node is out, and healthd rests: {case['at_rest']}."
+        return "out", f"No, this node is out, and healthd is paused: {case['at_rest']}."
     mends = any(step in REPAIRS for step in case["steps"])
     state = "repairing" if mends else "out"
     if not case["is_out"]:
@@ -130,6 +130,8 @@ def _next(
     if case is None:
         if refusal is Refusal.OBSERVE:
             return f"Nothing by itself. {_sentence(decision)} By hand: `healthd quarantine`."
+        if refusal is Refusal.OPTED_OUT:
+            return f"Nothing, until that is taken back. {_sentence(decision)}"
         if verdict is Verdict.OK:
             return _QUIET
         if verdict is Verdict.UNKNOWN:

@@ -30,7 +30,8 @@ class Page(Bounded):
     """
 
     def __init__(self, agent: Agent) -> None:
-        self._agent, self._health, self._began = agent, Health(), time.time()
+        self._agent, self._health = agent, Health()
+        self._began, self._began_s = time.time(), time.monotonic()
 
     def families(self) -> Iterator[Metric]:
         """Every metric of the node."""
@@ -100,8 +101,8 @@ class Page(Bounded):
                 age.add_metric([name], max(0.0, (now - outcome.at).total_seconds()))
                 took.add_metric([name], outcome.duration_s)
             if check.on != "active":
-                told = counted.told.timestamp() if counted and counted.told else self._began
-                success.add_metric([name], max(0.0, now.timestamp() - told))
+                told = (now - counted.told).total_seconds() if counted and counted.told else None
+                success.add_metric([name], time.monotonic() - self._began_s if told is None else max(0.0, told))
             ran.add_metric([name], counted.total if counted else 0, counted.took_s if counted else 0.0)
             untold.add_metric([name], counted.unknown if counted else 0)
         yield from (status, age, success, took, ran, untold)

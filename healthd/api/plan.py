@@ -11,9 +11,10 @@ from typing import Any
 from healthd.acknowledged import in_words
 from healthd.agent import Agent
 from healthd.api.wire import Answer
-from healthd.errors import HealthdError
+from healthd.errors import BackendError, HealthdError
 from healthd.model import Diagnosis, Mode, Step
 from healthd.remediation.case import Case, End
+from healthd.remediation.engine import Engine
 from healthd.remediation.playbook import STEPS
 from healthd.remediation.policy import Considered, Rules
 from healthd.report import diagnosis_data, printable
@@ -26,15 +27,19 @@ def plan_answer(agent: Agent, options: Namespace) -> Answer:
     if agent.engine is None or agent.store is None:
         raise HealthdError("this agent only looks: it has no plan; ask the daemon, `healthd run`")
     case, rules = agent.store.open_case(), agent.engine.rules
+    considered = agent.engine.considered()
+    opted_out, unread = _opted_out_now(agent.engine)
+    paused = paused_by(case, rules, opted_out) if case is not None else ""
     data = {
         "schema": SCHEMA,
         "node": agent.machine.name,
         "mode": rules.mode,
         "policy": rules.policy.name,
         "orchestrator": agent.orchestrator.kind if agent.orchestrator else None,
-        "opted_out": (opted_out := agent.engine.opted_out()),
+        "opted_out": opted_out,
+        "opt_out_unread": unread,
         "case": None if case is None else case_plan(case, rules, opted_out),
-        "plans": [entry(each, case, _acknowledged(agent, each.diagnosis)) for each in agent.engine.considered()],
+        "plans": [entry(each, case, _acknowledged(agent, each.diagnosis), paused=paused) for each in considered],
     }
     return Answer(code=0, out=json.dumps(data, indent=2, default=str) + "\n" if options.json else as_text(data))
 
@@ -59,10 +64,21 @@ def case_plan(case: Case, rules: Rules, opted_out: str = "") -> dict[str, Any]:
     }
 
 
-def entry(each: Considered, case: Case | None, acknowledged: str = "") -> dict[str, Any]:
-    """One diagnosis and what would be done about it. While a case is open, nothing new is decided."""
+def paused_by(case: Case, rules: Rules, opted_out: str = "") -> str:
+    """Why nothing is done for an open case now, although it is not given up; "" where something is. A person's order is
+    carried out in any mode, but not on a node that is opted out."""
+    if opted_out := opted_out or rules.opted_out:
+        return f"opted out: {opted_out}"
+    return "observe mode" if rules.mode is Mode.OBSERVE and not case.by_order else ""
+
+
+def entry(each: Considered, case: Case | None, acknowledged: str = "", *, paused: str = "") -> dict[str, Any]:
+    """One diagnosis and what would be done about it. While a case is open, nothing new is decided.
+
+    ``paused``: why nothing is done for that case now.
+    """
     decision, rule = each.decision, each.rule
-    held = "" if case is None else _held_by_case(case, each.diagnosis)
+    held = "" if case is None else _held_by_case(case, each.diagnosis, paused)
     return {
         **diagnosis_data(each.diagnosis),
         "action": "hold" if held else decision.action,
@@ -82,6 +98,10 @@ def as_text(data: dict[str, Any]) -> str:
         f"{data['node']}  mode {data['mode']}  policy {data['policy']}  orchestrator {data['orchestrator']}",
         f"case  {data['case']['words'] if data['case'] else 'none'}",
     ]
+    if data["opted_out"]:
+        lines.append(f"opted out: {data['opted_out']}; healthd only looks here")
+    if data["opt_out_unread"]:
+        lines.append(f"whether the cluster opts this node out is not known: {data['opt_out_unread']}")
     for plan in data["plans"]:
         lines += _entry_lines(plan)
     if not data["plans"]:
@@ -109,10 +129,8 @@ def _case_words(case: Case, rules: Rules, opted_out: str) -> str:
     words = f"[{case.id}] {case.code} on {case.component} at {case.step} since {_time(case.since)}"
     if case.end is End.FAILED:
         return f"{words}; given up, a person is needed: {case.note}"
-    if opted_out := opted_out or rules.opted_out:
-        return f"{words}; at rest: opted out: {opted_out}"
-    if rules.mode is Mode.OBSERVE and not case.by_order:
-        return f"{words}; at rest: observe mode"
+    if why := paused_by(case, rules, opted_out):
+        return f"{words}; paused: {why}"
     if case.order:
         words = f"{words}, by order: {case.order}"
     if case.step is Step.STAY:
@@ -121,14 +139,25 @@ def _case_words(case: Case, rules: Rules, opted_out: str) -> str:
     return f"{words}; then {', '.join(then) if then else 'nothing more'}{_if_it_does_not_help(case)}"
 
 
+def _opted_out_now(engine: Engine) -> tuple[str, str]:
+    """(why healthd only looks here, or ""; why it is not known what the cluster says of that, or "")."""
+    try:
+        return engine.opted_out_now(), ""
+    except BackendError as error:
+        return engine.opted_out(), str(error)
+
+
 def _if_it_does_not_help(case: Case) -> str:
     larger = [remedy for remedy in case.ladder[1:] if remedy in STEPS]
     return f"; if that does not help {', then '.join(larger)}" if larger else ""
 
 
-def _held_by_case(case: Case, diagnosis: Diagnosis) -> str:
+def _held_by_case(case: Case, diagnosis: Diagnosis, paused: str) -> str:
     if case.code in (diagnosis.code, *diagnosis.codes) and case.component in diagnosis.component.all_names():
-        return f"case {case.id} is open for it, and goes on with {case.step}"
+        if case.end is End.FAILED:
+            return f"case {case.id} is open for it, and was given up: {case.note}"
+        stands = f"is paused at {case.step}: {paused}" if paused else f"goes on with {case.step}"
+        return f"case {case.id} is open for it, and {stands}"
     return f"case {case.id} is open for {case.code} on {case.component}: until its end nothing new is decided"
 
 

@@ -18,7 +18,7 @@ from healthd.agent import Agent
 from healthd.api.board import Board
 from healthd.api.devices import label_of, strips
 from healthd.api.headline import STEP_WORDS, headline, steps_of
-from healthd.api.plan import case_plan, entry
+from healthd.api.plan import case_plan, entry, paused_by
 from healthd.errors import StoreError
 from healthd.model import Event, Status, Step
 from healthd.remediation.case import Case
@@ -82,7 +82,7 @@ def status_data(agent: Agent, board: Board, *, problem: str = "") -> dict[str, A
         "devices": parts,
         "diagnoses": diagnoses,
         "step_words": dict(STEP_WORDS),
-        "plans": [entry(each, case) for each in considered],
+        "plans": [entry(each, case, paused=case_data["at_rest"] if case_data else "") for each in considered],
         "no_plan": no_plan,
         "checks": checks,
         "timeline": [_event_data(event) for event in _news(trail)[-_TIMELINE:]],
@@ -133,7 +133,6 @@ def _case_data(agent: Agent, case: Case | None, parts: Sequence[Mapping[str, Any
     if case is None or agent.engine is None:
         return None
     opted_out, rules = agent.engine.opted_out(), agent.engine.rules
-    rests = f"opted out: {opted_out}" if opted_out else "observe mode" if rules.mode == "observe" else ""
     return {
         "id": case.id,
         "opened": case.opened.isoformat(),
@@ -153,7 +152,7 @@ def _case_data(agent: Agent, case: Case | None, parts: Sequence[Mapping[str, Any
         "then": list(case.steps[case.index + 1 :]),
         "end": case.end,
         "is_out": case.hold is not None or case.fenced,
-        "at_rest": "" if case.by_order else rests,
+        "at_rest": paused_by(case, rules, opted_out),
         "words": case_plan(case, rules, opted_out)["words"],
     }
 

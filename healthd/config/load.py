@@ -1,4 +1,4 @@
-"""Reading the configuration: files, the sections that match this node, then environment; every problem reported.
+"""Reading the configuration: files, the sections that match this node, then environments; every problem reported.
 
 The classes of the checks' own settings are handed in, so nothing here imports a check, and so is what is known of the
 node. Nothing here prints.
@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from healthd.config import schema
+from healthd.config import environment, schema
 from healthd.config.leaves import (
     ALIASES,
     PREFIX,
@@ -95,15 +96,19 @@ def examine(
 
     ``path``: the only file to read, which must be there; None reads ``default_path``, if it is there, and ``conf.d/``
     beside it, a later file winning key by key. ``checks``: each check's name and settings class. ``environ``: its
-    HEALTHD_<SECTION>_<KEY> variables win over every file. ``who``: asked which match sections hold; left out, none
-    does, and all are checked all the same.
+    HEALTHD_<SECTION>_<KEY> variables win over every file; where ``path`` is None, so do those of the file
+    ``environment`` beside, which systemd gives to the daemon alone, and ``environ`` over these. ``who``: asked which
+    match sections hold; left out, none does, and all are checked all the same.
     """
     texts: dict[str, str] = {}
     matches: list[Match] = []
     problems: list[Problem] = []
+    notices: list[str] = []
     allowed = cache(lambda: allowed_table(checks))
     files = _settings(_files(path, default_path, allowed, texts), matches, problems)
-    fixed = _settings(_environment(environ, allowed), matches, problems)
+    beside = default_path.with_name(environment.NAME)
+    service = _service(beside, environ, allowed, notices) if path is None else ()
+    fixed = _settings(chain(service, _environment(environ, allowed)), matches, problems)
 
     def assembled(laid: Iterable[Setting]) -> Loaded | None:
         return _assembled(checks, {**files, **{setting.key: setting for setting in laid}, **fixed}, problems)
@@ -113,6 +118,8 @@ def examine(
         for match in matches:
             assembled(match.settings)
         loaded = None if problems else _matched(loaded, matches, who, assembled)
+    if loaded is not None and notices:
+        loaded = replace(loaded, notices=(*notices, *loaded.notices))
     return Examined(loaded=loaded, problems=tuple(problems), texts=texts)
 
 
@@ -210,7 +217,32 @@ def _file(
         yield from checked(key, value, hint, place=place, allowed=allowed, line_of_row=row_line)
 
 
-def _environment(environ: Mapping[str, str], allowed: Allowed) -> Iterator[Setting | Problem]:
+def _service(
+    path: Path, environ: Mapping[str, str], allowed: Allowed, notices: list[str]
+) -> Iterator[Setting | Problem]:
+    """What the file sets that the daemon's unit names, but for what ``environ`` has: in the daemon that is the same.
+    Whoever may not read it is told that it may say otherwise."""
+    try:
+        text = read_text(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except PermissionError as error:
+        notices.append(f"configuration: {path} cannot be read: {error.strerror}; what it sets is left out here")
+        return
+    except OSError as error:
+        advice = "take it away, or mend it: its lines win over every other file"
+        yield Problem(source=str(path), wrong=f"cannot be read: {error.strerror}", advice=advice)
+        return
+    if isinstance(text, Problem):
+        yield text
+    else:
+        mine = {name: value for name, value in environment.service_variables(text).items() if name not in environ}
+        yield from _environment(mine, allowed, str(path))
+
+
+def _environment(
+    environ: Mapping[str, str], allowed: Allowed, source: str = "environment"
+) -> Iterator[Setting | Problem]:
     """What HEALTHD_ variables set. An alias comes before its full name, so the full name wins."""
     mine = sorted(name for name in environ if name.startswith(PREFIX))
     if not mine:
@@ -219,12 +251,12 @@ def _environment(environ: Mapping[str, str], allowed: Allowed) -> Iterator[Setti
     for name in sorted(mine, key=lambda name: name not in ALIASES):
         if name in known:
             key, hint = known[name]
-            place = Place(source=f"environment {name}")
+            place = Place(source=f"{source} {name}")
             yield from checked(key, environ[name], hint, place=place, from_environment=True, allowed=allowed)
         elif not _SERVICE_LINK.fullmatch(name):
             advice = did_you_mean(name, known, "expected HEALTHD_<SECTION>_<KEY>: unset it or correct it")
             value = shortened(environ[name])
-            yield Problem(source="environment", value=value, key=name, wrong="no such setting", advice=advice)
+            yield Problem(source=source, value=value, key=name, wrong="no such setting", advice=advice)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

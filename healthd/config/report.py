@@ -39,7 +39,8 @@ def annotated(problems: Sequence[Problem], texts: Mapping[str, str]) -> str:
 
 def shown(loaded: Loaded) -> str:
     """The effective configuration as TOML that can be loaded again; each value's origin stands behind it."""
-    blocks = ["\n".join(f"# {each}" for each in (*loaded.rulings, *loaded.notices))] if loaded.rulings else []
+    told = [f"# {each}" for each in (*loaded.rulings, *loaded.notices)]
+    blocks = ["\n".join(told)] if told else []
     for path, rows in _sections(loaded):
         lines = [f"[{dotted(path)}]"]
         for key, value, origin in rows:

@@ -132,8 +132,9 @@ class SlurmSection:
     10 s by default, so a controller that will answer at all has answered by then."""
 
     unanswered_s: Seconds = 300.0
-    """How long, in seconds, an undrain without an answer may still be applied by a slurmctld that slept. The node keeps
-    its place in the budget for so long, although it is back, so that none of our own drains can meet it."""
+    """How long, in seconds, a claim, a drain or an undrain without an answer may still be applied by a slurmctld that
+    slept. The node keeps its place in the budget for so long, although it is back or was never out, so that what comes
+    late finds its case; and our drain that is gone meanwhile is made again, not taken for a person's order."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from healthd.model import Mode
 from healthd.node import CommandResult
 from healthd.remediation.controller import Controller
 from healthd.remediation.fleet import CLUSTER, Scope
+from healthd.remediation.opt_out import LABEL
 from healthd.remediation.orchestrators.kube_afar import KubeClaims, KubeNodeAfar
 from healthd.remediation.orchestrators.kube_api import KubeApi, connect
 from healthd.remediation.orchestrators.kube_drain import KubeDrain
@@ -135,6 +136,7 @@ class KubernetesWork:
             node=self._afar,
             booted=lambda _: None,
             opt_out=self._config.remediation.opt_out_label,
+            feature_is=LABEL,
             boot_id=lambda name: self._afar(name).boot_id(),
             provisioner=self._provisioner,
             reckoning=self.course.reckoning,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from healthd.config.schema import Config
 from healthd.remediation.controller import Controller, Fleet
+from healthd.remediation.opt_out import FEATURE
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.repairs import Door
@@ -30,13 +31,14 @@ def make_controller(
     node: Callable[[str], Door],
     booted: Callable[[str], datetime | None],
     opt_out: str,
+    feature_is: str = FEATURE,
     provisioner: Callable[[str, str], Provisioner],
     platform_texts: Collection[str] = (),
     boot_id: Callable[[str], str] | None = None,
     reckoning: Reckoning | None = None,
 ) -> Controller:
     """The controller of a configuration. ``opt_out``: the feature by which the cluster says that a node is to be left
-    alone. What else differs between clusters is as in Controller."""
+    alone, ``feature_is`` what it is called there. What else differs between clusters is as in Controller."""
     remediation, section = config.remediation, config.controller
     return Controller(
         fleet=fleet,
@@ -48,6 +50,7 @@ def make_controller(
             mode=remediation.mode,
             replacements_per_hour=config.budget.replacements_per_hour,
             opt_out_feature=opt_out,
+            feature_is=feature_is,
         ),
         patience=Patience(
             reboot_timeout_s=remediation.reboot_timeout_s, replace_timeout_s=remediation.replace_timeout_s

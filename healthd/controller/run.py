@@ -27,7 +27,7 @@ from healthd.config.schema import Config
 from healthd.controller.parts import metadata_of
 from healthd.controller.telling import controller_notifier
 from healthd.course import Course
-from healthd.errors import BackendError, ConfigError, StoreError
+from healthd.errors import BackendError, ConfigError, ExtraMissing, StoreError
 from healthd.jsonlog import json_logger
 from healthd.model import Event, Mode
 from healthd.notifications.notifier import Notifier
@@ -329,8 +329,7 @@ def open_work(config: Config) -> Work:
         try:
             from healthd.controller.kubernetes import KubernetesWork  # heavy: lightkube
         except ImportError as error:
-            extra = f"pip install 'healthd[kubernetes]' ({error})"
-            raise ConfigError((f"the controller needs an extra that is not installed: {extra}",)) from error
+            raise ExtraMissing("the controller of a Kubernetes cluster", "kubernetes", error) from error
         return KubernetesWork(config, os.environ)
     if not runs_slurm(config, os.environ):
         found_by_controller(config.provisioner, metadata_of(config))  # what is wrong with that is said first

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from healthd.clockwatch import moved
 from healthd.model import SEVERITY_RANK, Action, Decision, Diagnosis, Severity, Step, Verdict
 from healthd.remediation.case import Case, End
 
@@ -120,6 +121,11 @@ def tell(
         else:
             after[key] = replace(seen, gone=gone)
     return after, tuple(news)
+
+
+def shifted(seen: Seen, by: timedelta, now: datetime) -> Seen:
+    """What is remembered of a topic, after the clock was set by ``by``."""
+    return replace(seen, since=moved(seen.since, by, now), gone=seen.gone and moved(seen.gone, by, now))
 
 
 def lines(pieces: Sequence[Piece]) -> list[str]:

@@ -14,9 +14,10 @@ from typing import Any
 
 import msgspec
 
+from healthd.clockwatch import moved
 from healthd.config.notify_schema import NotifySection
 from healthd.notifications.delivery import Deliver, Message, NotDeliveredError, to_command, to_slack, to_webhook
-from healthd.notifications.news import Piece, Seen, Topic, lines, tell
+from healthd.notifications.news import Piece, Seen, Topic, lines, shifted, tell
 
 SCHEMA = "healthd.notification/1"
 NEWS = "news"
@@ -60,6 +61,12 @@ class Channel:
     def undelivered(self) -> int:
         """Pieces of news that it has not taken yet, those that went for want of room among them."""
         return len(self.waiting.pieces) + self.waiting.lost
+
+    def clock_was_set(self, by: timedelta, now: datetime) -> None:
+        """Move what it counts time from with the clock."""
+        self._sent = deque(moved(at, by, now) for at in self._sent)
+        self._failing_since = self._failing_since and moved(self._failing_since, by, now)
+        self._not_before = self._not_before and self._not_before + by
 
     def add(self, news: Sequence[Piece]) -> None:
         """Put news into the queue. What is over before anybody could be told is told as that, once."""
@@ -155,6 +162,12 @@ class Notifier:
             self._keep(text)
             self._written = text
         return tuple(filter(None, failures))
+
+    def clock_was_set(self, by: timedelta, now: datetime) -> None:
+        """The wall clock was set: what is wrong has lasted as long as it has, and no receiver waits longer for it."""
+        self._seen = {key: shifted(seen, by, now) for key, seen in self._seen.items()}
+        for channel in self.channels:
+            channel.clock_was_set(by, now)
 
     def drill(self, words: str, now: datetime) -> Mapping[str, str]:
         """Send one message that says of itself that it is a drill, and why each receiver did not take it, or ""."""

@@ -6,11 +6,13 @@ Only where it is configured: a receiver that does not answer keeps nobody waitin
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from healthd.checkup import Checkup
+from healthd.clockwatch import ClockWatch
 from healthd.config.notify_schema import NotifySection
 from healthd.errors import StoreError
 from healthd.model import Mode, Severity
@@ -75,11 +77,15 @@ def keep_telling(
 ) -> None:
     """Tell people until ``stop``. What could not be delivered is said, and tried again. ``speaks``: whether it is still
     this process's to tell."""
+    watch = ClockWatch(datetime.now(UTC), time.monotonic())
     while not stop.wait(TICK_S):
+        now = datetime.now(UTC)
+        if by := watch.look(now, time.monotonic()):
+            notifier.clock_was_set(by, now)
         if not speaks():
             continue
         try:
-            for failure in notifier.tick(datetime.now(UTC), stopping=lambda: stop.is_set() or not speaks()):
+            for failure in notifier.tick(now, stopping=lambda: stop.is_set() or not speaks()):
                 log.error("notification", said=failure)
         except StoreError as error:
             log.error("notification", said=f"what was told could not be kept, and may be told again: {error}")

@@ -283,7 +283,7 @@ def _nccl(_: Config, machine: Machine) -> Iterator[Line]:
         yield Line(about="NCCL", told=Told.OK, why=f"active tests use {machine.active.perf_tool()}")
     except SourceMissing as error:
         why = f"no active test of NVLink and the network can run: nccl4py is not installed; {_not_found(error)}"
-        fix = "pip install 'healthd[nccl]', or build nccl-tests and set [sources] all_reduce_perf"
+        fix = "build nccl-tests and set [sources] all_reduce_perf, or install healthd's wheel with [nccl] behind it"
         yield Line(about="NCCL", told=Told.MISSING, why=why, fix=fix, optional=True)
 
 

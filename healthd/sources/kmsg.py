@@ -61,7 +61,8 @@ class Batch:
 
 
 class KernelLog:
-    """Follows one source. One thread reads; :meth:`wake`, :meth:`close` and :meth:`state` may come from any other.
+    """Follows one source. One thread reads; :meth:`wake`, :meth:`dates_from`, :meth:`close` and :meth:`state` may come
+    from any other.
 
     ``cursor``: where an earlier run left off. Of the same boot, records up to it are skipped; of another, or None,
     everything of this boot is read. On a FIFO or a file, whose writer may number anew, skipping ends for good at the
@@ -126,6 +127,11 @@ class KernelLog:
         since_boot_us = int((datetime.now(UTC) - self._boot_time).total_seconds() * 1e6)
         self._injected.append(f"4,0,{max(0, since_boot_us)},-;{text}\n".encode())
         self.wake()
+
+    def dates_from(self, boot_time: datetime) -> None:
+        """Date the records that are read from now on by this time of the boot: the clock was set, and with it what the
+        kernel says of when the boot was."""
+        self._boot_time = boot_time
 
     def close(self) -> None:
         """Stop reading for good; returns once a blocked :meth:`read_batch` has."""

@@ -2,14 +2,15 @@
 # Installs healthd on a node while a platform sets it up: SageMaker HyperPod (lifecycle script), AWS ParallelCluster
 # (custom bootstrap action), EC2 user data.
 #
-# Usage: on-node.sh PACKAGE [CONFIG]
+# Usage: on-node.sh [--required] PACKAGE [CONFIG]
 #   PACKAGE   the .deb or .rpm that fits this node: a path, or an address that begins with s3://
 #   CONFIG    a config.toml, in the same way; without it `healthd init` writes one, or none where a node has one already
+#   --required  fail, where healthd could not be set up (HEALTHD_REQUIRED=1 does the same)
 #
 # Head, controller and login nodes are passed over. Run as root; running it again is an upgrade.
 #
 # Never fails: both platforms take a script that fails for a node that failed, and replace it, again and again. What went
-# wrong is in syslog (healthd-setup) and on stderr. HEALTHD_REQUIRED=1 makes it fail.
+# wrong is in syslog (healthd-setup) and on stderr. --required makes it fail.
 # HEALTHD_ROOT is a folder to work in instead of /, for the test of this script.
 set -u
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -77,7 +78,11 @@ install_package() {
     esac >&2
 }
 
-test $# -ge 1 || { sed -n '5,7p' "$0" >&2; give_up "no package was named"; }
+if test "${1:-}" = --required; then
+    HEALTHD_REQUIRED=1
+    shift
+fi
+test $# -ge 1 || { sed -n '5,8p' "$0" >&2; give_up "no package was named"; }
 runs_jobs || { say "no jobs run on this node: healthd is not installed here"; exit 0; }
 work=$(mktemp -d) || give_up "no room for a temporary folder"
 trap 'rm -rf "$work"' EXIT

@@ -24,7 +24,7 @@ from healthd.sources.command import TRUNCATED, find_tool, run_command
 
 # sinfo -O with a suffix and no size pads nothing and cuts nothing (sinfo(1): "type[:[.][size][suffix]]"). StateComplete
 # has every flag, where %T hides DOWN behind "drained". Reason is last: it may hold any text, newlines included.
-SINFO_FIELDS = "NodeList:|,StateComplete:|,CPUsState:|,User:|,Timestamp:|,Features:|,FeaturesAct:|,Reason:|"
+SINFO_FIELDS = "NodeList:|,StateComplete:|,CPUsState:|,User:|,Timestamp:|,Features:|,Features_act:|,Reason:|"
 
 # What keeps new jobs off a node for good. Not here: NOT_RESPONDING alone (2 to 3 s after every undrain), the POWER_…
 # family (a cloud node that sleeps), UNKNOWN (not registered yet after a restart of slurmctld), RESERVED.

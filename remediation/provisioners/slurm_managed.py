@@ -102,12 +102,17 @@ class SlurmManagedProvisioner:
         self._scontrol("reboot", "ASAP", "nextstate=RESUME", f"reason={REBOOT_TEXT}", self._subject.node)
 
     def replace(self) -> None:
-        """Drain it. A drain of ours that is there already is the same thing; another one's is not touched."""
+        """Drain it, behind our reservation only: the drain is the end of the machine, and without our place in the
+        budget nobody counts it. A drain of ours that is there already is the same thing; another one's is not touched.
+        """
         node = self._node()
         if node.flags & _GONE:
             if is_ours(node.reason):
                 return
             raise BackendRefused(f"no drain of {self._subject.node}: it is held by somebody else: {_shown(node)}")
+        if not our_slot(self._scontrol, self._subject.node):
+            wrong = "no reservation of healthd fences it, and it would be replaced without a place in the budget"
+            raise BackendRefused(f"no drain of {self._subject.node}: {wrong}")
         self._scontrol("update", f"nodename={self._subject.node}", "state=drain", f"reason={REPLACE_TEXT}")
 
     def take_back(self, *, carried_out: bool) -> bool:

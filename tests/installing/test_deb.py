@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from tests.installing.machine import Machine, booted, clean_root
 from tests.installing.page import run, shown
 from tests.integration.slurm.slurm_conf import conf_text, hooks_we_ship
 from tests.running import OFF_THE_BUS
+from tests.unit.test_config_load import SERVICE, SERVICE_VALUES
 
 pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.process]
 
@@ -25,6 +27,10 @@ NOT_OURS = re.compile(
     r"\./(var/(lib/(dpkg|apt|systemd|lab|munge|private)|cache|log)|etc/(machine-id|ld\.so\.cache)|root)(/|$)"
 )
 WITHOUT_OURS = re.compile(r"\./(var/(lib/dpkg|cache|log)|root|proc|sys)/")
+ENVIRONMENT = "/etc/healthd/environment"
+KMSG = "HEALTHD_SOURCES_KMSG=/root/kmsg\n"
+NOT_YET = "no result|no answer yet"
+DENIED = "Operation not permitted"
 QUARANTINE = '[remediation]\nmode = "quarantine"\nsettle_s = 1\n[budget]\nmax_out = 1\nsettle_s = 1\n'
 
 
@@ -78,6 +84,7 @@ def test_a_node_from_installation_to_purge(machine: Machine) -> None:
     reloaded(machine)
     hooked(machine)
     drained(machine)
+    overruled(machine)
     controlled(machine)
     upgraded(machine)
     unhooked(machine)
@@ -131,6 +138,12 @@ def started(machine: Machine) -> None:
     assert "orchestrator slurm" in status
     asked = machine.run("healthd", "check", "kmsg.reader")
     assert asked.returncode == 0, asked.stdout
+    machine.wait(lambda: not re.search(NOT_YET, machine.out("healthd", "check")), 60, "every check to have looked")
+    verdict = json.loads(machine.out("healthd", "check", "--json"))
+    assert {each["name"] for each in verdict["checks"]} >= {"host.clock", "host.filesystems", "kmsg.reader"}
+    denied = [each for each in verdict["checks"] if DENIED in json.dumps(each)]
+    assert denied == [], "the unit's sandbox keeps these from looking"
+    assert machine.run("chronyc", "-v").returncode == 127, "with chronyd nothing above asks the kernel for its clock"
     told = machine.out("healthd", "doctor")
     missing = re.findall(r"^missing +([^:]+)", told, re.MULTILINE)
     assert set(missing) <= {"host.clock"}, told  # which is this machine's own
@@ -140,7 +153,7 @@ def started(machine: Machine) -> None:
     # From here on the kernel log is a file: the real one has what this machine goes through.
     machine.must("systemctl", "stop", "healthd")
     machine.must("rm", "-r", "/var/lib/healthd")
-    machine.write("/etc/healthd/environment", "HEALTHD_SOURCES_KMSG=/root/kmsg\n")
+    machine.write(ENVIRONMENT, KMSG)
     machine.must("touch", "/root/kmsg")
     machine.must("systemctl", "start", "healthd")
 
@@ -206,6 +219,28 @@ def drained(machine: Machine) -> None:
     script = machine.run("env", "SLURM_JOB_ID=4711", "SLURMD_NODENAME=n1", "/usr/lib/healthd/slurm/prolog.sh")
     assert script.returncode == 1, script.stderr
     assert "print healthd: node n1 is not fit for job 4711" in script.stdout
+
+
+def overruled(machine: Machine) -> None:
+    """The environment of the unit wins for a prolog without a daemon too; systemd and healthd read it in one way."""
+    prolog = ("env", "SLURM_JOB_ID=4711", "SLURMD_NODENAME=n1", "/usr/lib/healthd/slurm/prolog.sh")
+    machine.must("systemctl", "stop", "healthd")
+    assert machine.run(*prolog).returncode == 1
+    machine.write(ENVIRONMENT, f'{KMSG}; for tonight\n HEALTHD_REMEDIATION_MODE = "observe" \n')
+    let_pass = machine.run(*prolog)
+    assert (let_pass.returncode, let_pass.stdout) == (0, ""), let_pass.stderr
+    assert f"# {ENVIRONMENT} HEALTHD_REMEDIATION_MODE\n" in machine.must("healthd", "config", "show")
+    machine.must("systemctl", "start", "healthd")
+    assert "mode observe" in machine.must("healthd", "status")
+    machine.write(ENVIRONMENT, KMSG)
+    machine.must("systemctl", "restart", "healthd")
+    machine.write("/root/environment", SERVICE)
+    unit = "[Service]\nType=oneshot\nEnvironmentFile=/root/environment\nExecStart=/bin/sh -c 'env -0 >/root/read'\n"
+    machine.write("/run/systemd/system/reads.service", unit)
+    machine.must("systemctl", "start", "reads")
+    machine.must("rm", "/run/systemd/system/reads.service")
+    told = dict(each.split("=", 1) for each in machine.must("cat", "/root/read").split("\0") if each[:8] == "HEALTHD_")
+    assert told == SERVICE_VALUES
 
 
 def controlled(machine: Machine) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from healthd import __version__
 from tests.running import ROOT
 
 pytestmark = pytest.mark.process
@@ -174,20 +175,36 @@ def test_a_wrong_configuration_takes_the_place_of_none(node: Node) -> None:
 
 @pytest.mark.parametrize("failing", ["aws", "apt-get", "healthd", "systemctl"])
 def test_its_trouble_is_told_and_fails_no_node(node: Node, failing: str) -> None:
-    """A node whose set-up fails is replaced, again and again: so it does not, unless HEALTHD_REQUIRED says so."""
+    """A node whose set-up fails is replaced, again and again: so it does not, unless it was asked to."""
     words = ("s3://b/healthd.deb", "s3://b/healthd.toml")
     done = node.run(*words, FAILING=failing)
     assert done.returncode == 0
     assert "healthd was not set up on this node" in done.stderr
     assert any("healthd was not set up on this node" in call for call in node.called("logger"))
-    assert node.run(*words, FAILING=failing, HEALTHD_REQUIRED="1").returncode == 1
+    for required in (
+        node.run("--required", *words, FAILING=failing),
+        node.run(*words, FAILING=failing, HEALTHD_REQUIRED="1"),
+    ):
+        assert (required.returncode, "healthd was not set up on this node" in required.stderr) == (1, True)
+
+
+def test_required_is_no_package(node: Node) -> None:
+    """The option stands before the package, as the Args of a custom action can have it, and changes nothing that goes
+    well."""
+    compute(node)
+    node.file("healthd.deb", "")
+    done = node.run("--required", "healthd.deb")
+    assert done.returncode == 0, done.stderr
+    (install,) = node.called("apt-get")
+    assert install.endswith("/healthd.deb")
+    assert node.run("--required").returncode == 1
 
 
 def test_without_a_package_it_says_how_it_is_used(node: Node) -> None:
     """No argument: its own usage, and no node that fails."""
     done = node.run()
     assert done.returncode == 0
-    assert "Usage: on-node.sh PACKAGE [CONFIG]" in done.stderr
+    assert "Usage: on-node.sh [--required] PACKAGE [CONFIG]" in done.stderr
 
 
 def test_the_snippet_for_hyperpod_runs_the_installer(node: Node) -> None:
@@ -211,5 +228,5 @@ def test_the_fragment_for_parallelcluster_names_the_installer() -> None:
     action = queue["CustomActions"]["OnNodeConfigured"]
     assert action["Script"].rpartition("/")[2] == "on-node.sh"
     package, config = action["Args"]
-    assert package.endswith(".rpm")
+    assert package.endswith(f"/healthd-{__version__}-1.amzn2023.x86_64.rpm"), "as packaging/rpm/build.sh names it there"
     assert config.endswith(".toml")

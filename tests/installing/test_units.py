@@ -66,6 +66,15 @@ def test_the_daemon_sees_the_node_as_it_is() -> None:
     assert all(value.startswith("~") for value in (*unit["CapabilityBoundingSet"], *unit["SystemCallFilter"]))
 
 
+def test_the_clock_can_be_read_and_not_set() -> None:
+    """`host.clock` reads it by adjtimex(2), which is one of @clock to systemd; to set it by that takes CAP_SYS_TIME."""
+    unit = settings("healthd.service")
+    denied = " ".join(unit["SystemCallFilter"]).lstrip("~").split()
+    assert {"@clock", "adjtimex", "clock_adjtime"}.isdisjoint(denied)
+    assert {"clock_settime", "settimeofday"} <= set(denied)
+    assert "CAP_SYS_TIME" in " ".join(unit["CapabilityBoundingSet"])
+
+
 @pytest.mark.parametrize("name", ["healthd.service", "healthd-controller.service"])
 def test_what_cannot_get_better_by_a_start_is_not_started_again(name: str) -> None:
     """A wrong command line or configuration ends it for good; everything else is tried again, for ever."""

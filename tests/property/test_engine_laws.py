@@ -162,8 +162,8 @@ class Life:
             self.world.cluster.update(NODE, word, "" if word == "undrain" else ADMIN)
 
     def _resume(self, number: int) -> None:
-        """Whoever puts a node back that we hold, and that we see we hold, has given an order."""
-        held = self._held_in_calm()
+        """Whoever puts a node back that we hold, and that we see we hold, has given an order, whatever is allowed."""
+        held = self._held_in_calm(paused=True)
         if not self.world.cluster.hung and self.world.cluster.nodes[NODE].flags:
             self.world.cluster.update(NODE, "resume")
         if held is not None and held.controller == f"start {self.world.cluster.starts}":
@@ -178,10 +178,13 @@ class Life:
             said = self.world.step()
             assert said == "the controller restarted and lost our drain: it is made again"
 
-    def _held_in_calm(self) -> Case | None:
-        """The case whose drain is on the node, if nothing keeps the engine from looking at it in the next turn."""
+    def _held_in_calm(self, *, paused: bool = False) -> Case | None:
+        """The case whose drain is on the node, if nothing keeps the engine from looking at it in the next turn.
+
+        ``paused``: also one for which nothing may be done now.
+        """
         world, case = self.world, self.world.store.open_case()
-        allowed = world.rules.mode is not Mode.OBSERVE and not world.rules.opted_out
+        allowed = paused or (world.rules.mode is not Mode.OBSERVE and not world.rules.opted_out)
         if case is None or case.hold is None or case.hold != self._hold() or case.phase is Phase.INTENDED:
             return None
         return case if allowed and not world.cluster.hung and not world.wire.at and not world.boots_at_s else None

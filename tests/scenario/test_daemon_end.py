@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import signal
 import socket
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from healthd.agent import acting_agent
 from healthd.api.wire import EXIT_FAILED
+from healthd.beat import Beat
+from healthd.check import discover
+from healthd.config.load import load
+from healthd.node import KernelRecord
+from healthd.sim.machine import SimulatedMachine
 from tests.running import UNCONTAINED, RunningNode
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -157,3 +165,48 @@ def test_health_is_told_on_an_address_of_ipv6(tmp_path: Path) -> None:
             assert answer.read() == b"ok\n"
     finally:
         node.stop()
+
+
+def test_a_long_reset_is_announced_by_the_engine_that_the_daemon_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evidence and reset, two seconds each: the watchdog, which asks meanwhile, hears of no silence. One that went by
+    the end of whole turns would end the daemon in the middle of a reset that takes its five minutes."""
+    machine, log = SimulatedMachine(tmp_path / "machine"), tmp_path / "resets"
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.write_text(NVIDIA_SMI.format(log=log, seconds=2))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/sbin:/usr/bin:/sbin:/bin")
+    machine.config.write_text(f'{machine.config.read_text()}\n[evidence]\ncommands = [["sleep", "2"]]\n')
+    config = load(
+        machine.config, checks={name: check.settings for name, check in discover().items()}, environ={}
+    ).config
+    beat, silences, over = Beat(), [0.0], threading.Event()
+    agent = acting_agent(config, source="daemon", environ={}, changed=lambda: None, beat=beat)
+
+    def watch() -> None:
+        while not over.wait(0.02):
+            silences.append(beat.silent_s())
+
+    watchdog = threading.Thread(target=watch)
+    watchdog.start()
+    try:
+        record = KernelRecord(
+            boot_id=agent.monitor.boot_id, sequence=1, time=datetime.now(UTC), text=UNCONTAINED.format(pci=PCI)
+        )
+        agent.checkup.judge_kernel((record,), None)
+        assert agent.engine is not None
+        longest_s, until = 0.0, time.monotonic() + 30
+        while resets(log) != ["begun", "done"] and time.monotonic() < until:
+            began = time.monotonic()
+            agent.engine.turn(datetime.now(UTC))
+            longest_s = max(longest_s, time.monotonic() - began)
+    finally:
+        over.set()
+        watchdog.join()
+        agent.close()
+    assert resets(log) == ["begun", "done"]
+    assert longest_s > 4.0
+    assert len(silences) > 50
+    assert max(silences) < 1.5

@@ -170,7 +170,7 @@ def test_a_refusal_is_looked_at_anew_ever_more_rarely(tmp_path: Path) -> None:
     world.run(120)
     assert 10 <= asked(world, begun)["level"] <= 14
     assert asked(world, begun)["view"] <= 2 * asked(world, begun)["level"]
-    assert asked(world, begun)["slots"] <= asked(world, begun)["level"]
+    assert asked(world, begun)["slots"] <= asked(world, begun)["level"] + 1  # and once for what may have come late
 
 
 def test_what_is_remembered_lets_ask_for_a_slot_but_drains_nobody(tmp_path: Path) -> None:

@@ -364,6 +364,19 @@ def test_a_release_outlives_a_reset_that_fails_for_the_last_time(tmp_path: Path)
     assert (world.resetter.stopped, world.provisioner.requests) == ([], 0)
 
 
+def test_a_release_of_a_node_that_is_opted_out_names_the_way_that_is_open(tmp_path: Path) -> None:
+    """Refused, forced or not; but undoing our drain is obeyed, which the answer says, and gives the place back."""
+    world = out_by_order(tmp_path)
+    opted_out(world)
+    for order in (IN, FORCE):
+        answer = world.orders(order)
+        assert (answer.done, answer.refusal) == (False, Refusal.OPTED_OUT)
+        assert answer.said.endswith("; take that back first, or undo our drain by hand: that is obeyed all the same")
+    admin_undrains(world)
+    world.run(2)
+    assert (world.ending().ends, world.cluster.slots) == (("acknowledged",), {})
+
+
 def test_nobody_elses_hold_is_released(tmp_path: Path) -> None:
     """A drain by hand, with a case of ours behind it or none, is refused with who holds it; forced or not."""
     world = World(tmp_path)

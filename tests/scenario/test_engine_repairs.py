@@ -9,13 +9,26 @@ from pathlib import Path
 import pytest
 
 from healthd.errors import BackendBusy, BackendRefused
-from healthd.model import Action, Mode
+from healthd.model import Action, Mode, Refusal, Step
+from healthd.remediation.case import QUARANTINE_CODE
 from healthd.remediation.orders import Order
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.slots import LONGEST_PAUSE_S
-from tests.engine_replay import ADMIN, WELL, Replay
-from tests.engine_rig import GPU, IN, NODE, WORN_OUT, XID_79, XID_95, Trouble, World, repair_story, replace_story
-from tests.engine_wire import kill
+from tests.engine_replay import ADMIN, WELL, Replay, when
+from tests.engine_rig import (
+    GPU,
+    IN,
+    NODE,
+    OUT,
+    WORN_OUT,
+    XID_79,
+    XID_95,
+    Trouble,
+    World,
+    repair_story,
+    replace_story,
+)
+from tests.engine_wire import kill, no_answer
 
 LEVEL_95 = Trouble(code="gpu.level", clears_by=None)
 
@@ -305,6 +318,91 @@ def test_a_place_without_a_drain_is_given_back(tmp_path: Path) -> None:
     assert world.hold_text == ADMIN
 
 
+def first_list_unanswered(world: World) -> None:
+    """The next question for the places gets no answer; the one after it does."""
+    begin = len(world.wire.passed)
+
+    def look() -> None:
+        if world.wire.passed[-1] == "before slots":
+            world.wire.at.clear()
+            no_answer()
+
+    world.wire.at = dict.fromkeys(range(begin, begin + 1000), look)
+
+
+UNKNOWN = "what an earlier daemon left with it is not known: no answer within 5 s"
+
+
+def test_until_it_is_known_what_was_left_nothing_is_begun(tmp_path: Path) -> None:
+    """One lost answer at the start, with a fault open: no case adopts the place of an order, which stays one."""
+    world = World(tmp_path / "w", mode=Mode.REPAIR)
+    world.provisioner.state_owner = StateOwner.PLATFORM
+    world.run(1)
+    world.orders(OUT)
+    world.run(5)
+    forget(world)
+    world.log_line(XID_95)
+    first_list_unanswered(world)
+    said = world.step()
+    assert said == f"the node's state in the cluster could not be read, so nothing is taken out: {UNKNOWN}"
+    assert (world.engine.decision.reason, world.engine.decision.refusal) == (said, Refusal.UNREADABLE)
+    assert world.store.open_case() is None
+    world.reset_gpu()
+    world.run(60)
+    case = world.store.open_case()
+    assert case is not None
+    assert (case.code, case.step) == (QUARANTINE_CODE, Step.STAY)
+    assert world.cluster.slots == {("cluster", 0): NODE}
+
+
+def test_another_machine_with_the_same_fault_pages_although_the_first_answer_was_lost(tmp_path: Path) -> None:
+    """On HyperPod a new ladder would begin: another reboot, and another machine."""
+    world = replace_story(tmp_path / "w")
+    world.provisioner.state_owner = StateOwner.AFTER_ASKING
+    world.cluster.rebooted = announced  # type: ignore[method-assign]
+    world.replacement_heals = False
+    asked = world.provisioner.replace
+
+    def taken_over() -> None:
+        asked()
+        world.cluster.nodes[NODE].flags.clear()
+        world.cluster.nodes[NODE].hold = None
+
+    world.provisioner.replace = taken_over  # type: ignore[method-assign]
+    while not world.replaced_at_s:
+        world.step()
+    world.another_machine()
+    for _ in range(3):  # its checks have looked by then
+        first_list_unanswered(world)
+        world.step()
+    world.run_to_end()
+    assert UNKNOWN in "".join(world.said)
+    assert world.ending().ends == ("failed",)
+    assert "another machine did not help, a person is needed" in world.said[-1]
+    assert world.provisioner.replacements == 1
+
+
+def test_whoever_asks_meanwhile_is_told_so(tmp_path: Path) -> None:
+    """An order and its dry run are refused, a plan has nothing taken out, and it is counted and noted once."""
+    world = World(tmp_path / "w", mode=Mode.REPAIR)
+    world.log_line(XID_95)
+    when(world, "before slots", no_answer)
+    world.run(5)
+    for obeyed in (world.orders(OUT), world.engine.rehearse(IN, world.clock.now())):
+        assert (obeyed.done, obeyed.refusal) == (False, Refusal.UNREADABLE)
+        assert obeyed.said == f"the cluster did not answer, and {UNKNOWN}"
+    (planned,) = world.engine.considered()
+    assert planned.decision.refusal is Refusal.UNREADABLE
+    assert world.engine.holds_node() is None
+    assert len(world.audit("decision")) == 1
+    assert world.engine.tally.refused[Refusal.UNREADABLE] == 2  # the decision, and the order
+    world.wire.at.clear()
+    world.run(4)
+    (planned,) = world.engine.considered()
+    assert planned.decision.refusal is not Refusal.UNREADABLE
+    assert world.hold_text.startswith("healthd: gpu.xid.95")
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # platforms that write the node's state themselves
 
@@ -396,6 +494,44 @@ def test_a_place_that_a_person_takes_away_is_an_order(tmp_path: Path) -> None:
     world.provisioner.state_owner = StateOwner.PLATFORM
     world.at(10, lambda: world.log_line(XID_79)).at(60, world.cluster.slots.clear)
     assert world.run(30).ending().ends == ("acknowledged",)
+
+
+@pytest.mark.parametrize(("fault", "heals"), [(XID_79, "requests"), (WORN_OUT, "replacements")])
+def test_under_another_ones_maintenance_no_machine_is_mended(tmp_path: Path, fault: Trouble, heals: str) -> None:
+    """Our reservation deleted and an administrator's own in its place, while the job still ran: fenced, but not by
+    us."""
+    world = World(tmp_path, mode=Mode.REPAIR, can_replace=True)
+    world.provisioner.state_owner = StateOwner.PLATFORM
+    world.at(3, world.start_job).at(10, lambda: world.log_line(fault))
+
+    def maintain() -> None:
+        world.cluster.slots.clear()
+        world.cluster.maintenance.add(NODE)
+
+    world.at(40, maintain).at(60, world.end_jobs)
+    world.run(40)
+    assert getattr(world.provisioner, heals) == 0
+    assert world.ending().ends == ("acknowledged",)
+
+
+def test_a_place_that_is_gone_from_one_scope_is_taken_anew_before_the_repair(tmp_path: Path) -> None:
+    """Fenced by the partition's place alone it would be missing in the fleet's count; without room it waits."""
+    world = World(tmp_path, mode=Mode.REPAIR, max_out=1)
+    world.cluster.partitions = {"gpu": [NODE, "n2"]}
+    world.quotas = {"gpu": 1}
+    world.restart_daemon()
+    world.provisioner.state_owner = StateOwner.PLATFORM
+    world.cluster.rebooted = announced  # type: ignore[method-assign]
+    world.at(3, world.start_job).at(10, lambda: world.log_line(XID_79)).run(8)
+    assert set(world.cluster.slots) == {("cluster", 0), ("gpu", 0)}
+    world.cluster.slots[("cluster", 0)] = "n3"
+    world.end_jobs()
+    world.run(10)
+    assert world.said[-1].startswith("reboot waits: its slot is gone, and at the fleet limit")
+    assert world.provisioner.requests == 0
+    del world.cluster.slots[("cluster", 0)]
+    assert world.run_to_end().ending().ends == ("released",)
+    assert world.provisioner.requests == 1
 
 
 def test_while_another_acts_on_the_machine_nothing_is_asked_for(tmp_path: Path) -> None:

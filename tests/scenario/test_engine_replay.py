@@ -237,6 +237,92 @@ def test_an_undone_drain_is_acknowledged_until_the_fault_ends_and_comes_back(tmp
     assert world.hold_text == "healthd: gpu.xid.95 gpu:GPU-5e1f [c2]"
 
 
+def featured(world: World) -> None:
+    """Opted out by its cluster: that shows only where the node is read."""
+    world.rules = replace(world.rules, opt_out_feature="hands-off")
+    world.cluster.nodes[NODE].features.add("hands-off")
+
+
+STOPS = [opted_out, featured, partial(lowered, mode=Mode.OBSERVE)]
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_person_who_undoes_our_drain_is_obeyed_while_nothing_may_be_done(
+    tmp_path: Path, stop: Callable[[World], None]
+) -> None:
+    """Opted out, or in observe mode: its place in the budget would keep jobs off, and is given back, through a kill as
+    well. Once that is taken back the node is not drained again until the fault ends and comes back."""
+    world = World(tmp_path)
+    allowed = world.rules
+    world.at(10, lambda: world.log_line(XID_95))
+    world.run(12)
+    assert world.cluster.slots
+    stop(world)
+    world.run(10)
+    assert "is paused at verify: " in world.said[-1]
+    world.restart_daemon()
+    admin_undrains(world)
+    world.run(2)
+    ended = Ending(in_service=True, holder="", ends=("acknowledged",), drains=1, releases=0)
+    assert (world.ending(), world.cluster.slots) == (ended, {})
+    world.rules = allowed
+    world.run(20)
+    assert world.ending() == ended
+    world.reset_gpu()
+    world.run(5)
+    world.log_line(XID_95)
+    world.run(5)
+    assert world.hold_text == "healthd: gpu.xid.95 gpu:GPU-5e1f [c2]"
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_drain_that_the_controller_lost_is_no_order_while_nothing_may_be_done(
+    tmp_path: Path, stop: Callable[[World], None]
+) -> None:
+    """It is not made again either, until something may be done; one that was kept over a restart, and then undone, is
+    an order."""
+    world = World(tmp_path / "lost")
+    allowed = world.rules
+    world.at(10, lambda: world.log_line(XID_95))
+    world.run(12)
+    stop(world)
+    world.run(5)
+    world.cluster.restart(losing=[NODE])
+    world.run(5)
+    assert (world.ending().drains, world.ending().ends, len(world.cluster.slots)) == (1, ("None",), 1)
+    world.rules = allowed
+    world.run(5)
+    assert (world.ending().drains, world.hold_text) == (2, "healthd: gpu.xid.95 gpu:GPU-5e1f [c1]")
+    stop(world)
+    world.run(1)
+    world.cluster.restart()
+    world.run(1)
+    admin_undrains(world)
+    assert world.run(2).ending().ends == ("acknowledged",)
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_what_stands_while_nothing_may_be_done_stays(tmp_path: Path, stop: Callable[[World], None]) -> None:
+    """Somebody else's drain over ours is left alone as ever; a reboot that was asked for is waited for, whoever undoes
+    the drain meanwhile: it must not meet a job."""
+    world = World(tmp_path / "admin")
+    world.at(10, lambda: world.log_line(XID_95))
+    world.run(12)
+    stop(world)
+    admin_drains(world)
+    world.run(5)
+    assert (world.hold_text, world.ending().ends, len(world.cluster.slots)) == (ADMIN, ("None",), 1)
+    world = World(tmp_path / "reboot", mode=Mode.REPAIR)
+    world.never_boots = True
+    world.at(10, lambda: world.log_line(XID_79))
+    world.run(15)
+    assert world.provisioner.requests == 1
+    stop(world)
+    admin_undrains(world)
+    world.run(5)
+    assert (world.ending().ends, len(world.cluster.slots)) == (("None",), 1)
+
+
 def test_an_undone_drain_is_an_order_also_after_a_restart_of_the_controller_that_kept_it(tmp_path: Path) -> None:
     """Only the restart that came between our last sight of the drain and its absence can have lost it."""
     world = World(tmp_path)

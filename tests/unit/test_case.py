@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from healthd.model import Component, Step
-from healthd.remediation.case import End, Phase, case_of, code_of, is_our_text, parts_of, reason_text
+from healthd.remediation.case import End, Phase, case_of, code_of, is_our_text, parts_of, reason_text, shifted
 from healthd.remediation.playbook import REBOOT
-from tests.judgement import a_case, diagnosis
+from tests.judgement import a_case, at, diagnosis
 
 
 def test_a_new_case_stands_before_its_first_step() -> None:
@@ -68,3 +70,12 @@ def test_other_peoples_words_are_not_ours(text: str) -> None:
     """Only a text that begins with our mark carries it."""
     assert not is_our_text(text)
     assert is_our_text(f"healthd: {text}")
+
+
+def test_after_the_clock_was_set_a_case_has_waited_as_long_as_before() -> None:
+    """Forward, back, and never from a time to come; what has not happened has no time."""
+    case = a_case(opened=at(0), since=at(100), good_since=at(110))
+    later = shifted(case, timedelta(hours=1), at(3720))
+    assert (later.opened, later.since, later.good_since, later.unanswered) == (at(3600), at(3700), at(3710), None)
+    assert shifted(later, timedelta(hours=-1), at(120)) == case
+    assert shifted(a_case(since=at(100), unanswered=at(100)), timedelta(), at(50)).unanswered == at(50)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from healthd.config.environment import service_variables
 from healthd.config.load import MAX_PROBLEMS, Loaded, load
 from healthd.config.text import MAX_BYTES
 from healthd.errors import ConfigError, RegistrationError
 from healthd.model import Mode
+from tests.running import NOBODY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +70,75 @@ def test_without_a_file_everything_has_its_default() -> None:
     assert result.config.budget.max_out == "5%"
     assert result.config.checks["gpu.ecc"].settings == EccSettings()
     assert set(result.origins.values()) == {"default"}
+
+
+SERVICE = r"""
+# for tonight \
+HEALTHD_BUDGET_MAX_OUT=99
+; HEALTHD_BUDGET_MAX_OUT=98
+  HEALTHD_REMEDIATION_MODE = "observe"
+HEALTHD_NODE_LABELS=["a=b", "c=\"d\""]
+HEALTHD_NODE_NAME=gpu\
+-42
+HEALTHD_ORCHESTRATOR_SLURM_CONF='/etc/it'"s \$here"/x y
+OTHER=1
+nonsense
+"""
+SERVICE_VALUES = {
+    "HEALTHD_REMEDIATION_MODE": "observe",
+    "HEALTHD_NODE_LABELS": '["a=b", "c="d""]',
+    "HEALTHD_NODE_NAME": "gpu-42",
+    "HEALTHD_ORCHESTRATOR_SLURM_CONF": "/etc/its $here/x y",
+}
+"""As systemd reads it: tests/installing/test_deb.py asks one."""
+
+
+def test_the_environment_of_the_service_is_read_as_systemd_reads_it() -> None:
+    """Comments, quotes, a backslash before a character or at a line's end; what is no assignment of ours is passed
+    over."""
+    assert service_variables(SERVICE) == SERVICE_VALUES
+
+
+def test_the_environment_of_the_service_wins_over_files_and_loses_to_the_real_one(tmp_path: Path) -> None:
+    """A hook without a daemon is bound by it like the daemon, which has it from systemd; each says where it is from."""
+    default = write(tmp_path, '[remediation]\nmode = "repair"\n[budget]\nmax_out = 3\n')
+    at = write(tmp_path, "HEALTHD_REMEDIATION_MODE=observe\nHEALTHD_BUDGET_MAX_OUT=5\n", "environment")
+    result = loaded(None, default=default, HEALTHD_BUDGET_MAX_OUT="7")
+    assert (result.config.remediation.mode, result.config.budget.max_out) == (Mode.OBSERVE, 7)
+    assert result.origins["remediation.mode"] == f"{at} HEALTHD_REMEDIATION_MODE"
+    assert result.origins["budget.max_out"] == "environment HEALTHD_BUDGET_MAX_OUT"
+    assert loaded(default, default=default).config.remediation.mode is Mode.REPAIR, (
+        "a file that is named is the only one"
+    )
+
+
+def test_what_is_wrong_in_the_environment_of_the_service_names_the_file(tmp_path: Path) -> None:
+    """A word that is no mode, a variable that is no setting, a file that is no text: each refused, with where."""
+    default, at = tmp_path / "config.toml", tmp_path / "environment"
+    at.write_text("HEALTHD_REMEDIATION_MODE=observ\nHEALTHD_REMEDIATION_MOD=observe\n")
+    first, second = refused(None, default=default)
+    assert first.startswith(f'{at}: HEALTHD_REMEDIATION_MOD = "observe": no such setting; did you mean')
+    assert second.startswith(f'{at} HEALTHD_REMEDIATION_MODE: remediation.mode = "observ": expected')
+    at.write_bytes(b"HEALTHD_REMEDIATION_MODE=\xff\n")
+    assert "is not UTF-8" in refused(None, default=default)[0]
+    at.unlink()
+    at.symlink_to(at)
+    assert refused(None, default=default)[0].startswith(f"{at}: cannot be read: ")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to read as another user")
+def test_an_environment_of_the_service_that_may_not_be_read_is_a_notice(tmp_path: Path) -> None:
+    """Whoever only looks goes on without it, and is told so."""
+    at = write(tmp_path, "HEALTHD_REMEDIATION_MODE=observe\n", "environment")
+    at.chmod(0o600)
+    for folder in (tmp_path, *tmp_path.parents[:3]):
+        folder.chmod(0o755)
+    os.seteuid(NOBODY)
+    try:
+        result = loaded(None, default=tmp_path / "config.toml")
+    finally:
+        os.seteuid(0)
+    assert result.notices == (f"configuration: {at} cannot be read: Permission denied; what it sets is left out here",)
 
 
 def test_a_file_sets_what_it_names_and_nothing_else(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -434,3 +434,21 @@ def test_an_injected_record_does_not_wait(tmp_path: Path) -> None:
     assert time.monotonic() - began < 5.0
     (record,) = batch.drilled
     assert abs((record.time - datetime.now(UTC)).total_seconds()) < 5.0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the clock
+
+
+def test_after_the_clock_was_set_records_are_dated_by_the_boot_time_that_the_kernel_says_now(tmp_path: Path) -> None:
+    """A daemon that began before chronyd's first step must not date every record wrongly for life."""
+    path = tmp_path / "kmsg"
+    path.write_text(line(1))
+    with follow(path) as log:
+        (early,) = log.read_batch(1.0).records
+        log.dates_from(BOOT + timedelta(hours=2))
+        with path.open("a") as writer:
+            writer.write(line(2))
+        (late,) = log.read_batch(1.0).records
+    assert early.time == BOOT + timedelta(milliseconds=1)
+    assert late.time == BOOT + timedelta(hours=2, milliseconds=2)

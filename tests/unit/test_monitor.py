@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -533,3 +534,20 @@ def test_a_check_that_was_turned_off_takes_its_faults_along(store: Store) -> Non
     assert monitor.diagnoses() == ()
     assert trail(store)[-1] == "gpu.sick on gpu:GPU-0 ended: its check is not enabled any more"
     assert Monitor(CHECKS, store).diagnoses() == ()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the clock
+
+
+def test_after_the_clock_was_set_nothing_is_younger_or_older_than_it_is(store: Store) -> None:
+    """Outcomes, counts and faults move with it, the trail says why and keeps its times, and a restart knows it all."""
+    monitor = Monitor({"gpu.look": a_check("gpu.look")}, store)
+    monitor.begin_boot("boot-1", at(0))
+    monitor.absorb(looked(finding(clears_by=ClearsBy.GPU_RESET), seconds=7200))
+    monitor.clock_was_set(timedelta(hours=-1), at(3630), "the clock was set back by 3600 s")
+    assert monitor.outcomes()["gpu.look"].at == at(3600)
+    assert monitor.counts.runs["gpu.look"].told == at(3600)
+    assert trail(store)[-1] == "the clock was set back by 3600 s"
+    (kept,) = Monitor({"gpu.look": a_check("gpu.look")}, store).history.faults.values()
+    assert (kept.first, kept.last) == (at(3600), at(3600))

@@ -225,3 +225,52 @@ def test_only_what_is_configured_is_told() -> None:
     assert list(channels_of(NotifySection())) == []
     assert list(channels_of(everything)) == ["slack", "webhook", "command"]
     assert list(channels_of(replace(everything, slack_url_file="", command=()))) == ["webhook"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the clock
+
+
+@pytest.mark.parametrize("by_s", [3600.0, -3600.0])
+def test_a_clock_that_is_set_neither_hurries_nor_delays_news(by_s: float) -> None:
+    """What has lasted for ten of its fifteen seconds is told after five more, and its end after as long."""
+    desk = Desk()
+    desk.notifier = Notifier(
+        {"slack": desk._receiver("slack")},
+        per_hour=12,
+        wrong=lambda: [replace(each, lasts_s=15.0) for each in desk.wrong],
+        about=lambda: ABOUT,
+        keep=desk._keep,
+    )
+    desk.after(0, "a")
+    desk.after(10, "a")
+    desk.seconds += by_s
+    desk.notifier.clock_was_set(timedelta(seconds=by_s), T0 + timedelta(seconds=desk.seconds))
+    desk.after(1, "a")
+    assert desk.told() == []
+    desk.after(5, "a")
+    assert desk.told() == [["wrong a"]]
+    desk.after(5)
+    desk.seconds += by_s
+    desk.notifier.clock_was_set(timedelta(seconds=by_s), T0 + timedelta(seconds=desk.seconds))
+    desk.after(5)
+    assert desk.told() == [["wrong a"]]
+    desk.after(15)
+    assert desk.told() == [["wrong a"], ["over a"]]
+
+
+@pytest.mark.parametrize("by_s", [7200.0, -7200.0])
+def test_a_receiver_is_tried_again_and_keeps_its_rate_whatever_the_clock(by_s: float) -> None:
+    """Half a minute after it failed, and no more often in an hour than it may be told."""
+    desk = Desk(per_hour=1)
+    desk.broken["slack"] = NotDeliveredError("no answer")
+    desk.after(0, "a")
+    del desk.broken["slack"]
+    desk.seconds += by_s
+    desk.notifier.clock_was_set(timedelta(seconds=by_s), T0 + timedelta(seconds=desk.seconds))
+    desk.after(5, "a", "b")
+    assert (desk.told(), desk.told("webhook")) == ([], [["wrong a"]])
+    desk.after(26, "a", "b")
+    assert (desk.told(), desk.told("webhook")) == ([["wrong a", "wrong b"]], [["wrong a"]])
+    desk.after(3600, "a", "b")
+    assert desk.told("webhook") == [["wrong a"], ["wrong b"]]

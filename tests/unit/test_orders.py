@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from healthd.model import Mode, Refusal, Refused, Remedy, Step
 from healthd.remediation.case import Case, End, Phase
-from healthd.remediation.opt_out import by_feature, by_label
+from healthd.remediation.opt_out import LABEL, by_feature, by_label
 from healthd.remediation.orders import (
     REMEDIES,
     Order,
@@ -188,6 +188,7 @@ def test_a_feature_opts_out() -> None:
         "the node has the feature healthd-opt-out"
     )
     assert by_feature(frozenset({"efa"}), "healthd-opt-out") == ""
+    assert by_feature(frozenset({"a/b"}), "a/b", LABEL) == "the node has the label or annotation a/b"
     assert by_feature(frozenset({""}), "") == ""
 
 

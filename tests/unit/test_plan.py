@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from healthd.api.plan import as_text, case_plan, entry
+from healthd.api.plan import as_text, case_plan, entry, paused_by
 from healthd.model import Action, Diagnosis, Mode, Remedy, Severity
 from healthd.remediation.case import Case, End
 from healthd.remediation.ledger import Repair
@@ -22,7 +22,11 @@ OTHER = diagnosis(code="gpu.remap.failure", component=GPU[1], remedy=Remedy.REPL
 VIEW = NodeView(name="n1", in_service=True, flags=frozenset({"IDLE"}), hold=None)
 WELL = Situation(view=VIEW, level=FleetLevel(out=frozenset(), total=100))
 REPAIR = Rules(mode=Mode.REPAIR)
+HEAD = {
+    "node": "n1", "mode": "repair", "policy": "p", "orchestrator": "slurm", "opted_out": "", "opt_out_unread": "",
+}  # fmt: skip
 CASE = a_case(index=2, ladder=(Remedy.REBOOT_NODE, Remedy.REPLACE_NODE))
+ORDERED = replace(CASE, order="new kernel (uid 0)")
 
 
 def plans(
@@ -43,9 +47,8 @@ def plans(
 
 def shown(each: Considered, case: Case | None = None) -> str:
     """The text for one diagnosis on a node of its own."""
-    head = {"node": "n1", "mode": "repair", "policy": "p", "orchestrator": "slurm"}
     said = None if case is None else case_plan(case, REPAIR)
-    return as_text({**head, "case": said, "plans": [entry(each, case)]})
+    return as_text({**HEAD, "case": said, "plans": [entry(each, case)]})
 
 
 @pytest.mark.parametrize(
@@ -146,23 +149,38 @@ def test_an_open_case_is_all_that_goes_on() -> None:
     ("case", "rules", "words"),
     [
         (replace(CASE, end=End.FAILED, note="no boot"), REPAIR, "given up, a person is needed: no boot"),
-        (CASE, Rules(mode=Mode.REPAIR, opted_out="/etc/x exists"), "at rest: opted out: /etc/x exists"),
-        (CASE, Rules(mode=Mode.OBSERVE), "at rest: observe mode"),
+        (CASE, Rules(mode=Mode.REPAIR, opted_out="/etc/x exists"), "; paused: opted out: /etc/x exists"),
+        (ORDERED, Rules(mode=Mode.OBSERVE, opted_out="/etc/x exists"), "; paused: opted out: /etc/x exists"),
+        (CASE, Rules(mode=Mode.OBSERVE), "; paused: observe mode"),
     ],
 )
-def test_a_case_that_rests_says_why(case: Case, rules: Rules, words: str) -> None:
-    """Given up, opted out, or in observe mode, it is not said to go on."""
+def test_a_case_that_is_paused_says_why(case: Case, rules: Rules, words: str) -> None:
+    """Given up, opted out, or in observe mode, it is not said to go on; neither is the fault that it is open for."""
     assert str(case_plan(case, rules)["words"]).endswith(words)
+    (each,) = plans(SICK, rules=rules)
+    said = str(entry(each, case, paused=paused_by(case, rules))["words"])
+    assert said.startswith(f"case {case.id} is open for it, and ")
+    assert "goes on" not in said
+    assert said.endswith(words.rpartition("; paused: ")[2].rpartition("needed: ")[2])
+
+
+def test_an_order_is_paused_by_an_opt_out_alone() -> None:
+    """No mode is too low for what a person ordered; who opts the node out has said more."""
+    assert paused_by(ORDERED, Rules(mode=Mode.OBSERVE)) == ""
+    assert "; then collect" in str(case_plan(ORDERED, Rules(mode=Mode.OBSERVE))["words"])
+    assert paused_by(ORDERED, Rules(mode=Mode.REPAIR, opted_out="x exists")) == "opted out: x exists"
+
+
+def test_a_well_node_says_that_it_is_opted_out() -> None:
+    """Without a fault there is no plan that could say so; and where the cluster did not answer, that is said."""
+    text = as_text({**HEAD, "opted_out": "/etc/x exists", "case": None, "plans": []})
+    assert "\nopted out: /etc/x exists; healthd only looks here\n" in text
+    text = as_text({**HEAD, "opt_out_unread": "sinfo: no answer", "case": None, "plans": []})
+    assert "\nwhether the cluster opts this node out is not known: sinfo: no answer\n" in text
 
 
 def test_a_well_node_has_nothing_planned() -> None:
     """And that is said."""
-    empty: dict[str, object] = {
-        "node": "n1",
-        "mode": "repair",
-        "policy": "p",
-        "orchestrator": "local",
-        "case": None,
-        "plans": [],
-    }
-    assert as_text(empty).endswith("nothing is wrong, so nothing would be done\n")
+    text = as_text({**HEAD, "case": None, "plans": []})
+    assert text.endswith("nothing is wrong, so nothing would be done\n")
+    assert "opt" not in text

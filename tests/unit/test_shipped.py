@@ -74,8 +74,9 @@ BLOCKS: Mapping[str, tuple[str, str]] = {
 OF_OTHERS = (
     frozenset({"apt-get", "aws", "cat", "clush", "cp", "curl", "dnf", "docker", "echo", "grep", "helm", "install"})
     | {"journalctl", "kill", "kubectl", "ln", "ls", "mkdir", "pip", "promtool", "python3", "rm", "scontrol", "sed"}
-    | {"sinfo", "srun", "ssh", "systemctl", "touch"}
+    | {"read", "sinfo", "sort", "srun", "ssh", "systemctl", "touch"}
 )
+_KEYWORDS = frozenset({"while", "do", "done", "sudo", "exec"})  # of the shell, or before a command
 _SEPARATORS = frozenset({"|", "||", "&&", "&", ";", "(", ")", "$("})
 _ASSIGNED = re.compile(r"[A-Za-z_]+=.*", re.DOTALL)
 
@@ -174,7 +175,7 @@ def commands(text: str) -> Iterator[list[str]]:
             if found:
                 yield found
             found = []
-        elif found or not (_ASSIGNED.fullmatch(token) or token in ("sudo", "exec")):
+        elif found or not (_ASSIGNED.fullmatch(token) or token in _KEYWORDS):
             found.append(token)
 
 
@@ -210,4 +211,5 @@ def test_the_walk_sees_what_is_there() -> None:
     assert {"docs/peers.toml", "packaging/slurm/prolog.sh", "packaging/kubernetes/static.yaml"} <= set(FILES)
     assert {"toml", "yaml", "sh", "ini", "python", "text"} <= {block.language for block in ALL}
     assert [words[0] for words in commands("A=$(date) b c | sudo d # e\nf; g")] == ["date", "b", "d", "f", "g"]
+    assert [words[0] for words in commands("a |\n while B= read -r c; do\n  d\n done")] == ["a", "read", "d"]
     assert Path(ROOT / "tests/unit/test_shipped.py") == Path(__file__)

@@ -160,6 +160,9 @@ def test_what_comes_next_names_the_part_as_a_person_does() -> None:
     decision = "observe mode: would take the node out for gpu.xid.79 on gpu:GPU-3 (reboot_node)"
     said = told(Verdict.CRITICAL, diagnoses=[XID], decision=decision, refusal=Refusal.OBSERVE)
     assert said["next"].startswith("Nothing by itself. Observe mode: would take the node out for gpu.xid.79 on GPU 3")
+    out = "opted out: /etc/healthd/opt-out exists"
+    said = told(Verdict.CRITICAL, diagnoses=[XID], decision=out, refusal=Refusal.OPTED_OUT)
+    assert said["next"] == "Nothing, until that is taken back. Opted out: /etc/healthd/opt-out exists."
     said = told(Verdict.CRITICAL, diagnoses=[XID], decision=decision, trouble=["the disk is full"])
     assert said["next"].startswith("The disk is full. Observe mode")
 

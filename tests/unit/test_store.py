@@ -119,6 +119,7 @@ cases = st.builds(
     attempts=st.integers(0, 5),
     good_since=st.none() | times,
     unanswered=st.none() | times,
+    drain_unanswered=st.none() | times,
     end=st.none() | st.sampled_from(End),
     note=anyhow,
 )

@@ -105,6 +105,15 @@ def test_without_our_reservation_nothing_is_rebooted(lab: SlurmLab, no_aws: Aws,
     assert lab.state(NODE) == "IDLE"
 
 
+def test_under_another_ones_reservation_nothing_is_replaced(lab: SlurmLab, no_aws: Aws, scontrol: Scontrol) -> None:
+    """An administrator's maintenance fences the node as well, and is no place in the budget."""
+    maintenance = [word.replace("healthd-cluster-0", "firmware") for word in SLOT]
+    assert lab.scontrol(*maintenance).returncode == 0
+    with pytest.raises(BackendRefused, match="it would be replaced without a place in the budget"):
+        pcluster(no_aws, scontrol).replace()
+    assert "DRAIN" not in lab.state(NODE)
+
+
 def test_a_drain_of_another_one_is_neither_rebooted_nor_rewritten(
     lab: SlurmLab, no_aws: Aws, scontrol: Scontrol
 ) -> None:
@@ -121,6 +130,7 @@ def test_a_drain_of_another_one_is_neither_rebooted_nor_rewritten(
 
 def test_a_replacement_is_one_drain(lab: SlurmLab, no_aws: Aws, scontrol: Scontrol) -> None:
     """The manager replaces what is drained; asked again, nothing is written again; the text is one of ours."""
+    lab.scontrol(*SLOT)
     provisioner = pcluster(no_aws, scontrol)
     provisioner.replace()
     first = lab.shows(NODE, "Reason")

@@ -315,7 +315,8 @@ def test_a_node_that_opted_out_is_asked_in_vain_until_it_opts_in(site: Site, whe
     opt_out("yes")
     site.asks("n1", "i-0aaaaaaaaaaaaaaa1")
     before = site.agents("n1").marked()
-    site.wait(lambda: "opted out: the node has the feature healthd.io/opt-out" in controller.log, "the refusal")
+    words = "opted out: the node has the label or annotation healthd.io/opt-out"
+    site.wait(lambda: words in controller.log, "the refusal")
     time.sleep(1.5)
     assert (deleting(site, "p5-a"), site.agents("n1").marked()) == (False, before)
     opt_out("false" if where == "labels" else None)
