@@ -101,7 +101,7 @@ class Refusal(StrEnum):
 
     OBSERVE = "observe"
     SHADOW = "shadow"  # the mode of its rule alone
-    LOWERED = "lowered"  # the mode, since the case was opened
+    LOWERED = "lowered"  # the mode or its rule, since the case was opened
     OPTED_OUT = "opted_out"
     ACKNOWLEDGED = "acknowledged"
     FOREIGN_HOLD = "foreign_hold"

@@ -312,7 +312,7 @@ class World:
         """A new daemon on the same disk: everything that was in memory is new."""
         now = self.clock.now()
         self.store = Store(self.folder / "healthd.db", now=now)
-        self.monitor = Monitor(CHECKS, self.store)
+        self.monitor = Monitor(CHECKS, self.store, policy=self.rules.policy)
         self._wanted: set[str] = {LEVEL}
         self._just_started = True
         self.monitor.begin_boot(f"boot-{self.boot}", now)
