@@ -284,6 +284,10 @@ class OneFault:
         """It is open."""
         return "gpu.xid.79 is still open"
 
+    def still_open(self) -> str:
+        """As trouble: what is open is all there is."""
+        return self.trouble(None)
+
     def record(self, event: Event) -> None:
         """The trail is not what is measured."""
 

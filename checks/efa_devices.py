@@ -28,10 +28,18 @@ BELOW_USUAL = FindingCode(
     symptom_of=("efa.missing",),
 )
 DRIVER_LOST = FindingCode(
-    code="efa.driver_lost", severity=_CRITICAL, remedy=Remedy.REBOOT_NODE, meaning="The EFA driver gave a device up"
+    code="efa.driver_lost",
+    severity=_CRITICAL,
+    remedy=Remedy.REBOOT_NODE,
+    meaning="The EFA driver gave a device up",
+    lasting_s=60.0,
 )
 DRIVER_ABSENT = FindingCode(
-    code="efa.driver_absent", severity=_CRITICAL, remedy=Remedy.ASK_HUMAN, meaning="The EFA driver is not loaded"
+    code="efa.driver_absent",
+    severity=_CRITICAL,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="The EFA driver is not loaded",
+    lasting_s=60.0,
 )
 NO_VERBS = FindingCode(
     code="efa.no_verbs", severity=_CRITICAL, remedy=Remedy.ASK_HUMAN, meaning="No program can open this EFA device"
@@ -77,8 +85,8 @@ def efa_devices(node: Node, settings: Settings) -> Result:
     """All EFA devices are there and can be used.
 
     Off the PCI bus: a reboot lists the bus anew. On the bus without an RDMA device: the driver gave it up, and a reboot
-    resets it; without the driver, that is an installation, which no reboot mends. The port state is never asked: the
-    driver reports ACTIVE whatever happens.
+    resets it; without the driver, that is an installation, which no reboot mends. Both must last a minute: a driver
+    that is being reloaded looks like that. The port state is never asked: the driver reports ACTIVE whatever happens.
 
     Sources: amzn-drivers (ids 0x1d0f:0xefa0 to 0xefa4; efa_verbs.c efa_query_port); EC2 DescribeInstanceTypes.
     """

@@ -50,7 +50,8 @@ def ena_allowances(node: Node, settings: Settings) -> Result:
 
     What exceeds it is a job, or a type of instance too small for its work, and never a fault of the machine, so
     this warns. The counters are the driver's, asked for with ``ethtool -S`` and a deadline; the first value after a
-    boot is a baseline. Without ethtool, or from an interface that does not answer, they are unknown.
+    boot is a baseline. From an interface that does not answer they are unknown; without ethtool nothing here can tell,
+    and this does not apply.
 
     Sources: EC2 user guide, "Monitor network performance for ENA settings on your EC2 instance"; ethtool(8); EKS node
     monitoring agent (BandwidthInExceeded and its kind, all of them warnings).
@@ -62,6 +63,8 @@ def ena_allowances(node: Node, settings: Settings) -> Result:
     for name in names:
         try:
             readings.extend(_counters(node, name))
+        except SourceMissing as error:
+            return not_applicable(f"no tool to read the counters of ENA interfaces: {error}; install ethtool")
         except SourceError as error:
             gaps.append(f"{name}: {error}")
     return judged([], readings, gaps=gaps)

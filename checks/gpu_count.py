@@ -9,7 +9,7 @@ from healthd.check import FindingCode, Learned, check, judged
 from healthd.gpus import Inventory, component_of, take_inventory
 from healthd.model import NODE, Finding, Reading, Remedy, Result, Severity, gpu_component
 from healthd.node import Node
-from healthd.pci import has_pci
+from healthd.pci import has_pci, pci_driver
 
 OFF_BUS = FindingCode(
     code="gpu.count.off_bus",
@@ -24,6 +24,7 @@ DRIVER_LOST = FindingCode(
     remedy=Remedy.REBOOT_NODE,
     meaning="A GPU is on the PCI bus, but the driver does not list it",
     symptom_of=("gpu.xid.79",),
+    lasting_s=60.0,
 )
 EXCLUDED = FindingCode(
     code="gpu.count.excluded",
@@ -67,9 +68,11 @@ _CODES = (OFF_BUS, DRIVER_LOST, EXCLUDED, NO_DEVICE_FILE, UNEXPECTED)
 def gpu_count(node: Node, settings: Settings) -> Result:
     """All GPUs are there: on the PCI bus, in the driver, as device files.
 
-    Off the PCI bus: the hardware or its link. On the bus and not in NVML: the driver gave it up, or was told to exclude
-    it. Only the file missing: the installation. More than expected is news about a table and never acts. MIG never
-    changes the count. A GPU that NVML lists and cannot reach is ``gpu.lost`` of gpu.recovery.
+    Off the PCI bus: the hardware or its link. On the bus and not in NVML, for a minute, since a driver that is being
+    loaded lists one after the other: the driver gave it up, or was told to exclude it. Only the file missing: the
+    installation. More than expected is news about a table and never acts. MIG never changes the count. A GPU that NVML
+    lists and cannot reach is ``gpu.lost`` of gpu.recovery. In a container, or under a device cgroup, NVML lists only
+    the GPUs whose files may be opened: where the driver has the others, that is a gap.
 
     Sources: EKS node monitoring agent 1.7.0, dcgm_devices.go; NVIDIA Health Validation (a count mismatch is critical).
     """
@@ -78,14 +81,15 @@ def gpu_count(node: Node, settings: Settings) -> Result:
         return replace(gpus, readings=tuple(_to_learn(node, settings, 0)))
     listed = gpus.listed or ()
     there = max(len(gpus.pci), sum(answer.failure is None for answer in listed))
-    findings = [*_against_expected(gpus, there), *_against_driver(gpus)]
+    hidden = _kept_away(node, gpus)
+    findings = [*_against_expected(gpus, there), *_against_driver(gpus, is_hidden=bool(hidden))]
     if gpus.files is not None and gpus.files < len(listed):
         message = f"{gpus.files} /dev/nvidia<N> files for {len(listed)} GPUs; nvidia-modprobe makes them"
         findings.append(NO_DEVICE_FILE.at(NODE, message))
     readings = [Reading(component=component_of(answer), name="gpu_index", value=answer.index) for answer in listed]
     if there == len(gpus.pci) >= (gpus.expected or 0):  # else it is found already, or sysfs shows less than there is
         readings += _to_learn(node, settings, there)
-    return judged(findings, readings, gaps=gpus.gaps)
+    return judged(findings, readings, gaps=[*gpus.gaps, hidden] if hidden else gpus.gaps)
 
 
 def _to_learn(node: Node, settings: Settings, there: int) -> Iterator[Reading]:
@@ -102,17 +106,38 @@ def _against_expected(gpus: Inventory, there: int) -> Iterator[Finding]:
         yield code.at(NODE, message, found=list(gpus.pci), expected=gpus.expected)
 
 
-def _against_driver(gpus: Inventory) -> Iterator[Finding]:
-    """GPUs on the bus that NVML does not list. One that it lists but cannot name stands for any one of them."""
+def _not_listed(gpus: Inventory) -> tuple[list[str], int]:
+    """The GPUs on the bus that NVML does not list, and how many of them nothing explains: one that it lists but cannot
+    name stands for any one of them."""
+    listed = gpus.listed or ()
+    missing = [address for address in gpus.pci if address not in {answer.pci for answer in listed}]
+    return missing, max(len(missing) - sum(answer.pci is None for answer in listed), 0)
+
+
+def _kept_away(node: Node, gpus: Inventory) -> str:
+    """Why fewer GPUs are listed than the bus has, where a container or a device cgroup keeps the others from this
+    process: their driver has them, and NVML lists exactly those whose files may be opened. Else ""."""
+    missing, unexplained = _not_listed(gpus)
+    if gpus.listed is None or unexplained <= gpus.excluded or gpus.openable != len(gpus.listed):
+        return ""
+    if any(pci_driver(node, f"{address}.0") != "nvidia" for address in missing):
+        return ""
+    return (
+        f"this process may see {len(gpus.listed)} of {len(gpus.pci)} GPUs: it may open no more of /dev/nvidia<N>; "
+        "ask the daemon of this node, with `healthd check`"
+    )
+
+
+def _against_driver(gpus: Inventory, *, is_hidden: bool) -> Iterator[Finding]:
+    """GPUs on the bus that NVML does not list."""
     if gpus.listed is None:
         return
-    missing = [address for address in gpus.pci if address not in {answer.pci for answer in gpus.listed}]
-    unexplained = len(missing) - sum(answer.pci is None for answer in gpus.listed)
-    left_out = min(gpus.excluded, max(unexplained, 0))
+    missing, unexplained = _not_listed(gpus)
+    left_out = min(gpus.excluded, unexplained)
     if left_out:
         yield EXCLUDED.at(NODE, f"{left_out} GPUs are excluded by the driver's settings", missing=missing)
     lost = unexplained - left_out
-    if lost > 0:
+    if lost > 0 and not is_hidden:
         message = f"{lost} of {len(gpus.pci)} GPUs on the PCI bus are not listed by NVML, without explanation"
         for part in [gpu_component(pci=address) for address in missing] if lost == len(missing) else [NODE]:
             yield DRIVER_LOST.at(part, message, missing=missing, excluded=gpus.excluded)

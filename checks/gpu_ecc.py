@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from healthd.check import Accelerating, FindingCode, Limit, check, judged, not_applicable
-from healthd.gpus import GpuValues, ask_gpus, driver_epoch, gaps_of
+from healthd.gpus import MIG, GpuValues, ask_gpus, driver_epoch, gaps_of, hidden_by_mig, untold, withheld
 from healthd.model import ClearsBy, Finding, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.node import Node
 
@@ -16,7 +16,7 @@ _CALLS = {
     "nvmlDeviceGetTotalEccErrors(0, 1)": "gpu_ecc_corrected_aggregate_total",
     "nvmlDeviceGetTotalEccErrors(1, 1)": "gpu_ecc_uncorrected_aggregate_total",
 }
-_UNCORRECTED_NOW = "nvmlDeviceGetTotalEccErrors(1, 0)"
+_UNCORRECTED_NOW, _CORRECTED_EVER = "nvmlDeviceGetTotalEccErrors(1, 0)", "nvmlDeviceGetTotalEccErrors(0, 1)"
 # nvmlDeviceGetMemoryErrorCounter(type, counter, location), locations as nvml.h has them; volatile counters.
 _LOCATIONS = {1: "l2_cache", 2: "dram", 3: "register_file", 7: "sram"}
 _DETAILS = {
@@ -63,6 +63,7 @@ FASTER = Accelerating(
     code=ACCELERATING,
     source="healthd.trends: a likelihood ratio that noise passes in one of 10,000 node-days at most",
 )
+_RESTS_ON = {_UNCORRECTED_NOW: (UNCORRECTED,), _CORRECTED_EVER: (ACCELERATING,)}
 
 
 @check("gpu.ecc", interval_s=60, codes=(UNCORRECTED, RECORDED, ACCELERATING), limits=(GROWTH, FASTER))
@@ -73,20 +74,27 @@ def gpu_ecc(node: Node, _settings: object) -> Result:
     not been reset since its error; *Aggregate* lives in the board's InfoROM for ever: only its growth means anything,
     and growth without a volatile count is an error whose GPU was reset before we looked, which is news and no fault.
     Corrected errors are what ECC is for: only a rate that grows from day to day is a warning. Which memory the errors
-    are in is told besides. A GPU with ECC off, or without ECC, has no such counters, which is no fault. Where the
-    kernel log or the row remapper explains it, their finding decides and this one is its symptom.
+    are in is told besides. GPUs with ECC off, or without ECC, have no such counters, which is no fault; with MIG on
+    some are not told. A counter that is not told ends nothing, and one that siblings tell is a gap. Where the kernel
+    log or the row remapper explains it, their finding decides and this one is its symptom.
 
     Sources: nvml.h (counter types); NVIDIA, GPU memory error management; while errors are being handled these queries
     can answer Unknown Error (field report, driver 550.90.07), which is unknown and not zero.
     """
-    gpus = ask_gpus(node, *_CALLS, *_DETAILS)
+    gpus = ask_gpus(node, *_CALLS, *_DETAILS, MIG)
     if isinstance(gpus, Result):
         return gpus
     if all(gpu.unsupported.issuperset(_CALLS) for gpu in gpus):
         return not_applicable("no GPU here counts ECC errors: ECC is off, or the GPUs have none")
     epoch = driver_epoch(node)
     readings = [reading for gpu in gpus for reading in _readings(gpu, epoch)]
-    return judged([finding for gpu in gpus for finding in _findings(gpu)], readings, gaps=gaps_of(gpus))
+    return judged(
+        [finding for gpu in gpus for finding in _findings(gpu)],
+        readings,
+        gaps=[*gaps_of(gpus), *withheld(gpus, _CALLS)],
+        untold=untold(gpus, _RESTS_ON),
+        left_out=hidden_by_mig(gpus, _CALLS, "all of their ECC counters"),
+    )
 
 
 def _readings(gpu: GpuValues, epoch: str) -> Iterator[Reading]:

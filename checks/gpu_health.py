@@ -12,7 +12,7 @@ from healthd.node import Node
 from healthd.nvml_return import NvmlReturn
 
 _INFOROM, _MODEL, _VBIOS = "nvmlDeviceValidateInforom", "nvmlDeviceGetName", "nvmlDeviceGetVbiosVersion"
-_OTHERS_JOB = frozenset({NvmlReturn.GPU_IS_LOST, NvmlReturn.RESET_REQUIRED})
+_NOT_HERE = frozenset({NvmlReturn.GPU_IS_LOST, NvmlReturn.RESET_REQUIRED, NvmlReturn.NO_PERMISSION})
 _DRIVER = Component(kind="driver", id="nvidia")
 
 INFOROM = FindingCode(
@@ -28,13 +28,22 @@ MISMATCH = FindingCode(
     meaning="The driver's library and its kernel module are of different versions",
     lasting_s=300.0,
 )
+_CAUSES = ("gpu.xid.79", "gpu.xid.119", "gpu.xid.120", "gpu.count.driver_lost")
 FAILING = FindingCode(
     code="gpu.failing",
+    severity=Severity.CRITICAL,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="NVML answers Unknown Error for the handle of a GPU while others can be opened",
+    lasting_s=300.0,
+    symptom_of=_CAUSES,
+)
+REFUSED = FindingCode(
+    code="gpu.refused",
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
     meaning="One GPU cannot be opened while others can",
     lasting_s=300.0,
-    symptom_of=("gpu.xid.79", "gpu.xid.119", "gpu.xid.120", "gpu.count.driver_lost"),
+    symptom_of=_CAUSES,
 )
 MIXED_MODELS = FindingCode(
     code="gpu.mixed.model",
@@ -50,7 +59,7 @@ MIXED_VBIOS = FindingCode(
 )
 
 
-@check("gpu.health", interval_s=60, codes=(INFOROM, MISMATCH, FAILING, MIXED_MODELS, MIXED_VBIOS))
+@check("gpu.health", interval_s=60, codes=(INFOROM, MISMATCH, FAILING, REFUSED, MIXED_MODELS, MIXED_VBIOS))
 def gpu_health(node: Node, _settings: object) -> Result:
     """Every GPU can be opened, its InfoROM is whole, and siblings are alike.
 
@@ -58,9 +67,11 @@ def gpu_health(node: Node, _settings: object) -> Result:
     five minutes, and so must a GPU that cannot be opened, since a reset looks like that. Whatever else NVML as a whole
     refuses is unknown. Inside a container the library may be the stale one and the node fine, so it never takes a node
     out. A GPU that is lost or waits for a reset is the business of gpu.recovery; one whose handle is refused for
-    another reason is found here if a sibling answers. All of it is unproven on hardware and a warning at most.
+    another reason is found here if a sibling answers. Unknown Error (999) there keeps jobs off: no program can use that
+    GPU, and gpud calls for a reboot, about which a person is asked here. NO_PERMISSION is a gap, and no fault of a GPU:
+    a device cgroup may answer so. All else is a warning at most, and everything here is unproven on hardware.
 
-    Sources: nvml.h (return codes 14, 18, 999); gpud 4a8de33a (Unknown Error at the handle: reboot; corrupted InfoROM);
+    Sources: nvml.h (return codes 4, 14, 18, 999); gpud 4a8de33a (Unknown Error at the handle: reboot; InfoROM);
     NVIDIA Health Validation, Azure NHC (VBIOS must agree between the GPUs of a node).
     """
     try:
@@ -79,11 +90,13 @@ def gpu_health(node: Node, _settings: object) -> Result:
 def _of_one(gpu: GpuValues, all_gpus: Sequence[GpuValues]) -> Iterator[Finding]:
     if NvmlReturn.CORRUPTED_INFOROM in gpu.codes:
         yield INFOROM.at(gpu.gpu, "NVML answers CORRUPTED_INFOROM (14)", nvml_return=NvmlReturn.CORRUPTED_INFOROM.value)
-    elif not gpu.values and gpu.codes and not gpu.unsupported and not gpu.codes & _OTHERS_JOB:
+    elif not gpu.values and gpu.codes and not gpu.unsupported and not gpu.codes & _NOT_HERE:
         answering = sum(bool(other.values) for other in all_gpus)
         if answering:
             message = f"NVML cannot open this GPU ({'; '.join(gpu.gaps)}), while {answering} others answer"
-            yield FAILING.at(gpu.gpu, message, nvml_return=sorted(gpu.codes))
+            whole = len(gpu.gaps) == 1  # its handle was refused, and not question after question
+            code = FAILING if whole and gpu.codes == {NvmlReturn.UNKNOWN} else REFUSED
+            yield code.at(gpu.gpu, message, nvml_return=sorted(gpu.codes))
 
 
 def _odd_ones(gpus: Sequence[GpuValues]) -> Iterator[Finding]:

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from healthd.check import FindingCode, Limit, Rate, check, judged, not_applicable
-from healthd.gpus import GpuValues, ask_gpus, driver_epoch, gaps_of
-from healthd.model import ClearsBy, Component, Finding, Reading, ReadingKind, Remedy, Repeats, Result, Severity
+from healthd.gpus import MIG, GpuValues, ask_gpus, driver_epoch, gaps_of, in_mig
+from healthd.model import ClearsBy, Finding, Remedy, Repeats, Result, Severity
 from healthd.node import Node
+from healthd.nvlink import OF_A_GPU, OF_A_LINK, counted, questions
 from healthd.tables import filled, instance_profile, keyed_rows
 
-_P2P, _MIG = "nvmlDeviceGetP2PStatus(2)", "nvmlDeviceGetMigMode"  # 2: NVML_P2P_CAPS_INDEX_NVLINK
+_P2P = "nvmlDeviceGetP2PStatus(2)"  # 2: NVML_P2P_CAPS_INDEX_NVLINK
+_LINKS_SLEEP_IN_MIG = "A100"  # NVIDIA MIG user guide: no NVLink between GPUs while MIG is on
 # nvmlGpuP2PStatus_t (nvml.h), from 0 on
 _P2P_WORDS = (
     *("OK", "CHIPSET_NOT_SUPPORTED", "GPU_NOT_SUPPORTED", "IOH_TOPOLOGY_NOT_SUPPORTED", "DISABLED_BY_REGKEY"),
     *("NOT_SUPPORTED", "UNKNOWN"),
 )
-_OF_A_GPU = {38: "gpu_nvlink_crc_errors_total", 52: "gpu_nvlink_replays_total", 59: "gpu_nvlink_recoveries_total"}
-_OF_A_LINK = {208: "nvlink_receive_errors_total", 214: "nvlink_recovery_failures_total"}
-"""Fields of nvml.h: totals of a GPU up to Hopper; from Blackwell on (driver 560), for each link."""
 LINKS = keyed_rows(
     "nvlinks.csv", lambda row: (row["model"], int(row["links"]), filled(row, "source")), lambda row: row[0]
 )
@@ -56,11 +55,11 @@ NOT_RECOVERED = FindingCode(
 _DCGM = "NVIDIA DCGM 4.6: fails at 100 CRC errors per second; here over a minute"
 _NVRX = "NVIDIA resiliency extension d8686d9c: growth in more than 15 of 30 one-minute looks"
 _RECOVERY = "nvml.h field 214: a recovery that fails leaves the link down, so none is acceptable"
-_COMING = (*_OF_A_GPU.values(), _OF_A_LINK[208])
+_COMING = (*OF_A_GPU.values(), OF_A_LINK[208])
 _LIMITS: tuple[Rate | Limit, ...] = (
-    Rate(reading=_OF_A_GPU[38], max_increase=6000.0, window_s=60.0, code=STORM, source=_DCGM),
+    Rate(reading=OF_A_GPU[38], max_increase=6000.0, window_s=60.0, code=STORM, source=_DCGM),
     *(Limit(reading=name, max_increase=0, code=GROWING, source=_NVRX) for name in _COMING),
-    Limit(reading=_OF_A_LINK[214], max_increase=0, code=NOT_RECOVERED, source=_RECOVERY),
+    Limit(reading=OF_A_LINK[214], max_increase=0, code=NOT_RECOVERED, source=_RECOVERY),
 )
 
 
@@ -69,25 +68,32 @@ def gpu_nvlink(node: Node, _settings: object) -> Result:
     """All NVLinks that the instance type has are up, join every GPU with every other, and have few errors.
 
     How many links there are follows from the type; a type that the table does not know is not judged. Single errors
-    are normal and repeated by the hardware: what counts is that they keep coming, or come in masses. With MIG on, GPUs
-    do not reach each other, which is no fault. Unproven on hardware, and a warning at most; XID 74 and 144 to 150 tell
-    of fatal link errors and act.
+    are normal and repeated by the hardware: what counts is that they keep coming, or come in masses. Before Hopper a
+    GPU counts them in fields; H100 and H200 are asked link by link, as nvidia-smi does; Blackwell has fields for each
+    link. A GPU that does not tell its counters is said, and nothing of them is over. A GPU with MIG on
+    reaches no sibling and is reached by none, and the links of an A100 are down then, which is no fault. Unproven on
+    hardware, and a warning at most; XID 74 and 144 to 150 tell of fatal link errors and act.
 
-    Sources: nvml.h (nvmlDeviceGetNvLinkState, nvmlDeviceGetP2PStatus, fields 38, 52, 59, 208, 214); nvlinks.csv.
+    Sources: nvml.h (nvmlDeviceGetNvLinkState, nvmlDeviceGetNvLinkErrorCounter, nvmlDeviceGetP2PStatus, fields 38, 52,
+    59, 208, 214); Datadog agent, pull request 55966 (Hopper); nvlinks.csv.
     """
     profile = instance_profile(node.instance_type)
     row = LINKS.get(profile.gpu_model) if profile and profile.nvlink in ("nvswitch", "nvl72") else None
     if row is None:
         return not_applicable("this instance type has no NVLink between its GPUs, or is not in healthd's table")
     links = range(row[1])
-    fields = [*((field, 0) for field in _OF_A_GPU), *((field, link) for field in _OF_A_LINK for link in links)]
-    gpus = ask_gpus(node, *map(_state, links), _P2P, _MIG, fields=fields)
+    counters, fields = questions(row[0], links)
+    gpus = ask_gpus(node, *map(_state, links), *counters, _P2P, MIG, fields=fields)
     if isinstance(gpus, Result):
         return gpus
     epoch = driver_epoch(node)
-    findings = [*(finding for gpu in gpus for finding in _down(gpu, links, row[2])), *_apart(gpus)]
-    readings = [reading for gpu in gpus for reading in _readings(gpu, links, epoch)]
-    return judged(findings, readings, gaps=gaps_of(gpus))
+    awake = [gpu for gpu in gpus if not (in_mig(gpu) and row[0] == _LINKS_SLEEP_IN_MIG)]
+    findings = [*(finding for gpu in awake for finding in _down(gpu, links, row[2])), *_apart(gpus)]
+    readings = [reading for gpu in gpus for reading in counted(gpu, links, epoch)]
+    silent = [gpu for gpu in gpus if not gpu.unsupported.isdisjoint(counters)]
+    left_out = f"{len(silent)} of {len(gpus)} GPUs do not tell their NVLink error counters" if silent else ""
+    not_told = [(gpu.gpu, code.code) for gpu in silent for code in (STORM, GROWING)]
+    return judged(findings, readings, gaps=gaps_of(gpus), untold=not_told, left_out=left_out)
 
 
 def _state(link: int) -> str:
@@ -105,10 +111,11 @@ def _down(gpu: GpuValues, links: Sequence[int], source: str) -> Iterator[Finding
 
 def _apart(gpus: Sequence[GpuValues]) -> Iterator[Finding]:
     """Those that cannot reach siblings, the loneliest first: what a sibling misses because of it is not said again."""
-    alone = [() if gpu.values.get(_MIG, [0])[0] else gpu.values.get(_P2P, ()) for gpu in gpus]
+    split = {index for index, gpu in enumerate(gpus) if in_mig(gpu)}
+    alone = [() if index in split else gpu.values.get(_P2P, ()) for index, gpu in enumerate(gpus)]
     said = set[int]()
     for index in sorted(range(len(gpus)), key=lambda each: -sum(map(bool, alone[each]))):
-        apart = {str(peer): _word(at) for peer, at in enumerate(alone[index]) if at and peer not in said}
+        apart = {str(peer): _word(at) for peer, at in enumerate(alone[index]) if at and peer not in said | split}
         if apart:
             said.add(index)
             message = f"no NVLink to GPU {', '.join(f'{peer} ({word})' for peer, word in apart.items())}"
@@ -117,13 +124,3 @@ def _apart(gpus: Sequence[GpuValues]) -> Iterator[Finding]:
 
 def _word(status: int) -> str:
     return _P2P_WORDS[status] if status < len(_P2P_WORDS) else f"status {status}"
-
-
-def _readings(gpu: GpuValues, links: Sequence[int], epoch: str) -> Iterator[Reading]:
-    keys = [(gpu.gpu, f"field:{field}", name) for field, name in _OF_A_GPU.items()]
-    for link in links:
-        part = Component(kind="nvlink", id=f"{gpu.gpu.id}/{link}")
-        keys += [(part, f"field:{field}/{link}" if link else f"field:{field}", n) for field, n in _OF_A_LINK.items()]
-    for part, key, name in keys:
-        if key in gpu.values:
-            yield Reading(component=part, name=name, value=gpu.values[key], kind=ReadingKind.COUNTER, epoch=epoch)

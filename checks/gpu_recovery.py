@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.gpus import GpuValues, ask_gpus
+from healthd.check import FindingCode, check, judged
+from healthd.gpus import MIG, GpuValues, ask_gpus, untold, withheld
 from healthd.model import REMEDY_RANK, Finding, Remedy, Result, Severity
 from healthd.node import Node
 from healthd.nvml_return import NvmlReturn
@@ -48,22 +48,25 @@ def gpu_recovery(node: Node, _settings: object) -> Result:
     """No GPU asks to be recovered.
 
     From branch 565 on the driver names the recovery that a GPU needs, in a field that starts at 0, *none*. An older
-    driver answers NOT_SUPPORTED with the value 0: that is no answer, and never *none*. Two return codes say as much on
-    any driver: GPU_IS_LOST (it does not answer on PCIe; only a reboot helps) and RESET_REQUIRED. Any other refusal is
-    unknown for that GPU alone. One lost GPU hides no other.
+    driver answers NOT_SUPPORTED, or INVALID_ARGUMENT, with the value 0: that is no answer, never *none*, and ends no
+    action. Two return codes say as much on any driver, and are all that is judged there: GPU_IS_LOST (it does not
+    answer on PCIe; only a reboot helps) and RESET_REQUIRED. Any other refusal is unknown for that GPU alone. One lost
+    GPU hides no other.
 
     Sources: nvml.h (return codes 15 and 16, field 230); open-gpu-kernel-modules 595.45.04 gpu.c (actions 0 to 5);
     pynvml 13.615.71 (6 and 7); DCGM issue 263 (DCGM can say Healthy while this field says Reset).
     """
-    gpus = ask_gpus(node, _ANY_CALL, fields=[_FIELD])
+    gpus = ask_gpus(node, _ANY_CALL, MIG, fields=[_FIELD])
     if isinstance(gpus, Result):
         return gpus
     findings = {gpu.gpu: tuple(_findings(gpu)) for gpu in gpus}
     found = [finding for each in findings.values() for finding in each]
     gaps = [gap for gpu in gpus for gap in gpu.gaps if not findings[gpu.gpu]]
-    if not found and not gaps and all(_ACTION in gpu.unsupported for gpu in gpus):
-        return not_applicable("this driver does not tell the recovery action (565 and newer do)")
-    return judged(found, gaps=gaps)
+    gaps += withheld([gpu for gpu in gpus if not findings[gpu.gpu]], (_ACTION,))
+    left_out = "this driver does not tell the recovery action (565 and newer do)"
+    told = any(_ACTION in gpu.values for gpu in gpus)
+    not_told = untold(gpus, {_ACTION: (*ACTIONS.values(), OTHER)})
+    return judged(found, gaps=gaps, untold=not_told, left_out="" if told or gaps else left_out)
 
 
 def _findings(gpu: GpuValues) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 
 from healthd.check import FindingCode, Rate, check, judged, not_applicable
-from healthd.gpus import GpuValues, ask_gpus, gaps_of
+from healthd.gpus import MIG, GpuValues, ask_gpus, gaps_of, hidden_by_mig, untold, withheld
 from healthd.model import Finding, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.node import Node
 
@@ -42,6 +42,14 @@ PAGES_FULL = _code("gpu.pages.full", _HUMAN, "Hardly a page of memory can be ret
 PAGES_GROWING = _code("gpu.pages.growing", _HUMAN, "Many pages are retired, and more every week", PAGES_FULL.code)
 _CODES = (PENDING, FAILURE, MANY, NO_SPARE, REPAIR, UNREPAIRABLE, PAGES_PENDING, PAGES_FULL, PAGES_GROWING)
 _GROWING = "gpu_retired_pages_double_bit_total"
+_RESTS_ON = {
+    _ROWS: (FAILURE, PENDING, MANY),
+    _HISTOGRAM: (NO_SPARE,),
+    _REPAIR: (REPAIR,),
+    _UNREPAIRABLE: (UNREPAIRABLE,),
+    _PAGES_PENDING: (PAGES_PENDING,),
+    **dict.fromkeys(_PAGES, (PAGES_FULL, PAGES_GROWING)),
+}
 _LIMITS = (Rate(reading=_GROWING, max_increase=1, window_s=_WEEK_S, code=PAGES_GROWING, source=_DCGM),)
 
 
@@ -63,19 +71,26 @@ def gpu_remap(node: Node, settings: Settings) -> Result:
     exchanging the GPU. Neither is the same as XID 63 (recorded) or 64 (recording failed): the flags say what holds now.
     The histogram tells how many banks have how much left. Blackwell repairs channels as well; its flags, and those of
     the page retirement of GPUs before Ampere, are unproven on hardware and warnings. GPUs with active MIG instances do
-    not answer about rows, which is no fault.
+    not answer about rows, which is no fault, and no sign that one is over; any other GPU that does not answer what its
+    siblings do is a gap.
 
     Sources: NVIDIA, GPU memory error management (A100 and newer); nvml.h (rows, histogram, repair status, retired
     pages); NVIDIA DCGM 4.6 (limits of page retirement).
     """
-    gpus = ask_gpus(node, _ROWS, _HISTOGRAM, _REPAIR, _UNREPAIRABLE, *_PAGES, _PAGES_PENDING)
+    gpus = ask_gpus(node, *_RESTS_ON, MIG)
     if isinstance(gpus, Result):
         return gpus
     if all(gpu.unsupported.issuperset((_ROWS, *_PAGES)) for gpu in gpus):
         return not_applicable("no GPU here remaps rows or retires pages, or all are in MIG mode")
     findings = [finding for gpu in gpus for finding in (*_rows(gpu, settings), *_repairs(gpu), *_pages(gpu))]
     readings = [reading for gpu in gpus for reading in _readings(gpu)]
-    return judged(findings, readings, gaps=gaps_of(gpus))
+    return judged(
+        findings,
+        readings,
+        gaps=[*gaps_of(gpus), *withheld(gpus, (_ROWS,))],
+        untold=untold(gpus, _RESTS_ON),
+        left_out=hidden_by_mig(gpus, (_ROWS,), "their remapped rows"),
+    )
 
 
 def _rows(gpu: GpuValues, settings: Settings) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.gpus import GpuValues, ask_gpus, driver_epoch, gaps_of
+from healthd.gpus import MIG, GpuValues, ask_gpus, driver_epoch, gaps_of, hidden_by_mig, untold, withheld
 from healthd.model import Finding, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.node import Node
 
@@ -38,18 +38,25 @@ def gpu_sram(node: Node, _settings: object) -> Result:
     SRAM (caches, register files) is not remapped: a bank that keeps failing stays bad, and the driver raises a flag
     once too many different places of one bank have failed. The flag alone decides; healthd counts no banks of its own.
     The counters are readings, split by kind, with the number of different places that failed. A driver without the call
-    (before 535), or a GPU without ECC, does not answer, which is no fault; the places need driver 580.
+    (before 535), or a GPU without ECC, does not answer, which is no fault; the places need driver 580. One that does
+    not answer while its siblings do is a gap, unless MIG is on; it ends no fault in either case.
 
     Sources: NVIDIA, GPU memory error management (SRAM error threshold); nvml.h nvmlEccSramErrorStatus_v1_t.
     """
-    gpus = ask_gpus(node, _STATUS, _UNIQUE)
+    gpus = ask_gpus(node, _STATUS, _UNIQUE, MIG)
     if isinstance(gpus, Result):
         return gpus
     if all(_STATUS in gpu.unsupported for gpu in gpus):
         return not_applicable("no GPU here, or its driver, tells the state of its SRAM")
     epoch = driver_epoch(node)
     readings = [reading for gpu in gpus for reading in _readings(gpu, epoch)]
-    return judged([finding for gpu in gpus for finding in _findings(gpu)], readings, gaps=gaps_of(gpus))
+    return judged(
+        [finding for gpu in gpus for finding in _findings(gpu)],
+        readings,
+        gaps=[*gaps_of(gpus), *withheld(gpus, (_STATUS,))],
+        untold=untold(gpus, {_STATUS: (THRESHOLD,)}),
+        left_out=hidden_by_mig(gpus, (_STATUS,), "the state of their SRAM"),
+    )
 
 
 def _findings(gpu: GpuValues) -> Iterator[Finding]:

@@ -30,6 +30,9 @@ ERRORS = FindingCode(
 FULL = FindingCode(
     code="host.filesystem.full", severity=_CRITICAL, remedy=Remedy.ASK_HUMAN, meaning="Next to no room left"
 )
+FULL_DATA = FindingCode(
+    code="host.filesystem.full_data", severity=_WARNING, remedy=Remedy.WATCH, meaning="No room where only jobs write"
+)
 LOW = FindingCode(code="host.filesystem.low", severity=_WARNING, remedy=Remedy.WATCH, meaning="Little room left")
 
 
@@ -43,29 +46,34 @@ class Settings:
     ignore: tuple[str, ...] = ("/var/lib/kubelet", "/run/containerd", "/snap")
     """Mount points, with all below them, that are not looked at: volumes of pods are their owners' to fill."""
 
+    must_have_room: tuple[str, ...] = ("/var", "/tmp", "/var/lib/healthd")  # noqa: S108  # nothing is written there by healthd
+    """Paths on whose file systems, as on those of ``writable``, nothing works without room: logs, job scripts and
+    healthd's own state are written there. Any other that is full is a warning: its users fill it and empty it. Add the
+    scratch without which no job should start."""
+
     min_free_ratio: float = 0.05
     """The share of space, or of inodes, that must be free, 0 to 1. As much as ext4 keeps back for root by default."""
 
     full_free_ratio: float = 0.01
-    """The share below which no job should start, 0 to 1: logs and job scripts can no longer be written."""
+    """The share below which a file system is full, 0 to 1: logs and job scripts can no longer be written there."""
 
 
-@check("host.filesystems", settings=Settings, codes=(READ_ONLY, NOT_WRITABLE, ERRORS, FULL, LOW))
+@check("host.filesystems", settings=Settings, codes=(READ_ONLY, NOT_WRITABLE, ERRORS, FULL, FULL_DATA, LOW))
 def host_filesystems(node: Node, settings: Settings) -> Result:
     """The node's own disks take writes and have room.
 
     After an error, newer kernels keep ``rw`` in the options and add ``emergency_ro``; older ones show ``ro`` and count
     the error in sysfs. A reboot checks and remounts. Read-only without an error is somebody's choice or mistake: a
-    person is asked. So it is when room runs out, which keeps jobs off and which no repair of the machine mends.
+    person is asked. So it is when room runs out where the system itself writes, which keeps jobs off and which no
+    repair of the machine mends. A disk that only jobs write to may be filled by one of them: that warns.
 
     Sources: Linux 6.18 (a real error left ``rw,…,emergency_ro`` and EROFS on write); sysfs-fs-ext4 (errors_count).
     """
-    mounts = _local(node.mounts(), settings)
+    table = node.mounts()
+    mounts, needed = _local(table, settings), _needed(table, settings)
     if not mounts:
         return not_applicable("no file system of a local disk is mounted")
-    findings: list[Finding] = []
-    readings: list[Reading] = []
-    gaps: list[str] = []
+    findings, readings, gaps = list[Finding](), list[Reading](), list[str]()
     for mount in mounts:
         try:
             findings += _state(node, mount, settings)
@@ -73,7 +81,7 @@ def host_filesystems(node: Node, settings: Settings) -> Result:
         except SourceError as error:
             gaps.append(f"{mount.point}: {error}")
             continue
-        findings += _room(mount, free, settings)
+        findings += _room(mount, free, settings, is_needed=mount.source in needed)
         readings += [Reading(component=_component(mount), name=f"{k}_free_ratio", value=free[k]) for k in free]
     return judged(findings, readings, gaps=gaps)
 
@@ -84,6 +92,14 @@ def _local(table: tuple[Mount, ...], settings: Settings) -> tuple[Mount, ...]:
     ours = [mount for mount in visible if mount.fstype in _LOCAL_TYPES and not _below(mount.point, settings.ignore)]
     ours.sort(key=lambda mount: (mount.point not in settings.writable, len(mount.point)), reverse=True)
     return tuple({mount.source: mount for mount in ours}.values())
+
+
+def _needed(table: tuple[Mount, ...], settings: Settings) -> frozenset[str]:
+    """The disks that must have room: of each path, that of the deepest mount above it."""
+    visible = {mount.point: mount for mount in table}
+    paths = (*settings.writable, *settings.must_have_room)
+    above = ([point for point in visible if point == "/" or _below(path, (point,))] for path in paths)
+    return frozenset(visible[max(points, key=len)].source for points in above if points)
 
 
 def _below(point: str, folders: tuple[str, ...]) -> bool:
@@ -113,21 +129,21 @@ def _errors(node: Node, mount: Mount) -> int:
 
 def _free(node: Node, mount: Mount) -> dict[str, float]:
     space = node.space(mount.point)
-    counts = {
-        "space": (space.available_bytes, space.total_bytes),
-        "inodes": (space.available_inodes, space.total_inodes),
-    }
+    counts = {"space": (space.available_bytes, space.total_bytes)}
+    counts["inodes"] = (space.available_inodes, space.total_inodes)
     return {kind: free / total for kind, (free, total) in counts.items() if total}
 
 
-def _room(mount: Mount, free: dict[str, float], settings: Settings) -> Iterator[Finding]:
+def _room(mount: Mount, free: dict[str, float], settings: Settings, *, is_needed: bool) -> Iterator[Finding]:
     short = {kind: ratio for kind, ratio in free.items() if ratio < settings.min_free_ratio}
     if short:
         full = min(short.values()) < settings.full_free_ratio
         limit = settings.full_free_ratio if full else settings.min_free_ratio
         amounts = ", ".join(f"{ratio:.1%} of {kind}" for kind, ratio in short.items())
         message = f"{mount.point} has {amounts} free, less than {limit:.0%}"
-        yield (FULL if full else LOW).at(_component(mount), message, free=short, limit_ratio=limit)
+        yield (LOW if not full else FULL if is_needed else FULL_DATA).at(
+            _component(mount), message, free=short, limit_ratio=limit
+        )
 
 
 def _component(mount: Mount) -> Component:

@@ -37,8 +37,9 @@ def nvml_probe(node: Node, settings: Settings) -> Result:
 
     Asks one light question. No answer before the deadline is unknown, and a fault only once nothing has been answered
     for long enough: NVML has one lock for all GPUs, so one that hangs silences every one, and the calls of the next job
-    with them. While healthd itself keeps NVML paused (after XID 79, 119 or 120) silence means nothing. What single GPUs
-    answer is the business of the gpu checks.
+    with them. While healthd itself keeps NVML paused (after XID 79, 119 or 120) silence means nothing, and a worker of
+    healthd's that crashes, or that is still initialising NVML (half a minute is left for that), is unknown and no
+    silence. What single GPUs answer is the business of the gpu checks.
 
     Sources: open-gpu-kernel-modules (GSP RPC time-out 6 s; reset required after three, from branch 580); DCGM 4.6
     DcgmCacheManager.cpp (stops all NVML calls after XID 119).

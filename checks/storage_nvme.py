@@ -14,9 +14,8 @@ from healthd.node import Node
 from healthd.tables import instance_profile
 
 _CLASS = "class/nvme"
-_INSTANCE_STORE = (
-    "Amazon EC2 NVMe Instance Storage"  # EC2 user guide, "Identify instance store volumes"; EBS has another
-)
+# EC2 user guide, "Identify instance store volumes"; EBS has another.
+_INSTANCE_STORE = "Amazon EC2 NVMe Instance Storage"
 _WARNING, _ASK, _WATCH = Severity.WARNING, Remedy.ASK_HUMAN, Remedy.WATCH
 
 MISSING = FindingCode(
@@ -49,8 +48,8 @@ class Settings:
     """How many instance-store disks must be here. -1: as many as the table has for the instance type."""
 
     smart: bool = True
-    """Whether each local disk is asked for its SMART log, which needs nvme-cli. Switch it off where that is not
-    installed, or where the disks have no such log: otherwise those are unknown."""
+    """Whether each local disk is asked for its SMART log, which needs nvme-cli; without nvme-cli it is left out. Switch
+    it off where the disks have no such log: otherwise those are unknown."""
 
 
 @check(
@@ -66,8 +65,9 @@ def storage_nvme(node: Node, settings: Settings) -> Result:
 
     The number is compared with the instance type's; a type that the table does not know has no number to miss. A disk
     that is gone or dead is a warning: what needs it fails by itself, and a job that does not is not kept off. Resets
-    and I/O errors are in the log, where ``kernel.rules`` reads them. Unproven on hardware: whether Nitro's disks fill
-    in all of their SMART log.
+    and I/O errors are in the log, where ``kernel.rules`` reads them. Without nvme-cli nothing is told of the SMART log,
+    and the rest is: a tool that is not installed is no fault of a disk. Unproven on hardware: whether Nitro's disks
+    fill in all of their SMART log.
 
     Sources: Linux, Documentation/ABI/testing/sysfs-nvme and drivers/nvme/host/sysfs.c (state); nvme-smart-log(1); EC2
     DescribeInstanceTypes (number of disks); EC2 user guide, "Identify instance store volumes".
@@ -78,7 +78,7 @@ def storage_nvme(node: Node, settings: Settings) -> Result:
     expected = settings.count if settings.count >= 0 else profile.nvme_count if profile else 0
     if not disks and not expected:
         return not_applicable("no NVMe controller, and none is known to be needed")
-    findings, gaps, readings = [], list[str](), list[Reading]()
+    findings, gaps, readings, without = [], list[str](), list[Reading](), ""
     if len(local) < expected:
         message = f"{len(local)} instance-store disks; expected {expected}"
         findings.append(MISSING.at(NODE, message, disks=local, expected=expected, instance_type=node.instance_type))
@@ -89,9 +89,12 @@ def storage_nvme(node: Node, settings: Settings) -> Result:
             log = _smart_log(node, name)
             findings.extend(_warnings(name, log))
             readings.extend(_readings(name, log, node.sys.read(f"{_CLASS}/{name}/serial")))
+        except SourceMissing as error:  # no nvme-cli; or the disk went meanwhile, and the next look counts one fewer
+            without = f"no SMART log is read: {error}; install nvme-cli"
         except SourceError as error:
             gaps.append(f"SMART log of {name}: {error}; or set smart = false")
-    return judged(findings, readings, gaps=gaps)
+    untold = [(_disk(name), SMART.code) for name in local] if without else []
+    return judged(findings, readings, gaps=gaps, untold=untold, left_out=without)
 
 
 def _disks(node: Node) -> Iterator[tuple[str, str]]:

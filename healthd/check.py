@@ -313,17 +313,23 @@ def judged(
     *,
     gaps: Iterable[str] = (),
     clearances: Iterable[Clearance] = (),
+    untold: Iterable[tuple[Component, str]] = (),
+    left_out: str = "",
 ) -> Result:
-    """The result of having looked: findings if there are any, else unknown if a part could not be read, else ok."""
+    """The result of having looked: findings if there are any, else unknown if a part could not be read, else ok.
+
+    ``untold``: see Result. ``left_out``: in words, what this node does not tell and need not; it makes nothing unknown.
+    """
     findings, gaps = tuple(findings), tuple(gaps)
     status = Status.FINDINGS if findings else Status.UNKNOWN if gaps else Status.OK
     return Result(
         status=status,
-        reason="; ".join(gaps),
+        reason="; ".join([*gaps, left_out] if left_out else gaps),
         findings=findings,
         readings=tuple(readings),
         clearances=tuple(clearances),
         gaps=gaps,
+        untold=tuple(untold),
     )
 
 

@@ -7,11 +7,11 @@ check, source or table of faults.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from healthd.check import not_applicable, unknown
+from healthd.check import FindingCode, not_applicable, unknown
 from healthd.errors import SourceError, SourceMissing
 from healthd.model import NODE, Component, Finding, Result, gpu_component, pci_address
 from healthd.node import GpuAnswer, Node, NvmlFailure
@@ -26,6 +26,14 @@ Source: PCI Code and ID Assignment Specification 1.11, class 03h; NVIDIA data-ce
 
 NO_SUCH_QUESTION = frozenset({NvmlReturn.NOT_SUPPORTED, NvmlReturn.FUNCTION_NOT_FOUND})
 """This GPU, or this driver, does not have that number. Neither good nor bad."""
+NO_SUCH_FIELD = NO_SUCH_QUESTION | {NvmlReturn.INVALID_ARGUMENT}
+"""For a field value also INVALID_ARGUMENT: so some older GPUs and drivers answer for a field that came after them,
+where others say NOT_SUPPORTED. Its number is all that a field is asked with, so nothing else can be invalid. Source:
+Datadog agent, pkg/collector/corechecks/gpu/nvidia/nvlink_fields.go (2026-04). Unproven on hardware."""
+
+
+MIG = "nvmlDeviceGetMigMode"
+"""The question for ``in_mig``: answered with the mode now and the one after the next reset."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +78,7 @@ def sort_out(answer: GpuAnswer) -> GpuValues:
     """Sort one GPU's answers. A GPU that failed as a whole is one gap, not one for each question."""
     gpu = component_of(answer)
     failures = {call: value for call, value in answer.values.items() if isinstance(value, NvmlFailure)}
-    unsupported = frozenset(call for call, failure in failures.items() if failure.code in NO_SUCH_QUESTION)
+    unsupported = frozenset(call for call, failure in failures.items() if _is_no_such(call, failure))
     if answer.failure is not None:
         gaps: tuple[str, ...] = (f"{gpu}: NVML answered {_words(answer.failure)}",)
     else:
@@ -84,6 +92,10 @@ def sort_out(answer: GpuAnswer) -> GpuValues:
         codes=frozenset([*whole, *(failure.code for failure in failures.values())]),
         gaps=gaps,
     )
+
+
+def _is_no_such(call: str, failure: NvmlFailure) -> bool:
+    return failure.code in (NO_SUCH_FIELD if call.startswith("field:") else NO_SUCH_QUESTION)
 
 
 def component_of(answer: GpuAnswer) -> Component:
@@ -119,13 +131,17 @@ def pci_gpus(node: Node) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inventory:
-    """The same GPUs seen four ways. ``listed`` and ``files`` are None where they could not be read: see ``gaps``."""
+    """The same GPUs seen four ways. ``listed`` and ``files`` are None where they could not be read: see ``gaps``.
+
+    ``openable``: how many of the files this process may open.
+    """
 
     expected: int | None
     pci: tuple[str, ...]
     listed: tuple[GpuAnswer, ...] | None
     excluded: int
     files: int | None
+    openable: int
     gaps: tuple[str, ...]
 
 
@@ -140,7 +156,7 @@ def take_inventory(node: Node, configured: int | None) -> Inventory | Result:
         require_pci(node)
     gaps: list[str] = []
     listed: tuple[GpuAnswer, ...] | None = None
-    excluded, files = 0, None
+    excluded, files, openable = 0, None, 0
     try:
         listed, excluded = node.nvml.ask(), node.nvml.system().get("excluded_count") or 0
     except SourceMissing as error:
@@ -152,10 +168,19 @@ def take_inventory(node: Node, configured: int | None) -> Inventory | Result:
     if listed == () and not pci and not expected:
         return not_applicable("no NVIDIA GPU on the PCI bus or in NVML, and none is expected")
     try:
-        files = sum(re.fullmatch(r"nvidia\d+", name) is not None for name in node.dev.names(""))
+        names = [name for name in node.dev.names("") if re.fullmatch(r"nvidia\d+", name)]
+        files, openable = len(names), sum(map(node.dev.may_open, names))
     except SourceError as error:
         gaps.append(str(error))
-    return Inventory(expected=expected, pci=pci, listed=listed, excluded=excluded, files=files, gaps=tuple(gaps))
+    return Inventory(
+        expected=expected,
+        pci=pci,
+        listed=listed,
+        excluded=excluded,
+        files=files,
+        openable=openable,
+        gaps=tuple(gaps),
+    )
 
 
 def expected_gpus(node: Node, configured: int | None = None) -> int | None:
@@ -195,3 +220,37 @@ def _of_all(findings: Sequence[Finding]) -> Finding:
 def gaps_of(gpus: Iterable[GpuValues]) -> tuple[str, ...]:
     """All gaps of all GPUs."""
     return tuple(gap for gpu in gpus for gap in gpu.gaps)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what a GPU does not tell: no fault, and no sign that one is over
+
+
+def in_mig(gpu: GpuValues) -> bool:
+    """Whether MIG is on. The question :data:`MIG` must have been asked; a GPU without MIG does not know it."""
+    return bool(gpu.values.get(MIG, (0,))[0])
+
+
+def untold(gpus: Iterable[GpuValues], codes: Mapping[str, Iterable[FindingCode]]) -> Iterator[tuple[Component, str]]:
+    """The codes that each GPU does not tell about; ``codes``: which of them rest on which question."""
+    for gpu in gpus:
+        for question in gpu.unsupported & codes.keys():
+            yield from ((gpu.gpu, code.code) for code in codes[question])
+
+
+def withheld(gpus: Sequence[GpuValues], questions: Collection[str]) -> Iterator[str]:
+    """A gap for each GPU that says it does not know a question while a sibling, with the same driver, answers it.
+
+    That is a GPU in trouble (while errors are being handled counters go missing) or one that is set up in another way,
+    and nobody can tell which. With MIG on it is the rule.
+    """
+    told = {question for gpu in gpus for question in gpu.values if question in questions}
+    for gpu in gpus:
+        if not in_mig(gpu) and (missing := sorted(gpu.unsupported & told)):
+            yield f"{gpu.gpu}: {', '.join(missing)} is not supported, and its siblings answer it"
+
+
+def hidden_by_mig(gpus: Sequence[GpuValues], questions: Collection[str], what: str) -> str:
+    """In words, how many GPUs do not tell ``what`` because MIG is on; "" where none does not."""
+    quiet = [gpu for gpu in gpus if in_mig(gpu) and not gpu.unsupported.isdisjoint(questions)]
+    return f"with MIG on, {len(quiet)} of {len(gpus)} GPUs do not tell {what}" if quiet else ""

@@ -4,8 +4,9 @@ Pure: it takes ``now`` and limits as arguments and returns a new :class:`History
 must survive a restart is exactly the :class:`History`, and the store keeps it.
 
 How a fault ends depends on where it came from. A *level* (``clears_by`` None) ends when its check looks again, sees all
-of what it looks at, and no longer reports it. A fault from the *log* ends by the evidence its code names, and by
-nothing else: age never clears it. *News* (``clears_by`` NOTHING) was never a state; it is listed for a day.
+of what it looks at, was told about this fault, and no longer reports it. A fault from the *log* ends by the evidence
+its code names, and by nothing else: age never clears it. *News* (``clears_by`` NOTHING) was never a state; it is listed
+for a day.
 """
 
 from __future__ import annotations
@@ -128,7 +129,9 @@ def observe(
     history = _learn_names(history, outcome)
     history, broken, unsure = _judge_readings(history, outcome.result.readings, limits, now)
     history, findings, repeated = _wait(history, outcome, [*outcome.result.findings, *broken], now)
-    history = _end_levels(history, outcome, unsure | repeated | {_key(history, finding) for finding in findings})
+    untold = {(str(canonical(history, component)), code) for component, code in outcome.result.untold}
+    reported = {_key(history, finding) for finding in findings}
+    history = _end_levels(history, outcome, unsure | repeated | untold | reported)
     signs: list[Clearance | Finding] = [*outcome.result.clearances, *findings]
     proven: dict[FaultKey, str] = {}
     for item in sorted(signs, key=lambda item: item.time or outcome.at):

@@ -101,7 +101,7 @@ class Refusal(StrEnum):
 
     OBSERVE = "observe"
     SHADOW = "shadow"  # the mode of its rule alone
-    LOWERED = "lowered"  # the mode, since the case was opened
+    LOWERED = "lowered"  # the mode or its rule, since the case was opened
     OPTED_OUT = "opted_out"
     ACKNOWLEDGED = "acknowledged"
     FOREIGN_HOLD = "foreign_hold"
@@ -278,6 +278,8 @@ class Result:
 
     ``gaps`` are parts that could not be read while others could: each counts as unknown, none hides the rest.
     ``clearances`` are evidence, seen on the way, that earlier faults are over.
+    ``untold`` are codes, each at its component, about which this look heard nothing although it saw the rest: a tool
+    that is not installed, a question that a GPU does not answer. None of them is over because it was not reported.
     """
 
     status: Status
@@ -286,6 +288,7 @@ class Result:
     readings: tuple[Reading, ...] = ()
     clearances: tuple[Clearance, ...] = ()
     gaps: tuple[str, ...] = ()
+    untold: tuple[tuple[Component, str], ...] = ()
 
     @property
     def is_whole(self) -> bool:

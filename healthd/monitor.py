@@ -240,9 +240,8 @@ class Monitor:
         """Why the node cannot be trusted with a job again, or "" if it can: nothing calls for it, every check has
         looked since then and none that counts is unknown. None: as far as any has looked."""
         with self._lock:
-            for diagnosis in self._policy.calling(self._diagnoses):
-                if not self.is_acknowledged(diagnosis):
-                    return f"{diagnosis.code} on {diagnosis.component} is still open"
+            if calling := self.still_open():
+                return calling
             for name, check in self._checks.items():
                 if check.on == "active":
                     continue
@@ -253,6 +252,14 @@ class Monitor:
                     return f"{name} has not looked since {since:%H:%M:%S}"
                 if outcome.counts_as_unknown:
                     return f"{name} is unknown: {outcome.result.reason}"
+        return ""
+
+    def still_open(self) -> str:
+        """The first diagnosis that calls for something and that nobody acknowledged, or ""."""
+        with self._lock:
+            for diagnosis in self._policy.calling(self._diagnoses):
+                if not self.is_acknowledged(diagnosis):
+                    return f"{diagnosis.code} on {diagnosis.component} is still open"
         return ""
 
     def _matters(self, fault: Fault) -> bool:

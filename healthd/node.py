@@ -158,8 +158,9 @@ class GpuAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeState:
-    """How a probe worker is doing. ``stalled_s`` counts from the first unanswered question since the last answer,
-    ``stalls`` the questions that were not answered in time."""
+    """How a probe worker is doing. ``stalled_s`` counts from the first question that was left unanswered since the last
+    answer or pause; a worker that crashed, or that is still starting within its grace, is not silent. ``stalls``: the
+    questions that were not answered in time."""
 
     stalled_s: float = 0.0
     paused_s: float = 0.0
@@ -196,6 +197,9 @@ class Tree(Protocol):
 
     def target(self, path: str) -> str:
         """The last part of where a link leads, such as the driver of a device. Raises SourceMissing."""
+
+    def may_open(self, path: str) -> bool:
+        """Whether this process may open a file to read and write; it is not opened. False where it is not there."""
 
 
 class Nvml(Protocol):

@@ -54,6 +54,14 @@ def efa_functions(node: Node) -> tuple[PciDevice, ...]:
     return tuple(pci for pci in pci_devices(node, _AMAZON) if pci.device.startswith(_EFA))
 
 
+def pci_driver(node: Node, name: str) -> str:
+    """The driver that a device is bound to; "" where it is bound to none. Raises SourceUnreadable."""
+    try:
+        return node.sys.target(f"{_DEVICES}/{name}/driver")
+    except SourceMissing:
+        return ""
+
+
 def has_pci(node: Node) -> bool:
     """Whether the bus lists any device at all. Where it does, one that it does not list is gone. Raises SourceError."""
     return node.sys.exists(_DEVICES) and bool(node.sys.names(_DEVICES))

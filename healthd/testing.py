@@ -38,14 +38,24 @@ from healthd.node import (
     Tree,
 )
 from healthd.nvml_return import NvmlReturn
-from healthd.testing_gpu import HEALTHY_GPU, HEALTHY_LINKS, HEALTHY_SRAM, NOT_SUPPORTED, refusal
+from healthd.testing_gpu import (
+    HEALTHY_GPU,
+    HEALTHY_LINKS,
+    HEALTHY_SRAM,
+    INVALID_ARGUMENT,
+    NOT_SUPPORTED,
+    OLDER_DRIVER,
+    refusal,
+)
 
 __all__ = [
     "GPU_IS_LOST",
     "HEALTHY_GPU",
     "HEALTHY_LINKS",
     "HEALTHY_SRAM",
+    "INVALID_ARGUMENT",
     "NOT_SUPPORTED",
+    "OLDER_DRIVER",
     "RESET_REQUIRED",
     "UNKNOWN",
     "Entry",
@@ -118,6 +128,10 @@ class FakeTree:
         if not isinstance(entry, Link):
             raise SourceMissing(f"{path}: no such link in this FakeTree")
         return PurePosixPath(entry.to).name
+
+    def may_open(self, path: str) -> bool:
+        """Whether the path was given, and not as an error."""
+        return path in self.entries and not isinstance(self.entries[path], SourceError)
 
     def _at(self, path: str) -> Entry | None:
         for key in ("", path):

@@ -18,6 +18,7 @@ def refusal(code: NvmlReturn) -> NvmlFailure:
 
 
 NOT_SUPPORTED = refusal(NvmlReturn.NOT_SUPPORTED)
+INVALID_ARGUMENT = refusal(NvmlReturn.INVALID_ARGUMENT)
 
 _SRAM_MEMBERS = ("aggregateUncParity", "aggregateUncSecDed", "aggregateCor", "volatileUncParity", "volatileUncSecDed")
 _SRAM_BUCKETS = tuple(f"aggregateUncBucket{unit}" for unit in ("L2", "Sm", "Pcie", "Mcu", "Other"))
@@ -57,6 +58,7 @@ HEALTHY_LINKS: Mapping[str, Any] = {
     "nvmlDeviceGetMigMode": [0, 0],
     "nvmlDeviceGetP2PStatus(2)": [0] * 8,
     **{f"nvmlDeviceGetNvLinkState({link})": 1 for link in range(18)},
+    **{f"nvmlDeviceGetNvLinkErrorCounter({link}, {kind})": 0 for kind in (0, 1, 2) for link in range(18)},
     **{f"field:{field}": 0 for field in (38, 52, 59)},
     **{f"field:{field}/{link}" if link else f"field:{field}": 0 for field in (208, 214) for link in range(18)},
     "nvmlDeviceGetGpuFabricInfoV": {
@@ -87,3 +89,9 @@ HEALTHY_GPU: Mapping[str, Any] = {
     **HEALTHY_LINKS,
 }
 """What a GPU with nothing wrong answers to each question of the shipped checks."""
+OLDER_DRIVER: Mapping[str, Any] = {
+    **{key: INVALID_ARGUMENT for key in HEALTHY_GPU if key.partition("/")[0] in ("field:208", "field:214")},
+    **{f"field:{field}": INVALID_ARGUMENT for field in (230, 269, 270, 271)},
+    "nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts": refusal(NvmlReturn.FUNCTION_NOT_FOUND),
+}
+"""What is different where the driver, 535 or 550, is older than a field: it calls the number itself invalid."""

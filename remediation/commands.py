@@ -13,16 +13,27 @@ from datetime import datetime
 from healthd.errors import BackendError
 from healthd.model import Action, Decision, Diagnosis, Refusal, Refused, Remedy, Step
 from healthd.remediation.case import QUARANTINE_CODE, Case
-from healthd.remediation.orders import Order, Verb, let_in, mended_meanwhile, quarantined, repaired, stays
+from healthd.remediation.orders import (
+    Order,
+    Verb,
+    instead,
+    let_in,
+    mended_meanwhile,
+    only_out,
+    quarantined,
+    repaired,
+    stays,
+)
 from healthd.remediation.parts import Parts
 from healthd.remediation.policy import holder
 from healthd.remediation.ports import NodeView, StateOwner
 
 
 class Commands:
-    """The orders of one node. ``as_repair``: what would be decided if the mode were repair."""
+    """The orders of one node. ``as_repair``: what would be decided if the mode were repair, about a node that no case
+    holds, or this one does."""
 
-    def __init__(self, parts: Parts, *, as_repair: Callable[[datetime], Decision]) -> None:
+    def __init__(self, parts: Parts, *, as_repair: Callable[[datetime, Case | None], Decision]) -> None:
         self._orchestrator, self._provisioner, self._resetter = parts.orchestrator, parts.provisioner, parts.resetter
         self._slots, self._judgement, self._rules = parts.slots, parts.judgement, parts.rules
         self._parts, self._as_repair = parts, as_repair
@@ -65,26 +76,29 @@ class Commands:
         )
 
     def _repair(self, order: Order, case: Case | None, view: NodeView, now: datetime, case_id: str) -> Case | Refused:
-        is_out = case is not None and stays(case) and order.remedy is not None
+        is_out = case is not None and (only_out(case) or (stays(case) and order.remedy is not None))
         if not is_out and (no := self._open_already(case) or self._cannot_go_out(view)) is not None:
             return no
         if case is not None and (foreign := self._foreign(case, view)) is not None:
             return foreign
-        rungs = self._rungs(order, now)
+        rungs = self._rungs(order, case, now)
         if isinstance(rungs, Refused):
             return rungs
         ladder, about = rungs
         if (no := self._cannot_mend(ladder[0])) is not None:
             return no
-        if case is not None:
+        if case is not None and stays(case):
             return mended_meanwhile(case, order, ladder[0], now)
-        return repaired(order, case_id, now, ladder=ladder, about=about, drains=self._drains)
+        new = repaired(order, case_id, now, ladder=ladder, about=about, drains=self._drains)
+        return new if case is None else instead(case, new)
 
-    def _rungs(self, order: Order, now: datetime) -> tuple[tuple[Remedy, ...], Diagnosis | None] | Refused:
+    def _rungs(
+        self, order: Order, case: Case | None, now: datetime
+    ) -> tuple[tuple[Remedy, ...], Diagnosis | None] | Refused:
         """What is to be tried in turn, and for what: the one remedy that was named, or what the policy says."""
         if order.remedy is not None:
             return (order.remedy,), None
-        decision = self._as_repair(now)
+        decision = self._as_repair(now, case)
         if decision.action is Action.REPAIR:
             return decision.ladder, decision.diagnosis
         words = f"{decision.reason}; to have one remedy all the same, name it with --step"

@@ -208,11 +208,13 @@ class Controller:
         return _standing(found, f"it did not come back from its reboot; {silent}", State.SILENT)
 
     def _adopted(self, found: Found, now: datetime) -> Case:
-        """The case of a request that a controller took whose store is not this one: it may have been carried out."""
+        """The case of a request that a controller took whose store is not this one: it may have been carried out. The
+        mark has the boot that a reboot was to end; the present one may be the one after."""
         machine = self._provisioner_of(found).machine()
         case = replace(
             self._opened(found, None, now),
             machine=machine if word(instance_of(machine)) == found.mark.machine else found.mark.machine,
+            boot_id=found.mark.boot,
             since=found.mark.answered or now,
             phase=Phase.INTENDED,
             attempts=1,
@@ -295,6 +297,7 @@ class Controller:
                 code=there.code,
                 since=there.since,
                 answered=there.answered if there.answer is told.answer else self._clock(),
+                boot=there.boot if told.answer is Answer.TAKEN else "",
                 replaced=found.mark.replaced if told.answer is Answer.WAITS else there.replaced,
             ).text
         )

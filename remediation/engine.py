@@ -1,7 +1,8 @@
 """Carries a decision out, one step at a time, so that a kill -9 at any point leaves nothing half done or done twice.
 
-While no case is open it decides; while one is open it takes that case's steps, and decides nothing new. A turn returns
-the sentence that says what it did: that sentence is the log line, the audit record and what a test asserts.
+While no case is open it decides; while one is open it takes that case's steps. It decides anew only about a node that
+a case keeps out without mending it, which may be mended by now. A turn returns the sentence that says what it did: that
+sentence is the log line, the audit record and what a test asserts.
 """
 
 from __future__ import annotations
@@ -12,25 +13,26 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from healthd.errors import BackendError, StoreError
-from healthd.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Refused, Step
-from healthd.remediation.case import Case, End, Phase, reason_text
+from healthd.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Refused, Remedy, Step
+from healthd.remediation.case import Case, End, reason_text
 from healthd.remediation.commands import Commands
 from healthd.remediation.fleet import Scope
+from healthd.remediation.leftovers import Leftovers
+from healthd.remediation.modes import lowered, may_be_lowered, why_lowered
 from healthd.remediation.obedience import Obedience
-from healthd.remediation.orders import Obeyed, Order
+from healthd.remediation.orders import Obeyed, Order, instead, only_out
 from healthd.remediation.parts import Parts
-from healthd.remediation.playbook import QUARANTINE, REPAIRS, without_drain
-from healthd.remediation.policy import Considered, Rules, Situation, decide, decide_each
+from healthd.remediation.playbook import without_drain
+from healthd.remediation.policy import Considered, Rules, Situation, decide, decide_each, left_of
 from healthd.remediation.ports import FleetLevel, NodeView, StateOwner
 from healthd.remediation.steps import Steps
-from healthd.remediation.successor import found_case
 from healthd.remediation.surroundings import Surroundings
 from healthd.remediation.tally import Tally
 
 _ORDER_WAITS_S = 20.0  # for a turn that is under way
 _ENDING = "healthd is stopping: nothing more is begun; what is left is done once it is back"
 _SEEN_FOR_S = 10.0  # everybody may ask for the plan; the cluster is not read anew for each
-_SEARCHES_EVERY_S = 60.0  # a list of the places costs slurmctld 0.2 ms
+_ANEW_EVERY_S = 60.0  # whether a reset can be made is asked of the machine
 
 
 class Engine:
@@ -46,9 +48,8 @@ class Engine:
         self._seen: tuple[datetime, Situation] | None = None
         self._own: tuple[datetime, NodeView] | None = None
         self._stands, self._last_noted = False, ""
-        self._searched, self._unknown = False, ""
-        self._search_s: float | None = None
-        self._search_until_s: float | None = None
+        self._leftovers = Leftovers(parts)
+        self._anew_s = float("-inf")
         self._commands = Commands(parts, as_repair=self._as_repair)
         self.decision = Decision(action=Action.HOLD, reason="nothing has been decided yet")
         self.tally = Tally()
@@ -98,8 +99,8 @@ class Engine:
                     order, Refused(kind=Refusal.CASE_OPEN, words=f"{_ENDING}; ask again then")
                 )
             case = self._resumed(now)
-            if case is None and self._unknown:
-                words = f"the cluster did not answer, and {self._unknown}"
+            if case is None and self._leftovers.unknown:
+                words = f"the cluster did not answer, and {self._leftovers.unknown}"
                 return self._obedience.refuse(order, Refused(kind=Refusal.UNREADABLE, words=words))
             return self._obedience.begin(order, case, now, lambda words: self._begun(order, words))
         finally:
@@ -119,8 +120,8 @@ class Engine:
         """What obeying would come to, step by step. Nothing is done, noted or counted. Raises StoreError."""
         with self._asking:
             case = self._cases.open_case()
-            if case is None and self._unknown:
-                words = f"the cluster did not answer, and {self._unknown}"
+            if case is None and self._leftovers.unknown:
+                words = f"the cluster did not answer, and {self._leftovers.unknown}"
                 return Obeyed(done=False, said=words, refusal=Refusal.UNREADABLE)
             return self._obedience.rehearse(order, case, now)
 
@@ -199,7 +200,7 @@ class Engine:
         with self._asking:
             now = self._clock()
             parts = self._parts
-            seen_now = self._unsearched if self._unknown else self._seen_lately
+            seen_now = self._unsearched if self._leftovers.unknown else self._seen_lately
             return decide_each(diagnoses, seen, seen_now, rules, parts.why_not, ledger=parts.ledger, now=now)
 
     def _seen_lately(self) -> Situation:
@@ -211,10 +212,8 @@ class Engine:
     def _resumed(self, now: datetime) -> Case | None:
         """The open case, on disk or found with the cluster. Raises StoreError."""
         case = self._steps.resume()
-        if case is not None or self._search_until_s is None:
-            self._search_s = self._parts.monotonic_s()
-            self._search_until_s = self._search_s + self._parts.patience.unanswered_s
-        return case or self._found(now)
+        self._leftovers.search(anew=case is not None)
+        return case or self._leftovers.found(now, self._keep)
 
     def _own_view_lately(self) -> NodeView:
         now = self._clock()
@@ -226,54 +225,19 @@ class Engine:
 
     def _unsearched(self) -> Situation:
         """Where a place, a drain or an order of an earlier daemon's may stand and nobody knows, nothing is begun."""
-        return Situation(view=None, level=None, problem=self._unknown)
+        return Situation(view=None, level=None, problem=self._leftovers.unknown)
 
-    def _found(self, now: datetime) -> Case | None:
-        """What is left with the cluster and not in the store: by a daemon before this one, or by a claim without an
-        answer that was made after its case had ended, in this daemon's time or before.
-
-        Asked until it is answered, and again for as long as such a claim may come: every minute after a case; after
-        a start, when nothing says that there was one, once when that time is over.
-        """
-        now_s = self._parts.monotonic_s()
-        if self._search_s is None or self._search_until_s is None or now_s < self._search_s:
-            return None
-        soon_s = now_s + _SEARCHES_EVERY_S
-        try:
-            case = self._left_behind(now)
-        except BackendError as error:
-            self._search_s = soon_s if self._searched else now_s
-            self._unknown = "" if self._searched else f"what an earlier daemon left with it is not known: {error}"
-            return None
-        if case is not None and not self._cases.knows(case.id):
+    def _keep(self, case: Case) -> None:
+        if not self._cases.knows(case.id):
             self._steps.write(case, f"found: {case.why}")
-        again_s = soon_s if self._searched else self._search_until_s
-        self._searched, self._unknown = True, ""
-        self._search_s = again_s if now_s < self._search_until_s else None
-        return case
-
-    def _left_behind(self, now: datetime) -> Case | None:
-        own = self._slots.held()
-        if not own:
-            return None
-        view = self._orchestrator.view(jobs=True)
-        mark = next((mark.text for mark in self._orchestrator.level().marks if mark.node == view.name), "")
-        return found_case(
-            view,
-            own,
-            mark,
-            platform_texts=self._parts.platform_texts,
-            mode=self._rules().mode,
-            boot_id=self._judgement.boot_id,
-            now=now,
-        )
 
     def _begun(self, order: Order, words: str) -> None:
         self.decision = Decision(action=Action(order.verb), reason=words)
         self.tally.decided[self.decision.action] += 1
 
-    def _as_repair(self, now: datetime) -> Decision:
-        return self._decided(self._surroundings.looked, replace(self._rules(), mode=Mode.REPAIR), now)
+    def _as_repair(self, now: datetime, case: Case | None) -> Decision:
+        situation = self._surroundings.looked if case is None else None
+        return self._decided(situation, replace(self._rules(), mode=Mode.REPAIR), now)
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
@@ -286,22 +250,25 @@ class Engine:
         return self._go_on(case, now)
 
     def _decide(self, now: datetime) -> Decision:
-        """Decide, and put the decision or the refusal into the audit trail once, not every few seconds."""
-        if self._unknown:
+        if self._leftovers.unknown:
             decision = self._decided(self._unsearched, self._rules(), now)
         else:
             decision = self._surroundings.decided(lambda situation: self._decided(situation, self._rules(), now))
+        self._tell(decision)
+        return decision
+
+    def _tell(self, decision: Decision) -> None:
+        """Put the decision or the refusal into the audit trail once, not every few seconds."""
         self.decision, diagnosis = decision, decision.diagnosis
         if diagnosis is None:
             self._last_noted = ""  # the same refusal, of a fault that comes back, is news
-            return decision
+            return
         data = {"action": decision.action, "code": diagnosis.code, "component": str(diagnosis.component)}
         if self._note(decision.reason, Event(at=self._clock(), kind="decision", text=decision.reason, data=data)):
             self.tally.decided[decision.action] += 1
             self.tally.refuse(decision.refusal)
-        return decision
 
-    def _decided(self, situation: Callable[[], Situation], rules: Rules, now: datetime) -> Decision:
+    def _decided(self, situation: Callable[[], Situation] | None, rules: Rules, now: datetime) -> Decision:
         return decide(
             self._judgement.diagnoses(),
             self._judgement.is_acknowledged,
@@ -352,9 +319,10 @@ class Engine:
     # -- going on -----------------------------------------------------------------------------------------------------
 
     def _go_on(self, case: Case, now: datetime) -> str:
+        case = self._decided_anew(case, now) if only_out(case) else case
         while True:
             self._parts.beat()
-            turn = self._steps.take(self._fit_to_mode(case), now)
+            turn = self._steps.take(self._fitted(case), now)
             self.tally.time(case, turn.case, self._clock())
             case = turn.case
             self.tally.wait(turn)
@@ -363,21 +331,40 @@ class Engine:
             if not turn.go_on or case.end is not None or self._ending.is_set():
                 return turn.said
 
-    def _fit_to_mode(self, case: Case) -> Case:
-        """A mode that was lowered since lowers an open case: what may no longer be repaired stays quarantined.
-
-        A reboot or a replacement that was asked for is waited for all the same: it may come at any moment, and must not
-        meet a job.
-        """
-        mode = self._rules().mode
-        asked = case.step in (Step.REBOOT, Step.REPLACE) and case.phase is Phase.INTENDED
-        repairs = REPAIRS.intersection(case.steps) and not case.order  # an order is its own mode
-        if mode is not Mode.QUARANTINE or not repairs or asked or case.end is not None:
+    def _decided_anew(self, case: Case, now: datetime) -> Case:
+        """A node that is only kept out is decided about once more: the mode may have been raised since, or what is open
+        may be another fault. One that stood so for a while only: what it shows may be from before a repair."""
+        patience = self._parts.patience
+        was_mended = case.attempts or case.remedy is Remedy.NONE  # or may have been, by a daemon before this one
+        long_s = patience.verify_timeout_s if was_mended else patience.settle_s
+        now_s = self._parts.monotonic_s()
+        if now_s - self._anew_s < _ANEW_EVERY_S or self._steps.stood(now).total_seconds() < long_s or self.opted_out():
             return case
-        lower = QUARANTINE if Step.DRAIN in case.steps else without_drain(QUARANTINE)
-        if case.step in lower:
-            return replace(case, steps=lower, index=lower.index(case.step), mode=mode)
-        return replace(case, steps=lower, index=lower.index(Step.VERIFY), mode=mode, phase=Phase.PLANNED)
+        self._anew_s = now_s
+        # Counted from when it was taken out: waiting for a person makes no lemon well.
+        decision = left_of(self._decided(None, self._rules(), case.opened), case)
+        if decision.steps and decision.reason != self.decision.reason:
+            self._tell(decision)
+        if decision.action is not Action.REPAIR or decision.diagnosis is None:
+            return case
+        new = self._opened(decision, decision.diagnosis, now)
+        attempts = case.attempts if case.ladder[:1] == decision.ladder[:1] else 0
+        case = instead(case, replace(new, attempts=attempts))
+        self._steps.write(case, f"goes on to mend it: {decision.reason}")
+        return case
+
+    def _fitted(self, case: Case) -> Case:
+        """The case as far as it may still go: a mode or a rule that was lowered since lowers it too. In observe mode it
+        rests as it is."""
+        rules = self._rules()
+        if rules.mode is Mode.OBSERVE or not may_be_lowered(case):
+            return case
+        if not (why := why_lowered(case, rules, self._judgement.diagnoses())):
+            return case
+        case = lowered(case)
+        self._steps.write(case, f"is not repaired any more: {why}")
+        self.tally.refuse(Refusal.LOWERED)
+        return case
 
     def _page(self, case: Case) -> None:
         if self.decision.reason != case.note:

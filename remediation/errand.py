@@ -168,6 +168,7 @@ class Errand:
             following=() if want.unanswered else self.found.mark.following,
             answer=Answer.TAKEN,
             answered=now,
+            boot=word(case.boot_id) if want.remedy is Remedy.REBOOT_NODE else "",
             replaced=now if want.remedy is Remedy.REPLACE_NODE else self.found.mark.replaced,
             said="",
         )
@@ -176,9 +177,10 @@ class Errand:
 
 
 def _request(text: str) -> CaseMark | None:
-    """A mark without what the node shows of itself beside it, which may change at any time."""
+    """A mark without what the node shows of itself beside it, which may change at any time, and without what a node of
+    an earlier version leaves out when it does."""
     mark = parse(text)
-    return replace(mark, code="", since=None, said="") if mark is not None else None
+    return replace(mark, code="", since=None, said="", boot="") if mark is not None else None
 
 
 class _NoReset:

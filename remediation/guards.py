@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from healthd.model import Mode, Refusal, Refused, Step
 from healthd.remediation.case import QUARANTINE_CODE, REPAIR_CODE, Case, End, Phase
+from healthd.remediation.modes import why_lowered
 from healthd.remediation.parts import Parts
 from healthd.remediation.policy import holder
 from healthd.remediation.ports import NodeView
@@ -39,14 +40,13 @@ class Guards:
         return None
 
     def no_repair_now(self, case: Case, view: NodeView) -> Refused | None:
-        """What the last look before a repair, or a mode that was lowered, has against it."""
+        """What the last look before a repair, or a mode or a rule that was lowered, has against it."""
         if not view.idle:
             return Refused(kind=Refusal.NOT_IDLE, words="the node is no longer idle")
         if (why := self.at_rest(case, view)) is not None:
             return why
-        if self._rules().mode is Mode.REPAIR or case.order:
-            return None
-        return Refused(kind=Refusal.LOWERED, words="the mode was lowered")
+        words = why_lowered(case, self._rules(), self._judgement.diagnoses())
+        return Refused(kind=Refusal.LOWERED, words=words) if words else None
 
     def stopped(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
         """What stops a step after it has looked: the operator's word, or that the node is no longer as we left it."""
@@ -119,6 +119,11 @@ class Guards:
         if view.hold is not None and view.hold.text not in self._platform_texts:
             return False
         return bool(self._slots.held())  # the view shows any maintenance, an administrator's too
+
+    def is_needless(self, case: Case) -> str:
+        """What makes it needless to take the node out, or "". After a repair not that the fault is over: a node whose
+        drain got lost then has yet to prove itself."""
+        return "" if case.attempts and not case.forced else self.is_over(case)
 
     def is_over(self, case: Case) -> str:
         """What makes the case needless, or "". What is ordered, whatever is found, only an order takes back."""

@@ -71,6 +71,17 @@ def rungs_left(ladder: Sequence[Remedy], tried: Sequence[Repair], bounds: Bounds
     return tuple(left)
 
 
+def left_after(case: Case, ladder: Sequence[Remedy]) -> tuple[Remedy, ...]:
+    """What of a ladder is left for a case whose last repair did not help: nothing smaller, and nothing after another
+    machine."""
+    if not case.attempts:
+        return tuple(ladder)
+    tried = case.ladder[0] if case.ladder else Remedy.REPLACE_NODE  # a successor knows only that it is one
+    if tried is Remedy.REPLACE_NODE:
+        return ()
+    return tuple(remedy for remedy in ladder if REMEDY_RANK[remedy] >= REMEDY_RANK[tried])
+
+
 def recent(repairs: Iterable[Repair], now: datetime, days: float) -> tuple[Repair, ...]:
     """The repairs that ended within so many days."""
     since = now - timedelta(days=days)

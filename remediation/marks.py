@@ -1,7 +1,7 @@
 """What healthd leaves with the cluster under a node's name, and how it is read back: the one grammar of marks. Pure.
 
-    healthd case=ID machine=INSTANCE asks=replace_node attempt=1 asked=EPOCH next=… taken=EPOCH replaced=EPOCH
-        code=… since=EPOCH said=…
+    healthd case=ID machine=INSTANCE asks=replace_node attempt=1 asked=EPOCH next=… taken=EPOCH boot=…
+        replaced=EPOCH code=… since=EPOCH said=…
 
 ``does=`` in the place of ``asks=``: the node repairs itself. ``code=`` and ``since=``: the finding for which the node
 wants to be out, for the others to see. A mark outlives the disk and is evidence, never permission (anybody who may
@@ -38,9 +38,10 @@ class CaseMark:
 
     ``remedy``: what is or was being done to ``machine``, the ``attempt``-th time, since ``asked``. ``asks``: the
     controller is to do it. ``following``: the remedies of the ladder that are left after it, as far as they can be
-    carried out. ``answer`` was given at ``answered``. ``became``: what the controller saw behind the name afterwards.
-    ``replaced``: when a machine of this name was last given away. ``code``: the finding for which the node
-    is, or wants to be, out; it was there ``since``.
+    carried out. ``answer`` was given at ``answered``. ``boot``: of a reboot that was taken, the boot that it is to end,
+    as the controller knows it. ``became``: what the controller saw behind the name afterwards. ``replaced``: when a
+    machine of this name was last given away. ``code``: the finding for which the node is, or wants to be, out; it was
+    there ``since``.
     """
 
     case: str = ""
@@ -53,6 +54,7 @@ class CaseMark:
     became: str = ""
     answer: Answer | None = None
     answered: datetime | None = None
+    boot: str = ""
     replaced: datetime | None = None
     code: str = ""
     since: datetime | None = None
@@ -75,6 +77,7 @@ class CaseMark:
             "next": ",".join(self.following),
             "became": word(self.became),
             self.answer or "": _epoch(self.answered) if self.answer else "",
+            "boot": word(self.boot),
             "replaced": _epoch(self.replaced),
             "code": word(self.code),
             "since": _epoch(self.since),
@@ -105,6 +108,7 @@ def parse(text: str) -> CaseMark | None:
         became=words.get("became", ""),
         answer=answer,
         answered=_time(words.get(answer)) if answer else None,
+        boot=words.get("boot", ""),
         replaced=_time(words.get("replaced")),
         code=words.get("code", ""),
         since=_time(words.get("since")),

@@ -94,6 +94,32 @@ def mended_meanwhile(case: Case, order: Order, remedy: Remedy, now: datetime) ->
     )
 
 
+def only_out(case: Case) -> bool:
+    """Whether the policy keeps its node out until what is open there is over, and nothing is done to mend it."""
+    return case.step is Step.VERIFY and not (case.end or case.by_order or REPAIRS.intersection(case.steps))
+
+
+def instead(case: Case, new: Case) -> Case:
+    """A node that a case keeps out already, mended as another case would: drain, text, place and id stay."""
+    steps = new.steps if Step.DRAIN in case.steps else without_drain(new.steps)
+    return replace(
+        case,
+        mode=new.mode,
+        code=new.code,
+        component=new.component,
+        remedy=new.remedy,
+        why=new.why,
+        order=new.order,
+        ladder=new.ladder,
+        attempts=new.attempts,
+        steps=steps,
+        index=steps.index(Step.WAIT_IDLE),
+        phase=Phase.PLANNED,
+        since=new.since,
+        good_since=None,
+    )
+
+
 def stays(case: Case) -> bool:
     """Whether it is out by order and nothing is being done to it."""
     return case.code == QUARANTINE_CODE and case.step is Step.STAY and not case.release_order

@@ -21,7 +21,7 @@ from healthd.remediation.policy import many_at_once
 from healthd.remediation.ports import NodeView
 from healthd.remediation.rules import roots_of
 from healthd.remediation.surroundings import Surroundings
-from healthd.remediation.turns import Turn, at_next, ended, lingers, waits
+from healthd.remediation.turns import Turn, at_next, ended, is_out, lingers, waits
 
 _REPAIR_LOOKS_EVERY_S = 30.0
 _PAGES = frozenset({Refusal.BUDGET, Refusal.CORRELATED, Refusal.UNREADABLE})
@@ -55,7 +55,7 @@ class Places:
         It keeps new jobs off from the first moment, and touches neither the node's state nor anybody's text.
         """
         is_new = case.since == now
-        over = "" if is_new else self._guards.is_over(case)
+        over = "" if is_new else self._guards.is_needless(case)
         if not is_new and not over and self._slots.due_in_s():
             return self._answered(case, self._slots.take(), now, hurry=hurry)  # as it was: nobody is asked
         if not is_new or case.order:  # else the decision has just read what an intent must be read from
@@ -136,7 +136,8 @@ class Places:
         match move:
             case Go():
                 if Step.DRAIN in case.steps or (why := self._not_now(case, now)) is None:  # a drain asks for itself
-                    return Turn(case=at_next(case, now), said=f"holds {_named(move)}", go_on=True)
+                    out = at_next(case, now) if Step.DRAIN in case.steps else is_out(case, now)
+                    return Turn(case=out, said=f"holds {_named(move)}", go_on=True)
                 if why.kind is Refusal.CORRELATED:
                     return self._stood_back(case, now, why)
                 return _waits(case, "taking a slot", why)
@@ -152,8 +153,10 @@ class Places:
                 return Turn(case=case, said=f"waits for a slot: {move.reason}", page=True, refusal=kind)
 
     def _not_now(self, case: Case, now: datetime) -> Refused | None:
-        """Whether what was decided then would be decided now. An order is its own decision, and stands."""
-        return None if case.order else self._forbidden(now)
+        """Whether what was decided then would be decided now. An order is its own decision, and stands; so does a
+        repair that was made and is not proven yet, whose fault nobody decides about any more."""
+        stands = case.order or (case.attempts and self._guards.is_over(case))
+        return None if stands else self._forbidden(now)
 
     def _objection(self, case: Case, now: datetime) -> str:
         self._objected = self._not_now(case, now)

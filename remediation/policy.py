@@ -8,13 +8,14 @@ for is the policy's to say (``rules``), what is left to try the ledger's (``ledg
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from healthd.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy
 from healthd.remediation.budget import at_limit, out_limit
+from healthd.remediation.case import Case
 from healthd.remediation.fleet import Hold
-from healthd.remediation.ledger import Bounds, Repair, recent, rungs_left, same_fault
+from healthd.remediation.ledger import Bounds, Repair, left_after, recent, rungs_left, same_fault
 from healthd.remediation.opt_out import FEATURE, by_feature
 from healthd.remediation.playbook import QUARANTINE, STEPS
 from healthd.remediation.ports import FleetLevel, NodeView
@@ -80,14 +81,15 @@ class Situation:
 def decide(
     diagnoses: Sequence[Diagnosis],
     acknowledged: Callable[[Diagnosis], bool],
-    situation: Callable[[], Situation],
+    situation: Callable[[], Situation] | None,
     rules: Rules,
     why_not: Callable[[Remedy], str],
     *,
     ledger: Callable[[], Sequence[Repair]] = tuple,
     now: datetime,
 ) -> Decision:
-    """Decide about a node that no case of ours holds.
+    """Decide about a node that no case of ours holds; ``situation`` None: that one does, so that it is out and has its
+    place already.
 
     ``situation`` and ``ledger`` are asked only when the answer depends on them. ``why_not``: why a remedy cannot be
     carried out here, or "".
@@ -159,7 +161,7 @@ def decide_each(
 
 def _unseen(
     unseen: Sequence[Answer],
-    situation: Callable[[], Situation],
+    situation: Callable[[], Situation] | None,
     rules: Rules,
     taken_out: Callable[[Answer], Decision],
 ) -> Decision:
@@ -173,7 +175,7 @@ def _unseen(
     if not live:
         words = f"rule {unseen[0].rule.name} is in shadow: would take the node out for {_what(unseen[0])}"
         return _hold(unseen[0], Refusal.SHADOW, words)
-    return _in_place(live, situation(), rules, taken_out)
+    return taken_out(live[0]) if situation is None else _in_place(live, situation(), rules, taken_out)
 
 
 def _in_place(
@@ -216,8 +218,10 @@ def _taken_out(
     """How far it goes, now that the node may be taken out. A repair that must not be made leaves it out, and pages."""
     about, bounds = answer.about, rules.bounds
     repairs = tuple(remedy for remedy in answer.ladder if remedy in STEPS)
+    if not repairs and (answer.ladder or (about.remedy,))[0] is Remedy.ASK_HUMAN:
+        return _kept_out(answer, Refusal.PERSON, f"quarantine for {_what(answer)}: only a person can mend it")
     if answer.mode(rules.mode) is Mode.QUARANTINE or not repairs:
-        return _quarantine(answer)
+        return _decision(answer, Action.QUARANTINE, f"quarantine for {_what(answer)}", out=True)
     tried = same_fault(ledger, about.code, about.component.all_names(), now - timedelta(days=bounds.relapse_days))
     left = rungs_left(repairs, tried, bounds)
     if not left:
@@ -226,7 +230,8 @@ def _taken_out(
         return _kept_out(answer, Refusal.EXHAUSTED, words)
     able = tuple(remedy for remedy in left if not why_not(remedy))
     if not able:
-        return _quarantine(answer, Refusal.CANNOT)
+        words = f"quarantine for {_what(answer)}: nobody here can do that, a person is needed"
+        return _kept_out(answer, Refusal.CANNOT, words)
     if len(lately := recent(ledger, now, bounds.lemon_days)) >= bounds.lemon_repairs:
         many = f"{len(lately)} repairs of this node within {bounds.lemon_days:g} days, {bounds.lemon_repairs} may be"
         words = f"a node that comes back too often is a lemon: {many}; now {_what(answer)}"
@@ -240,6 +245,17 @@ def _taken_out(
         ladder=able,
         rule=answer.rule.name,
     )
+
+
+def left_of(decision: Decision, case: Case) -> Decision:
+    """The same for a node that this case tried to mend already, by as much of the ladder as that leaves."""
+    left = left_after(case, decision.ladder)
+    if decision.action is not Action.REPAIR or left == decision.ladder:
+        return decision
+    if left:
+        return replace(decision, ladder=left, steps=STEPS[left[0]])
+    words = f"what case {case.id} has tried did not help, a person is needed; not done: {decision.reason}"
+    return replace(decision, action=Action.PAGE, reason=words, steps=QUARANTINE, ladder=(), refusal=Refusal.EXHAUSTED)
 
 
 def many_at_once(code: str, since: datetime, me: str, elsewhere: Iterable[SeenElsewhere], bounds: Bounds) -> str:
@@ -283,11 +299,6 @@ def _what(answer: Answer, remedy: Remedy | None = None, *, after: tuple[Remedy, 
     since = f" after {', '.join(after)}" if after else ""
     rule = f"; rule {answer.rule.name}" if answer.rule.name else ""
     return f"{about.code} on {about.component} ({words}{since}{rule})"
-
-
-def _quarantine(answer: Answer, refusal: Refusal | None = None) -> Decision:
-    words = f"quarantine for {_what(answer)}"
-    return _decision(answer, Action.QUARANTINE, words, refusal, out=True)
 
 
 def _kept_out(answer: Answer, refusal: Refusal, words: str) -> Decision:

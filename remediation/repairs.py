@@ -177,9 +177,16 @@ class Repairs:
         said = f"replacement of {begun.machine} {self._asked}; waiting for another instance"
         return Turn(case=self._handed_over(begun), said=said)
 
+    def let_rest(self, turn: Turn) -> Turn:
+        """A case that is paused, its reset not under way any more: what that had stopped is ours to give back, whoever
+        forbids the reset."""
+        return replace(turn, case=replace(turn.case, phase=Phase.PLANNED)) if turn.case.stopped else turn
+
     def again_or_fail(self, case: Case, now: datetime, why: str) -> Turn:
         """What did not help is tried again, then the next remedy of the ladder; at its end a person is needed."""
         again = replace(case, index=case.steps.index(Step.WAIT_IDLE), phase=Phase.PLANNED, since=now, good_since=None)
+        if case.release_order:  # it waited for this act alone, and is obeyed from where it ended
+            return Turn(case=again, said=f"not tried again, {case.release_order}: {why}", go_on=True)
         if Step.REPLACE in case.steps and case.step is Step.VERIFY:
             return ended(case, End.FAILED, f"another machine did not help, a person is needed: {why}")
         if case.attempts < self._patience.max_attempts:
@@ -298,9 +305,10 @@ class Repairs:
     # -- waiting for the evidence -------------------------------------------------------------------------------------
 
     def _await_new_boot(self, case: Case, now: datetime) -> Turn:
-        """Only another boot id says that the reboot happened. Until then it may still come, and nothing is done."""
+        """Only another boot id says that the reboot happened. Until then it may still come, and nothing is done. Where
+        it is not known which boot was to end, none proves it."""
         boot_id = self._judgement.boot_id
-        if boot_id != case.boot_id:
+        if case.boot_id and boot_id != case.boot_id:
             said = f"rebooted: boot id {case.boot_id[:8]} became {boot_id[:8]}"
             self._provisioner.take_back(carried_out=True)
             return Turn(case=at_next(self._taken_over(case, came=True), now), said=said, go_on=True)
@@ -316,7 +324,10 @@ class Repairs:
             progress = f"it cannot be told how far it is: {error}"
         if now - case.since > timedelta(seconds=self._patience.reboot_timeout_s):
             return self.again_or_fail(case, now, "the reboot that was asked for never showed as a new boot id")
-        return Turn(case=case, said=f"reboot {self._asked}; {progress or 'waiting for a new boot id'}")
+        waits_for = "waiting for a new boot id"
+        if not case.boot_id:
+            waits_for = "which boot it had is not known: its own daemon tells when it is back"
+        return Turn(case=case, said=f"reboot {self._asked}; {progress or waits_for}")
 
     def _await_new_machine(self, case: Case, now: datetime) -> Turn:
         """Only another instance id says that the replacement happened. No capacity is a wait, not an end."""

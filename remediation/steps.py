@@ -25,7 +25,7 @@ from healthd.remediation.playbook import REPAIRS
 from healthd.remediation.ports import NodeView
 from healthd.remediation.repairs import Repairs
 from healthd.remediation.surroundings import Surroundings
-from healthd.remediation.turns import Turn, at_next, ended, lingers, waits
+from healthd.remediation.turns import Turn, at_next, ended, is_out, lingers, waits
 
 _TO_DO = {
     "GPU reset": "reset the GPUs",
@@ -90,7 +90,7 @@ class Steps:
         elif case.end is End.FAILED:
             turn = self._watch(case, now)
         elif (why := self._guards.at_rest(case)) is not None:
-            turn = self._guards.resting(case, why, now)
+            turn = self._repairs.let_rest(self._guards.resting(case, why, now))
         elif case.settling and case.step not in (Step.DRAIN, Step.RELEASE):
             turn = self._places.settled(case, now)
         else:
@@ -171,7 +171,7 @@ class Steps:
             return self._adopted_or_lost(case, view, now)
         if self._inherited:  # whoever was killed may have sent it and had no answer
             case = replace(case, drain_unanswered=now)
-        if over := self._guards.is_over(case):
+        if over := self._guards.is_needless(case):
             return self._places.let_be(case, now, f"drain abandoned: {over}")
         if (why := self._guards.at_rest(case, view)) is not None:
             return waits(case, "drain", why)
@@ -203,7 +203,7 @@ class Steps:
         if view.hold is None or view.hold.text != case.text:
             return lost(case, view)
         said = f'drained: "{view.hold.text}" by {view.hold.user}, {case.why}'
-        case = replace(at_next(case, now), hold=view.hold, controller=view.controller)
+        case = replace(is_out(case, now), hold=view.hold, controller=view.controller)
         return Turn(case=case, said=said, go_on=True)
 
     def _wait_idle(self, case: Case, now: datetime) -> Turn:
@@ -250,12 +250,17 @@ class Steps:
         return Turn(case=at_next(case, now), said=f"verified: well since {good_since:%H:%M:%S}", go_on=True)
 
     def _not_well(self, case: Case, now: datetime, trouble: str) -> Turn:
-        """Wait, or after a repair and long enough, try again. A daemon that was away has not been looking meanwhile."""
+        """Wait, or after a repair and long enough, try again. A daemon that was away has not been looking meanwhile.
+
+        Only a diagnosis that is open says that the repair did not help. What cannot be told (a tool that is missing, a
+        library that does not answer) no further repair would tell either: a person has to know, and it is waited for.
+        """
         since = max(case.since, self._began or now)
         mends = REPAIRS.intersection(case.steps) and not case.release_order
-        if mends and now - since > timedelta(seconds=self._patience.verify_timeout_s):
+        late = bool(mends) and now - since > timedelta(seconds=self._patience.verify_timeout_s)
+        if late and self._judgement.still_open():
             return self._repairs.again_or_fail(case, now, f"not healthy after the repair: {trouble}")
-        return Turn(case=case, said=f"out until it is well: {trouble}", refusal=Refusal.NOT_WELL)
+        return Turn(case=case, said=f"out until it is well: {trouble}", page=late, refusal=Refusal.NOT_WELL)
 
     def _release(self, case: Case, now: datetime) -> Turn:
         view = self._orchestrator.view()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-from healthd.model import Clearance, Diagnosis, Event, Refusal, Refused
+from healthd.model import Clearance, Diagnosis, Event, Refusal, Refused, Step
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.fleet import Go, Hold, Scope, Settle
 from healthd.remediation.ports import FleetLevel, Slot
@@ -55,6 +55,9 @@ class Judgement(Protocol):
 
     def trouble(self, since: datetime | None) -> str:
         """Why the node cannot be trusted yet, or "". None: as far as anybody has looked."""
+
+    def still_open(self) -> str:
+        """The diagnosis that still calls for something, or "": what cannot be told is none."""
 
     def record(self, event: Event) -> None:
         """Add to the audit trail."""
@@ -131,6 +134,15 @@ class Turn:
 def at_next(case: Case, now: datetime) -> Case:
     """The case at the step after this one."""
     return replace(case, index=case.index + 1, phase=Phase.PLANNED, since=now, good_since=None)
+
+
+def is_out(case: Case, now: datetime) -> Case:
+    """The case whose node is out now: at the step after, or where it was repaired before its drain or place got lost,
+    where it would be after that. What did not help is tried again from there."""
+    if not case.attempts:
+        return at_next(case, now)
+    repaired = Step.STAY if Step.STAY in case.steps else Step.VERIFY
+    return replace(at_next(case, now), index=case.steps.index(repaired))
 
 
 def ended(case: Case, end: End, said: str) -> Turn:

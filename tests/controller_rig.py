@@ -62,6 +62,7 @@ class AskedWorld:
         self.provisioner.instance = "i-1"
         self.comes_at_s = 0.0
         self.booted: datetime | None = datetime(2026, 1, 1, tzinfo=UTC)
+        self.boot = ""  # as Kubernetes names it; Slurm knows only when that was
         self.standings: tuple[Standing, ...] = ()
         self.said: list[str] = []
         self.kills = 0
@@ -99,6 +100,7 @@ class AskedWorld:
             clock=self.clock.now,
             look_s=0.0,
             platform_texts=frozenset({"Action:Reboot"}),
+            boot_id=lambda _: self.boot,
         )
 
     def acts_on(self, node: str, instance: str) -> Provisioner:
@@ -108,6 +110,13 @@ class AskedWorld:
     def restart(self) -> None:
         self.kills += 1
         self.store.close()
+        self.start()
+
+    def forget(self) -> None:
+        """Another process leads, and has nothing of the one before it, as each pod of Kubernetes."""
+        self.store.close()
+        for path in self.folder.iterdir():
+            path.unlink()
         self.start()
 
     def run(self, steps: int) -> AskedWorld:

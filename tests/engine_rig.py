@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from healthd.beat import Beat
-from healthd.check import Check, NoSettings, judged
+from healthd.check import Check, NoSettings, judged, unknown
 from healthd.clockwatch import ClockWatch, was_set
 from healthd.errors import StoreError
 from healthd.model import Clearance, ClearsBy, Component, Finding, Mode, Outcome, Remedy, Result, Severity, Step
@@ -134,6 +134,7 @@ class World:
         self.reboot_heals = self.reset_heals = self.replacement_heals = True
         self.script: list[tuple[float, Callable[[], object]]] = []
         self.levels: set[Trouble] = set()
+        self.blind = ""
         self.said: list[str] = []
         self.turned_at: list[datetime] = []
         self.kills = 0
@@ -311,7 +312,7 @@ class World:
         """A new daemon on the same disk: everything that was in memory is new."""
         now = self.clock.now()
         self.store = Store(self.folder / "healthd.db", now=now)
-        self.monitor = Monitor(CHECKS, self.store)
+        self.monitor = Monitor(CHECKS, self.store, policy=self.rules.policy)
         self._wanted: set[str] = {LEVEL}
         self._just_started = True
         self.monitor.begin_boot(f"boot-{self.boot}", now)
@@ -372,7 +373,8 @@ class World:
         outcome = self.monitor.outcomes().get(LEVEL)
         if LEVEL in self._wanted or outcome is None or self.clock.now() - outcome.at >= timedelta(seconds=60):
             self._wanted.discard(LEVEL)
-            self._absorb(LEVEL, judged([trouble.finding() for trouble in sorted(self.levels, key=str)]))
+            seen = judged([trouble.finding() for trouble in sorted(self.levels, key=str)])
+            self._absorb(LEVEL, unknown(self.blind) if self.blind else seen)
 
     def _look_again(self, since: datetime) -> None:
         outcome = self.monitor.outcomes().get(LEVEL)

@@ -71,6 +71,10 @@ class Overlay:
         self._refuse(path)
         return self._under.target(path)
 
+    def may_open(self, path: str) -> bool:
+        """Whether the path may be opened and is not hidden."""
+        return not self._is_hidden(path) and self._under.may_open(path)
+
     def _refuse(self, path: str) -> None:
         if self._is_hidden(path):
             raise SourceMissing(f"{path}: not there in this drill")

@@ -62,6 +62,10 @@ class _Nothing:
         """Missing."""
         _missing(path)
 
+    def may_open(self, path: str) -> bool:
+        """Missing."""
+        _missing(path)
+
     def ask(self, *calls: str, fields: Sequence[int | tuple[int, int]] = ()) -> tuple[GpuAnswer, ...]:
         """Missing."""
         _missing("NVML")

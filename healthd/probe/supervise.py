@@ -3,7 +3,8 @@
 The rules (DESIGN section 3): one question in flight; at its deadline the worker is killed; one that does not die is
 abandoned, counted and never waited on, and no new worker starts while it lives; a worker that was lost is replaced
 after a back-off of 1, 2, 4 … 60 s that the next answer resets; asking can be paused. Nothing here judges what a stall
-means: ``state()`` says how long it has lasted.
+means: ``state()`` says how long it has lasted. Silence alone is a stall: a worker that crashes, one that still starts
+within its grace, and time that was spent paused are none.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ class Probe:
             self._asking.release()
 
     def pause(self, seconds: float, reason: str) -> None:
-        """Refuse questions for ``seconds`` from now; a longer pause that is already on stays."""
+        """Refuse questions for ``seconds`` from now; a longer pause that is already on stays. A stall is forgotten."""
+        self._stalled_since = None
         until = self._clock() + seconds
         if until > self._paused_until:
             self._paused_until, self._pause_reason = until, reason
@@ -94,7 +96,7 @@ class Probe:
     def resume(self, reason: str) -> None:
         """End the pause that was asked for with this reason. Another's, which was longer, stays."""
         if self._pause_reason == reason:
-            self._paused_until = 0.0
+            self._paused_until, self._stalled_since = 0.0, None
 
     def state(self) -> ProbeState:
         """How the worker is doing; never blocks. ``abandoned`` counts workers that were killed and still live."""
@@ -123,7 +125,7 @@ class Probe:
 
     def close(self) -> None:
         """End the worker; a question that is out gets SourceBusy, and the next one starts a new worker."""
-        self._closing = True
+        self._closing, self._stalled_since = True, None
         try:
             if child := self._child:
                 child.interrupt()
@@ -183,8 +185,6 @@ class Probe:
         if child.ending:
             self._dispose()
             return SourceBusy(f"{self._name} probe: the worker was ended on purpose while {op!r} was out; ask again")
-        if self._stalled_since is None:
-            self._stalled_since = asked_at
         self._stalls += trouble is Trouble.SILENT
         age_s = self._clock() - self._started_at
         if trouble is Trouble.SILENT and not child.ready and age_s < self._start_grace_s:
@@ -192,6 +192,10 @@ class Probe:
             return SourceTimeout(
                 f"{self._name} probe: {self._trouble}; it is left to finish up to {self._start_grace_s:g} s"
             )
+        if trouble is not Trouble.SILENT:
+            self._stalled_since = None
+        elif self._stalled_since is None and self._paused_until <= self._clock():
+            self._stalled_since = asked_at
         self._trouble = self._describe(child, trouble, op, deadline_s)
         gone = self._dispose()
         self._losses += 1
@@ -232,6 +236,8 @@ class Probe:
         if self._closing:
             raise SourceBusy(f"{self._name} probe: it is being closed; not asked")
         if self._abandoned:
+            if self._stalled_since is None:  # a pause has forgotten when it began, and it goes on
+                self._stalled_since = self._clock()
             pids = ", ".join(str(child.pid) for child in self._abandoned)
             raise SourceBusy(
                 f"{self._name} probe: worker {pids} was killed and still lives (uninterruptible sleep?); "

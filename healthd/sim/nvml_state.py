@@ -73,6 +73,7 @@ _HEALTHY: Mapping[str, str] = {
     "nvmlDeviceGetMaxPcieLinkGeneration": "5",
     "nvmlDeviceGetGpuMaxPcieLinkGeneration": "5",
     "nvmlDeviceGetPcieReplayCounter": "0",
+    "nvmlDeviceGetNvLinkErrorCounter": "0",
     **{f"field.{field}": "ull:0" for field in (3, 4, 5, 6)},  # ECC totals: SBE, DBE, volatile then aggregate
     **{f"field.{field}": "0" for field in (142, 143, 144, 145)},  # remapped rows
     f"field.{RECOVERY_ACTION_FIELD}": "0",

@@ -37,8 +37,8 @@ Priority: optional
 Maintainer: the authors of healthd <healthd@localhost>
 Installed-Size: $(du -sk --exclude=DEBIAN "$tree" | cut -f1)
 Depends: $interpreter, libc6 (>= 2.28), init-system-helpers
-Recommends: systemd
-Suggests: chrony, ethtool, nvme-cli
+Recommends: ethtool, nvme-cli, systemd
+Suggests: chrony
 Description: Node health checks and remediation for GPU clusters on AWS
  One daemon per GPU node. It reads the machine, says what is wrong in the words of the hardware's vendor, decides what
  that calls for, and does it through the cluster that is already there: Slurm or Kubernetes, HyperPod or EC2.

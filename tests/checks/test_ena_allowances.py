@@ -71,7 +71,14 @@ def test_an_older_driver_has_fewer() -> None:
     assert len(names) == 1 + 5
 
 
-@pytest.mark.parametrize("bad", [SourceMissing("ethtool"), SourceTimeout("no end within 3 s"), answer(code=94)])
+def test_without_ethtool_it_does_not_apply() -> None:
+    """A tool that is not installed is no trouble of the network, and not unknown for ever."""
+    result = run(SourceMissing("ethtool: no such command"))
+    assert result.status is Status.NOT_APPLICABLE
+    assert result.reason.endswith("ethtool: no such command; install ethtool")
+
+
+@pytest.mark.parametrize("bad", [SourceTimeout("no end within 3 s"), answer(code=94)])
 def test_no_answer_is_a_gap(bad: CommandResult | SourceError) -> None:
     """One interface that does not answer is unknown and hides no other; it can be left out."""
     result = run(bad)

@@ -9,7 +9,7 @@ import pytest
 from healthd.checks.gpu_count import Settings, gpu_count
 from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.model import Remedy, Result, Severity, Status
-from healthd.testing import FakeNode, FakeNvml, codes, failed_gpu, fake_pci, healthy_gpu, pci_tree
+from healthd.testing import FakeNode, FakeNvml, Link, codes, failed_gpu, fake_pci, healthy_gpu, pci_tree
 from tests.over_time import diagnoses, open_codes
 
 NO_LIBRARY = SourceMissing("NVML: libnvidia-ml.so.1 is not there")
@@ -73,6 +73,32 @@ def test_the_driver_does_not_list_one() -> None:
     (finding,) = run(machine).findings
     assert (finding.code, str(finding.component)) == ("gpu.count.driver_lost", f"gpu:{fake_pci(5)}")
     assert finding.remedy is Remedy.REBOOT_NODE
+
+
+BOUND = {f"bus/pci/devices/{fake_pci(index)}.0/driver": Link("../../bus/pci/drivers/nvidia") for index in range(8)}
+
+
+def hidden(listed: int, dev: dict[str, Any], *, bound: bool = True, excluded: int = 0) -> Result:
+    """What a process finds to which NVML lists so many of eight GPUs."""
+    sys = {**pci_tree(gpus=[fake_pci(index) for index in range(8)]), **(BOUND if bound else {})}
+    gpus = FakeNvml(*(healthy_gpu(index) for index in range(listed)), excluded=excluded)
+    return run(node(nvml=gpus, sys=sys, dev={"null": "", **dev}))
+
+
+@pytest.mark.parametrize("others", [{}, dict.fromkeys(("nvidia2", "nvidia7"), SourceUnreadable("EPERM"))])
+def test_gpus_that_are_kept_from_this_process_are_a_gap(others: dict[str, Any]) -> None:
+    """As many files may be opened as NVML lists GPUs, and the driver has the others: a container or a cgroup."""
+    result = hidden(2, {"nvidia0": "", "nvidia1": "", **others})
+    assert (result.status, result.findings) == (Status.UNKNOWN, ())
+    assert result.reason.startswith("this process may see 2 of 8 GPUs")
+
+
+def test_what_explains_itself_otherwise_is_not_hidden() -> None:
+    """More files than GPUs, a GPU that no driver has, or one that was excluded: found as ever."""
+    two = {"nvidia0": "", "nvidia1": ""}
+    assert set(codes(hidden(2, {**two, "nvidia2": ""}))) == {"gpu.count.driver_lost"}
+    assert set(codes(hidden(2, two, bound=False))) == {"gpu.count.driver_lost"}
+    assert set(codes(hidden(2, two, excluded=6))) == {"gpu.count.excluded"}
 
 
 def test_excluded_gpus_are_explained() -> None:

@@ -10,6 +10,7 @@ from healthd.check import NoSettings
 from healthd.checks.gpu_ecc import GROWTH, UNCORRECTED, gpu_ecc
 from healthd.diagnose import diagnose
 from healthd.errors import SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.gpus import MIG
 from healthd.history import History, observe
 from healthd.model import ClearsBy, Outcome, ReadingKind, Remedy, Result, Severity, Status
 from healthd.node import GpuAnswer
@@ -138,12 +139,36 @@ def test_volatile_counters_belong_to_boot_and_driver() -> None:
 
 
 def test_ecc_off_is_no_fault() -> None:
-    """A GPU with ECC off has no counters; if no GPU has any, the check does not apply."""
-    off = gpu_with(0, dict.fromkeys((*ALL, *WHERE), NOT_SUPPORTED))
-    assert run(off).status is Status.NOT_APPLICABLE
-    mixed = run(off, healthy_gpu(1))
-    assert mixed.status is Status.OK
-    assert {reading.component.id for reading in mixed.readings} == {gpu_uuid(1)}
+    """GPUs with ECC off have no counters, and the check does not apply."""
+    off = [gpu_with(index, dict.fromkeys((*ALL, *WHERE), NOT_SUPPORTED)) for index in range(2)]
+    assert run(*off).status is Status.NOT_APPLICABLE
+
+
+def test_a_gpu_without_counters_among_others_is_a_gap() -> None:
+    """ECC is off on one, or it is in trouble: nobody can tell which, and the others are judged."""
+    result = run(gpu_with(0, dict.fromkeys((*ALL, *WHERE), NOT_SUPPORTED)), healthy_gpu(1))
+    assert (result.status, len(result.gaps)) == (Status.UNKNOWN, 1)
+    assert result.gaps[0].startswith(f"gpu:{gpu_uuid(0)}: nvmlDeviceGetTotalEccErrors(0, 0), ")
+    assert result.gaps[0].endswith("is not supported, and its siblings answer it")
+    assert {reading.component.id for reading in result.readings} == {gpu_uuid(1)}
+
+
+@pytest.mark.parametrize("siblings", [(), (healthy_gpu(1),), (gpu_with(1, {VOLATILE: NOT_SUPPORTED}),)])
+def test_a_counter_that_is_not_told_ends_nothing(siblings: tuple[GpuAnswer, ...]) -> None:
+    """A volatile counter that goes missing while errors are handled is no zero, whatever siblings say."""
+    sick, missing = run(gpu_with(0, {VOLATILE: 3}), *siblings), run(gpu_with(0, {VOLATILE: NOT_SUPPORTED}), *siblings)
+    assert set(fold(sick, missing).faults) == {(f"gpu:{gpu_uuid(0)}", "gpu.ecc.uncorrected")}
+    assert not fold(sick, missing, run(healthy_gpu(0), healthy_gpu(1))).faults
+
+
+def test_what_mig_hides_is_said_and_no_fault() -> None:
+    """With MIG on, on one GPU or all, a counter that is not told is neither a gap nor the end of a fault."""
+    hidden = [gpu_with(index, {VOLATILE: NOT_SUPPORTED, MIG: [1, 1]}) for index in range(2)]
+    for gpus, count in ((hidden, 2), ([hidden[0], healthy_gpu(1)], 1)):
+        result = run(*gpus)
+        assert (result.status, result.gaps) == (Status.OK, ())
+        assert result.reason == f"with MIG on, {count} of 2 GPUs do not tell all of their ECC counters"
+        assert fold(run(gpu_with(0, {VOLATILE: 3}), healthy_gpu(1)), result).faults
 
 
 def test_unknown_error_is_unknown_and_not_zero() -> None:

@@ -34,8 +34,8 @@ CORRUPTED = refusal(NvmlReturn.CORRUPTED_INFOROM)
 def run(*gpus: GpuAnswer, error: SourceError | None = None) -> Result:
     node = FakeNode(sys=pci_tree(gpus=[fake_pci(0), fake_pci(1)]), nvml=FakeNvml(*gpus, error=error))
     result = gpu_health(node, NoSettings())
-    for finding in result.findings:  # all of it is unproven on hardware
-        assert finding.severity is Severity.WARNING
+    for finding in result.findings:  # all of it is unproven on hardware; of 999 at the handle a published source tells
+        assert finding.severity is (Severity.CRITICAL if finding.code == "gpu.failing" else Severity.WARNING)
         assert REMEDY_RANK[finding.remedy] < REMEDY_RANK[Remedy.RESET_GPU]
     return result
 
@@ -60,11 +60,30 @@ def test_inforom_that_cannot_be_validated_is_unknown() -> None:
 
 
 def test_one_failing_while_others_answer() -> None:
-    """A handle refused for no known reason is a finding if a sibling answers."""
+    """A handle refused with Unknown Error keeps jobs off if a sibling answers, and a person is asked."""
     result = run(healthy_gpu(0), failed_gpu(1, UNKNOWN, named=True))
-    assert codes(result) == ["gpu.failing"]
-    assert result.findings[0].component.id == gpu_uuid(1)
+    (finding,) = result.findings
+    assert (finding.code, finding.severity, finding.remedy) == ("gpu.failing", Severity.CRITICAL, Remedy.ASK_HUMAN)
+    assert (finding.component.id, finding.lasting_s) == (gpu_uuid(1), 300.0)
     assert result.gaps == ()
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        failed_gpu(1, NvmlFailure(code=17, name="OPERATING_SYSTEM"), named=True),
+        gpu_with(1, dict.fromkeys((INFOROM, MODEL, VBIOS), UNKNOWN)),
+    ],
+)
+def test_one_that_is_refused_otherwise_is_a_warning(gpu: GpuAnswer) -> None:
+    """Another return code, or Unknown Error to each question with a handle: no source says what that calls for."""
+    assert codes(run(healthy_gpu(0), gpu)) == ["gpu.refused"]
+
+
+def test_a_gpu_that_this_process_may_not_open_is_a_gap() -> None:
+    """A device cgroup keeps it away: that is no fault of the GPU, and not seen either."""
+    result = run(healthy_gpu(0), failed_gpu(1, NvmlFailure(code=4, name="NO_PERMISSION"), named=True))
+    assert (result.status, result.findings, len(result.gaps)) == (Status.UNKNOWN, (), 1)
 
 
 def test_all_failing_is_unknown() -> None:

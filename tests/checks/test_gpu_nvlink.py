@@ -28,7 +28,9 @@ from healthd.testing import (
 from tests.over_time import open_codes
 
 P2P, MIG = "nvmlDeviceGetP2PStatus(2)", "nvmlDeviceGetMigMode"
-CRC, REPLAY, RECOVERY = "field:38", "field:52", "field:59"
+CRC, REPLAY, RECOVERY = (f"nvmlDeviceGetNvLinkErrorCounter(5, {kind})" for kind in (2, 0, 1))
+COUNTERS = tuple(f"nvmlDeviceGetNvLinkErrorCounter({link}, {kind})" for link in range(18) for kind in range(3))
+AMPERE, HOPPER = "p4d.24xlarge", "p5.48xlarge"
 
 
 def run(*gpus: GpuAnswer, instance_type: str | None = "p5.48xlarge") -> Result:
@@ -95,20 +97,61 @@ def test_siblings_out_of_reach() -> None:
 
 
 def test_mig_keeps_gpus_apart() -> None:
-    """With MIG on, GPUs do not reach each other."""
+    """With MIG on a GPU reaches no sibling, and is reached by none; others must reach each other."""
     assert run(gpu_with(0, {P2P: [0, 5], MIG: [1, 1]})).status is Status.OK
+    split = gpu_with(1, {P2P: [5, 0, 5], MIG: [1, 1]})
+    assert run(gpu_with(0, {P2P: [0, 5, 0]}), split, gpu_with(2, {P2P: [0, 5, 0]})).status is Status.OK
+    (finding,) = run(gpu_with(0, {P2P: [0, 5, 5]}), split, gpu_with(2, {P2P: [5, 5, 0]})).findings
+    assert finding.evidence["by_index"] == {"2": "NOT_SUPPORTED"}
     assert codes(run(gpu_with(0, {P2P: [0, 5], MIG: NOT_SUPPORTED}))) == ["gpu.nvlink.no_p2p"]
 
 
-def over_time(key: str, *values: int) -> list[set[str]]:
-    return open_codes("gpu.nvlink", [run(gpu_with(0, {key: value})) for value in values])
+def test_the_links_of_an_a100_sleep_in_mig() -> None:
+    """They are down while MIG is on; those of an H100 are not, and nor are those of an A100 without MIG."""
+    asleep = {state(link): 0 for link in range(18)}
+    for instance_type, mode, found in (("p4d.24xlarge", 1, 0), ("p4d.24xlarge", 0, 1), ("p5.48xlarge", 1, 1)):
+        result = run(gpu_with(0, {**asleep, MIG: [mode, mode]}), instance_type=instance_type)
+        assert codes(result) == ["gpu.nvlink.down"] * found
 
 
-@pytest.mark.parametrize("key", [CRC, REPLAY, RECOVERY, "field:208/3"])
-def test_errors_that_keep_coming(key: str) -> None:
-    """Growth in 15 looks of half an hour is noise, in 16 it is not; old errors are none."""
-    assert not set().union(*over_time(key, *range(1000, 1016)))
-    assert over_time(key, *range(1000, 1017))[-1] == {"gpu.nvlink.growing"}
+def over_time(key: str, *values: int, instance_type: str = HOPPER) -> list[set[str]]:
+    looks = [run(gpu_with(0, {key: value}), instance_type=instance_type) for value in values]
+    return open_codes("gpu.nvlink", looks)
+
+
+@pytest.mark.parametrize(
+    ("key", "instance_type"),
+    [
+        *((key, HOPPER) for key in (CRC, REPLAY, RECOVERY, "field:208/3")),
+        *((f"field:{field}", AMPERE) for field in (38, 52, 59)),
+    ],
+)
+def test_errors_that_keep_coming(key: str, instance_type: str) -> None:
+    """Growth in 15 looks of half an hour is noise, in 16 it is not; old errors are none. By the field of the GPU, or
+    by the counter of any link."""
+    assert not set().union(*over_time(key, *range(1000, 1016), instance_type=instance_type))
+    assert over_time(key, *range(1000, 1017), instance_type=instance_type)[-1] == {"gpu.nvlink.growing"}
+
+
+def test_hopper_is_asked_link_by_link() -> None:
+    """What all links counted is one reading of their GPU; fields of older GPUs, which say 0 there, are not asked."""
+    gpus = FakeNvml(gpu_with(0, {CRC: 3, "nvmlDeviceGetNvLinkErrorCounter(17, 2)": 4, "field:38": 99}))
+    node = FakeNode(sys=pci_tree(gpus=[fake_pci(0)]), nvml=gpus, instance_type=HOPPER)
+    values = {reading.name: reading.value for reading in gpu_nvlink(node, NoSettings()).readings}
+    assert values["gpu_nvlink_crc_errors_total"] == 7
+    assert values["gpu_nvlink_replays_total"] == values["gpu_nvlink_recoveries_total"] == 0
+
+
+def test_counters_that_are_not_told_are_said_and_not_over() -> None:
+    """A driver that does not know the question makes nobody well: the reason says so, and what was found stays. A sum
+    of some links only is none."""
+    silent = run(gpu_with(0, dict.fromkeys(COUNTERS, NOT_SUPPORTED)), healthy_gpu(1))
+    assert (silent.status, silent.reason) == (Status.OK, "1 of 2 GPUs do not tell their NVLink error counters")
+    sick = [run(gpu_with(0, {CRC: value}), healthy_gpu(1)) for value in (0, 9000)]
+    assert open_codes("gpu.nvlink", [*sick, silent])[-1] == {"gpu.nvlink.errors"}
+    partly = run(gpu_with(0, {CRC: NOT_SUPPORTED}))
+    assert "gpu_nvlink_crc_errors_total" not in {reading.name for reading in partly.readings}
+    assert "gpu_nvlink_replays_total" in {reading.name for reading in partly.readings}
 
 
 def test_a_burst_is_not_growth() -> None:

@@ -7,11 +7,13 @@ import pytest
 from healthd.check import NoSettings
 from healthd.checks.gpu_recovery import ACTIONS, gpu_recovery
 from healthd.errors import SourceUnreadable
+from healthd.gpus import MIG
 from healthd.model import REMEDY_RANK, Remedy, Result, Severity, Status
 from healthd.node import GpuAnswer, NvmlFailure
 from healthd.nvml_return import NvmlReturn
 from healthd.tables import xid_row
 from healthd.testing import (
+    INVALID_ARGUMENT,
     NOT_SUPPORTED,
     RESET_REQUIRED,
     UNKNOWN,
@@ -25,6 +27,7 @@ from healthd.testing import (
     pci_tree,
     refusal,
 )
+from tests.over_time import open_codes
 
 ACTION = "field:230"
 
@@ -60,10 +63,40 @@ def test_each_action(action: int, code: str, remedy: Remedy) -> None:
     assert finding.evidence["recovery_action"] == action
 
 
-def test_not_supported_is_not_none() -> None:
-    """A driver that does not know the field is not applicable, never ok."""
-    old = [gpu_with(index, {ACTION: NOT_SUPPORTED}) for index in range(2)]
-    assert run(*old).status is Status.NOT_APPLICABLE
+@pytest.mark.parametrize("refusal", [NOT_SUPPORTED, INVALID_ARGUMENT])
+def test_not_supported_is_not_none(refusal: NvmlFailure) -> None:
+    """A driver that does not know the field, in either of its words, says so: what is judged is the rest."""
+    old = [gpu_with(index, {ACTION: refusal}) for index in range(2)]
+    result = run(*old)
+    assert (result.status, result.reason) == (
+        Status.OK,
+        "this driver does not tell the recovery action (565 and newer do)",
+    )
+    assert len(result.untold) == 2 * 8
+
+
+def test_a_lost_gpu_that_is_back_is_well_on_an_older_driver() -> None:
+    """What a return code said is over when the GPU answers again; an action is not, where nobody tells it."""
+    old = gpu_with(0, {ACTION: NOT_SUPPORTED})
+    assert open_codes("gpu.recovery", [run(failed_gpu(0, named=True)), run(old)])[-1] == set()
+    asks = run(gpu_with(0, {ACTION: 1}))
+    assert open_codes("gpu.recovery", [asks, run(old)])[-1] == {"gpu.recovery.reset"}
+    assert open_codes("gpu.recovery", [asks, run(healthy_gpu(0))])[-1] == set()
+
+
+def test_one_gpu_that_does_not_know_what_its_sibling_does_is_a_gap() -> None:
+    """They have the same driver; only MIG makes a difference."""
+    silent = gpu_with(0, {ACTION: NOT_SUPPORTED})
+    result = run(silent, healthy_gpu(1))
+    assert result.gaps == (f"gpu:{gpu_uuid(0)}: {ACTION} is not supported, and its siblings answer it",)
+    assert run(gpu_with(0, {ACTION: NOT_SUPPORTED, MIG: [1, 1]}), healthy_gpu(1)).status is Status.OK
+
+
+def test_a_call_with_an_invalid_argument_is_a_gap() -> None:
+    """Only a field has a number that can be unknown; a call that is refused so was asked wrongly."""
+    result = run(gpu_with(0, {"nvmlDeviceGetPersistenceMode": INVALID_ARGUMENT}))
+    assert result.status is Status.UNKNOWN
+    assert "INVALID_ARGUMENT (2)" in result.reason
 
 
 @pytest.mark.parametrize("failure", [UNKNOWN, refusal(NvmlReturn.NOT_READY)])

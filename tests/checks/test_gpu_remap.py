@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from healthd.checks.gpu_remap import Settings, gpu_remap
+from healthd.gpus import MIG
 from healthd.model import Remedy, Result, Severity, Status
 from healthd.node import GpuAnswer, NvmlFailure
 from healthd.testing import (
@@ -98,11 +99,37 @@ def test_many_is_a_setting() -> None:
 
 @pytest.mark.parametrize("code", [3, 13])
 def test_gpus_without_a_row_remapper(code: int) -> None:
-    """Where no GPU or driver knows the question the check does not apply; where one does, it decides."""
+    """Where no GPU or driver knows the question the check does not apply; where one does, the other is a gap."""
     old = gpu_with(0, {ROWS: NvmlFailure(code=code, name="…")})
     assert run(old).status is Status.NOT_APPLICABLE
-    assert run(old, healthy_gpu(1)).status is Status.OK
+    assert run(old, healthy_gpu(1)).gaps == (f"gpu:{gpu_uuid(0)}: {ROWS} is not supported, and its siblings answer it",)
     assert run(old, with_rows(1, 0, 1, 1, 0)).status is Status.FINDINGS
+
+
+SICK = with_rows(0, 0, 8, 0, 1)
+
+
+@pytest.mark.parametrize("code", [3, 13])
+@pytest.mark.parametrize("siblings", [(), (healthy_gpu(1),)])
+def test_a_flag_that_is_not_told_any_more_is_not_over(code: int, siblings: tuple[GpuAnswer, ...]) -> None:
+    """A GPU whose remap has failed stays so until it says otherwise, alone or among siblings that answer."""
+    silent = gpu_with(0, {ROWS: NvmlFailure(code=code, name="…")})
+    assert "gpu.remap.failure" in open_codes("gpu.remap", [run(SICK, *siblings), run(silent, *siblings)])[-1]
+    assert open_codes("gpu.remap", [run(SICK, *siblings), run(healthy_gpu(0), *siblings)])[-1] == set()
+
+
+def test_mig_is_no_gap_and_ends_nothing() -> None:
+    """With MIG on for some GPUs their rows are not told: said, not unknown, and no fault of theirs is over."""
+    mig = gpu_with(0, {ROWS: NOT_SUPPORTED, MIG: [1, 1]})
+    result = run(mig, healthy_gpu(1))
+    assert (result.status, result.reason) == (Status.OK, "with MIG on, 1 of 2 GPUs do not tell their remapped rows")
+    assert "gpu.remap.failure" in open_codes("gpu.remap", [run(SICK, healthy_gpu(1)), result])[-1]
+
+
+def test_a_gpu_that_retires_pages_ends_what_it_tells() -> None:
+    """Rows are not told by GPUs before Ampere, which keeps no page open."""
+    looks = [run(gpu_with(0, {**TURING, PAGES_PENDING: 1})), run(gpu_with(0, TURING))]
+    assert open_codes("gpu.remap", looks) == [{"gpu.pages.pending"}, set()]
 
 
 def test_unknown_error_is_a_gap() -> None:

@@ -167,7 +167,45 @@ def test_a_covered_mount_is_not_there() -> None:
 def test_other_peoples_volumes_are_ignored(point: str) -> None:
     """Volumes of pods are their owners' to fill; a name that only begins alike is looked at."""
     assert run(mount(point), spaces={}).status is Status.NOT_APPLICABLE
-    assert codes(run(mount("/snapshots"), spaces={"/snapshots": space(free=0.0)})) == ["full"]
+    assert codes(run(mount("/snapshots"), spaces={"/snapshots": space(free=0.0)})) == ["full_data"]
+
+
+DISKS = (mount("/"), mount("/scratch", source="/dev/nvme1n1"), mount("/var", source="/dev/nvme2n1"))
+
+
+@pytest.mark.parametrize(
+    ("point", "settings", "found"),
+    [
+        ("/", {}, "full"),
+        ("/var", {}, "full"),
+        ("/scratch", {}, "full_data"),
+        ("/scratch", {"must_have_room": ("/scratch/home",)}, "full"),
+        ("/scratch", {"writable": ("/", "/scratch")}, "full"),
+        ("/var", {"must_have_room": ()}, "full_data"),
+        ("/", {"writable": (), "must_have_room": ("/opt/healthd",)}, "full"),
+    ],
+)
+def test_a_full_disk_keeps_jobs_off_where_the_system_writes(point: str, settings: dict[str, Any], found: str) -> None:
+    """On the disk of a path that must have room it is critical, elsewhere a warning: a job's user fills scratch."""
+    full: dict[str, Space | SourceError] = {
+        each.point: space(free=0.0 if each.point == point else 0.5) for each in DISKS
+    }
+    (finding,) = run(*DISKS, spaces=full, **settings).findings
+    assert (finding.code, finding.component.id) == (f"host.filesystem.{found}", point)
+    assert finding.severity is (Severity.CRITICAL if found == "full" else Severity.WARNING)
+
+
+def test_a_disk_that_is_mounted_twice_is_needed_by_either() -> None:
+    """Scratch that holds /tmp by a bind mount must have room, whichever of its points is looked at."""
+    table = (mount("/"), mount("/nv", source="/dev/nvme1n1"), mount("/tmp", source="/dev/nvme1n1"))
+    spaces: dict[str, Space | SourceError] = {"/": space(), "/nv": space(free=0.0), "/tmp": space(free=0.0)}
+    assert codes(run(*table, spaces=spaces)) == ["full"]
+
+
+def test_a_mount_that_begins_alike_holds_nothing() -> None:
+    """/variable is not above /var."""
+    table = (mount("/"), mount("/variable", source="/dev/nvme1n1"))
+    assert codes(run(*table, spaces={"/": space(), "/variable": space(free=0.0)})) == ["full_data"]
 
 
 @pytest.mark.parametrize("error", [SourceTimeout("statvfs /: no answer in 5 s"), SourceUnreadable("statvfs /: EIO")])
@@ -176,7 +214,7 @@ def test_a_disk_that_does_not_answer_is_a_gap(error: SourceError) -> None:
     assert run(mount(), spaces={"/": error}).status is Status.UNKNOWN
     table = (mount("/"), mount("/scratch", source="/dev/nvme1n1"))
     result = run(*table, spaces={"/": error, "/scratch": space(free=0.0)})
-    assert codes(result) == ["full"]
+    assert codes(result) == ["full_data"]
     assert result.gaps == (f"/: {error}",)
 
 

@@ -129,7 +129,6 @@ def test_media_errors_are_judged_by_growth() -> None:
 @pytest.mark.parametrize(
     "log",
     [
-        SourceMissing("nvme: not found"),
         SourceTimeout("no end within 5 s"),
         answer("nvme1", "", code=1),
         answer("nvme1", "garbage"),
@@ -144,6 +143,23 @@ def test_a_log_that_cannot_be_read_is_a_gap(log: CommandResult | SourceError) ->
     assert (result.status, len(result.gaps)) == (Status.UNKNOWN, 1)
     assert codes(run(7, log=log)) == ["missing"]
     assert run(log=log, smart=False).status is Status.OK
+
+
+def test_without_nvme_cli_the_rest_is_still_told() -> None:
+    """A tool that is not installed is no fault and no gap: the disks are counted and their states read, and why no
+    SMART log was read is said. A disk that had warned of its own failure has not taken that back."""
+    without = SourceMissing("nvme: no such command")
+    result = run(log=without)
+    assert (result.status, result.gaps) == (Status.OK, ())
+    assert result.reason == "no SMART log is read: nvme: no such command; install nvme-cli"
+    assert codes(run(7, log=without)) == ["missing"]
+    assert codes(run(state="dead", log=without)) == ["not_live"]
+    history, open_faults = History(), []
+    for log in (answer("nvme1", {**GOOD, "critical_warning": 4}), without, answer("nvme1", GOOD)):
+        outcome = Outcome(check="storage.nvme", result=run(log=log), at=NOW, duration_s=0.0)
+        history, _ = observe(history, outcome, discover()["storage.nvme"].limits, NOW)
+        open_faults.append([code for _, code in history.faults])
+    assert open_faults == [["storage.nvme.smart"], ["storage.nvme.smart"], []]
 
 
 def test_a_state_that_cannot_be_read_is_unknown() -> None:

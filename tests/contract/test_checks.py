@@ -31,6 +31,7 @@ OF_HEALTHD = {
     "model",
     "nccl",
     "node",
+    "nvlink",
     "nvml_return",
     "nvrm",
     "patterns",

@@ -128,13 +128,17 @@ EFA = (
         "the driver gave a device up",
         efa_unbound,
         "efa.driver_lost@efa:0000:c9:00.0 critical reboot_node",
+        lasts_s=60.0,
     ),
+    built("efa.devices", "a device unbound for a look", efa_unbound),
     built(
         "efa.devices",
         "driver not loaded",
         efa_driver_absent,
         "efa.driver_absent@node critical ask_human",
+        lasts_s=60.0,
     ),
+    built("efa.devices", "driver not loaded for a look, as in its reload", efa_driver_absent),
     built(
         "efa.devices",
         "no uverbs device",

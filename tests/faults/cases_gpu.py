@@ -19,6 +19,7 @@ ASK_NVML = frozenset(
         *("temperature", "throttle"),
     )
 )
+BLIND = ASK_NVML | {"nvml.probe", "stack.versions"}
 OF_EACH_GPU = ASK_NVML - {"gpu.count"}
 EVERY_GPU = range(8)
 
@@ -55,6 +56,21 @@ def action(number: int, diagnosis: str, state: str) -> Case:
     return case("gpu.recovery", state, on_gpu(f"field.230 = {number}"), diagnosis)
 
 
+def lost_and_back(rig: Rig) -> Iterator[float]:
+    """A driver that does not tell the action; the GPU answers again, as after a reboot."""
+    rig.state(*(f"gpu{gpu}.field.230 = error 3" for gpu in EVERY_GPU), "gpu2.fault = lost")
+    yield 60.0
+    rig.state("gpu2.fault = none")
+
+
+def asks_then_silent(rig: Rig) -> Iterator[float]:
+    """A GPU that asks for a reset, and then says that it does not know the question."""
+    rig.state("gpu2.field.230 = 1")
+    yield 60.0
+    rig.state("gpu2.field.230 = error 3")
+
+
+_OF_HEALTH = ("nvmlDeviceValidateInforom", "nvmlDeviceGetName", "nvmlDeviceGetVbiosVersion")
 RECOVERY = (
     case(
         "gpu.recovery",
@@ -78,7 +94,16 @@ RECOVERY = (
     action(6, "gpu.recovery.bus_reset@gpu:2 critical reboot_node", "action 6: bus reset"),
     action(7, "gpu.recovery.system_reboot@gpu:2 critical reboot_node", "action 7: system reboot"),
     action(9, "gpu.recovery.other@gpu:2 warning ask_human", "an action that is not known"),
-    case("gpu.recovery", "not told", on_gpu("field.230 = error 3", gpus=EVERY_GPU), status=Status.NOT_APPLICABLE),
+    case("gpu.recovery", "not told", on_gpu("field.230 = error 3", gpus=EVERY_GPU)),
+    case("gpu.recovery", "a field that the driver calls invalid", on_gpu("field.230 = error 2", gpus=EVERY_GPU)),
+    case("gpu.recovery", "lost and back, older driver", lost_and_back),
+    case(
+        "gpu.recovery",
+        "action 1, then it is not told",
+        asks_then_silent,
+        "gpu.recovery.reset@gpu:2 critical reset_gpu",
+        unknown=frozenset({"gpu.recovery"}),
+    ),
     case(
         "gpu.health",
         "InfoROM corrupted",
@@ -92,15 +117,29 @@ RECOVERY = (
         "gpu.driver.mismatch@driver:nvidia warning ask_human",
         lasts_s=300.0,
         every_s=300.0,
-        unknown=ASK_NVML - {"gpu.health"} | {"nvml.probe", "stack.versions"},
+        unknown=BLIND - {"gpu.health"},
     ),
     case(
         "gpu.health",
         "one GPU fails, others answer",
         on_gpu("fault = unknown_error"),
-        "gpu.failing@gpu:2 warning ask_human",
+        "gpu.failing@gpu:2 critical ask_human",
         lasts_s=300.0,
         unknown=OF_EACH_GPU - {"gpu.health"},
+    ),
+    case(
+        "gpu.health",
+        "one GPU cannot be opened for minutes, as in a reset",
+        on_gpu("fault = unknown_error"),
+        lasts_s=240.0,
+        unknown=OF_EACH_GPU - {"gpu.health"},
+    ),
+    case(
+        "gpu.health",
+        "one GPU refuses every question, others answer",
+        on_gpu(*(f"{call} = error 17" for call in _OF_HEALTH)),
+        "gpu.refused@gpu:2 warning ask_human",
+        lasts_s=300.0,
     ),
     case(
         "gpu.health",
@@ -263,6 +302,22 @@ def hangs(rig: Rig) -> Iterator[float]:
     yield 15.0
 
 
+def crashes(rig: Rig) -> Iterator[float]:
+    """A worker that ends at its start, again and again, as with a package that does not fit the driver."""
+    rig.own_library(deadline_s=2.0)
+    rig.state("lib.fault = crash")
+    for _ in range(4):
+        yield 15.0
+
+
+def starts_late(rig: Rig) -> Iterator[float]:
+    """Without a persistence daemon nvmlInit takes seconds for each GPU."""
+    rig.own_library(deadline_s=0.05)
+    rig.state("lib.fault = hang 60")
+    yield 15.0
+    yield 10.0
+
+
 JOBS_ONLY = {"gpu.processes": gpu_processes.Settings(jobs_only=True)}
 NVML = (
     case(
@@ -299,12 +354,14 @@ NVML = (
         "nvml.unresponsive@driver:nvidia critical reboot_node",
         unknown=ASK_NVML | {"stack.versions"},
     ),
+    case("nvml.probe", "healthd's own worker crashes", crashes, status=Status.UNKNOWN, unknown=BLIND),
+    case("nvml.probe", "nvmlInit takes 25 s", starts_late, status=Status.UNKNOWN, unknown=BLIND),
     case(
         "nvml.probe",
         "driver not loaded",
         lambda rig: rig.state("lib.fault = driver_not_loaded"),
         status=Status.UNKNOWN,
-        unknown=ASK_NVML | {"nvml.probe", "stack.versions"},
+        unknown=BLIND,
     ),
 )
 

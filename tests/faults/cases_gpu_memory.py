@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from healthd.checks import gpu_count
+from healthd.errors import SourceUnreadable
 from healthd.model import Status
 from tests.faults.case import Case, Made
-from tests.faults.cases_gpu import EVERY_GPU, case, on_gpu
+from tests.faults.cases_gpu import EVERY_GPU, Arrange, case, on_gpu
 from tests.faults.rig import Rig
 
 _DAY_S, _HOUR_S = 86_400.0, 3_600.0
@@ -16,15 +18,33 @@ _DAY_S, _HOUR_S = 86_400.0, 3_600.0
 
 
 def unlisted(rig: Rig, gpu: int = 7) -> None:
-    """The driver no longer lists the last GPU, and its file is gone."""
+    """The driver no longer lists the last GPU; its file, which the driver did not make, stays."""
     for key in [key for key in rig.nvml if key.startswith(f"gpu{gpu}.")]:
         del rig.nvml[key]
-    rig.take(f"dev/nvidia{gpu}")
+
+
+def given_up(rig: Rig) -> None:
+    """A GPU that the driver did not take at its start: there is no file either."""
+    unlisted(rig)
+    rig.take("dev/nvidia7", "sys/bus/pci/devices/0000:ca:00.0/driver")
+
+
+def in_a_container(rig: Rig) -> None:
+    """A process that was given seven of eight GPUs."""
+    unlisted(rig)
+    rig.take("dev/nvidia7")
+
+
+def in_a_cgroup(rig: Rig) -> None:
+    """The file is there, and a device cgroup keeps it from this process."""
+    unlisted(rig)
+    rig.put("dev/nvidia7", SourceUnreadable("/dev/nvidia7: EPERM"))
 
 
 def off_the_bus(rig: Rig) -> None:
     """A GPU that did not come up."""
     unlisted(rig)
+    rig.take("dev/nvidia7")
     rig.take("sys/bus/pci/devices/0000:ca:00.0")
 
 
@@ -52,9 +72,20 @@ def of_unknown_type_that_loses_one(rig: Rig) -> Iterator[float]:
     off_the_bus(rig)
 
 
+_HIDDEN: dict[str, Any] = {"lasts_s": 60.0, "status": Status.UNKNOWN, "unknown": frozenset({"gpu.count"})}
 COUNT = (
     case("gpu.count", "off the bus", off_the_bus, "gpu.count.off_bus@node critical reboot_node", made=Made.TREE),
-    case("gpu.count", "driver lost it", unlisted, "gpu.count.driver_lost@gpu:7 critical reboot_node"),
+    case("gpu.count", "driver lost it", unlisted, "gpu.count.driver_lost@gpu:7 critical reboot_node", lasts_s=60.0),
+    case("gpu.count", "not listed for a look, as in a driver's reload", unlisted),
+    case(
+        "gpu.count",
+        "driver did not take it",
+        given_up,
+        "gpu.count.driver_lost@gpu:7 critical reboot_node",
+        lasts_s=60.0,
+    ),
+    case("gpu.count", "kept from this container", in_a_container, **_HIDDEN),
+    case("gpu.count", "kept from this process by a device cgroup", in_a_cgroup, **_HIDDEN),
     case("gpu.count", "excluded", excluded, "gpu.count.excluded@node warning ask_human"),
     case(
         "gpu.count",
@@ -119,6 +150,17 @@ def reset_counter(rig: Rig) -> Iterator[float]:
     yield _HOUR_S
 
 
+def then(before: str, after: str) -> Arrange:
+    """One line of GPU 2, and another a minute later."""
+
+    def arrange(rig: Rig) -> Iterator[float]:
+        rig.state(f"gpu2.{before}")
+        yield 60.0
+        rig.state(f"gpu2.{after}")
+
+    return arrange
+
+
 ECC = (
     case(
         "gpu.ecc",
@@ -140,6 +182,25 @@ ECC = (
         "gpu.ecc",
         "Unknown Error while handling",
         on_gpu(f"{_TOTAL} = error 999"),
+        status=Status.UNKNOWN,
+        unknown=frozenset({"gpu.ecc"}),
+    ),
+    case(
+        "gpu.ecc",
+        "uncorrectable, then its counter is not told",
+        then(f"{_TOTAL}(1,0) = 3", f"{_TOTAL}(1,0) = error 3"),
+        "gpu.ecc.uncorrected@gpu:2 critical reset_gpu",
+        unknown=frozenset({"gpu.ecc"}),
+    ),
+    case(
+        "gpu.ecc",
+        "MIG on, no volatile counter",
+        on_gpu(f"{_TOTAL}(1,0) = error 3", f"{_TOTAL}(0,0) = error 3", "nvmlDeviceGetMigMode = 1 1", gpus=EVERY_GPU),
+    ),
+    case(
+        "gpu.ecc",
+        "ECC off on one GPU",
+        on_gpu(f"{_TOTAL} = error 3", "nvmlDeviceGetMemoryErrorCounter = error 3"),
         status=Status.UNKNOWN,
         unknown=frozenset({"gpu.ecc"}),
     ),
@@ -231,6 +292,14 @@ REMAP = (
     ),
     case(
         "gpu.remap",
+        "failure, then it is not told",
+        then(f"{_ROWS} = 0 8 0 1", f"{_ROWS} = error 3"),
+        "gpu.remap.failure@gpu:2 critical replace_node",
+        unknown=frozenset({"gpu.remap"}),
+    ),
+    case("gpu.remap", "one GPU in MIG does not tell", on_gpu(f"{_ROWS} = error 3", "nvmlDeviceGetMigMode = 1 1")),
+    case(
+        "gpu.remap",
         "MIG does not tell",
         on_gpu(f"{_ROWS} = error 3", gpus=EVERY_GPU),
         status=Status.NOT_APPLICABLE,
@@ -247,6 +316,13 @@ SRAM = (
         "gpu.sram.threshold@gpu:2 critical replace_node",
     ),
     case("gpu.sram", "errors below the threshold", on_gpu("nvmlDeviceGetSramEccErrorStatus = 0 1 0 0 1 0 0 1 0 0 0 0")),
+    case(
+        "gpu.sram",
+        "threshold exceeded, then it is not told",
+        then("nvmlDeviceGetSramEccErrorStatus = 0 3 0 0 3 0 0 3 0 0 0 1", "nvmlDeviceGetSramEccErrorStatus = error 3"),
+        "gpu.sram.threshold@gpu:2 critical replace_node",
+        unknown=frozenset({"gpu.sram"}),
+    ),
     case(
         "gpu.sram",
         "not told",

@@ -343,8 +343,7 @@ NETWORK = (
         "ena.allowances",
         "ethtool is missing",
         lambda rig: rig.tools.update({ETHTOOL: SourceMissing("ethtool: no such command")}),
-        status=Status.UNKNOWN,
-        unknown=frozenset({"ena.allowances"}),
+        status=Status.NOT_APPLICABLE,
     ),
     built(
         "ena.allowances",

@@ -16,15 +16,32 @@ _FABRIC = "nvmlDeviceGetGpuFabricInfoV"
 # -- NVLink -----------------------------------------------------------------------------------------------------------
 
 
-def counted(field: str, each: int, *, times: int) -> Any:
+def counted(line: str, each: int, *, times: int) -> Any:
     """A counter of GPU 2 that grows by so much each minute."""
-    return over(60.0, lambda rig, minute: rig.gpu(2, **{f"field.{field}": f"ull:{each * minute}"}), times=times)
+    kind = "ull:" if line.startswith("field.") else ""
+    return over(60.0, lambda rig, minute: rig.gpu(2, **{line: f"{kind}{each * minute}"}), times=times)
 
 
 def mig(rig: Rig) -> None:
     """MIG is on: GPUs do not reach each other, and no process of one sees another."""
     for gpu in EVERY_GPU:
         rig.gpu(gpu, nvmlDeviceGetMigMode="1 1", nvmlDeviceGetP2PStatus="5")
+
+
+def mig_on_one(rig: Rig) -> None:
+    """GPU 3 is split, and its siblings cannot reach it."""
+    for gpu in EVERY_GPU:
+        rig.gpu(gpu, **{"nvmlDeviceGetP2PStatus(3,2)": "5"})
+    rig.gpu(3, nvmlDeviceGetMigMode="1 1", nvmlDeviceGetP2PStatus="5")
+
+
+def asleep(rig: Rig) -> None:
+    """MIG on A100: no GPU has a link that is up."""
+    mig(rig)
+    for gpu in EVERY_GPU:
+        rig.gpu(gpu, nvmlDeviceGetNvLinkState="0")
+        for key in [key for key in rig.nvml if key.startswith(f"gpu{gpu}.nvmlDeviceGetNvLinkState(")]:
+            rig.nvml[key] = "0"
 
 
 NVLINK = (
@@ -58,19 +75,33 @@ NVLINK = (
         lasts_s=120.0,
     ),
     case("gpu.nvlink", "no P2P, MIG on", mig, lasts_s=120.0),
+    case("gpu.nvlink", "no P2P to one GPU with MIG on", mig_on_one, lasts_s=120.0),
+    case("gpu.nvlink", "MIG on, and the links of A100 are down", asleep, lasts_s=120.0, instance_type="p4d.24xlarge"),
     case(
         "gpu.nvlink",
         "CRC errors in masses",
-        counted("38", 12_000, times=3),
+        counted("nvmlDeviceGetNvLinkErrorCounter(5,2)", 12_000, times=3),
         "gpu.nvlink.errors@gpu:2 warning ask_human",
     ),
     case(
         "gpu.nvlink",
+        "CRC errors in masses, before Hopper",
+        counted("field.38", 12_000, times=3),
+        "gpu.nvlink.errors@gpu:2 warning ask_human",
+        instance_type="p4d.24xlarge",
+    ),
+    case(
+        "gpu.nvlink",
+        "error counters not told",
+        on_gpu("nvmlDeviceGetNvLinkErrorCounter = error 3", gpus=EVERY_GPU),
+    ),
+    case(
+        "gpu.nvlink",
         "errors keep coming",
-        counted("52", 3, times=18),
+        counted("nvmlDeviceGetNvLinkErrorCounter(5,0)", 3, times=18),
         "gpu.nvlink.growing@gpu:2 warning watch",
     ),
-    case("gpu.nvlink", "errors now and then", counted("52", 3, times=5)),
+    case("gpu.nvlink", "errors now and then", counted("nvmlDeviceGetNvLinkErrorCounter(5,0)", 3, times=5)),
     case(
         "gpu.nvlink",
         "a recovery failed",

@@ -225,6 +225,13 @@ def media(rig: Rig) -> Iterator[float]:
     yield 300.0
 
 
+def uninstalled(rig: Rig) -> Iterator[float]:
+    """A warning, and then nobody who could ask whether it is over."""
+    rig.answers(smart_log("nvme1"), SMART.replace('"critical_warning": 0', '"critical_warning": 4'))
+    yield 300.0
+    rig.tools[smart_log("nvme1")] = SourceMissing("nvme: no such command")
+
+
 NVME = (
     built("storage.nvme", "a disk is missing", disk_gone, "storage.nvme.missing@node warning ask_human"),
     built(
@@ -251,8 +258,12 @@ NVME = (
         "storage.nvme",
         "nvme-cli is missing",
         lambda rig: rig.tools.update({smart_log("nvme1"): SourceMissing("nvme: no such command")}),
-        status=Status.UNKNOWN,
-        unknown=frozenset({"storage.nvme"}),
+    ),
+    tool(
+        "storage.nvme",
+        "a disk warns, then nvme-cli is removed",
+        uninstalled,
+        "storage.nvme.smart@nvme:nvme1 warning ask_human",
     ),
 )
 
@@ -279,6 +290,14 @@ def room(**numbers: int) -> Callable[[Rig], None]:
         rig.node.spaces = {**rig.node.spaces, "/": Space(**{**space, **numbers}, read_only=False)}
 
     return arrange
+
+
+def scratch(rig: Rig) -> None:
+    """A local disk for the files of jobs, and one of them has filled it."""
+    rig.mounted("97 26 259:9 / /scratch rw,relatime - xfs /dev/md0 rw")
+    full = Space(total_bytes=1000, available_bytes=0, total_inodes=1000, available_inodes=500, read_only=False)
+    rig.node.spaces = {**rig.node.spaces, "/scratch": full}
+    rig.tools[("xfs_spaceman", "-c", "freesp -s", "/scratch")] = SourceMissing("xfs_spaceman: no such command")
 
 
 FILESYSTEMS = (
@@ -318,6 +337,16 @@ FILESYSTEMS = (
         "no inodes",
         room(available_inodes=5),
         "host.filesystem.full@mount:/ critical ask_human",
+    ),
+    faked(
+        "host.filesystems", "a user fills scratch", scratch, "host.filesystem.full_data@mount:/scratch warning watch"
+    ),
+    faked(
+        "host.filesystems",
+        "scratch is full, and must have room",
+        scratch,
+        "host.filesystem.full@mount:/scratch critical ask_human",
+        settings={"host.filesystems": host_filesystems.Settings(must_have_room=("/scratch",))},
     ),
     faked("host.filesystems", "little room", room(available_bytes=30), "host.filesystem.low@mount:/ warning watch"),
 )

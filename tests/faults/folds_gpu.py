@@ -91,6 +91,7 @@ GPUS = (
         after_the_pause(_BUS_DROP.format("0000:ca:00"), unlisted),
         "gpu.xid.79@gpu:7 critical reboot_node",
         "gpu.count.driver_lost@gpu:7",
+        lasts_s=60.0,
     ),
     fold(
         "gpu.count",

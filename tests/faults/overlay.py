@@ -54,6 +54,10 @@ class Overlay:
         """The last part of where a link leads."""
         return FakeTree(self._entries).target(path) if self._is_own(path) else self._below(path).target(path)
 
+    def may_open(self, path: str) -> bool:
+        """Whether it is there, and was not put there as an error."""
+        return FakeTree(self._entries).may_open(path) if self._is_own(path) else self.exists(path)
+
     def _added(self, path: str) -> tuple[str, ...]:
         try:
             return FakeTree(self._entries).names(path)

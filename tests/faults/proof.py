@@ -43,6 +43,7 @@ CERTAIN: Mapping[str, str] = {
     "gpu.pages.pending": "NVIDIA, Dynamic Page Retirement: a pending retirement takes effect with a driver reload",
     "gpu.sram.threshold": f"{_MEMORY}: the SRAM threshold is its criterion for an exchange",
     "gpu.lost": "nvml.h, GPU_IS_LOST: fallen off the bus or otherwise inaccessible",
+    "gpu.failing": "gpud 4a8de33a: Unknown Error for a device handle calls for a reboot, so no job can use that GPU",
     "gpu.reset_required": "nvml.h, RESET_REQUIRED: needs a reset before it can be used again",
     "nvml.unresponsive": "open-gpu-kernel-modules (GSP RPC time-out 6 s); DCGM 4.6 DcgmCacheManager.cpp",
     **{

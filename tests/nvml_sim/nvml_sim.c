@@ -325,6 +325,11 @@ int nvmlDeviceGetP2PStatus(device_t gpu, device_t peer, unsigned index, unsigned
     ARGS("(%d,%u)", peer->index, index);
     return numbers_into(gpu, "nvmlDeviceGetP2PStatus", arguments, &out, 1);
 }
+int nvmlDeviceGetNvLinkErrorCounter(device_t gpu, unsigned link, unsigned counter, u64 *out)
+{
+    ARGS("(%u,%u)", link, counter);
+    return long_into(gpu, "nvmlDeviceGetNvLinkErrorCounter", arguments, out);
+}
 int nvmlDeviceGetTotalEccErrors(device_t gpu, unsigned type, unsigned counter, u64 *out)
 {
     ARGS("(%u,%u)", type, counter);

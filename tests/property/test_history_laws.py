@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from healthd.acknowledged import acknowledge, expire, in_words
-from healthd.check import FindingCode, Limit, ok
+from healthd.check import FindingCode, Limit, judged, ok
 from healthd.diagnose import diagnose, judge
 from healthd.history import (
     NEWS_IS_LISTED_FOR,
@@ -155,6 +155,18 @@ def test_what_could_not_be_seen_ends_no_level(start: History, check: str, status
     outcome = said(Result(status=status, gaps=gaps), check=check)
     after, changes = observe(start, outcome, (), outcome.at + LONG)
     assert (after.faults, changes) == (start.faults, ())
+
+
+@LAW
+@given(histories(None), st.sampled_from(CHECKS), st.data())
+def test_a_look_ends_no_level_that_it_was_not_told_about(start: History, check: str, data: st.DataObject) -> None:
+    """Whatever a clear look names as untold stays, and the rest of what its check had open ends."""
+    faults = sorted(start.faults.values(), key=lambda fault: fault.key)
+    left = data.draw(st.lists(st.sampled_from(faults), unique_by=lambda fault: fault.key)) if faults else []
+    looks = judged([], untold=[(fault.component, fault.code) for fault in left])
+    after, _ = observe(start, said(looks, check=check), (), at(0))
+    stays = {fault.key for fault in left}
+    assert set(after.faults) == {key for key, fault in start.faults.items() if fault.check != check or key in stays}
 
 
 @LAW

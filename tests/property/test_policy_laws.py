@@ -39,11 +39,11 @@ class Case:
     ledger: tuple[Repair, ...] = ()
     asked: list[None] = field(default_factory=list)
 
-    def decide(self) -> Decision:
+    def decide(self, *, held: bool = False) -> Decision:
         return decide(
             self.diagnoses,
             self.is_acknowledged,
-            self.look,
+            None if held else self.look,
             self.rules,
             lambda remedy: "" if remedy in self.able else "nobody can",
             ledger=lambda: self.ledger,
@@ -182,6 +182,16 @@ def test_a_node_is_taken_out_exactly_when_it_may_be(case: Case) -> None:
     this node's own fault, the fleet has room and all of that is known; and then they do come."""
     decision = case.decide()
     assert bool(decision.steps) == (case.forbidden() == ""), (decision.reason, case.forbidden())
+
+
+@LAW
+@given(cases)
+def test_a_node_that_is_out_is_decided_about_as_one_alone_in_its_fleet(case: Case) -> None:
+    """Where a case holds it, neither its place nor the others are asked for; all else is as it is without one."""
+    view = NodeView(name=ME, in_service=True, flags=frozenset(), hold=None)
+    alone = replace(case, situation=Situation(view=view, level=FleetLevel(out=frozenset(), total=1)))
+    assert alone.decide(held=True) == alone.decide()
+    assert len(alone.asked) <= 1
 
 
 @LAW

@@ -271,15 +271,49 @@ def test_what_the_platform_says_of_the_act_itself(tmp_path: Path) -> None:
 def test_a_second_attempt_is_another_act_and_an_empty_disk_none(tmp_path: Path) -> None:
     """The node counts attempts; a controller without a store believes the mark that somebody has taken it."""
     world = AskedWorld(tmp_path / "again").run(1)
-    world.store.close()
-    for path in (tmp_path / "again").iterdir():
-        path.unlink()
-    world.start()
+    world.forget()
     world.run(ROUNDS)
     assert (world.acts, world.mark.became) == (1, "i-2")
     world.provisioner.instance = "i-1"
     world.ask(CaseMark(case="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, attempt=2))
     assert world.run(ROUNDS).acts == 2
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_whoever_leads_next_follows_a_reboot_to_its_end(is_named: bool, tmp_path: Path) -> None:
+    """The mark has the boot that was to end: at every change of leader nothing is asked for again, nothing has happened
+    before it has, and then it is said. By the boot's name, and where only its time is known."""
+    world = reboot_asked(tmp_path)
+    world.boot = "01234567-old" if is_named else ""
+    for _ in range(3):
+        world.run(3)
+        world.forget()
+    world.run(3)
+    assert (world.acts, world.mark.answer, world.mark.said) == (1, Answer.TAKEN, "waiting for a new boot id")
+    assert not any(each.startswith("rebooted: ") for each in world.said)
+    world.boot, world.booted = "89abcdef-new" if is_named else "", world.clock.now()
+    world.run(3)
+    assert world.acts == 1
+    assert world.mark.said.startswith("rebooted: boot id ")
+    if is_named:
+        assert world.mark.said == "rebooted: boot id 01234567 became 89abcdef"
+    assert world.run(3).standings == (), "it is done, and the node was told"
+
+
+def test_a_reboot_of_which_the_boot_before_is_not_known_is_left_open(tmp_path: Path) -> None:
+    """Its mark was written by an earlier controller: no boot proves that it happened, and no second one is asked for;
+    when it should be over long ago, a node that answers is left to itself."""
+    world = reboot_asked(tmp_path).run(2)
+    world.cluster.nodes[NODE].mark = replace(world.mark, boot="").text
+    world.forget()
+    world.run(10)
+    words = "which boot it had is not known: its own daemon tells when it is back"
+    assert world.said[-1] == f"reboot asked for; {words}"
+    world.booted = world.clock.now()
+    world.run(60)
+    assert (world.acts, world.mark.answer) == (1, Answer.TAKEN)
+    assert not any(each.startswith("rebooted: ") for each in world.said)
+    assert "left to its own daemon" in world.said[-1]
 
 
 def test_a_node_that_answers_or_came_back_is_not_given_up(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from healthd.remediation.orders import Order, Verb
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import StateOwner
 from tests.engine_replay import ADMIN, WELL, Replay, when
-from tests.engine_rig import IN, NODE, OUT, XID_79, XID_95, World, opted_out, ordered_story
+from tests.engine_rig import IN, NODE, OUT, XID_79, XID_95, World, lowered, opted_out, ordered_story
 from tests.engine_wire import disk_is_full, kill, no_answer
 
 REBOOT = Order(verb=Verb.REPAIR, who="uid 0", why="kernel update", remedy=Remedy.REBOOT_NODE)
@@ -330,6 +330,40 @@ def test_a_reboot_that_was_given_up_is_not_waited_for_any_more(tmp_path: Path) -
     assert (world.ending().in_service, world.ending().ends) == (True, ("released",))
 
 
+@pytest.mark.parametrize("order", [IN, FORCE])
+@pytest.mark.parametrize("came", [False, True])
+def test_a_release_outlives_the_reboot_that_it_waited_for(tmp_path: Path, order: Order, came: bool) -> None:
+    """Accepted while the last attempt is awaited, which never comes, or comes: the node is let in either way."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.never_boots = True
+    world.run(1)
+    world.orders(REBOOT)
+    while world.provisioner.requests < 2:
+        world.step()
+    assert world.orders(order).done
+    world.run(5)
+    assert world.hold_text, "what was asked of the machine comes first"
+    if came:
+        world.power_cycle()
+    world.run_to_end()
+    assert (world.ending().in_service, world.ending().ends) == (True, ("released",))
+    assert world.provisioner.requests == 2
+
+
+def test_a_release_outlives_a_reset_that_fails_for_the_last_time(tmp_path: Path) -> None:
+    """The services run again, and no reboot follows: a person wants the node in."""
+    world = World(tmp_path, mode=Mode.REPAIR, can_reset=True)
+    world.resetter.held_by = "4711 nvidia-device-p"
+    world.run(1)
+    world.orders(replace(REBOOT, remedy=Remedy.RESET_GPU))
+    while (case := world.store.open_case()) is None or case.attempts < 2:
+        world.step()
+    assert world.orders(IN).done
+    world.run_to_end()
+    assert (world.ending().in_service, world.ending().ends) == (True, ("released",))
+    assert (world.resetter.stopped, world.provisioner.requests) == ([], 0)
+
+
 def test_a_release_of_a_node_that_is_opted_out_names_the_way_that_is_open(tmp_path: Path) -> None:
     """Refused, forced or not; but undoing our drain is obeyed, which the answer says, and gives the place back."""
     world = out_by_order(tmp_path)
@@ -408,10 +442,15 @@ def test_without_a_remedy_the_policy_says_which(tmp_path: Path) -> None:
     assert world.provisioner.requests == 1
 
 
+def under_repair(world: World) -> None:
+    lowered(world, Mode.REPAIR)
+    world.log_line(XID_79)
+
+
 @pytest.mark.parametrize(
     ("before", "order", "refusal"),
     [
-        (lambda world: world.log_line(XID_95), REBOOT, Refusal.CASE_OPEN),
+        (under_repair, REBOOT, Refusal.CASE_OPEN),
         (lambda world: setattr(world.provisioner, "others", "HyperPod is at it"), REBOOT, Refusal.MANAGED),
         (lambda world: None, replace(REBOOT, remedy=Remedy.REPLACE_NODE), Refusal.CANNOT),
         (lambda world: None, replace(REBOOT, remedy=Remedy.RESET_GPU), Refusal.CANNOT),
@@ -453,6 +492,20 @@ def test_a_node_that_is_out_by_order_is_mended_and_stays_out(tmp_path: Path) -> 
     world.run(2)
     assert world.orders(IN).done
     assert world.run_to_end().ending() == WELL
+
+
+def test_mended_and_forgotten_by_the_controller_it_is_out_by_order_again(tmp_path: Path) -> None:
+    """Neither rebooted once more nor let in: the order stands."""
+    world = out_by_order(tmp_path, mode=Mode.OBSERVE)
+    assert world.orders(REBOOT).done
+    world.run(30)
+    world.cluster.nodes[NODE].flags.clear()
+    world.cluster.nodes[NODE].hold = None
+    world.cluster.restart()
+    world.run(60)
+    case = world.store.open_case()
+    assert case is not None
+    assert (case.step, world.hold_text, world.provisioner.requests) == (Step.STAY, OUR_TEXT, 1)
 
 
 def test_another_machine_behind_the_name_of_a_quarantine_stays_out(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from healthd.errors import BackendBusy, BackendRefused
 from healthd.model import Action, Mode, Refusal, Step
 from healthd.remediation.case import QUARANTINE_CODE
+from healthd.remediation.orders import Order
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.slots import LONGEST_PAUSE_S
 from tests.engine_replay import ADMIN, WELL, Replay, when
@@ -26,6 +27,7 @@ from tests.engine_rig import (
     World,
     repair_story,
     replace_story,
+    reset_story,
 )
 from tests.engine_wire import kill, no_answer
 
@@ -41,6 +43,20 @@ def test_a_reset_that_does_not_help_is_followed_by_a_reboot(tmp_path: Path) -> N
     assert (world.resetter.requests, world.provisioner.requests) == (2, 1)
     assert world.resetter.stopped == []
     assert any("reset_gpu did not help, reboot_node is next" in text for text in world.audit("step"))
+
+
+def test_what_cannot_be_told_makes_no_repair_a_failed_one(tmp_path: Path) -> None:
+    """A check that is unknown from then on: one reset, no more of it and no reboot; a person is paged, and once the
+    check can tell, the node proves itself and is let in."""
+    world = reset_story(tmp_path)
+    world.at(20, lambda: setattr(world, "blind", "nvme: no such command"))
+    world.run(400)
+    assert (world.resetter.requests, world.provisioner.requests) == (1, 0)
+    assert world.said[-1] == "out until it is well: gpu.level is unknown: nvme: no such command"
+    assert world.engine.decision.action is Action.PAGE
+    world.blind = ""
+    assert world.run_to_end().ending() == WELL
+    assert (world.resetter.requests, world.provisioner.requests) == (1, 0)
 
 
 def test_a_reset_waits_for_what_is_still_ending(tmp_path: Path) -> None:
@@ -165,6 +181,78 @@ def test_a_cluster_that_gives_no_places_pages(tmp_path: Path) -> None:
     world.cluster.claim = claim  # type: ignore[method-assign]
     world.at(120, world.reset_gpu)
     assert world.run_to_end().ending() == WELL
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# a controller that forgets the drain of a node that was repaired
+
+
+def repaired_and_forgotten(world: World) -> World:
+    """Rebooted, verifying, and slurmctld starts without our drain: in service, and nobody has looked yet."""
+    while not world.said or not world.said[-1].startswith(("out until it is well", "well again")):
+        world.step()
+    world.cluster.nodes[NODE].flags.clear()
+    world.cluster.nodes[NODE].hold = None
+    world.cluster.restart()
+    return world
+
+
+def test_a_repaired_node_whose_drain_got_lost_is_verified_all_the_same(tmp_path: Path) -> None:
+    """Drained again, looked at by every check, good for the settle time, and only then let in; not repaired again."""
+    world = repaired_and_forgotten(repair_story(tmp_path))
+    assert not world.monitor.diagnoses(), "the fault is over, and that alone proves nothing"
+    world.run_to_end()
+    assert (world.ending().in_service, world.ending().ends) == (True, ("released",))
+    assert (world.ending().drains, world.provisioner.requests) == (2, 1)
+    said = world.audit("step")
+    again = next(number for number, text in enumerate(said) if "lost our drain: it is made again" in text)
+    assert any("verified: well since" in text for text in said[again:])
+    assert not any("reboot" in text for text in said[again:])
+
+
+def test_where_the_place_alone_fences_a_lost_place_is_taken_again(tmp_path: Path) -> None:
+    """The same without a drain: the place, and verified."""
+    world = repair_story(tmp_path)
+    world.provisioner.state_owner = StateOwner.PLATFORM
+    world.cluster.rebooted = announced  # type: ignore[method-assign]
+    repaired_and_forgotten(world).cluster.slots.clear()
+    world.run_to_end()
+    assert (world.ending().ends, world.provisioner.requests) == (("released",), 1)
+    assert any("verified: well since" in text for text in world.audit("step"))
+
+
+def test_a_repaired_node_that_is_not_well_after_its_drain_got_lost_is_tried_again(tmp_path: Path) -> None:
+    """The attempts that it had count; after the last a person is needed."""
+    world = repair_story(tmp_path)
+    world.reboot_heals = False
+    world.levels = {replace(XID_79, code="gpu.count", clears_by=None)}
+    repaired_and_forgotten(world).run_to_end()
+    assert (world.provisioner.requests, world.ending().ends) == (2, ("failed",))
+    assert world.hold_text.startswith("healthd: ")
+
+
+@pytest.mark.parametrize(("order", "ends"), [(IN, "released"), (replace(IN, forced=True), "abandoned")])
+def test_an_order_to_let_a_repaired_node_in_holds_though_its_drain_got_lost(
+    tmp_path: Path, order: Order, ends: str
+) -> None:
+    """Verified first, or where it was forced left in service as it is."""
+    world = repair_story(tmp_path)
+    repaired_and_forgotten(world)
+    world.run(1)
+    assert world.orders(order).done
+    world.run_to_end()
+    assert (world.ending().in_service, world.ending().ends) == (True, (ends,))
+
+
+def test_a_repaired_node_that_a_person_wants_in_service_is_not_held_up(tmp_path: Path) -> None:
+    """What was acknowledged meanwhile does not keep the case waiting for a decision that nobody would make."""
+    world = repair_story(tmp_path)
+    world.reboot_heals = False
+    world.levels = {replace(XID_79, code="gpu.count", clears_by=None)}
+    repaired_and_forgotten(world)
+    world.monitor.acknowledge(world.clock.now(), "a person has seen it")
+    world.run_to_end()
+    assert (world.ending().in_service, world.ending().ends) == (True, ("released",))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -82,6 +82,15 @@ def test_a_level_stays_where_the_check_could_not_look_or_has_nothing_to_look_at(
         assert set(start.faults) <= set(fold(start, [outcome]).faults)
 
 
+def test_a_level_stays_where_the_check_was_not_told_about_it() -> None:
+    """A clean look that heard nothing about this code of this GPU ends everything else; by whichever of its names."""
+    start = fold(History(), [looked(finding(), finding("gpu.worn"), finding(component=DRIVER))])
+    for name in (GPU[0], BY_PCI[0]):
+        after = fold(start, [looked(untold=[(name, "gpu.sick")], seconds=60)])
+        assert list(after.faults) == [(str(GPU[0]), "gpu.sick")]
+        assert fold(after, [looked(seconds=120)]).faults == {}
+
+
 def test_a_count_that_is_no_number_counts_as_one() -> None:
     """``count`` in an evidence may be words; the fold does not stumble over them."""
     known = fold(History(), [looked(finding(evidence={"count": "3 of 8"}))])

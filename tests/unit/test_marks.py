@@ -33,6 +33,7 @@ def marks(draw: st.DrawFn) -> CaseMark:
         became=draw(WORDS),
         answer=answer,
         answered=draw(recent) if answer else None,
+        boot=draw(WORDS),
         replaced=draw(st.none() | recent),
         code=draw(WORDS),
         since=draw(st.none() | recent),

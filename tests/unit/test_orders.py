@@ -17,16 +17,18 @@ from healthd.remediation.orders import (
     Order,
     Verb,
     heading_back,
+    instead,
     let_in,
     mended_meanwhile,
+    only_out,
     quarantined,
     repaired,
     stays,
 )
-from healthd.remediation.playbook import STEPS, kept_out, without_drain
+from healthd.remediation.playbook import QUARANTINE, STEPS, kept_out, without_drain
 from healthd.remediation.policy import Rules, Situation, decide
 from healthd.remediation.ports import FleetLevel, NodeView
-from tests.judgement import START, diagnosis
+from tests.judgement import START, a_case, diagnosis
 
 OUT = Order(verb=Verb.QUARANTINE, who="uid 0", why="psu looks odd")
 MEND = Order(verb=Verb.REPAIR, who="uid 0")
@@ -65,6 +67,33 @@ def test_what_is_out_by_order_is_mended_where_it_stands(remedy: Remedy, drains: 
     assert (mended.step, mended.since, mended.ladder) == (Step.WAIT_IDLE, LATER, (remedy,))
     assert mended.order == "psu looks odd (uid 0); then repair, no reason given (uid 0)"
     assert mended.text == case.text
+
+
+@pytest.mark.parametrize("drains", [True, False])
+def test_what_the_policy_only_keeps_out_is_mended_where_it_stands(drains: bool) -> None:
+    """Whatever the other case is, the drain, its text, the place and the id are those that the cluster shows."""
+    steps = QUARANTINE if drains else without_drain(QUARANTINE)
+    case = a_case(steps=steps, index=steps.index(Step.VERIFY), good_since=START, fenced=True, controller="start 1")
+    new = repaired(MEND, "c2", LATER, ladder=(Remedy.REBOOT_NODE,), about=None, drains=True)
+    mended = instead(case, new)
+    assert (mended.id, mended.text, mended.opened, mended.fenced) == (case.id, case.text, case.opened, True)
+    assert (mended.code, mended.order, mended.ladder) == (new.code, new.order, new.ladder)
+    assert mended.steps == (STEPS[Remedy.REBOOT_NODE] if drains else without_drain(STEPS[Remedy.REBOOT_NODE]))
+    assert (mended.step, mended.since, mended.good_since) == (Step.WAIT_IDLE, LATER, None)
+
+
+def test_only_what_the_policy_keeps_out_without_mending_it_is_only_out() -> None:
+    """Not before it is out, not with a repair of its own, not by order, and not when it is over."""
+    case = a_case(steps=QUARANTINE, index=QUARANTINE.index(Step.VERIFY))
+    assert only_out(case)
+    others = (
+        {"index": 0},
+        {"steps": STEPS[Remedy.REBOOT_NODE], "index": 5},
+        {"order": "x"},
+        {"release_order": "x"},
+        {"end": End.FAILED},
+    )
+    assert not any(only_out(replace(case, **other)) for other in others)
 
 
 def test_only_a_quarantine_at_its_place_stays() -> None:

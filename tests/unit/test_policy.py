@@ -11,11 +11,11 @@ import pytest
 from healthd.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy, Root, Severity
 from healthd.remediation import fleet
 from healthd.remediation.ledger import Bounds, Repair
-from healthd.remediation.playbook import QUARANTINE, REBOOT, REPLACE, RESET
-from healthd.remediation.policy import Rules, SeenElsewhere, Situation, decide
+from healthd.remediation.playbook import QUARANTINE, REBOOT, REPLACE, RESET, STEPS
+from healthd.remediation.policy import Rules, SeenElsewhere, Situation, decide, left_of
 from healthd.remediation.ports import FleetLevel, Hold, NodeView
 from healthd.remediation.rules import OWN_REMEDY, Policy, Rule
-from tests.judgement import GPU, START, at, diagnosis
+from tests.judgement import GPU, START, a_case, at, diagnosis
 
 SICK = diagnosis(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE)
 VIEW = NodeView(name="n1", in_service=True, flags=frozenset({"IDLE"}), hold=None)
@@ -26,7 +26,7 @@ REPAIR = Rules(mode=Mode.REPAIR)
 
 def decided(
     *diagnoses: Diagnosis,
-    situation: Situation = WELL,
+    situation: Situation | None = WELL,
     rules: Rules = REPAIR,
     seen: tuple[Diagnosis, ...] = (),
     why_not: str = "",
@@ -34,9 +34,8 @@ def decided(
     day: float = 0.0,
 ) -> Decision:
     now = START + timedelta(days=day)
-    return decide(
-        diagnoses, seen.__contains__, lambda: situation, rules, lambda _: why_not, ledger=lambda: ledger, now=now
-    )
+    look = None if situation is None else lambda: situation
+    return decide(diagnoses, seen.__contains__, look, rules, lambda _: why_not, ledger=lambda: ledger, now=now)
 
 
 def tried(remedy: Remedy, *, day: float = 0.0, code: str = "gpu.sick", component: str = "gpu:GPU-0") -> Repair:
@@ -58,12 +57,52 @@ def test_a_fault_becomes_a_repair() -> None:
     assert decision.reason == "repair for gpu.xid.79 on gpu:GPU-0 (reboot_node)"
 
 
-@pytest.mark.parametrize(("rules", "why_not"), [(Rules(mode=Mode.QUARANTINE), ""), (REPAIR, "nobody can")])
-def test_where_nothing_can_be_repaired_the_node_is_kept_out(rules: Rules, why_not: str) -> None:
-    """Quarantine mode, or a provider that cannot reboot, comes to a drain and nothing more."""
-    decision = decided(SICK, rules=rules, why_not=why_not)
+def test_where_nothing_may_be_repaired_the_node_is_kept_out() -> None:
+    """Quarantine mode comes to a drain and nothing more."""
+    decision = decided(SICK, rules=Rules(mode=Mode.QUARANTINE))
     assert (decision.action, decision.steps) == (Action.QUARANTINE, QUARANTINE)
     assert decision.reason == "quarantine for gpu.xid.79 on gpu:GPU-0 (reboot_node)"
+
+
+def test_where_nobody_can_repair_it_the_node_is_kept_out_and_a_person_told() -> None:
+    """In repair mode, with a provider that cannot reboot: nothing that healthd waits for would ever come."""
+    decision = decided(SICK, why_not="nobody can")
+    assert (decision.action, decision.steps) == (Action.PAGE, QUARANTINE)
+    assert decision.reason == (
+        "quarantine for gpu.xid.79 on gpu:GPU-0 (reboot_node): nobody here can do that, a person is needed"
+    )
+
+
+def test_a_node_that_a_case_holds_is_not_asked_for_its_place_again() -> None:
+    """It is out and counted already: what is left is what to do about it, and whether that may be."""
+    assert decided(SICK, situation=None) == decided(SICK)
+    assert decided(SICK, situation=None, rules=Rules(mode=Mode.QUARANTINE)).action is Action.QUARANTINE
+    assert decided(SICK, situation=None, rules=Rules(mode=Mode.OBSERVE)).refusal is Refusal.OBSERVE
+    assert decided(SICK, situation=None, rules=replace(REPAIR, opted_out="/x exists")).refusal is Refusal.OPTED_OUT
+    assert decided(SICK, situation=None, seen=(SICK,)).refusal is Refusal.ACKNOWLEDGED
+
+
+@pytest.mark.parametrize(
+    ("ladder", "attempts", "left"),
+    [
+        ((), 0, (Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)),
+        ((Remedy.REBOOT_NODE,), 0, (Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)),
+        ((Remedy.RESET_GPU,), 1, (Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)),
+        ((Remedy.REBOOT_NODE, Remedy.REPLACE_NODE), 1, (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)),
+        ((Remedy.REPLACE_NODE,), 1, ()),
+        ((), 1, ()),
+    ],
+)
+def test_a_case_that_has_tried_a_remedy_takes_none_that_is_smaller(
+    ladder: tuple[Remedy, ...], attempts: int, left: tuple[Remedy, ...]
+) -> None:
+    """Nor anything after another machine; a successor without a memory knows only that it is one."""
+    case = a_case(ladder=ladder, attempts=attempts, steps=QUARANTINE)
+    decision = left_of(decided(diagnosis()), case)
+    assert decision.ladder == left
+    assert (decision.action, decision.steps) == ((Action.REPAIR, STEPS[left[0]]) if left else (Action.PAGE, QUARANTINE))
+    assert decision.refusal is (None if left else Refusal.EXHAUSTED)
+    assert left_of(decided(diagnosis(), rules=Rules(mode=Mode.QUARANTINE)), case).action is Action.QUARANTINE
 
 
 def test_a_well_node_is_held() -> None:
@@ -247,8 +286,17 @@ def test_what_a_person_must_settle_is_kept_out() -> None:
     assert decided(faster).action is Action.PAGE
     rules = replace(REPAIR, policy=site("gpu.ecc.*", ladder=(Remedy.ASK_HUMAN,)))
     decision = decided(faster, rules=rules)
-    assert (decision.action, decision.steps) == (Action.QUARANTINE, QUARANTINE)
-    assert decision.reason == "quarantine for gpu.ecc.accelerating on gpu:GPU-0 (ask_human; rule ours)"
+    assert (decision.action, decision.steps, decision.refusal) == (Action.PAGE, QUARANTINE, Refusal.PERSON)
+    assert decision.reason == (
+        "quarantine for gpu.ecc.accelerating on gpu:GPU-0 (ask_human; rule ours): only a person can mend it"
+    )
+
+
+@pytest.mark.parametrize("mode", [Mode.QUARANTINE, Mode.REPAIR])
+def test_a_critical_fault_for_a_person_pages_in_either_mode(mode: Mode) -> None:
+    """No job can use the node, and nothing that healthd has would mend it."""
+    decision = decided(diagnosis(Remedy.ASK_HUMAN, code="lustre.missing"), rules=Rules(mode=mode))
+    assert (decision.action, decision.steps, decision.refusal) == (Action.PAGE, QUARANTINE, Refusal.PERSON)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

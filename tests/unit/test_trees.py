@@ -46,6 +46,12 @@ def test_what_is_not_there_is_missing(tree: FileTree, path: str) -> None:
     assert not tree.exists(path)
 
 
+def test_what_may_be_opened_is_told_without_opening_it(tree: FileTree, tmp_path: Path) -> None:
+    """A file that is there may be, one that is not may not; a pipe nobody writes to would hang whoever opens it."""
+    os.mkfifo(tmp_path / "pipe")
+    assert (tree.may_open("vendor"), tree.may_open("pipe"), tree.may_open("absent")) == (True, True, False)
+
+
 def test_the_target_of_a_link_is_its_last_part(tree: FileTree) -> None:
     """A driver link names the driver, and a link that leads nowhere does not exist."""
     assert tree.target("class/net/eth0") == "eth0"

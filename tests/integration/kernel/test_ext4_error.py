@@ -38,13 +38,13 @@ def disk(tmp_path: Path) -> Iterator[Ext4Disk]:
         yield made
 
 
-def run_check(disk: Ext4Disk, *, writable: tuple[str, ...] = ()) -> Result:
+def run_check(disk: Ext4Disk, *, writable: tuple[str, ...] = (), must_have_room: tuple[str, ...] = ()) -> Result:
     """host.filesystems on this disk alone, as the kernel shows it now."""
     table = parse_mountinfo(FileTree("/proc").read("self/mountinfo"))
     mine = [mount for mount in table if mount.point == str(disk.point)]
     assert len(mine) == 1
     node = FakeNode(mount_table=mine, sys=FileTree("/sys"), spaces={str(disk.point): statvfs(disk.point)})
-    return host_filesystems(node, Settings(writable=writable))
+    return host_filesystems(node, Settings(writable=writable, must_have_room=must_have_room))
 
 
 def trigger_error(disk: Ext4Disk) -> None:
@@ -96,9 +96,11 @@ def test_a_disk_mounted_read_only_shows_no_error(disk: Ext4Disk) -> None:
 
 
 def test_a_full_disk(disk: Ext4Disk) -> None:
-    """A disk filled to the brim is full."""
+    """A disk filled to the brim is full: a warning, unless it must have room."""
     disk.is_filled()
-    assert [finding.code for finding in run_check(disk).findings] == ["host.filesystem.full"]
+    assert [finding.code for finding in run_check(disk).findings] == ["host.filesystem.full_data"]
+    needed = run_check(disk, must_have_room=(f"{disk.point}/jobs",))
+    assert [finding.code for finding in needed.findings] == ["host.filesystem.full"]
 
 
 def test_a_shut_down_disk(disk: Ext4Disk) -> None:

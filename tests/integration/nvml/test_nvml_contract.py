@@ -133,6 +133,7 @@ def test_every_library_knows_every_line_of_a_healthy_state(machine: Any) -> None
     """No line of the healthy profile is dead: each call answers, and none is refused."""
     calls = sorted({key.partition(".")[2] for key in HEALTHY if key.startswith("gpu0.nvmlDevice")})
     arguments = {"nvmlDeviceGetTotalEccErrors": "(0,0)", "nvmlDeviceGetMemoryErrorCounter": "(0,0,2)"}
+    arguments["nvmlDeviceGetNvLinkErrorCounter"] = "(0,0)"
     arguments |= dict.fromkeys(("nvmlDeviceGetTemperature", "nvmlDeviceGetNvLinkState"), "(0)")
     of_one = ("nvmlDeviceGetTemperatureThreshold", "nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo")
     arguments |= dict.fromkeys((*of_one, "nvmlDeviceGetP2PStatus"), "(1)")

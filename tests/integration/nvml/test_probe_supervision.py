@@ -108,6 +108,21 @@ def test_a_crash_is_unreadable_and_the_next_worker_answers(make: Callable[..., P
     assert ask(probe, "echo", a=1) == {"a": 1}
 
 
+def test_a_worker_that_crashes_is_not_silent(make: Callable[..., Probe], clock: Clock) -> None:
+    """Crash after crash, with the refusals of the back-off between them, never adds up to a stall; nor does what was
+    silence before it."""
+    probe = make()
+    with pytest.raises(SourceTimeout):
+        ask(probe, "sleep", deadline_s=0.3, seconds=60)
+    for _ in range(8):
+        clock.advance(60)
+        with pytest.raises(SourceUnreadable):
+            ask(probe, "segfault")
+        with pytest.raises(SourceBusy, match="restarting in"):
+            ask(probe, "echo")
+        assert probe.state().stalled_s == 0.0
+
+
 def test_the_back_off_doubles_up_to_a_minute_and_an_answer_resets_it(make: Callable[..., Probe], clock: Clock) -> None:
     """After each loss in a row the next start waits 1, 2, 4 … 60 s; one answer starts over at 1 s."""
     probe = make()
@@ -258,6 +273,87 @@ def test_a_pause_ends_when_what_it_was_for_is_over(make: Callable[..., Probe], c
     assert probe.state().paused_s == 0.0
 
 
+def begin(probe: Probe) -> None:
+    probe.pause(300, "XID 119")
+
+
+def end(probe: Probe) -> None:
+    probe.resume("XID 119")
+
+
+@pytest.mark.parametrize("acts", [(begin,), (begin, end), (Probe.close,)])
+def test_what_was_silence_before_a_pause_is_none_after_it(
+    make: Callable[..., Probe], clock: Clock, acts: tuple[Callable[[Probe], None], ...]
+) -> None:
+    """A pause, its end, and an end of the worker on purpose start the count anew: nothing was asked meanwhile."""
+    probe = make()
+    with pytest.raises(SourceTimeout):
+        ask(probe, "sleep", deadline_s=0.3, seconds=60)
+    clock.advance(10)
+    assert probe.state().stalled_s == 10.0
+    for act in acts:
+        act(probe)
+    clock.advance(300)
+    assert probe.state().stalled_s == 0.0
+    with pytest.raises(SourceTimeout):
+        ask(probe, "sleep", deadline_s=0.3, seconds=60)
+    clock.advance(5)
+    assert probe.state().stalled_s == 5.0
+
+
+def test_a_resume_for_another_reason_forgets_no_silence(make: Callable[..., Probe], clock: Clock) -> None:
+    """Only what was paused can be resumed."""
+    probe = make()
+    with pytest.raises(SourceTimeout):
+        ask(probe, "sleep", deadline_s=0.3, seconds=60)
+    clock.advance(10)
+    probe.resume("the GPUs are being reset")
+    assert probe.state().stalled_s == 10.0
+
+
+def test_a_question_that_was_out_when_the_pause_began_is_no_stall_after_it(
+    make: Callable[..., Probe], clock: Clock
+) -> None:
+    """Its deadline passes in the pause, which is there because NVML was likely to hang."""
+    probe = make()
+    ask(probe, "echo")
+    caught: list[Exception] = []
+
+    def use() -> None:
+        try:
+            ask(probe, "sleep", deadline_s=1.0, seconds=60)
+        except SourceTimeout as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    time.sleep(0.3)
+    begin(probe)
+    thread.join(5)
+    assert len(caught) == 1
+    clock.advance(301)
+    assert probe.state().stalled_s == 0.0
+
+
+def test_a_worker_that_outlives_the_pause_is_a_stall_again(make: Callable[..., Probe], clock: Clock) -> None:
+    """What SIGKILL does not end still hangs: its silence is counted from the first refusal after the pause."""
+    probe = make(kill=freeze)
+    pid = ask(probe, "pid")
+    try:
+        with pytest.raises(SourceTimeout, match="has not died"):
+            ask(probe, "sleep", deadline_s=0.2, seconds=60)
+        begin(probe)
+        clock.advance(301)
+        with pytest.raises(SourceBusy, match="still lives"):
+            ask(probe, "echo")
+        clock.advance(25)
+        assert probe.state().stalled_s == 25.0
+    finally:
+        kill_group(pid)
+    while probe.state().abandoned:
+        time.sleep(0.01)
+
+
 def test_closing_ends_the_worker_and_the_next_question_starts_another(
     make: Callable[..., Probe], has_ended: Callable[..., bool]
 ) -> None:
@@ -298,6 +394,7 @@ def test_a_slow_start_is_left_to_finish_within_its_grace(make: Callable[..., Pro
     probe = make("slow_start", "0.6", start_grace_s=30)
     with pytest.raises(SourceTimeout, match="still starting"):
         ask(probe, "echo", deadline_s=0.3)
+    assert probe.state().stalled_s == 0.0
     pid = probe.worker_pid()
     assert ask(probe, "pid", deadline_s=5) == pid
 
@@ -307,11 +404,16 @@ def test_a_start_that_outlasts_its_grace_is_killed(make: Callable[..., Probe], c
     probe = make("slow_start", "60", start_grace_s=30)
     with pytest.raises(SourceTimeout, match="still starting"):
         ask(probe, "echo", deadline_s=0.2)
-    clock.advance(31)
+    clock.advance(29)
+    assert probe.state().stalled_s == 0.0
+    clock.advance(2)
     with pytest.raises(SourceTimeout, match="was killed"):
         ask(probe, "echo", deadline_s=0.2)
     assert probe.worker_pid() is None
-    assert probe.state().stalled_s == 31.0
+    clock.advance(15)
+    with pytest.raises(SourceTimeout, match="still starting"):
+        ask(probe, "echo", deadline_s=0.2)
+    assert probe.state().stalled_s == 15.0, "the next one that starts late is no answer"
 
 
 def test_a_worn_worker_is_replaced_without_a_back_off(make: Callable[..., Probe]) -> None:

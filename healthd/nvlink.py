@@ -1,0 +1,48 @@
+"""What a GPU counts of its NVLinks: how it is asked, which differs from one architecture to the next, and the readings.
+
+Pure over what NVML answered. It judges nothing: ``gpu.nvlink`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from healthd.gpus import GpuValues
+from healthd.model import Component, Reading, ReadingKind
+
+OF_A_GPU = {38: "gpu_nvlink_crc_errors_total", 52: "gpu_nvlink_replays_total", 59: "gpu_nvlink_recoveries_total"}
+OF_A_LINK = {208: "nvlink_receive_errors_total", 214: "nvlink_recovery_failures_total"}
+"""Fields of nvml.h: totals of a GPU before Hopper; from Blackwell on (driver 560), for each link."""
+
+_HOPPER = frozenset({"H100", "H200"})
+_OF_HOPPER = {2: OF_A_GPU[38], 0: OF_A_GPU[52], 1: OF_A_GPU[59]}
+"""nvmlNvLinkErrorCounter_t of nvml.h: 0 replay, 1 recovery, 2 CRC of flits. On Hopper the fields of a GPU succeed with
+0 whatever happens, and nvidia-smi asks each link for these (Datadog agent, pull request 55966, 2026-09)."""
+
+
+def questions(model: str, links: Sequence[int]) -> tuple[list[str], list[tuple[int, int]]]:
+    """The calls, and the fields with their scopes, by which a GPU of this model tells its counters."""
+    of_links = [(field, link) for field in OF_A_LINK for link in links]
+    if model in _HOPPER:
+        return [_counter(link, kind) for kind in _OF_HOPPER for link in links], of_links
+    return [], [*of_links, *((field, 0) for field in OF_A_GPU)]
+
+
+def counted(gpu: GpuValues, links: Sequence[int], epoch: str) -> Iterator[Reading]:
+    """What was told. A sum of some links only is none: it would jump when the others answer again."""
+    told = []
+    for kind, name in _OF_HOPPER.items():
+        asked = [_counter(link, kind) for link in links]
+        if all(each in gpu.values for each in asked):
+            told.append((gpu.gpu, name, sum(gpu.values[each] for each in asked)))
+    keys = [(gpu.gpu, f"field:{field}", name) for field, name in OF_A_GPU.items()]
+    for link in links:
+        part = Component(kind="nvlink", id=f"{gpu.gpu.id}/{link}")
+        keys += [(part, f"field:{field}/{link}" if link else f"field:{field}", n) for field, n in OF_A_LINK.items()]
+    told += [(part, name, gpu.values[key]) for part, key, name in keys if key in gpu.values]
+    for part, name, value in told:
+        yield Reading(component=part, name=name, value=value, kind=ReadingKind.COUNTER, epoch=epoch)
+
+
+def _counter(link: int, kind: int) -> str:
+    return f"nvmlDeviceGetNvLinkErrorCounter({link}, {kind})"

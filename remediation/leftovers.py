@@ -1,0 +1,74 @@
+"""What is left with the cluster and not in the store: a place with its drain or its order, by a daemon before this one,
+or by a claim without an answer that was made after its case had ended.
+
+It reads. What it found is kept and gone on with by the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from healthd.errors import BackendError
+from healthd.remediation.case import Case
+from healthd.remediation.parts import Parts
+from healthd.remediation.successor import found_case
+
+_EVERY_S = 60.0  # a list of the places costs slurmctld 0.2 ms
+
+
+class Leftovers:
+    """The search of one node. ``unknown``: why nothing may be begun, as long as it was not answered once, or ""."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self.unknown = parts, ""
+        self._answered = False
+        self._due_s: float | None = None
+        self._until_s: float | None = None
+
+    def search(self, *, anew: bool) -> None:
+        """Have it searched from now on, for as long as what got no answer may be applied; ``anew``: that begins now."""
+        if anew or self._until_s is None:
+            self._due_s = self._parts.monotonic_s()
+            self._until_s = self._due_s + self._parts.patience.unanswered_s
+
+    def found(self, now: datetime, keep: Callable[[Case], None]) -> Case | None:
+        """The case of what is left, told to ``keep`` before it counts as found; None where there is nothing, or it is
+        not time to look.
+
+        Asked until it is answered, and again for as long as such a claim may come: every minute after a case; after
+        a start, when nothing says that there was one, once when that time is over.
+        """
+        now_s = self._parts.monotonic_s()
+        if self._due_s is None or self._until_s is None or now_s < self._due_s:
+            return None
+        soon_s = now_s + _EVERY_S
+        try:
+            case = self._left_behind(now)
+        except BackendError as error:
+            self._due_s = soon_s if self._answered else now_s
+            self.unknown = "" if self._answered else f"what an earlier daemon left with it is not known: {error}"
+            return None
+        if case is not None:
+            keep(case)
+        again_s = soon_s if self._answered else self._until_s
+        self._answered, self.unknown = True, ""
+        self._due_s = again_s if now_s < self._until_s else None
+        return case
+
+    def _left_behind(self, now: datetime) -> Case | None:
+        parts = self._parts
+        own = parts.slots.held()
+        if not own:
+            return None
+        view = parts.orchestrator.view(jobs=True)
+        mark = next((mark.text for mark in parts.orchestrator.level().marks if mark.node == view.name), "")
+        return found_case(
+            view,
+            own,
+            mark,
+            platform_texts=parts.platform_texts,
+            mode=parts.rules().mode,
+            boot_id=parts.judgement.boot_id,
+            now=now,
+        )
