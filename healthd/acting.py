@@ -62,10 +62,13 @@ def make_engine(
     run: Callable[..., CommandResult] = run_command,
     after_reset: Callable[[], None] = lambda: None,
     beat: Beat | None = None,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    monotonic_s: Callable[[], float] = time.monotonic,
 ) -> Engine:
     """The engine of this node. ``collect`` saves the evidence of a case and returns where. ``run``: how whoever mends
     the machine runs commands; tests count them. ``after_reset`` is told of every GPU reset that was made. ``beat``:
-    what is told that the engine comes round, and how long the evidence and each command may take."""
+    what is told that the engine comes round, and how long the evidence and each command may take. ``clock`` and
+    ``monotonic_s``: the engine's own; the places in the budget settle by the machine's."""
     remediation, beat = config.remediation, beat or Beat()
     run = beat.announcing(run)
 
@@ -104,6 +107,8 @@ def make_engine(
             ),
             platform_texts=OUR_TEXTS | MANAGERS_TEXTS,
             beat=beat,
+            clock=clock,
+            monotonic_s=monotonic_s,
         )
     )
 

@@ -70,7 +70,7 @@ def asks_then_silent(rig: Rig) -> Iterator[float]:
     rig.state("gpu2.field.230 = error 3")
 
 
-_OF_HEALTH = ("nvmlDeviceValidateInforom", "nvmlDeviceGetName", "nvmlDeviceGetVbiosVersion")
+OF_HEALTH = ("nvmlDeviceValidateInforom", "nvmlDeviceGetName", "nvmlDeviceGetVbiosVersion")
 RECOVERY = (
     case(
         "gpu.recovery",
@@ -137,7 +137,7 @@ RECOVERY = (
     case(
         "gpu.health",
         "one GPU refuses every question, others answer",
-        on_gpu(*(f"{call} = error 17" for call in _OF_HEALTH)),
+        on_gpu(*(f"{call} = error 17" for call in OF_HEALTH)),
         "gpu.refused@gpu:2 warning ask_human",
         lasts_s=300.0,
     ),

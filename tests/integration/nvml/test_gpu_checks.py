@@ -18,6 +18,7 @@ from healthd.sim import nvml_state as sim
 from healthd.sim import tree
 from healthd.sources.trees import FileTree
 from healthd.testing import FakeNode
+from tests.faults.cases_gpu import OF_HEALTH
 
 pytestmark = pytest.mark.nvml
 
@@ -39,6 +40,7 @@ FAULTS: tuple[tuple[list[str], str], ...] = (
     ([f"nvmlDeviceGetRetiredPages_v2(0) = {RETIRED}"], "gpu.pages.full"),
     (["nvmlDeviceValidateInforom = error 14"], "gpu.inforom.corrupted"),
     (["fault = unknown_error"], "gpu.failing"),
+    ([f"{call} = error 17" for call in OF_HEALTH], "gpu.refused"),
     (["nvmlDeviceGetVbiosVersion = 96.00.00.00.00"], "gpu.mixed.vbios"),
     (["nvmlDeviceGetName = NVIDIA H200"], "gpu.mixed.model"),
     (["nvmlDeviceGetTemperature = 90"], "gpu.temperature.slowdown"),

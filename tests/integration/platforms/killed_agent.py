@@ -275,6 +275,8 @@ def live(order: Order, open_orchestrator: Callable[[Config, Line], Orchestrator]
         policy=policy,
         collect=lambda case: _collected(story, case),
         run=line.run,
+        clock=time_here.now,
+        monotonic_s=lambda: time_here.now().timestamp(),
     )
     monitor.begin_instance(node.identity.instance_id, time_here.now())
     monitor.begin_boot(node.boot_id, time_here.now())
