@@ -133,6 +133,7 @@ kind = "slurm"
 conf = "{self.site.lab.conf}"
 bin_dir = "{self.site.tools}"
 timeout_s = 20.0
+unanswered_s = 20.0
 [provisioner]
 {self.owner.provisioner()}
 """
