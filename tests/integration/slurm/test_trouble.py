@@ -82,7 +82,7 @@ def trouble_named(name: str, slurm: SlurmLab, folder: Path) -> Trouble:
     match name:
         case "scontrol missing":
             tool_folder(bin_dir)
-            return f'bin_dir = "{bin_dir}"', lambda: None, lambda: fill(bin_dir), f"{bin_dir}/sinfo"
+            return f'bin_dir = "{bin_dir}"', lambda: None, lambda: fill(bin_dir), "not found; install it"
         case "slurm.conf missing":
             return f'conf = "{conf}"', lambda: None, lambda: shutil.copy(slurm.conf, conf), "no end within 1 s"
         case "munged hung":
