@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from healthd.check import Accelerating, FindingCode, Limit, check, judged, not_applicable
-from healthd.gpus import MIG, GpuValues, ask_gpus, driver_epoch, gaps_of, hidden_by_mig, untold, withheld
+from healthd.check import Accelerating, FindingCode, Limit, check, not_applicable
+from healthd.gpus import MIG, GpuValues, ask_gpus, driver_epoch, judged_gpus
 from healthd.model import ClearsBy, Finding, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.node import Node
 
@@ -88,13 +88,9 @@ def gpu_ecc(node: Node, _settings: object) -> Result:
         return not_applicable("no GPU here counts ECC errors: ECC is off, or the GPUs have none")
     epoch = driver_epoch(node)
     readings = [reading for gpu in gpus for reading in _readings(gpu, epoch)]
-    return judged(
-        [finding for gpu in gpus for finding in _findings(gpu)],
-        readings,
-        gaps=[*gaps_of(gpus), *withheld(gpus, _CALLS)],
-        untold=untold(gpus, _RESTS_ON),
-        left_out=hidden_by_mig(gpus, _CALLS, "all of their ECC counters"),
-    )
+    findings = [finding for gpu in gpus for finding in _findings(gpu)]
+    what = "all of their ECC counters"
+    return judged_gpus(gpus, findings, readings, questions=_CALLS, rests_on=_RESTS_ON, what=what)
 
 
 def _readings(gpu: GpuValues, epoch: str) -> Iterator[Reading]:

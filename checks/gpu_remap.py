@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 
-from healthd.check import FindingCode, Rate, check, judged, not_applicable
-from healthd.gpus import MIG, GpuValues, ask_gpus, gaps_of, hidden_by_mig, untold, withheld
+from healthd.check import FindingCode, Rate, check, not_applicable
+from healthd.gpus import MIG, GpuValues, ask_gpus, judged_gpus
 from healthd.model import Finding, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.node import Node
 
@@ -84,13 +84,8 @@ def gpu_remap(node: Node, settings: Settings) -> Result:
         return not_applicable("no GPU here remaps rows or retires pages, or all are in MIG mode")
     findings = [finding for gpu in gpus for finding in (*_rows(gpu, settings), *_repairs(gpu), *_pages(gpu))]
     readings = [reading for gpu in gpus for reading in _readings(gpu)]
-    return judged(
-        findings,
-        readings,
-        gaps=[*gaps_of(gpus), *withheld(gpus, (_ROWS,))],
-        untold=untold(gpus, _RESTS_ON),
-        left_out=hidden_by_mig(gpus, (_ROWS,), "their remapped rows"),
-    )
+    what = "their remapped rows"
+    return judged_gpus(gpus, findings, readings, questions=(_ROWS,), rests_on=_RESTS_ON, what=what)
 
 
 def _rows(gpu: GpuValues, settings: Settings) -> Iterator[Finding]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.gpus import MIG, GpuValues, ask_gpus, driver_epoch, gaps_of, hidden_by_mig, untold, withheld
+from healthd.check import FindingCode, check, not_applicable
+from healthd.gpus import MIG, GpuValues, ask_gpus, driver_epoch, judged_gpus
 from healthd.model import Finding, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.node import Node
 
@@ -50,13 +50,9 @@ def gpu_sram(node: Node, _settings: object) -> Result:
         return not_applicable("no GPU here, or its driver, tells the state of its SRAM")
     epoch = driver_epoch(node)
     readings = [reading for gpu in gpus for reading in _readings(gpu, epoch)]
-    return judged(
-        [finding for gpu in gpus for finding in _findings(gpu)],
-        readings,
-        gaps=[*gaps_of(gpus), *withheld(gpus, (_STATUS,))],
-        untold=untold(gpus, {_STATUS: (THRESHOLD,)}),
-        left_out=hidden_by_mig(gpus, (_STATUS,), "the state of their SRAM"),
-    )
+    findings = [finding for gpu in gpus for finding in _findings(gpu)]
+    rests_on, what = {_STATUS: (THRESHOLD,)}, "the state of their SRAM"
+    return judged_gpus(gpus, findings, readings, questions=(_STATUS,), rests_on=rests_on, what=what)
 
 
 def _findings(gpu: GpuValues) -> Iterator[Finding]:

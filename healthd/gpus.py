@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from healthd.check import FindingCode, not_applicable, unknown
+from healthd.check import FindingCode, judged, not_applicable, unknown
 from healthd.errors import SourceError, SourceMissing
-from healthd.model import NODE, Component, Finding, Result, gpu_component, pci_address
+from healthd.model import NODE, Component, Finding, Reading, Result, gpu_component, pci_address
 from healthd.node import GpuAnswer, Node, NvmlFailure
 from healthd.nvml_return import NvmlReturn
 from healthd.pci import pci_devices, require_pci
@@ -238,6 +238,26 @@ def untold(gpus: Iterable[GpuValues], codes: Mapping[str, Iterable[FindingCode]]
             yield from ((gpu.gpu, code.code) for code in codes[question])
 
 
+def judged_gpus(
+    gpus: Sequence[GpuValues],
+    findings: Iterable[Finding],
+    readings: Iterable[Reading],
+    *,
+    questions: Collection[str],
+    rests_on: Mapping[str, Iterable[FindingCode]],
+    what: str,
+) -> Result:
+    """The result of GPUs that were asked for ``questions`` and :data:`MIG`: see :func:`untold` for ``rests_on``,
+    :func:`withheld` for ``questions``; ``what`` is what MIG hides, in words."""
+    return judged(
+        findings,
+        readings,
+        gaps=[*gaps_of(gpus), *withheld(gpus, questions)],
+        untold=untold(gpus, rests_on),
+        left_out=_hidden_by_mig(gpus, questions, what),
+    )
+
+
 def withheld(gpus: Sequence[GpuValues], questions: Collection[str]) -> Iterator[str]:
     """A gap for each GPU that says it does not know a question while a sibling, with the same driver, answers it.
 
@@ -250,7 +270,7 @@ def withheld(gpus: Sequence[GpuValues], questions: Collection[str]) -> Iterator[
             yield f"{gpu.gpu}: {', '.join(missing)} is not supported, and its siblings answer it"
 
 
-def hidden_by_mig(gpus: Sequence[GpuValues], questions: Collection[str], what: str) -> str:
+def _hidden_by_mig(gpus: Sequence[GpuValues], questions: Collection[str], what: str) -> str:
     """In words, how many GPUs do not tell ``what`` because MIG is on; "" where none does not."""
     quiet = [gpu for gpu in gpus if in_mig(gpu) and not gpu.unsupported.isdisjoint(questions)]
     return f"with MIG on, {len(quiet)} of {len(gpus)} GPUs do not tell {what}" if quiet else ""
