@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Generator, Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.compiled import NVML_SIM, compiled, compiler
 from tests.faults.case import Case
 from tests.faults.proof import unproven
 from tests.faults.rig import Workshop
 
-C_SOURCE = Path(__file__).resolve().parents[1] / "nvml_sim" / "nvml_sim.c"
 _PLAYED = "case of the fault matrix"
 
 
@@ -25,19 +22,10 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     state = folder / "node.sim"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NVML_SIM_STATE", str(state))
-        opened = Workshop(folder, state=state, library=_library(folder))
+        library = compiled(NVML_SIM, folder / "libnvidia-ml.so.1") if compiler() else None
+        opened = Workshop(folder, state=state, library=library)
         yield opened
         opened.close()
-
-
-def _library(folder: Path) -> Path | None:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        return None
-    library = folder / "libnvidia-ml.so.1"
-    options = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-shared", "-fPIC"]
-    subprocess.run([compiler, *options, "-o", library, C_SOURCE, "-lm"], check=True, timeout=60)
-    return library
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,8 +5,6 @@ The clock is the process's own (``tests/clock_sim``), and the daemon knows nothi
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -15,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from healthd.notifications.telling import TICK_S
+from tests.compiled import CLOCK_SIM, compiled
 from tests.integration.slurm.slurm_conf import free_ports
 from tests.running import RunningNode
+from tests.wall_clock import WallClock
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
-C_SOURCE = Path(__file__).resolve().parents[1] / "clock_sim" / "clock_sim.c"
 HOUR_S = 3600
 YEARS_S = 50 * 365 * 86_400
 AT_ONCE_S = 20.0
@@ -32,22 +31,20 @@ class ClockedNode(RunningNode):
 
     def __init__(self, folder: Path, library: Path, set_by_s: int) -> None:
         folder.mkdir()
-        self._clock = folder / "clock"
-        self._clock.write_bytes(bytes(8))
+        self._clock = WallClock(library, folder / "clock")
         self.set_clock(set_by_s)
         self._port = free_ports(1)[0]
         super().__init__(
             folder / "node",
             "n1",
             sections='[orchestrator]\nkind = "local"\n',
-            environ={"LD_PRELOAD": str(library), "CLOCK_SIM": str(self._clock)},
+            environ=self._clock.environ,
             http=f"127.0.0.1:{self._port}",
         )
 
     def set_clock(self, by_s: int) -> None:
         """Let its wall clock be off by so many seconds from now on."""
-        with self._clock.open("r+b") as file:  # in place: it is mapped
-            file.write(by_s.to_bytes(8, "little", signed=True))
+        self._clock.is_off_by(by_s)
 
     def metric(self, name: str) -> dict[str, float]:
         """The samples of a metric by check."""
@@ -64,14 +61,8 @@ class ClockedNode(RunningNode):
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The clock, built with the machine's C compiler."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler `cc`: the clock that a test sets cannot be built (install gcc)")
-    path = tmp_path_factory.mktemp("clock_sim") / "clock_sim.so"
-    flags = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    subprocess.run([compiler, *flags, "-o", path, C_SOURCE], check=True, timeout=60)
-    return path
+    """The clock."""
+    return compiled(CLOCK_SIM, tmp_path_factory.mktemp("clock_sim") / "clock_sim.so")
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -370,20 +371,25 @@ def test_until_it_is_known_what_was_left_nothing_is_begun(tmp_path: Path) -> Non
     assert world.cluster.slots == {("cluster", 0): NODE}
 
 
+def rewrites_the_state(world: World, act: str) -> None:
+    """When it is asked for this, the platform takes our drain off the node, as HyperPod does."""
+    real: Callable[[], None] = getattr(world.provisioner, act)
+
+    def taken_over() -> None:
+        real()
+        world.cluster.nodes[NODE].flags.clear()
+        world.cluster.nodes[NODE].hold = None
+
+    setattr(world.provisioner, act, taken_over)
+
+
 def test_another_machine_with_the_same_fault_pages_although_the_first_answer_was_lost(tmp_path: Path) -> None:
     """On HyperPod a new ladder would begin: another reboot, and another machine."""
     world = replace_story(tmp_path / "w")
     world.provisioner.state_owner = StateOwner.AFTER_ASKING
     world.cluster.rebooted = announced  # type: ignore[method-assign]
     world.replacement_heals = False
-    asked = world.provisioner.replace
-
-    def taken_over() -> None:
-        asked()
-        world.cluster.nodes[NODE].flags.clear()
-        world.cluster.nodes[NODE].hold = None
-
-    world.provisioner.replace = taken_over  # type: ignore[method-assign]
+    rewrites_the_state(world, "replace")
     while not world.replaced_at_s:
         world.step()
     world.another_machine()
@@ -463,14 +469,7 @@ def asked_and_taken_over(folder: Path) -> World:
     world = World(folder, mode=Mode.REPAIR)
     world.provisioner.state_owner = StateOwner.AFTER_ASKING
     world.cluster.rebooted = announced  # type: ignore[method-assign]
-    asked = world.provisioner.reboot
-
-    def reboot() -> None:
-        asked()
-        world.cluster.nodes[NODE].flags.clear()
-        world.cluster.nodes[NODE].hold = None
-
-    world.provisioner.reboot = reboot  # type: ignore[method-assign]
+    rewrites_the_state(world, "reboot")
     return world.at(10, lambda: world.log_line(XID_79))
 
 

@@ -33,15 +33,20 @@ def lost(world: World, act: str, late_s: float) -> list[str]:
     return asked
 
 
+def fault_without_an_answer(world: World, act: str, late_s: float) -> None:
+    """XID 95, up to the first act of this kind, which is :func:`lost`."""
+    asked = lost(world, act, late_s)
+    world.at(10, lambda: world.log_line(XID_95))
+    while not asked:
+        world.step()
+
+
 @pytest.mark.parametrize("late_s", LATE_S)
 def test_a_drain_that_is_applied_after_its_fault_is_over_is_undone(tmp_path: Path, late_s: float) -> None:
     """Its case stays, and with it the place in the budget, until the drain was read back; then it is verified and
     released like any other."""
     world = World(tmp_path)
-    asked = lost(world, "quarantine", late_s)
-    world.at(10, lambda: world.log_line(XID_95))
-    while not asked:
-        world.step()
+    fault_without_an_answer(world, "quarantine", late_s)
     world.reset_gpu()
     world.run(2)
     assert world.said[-1].startswith("drain abandoned: gpu.xid.95 on gpu:GPU-5e1f is over; its place is kept until")
@@ -52,10 +57,7 @@ def test_a_drain_that_is_applied_after_its_fault_is_over_is_undone(tmp_path: Pat
 def test_a_drain_that_never_comes_is_given_up_in_the_end(tmp_path: Path) -> None:
     """Once it can no longer be applied the node is let go; a restart in between forgets nothing."""
     world = World(tmp_path)
-    asked = lost(world, "quarantine", 10_000.0)
-    world.at(10, lambda: world.log_line(XID_95))
-    while not asked:
-        world.step()
+    fault_without_an_answer(world, "quarantine", 10_000.0)
     world.script.clear()
     world.reset_gpu()
     world.run(4)
@@ -105,10 +107,7 @@ def test_a_drain_that_was_sent_twice_is_undone_twice(tmp_path: Path, late_s: flo
 def test_nobody_steps_back_from_a_drain_that_may_still_come(tmp_path: Path) -> None:
     """Many have the same finding by now: the place is kept all the same, or the node would be out without one."""
     world = World(tmp_path, max_out=10)
-    asked = lost(world, "quarantine", 60.0)
-    world.at(10, lambda: world.log_line(XID_95))
-    while not asked:
-        world.step()
+    fault_without_an_answer(world, "quarantine", 60.0)
     for number in range(2, 8):
         world.cluster.update(f"n{number}", "drain", "healthd: gpu.xid.95 gpu:GPU-5e1f [x]")
     world.run(4)
@@ -124,10 +123,7 @@ def test_a_claim_that_is_made_after_its_case_has_ended_is_given_back(tmp_path: P
     """The place, which fences the node, is found without a restart: it is looked for again for as long as it may
     come."""
     world = World(tmp_path)
-    asked = lost(world, "claim", late_s)
-    world.at(10, lambda: world.log_line(XID_95))
-    while not asked:
-        world.step()
+    fault_without_an_answer(world, "claim", late_s)
     world.reset_gpu()
     world.run(4)
     assert not world.cluster.slots
@@ -141,10 +137,7 @@ def test_a_claim_that_is_made_after_its_case_has_ended_is_given_back(tmp_path: P
 def test_a_claim_that_outlived_its_daemon_is_given_back(tmp_path: Path) -> None:
     """Killed, and found nothing at its start: it looks again."""
     world = World(tmp_path)
-    asked = lost(world, "claim", 100.0)
-    world.at(10, lambda: world.log_line(XID_95))
-    while not asked:
-        world.step()
+    fault_without_an_answer(world, "claim", 100.0)
     world.reset_gpu()
     world.run(3)
     world.restart_daemon()
@@ -227,10 +220,7 @@ def test_a_person_who_undoes_the_drain_once_no_undrain_can_come_is_obeyed(tmp_pa
 def test_an_order_finds_the_case_that_waits_for_its_drain(tmp_path: Path) -> None:
     """`healthd release` meanwhile is taken, and comes to the same."""
     world = World(tmp_path)
-    asked = lost(world, "quarantine", 60.0)
-    world.at(10, lambda: world.log_line(XID_95))
-    while not asked:
-        world.step()
+    fault_without_an_answer(world, "quarantine", 60.0)
     world.reset_gpu()
     world.run(2)
     assert world.orders(IN).done

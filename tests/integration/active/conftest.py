@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +15,7 @@ import pytest
 
 from healthd.sources.active import ActiveTestsSource
 from healthd.testing import FakeTree
+from tests.compiled import compiled
 
 SIM = Path(__file__).resolve().parents[2] / "active_sim"
 BINDINGS = '''"""The stand-in's errors and version, as nccl.bindings.nccl has them."""
@@ -114,16 +113,8 @@ class Rig:
     def _build(self, source: str, name: str) -> None:
         libraries = self.folder / "lib"
         libraries.mkdir(exist_ok=True)
-        flags = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-        subprocess.run([_compiler(), *flags, "-o", libraries / name, SIM / source], check=True, timeout=60)
+        compiled(SIM / source, libraries / name)
         self.environ["LD_LIBRARY_PATH"] = str(libraries)
-
-
-def _compiler() -> str:
-    found = shutil.which("cc")
-    if found is None:
-        pytest.skip("no C compiler `cc`: the stand-ins for libcuda and libgdrapi cannot be built (install gcc)")
-    return found
 
 
 @pytest.fixture

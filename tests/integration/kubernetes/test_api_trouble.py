@@ -15,12 +15,13 @@ from functools import partial
 
 import pytest
 
+from tests.compiled import CLOCK_SIM, compiled
 from tests.integration.kubernetes import fault_proxy as faults
 from tests.integration.kubernetes.control_plane import ControlPlane
 from tests.integration.kubernetes.fault_proxy import Fault
 from tests.integration.kubernetes.fleet_controller import Fleet, FleetController
-from tests.integration.kubernetes.skewed_clock import SkewedClock, build
 from tests.integration.kubernetes.trouble_lab import CASE, Node, TroubleLab
+from tests.wall_clock import WallClock
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.process]
 
@@ -131,7 +132,7 @@ def rotated_in(state: str, name: str, lab: TroubleLab) -> None:
 def skewed_in(seconds: int, state: str, name: str, lab: TroubleLab) -> None:
     """The node's clock is set ahead or back by hours, and right again later. Counts of a time that cannot be are no
     reason to take a node out; one that is out stays out, and is let in when its checks have looked."""
-    clock = SkewedClock(lab.skewing, lab.folder / f"{name}-clock")
+    clock = WallClock(lab.clock_sim, lab.folder / f"{name}-clock")
     with lab.node(name, clock=clock) as node:
         if state == "well":
             clock.is_off_by(seconds)
@@ -218,7 +219,7 @@ def lab(shared_control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFac
     try:
         fleet = Fleet(plane)
         plane.wait(lambda: fleet.numbers()[0] == "100", 30, "the counts")
-        yield TroubleLab(plane, folder, skewing=build(folder), controller=controller)
+        yield TroubleLab(plane, folder, clock_sim=compiled(CLOCK_SIM, folder / "clock_sim.so"), controller=controller)
     finally:
         controller.stop()
 

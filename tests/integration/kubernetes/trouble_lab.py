@@ -28,9 +28,9 @@ from tests.integration.kubernetes.control_plane import NAMESPACE, ControlPlane, 
 from tests.integration.kubernetes.fault_proxy import Fault, FaultProxy, Seen
 from tests.integration.kubernetes.fleet_controller import FleetController
 from tests.integration.kubernetes.kubelet_socket import KubeletSocket, pod
-from tests.integration.kubernetes.skewed_clock import SkewedClock
 from tests.integration.slurm.slurm_conf import free_ports
 from tests.running import RECOVERED, UNCONTAINED, RunningNode
+from tests.wall_clock import WallClock
 
 PCI = "0000:05:00"
 CASE = ("claim", "fence", "reason", "taint", "release", "unfence", "give back")
@@ -80,7 +80,7 @@ def act_of(seen: Seen) -> str:
 class Node:
     """One node: its Node, its kubelet, its proxy, and the agent as a process."""
 
-    def __init__(self, lab: TroubleLab, name: str, clock: SkewedClock | None = None) -> None:
+    def __init__(self, lab: TroubleLab, name: str, clock: WallClock | None = None) -> None:
         self.lab, self.plane, self.name, self.clock = lab, lab.plane, name, clock
         self.folder = lab.folder / name
         self.folder.mkdir()
@@ -206,12 +206,12 @@ class Node:
 
 
 class TroubleLab:
-    """The nodes of one module on one control plane. ``skewing``: the library of wrong clocks; ``controller``:
+    """The nodes of one module on one control plane. ``clock_sim``: ``tests/clock_sim``, compiled; ``controller``:
     who counts the nodes.
     """
 
-    def __init__(self, plane: ControlPlane, folder: Path, *, skewing: Path, controller: FleetController) -> None:
-        self.plane, self.folder, self.skewing, self.controller = plane, folder, skewing, controller
+    def __init__(self, plane: ControlPlane, folder: Path, *, clock_sim: Path, controller: FleetController) -> None:
+        self.plane, self.folder, self.clock_sim, self.controller = plane, folder, clock_sim, controller
         self.shown = old_certificate(folder)
 
     def counts_again(self) -> None:
@@ -222,7 +222,7 @@ class TroubleLab:
         assert self.controller.process.poll() is None, self.controller.log[-2000:]
 
     @contextmanager
-    def node(self, name: str, *, clock: SkewedClock | None = None, trouble: Fault | None = None) -> Iterator[Node]:
+    def node(self, name: str, *, clock: WallClock | None = None, trouble: Fault | None = None) -> Iterator[Node]:
         """A node whose agent runs until the block ends; it starts in that ``trouble``."""
         with Node(self, name, clock).running(trouble) as node:
             yield node

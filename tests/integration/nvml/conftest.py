@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,8 +16,7 @@ from healthd.probe.child import kill_group
 from healthd.sim.nvml import write_state
 from healthd.sim.nvml_state import healthy_state
 from healthd.sources.nvml import NvmlSource
-
-C_SOURCE = Path(__file__).resolve().parents[2] / "nvml_sim" / "nvml_sim.c"
+from tests.compiled import NVML_SIM, compiled
 
 
 @dataclass
@@ -91,18 +88,8 @@ def no_worker_is_left() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def c_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The simulated libnvidia-ml.so.1, built with the machine's C compiler."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler `cc`: the simulated libnvidia-ml.so.1 cannot be built (install gcc)")
-    library = tmp_path_factory.mktemp("nvml_sim") / "libnvidia-ml.so.1"
-    warnings = ["-Wall", "-Wextra", "-Werror"]
-    subprocess.run(
-        [compiler, "-std=c11", "-D_GNU_SOURCE", "-O1", *warnings, "-shared", "-fPIC", "-o", library, C_SOURCE, "-lm"],
-        check=True,
-        timeout=60,
-    )
-    return library
+    """The simulated libnvidia-ml.so.1."""
+    return compiled(NVML_SIM, tmp_path_factory.mktemp("nvml_sim") / "libnvidia-ml.so.1")
 
 
 @pytest.fixture

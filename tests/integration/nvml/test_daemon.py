@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,7 +14,8 @@ from healthd.remediation.orchestrators.local import HOLD_FILE
 from healthd.sim import nvml_state as sim
 from healthd.sim.machine import SimulatedMachine
 from healthd.sim.nvml import write_state
-from tests.integration.nvml.conftest import C_SOURCE, live_workers
+from tests.compiled import NVML_SIM, compiled
+from tests.integration.nvml.conftest import live_workers
 from tests.running import UNCONTAINED, RunningNode
 
 pytestmark = [pytest.mark.nvml, pytest.mark.process]
@@ -88,15 +87,10 @@ def command_line(pid: int) -> bytes:
 @pytest.fixture(scope="module")
 def daemon_library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """(the library, its state file). The path is compiled in: a daemon refuses variables of a name it does not know."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler `cc`: the simulated libnvidia-ml.so.1 cannot be built (install gcc)")
     folder = tmp_path_factory.mktemp("nvml_daemon")
-    library, state, shim = folder / "libnvidia-ml.so.1", folder / "state", folder / "shim.h"
+    state, shim = folder / "state", folder / "shim.h"
     shim.write_text(f'#include <stdlib.h>\n#define getenv(name) "{state}"\n')
-    flags = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-shared", "-fPIC", "-include", str(shim)]
-    subprocess.run([compiler, *flags, "-o", library, C_SOURCE, "-lm"], check=True, timeout=60)
-    return library, state
+    return compiled(NVML_SIM, folder / "libnvidia-ml.so.1", "-include", str(shim)), state
 
 
 @pytest.fixture
