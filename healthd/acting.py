@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,21 +16,19 @@ import msgspec
 
 from healthd.beat import Beat
 from healthd.checkup import Checkup
+from healthd.cluster import Cluster, cluster_of
 from healthd.config.schema import Config
 from healthd.monitor import Monitor
 from healthd.node import CommandResult
 from healthd.remediation.case import Case
 from healthd.remediation.engine import Engine
-from healthd.remediation.fleet import CLUSTER
-from healthd.remediation.gpu_reset import Clients, GpuReset
+from healthd.remediation.gpu_reset import GpuReset
 from healthd.remediation.ledger import repairs_of
-from healthd.remediation.opt_out import FEATURE, LABEL, by_label
-from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
+from healthd.remediation.opt_out import by_label
 from healthd.remediation.parts import Parts
 from healthd.remediation.policy import Rules
 from healthd.remediation.policy_files import bounds_of
 from healthd.remediation.ports import FleetLevel, Orchestrator, Provisioner
-from healthd.remediation.provisioners.kube_own import Asking
 from healthd.remediation.provisioners.opening import open_provisioner
 from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXTS
 from healthd.remediation.rules import Policy
@@ -43,10 +41,8 @@ from healthd.store import Store
 FLEET = "fleet"
 """Under which key the store keeps the fleet as it was read last."""
 
-_CALM_S = 30.0
 _RESET_PAUSE_S = 330.0  # a little longer than the reset's own deadline; it ends with the reset
 _RESET_REASON = "the GPUs are being reset"
-_ABOUT_PODS = ", and no unit stops them; pods of NVIDIA's GPU Operator: [orchestrator.kubernetes] pause_gpu_operator"
 
 
 def make_engine(
@@ -69,7 +65,7 @@ def make_engine(
     the machine runs commands; tests count them. ``after_reset`` is told of every GPU reset that was made. ``beat``:
     what is told that the engine comes round, and how long the evidence and each command may take. ``clock`` and
     ``monotonic_s``: the engine's own; the places in the budget settle by the machine's."""
-    remediation, beat = config.remediation, beat or Beat()
+    remediation, beat, cluster = config.remediation, beat or Beat(), cluster_of(config, orchestrator)
     run = beat.announcing(run)
 
     def announced(case: Case) -> str:
@@ -86,11 +82,11 @@ def make_engine(
                 made_by_us=lambda reason: reason in OUR_TEXTS and store.open_case() is not None,
                 run=run,
             ),
-            resetter=_resetter(config, machine, orchestrator, run, after_reset),
-            slots=_slots(config, machine, orchestrator, store),
+            resetter=_resetter(config, machine, cluster, run, after_reset),
+            slots=_slots(machine, orchestrator, cluster, store),
             judgement=monitor,
             cases=store,
-            rules=lambda: _rules(config, policy, orchestrator),
+            rules=lambda: _rules(config, policy, cluster),
             ledger=lambda: repairs_of(store.cases()),
             collect=announced,
             look_again=checkup.start_older_than,
@@ -99,11 +95,9 @@ def make_engine(
                 verify_timeout_s=remediation.verify_timeout_s,
                 reboot_timeout_s=remediation.reboot_timeout_s,
                 replace_timeout_s=remediation.replace_timeout_s,
-                # A patch in Kubernetes says what it changes, so that none can meet what came after it.
-                unanswered_s=config.orchestrator.slurm.unanswered_s if orchestrator.kind == "slurm" else 0.0,
+                unanswered_s=cluster.unanswered_s,
                 max_attempts=remediation.max_attempts,
-                # Many nodes may be out for days, and one API server hears all of them.
-                calm_s=min(_CALM_S, remediation.settle_s) if orchestrator.kind == "kubernetes" else 0.0,
+                calm_s=cluster.calm_s,
             ),
             platform_texts=OUR_TEXTS | MANAGERS_TEXTS,
             beat=beat,
@@ -122,37 +116,28 @@ def provisioner_of(
     run: Callable[..., CommandResult] = run_command,
 ) -> Provisioner:
     """Who reboots or replaces this machine, as its cluster lets it. See ``open_provisioner``; raises ConfigError."""
+    cluster = cluster_of(config, orchestrator)
     return open_provisioner(
         config,
         machine,
-        orchestrator.scontrol if isinstance(orchestrator, SlurmOrchestrator) else None,
+        cluster.scontrol,
         made_by_us=made_by_us,
         run=run,
-        marks=orchestrator if orchestrator.kind != "local" else None,
-        asking=_asking(orchestrator),
+        marks=cluster.marks,
+        asking=cluster.asking,
     )
 
 
-def _asking(orchestrator: Orchestrator) -> Callable[[str], Asking] | None:
-    """How this node asks its platform by its own Node; None where it has none."""
-    if orchestrator.kind != "kubernetes":
-        return None
-    from healthd.remediation.orchestrators.kube_opening import KubeAsking, KubernetesOrchestrator
-
-    assert isinstance(orchestrator, KubernetesOrchestrator)  # noqa: S101 - its kind says so
-    return lambda kind: KubeAsking(orchestrator, kind)
-
-
-def _slots(config: Config, machine: Machine, orchestrator: Orchestrator, store: Store) -> SlotKeeper:
-    """The places of this node in the budget. A machine without a cluster has nobody to wait for."""
+def _slots(machine: Machine, orchestrator: Orchestrator, cluster: Cluster, store: Store) -> SlotKeeper:
+    """The places of this node in the budget."""
     known, known_age_s = fleet_of(store.fact(FLEET), datetime.now(UTC))
     return SlotKeeper(
         orchestrator=orchestrator,
         node=machine.name,
-        quotas=_quotas(config, orchestrator),
+        quotas=cluster.quotas,
         monotonic_s=time.monotonic,
         random=random.SystemRandom().random,
-        settle_s=0.0 if orchestrator.kind == "local" else config.budget.settle_s,
+        settle_s=cluster.settle_s,
         known=known,
         known_age_s=known_age_s,
     )
@@ -175,21 +160,10 @@ def kept_of(fleet: FleetLevel, at: datetime) -> str:
     return f"{at.isoformat()} {msgspec.json.encode(fleet).decode()}"
 
 
-def _quotas(config: Config, orchestrator: Orchestrator) -> Callable[[], Mapping[str, str | int]]:
-    """How many may be out: as configured here, or in Kubernetes as the Leases say, where the server holds all to it."""
-    if orchestrator.kind == "kubernetes":
-        from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
-
-        assert isinstance(orchestrator, KubernetesOrchestrator)  # noqa: S101 - its kind says so
-        return orchestrator.quotas
-    quotas = {CLUSTER: config.budget.max_out, **{scope.name: scope.max_out for scope in config.budget.scope}}
-    return lambda: quotas
-
-
 def _resetter(
     config: Config,
     machine: Machine,
-    orchestrator: Orchestrator,
+    cluster: Cluster,
     run: Callable[..., CommandResult],
     after: Callable[[], None],
 ) -> GpuReset:
@@ -202,8 +176,8 @@ def _resetter(
 
     return GpuReset(
         allowed=config.remediation.gpu_reset,
-        clients=_gpu_clients(config, orchestrator),
-        help_=_ABOUT_PODS if orchestrator.kind == "kubernetes" else "",
+        clients=cluster.gpu_clients,
+        help_=cluster.clients_help,
         services=config.remediation.reset_services,
         run=run,
         let_go=let_go,
@@ -215,29 +189,17 @@ def _resetter(
     )
 
 
-def _gpu_clients(config: Config, orchestrator: Orchestrator) -> Clients | None:
-    """What the GPU Operator keeps on this node, where it may be stopped for a reset."""
-    if orchestrator.kind != "kubernetes" or not config.orchestrator.kubernetes.pause_gpu_operator:
-        return None
-    from healthd.remediation.orchestrators.kube_opening import KubeGpuClients, KubernetesOrchestrator
-
-    assert isinstance(orchestrator, KubernetesOrchestrator)  # noqa: S101 - its kind says so
-    return KubeGpuClients(orchestrator)
-
-
-def _rules(config: Config, policy: Policy, orchestrator: Orchestrator) -> Rules:
-    remediation = config.remediation
+def _rules(config: Config, policy: Policy, cluster: Cluster) -> Rules:
+    remediation, (feature, called) = config.remediation, cluster.opt_out
     opt_out = remediation.opt_out_file
     by_file = f"{opt_out} exists" if opt_out and os.path.exists(opt_out) else ""
-    # A label of the Node is among its features, and read with its state.
-    by_label_too = orchestrator.kind == "kubernetes"
     return Rules(
         mode=remediation.mode,
         max_out=config.budget.max_out,
         replacements_per_hour=config.budget.replacements_per_hour,
         opted_out=by_file or by_label(config.node.labels, remediation.opt_out_label),
-        opt_out_feature=remediation.opt_out_label if by_label_too else remediation.opt_out_feature,
-        feature_is=LABEL if by_label_too else FEATURE,
+        opt_out_feature=feature,
+        feature_is=called,
         policy=policy,
         bounds=bounds_of(config.policy),
     )

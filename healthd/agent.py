@@ -19,6 +19,7 @@ from healthd.acting import FLEET, kept_of, make_engine
 from healthd.beat import Beat
 from healthd.check import Check, discover
 from healthd.checkup import Checkup, boot_id_or_unknown
+from healthd.cluster import as_kubernetes
 from healthd.config.schema import CheckConfig, Config
 from healthd.drill.drills import Drills
 from healthd.errors import ExtraMissing, SourceError
@@ -208,10 +209,10 @@ def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Callable[[], str]
 
     Raises ConfigError where the cluster cannot be reached as it is configured.
     """
-    config, orchestrator, engine = agent.config, agent.orchestrator, agent.engine
-    if orchestrator is None or orchestrator.kind != "kubernetes" or not config.orchestrator.kubernetes.report:
+    config, orchestrator, engine = agent.config, as_kubernetes(agent.orchestrator), agent.engine
+    if orchestrator is None or not config.orchestrator.kubernetes.report:
         return None
-    from healthd.remediation.orchestrators.kube_opening import Known, KubernetesOrchestrator, open_api
+    from healthd.remediation.orchestrators.kube_opening import Known, open_api
     from healthd.remediation.orchestrators.kube_opening import open_reporter as open_it
 
     def known() -> Known:
@@ -222,7 +223,6 @@ def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Callable[[], str]
             decision=engine.decision if engine is not None else None,
         )
 
-    assert isinstance(orchestrator, KubernetesOrchestrator)  # noqa: S101 - its kind says so
     api = open_api(config, environ)
     agent.ends.append(api.close)
     return open_it(config, api, orchestrator, node=agent.machine.name, known=known).tick

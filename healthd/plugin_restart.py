@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
+from healthd.cluster import as_kubernetes
 from healthd.config.schema import Config
 from healthd.errors import BackendError, StoreError
 from healthd.remediation.ports import Orchestrator
@@ -75,9 +76,7 @@ class PluginRestart:
 
 def open_plugin_restart(config: Config, orchestrator: Orchestrator, facts: Facts) -> PluginRestart | None:
     """Where the cluster is Kubernetes and the plugin's pods are named; else None: nobody is asked."""
-    if orchestrator.kind != "kubernetes" or not config.orchestrator.kubernetes.device_plugin:
+    kubernetes = as_kubernetes(orchestrator)
+    if kubernetes is None or not config.orchestrator.kubernetes.device_plugin:
         return None
-    from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
-
-    assert isinstance(orchestrator, KubernetesOrchestrator)  # noqa: S101 - its kind says so
-    return PluginRestart(facts, orchestrator.ask_plugin_restart)
+    return PluginRestart(facts, kubernetes.ask_plugin_restart)
