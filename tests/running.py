@@ -126,10 +126,14 @@ class RunningNode(Running):
 
     # -- the kernel ---------------------------------------------------------------------------------------------------
 
-    def kernel_says(self, text: str) -> float:
-        """Append one record of the kernel itself; returns the wall-clock time just before."""
+    def kernel_says(self, text: str, *, clock_by_s: int = 0) -> float:
+        """Append one record of the kernel itself; returns the wall-clock time just before.
+
+        ``clock_by_s``: by how much this node's wall clock is off. Where a real one is set, the kernel's time of its
+        boot is moved with it, which dates the records; here that is the machine's own, and stays.
+        """
         self._sequence += 1
-        microseconds = int(time.monotonic() * 1e6)
+        microseconds = max(0, int((time.monotonic() + clock_by_s) * 1e6))
         at = time.time()
         with self.kmsg.open("a") as log:
             log.write(f"4,{self._sequence},{microseconds},-;{text}\n")

@@ -10,11 +10,12 @@ class WallClock:
     much; ``environ``: with which a process is started to have this clock."""
 
     def __init__(self, library: Path, file: Path) -> None:
-        self._file = file
+        self._file, self.by_s = file, 0
         file.write_bytes(bytes(8))
         self.environ = {"LD_PRELOAD": str(library), "CLOCK_SIM": str(file)}
 
     def is_off_by(self, seconds: int) -> None:
         """From now on."""
+        self.by_s = seconds
         with self._file.open("r+b") as file:  # in place: it is mapped
             file.write(seconds.to_bytes(8, "little", signed=True))

@@ -103,9 +103,9 @@ class _Page(msgspec.Struct):
 class KubeApi:
     """One connection to the API server, for several threads.
 
-    ``timeout_s``: the deadline of a call, the wait for its turn included; a connection that is opened anew may take the
-    same again. ``sleep``: waits these seconds. ``sent`` counts requests by verb and kind, ``calls`` what became
-    of them.
+    ``timeout_s``: the deadline of a call, the wait for its turn included, unless an empty Pace takes longer to fill; a
+    connection that is opened anew may take the same again. ``sleep``: waits these seconds. ``sent`` counts requests by
+    verb and kind, ``calls`` what became of them.
     """
 
     def __init__(

@@ -33,14 +33,16 @@ class Pace:
 
     def wait_s(self, most_s: float, *, ahead: int = 0) -> float:
         """How long the next request has to wait, in seconds, so that ``ahead`` more may follow it at once; it is
-        counted. Raises BackendBusy for longer than that."""
+        counted. Raises BackendBusy for longer than that, and than it takes an empty bucket to fill so far: who is told
+        no for being next comes back with nothing saved up, and never gets further.
+        """
         with self._lock:
             now_s = self._monotonic_s()
             self._tokens = min(self._burst, self._tokens + (now_s - self._at_s) * self._rate_per_s)
             self._at_s = now_s
             wanted = min(1 + ahead, self._burst)
             wait_s = max((wanted - self._tokens) / self._rate_per_s, self._not_before_s - now_s, 0.0)
-            if wait_s > most_s:
+            if wait_s > max(most_s, wanted / self._rate_per_s):
                 raise BackendBusy(f"not asked: healthd's own rate allows the next request in {wait_s:.1f} s")
             self._tokens -= 1
             return wait_s

@@ -135,17 +135,17 @@ def skewed_in(seconds: int, state: str, name: str, lab: TroubleLab) -> None:
     clock = WallClock(lab.clock_sim, lab.folder / f"{name}-clock")
     with lab.node(name, clock=clock) as node:
         if state == "well":
-            clock.is_off_by(seconds)
+            clock.is_off_by(seconds)  # and is broken before anybody notices
             node.breaks()
             node.wait(lambda: "who is out was counted at" in node.daemon.said(), "the refusal")
             node.endures(OUTAGE_S)
             assert node.acts() == ()
-            clock.is_off_by(0)
+            node.has_its_clock_set(0)
             node.is_taken_out()
             node.is_mended()
         else:
             _taken_out(node)
-            clock.is_off_by(seconds)
+            node.has_its_clock_set(seconds)
             node.endures(OUTAGE_S)
             assert (node.acts()[-1], node.is_tainted) == ("taint", True)
             node.is_mended()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from healthd.notifications.notifier import still_told
 from healthd.remediation.orchestrators.kube_api import Kind
 from healthd.remediation.orchestrators.kube_node import nodes_in
 from tests.integration.kubernetes.agent_rig import Agents
@@ -225,6 +226,11 @@ def test_an_api_server_that_hangs_changes_nothing_by_mistake(
 # -- what it shows ----------------------------------------------------------------------------------------------------
 
 
+def noted_as_told(control_plane: ControlPlane) -> list[str]:
+    """What the next leader will know that people know of."""
+    return [each.key for each in still_told(control_plane.notes("healthd-controller")["healthd.io/told"])]
+
+
 def test_its_metrics_say_who_leads_and_its_messages_outlive_its_pod(
     control_plane: ControlPlane, fleet: Fleet, start: Start, agents: Agents
 ) -> None:
@@ -249,7 +255,7 @@ def test_its_metrics_say_who_leads_and_its_messages_outlive_its_pod(
         control_plane.admin.patch("/api/v1/nodes/n20", taint, kind="merge").must()
         control_plane.wait(lambda: receiver.taken, 60, "a person is asked for")
         assert [each["key"] for each in receiver.taken[0]["news"]] == ["page n20"]
-        assert "page n20" in control_plane.notes("healthd-controller")["healthd.io/told"]
+        control_plane.wait(lambda: noted_as_told(control_plane) == ["page n20"], 15, "it is noted as told")
         first.signal(signal.SIGKILL)
         second = start(notify, name="second")
         control_plane.wait(lambda: second.leads, 40, "the second to take over")

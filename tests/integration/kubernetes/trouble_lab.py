@@ -33,6 +33,7 @@ from tests.running import RECOVERED, UNCONTAINED, RunningNode
 from tests.wall_clock import WallClock
 
 PCI = "0000:05:00"
+CLOCK_WAS_SET = "times that are remembered are moved with it"
 CASE = ("claim", "fence", "reason", "taint", "release", "unfence", "give back")
 """What an agent writes in the whole of a case, but for marks, conditions and Events; each of it once."""
 
@@ -120,12 +121,24 @@ class Node:
     def breaks(self) -> None:
         """A GPU is lost to its jobs, one of which still runs."""
         self.kubelet.pods = [pod("train-0", devices={"nvidia.com/gpu": 8})]
-        self.daemon.kernel_says(UNCONTAINED.format(pci=PCI))
+        self._kernel_says(UNCONTAINED)
 
     def is_mended(self) -> None:
         """The job has ended, and the fault is over."""
-        self.daemon.kernel_says(RECOVERED.format(pci=PCI))
+        self._kernel_says(RECOVERED)
         self.kubelet.pods = []
+
+    def _kernel_says(self, text: str) -> None:
+        self.daemon.kernel_says(text.format(pci=PCI), clock_by_s=self.clock.by_s if self.clock is not None else 0)
+
+    def has_its_clock_set(self, by_s: int) -> None:
+        """Its clock is off by so much from now on, and the agent has noticed."""
+        assert self.clock is not None
+        noticed = self.daemon.said().count(CLOCK_WAS_SET)
+        self.clock.is_off_by(by_s)
+        self.wait(
+            lambda: self.daemon.said().count(CLOCK_WAS_SET) > noticed, "the agent to notice that its clock was set"
+        )
 
     def arm(self, boundary: str, first: Fault | None, then: Fault) -> None:
         """From this write on nothing works."""
