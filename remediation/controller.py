@@ -18,12 +18,12 @@ from healthd.remediation.asked import is_silent, needs_person, refusal, wanted
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.errand import Errand, Found
 from healthd.remediation.fleet import rate_held
-from healthd.remediation.marks import Answer, CaseMark, instance_of, parse, plain, word
+from healthd.remediation.marks import Answer, CaseMark, instance_of, launched_after, parse, plain, word
 from healthd.remediation.playbook import STEPS
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import FleetLevel, Mark, NodeView, Provisioner, Slot
 from healthd.remediation.repairs import Door
-from healthd.remediation.standings import STATES, Reckoning, Standing, State
+from healthd.remediation.standings import STATES, Looks, Reckoning, Standing, State
 from healthd.remediation.turns import Patience, Turn
 
 _STEP = {Remedy.REBOOT_NODE: Step.REBOOT, Remedy.REPLACE_NODE: Step.REPLACE}
@@ -78,7 +78,7 @@ class Controller:
         boot_id: Callable[[str], str] | None = None,
         reckoning: Reckoning | None = None,
     ) -> None:
-        self._look_s, self._boot_id = look_s, boot_id
+        self._looks, self._boot_id = Looks(look_s, monotonic_s), boot_id
         self._fleet, self._node, self._booted, self._provisioner = fleet, node, booted, provisioner
         self._kept, self._rules, self._silent_s = kept, rules, silent_s
         self._patience, self._monotonic_s, self._clock = replace(patience, max_attempts=1), monotonic_s, clock
@@ -87,7 +87,6 @@ class Controller:
         self._acting: dict[str, tuple[str, Provisioner]] = {}
         self._silent: dict[str, float] = {}
         self._written_s: dict[str, float] = {}
-        self._looked: dict[str, tuple[float, Standing]] = {}
         self.reckoning = reckoning or Reckoning()
         self.level: FleetLevel | None = None
         """The nodes as the last round read them."""
@@ -143,7 +142,7 @@ class Controller:
         if case is None and found.mark.answer is Answer.TAKEN and not found.want.unanswered:
             case = self._adopted(found, now)
         if case is None or (case.phase is Phase.PLANNED and case.end is None):
-            return self._begin(found, level, now)
+            return self._begin_unless_busy(found, level, now)
         if case.end is None:
             return self._followed(found, case, now)
         self._answer(found, case)
@@ -151,12 +150,16 @@ class Controller:
 
     def _followed(self, found: Found, case: Case, now: datetime) -> Standing:
         """It was asked for, or may have been: only its evidence counts now, which AWS is not asked for all the time."""
-        looked = self._looked.get(case.id)
-        if looked is not None and self._monotonic_s() - looked[0] < self._look_s:
-            return looked[1]
-        standing = self._came_of(found, self._errand(found).go(case, now))
-        self._looked[case.id] = (self._monotonic_s(), standing)
-        return standing
+        known = self._looks.lately(case.id)
+        return known or self._looks.note(case.id, self._came_of(found, self._errand(found).go(case, now)))
+
+    def _begin_unless_busy(self, found: Found, level: FleetLevel, now: datetime) -> Standing:
+        """A platform that is at the machine, or has no time for us, is not asked again in every round either."""
+        known = self._looks.lately(found.want.id)
+        if known is not None and known.refusal is Refusal.MANAGED:
+            return known
+        standing = self._begin(found, level, now)
+        return self._looks.note(found.want.id, standing) if standing.refusal is Refusal.MANAGED else standing
 
     def _begin(self, found: Found, level: FleetLevel, now: datetime) -> Standing:
         """Judge everything anew, and act."""
@@ -209,13 +212,14 @@ class Controller:
 
     def _adopted(self, found: Found, now: datetime) -> Case:
         """The case of a request that a controller took whose store is not this one: it may have been carried out. The
-        mark has the boot that a reboot was to end; the present one may be the one after."""
-        machine = self._provisioner_of(found).machine()
+        mark has the boot that a reboot was to end; the present one may be the one after, and so may the machine."""
+        machine, mark = self._provisioner_of(found).machine(), found.mark
+        is_it = word(instance_of(machine)) == mark.machine and not launched_after(machine, mark.answered)
         case = replace(
             self._opened(found, None, now),
-            machine=machine if word(instance_of(machine)) == found.mark.machine else found.mark.machine,
-            boot_id=found.mark.boot,
-            since=found.mark.answered or now,
+            machine=machine if is_it else mark.machine,
+            boot_id=mark.boot,
+            since=mark.answered or now,
             phase=Phase.INTENDED,
             attempts=1,
         )

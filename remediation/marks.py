@@ -138,6 +138,15 @@ def instance_of(machine: str) -> str:
     return machine.partition("@")[0]
 
 
+def launched_after(machine: str, at: datetime | None) -> bool:
+    """Whether what a provisioner calls a machine says that it was launched after that moment."""
+    try:
+        launched = datetime.fromisoformat(machine.partition("@")[2])
+    except ValueError:
+        return False
+    return at is not None and launched > at
+
+
 def _remedy(name: str) -> Remedy | None:
     return Remedy(name) if name in (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE) else None
 

@@ -6,7 +6,7 @@ It decides nothing. Counts are of one process, for the metrics page; what must b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -50,6 +50,25 @@ class Standing:
     page: bool = False
     state: State = State.OTHER
     refusal: Refusal | None = None
+
+
+class Looks:
+    """How it stood with each request when its platform was asked last, which is not in every round: at most once in
+    ``every_s`` seconds."""
+
+    def __init__(self, every_s: float, monotonic_s: Callable[[], float]) -> None:
+        self._every_s, self._monotonic_s = every_s, monotonic_s
+        self._last: dict[str, tuple[float, Standing]] = {}
+
+    def lately(self, request: str) -> Standing | None:
+        """As the last look found it; None where another is due."""
+        at_s, standing = self._last.get(request, (float("-inf"), None))
+        return standing if self._monotonic_s() - at_s < self._every_s else None
+
+    def note(self, request: str, standing: Standing) -> Standing:
+        """It was looked at just now."""
+        self._last[request] = (self._monotonic_s(), standing)
+        return standing
 
 
 class Reckoning:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from healthd.errors import BackendError, BackendRefused
+from healthd.errors import BackendBusy, BackendError
 from healthd.remediation.orchestrators.kube_api import Conflict, Kind, KubeApi, Missing
 
 LEASE = "healthd-controller"
@@ -79,9 +79,9 @@ class Lead:
         return self._monotonic_s() < self._until_s
 
     def check(self) -> None:
-        """Raise BackendRefused where it may not."""
+        """Raise BackendBusy where it may not: whoever leads goes on, and nothing has failed."""
         if not self.holds():
-            raise BackendRefused(f"this controller does not lead any more: {self.said or 'its lease was not renewed'}")
+            raise BackendBusy(f"this controller does not lead any more: {self.said or 'its lease was not renewed'}")
 
     def attempt(self) -> bool:
         """Take the lead, or renew it, with two requests; whether it is ours after. What went wrong is in ``said``."""

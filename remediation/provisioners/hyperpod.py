@@ -32,6 +32,7 @@ class HyperPodProvisioner:
     ``made_by_us`` tells whether a reason ``Action:…`` that stands on the node is of the case in hand, which whoever
     keeps cases knows; by itself this remembers only what it wrote since it was made. ``label``: on EKS, that
     by which HyperPod's agent and people speak to HyperPod, as the Node has it now, or ""; raises BackendError.
+    ``fixed``: why nothing can be done for this node at all, or "".
     """
 
     kind = "hyperpod"
@@ -47,6 +48,7 @@ class HyperPodProvisioner:
         by_api: bool = True,
         made_by_us: Callable[[str], bool] | None = None,
         label: Callable[[], str] | None = None,
+        fixed: str = "",
     ) -> None:
         self._subject, self._aws, self._cluster, self._scontrol = subject, aws, cluster, scontrol
         self._by_scontrol = None if by_api else scontrol
@@ -54,10 +56,12 @@ class HyperPodProvisioner:
         self.state_owner = StateOwner.ENGINE if self._by_scontrol is None else StateOwner.AFTER_ASKING
         self._written: set[str] = set()
         self._made_by_us = made_by_us or self._written.__contains__
-        self._replaced, self._label = "", label
+        self._replaced, self._label, self._fixed = "", label, fixed
 
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
+        if self._fixed:
+            return self._fixed
         if not self._cluster and self._by_scontrol is None:
             return "the cluster's name is not known: set [provisioner.hyperpod] cluster"
         return self._subject.why_not(remedy)
@@ -106,7 +110,7 @@ class HyperPodProvisioner:
         the end of it. On EKS the successor has another name: only this instance's own status can be told."""
         try:
             if self._label is not None:
-                return f"HyperPod: {_shown(self._details(self._subject.instance_id))}"
+                return self._of_this_instance()
             found = self._with_our_name()
         except BackendDenied:
             return ""
@@ -187,6 +191,16 @@ class HyperPodProvisioner:
     def _details(self, instance: str) -> Mapping[str, Any]:
         answer = self._aws.call("sagemaker", "DescribeClusterNode", ClusterName=self._cluster, NodeId=instance)
         return {"InstanceId": instance, **answer.get("NodeDetails", {})}
+
+    def _of_this_instance(self) -> str:
+        """How it is. One that the cluster does not know any more has been ended; its Node may stand a while longer."""
+        instance = self._subject.instance_id
+        try:
+            return f"HyperPod: {_shown(self._details(instance))}"
+        except (BackendBusy, BackendDenied):
+            raise
+        except BackendRefused as error:
+            return f"HyperPod has no {instance} any more ({error}); its Node is still there"
 
     def _has_our_name(self, details: Mapping[str, Any]) -> bool:
         host = str(details.get("PrivateDnsHostname") or "")

@@ -14,6 +14,7 @@ from healthd.errors import BackendError, BackendRefused
 from healthd.model import Remedy
 from healthd.remediation.marks import instance_of
 from healthd.remediation.ports import Provisioner, StateOwner
+from healthd.remediation.provisioners.looking import before_acting
 from healthd.remediation.provisioners.subject import Subject
 
 _REQUEST_IS_OVER_S = 90.0  # kube-apiserver ends its own requests after 60 s (--request-timeout)
@@ -157,7 +158,9 @@ class KarpenterProvisioner:
         if self._claims is None:
             raise BackendRefused("a node may not delete NodeClaims: healthd controller does")
         self._stands_since_s = float("inf")
-        self._claims.delete(self._claim())
+        with before_acting():
+            claim = self._claim()
+        self._claims.delete(claim)
 
     def take_back(self, *, carried_out: bool) -> bool:
         """A deleted NodeClaim cannot be taken back."""

@@ -21,7 +21,8 @@ def before_acting() -> Iterator[None]:
 
 
 class Paced:
-    """``inner``, whose platform is asked at most once in ``every_s`` seconds how far it is, or whether it still acts.
+    """``inner``, whose platform is asked at most once in ``every_s`` seconds how far it is, whether it still acts, or
+    again for an act that it had no time for.
 
     The engine looks every few seconds, and the calls of all nodes count against one limit of their account. What
     forbids an act, and what came of one, is repeated for so long; whether nothing forbids it is asked each time.
@@ -39,7 +40,7 @@ class Paced:
         return self._inner.why_not(remedy)
 
     def stands_down(self) -> str:
-        """Whether the platform acts already; that it does is repeated."""
+        """Whether the platform acts already, or was busy when it was asked last; that it does or was is repeated."""
         said = self._lately("stands_down", self._inner.stands_down)
         if not said:
             self._said.pop("stands_down")
@@ -55,13 +56,11 @@ class Paced:
 
     def reboot(self) -> None:
         """Ask the platform."""
-        self._said.clear()
-        self._inner.reboot()
+        self._ask(self._inner.reboot)
 
     def replace(self) -> None:
         """Ask the platform."""
-        self._said.clear()
-        self._inner.replace()
+        self._ask(self._inner.replace)
 
     def take_back(self, *, carried_out: bool) -> bool:
         """As the platform can."""
@@ -71,6 +70,14 @@ class Paced:
     def dry_run(self, remedy: Remedy) -> str:
         """What the platform would be asked."""
         return self._inner.dry_run(remedy)
+
+    def _ask(self, act: Callable[[], None]) -> None:
+        self._said.clear()
+        try:
+            act()
+        except BackendBusy as error:
+            self._said["stands_down"] = (self._monotonic_s(), str(error))
+            raise
 
     def _lately(self, name: str, ask: Callable[[], str]) -> str:
         at_s, said = self._said.get(name, (float("-inf"), ""))

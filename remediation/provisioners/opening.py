@@ -58,6 +58,11 @@ _HINTS = {
     "hyperpod": "is the cluster's NodeRecovery Automatic? See aws sagemaker describe-cluster",
 }
 
+_NOT_BY_ITSELF = (
+    "a node of Kubernetes does not see what HyperPod is at: set [provisioner.hyperpod] how = label, or [provisioner]"
+    " act_from = controller"
+)
+
 
 def open_provisioner(
     config: Config,
@@ -101,6 +106,8 @@ def open_provisioner(
         return _by_own_node("hyperpod", subject, marks, asking)
     if delegates(section, found.platform, by_slurm=scontrol is not None):
         return _delegated(section, subject, found, scontrol, marks)
+    if found.platform is Platform.HYPERPOD and asking is not None:
+        found = replace(found, fixed=_NOT_BY_ITSELF)
     own = open_for(section, subject, found, scontrol, made_by_us=made_by_us, run=run)
     return Paced(own, every_s=section.aws.look_s)
 
@@ -218,6 +225,7 @@ def open_for(
                 by_api=section.hyperpod.how == "api" or not subject.here or scontrol is None,
                 made_by_us=made_by_us,
                 label=label,
+                fixed=found.fixed,
             )
         case Platform.PARALLELCLUSTER | Platform.PCS:
             return _slurm_managed(found, subject, aws, scontrol)

@@ -16,6 +16,7 @@ from healthd.model import Remedy
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.instances import at_address, id_of
+from healthd.remediation.provisioners.looking import before_acting
 from healthd.remediation.provisioners.slurm_node import (
     REBOOT_TEXT,
     REPLACE_TEXT,
@@ -90,13 +91,14 @@ class SlurmManagedProvisioner:
     def reboot(self) -> None:
         """``scontrol reboot ASAP nextstate=RESUME``, behind our reservation only; one that is under way is not asked
         for again."""
-        node = self._node()
+        with before_acting():
+            node, fenced = self._node(), our_slot(self._scontrol, self._subject.node)
         if node.rebooting:
             return
         if node.flags & _GONE:
             whose = "it is being replaced" if is_ours(node.reason) else "a reboot would wipe what another one set"
             raise BackendRefused(f"no reboot of {self._subject.node}: {_shown(node)}: {whose}")
-        if not our_slot(self._scontrol, self._subject.node):
+        if not fenced:
             wrong = "no reservation of healthd fences it, and jobs would start on it before it is verified"
             raise BackendRefused(f"no reboot of {self._subject.node}: {wrong}")
         self._scontrol("reboot", "ASAP", "nextstate=RESUME", f"reason={REBOOT_TEXT}", self._subject.node)
@@ -105,12 +107,13 @@ class SlurmManagedProvisioner:
         """Drain it, behind our reservation only: the drain is the end of the machine, and without our place in the
         budget nobody counts it. A drain of ours that is there already is the same thing; another one's is not touched.
         """
-        node = self._node()
+        with before_acting():
+            node, fenced = self._node(), our_slot(self._scontrol, self._subject.node)
         if node.flags & _GONE:
             if is_ours(node.reason):
                 return
             raise BackendRefused(f"no drain of {self._subject.node}: it is held by somebody else: {_shown(node)}")
-        if not our_slot(self._scontrol, self._subject.node):
+        if not fenced:
             wrong = "no reservation of healthd fences it, and it would be replaced without a place in the budget"
             raise BackendRefused(f"no drain of {self._subject.node}: {wrong}")
         self._scontrol("update", f"nodename={self._subject.node}", "state=drain", f"reason={REPLACE_TEXT}")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from healthd.errors import BackendBusy, BackendRefused, BackendUnknown, HealthdError
 from healthd.model import Mode, Remedy
-from healthd.remediation.marks import Answer, CaseMark
-from tests.controller_rig import NODE, AskedWorld, Happening
+from healthd.remediation.marks import Answer, CaseMark, word
+from tests.controller_rig import NODE, STEP_S, AskedWorld, Happening
 from tests.engine_wire import disk_is_full, kill, no_answer
 
 ROUNDS = 12
@@ -277,6 +278,35 @@ def test_a_second_attempt_is_another_act_and_an_empty_disk_none(tmp_path: Path) 
     world.provisioner.instance = "i-1"
     world.ask(CaseMark(case="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, attempt=2))
     assert world.run(ROUNDS).acts == 2
+
+
+def test_whoever_leads_next_sees_a_machine_that_was_moved_already(tmp_path: Path) -> None:
+    """Stopped and started: the instance keeps its id, and is another machine by the time of its launch."""
+    world = AskedWorld(tmp_path / "w")
+    world.provisioner.instance = f"i-1@{world.clock.now() - timedelta(days=3)}"
+    world.run(1)
+    assert (world.acts, world.mark.answer) == (1, Answer.TAKEN)
+    world.comes_at_s, world.provisioner.instance = 0.0, f"i-1@{world.clock.now() + timedelta(seconds=1)}"
+    world.forget()
+    world.run(ROUNDS)
+    assert (world.acts, word(world.provisioner.instance)) == (1, world.mark.became)
+
+
+def test_a_platform_without_time_is_not_asked_in_every_round(tmp_path: Path) -> None:
+    """Neither it nor the disk nor the mark hears of it again before the next look is due."""
+    world = AskedWorld(tmp_path / "w")
+    world.look_s = 10 * STEP_S
+    world.restart()
+    asked: list[float] = []
+
+    def busy() -> None:
+        asked.append(world.clock())
+        raise BackendBusy("InstanceIdInUse")
+
+    world.provisioner.replace = busy  # type: ignore[method-assign]
+    world.run(25)
+    assert len(asked) == 3
+    assert (world.mark.answer, world.said[-1]) == (Answer.WAITS, world.said[0])
 
 
 @pytest.mark.parametrize("is_named", [True, False])

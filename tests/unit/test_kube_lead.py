@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from healthd.errors import BackendRefused, BackendUnknown
+from healthd.errors import BackendBusy, BackendUnknown
 from healthd.remediation.orchestrators.kube_api import Conflict, Kind, Missing
 from healthd.remediation.orchestrators.kube_lead import DURATION_S, NOBODY, RENEW_S, Lead, Record, may_take, record_of
 
@@ -103,7 +103,7 @@ def test_a_leader_stops_before_another_may_begin(clock: Seconds) -> None:
     assert one.attempt(), "a hiccup does not cost the lead"
     clock.now += 0.1
     assert not one.attempt()
-    with pytest.raises(BackendRefused, match="does not lead any more: no answer"):
+    with pytest.raises(BackendBusy, match="does not lead any more: no answer"):
         one.check()
     assert RENEW_S < DURATION_S
     lease.trouble = False

@@ -11,7 +11,7 @@ from healthd.config.controller_schema import ControllerSection, DrainRule
 from healthd.config.provisioner_schema import HyperpodSection, KarpenterSection, ProvisionerSection
 from healthd.config.schema import Config
 from healthd.controller.kubernetes import drain_rules, merged
-from healthd.errors import BackendRefused, ConfigError
+from healthd.errors import BackendBusy, BackendRefused, BackendUnknown, ConfigError
 from healthd.model import Remedy
 from healthd.node import KernelLogState
 from healthd.remediation.orchestrators.kube_eviction import EvictMode
@@ -43,10 +43,13 @@ class Claims:
     one: OneClaim | None = field(default_factory=OneClaim)
     deleted: list[str] = field(default_factory=list)
     denied: bool = False
+    silent: bool = False
 
     def of(self, instance_id: str) -> OneClaim | None:
         if self.denied:
             raise BackendRefused("forbidden")
+        if self.silent:
+            raise BackendUnknown("no answer")
         return self.one if instance_id == MACHINE else None
 
     def delete(self, claim: NodeClaim) -> None:
@@ -68,6 +71,14 @@ def test_karpenter_replaces_and_does_not_reboot() -> None:
     assert "repairs nodes itself" in karpenter(Claims(), node_repair=True).why_not(Remedy.REPLACE_NODE)
     with pytest.raises(BackendRefused, match="reboots nothing"):
         karpenter(Claims()).reboot()
+
+
+def test_where_no_node_claim_could_be_read_nothing_was_asked_for() -> None:
+    """Else it would be waited for, and called lost."""
+    claims = Claims(silent=True)
+    with pytest.raises(BackendBusy, match="nothing was asked for yet"):
+        karpenter(claims).replace()
+    assert claims.deleted == []
 
 
 def test_the_node_claim_of_this_machine_is_deleted_and_no_other() -> None:

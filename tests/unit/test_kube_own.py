@@ -260,3 +260,17 @@ def test_a_node_that_turns_out_to_be_hyperpods_asks_by_its_label_where_that_is_s
         config, machine, None, marks=marks, asking=lambda kind: KubeAsking(node, kind), root=str(tmp_path)
     )
     assert isinstance(made, OwnNodeProvisioner)
+
+
+def test_on_kubernetes_a_node_does_not_call_hyperpods_api_by_itself() -> None:
+    """It would act beside HyperPod's agent, whose label it does not see, and could not tell another machine."""
+    machine = open_machine(Config(), lambda: KernelLogState(source="none", alive=True))
+    marks = FakeOrchestrator(FakeCluster("n1", clock=lambda: 0.0), "n1")
+    section = ProvisionerSection(kind="hyperpod", hyperpod=HyperpodSection(cluster="c"))
+    alone = open_provisioner(Config(provisioner=section), machine, None, marks=marks, asking=lambda _: hyperpod_node())
+    for remedy in (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE):
+        assert "act_from = controller" in alone.why_not(remedy)
+    asking = ProvisionerSection(kind="hyperpod", act_from="controller", hyperpod=HyperpodSection(cluster="c"))
+    there = open_provisioner(Config(provisioner=asking), machine, None, marks=marks, asking=lambda _: hyperpod_node())
+    assert there.delegates
+    assert "act_from" not in there.why_not(Remedy.REBOOT_NODE)

@@ -15,13 +15,15 @@ from healthd.testing import FakeClock
 
 @dataclass
 class Platform:
-    """A Provisioner that counts what it is asked. ``busy``: why it stands down; ``silent``: it does not answer."""
+    """A Provisioner that counts what it is asked. ``busy``: why it stands down; ``silent``: it does not answer;
+    ``refuses``: it has no time for acts."""
 
     kind: str = "hyperpod"
     state_owner: StateOwner = StateOwner.ENGINE
     delegates: bool = False
     busy: str = ""
     silent: bool = False
+    refuses: bool = False
     asked: list[str] = field(default_factory=list)
 
     def why_not(self, remedy: Remedy) -> str:
@@ -42,10 +44,15 @@ class Platform:
         return f"look {len(self.asked)}"
 
     def reboot(self) -> None:
-        self.asked.append("reboot")
+        self._act("reboot")
 
     def replace(self) -> None:
-        self.asked.append("replace")
+        self._act("replace")
+
+    def _act(self, name: str) -> None:
+        self.asked.append(name)
+        if self.refuses:
+            raise BackendBusy("InstanceIdInUse")
 
     def take_back(self, *, carried_out: bool) -> bool:
         return carried_out
@@ -96,6 +103,20 @@ def test_after_an_act_everything_is_asked_anew(clock: FakeClock, act: str) -> No
     assert paced.progress() == "look 3"
     assert (paced.why_not(Remedy.REBOOT_NODE), paced.take_back(carried_out=True)) == ("", True)
     assert paced.dry_run(Remedy.REPLACE_NODE) == "would replace_node"
+
+
+@pytest.mark.parametrize("act", ["reboot", "replace"])
+def test_a_platform_without_time_for_an_act_is_left_alone_for_a_while(clock: FakeClock, act: str) -> None:
+    """Who looks before acting is told so, and neither writes an intent down nor asks again every few seconds."""
+    platform = Platform(refuses=True)
+    paced = Paced(platform, every_s=30.0, monotonic_s=clock)
+    with pytest.raises(BackendBusy):
+        getattr(paced, act)()
+    clock.advance(29.0)
+    assert paced.stands_down() == "InstanceIdInUse"
+    clock.advance(1.0)
+    assert paced.stands_down() == ""
+    assert platform.asked == [act, "stands_down"]
 
 
 def test_a_look_without_an_answer_before_an_act_leaves_nothing_applied() -> None:

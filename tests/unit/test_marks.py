@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.model import Remedy
-from healthd.remediation.marks import Answer, CaseMark, instance_of, parse, plain, showing, word
+from healthd.remediation.marks import Answer, CaseMark, instance_of, launched_after, parse, plain, showing, word
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 WORDS = st.text(max_size=30)
@@ -112,3 +112,18 @@ def test_what_a_node_shows_of_itself_leaves_the_rest_alone() -> None:
     assert "code=gpu.xid.79" in shown
     assert showing(shown, "", None) == request
     assert showing(showing("", "gpu.xid.79", NOW), "", None) == ""
+
+
+@pytest.mark.parametrize(
+    ("machine", "at", "is_after"),
+    [
+        ("i-1@2026-11-21 12:00:01+00:00", NOW, True),
+        ("i-1@2026-11-21 12:00:00+00:00", NOW, False),
+        ("i-1@2026-11-21 12:00:01+00:00", None, False),
+        ("i-1", NOW, False),
+        ("i-1@soon", NOW, False),
+    ],
+)
+def test_when_a_machine_was_launched(machine: str, at: datetime | None, is_after: bool) -> None:
+    """As EC2's provisioner names one that can move, by what the AWS child writes of a time."""
+    assert launched_after(machine, at) is is_after

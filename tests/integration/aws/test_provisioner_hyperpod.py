@@ -189,6 +189,8 @@ def test_on_eks_the_instance_itself_is_looked_at(aws: Aws, endpoint: AwsEndpoint
     endpoint.hyperpod.delay_s = 3600.0
     provisioner.replace()
     assert provisioner.progress() == f"HyperPod: {instance} ShuttingDown"
+    endpoint.hyperpod.nodes.clear()
+    assert provisioner.progress().startswith(f"HyperPod has no {instance} any more (")
     assert endpoint.count("ListClusterNodes") == 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import boto3
 import pytest
 
-from healthd.errors import BackendRefused, BackendUnknown
+from healthd.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.model import Remedy
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
@@ -184,6 +184,15 @@ def test_the_manager_at_work_is_left_to_it(aws: Aws) -> None:
     assert pcluster(aws, silent).stands_down() == ""
     silent.silent = True
     assert "it cannot be told whether clustermgtd acts" in pcluster(aws, silent).stands_down()
+
+
+@pytest.mark.parametrize("act", ["reboot", "replace"])
+def test_where_slurm_could_not_be_looked_at_nothing_was_asked_for(aws: Aws, act: str) -> None:
+    """Else what was never asked for would be waited for, half an hour or four."""
+    scontrol = ScriptedScontrol(NODE, fenced=True)
+    scontrol.silent = True
+    with pytest.raises(BackendBusy, match="nothing was asked for yet"):
+        getattr(pcluster(aws, scontrol), act)()
 
 
 def test_no_capacity_is_said(aws: Aws) -> None:
