@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.gpus import GpuValues, ask_gpus, gaps_of, of_the_node
+from healthd.check import FindingCode, check, not_applicable
+from healthd.gpus import MIG, GpuValues, ask_gpus, judged_gpus, of_the_node
 from healthd.model import NODE, Finding, Reading, Remedy, Result, Severity
 from healthd.node import Node
 from healthd.tables import filled, instance_profile, keyed_rows
@@ -86,11 +86,12 @@ def gpu_fabric(node: Node, _settings: object) -> Result:
     profile = instance_profile(node.instance_type)
     if profile is None or profile.nvlink not in ("nvswitch", "nvl72"):
         return not_applicable("this instance type has no NVSwitch, or is not in healthd's table")
-    gpus = ask_gpus(node, _INFO)
-    if isinstance(gpus, Result):
-        return gpus
-    told = [gpu for gpu in gpus if gpu.values.get(_INFO, {}).get("state", _NOT_SUPPORTED) != _NOT_SUPPORTED]
-    if not told and not gaps_of(gpus):
+    asked = ask_gpus(node, _INFO, MIG)
+    if isinstance(asked, Result):
+        return asked
+    gpus = [*map(_without_state_0, asked)]
+    told = [gpu for gpu in gpus if _INFO in gpu.values]
+    if all(_INFO in gpu.unsupported for gpu in gpus):
         return not_applicable("these GPUs, or their driver, do not tell about the fabric (Hopper and newer do)")
     findings = [*of_the_node((finding for gpu in told for finding in _findings(gpu)), len(gpus))]
     if profile.nvlink == "nvl72":
@@ -98,7 +99,16 @@ def gpu_fabric(node: Node, _settings: object) -> Result:
     readings = [
         Reading(component=gpu.gpu, name="gpu_fabric_clique_id", value=gpu.values[_INFO]["cliqueId"]) for gpu in told
     ]
-    return judged(findings, readings, gaps=gaps_of(gpus))
+    rests_on, what = {_INFO: (NOT_READY, FAILED, UNHEALTHY)}, "the state of the fabric"
+    return judged_gpus(gpus, findings, readings, questions=(_INFO,), rests_on=rests_on, what=what)
+
+
+def _without_state_0(gpu: GpuValues) -> GpuValues:
+    """A GPU whose state says that it is not supported does not tell, as one whose driver says so."""
+    if gpu.values.get(_INFO, {}).get("state") != _NOT_SUPPORTED:
+        return gpu
+    values = {question: value for question, value in gpu.values.items() if question != _INFO}
+    return replace(gpu, values=values, unsupported=gpu.unsupported | {_INFO})
 
 
 def _findings(gpu: GpuValues) -> Iterator[Finding]:

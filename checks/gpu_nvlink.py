@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from healthd.check import FindingCode, Limit, Rate, check, judged, not_applicable
 from healthd.gpus import MIG, GpuValues, ask_gpus, driver_epoch, gaps_of, in_mig
-from healthd.model import ClearsBy, Finding, Remedy, Repeats, Result, Severity
+from healthd.model import ClearsBy, Component, Finding, Remedy, Repeats, Result, Severity
 from healthd.node import Node
-from healthd.nvlink import OF_A_GPU, OF_A_LINK, counted, questions
+from healthd.nvlink import OF_A_GPU, OF_A_LINK, counted, not_told, questions
 from healthd.tables import filled, instance_profile, keyed_rows
 
 _P2P = "nvmlDeviceGetP2PStatus(2)"  # 2: NVML_P2P_CAPS_INDEX_NVLINK
@@ -56,6 +56,7 @@ _DCGM = "NVIDIA DCGM 4.6: fails at 100 CRC errors per second; here over a minute
 _NVRX = "NVIDIA resiliency extension d8686d9c: growth in more than 15 of 30 one-minute looks"
 _RECOVERY = "nvml.h field 214: a recovery that fails leaves the link down, so none is acceptable"
 _COMING = (*OF_A_GPU.values(), OF_A_LINK[208])
+_FED_BY = ((STORM, {OF_A_GPU[38]}), (GROWING, {*OF_A_GPU.values()}), (GROWING, {OF_A_LINK[208]}))
 _LIMITS: tuple[Rate | Limit, ...] = (
     Rate(reading=OF_A_GPU[38], max_increase=6000.0, window_s=60.0, code=STORM, source=_DCGM),
     *(Limit(reading=name, max_increase=0, code=GROWING, source=_NVRX) for name in _COMING),
@@ -90,14 +91,23 @@ def gpu_nvlink(node: Node, _settings: object) -> Result:
     awake = [gpu for gpu in gpus if not (in_mig(gpu) and row[0] == _LINKS_SLEEP_IN_MIG)]
     findings = [*(finding for gpu in awake for finding in _down(gpu, links, row[2])), *_apart(gpus)]
     readings = [reading for gpu in gpus for reading in counted(gpu, links, epoch)]
-    silent = [gpu for gpu in gpus if not gpu.unsupported.isdisjoint(counters)]
-    left_out = f"{len(silent)} of {len(gpus)} GPUs do not tell their NVLink error counters" if silent else ""
-    not_told = [(gpu.gpu, code.code) for gpu in silent for code in (STORM, GROWING)]
-    return judged(findings, readings, gaps=gaps_of(gpus), untold=not_told, left_out=left_out)
+    untold = [each for gpu in gpus for each in _untold(not_told(gpu, row[0], links))]
+    silent = {part for part, _ in untold} & {gpu.gpu for gpu in gpus}
+    left_out = f"{len(silent)} of {len(gpus)} GPUs do not tell all of their NVLink error counters" if silent else ""
+    return judged(findings, readings, gaps=gaps_of(gpus), untold=untold, left_out=left_out)
 
 
 def _state(link: int) -> str:
     return f"nvmlDeviceGetNvLinkState({link})"
+
+
+def _untold(missing: Iterable[tuple[Component, str]]) -> Iterator[tuple[Component, str]]:
+    """The codes that no reading of a component feeds: of three counters that one GPU never had, two are enough."""
+    by_part: dict[Component, set[str]] = {}
+    for part, reading in missing:
+        by_part.setdefault(part, set()).add(reading)
+    for part, readings in by_part.items():
+        yield from ((part, code.code) for code, feeding in _FED_BY if feeding <= readings)
 
 
 def _down(gpu: GpuValues, links: Sequence[int], source: str) -> Iterator[Finding]:

@@ -28,6 +28,16 @@ def questions(model: str, links: Sequence[int]) -> tuple[list[str], list[tuple[i
     return [], [*of_links, *((field, 0) for field in OF_A_GPU)]
 
 
+def not_told(gpu: GpuValues, model: str, links: Sequence[int]) -> Iterator[tuple[Component, str]]:
+    """The readings that this GPU says it does not have, each at its component. Where it counts by link, one counter
+    that is missing stands for all. A question that it failed to answer is a gap, and none of these."""
+    counters, _ = questions(model, links)
+    for field, name in OF_A_GPU.items():
+        if not gpu.unsupported.isdisjoint(counters or [f"field:{field}"]):
+            yield gpu.gpu, name
+    yield from ((part, name) for part, key, name in _of_links(gpu, links) if key in gpu.unsupported)
+
+
 def counted(gpu: GpuValues, links: Sequence[int], epoch: str) -> Iterator[Reading]:
     """What was told. A sum of some links only is none: it would jump when the others answer again."""
     told = []
@@ -36,12 +46,17 @@ def counted(gpu: GpuValues, links: Sequence[int], epoch: str) -> Iterator[Readin
         if all(each in gpu.values for each in asked):
             told.append((gpu.gpu, name, sum(gpu.values[each] for each in asked)))
     keys = [(gpu.gpu, f"field:{field}", name) for field, name in OF_A_GPU.items()]
-    for link in links:
-        part = Component(kind="nvlink", id=f"{gpu.gpu.id}/{link}")
-        keys += [(part, f"field:{field}/{link}" if link else f"field:{field}", n) for field, n in OF_A_LINK.items()]
+    keys += _of_links(gpu, links)
     told += [(part, name, gpu.values[key]) for part, key, name in keys if key in gpu.values]
     for part, name, value in told:
         yield Reading(component=part, name=name, value=value, kind=ReadingKind.COUNTER, epoch=epoch)
+
+
+def _of_links(gpu: GpuValues, links: Sequence[int]) -> Iterator[tuple[Component, str, str]]:
+    for link in links:
+        part = Component(kind="nvlink", id=f"{gpu.gpu.id}/{link}")
+        for field, name in OF_A_LINK.items():
+            yield part, f"field:{field}/{link}" if link else f"field:{field}", name
 
 
 def _counter(link: int, kind: int) -> str:

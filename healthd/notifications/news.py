@@ -18,6 +18,8 @@ LASTS_S = 15.0
 goes within it is nobody's business at night, and what breaks together is told together."""
 UNKNOWN_LASTS_S = 600.0
 """The same for a node that cannot be told to be well: a driver that restarts takes minutes."""
+PAGED = "page "
+"""How the key of what asks for a person begins."""
 MOST_LINES = 20
 """So many pieces of news stand in one message; of the others it says how many there are."""
 
@@ -86,7 +88,7 @@ def topics(
         found.append(Topic(key=f"case {case.id}", words=words, lasts_s=0.0))
     if decision is not None and decision.action is Action.PAGE:
         about = decision.diagnosis
-        key = f"page {about.code} {about.component}" if about is not None else f"page {case.id if case else ''}"
+        key = f"{PAGED}{about.code} {about.component}" if about is not None else f"{PAGED}{case.id if case else ''}"
         found.append(Topic(key=key, words=f"a person is needed: {decision.reason}", lasts_s=0.0))
     return tuple(found)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from healthd.backoff import pause_s
 from healthd.clockwatch import moved
 from healthd.config.notify_schema import NotifySection
 from healthd.encodable import json_text
@@ -107,13 +108,14 @@ class Channel:
 
     def _has_failed(self, error: NotDeliveredError, now: datetime) -> str:
         self.failed += 1
-        pause_s = max(error.retry_s, min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2.0**self._failures))
         self._failures += 1
-        self._not_before = now + timedelta(seconds=pause_s)
+        own_s = pause_s(self._failures, first_s=_FIRST_RETRY_S, longest_s=_LONGEST_RETRY_S)
+        wait_s = max(error.retry_s, own_s)
+        self._not_before = now + timedelta(seconds=wait_s)
         self._failing_since = self._failing_since or now
         since = f"since {self._failing_since:%Y-%m-%d %H:%M:%S} UTC"
         self.problem = f"notify: {self.name} does not take messages {since}; {self.undelivered} wait: {error}"
-        return f"{self.name}: not delivered: {error}; tried again in {pause_s:.0f} s"
+        return f"{self.name}: not delivered: {error}; tried again in {wait_s:.0f} s"
 
 
 class Notifier:

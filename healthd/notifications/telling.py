@@ -17,8 +17,8 @@ from healthd.config.notify_schema import NotifySection
 from healthd.errors import StoreError
 from healthd.model import Mode, Severity
 from healthd.monitor import Monitor
-from healthd.notifications.news import Topic, topics
-from healthd.notifications.notifier import NEWS, Notifier, channels_of
+from healthd.notifications.news import PAGED, Topic, topics
+from healthd.notifications.notifier import NEWS, Notifier, channels_of, still_told
 from healthd.remediation.engine import Engine
 from healthd.store import Store
 
@@ -28,17 +28,28 @@ TICK_S = 5.0
 def open_notifier(
     config: NotifySection, checkup: Checkup, *, engine: Engine | None, store: Store | None, mode: Mode
 ) -> Notifier | None:
-    """The notifier of this node, or None where nobody is to be told. Raises StoreError."""
+    """The notifier of this node, or None where nobody is to be told. Raises StoreError.
+
+    ``engine``: before its first turn. A person whom the daemon before this one asked for is needed until it has decided
+    something: its first turn waits for the kernel log, and for a cluster that answers.
+    """
     channels = channels_of(config)
     if not channels or store is None:
         return None
+    kept, undecided = store.fact(NEWS), engine.decision if engine is not None else None
+    paged = [topic for topic in still_told(kept) if topic.key.startswith(PAGED)]
+
+    def wrong() -> Sequence[Topic]:
+        found = wrong_with(checkup.monitor, engine, store, Severity(config.severity))
+        return [*found, *paged] if engine is not None and engine.decision is undecided else found
+
     return Notifier(
         channels,
         per_hour=config.per_hour,
-        wrong=lambda: wrong_with(checkup.monitor, engine, store, Severity(config.severity)),
+        wrong=wrong,
         about=lambda: about(checkup, mode),
         keep=lambda text: store.keep(NEWS, text),
-        kept=store.fact(NEWS),
+        kept=kept,
     )
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from healthd.backoff import pause_s
 from healthd.errors import SourceBusy, SourceTimeout, SourceUnreadable
 from healthd.node import ProbeState
 from healthd.probe import wire
@@ -199,7 +200,7 @@ class Probe:
         self._trouble = self._describe(child, trouble, op, deadline_s)
         gone = self._dispose()
         self._losses += 1
-        self._retry_at = self._clock() + min(MAX_BACKOFF_S, 2.0 ** (self._losses - 1))
+        self._retry_at = self._clock() + pause_s(self._losses, first_s=1.0, longest_s=MAX_BACKOFF_S)
         if trouble is not Trouble.SILENT:
             return SourceUnreadable(f"{self._name} probe: {self._trouble}")
         fate = "killed" if gone else "killed and has not died (uninterruptible sleep?): it is left alone"

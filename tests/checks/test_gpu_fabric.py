@@ -28,7 +28,7 @@ from healthd.testing import (
 )
 from tests.over_time import open_codes
 
-INFO = "nvmlDeviceGetGpuFabricInfoV"
+INFO, MIG = "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetMigMode"
 GB200 = "p6e-gb200.36xlarge"
 IMEX: dict[str, Entry] = {"nvidia-caps-imex-channels/channel0": ""}
 
@@ -131,6 +131,28 @@ def test_gpus_that_do_not_tell() -> None:
     assert run(gpu_with(0, {INFO: NOT_SUPPORTED}), instance_type="p4d.24xlarge").status is Status.NOT_APPLICABLE
     assert run(fabric(0, state=0), instance_type="p4d.24xlarge").status is Status.NOT_APPLICABLE
     assert run(gpu_with(0, {INFO: UNKNOWN})).status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize("quiet", [fabric(1, state=0), gpu_with(1, {INFO: NOT_SUPPORTED})])
+def test_one_that_does_not_tell_beside_siblings_that_do(quiet: GpuAnswer) -> None:
+    """A GPU that stops telling its state is a gap, and what it had is not over."""
+    result = run(healthy_gpu(0), quiet)
+    assert result.status is Status.UNKNOWN
+    assert result.gaps == (f"gpu:{gpu_uuid(1)}: {INFO} is not supported, and its siblings answer it",)
+    sick = run(healthy_gpu(0), fabric(1, healthMask=1))
+    assert open_codes("gpu.fabric", [sick, result]) == [{"gpu.fabric.unhealthy"}] * 2
+
+
+def test_one_that_does_not_tell_with_mig_on() -> None:
+    """That is the rule and no gap; it is said, and what it had is not over either."""
+    split = gpu_with(1, {INFO: {**HEALTHY_GPU[INFO], "state": 0}, MIG: [1, 1]})
+    result = run(healthy_gpu(0), split)
+    assert (result.status, result.reason) == (
+        Status.OK,
+        "with MIG on, 1 of 2 GPUs do not tell the state of the fabric",
+    )
+    sick = run(healthy_gpu(0), fabric(1, healthMask=1))
+    assert open_codes("gpu.fabric", [sick, result]) == [{"gpu.fabric.unhealthy"}] * 2
 
 
 @pytest.mark.parametrize("other", [{"cliqueId": 4}, {"clusterUuid": [2] * 16}])

@@ -146,12 +146,49 @@ def test_counters_that_are_not_told_are_said_and_not_over() -> None:
     """A driver that does not know the question makes nobody well: the reason says so, and what was found stays. A sum
     of some links only is none."""
     silent = run(gpu_with(0, dict.fromkeys(COUNTERS, NOT_SUPPORTED)), healthy_gpu(1))
-    assert (silent.status, silent.reason) == (Status.OK, "1 of 2 GPUs do not tell their NVLink error counters")
+    assert (silent.status, silent.reason) == (Status.OK, "1 of 2 GPUs do not tell all of their NVLink error counters")
     sick = [run(gpu_with(0, {CRC: value}), healthy_gpu(1)) for value in (0, 9000)]
     assert open_codes("gpu.nvlink", [*sick, silent])[-1] == {"gpu.nvlink.errors"}
     partly = run(gpu_with(0, {CRC: NOT_SUPPORTED}))
     assert "gpu_nvlink_crc_errors_total" not in {reading.name for reading in partly.readings}
     assert "gpu_nvlink_replays_total" in {reading.name for reading in partly.readings}
+
+
+AMPERE_FIELDS, BLACKWELL = tuple(f"field:{field}" for field in (38, 52, 59)), "p6-b200.48xlarge"
+
+
+@pytest.mark.parametrize("other", [healthy_gpu(1), gpu_with(1, dict.fromkeys(AMPERE_FIELDS, NOT_SUPPORTED))])
+def test_fields_that_are_not_told_are_said_and_not_over(other: GpuAnswer) -> None:
+    """The same where a GPU is asked by fields, whether one GPU does not know them or all."""
+    quiet = gpu_with(0, dict.fromkeys(AMPERE_FIELDS, NOT_SUPPORTED))
+    looks = [run(gpu_with(0, {"field:38": 700 * look}), healthy_gpu(1), instance_type=AMPERE) for look in range(17)]
+    looks.append(run(gpu_with(0, {"field:38": 99_000}), healthy_gpu(1), instance_type=AMPERE))
+    both = {"gpu.nvlink.errors", "gpu.nvlink.growing"}
+    assert open_codes("gpu.nvlink", looks)[-1] == both
+    silent = run(quiet, other, instance_type=AMPERE)
+    assert silent.status is Status.OK
+    assert "of 2 GPUs do not tell all of their NVLink error counters" in silent.reason
+    assert open_codes("gpu.nvlink", [*looks, *[silent] * 40])[-1] == both
+
+
+def test_what_other_fields_feed_is_told() -> None:
+    """A GPU that never had one of its counters grows, or not, by the others; CRC errors have none beside their own."""
+    without = [gpu_with(0, {f"field:{field}": NOT_SUPPORTED}) for field in (38, 59)]
+    (crc, recoveries) = (run(gpu, instance_type=AMPERE) for gpu in without)
+    assert [code for _, code in crc.untold] == ["gpu.nvlink.errors"]
+    assert (recoveries.untold, recoveries.reason) == ((), "")
+
+
+def test_blackwell_tells_by_link() -> None:
+    """There each link has its own counter, and one that goes quiet is not over; a GPU that is lost is a gap, and not
+    said to have no counters."""
+    looks = [run(gpu_with(0, {"field:208/3": look}), instance_type=BLACKWELL) for look in range(17)]
+    assert open_codes("gpu.nvlink", looks)[-1] == {"gpu.nvlink.growing"}
+    quiet = run(gpu_with(0, {"field:208/3": NOT_SUPPORTED}), instance_type=BLACKWELL)
+    assert (quiet.status, [str(part) for part, _ in quiet.untold]) == (Status.OK, [f"nvlink:{gpu_uuid(0)}/3"])
+    assert open_codes("gpu.nvlink", [*looks, *[quiet] * 40])[-1] == {"gpu.nvlink.growing"}
+    lost = run(failed_gpu(0), instance_type=BLACKWELL)
+    assert (lost.status, lost.untold) == (Status.UNKNOWN, ())
 
 
 def test_a_burst_is_not_growth() -> None:

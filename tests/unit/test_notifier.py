@@ -124,6 +124,16 @@ def test_a_receiver_that_fails_is_tried_again_later_each_time_and_said_to_fail()
     assert (desk.told(), desk.notifier.problems(), slack.undelivered) == ([["wrong a"]], (), 0)
 
 
+def test_a_receiver_that_is_gone_for_good_ends_nothing() -> None:
+    """Two thousand failures in a row are two weeks of a dead webhook: it is tried again, and others are told."""
+    desk = Desk()
+    desk.broken["webhook"] = NotDeliveredError("https://hooks.example answered 404")
+    said = [line for number in range(2000) for line in desk.after(600, f"a{number}")]
+    assert said[-1] == "webhook: not delivered: https://hooks.example answered 404; tried again in 600 s"
+    slack, webhook = desk.notifier.channels
+    assert (webhook.failed, slack.failed, slack.delivered) == (2000, 0, 2000)
+
+
 def test_a_receiver_that_says_when_is_not_asked_before() -> None:
     """Retry-After outweighs a shorter pause of our own."""
     desk = Desk()

@@ -140,6 +140,20 @@ def test_the_back_off_doubles_up_to_a_minute_and_an_answer_resets_it(make: Calla
     assert ask(probe, "echo") == {}
 
 
+def test_a_worker_that_is_lost_for_days_is_still_said_to_be(make: Callable[..., Probe], clock: Clock) -> None:
+    """The two thousandth loss in a row is told as the first was, and the next start waits for a minute."""
+    probe = make()
+    probe._losses = 1999  # a driver that hangs over a weekend
+    with pytest.raises(SourceTimeout, match="no answer to 'sleep'"):
+        ask(probe, "sleep", deadline_s=0.3, seconds=60)
+    clock.advance(59.5)
+    with pytest.raises(SourceBusy, match="restarting in"):
+        ask(probe, "echo")
+    assert probe.state().stalled_s == 59.5
+    clock.advance(0.5)
+    assert ask(probe, "echo") == {}
+
+
 def test_garbage_on_the_pipe_is_unreadable(make: Callable[..., Probe], workers: Callable[[], list[int]]) -> None:
     """A line that is not an answer ends the worker: nothing it says after that can be trusted."""
     probe = make()
