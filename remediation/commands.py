@@ -18,11 +18,10 @@ from healthd.remediation.orders import (
     Verb,
     instead,
     let_in,
+    may_be_mended,
     mended_meanwhile,
-    only_out,
     quarantined,
     repaired,
-    stays,
 )
 from healthd.remediation.parts import Parts
 from healthd.remediation.policy import holder
@@ -76,7 +75,7 @@ class Commands:
         )
 
     def _repair(self, order: Order, case: Case | None, view: NodeView, now: datetime, case_id: str) -> Case | Refused:
-        is_out = case is not None and (only_out(case) or (stays(case) and order.remedy is not None))
+        is_out = case is not None and may_be_mended(case, order)
         if not is_out and (no := self._open_already(case) or self._cannot_go_out(view)) is not None:
             return no
         if case is not None and (foreign := self._foreign(case, view)) is not None:
@@ -87,7 +86,7 @@ class Commands:
         ladder, about = rungs
         if (no := self._cannot_mend(ladder[0])) is not None:
             return no
-        if case is not None and stays(case):
+        if case is not None and case.code == QUARANTINE_CODE:
             return mended_meanwhile(case, order, ladder[0], now)
         new = repaired(order, case_id, now, ladder=ladder, about=about, drains=self._drains)
         return new if case is None else instead(case, new)

@@ -98,6 +98,7 @@ class Engine:
                 return self._obedience.refuse(
                     order, Refused(kind=Refusal.CASE_OPEN, words=f"{_ENDING}; ask again then")
                 )
+            self._steps.hurry = False
             case = self._resumed(now)
             if case is None and self._leftovers.unknown:
                 words = f"the cluster did not answer, and {self._leftovers.unknown}"
@@ -228,8 +229,7 @@ class Engine:
         return Situation(view=None, level=None, problem=self._leftovers.unknown)
 
     def _keep(self, case: Case) -> None:
-        if not self._cases.knows(case.id):
-            self._steps.write(case, f"found: {case.why}")
+        self._steps.write(case, f"found: {case.why}")
 
     def _begun(self, order: Order, words: str) -> None:
         self.decision = Decision(action=Action(order.verb), reason=words)

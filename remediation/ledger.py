@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from healthd.model import REMEDY_RANK, Remedy
 from healthd.remediation.case import Case
-from healthd.remediation.playbook import REPAIRS
+from healthd.remediation.playbook import REPAIRS, STEPS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +76,7 @@ def left_after(case: Case, ladder: Sequence[Remedy]) -> tuple[Remedy, ...]:
     machine."""
     if not case.attempts:
         return tuple(ladder)
-    tried = case.ladder[0] if case.ladder else Remedy.REPLACE_NODE  # a successor knows only that it is one
+    tried = _tried(case)
     if tried is Remedy.REPLACE_NODE:
         return ()
     return tuple(remedy for remedy in ladder if REMEDY_RANK[remedy] >= REMEDY_RANK[tried])
@@ -91,17 +91,24 @@ def recent(repairs: Iterable[Repair], now: datetime, days: float) -> tuple[Repai
 def repairs_of(cases: Iterable[Case]) -> tuple[Repair, ...]:
     """The repairs that these cases came to: one for each whose present remedy was attempted.
 
-    A case that went up its ladder counts by the largest that it tried, which is what the next one is judged by.
+    A case that went up its ladder counts by the largest that it tried, which is what the next one is judged by. One
+    that was lowered after its repair counts once it has ended; until then ``left_after`` judges it by itself.
     """
     return tuple(
         Repair(
             code=case.code,
             component=case.component,
-            remedy=case.ladder[0] if case.ladder else case.remedy,
+            remedy=_tried(case),
             began=case.opened,
             ended=case.since,
             outcome=case.end or "",
         )
         for case in cases
-        if case.attempts and REPAIRS.intersection(case.steps)
+        if case.attempts and (case.has_ended or REPAIRS.intersection(case.steps))
     )
+
+
+def _tried(case: Case) -> Remedy:
+    if case.ladder:
+        return case.ladder[0]
+    return case.remedy if case.remedy in STEPS else Remedy.REPLACE_NODE  # a successor knows only that it is one

@@ -7,10 +7,12 @@ It reads. What it found is kept and gone on with by the engine.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 
 from healthd.errors import BackendError
 from healthd.remediation.case import Case
+from healthd.remediation.marks import parse
 from healthd.remediation.parts import Parts
 from healthd.remediation.successor import found_case
 
@@ -57,18 +59,23 @@ class Leftovers:
         return case
 
     def _left_behind(self, now: datetime) -> Case | None:
+        """It is asked while no case is open: one that the store knows has ended. What its mark says is over, and its
+        record is not written over."""
         parts = self._parts
         own = parts.slots.held()
         if not own:
             return None
         view = parts.orchestrator.view(jobs=True)
         mark = next((mark.text for mark in parts.orchestrator.level().marks if mark.node == view.name), "")
-        return found_case(
+        shown = parse(mark)
+        is_over = shown is not None and parts.cases.knows(shown.case)
+        case = found_case(
             view,
             own,
-            mark,
+            "" if is_over else mark,
             platform_texts=parts.platform_texts,
             mode=parts.rules().mode,
             boot_id=parts.judgement.boot_id,
             now=now,
         )
+        return replace(case, id=parts.new_id()) if case is not None and parts.cases.knows(case.id) else case

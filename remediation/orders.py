@@ -91,6 +91,7 @@ def mended_meanwhile(case: Case, order: Order, remedy: Remedy, now: datetime) ->
         remedy=remedy,
         attempts=0,
         since=now,
+        end=None,
     )
 
 
@@ -117,7 +118,17 @@ def instead(case: Case, new: Case) -> Case:
         phase=Phase.PLANNED,
         since=new.since,
         good_since=None,
+        end=None,
     )
+
+
+def may_be_mended(case: Case, order: Order) -> bool:
+    """Whether an order to repair takes this case over: its node is out, and nothing is being done to it, or not any
+    more. One that is out by order is mended only by name."""
+    given_up = case.end is End.FAILED
+    if case.code == QUARANTINE_CODE:
+        return order.remedy is not None and (given_up or stays(case))
+    return given_up or only_out(case)
 
 
 def stays(case: Case) -> bool:

@@ -96,7 +96,8 @@ class Steps:
         else:
             turn = self._kept_from_mending(case) or self._take[case.step](case, now)
         self._inherited = False
-        turn = replace(turn, case=replace(turn.case, note=turn.said))
+        stays_given_up = case.end is turn.case.end is End.FAILED  # its note is why a person is needed
+        turn = replace(turn, case=replace(turn.case, note=case.note if stays_given_up else turn.said))
         if turn.case != self._written:
             self.write(turn.case, turn.said)
             self._moved = now

@@ -15,6 +15,7 @@ from healthd.errors import BackendError, HealthdError
 from healthd.model import Diagnosis, Mode, Step
 from healthd.remediation.case import Case, End
 from healthd.remediation.engine import Engine
+from healthd.remediation.orders import only_out
 from healthd.remediation.playbook import STEPS
 from healthd.remediation.policy import Considered, Rules
 from healthd.report import diagnosis_data, printable
@@ -158,7 +159,12 @@ def _held_by_case(case: Case, diagnosis: Diagnosis, paused: str) -> str:
             return f"case {case.id} is open for it, and was given up: {case.note}"
         stands = f"is paused at {case.step}: {paused}" if paused else f"goes on with {case.step}"
         return f"case {case.id} is open for it, and {stands}"
-    return f"case {case.id} is open for {case.code} on {case.component}: until its end nothing new is decided"
+    about = f"case {case.id} is open for {case.code} on {case.component}"
+    if not only_out(case):
+        return f"{about}: until its end nothing new is decided"
+    if paused:
+        return f"{about}, and is paused at {case.step}: {paused}"
+    return f"{about}, and only keeps the node out: what is open is decided about anew"
 
 
 def _acknowledged(agent: Agent, diagnosis: Diagnosis) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from healthd.model import Action, Mode, Refusal, Remedy, Step
+from healthd.remediation.case import End
 from healthd.remediation.orders import Order, Verb
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import StateOwner
@@ -492,6 +493,39 @@ def test_a_node_that_is_out_by_order_is_mended_and_stays_out(tmp_path: Path) -> 
     world.run(2)
     assert world.orders(IN).done
     assert world.run_to_end().ending() == WELL
+
+
+def test_a_node_that_was_given_up_is_mended_by_order(tmp_path: Path) -> None:
+    """A person who knows what helps says so: under its own drain and place it is rebooted once more, and comes back
+    when it is well. The rehearsal leaves it given up."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.reboot_heals = False
+    world.levels = {replace(XID_79, code="gpu.count", clears_by=None)}
+    world.run_to_end()
+    assert (world.ending().ends, world.provisioner.requests) == (("failed",), 2)
+    text, world.reboot_heals = world.hold_text, True
+    assert world.engine.rehearse(REBOOT, world.clock.now()).lines[0] == "wait_idle  it is idle now"
+    assert world.store.cases()[0].end is End.FAILED
+    assert world.orders(REBOOT).done
+    assert (world.hold_text, len(world.cluster.slots)) == (text, 1)
+    world.restart_daemon()
+    assert world.run_to_end().ending() == WELL
+    assert (world.provisioner.requests, len(world.store.cases())) == (3, 1)
+
+
+def test_a_mending_by_order_that_was_given_up_is_made_again_and_the_node_stays_out(tmp_path: Path) -> None:
+    """The order that it is out by outlives both."""
+    world = out_by_order(tmp_path, mode=Mode.OBSERVE)
+    world.never_boots = True
+    assert world.orders(REBOOT).done
+    world.run_to_end()
+    assert world.ending().ends == ("failed",)
+    assert world.orders(MEND).refusal is Refusal.CASE_OPEN
+    world.never_boots = False
+    assert world.orders(REBOOT).done
+    world.run(30)
+    assert (world.boot, world.hold_text) == (2, OUR_TEXT)
+    assert "until `healthd release`" in world.said[-1]
 
 
 def test_mended_and_forgotten_by_the_controller_it_is_out_by_order_again(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from healthd.model import Action, Mode
+from healthd.remediation.case import End
 from tests.engine_replay import ADMIN, WELL, Replay, when
 from tests.engine_rig import NODE, PATIENCE, XID_79, XID_95, Ending, World, quarantine_story, repair_story
 from tests.engine_wire import kill, no_answer, refused
@@ -169,6 +170,23 @@ def test_a_node_that_was_given_up_and_that_the_controller_forgot_is_drained_and_
     assert world.hold_text.startswith("healthd: ")
     assert world.said[-1].startswith(GIVEN_UP + "not healthy after the repair: gpu.count")
     assert world.provisioner.requests == PATIENCE.max_attempts
+
+
+def test_a_drain_that_comes_late_leaves_why_a_person_is_needed(tmp_path: Path) -> None:
+    """The same drain once more, after the node was given up: it is ours, and the page still says why."""
+    world = repair_story(tmp_path)
+    when(world, "before reboot", refused)
+    world.run_to_end()
+    case = world.store.cases()[0]
+    world.cluster.update(NODE, "undrain")
+    world.cluster.update(NODE, "drain", case.text, user="healthd")
+    world.engine._steps.write(replace(case, drain_unanswered=world.clock.now()), "its drain got no answer")
+    world.run(3)
+    late = world.store.cases()[0]
+    assert (late.end, late.note) == (End.FAILED, case.note)
+    assert late.hold == world.cluster.nodes[NODE].hold != case.hold
+    assert any("was applied late: it is ours as well" in text for text in world.audit("step"))
+    assert world.engine.decision.reason == case.note
 
 
 def test_a_fault_that_is_over_before_the_reboot_needs_none(tmp_path: Path) -> None:

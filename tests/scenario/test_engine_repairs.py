@@ -274,6 +274,16 @@ def test_a_job_that_is_about_to_start_meets_the_drain_at_once(tmp_path: Path) ->
     assert world.run_to_end().ending() == WELL
 
 
+def test_an_order_is_in_no_hurry_because_a_job_was(tmp_path: Path) -> None:
+    """The turn before it was; its own drain waits until its place has settled."""
+    world = World(tmp_path)
+    hurried(world)
+    world.orders(OUT)
+    world.run(1)
+    assert (world.ours, len(world.cluster.slots)) == ([], 1)
+    assert world.run(4).hold_text.startswith("healthd: operator.quarantine node [")
+
+
 def test_a_hurried_drain_without_a_place_is_let_go(tmp_path: Path) -> None:
     """Others went out meanwhile, and no place is left for this node: its drain is undone although it is not well."""
     world = World(tmp_path, fleet=4, max_out=1)

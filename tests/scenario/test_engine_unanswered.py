@@ -134,6 +134,49 @@ def test_a_claim_that_is_made_after_its_case_has_ended_is_given_back(tmp_path: P
     assert any("only a slot was left" in text for text in world.audit("step"))
 
 
+def test_a_place_that_is_left_over_reopens_no_case_that_has_ended(tmp_path: Path) -> None:
+    """The mark still names the reboot of a case that was released long ago: what is on record of it stays, and each
+    place that is found is a case of its own."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.log_line(XID_79)
+    (rebooted,) = world.run_to_end().store.cases()
+    assert "case=c1" in world.cluster.nodes[NODE].mark
+    world.clock.advance(2 * 86_400)
+    for ends in (("released", "abandoned", "abandoned"), ("released", *["abandoned"] * 4)):
+        fault_without_an_answer(world, "claim", 20.0)
+        world.reset_gpu()
+        world.run(LOST_ANSWERS)
+        assert (world.cluster.slots, world.ending().ends) == ({}, ends)
+        assert world.store.cases()[0] == rebooted
+    assert world.provisioner.requests == 1
+
+
+def test_a_drain_that_is_applied_after_its_case_has_ended_is_a_case_of_its_own(tmp_path: Path) -> None:
+    """It is written down before anything else is asked: a lost answer does not leave its place held."""
+    world = World(tmp_path)
+    world.at(10, lambda: world.log_line(XID_95)).at(40, world.reset_gpu)
+    (released,) = world.run_to_end().store.cases()
+    sent(world)
+    world.cluster.claim("cluster", 0, NODE)
+    world.restart_daemon()
+    begin, views = len(world.wire.passed), 0
+
+    def second_view_lost() -> None:
+        nonlocal views
+        views += world.wire.passed[-1] == "before view"
+        if world.wire.passed[-1] == "before view" and views == 2:
+            no_answer()
+
+    world.wire.at = dict.fromkeys(range(begin, begin + 100), second_view_lost)
+    assert "did not answer" in world.step()
+    case = world.store.open_case()
+    assert case is not None
+    assert (case.id, case.text) == ("c2", released.text)
+    world.run_to_end()
+    assert (world.ending().in_service, world.ending().ends, world.cluster.slots) == (True, ("released",) * 2, {})
+    assert world.store.cases()[0] == released
+
+
 def test_a_claim_that_outlived_its_daemon_is_given_back(tmp_path: Path) -> None:
     """Killed, and found nothing at its start: it looks again."""
     world = World(tmp_path)

@@ -266,11 +266,16 @@ def test_on_kubernetes_a_node_does_not_call_hyperpods_api_by_itself() -> None:
     """It would act beside HyperPod's agent, whose label it does not see, and could not tell another machine."""
     machine = open_machine(Config(), lambda: KernelLogState(source="none", alive=True))
     marks = FakeOrchestrator(FakeCluster("n1", clock=lambda: 0.0), "n1")
+    node = hyperpod_node()
+
+    def asking_of(kind: str) -> KubeAsking:
+        return KubeAsking(node, kind)
+
     section = ProvisionerSection(kind="hyperpod", hyperpod=HyperpodSection(cluster="c"))
-    alone = open_provisioner(Config(provisioner=section), machine, None, marks=marks, asking=lambda _: hyperpod_node())
+    alone = open_provisioner(Config(provisioner=section), machine, None, marks=marks, asking=asking_of)
     for remedy in (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE):
         assert "act_from = controller" in alone.why_not(remedy)
     asking = ProvisionerSection(kind="hyperpod", act_from="controller", hyperpod=HyperpodSection(cluster="c"))
-    there = open_provisioner(Config(provisioner=asking), machine, None, marks=marks, asking=lambda _: hyperpod_node())
+    there = open_provisioner(Config(provisioner=asking), machine, None, marks=marks, asking=asking_of)
     assert there.delegates
     assert "act_from" not in there.why_not(Remedy.REBOOT_NODE)

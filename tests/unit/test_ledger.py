@@ -7,9 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from healthd.model import Remedy
+from healthd.model import Remedy, Step
 from healthd.remediation.case import End
 from healthd.remediation.ledger import Bounds, Repair, recent, repairs_of, rungs_left, same_fault
+from healthd.remediation.modes import lowered
 from healthd.remediation.playbook import QUARANTINE, STEPS
 from tests.judgement import START, a_case, at
 
@@ -70,9 +71,26 @@ def test_cases_become_repairs() -> None:
     """A case that tried a remedy is one repair, by the largest it came to; a quarantine, or one that never got so far,
     is none."""
     rebooted = replace(CASE, id="c2", steps=STEPS[REBOOT], ladder=(REBOOT,), end=End.FAILED)
-    drained = replace(CASE, id="c3", steps=QUARANTINE, ladder=())
+    drained = replace(CASE, id="c3", steps=QUARANTINE, ladder=(), attempts=0)
     given_up = replace(CASE, id="c4", attempts=0, end=End.ABANDONED)
     old = replace(CASE, id="c5", ladder=(), end=None)
     made = repairs_of([CASE, rebooted, drained, given_up, old])
     assert [(each.remedy, each.outcome) for each in made] == [(RESET, "released"), (REBOOT, "failed"), (RESET, "")]
     assert (made[0].began, made[0].ended, made[0].at) == (at(0), at(60), at(60))
+
+
+@pytest.mark.parametrize("step", [Step.REBOOT, Step.VERIFY])
+def test_a_case_that_was_lowered_after_its_repair_is_one(step: Step) -> None:
+    """It has no repair among its steps any more, and was rebooted all the same. While it is open it is judged by
+    itself, and not counted against its own second attempt."""
+    steps = STEPS[REBOOT]
+    rebooted = replace(CASE, steps=steps, index=steps.index(step), ladder=(REBOOT,), end=None)
+    assert repairs_of([lowered(rebooted)]) == ()
+    (made,) = repairs_of([replace(lowered(rebooted), end=End.RELEASED)])
+    assert (made.remedy, made.outcome) == (REBOOT, "released")
+
+
+def test_a_machine_that_follows_another_counts_as_a_replacement() -> None:
+    """Its store knows nothing of the case but that."""
+    (made,) = repairs_of([replace(CASE, remedy=Remedy.NONE, steps=STEPS[REPLACE], ladder=())])
+    assert made.remedy is REPLACE

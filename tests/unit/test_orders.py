@@ -19,6 +19,7 @@ from healthd.remediation.orders import (
     heading_back,
     instead,
     let_in,
+    may_be_mended,
     mended_meanwhile,
     only_out,
     quarantined,
@@ -94,6 +95,26 @@ def test_only_what_the_policy_keeps_out_without_mending_it_is_only_out() -> None
         {"end": End.FAILED},
     )
     assert not any(only_out(replace(case, **other)) for other in others)
+
+
+@pytest.mark.parametrize("remedy", [None, Remedy.REPLACE_NODE])
+def test_an_order_to_mend_takes_over_what_nothing_is_done_to(remedy: Remedy | None) -> None:
+    """Kept out, or given up; what is out by order only by name. Not what is under repair, nor what is not out yet."""
+    mend = replace(MEND, remedy=remedy)
+    kept = a_case(steps=QUARANTINE, index=QUARANTINE.index(Step.VERIFY))
+    under_repair = a_case(index=STEPS[Remedy.REBOOT_NODE].index(Step.REBOOT), phase=Phase.INTENDED, attempts=2)
+    given_up = replace(under_repair, end=End.FAILED)
+    by_order = quarantined(OUT, "c1", START, drains=True)
+    staying = replace(by_order, index=by_order.steps.index(Step.STAY))
+    assert may_be_mended(kept, mend)
+    assert may_be_mended(given_up, mend)
+    assert not may_be_mended(under_repair, mend)
+    assert not may_be_mended(by_order, mend)
+    for out in (staying, replace(by_order, steps=kept_out(STEPS[Remedy.REBOOT_NODE]), index=4, end=End.FAILED)):
+        assert may_be_mended(out, mend) == (remedy is not None)
+    new = repaired(mend, "c2", LATER, ladder=(Remedy.REPLACE_NODE,), about=None, drains=True)
+    assert (instead(given_up, new).end, instead(given_up, new).attempts) == (None, 0)
+    assert mended_meanwhile(replace(staying, end=End.FAILED), mend, Remedy.REPLACE_NODE, LATER).end is None
 
 
 def test_only_a_quarantine_at_its_place_stays() -> None:

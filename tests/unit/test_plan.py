@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from healthd.api.plan import as_text, case_plan, entry, paused_by
-from healthd.model import Action, Diagnosis, Mode, Remedy, Severity
+from healthd.model import Action, Diagnosis, Mode, Remedy, Severity, Step
 from healthd.remediation.case import Case, End
 from healthd.remediation.ledger import Repair
-from healthd.remediation.playbook import REBOOT
+from healthd.remediation.playbook import QUARANTINE, REBOOT
 from healthd.remediation.policy import Considered, Rules, Situation, decide, decide_each
 from healthd.remediation.ports import FleetLevel, Hold, NodeView
 from healthd.remediation.rules import OWN_REMEDY, Policy, Rule
@@ -141,6 +141,11 @@ def test_an_open_case_is_all_that_goes_on() -> None:
         "[c1] gpu.xid.79 on gpu:GPU-0 at wait_idle since 2026-01-01 00:00:00 UTC; then collect, reboot, verify, "
         "release; if that does not help replace_node"
     )
+    kept = replace(CASE, steps=QUARANTINE, index=QUARANTINE.index(Step.VERIFY))
+    about = "case c1 is open for gpu.xid.79 on gpu:GPU-0, and"
+    (beside,) = plans(OTHER)
+    assert entry(beside, kept)["words"] == f"{about} only keeps the node out: what is open is decided about anew"
+    assert entry(beside, kept, paused="observe")["words"] == f"{about} is paused at verify: observe"
     last = replace(CASE, index=len(REBOOT) - 1, ladder=())
     assert str(case_plan(last, REPAIR)["words"]).endswith("; then nothing more")
 

@@ -97,7 +97,7 @@ def test_a_case_that_has_tried_a_remedy_takes_none_that_is_smaller(
     ladder: tuple[Remedy, ...], attempts: int, left: tuple[Remedy, ...]
 ) -> None:
     """Nor anything after another machine; a successor without a memory knows only that it is one."""
-    case = a_case(ladder=ladder, attempts=attempts, steps=QUARANTINE)
+    case = a_case(remedy=Remedy.NONE, ladder=ladder, attempts=attempts, steps=QUARANTINE)
     decision = left_of(decided(diagnosis()), case)
     assert decision.ladder == left
     assert (decision.action, decision.steps) == ((Action.REPAIR, STEPS[left[0]]) if left else (Action.PAGE, QUARANTINE))
