@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from healthd.check import FindingCode, check, not_applicable
-from healthd.gpus import MIG, GpuValues, ask_gpus, judged_gpus, of_the_node
+from healthd.gpus import MIG, GpuValues, ask_gpus, judged_gpus, not_supporting, of_the_node
 from healthd.model import NODE, Finding, Reading, Remedy, Result, Severity
 from healthd.node import Node
 from healthd.tables import filled, instance_profile, keyed_rows
@@ -89,26 +89,17 @@ def gpu_fabric(node: Node, _settings: object) -> Result:
     asked = ask_gpus(node, _INFO, MIG)
     if isinstance(asked, Result):
         return asked
-    gpus = [*map(_without_state_0, asked)]
+    gpus = [not_supporting(gpu, _INFO, lambda info: info["state"] == _NOT_SUPPORTED) for gpu in asked]
     told = [gpu for gpu in gpus if _INFO in gpu.values]
     if all(_INFO in gpu.unsupported for gpu in gpus):
         return not_applicable("these GPUs, or their driver, do not tell about the fabric (Hopper and newer do)")
     findings = [*of_the_node((finding for gpu in told for finding in _findings(gpu)), len(gpus))]
     if profile.nvlink == "nvl72":
         findings.extend(_domain(node, told))
-    readings = [
-        Reading(component=gpu.gpu, name="gpu_fabric_clique_id", value=gpu.values[_INFO]["cliqueId"]) for gpu in told
-    ]
+    name = "gpu_fabric_clique_id"
+    readings = [Reading(component=gpu.gpu, name=name, value=gpu.values[_INFO]["cliqueId"]) for gpu in told]
     rests_on, what = {_INFO: (NOT_READY, FAILED, UNHEALTHY)}, "the state of the fabric"
     return judged_gpus(gpus, findings, readings, questions=(_INFO,), rests_on=rests_on, what=what)
-
-
-def _without_state_0(gpu: GpuValues) -> GpuValues:
-    """A GPU whose state says that it is not supported does not tell, as one whose driver says so."""
-    if gpu.values.get(_INFO, {}).get("state") != _NOT_SUPPORTED:
-        return gpu
-    values = {question: value for question, value in gpu.values.items() if question != _INFO}
-    return replace(gpu, values=values, unsupported=gpu.unsupported | {_INFO})
 
 
 def _findings(gpu: GpuValues) -> Iterator[Finding]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from healthd.check import FindingCode, Limit, Rate, check, judged, not_applicable
 from healthd.gpus import MIG, GpuValues, ask_gpus, driver_epoch, gaps_of, in_mig
-from healthd.model import ClearsBy, Component, Finding, Remedy, Repeats, Result, Severity
+from healthd.model import ClearsBy, Finding, Remedy, Repeats, Result, Severity
 from healthd.node import Node
-from healthd.nvlink import OF_A_GPU, OF_A_LINK, counted, not_told, questions
+from healthd.nvlink import OF_A_GPU, OF_A_LINK, counted, not_told, questions, unfed
 from healthd.tables import filled, instance_profile, keyed_rows
 
 _P2P = "nvmlDeviceGetP2PStatus(2)"  # 2: NVML_P2P_CAPS_INDEX_NVLINK
@@ -91,7 +91,7 @@ def gpu_nvlink(node: Node, _settings: object) -> Result:
     awake = [gpu for gpu in gpus if not (in_mig(gpu) and row[0] == _LINKS_SLEEP_IN_MIG)]
     findings = [*(finding for gpu in awake for finding in _down(gpu, links, row[2])), *_apart(gpus)]
     readings = [reading for gpu in gpus for reading in counted(gpu, links, epoch)]
-    untold = [each for gpu in gpus for each in _untold(not_told(gpu, row[0], links))]
+    untold = [each for gpu in gpus for each in unfed(not_told(gpu, row[0], links), _FED_BY)]
     silent = {part for part, _ in untold} & {gpu.gpu for gpu in gpus}
     left_out = f"{len(silent)} of {len(gpus)} GPUs do not tell all of their NVLink error counters" if silent else ""
     return judged(findings, readings, gaps=gaps_of(gpus), untold=untold, left_out=left_out)
@@ -99,15 +99,6 @@ def gpu_nvlink(node: Node, _settings: object) -> Result:
 
 def _state(link: int) -> str:
     return f"nvmlDeviceGetNvLinkState({link})"
-
-
-def _untold(missing: Iterable[tuple[Component, str]]) -> Iterator[tuple[Component, str]]:
-    """The codes that no reading of a component feeds: of three counters that one GPU never had, two are enough."""
-    by_part: dict[Component, set[str]] = {}
-    for part, reading in missing:
-        by_part.setdefault(part, set()).add(reading)
-    for part, readings in by_part.items():
-        yield from ((part, code.code) for code, feeding in _FED_BY if feeding <= readings)
 
 
 def _down(gpu: GpuValues, links: Sequence[int], source: str) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ check, source or table of faults.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -229,6 +229,14 @@ def gaps_of(gpus: Iterable[GpuValues]) -> tuple[str, ...]:
 def in_mig(gpu: GpuValues) -> bool:
     """Whether MIG is on. The question :data:`MIG` must have been asked; a GPU without MIG does not know it."""
     return bool(gpu.values.get(MIG, (0,))[0])
+
+
+def not_supporting(gpu: GpuValues, question: str, says_so: Callable[[Any], bool]) -> GpuValues:
+    """The GPU as one that does not support the question, where the value that it answered ``says_so``."""
+    if question not in gpu.values or not says_so(gpu.values[question]):
+        return gpu
+    values = {each: value for each, value in gpu.values.items() if each != question}
+    return replace(gpu, values=values, unsupported=gpu.unsupported | {question})
 
 
 def untold(gpus: Iterable[GpuValues], codes: Mapping[str, Iterable[FindingCode]]) -> Iterator[tuple[Component, str]]:

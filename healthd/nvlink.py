@@ -5,8 +5,9 @@ Pure over what NVML answered. It judges nothing: ``gpu.nvlink`` does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 
+from healthd.check import FindingCode
 from healthd.gpus import GpuValues
 from healthd.model import Component, Reading, ReadingKind
 
@@ -36,6 +37,19 @@ def not_told(gpu: GpuValues, model: str, links: Sequence[int]) -> Iterator[tuple
         if not gpu.unsupported.isdisjoint(counters or [f"field:{field}"]):
             yield gpu.gpu, name
     yield from ((part, name) for part, key, name in _of_links(gpu, links) if key in gpu.unsupported)
+
+
+def unfed(
+    missing: Iterable[tuple[Component, str]], fed_by: Iterable[tuple[FindingCode, Set[str]]]
+) -> Iterator[tuple[Component, str]]:
+    """The codes of which no reading of a component is left: of three counters that one GPU never had, two are enough.
+
+    ``missing``: component and reading; ``fed_by``: each code with the readings by which a component tells of it."""
+    by_part: dict[Component, set[str]] = {}
+    for part, reading in missing:
+        by_part.setdefault(part, set()).add(reading)
+    for part, readings in by_part.items():
+        yield from ((part, code.code) for code, feeding in fed_by if feeding <= readings)
 
 
 def counted(gpu: GpuValues, links: Sequence[int], epoch: str) -> Iterator[Reading]:
