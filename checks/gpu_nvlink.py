@@ -8,7 +8,7 @@ from healthd.check import FindingCode, Limit, Rate, check, judged, not_applicabl
 from healthd.gpus import MIG, GpuValues, ask_gpus, driver_epoch, gaps_of, in_mig
 from healthd.model import ClearsBy, Finding, Remedy, Repeats, Result, Severity
 from healthd.node import Node
-from healthd.nvlink import OF_A_GPU, OF_A_LINK, counted, not_told, questions, unfed
+from healthd.nvlink import OF_A_GPU, OF_A_LINK, counted, questions, untold
 from healthd.tables import filled, instance_profile, keyed_rows
 
 _P2P = "nvmlDeviceGetP2PStatus(2)"  # 2: NVML_P2P_CAPS_INDEX_NVLINK
@@ -91,10 +91,10 @@ def gpu_nvlink(node: Node, _settings: object) -> Result:
     awake = [gpu for gpu in gpus if not (in_mig(gpu) and row[0] == _LINKS_SLEEP_IN_MIG)]
     findings = [*(finding for gpu in awake for finding in _down(gpu, links, row[2])), *_apart(gpus)]
     readings = [reading for gpu in gpus for reading in counted(gpu, links, epoch)]
-    untold = [each for gpu in gpus for each in unfed(not_told(gpu, row[0], links), _FED_BY)]
-    silent = {part for part, _ in untold} & {gpu.gpu for gpu in gpus}
+    not_told = [each for gpu in gpus for each in untold(gpu, counters, links, _FED_BY)]
+    silent = {part for part, _ in not_told} & {gpu.gpu for gpu in gpus}
     left_out = f"{len(silent)} of {len(gpus)} GPUs do not tell all of their NVLink error counters" if silent else ""
-    return judged(findings, readings, gaps=gaps_of(gpus), untold=untold, left_out=left_out)
+    return judged(findings, readings, gaps=gaps_of(gpus), untold=not_told, left_out=left_out)
 
 
 def _state(link: int) -> str:

@@ -29,27 +29,27 @@ def questions(model: str, links: Sequence[int]) -> tuple[list[str], list[tuple[i
     return [], [*of_links, *((field, 0) for field in OF_A_GPU)]
 
 
-def not_told(gpu: GpuValues, model: str, links: Sequence[int]) -> Iterator[tuple[Component, str]]:
+def untold(
+    gpu: GpuValues, counters: Sequence[str], links: Sequence[int], fed_by: Iterable[tuple[FindingCode, Set[str]]]
+) -> Iterator[tuple[Component, str]]:
+    """The codes that this GPU or a link of it does not tell about: of three counters that it never had, two are enough.
+
+    ``counters``: the calls of :func:`questions`; ``fed_by``: each code with the readings by which a component tells of
+    it."""
+    missing: dict[Component, set[str]] = {}
+    for part, reading in _missing(gpu, counters, links):
+        missing.setdefault(part, set()).add(reading)
+    for part, readings in missing.items():
+        yield from ((part, code.code) for code, feeding in fed_by if feeding <= readings)
+
+
+def _missing(gpu: GpuValues, counters: Sequence[str], links: Sequence[int]) -> Iterator[tuple[Component, str]]:
     """The readings that this GPU says it does not have, each at its component. Where it counts by link, one counter
     that is missing stands for all. A question that it failed to answer is a gap, and none of these."""
-    counters, _ = questions(model, links)
     for field, name in OF_A_GPU.items():
         if not gpu.unsupported.isdisjoint(counters or [f"field:{field}"]):
             yield gpu.gpu, name
     yield from ((part, name) for part, key, name in _of_links(gpu, links) if key in gpu.unsupported)
-
-
-def unfed(
-    missing: Iterable[tuple[Component, str]], fed_by: Iterable[tuple[FindingCode, Set[str]]]
-) -> Iterator[tuple[Component, str]]:
-    """The codes of which no reading of a component is left: of three counters that one GPU never had, two are enough.
-
-    ``missing``: component and reading; ``fed_by``: each code with the readings by which a component tells of it."""
-    by_part: dict[Component, set[str]] = {}
-    for part, reading in missing:
-        by_part.setdefault(part, set()).add(reading)
-    for part, readings in by_part.items():
-        yield from ((part, code.code) for code, feeding in fed_by if feeding <= readings)
 
 
 def counted(gpu: GpuValues, links: Sequence[int], epoch: str) -> Iterator[Reading]:

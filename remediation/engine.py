@@ -77,6 +77,7 @@ class Engine:
             if self._note(said, Event(at=self._clock(), kind="step", text=said)):
                 self.tally.refuse(Refusal.UNREADABLE)
         finally:
+            self._steps.hurry = False
             self._stands = self._steps.stood(now) > timedelta(seconds=2 * self._parts.patience.calm_s)
             self._parts.beat.end()
             self._lock.release()
@@ -98,7 +99,6 @@ class Engine:
                 return self._obedience.refuse(
                     order, Refused(kind=Refusal.CASE_OPEN, words=f"{_ENDING}; ask again then")
                 )
-            self._steps.hurry = False
             case = self._resumed(now)
             if case is None and self._leftovers.unknown:
                 words = f"the cluster did not answer, and {self._leftovers.unknown}"

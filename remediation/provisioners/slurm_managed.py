@@ -91,8 +91,7 @@ class SlurmManagedProvisioner:
     def reboot(self) -> None:
         """``scontrol reboot ASAP nextstate=RESUME``, behind our reservation only; one that is under way is not asked
         for again."""
-        with before_acting():
-            node, fenced = self._node(), our_slot(self._scontrol, self._subject.node)
+        node, fenced = self._last_look()
         if node.rebooting:
             return
         if node.flags & _GONE:
@@ -107,8 +106,7 @@ class SlurmManagedProvisioner:
         """Drain it, behind our reservation only: the drain is the end of the machine, and without our place in the
         budget nobody counts it. A drain of ours that is there already is the same thing; another one's is not touched.
         """
-        with before_acting():
-            node, fenced = self._node(), our_slot(self._scontrol, self._subject.node)
+        node, fenced = self._last_look()
         if node.flags & _GONE:
             if is_ours(node.reason):
                 return
@@ -137,6 +135,11 @@ class SlurmManagedProvisioner:
             Remedy.REPLACE_NODE: f'scontrol update nodename={name} state=drain reason="{REPLACE_TEXT}"',
         }[remedy]
         return f"{command}; Slurm has no dry run"
+
+    def _last_look(self) -> tuple[SlurmNode, str]:
+        """The node right before an act, and our slot that fences it, or "". Raises BackendBusy, BackendRefused."""
+        with before_acting():
+            return self._node(), our_slot(self._scontrol, self._subject.node)
 
     def _node(self) -> SlurmNode:
         return read_node(self._scontrol, self._subject.node)
