@@ -65,7 +65,7 @@ def make_engine(
     the machine runs commands; tests count them. ``after_reset`` is told of every GPU reset that was made. ``beat``:
     what is told that the engine comes round, and how long the evidence and each command may take. ``clock`` and
     ``monotonic_s``: the engine's own; the places in the budget settle by the machine's."""
-    remediation, beat, cluster = config.remediation, beat or Beat(), cluster_of(config, orchestrator)
+    beat, cluster = beat or Beat(), cluster_of(config, orchestrator)
     run = beat.announcing(run)
 
     def announced(case: Case) -> str:
@@ -86,19 +86,11 @@ def make_engine(
             slots=_slots(machine, orchestrator, cluster, store),
             judgement=monitor,
             cases=store,
-            rules=lambda: _rules(config, policy, cluster),
+            rules=lambda: rules_of(config, policy, cluster),
             ledger=lambda: repairs_of(store.cases()),
             collect=announced,
             look_again=checkup.start_older_than,
-            patience=Patience(
-                settle_s=remediation.settle_s,
-                verify_timeout_s=remediation.verify_timeout_s,
-                reboot_timeout_s=remediation.reboot_timeout_s,
-                replace_timeout_s=remediation.replace_timeout_s,
-                unanswered_s=cluster.unanswered_s,
-                max_attempts=remediation.max_attempts,
-                calm_s=cluster.calm_s,
-            ),
+            patience=patience_of(config, cluster),
             platform_texts=OUR_TEXTS | MANAGERS_TEXTS,
             beat=beat,
             clock=clock,
@@ -189,7 +181,22 @@ def _resetter(
     )
 
 
-def _rules(config: Config, policy: Policy, cluster: Cluster) -> Rules:
+def patience_of(config: Config, cluster: Cluster) -> Patience:
+    """How long this node's engine waits for what, as configured."""
+    remediation = config.remediation
+    return Patience(
+        settle_s=remediation.settle_s,
+        verify_timeout_s=remediation.verify_timeout_s,
+        reboot_timeout_s=remediation.reboot_timeout_s,
+        replace_timeout_s=remediation.replace_timeout_s,
+        unanswered_s=cluster.unanswered_s,
+        max_attempts=remediation.max_attempts,
+        calm_s=cluster.calm_s,
+    )
+
+
+def rules_of(config: Config, policy: Policy, cluster: Cluster) -> Rules:
+    """What the operator allows on this node now, as configured; the opt-out file is looked for at each call."""
     remediation, (feature, called) = config.remediation, cluster.opt_out
     opt_out = remediation.opt_out_file
     by_file = f"{opt_out} exists" if opt_out and os.path.exists(opt_out) else ""

@@ -17,6 +17,7 @@ from healthd.config.notify_schema import NotifySection
 from healthd.errors import StoreError
 from healthd.model import Mode, Severity
 from healthd.monitor import Monitor
+from healthd.notifications.delivery import Deliver
 from healthd.notifications.news import PAGED, Topic, topics
 from healthd.notifications.notifier import NEWS, Notifier, channels_of, still_told
 from healthd.remediation.engine import Engine
@@ -36,18 +37,33 @@ def open_notifier(
     channels = channels_of(config)
     if not channels or store is None:
         return None
+    return node_notifier(
+        channels, config, checkup.monitor, engine=engine, store=store, about=lambda: about(checkup, mode)
+    )
+
+
+def node_notifier(
+    channels: Mapping[str, Deliver],
+    config: NotifySection,
+    monitor: Monitor,
+    *,
+    engine: Engine | None,
+    store: Store,
+    about: Callable[[], Mapping[str, Any]],
+) -> Notifier:
+    """The same for these receivers, whatever is configured; ``about`` says who speaks. Raises StoreError."""
     kept, undecided = store.fact(NEWS), engine.decision if engine is not None else None
     paged = [topic for topic in still_told(kept) if topic.key.startswith(PAGED)]
 
     def wrong() -> Sequence[Topic]:
-        found = wrong_with(checkup.monitor, engine, store, Severity(config.severity))
+        found = wrong_with(monitor, engine, store, Severity(config.severity))
         return [*found, *paged] if engine is not None and engine.decision is undecided else found
 
     return Notifier(
         channels,
         per_hour=config.per_hour,
         wrong=wrong,
-        about=lambda: about(checkup, mode),
+        about=about,
         keep=lambda text: store.keep(NEWS, text),
         kept=kept,
     )
