@@ -45,7 +45,7 @@ from healthd.remediation.policy import Rules
 from healthd.remediation.ports import FleetLevel, Slot
 from healthd.remediation.slots import SlotKeeper
 from healthd.remediation.turns import Patience
-from healthd.testing_cluster import FakeProvisioner, FakeResetter
+from healthd.sim.cluster import FakeProvisioner, FakeResetter
 from tests.integration.slurm.slurm_lab import SlurmLab, why_not
 
 AIM_CTLD_S, AIM_DECIDED_S = 5.0, 20.0

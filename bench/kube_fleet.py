@@ -35,8 +35,8 @@ from healthd.remediation.policy import Rules
 from healthd.remediation.ports import FleetLevel
 from healthd.remediation.slots import SlotKeeper
 from healthd.remediation.turns import Patience
+from healthd.sim.cluster import FakeProvisioner, FakeResetter
 from healthd.sim.machine import NODE, SimulatedMachine
-from healthd.testing_cluster import FakeProvisioner, FakeResetter
 from tests.integration.kubernetes.agent_rig import write_kubeconfig
 from tests.integration.kubernetes.control_plane import ACCOUNT, NAMESPACE, ControlPlane
 from tests.running import ROOT, Running

@@ -18,9 +18,9 @@ from healthd.remediation.policy import Rules
 from healthd.remediation.ports import FleetLevel, Provisioner, Slot
 from healthd.remediation.standings import Standing
 from healthd.remediation.turns import Patience
+from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeProvisioner
 from healthd.store import Store
 from healthd.testing import FakeClock
-from healthd.testing_cluster import FakeCluster, FakeOrchestrator, FakeProvisioner
 from tests.engine_wire import Killed, Wire, WiredOrchestrator, WiredProvisioner
 
 NODE, TEXT = "n1", "healthd: gpu.xid.79 gpu:0 [k3]"

@@ -27,9 +27,9 @@ from healthd.remediation.policy import Rules
 from healthd.remediation.ports import Orchestrator
 from healthd.remediation.slots import SlotKeeper
 from healthd.remediation.turns import Patience
+from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeProvisioner, FakeResetter, FakeUpdate
 from healthd.store import Store
 from healthd.testing import FakeClock
-from healthd.testing_cluster import FakeCluster, FakeOrchestrator, FakeProvisioner, FakeResetter, FakeUpdate
 from tests.engine_wire import Killed, Wire, WiredCases, WiredOrchestrator, WiredProvisioner, WiredResetter
 
 NODE = "n1"

@@ -13,7 +13,7 @@ from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
 from healthd.remediation.orchestrators.local import LocalOrchestrator
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
 from healthd.remediation.ports import Mark, Orchestrator, Slot
-from healthd.testing_cluster import FakeCluster, FakeOrchestrator
+from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from tests.integration.kubernetes.agent_rig import add_leases, administrator
 from tests.integration.kubernetes.control_plane import ControlPlane
 from tests.integration.kubernetes.find_binaries import Unavailable

@@ -21,7 +21,7 @@ from healthd.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.remediation.fleet import SETTLE_S, Go
 from healthd.remediation.ports import FleetLevel, Slot
 from healthd.remediation.slots import LONGEST_PAUSE_S, SlotKeeper
-from healthd.testing_cluster import FakeCluster, FakeOrchestrator
+from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 
 NODES = tuple(f"n{number}" for number in range(7))
 GPU = NODES[:4]

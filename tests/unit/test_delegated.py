@@ -11,7 +11,7 @@ from healthd.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.model import Remedy
 from healthd.remediation.marks import Answer, CaseMark, parse
 from healthd.remediation.provisioners.delegated import UNASKED_S, UNTAKEN_S, DelegatedProvisioner
-from healthd.testing_cluster import FakeProvisioner
+from healthd.sim.cluster import FakeProvisioner
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 LEFT = CaseMark(case="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, attempt=1, asked=NOW)

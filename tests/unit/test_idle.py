@@ -7,8 +7,8 @@ import pytest
 from healthd.errors import SourceMissing, SourceTimeout
 from healthd.idle import why_not_idle
 from healthd.remediation.ports import NodeView
+from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.testing import FakeClock, FakeNode, FakeNvml, gpu_with, healthy_gpu, pci_tree
-from healthd.testing_cluster import FakeCluster, FakeOrchestrator
 
 HOLDER = {"pid": 4711, "usedGpuMemory": None, "gpuInstanceId": 0, "computeInstanceId": 0}
 

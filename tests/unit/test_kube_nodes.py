@@ -21,9 +21,9 @@ from healthd.remediation.provisioners.kube_nodes import ByProviderId, KarpenterP
 from healthd.remediation.provisioners.opening import delegates, found_by_controller, open_provisioner
 from healthd.remediation.provisioners.subject import Subject
 from healthd.remediation.standings import Standing
+from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeProvisioner
 from healthd.sources.machine import open_machine
 from healthd.testing import FakeClock
-from healthd.testing_cluster import FakeCluster, FakeOrchestrator, FakeProvisioner
 
 MACHINE = "i-0aaaaaaaaaaaaaaa1"
 

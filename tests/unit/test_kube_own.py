@@ -23,8 +23,8 @@ from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.kube_own import UNHEARD_S, OwnNodeProvisioner
 from healthd.remediation.provisioners.opening import asks_by_own_node, found_by_controller, open_provisioner
 from healthd.remediation.provisioners.subject import Subject
+from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.sources.machine import open_machine
-from healthd.testing_cluster import FakeCluster, FakeOrchestrator
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MACHINE = "i-0aaaaaaaaaaaaaaa1"

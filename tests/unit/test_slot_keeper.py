@@ -11,8 +11,8 @@ from healthd.errors import BackendUnknown, SlotTaken
 from healthd.remediation.fleet import LEARNING_S, Go, Hold, Settle, learning_s
 from healthd.remediation.ports import FleetLevel, Slot
 from healthd.remediation.slots import FIRST_LEARNING_S, SlotKeeper
+from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.testing import FakeClock
-from healthd.testing_cluster import FakeCluster, FakeOrchestrator
 
 NODES = tuple(f"n{number}" for number in range(10))
 

@@ -16,7 +16,7 @@ from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from healthd.remediation.provisioners.ec2 import Ec2Provisioner
 from healthd.remediation.provisioners.subject import Subject
-from healthd.testing_cluster import FakeOrchestrator
+from healthd.sim.cluster import FakeOrchestrator
 from tests.controller_rig import NODE, AskedWorld
 from tests.integration.aws.aws_endpoint import REGION, AwsEndpoint
 

@@ -1,9 +1,9 @@
-"""Handwritten stand-ins for the back ends of remediation: a cluster in memory, its orchestrator, a provisioner.
+"""A cluster in memory, its orchestrator, a provisioner and a resetter: what stands in for the back ends of remediation.
 
 They keep the laws of the real ones, the inconvenient ones above all, and can be made to hang, forget and restart.
 
     from healthd.testing import FakeClock
-    from healthd.testing_cluster import FakeCluster, FakeOrchestrator
+    from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 
     cluster = FakeCluster("n1", "n2", clock=FakeClock())
     FakeOrchestrator(cluster, "n1").quarantine("healthd: gpu.xid.79 gpu:0 [1]")
