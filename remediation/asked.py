@@ -20,18 +20,24 @@ _SILENT = frozenset({"DOWN", "NOT_RESPONDING"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """One act on one machine. ``unanswered``: nobody asked for it, the node does not answer after its reboot."""
+    """One act on one machine. ``unanswered``: nobody asked for it, the node does not answer after its reboot.
+
+    ``asked``: when the request was made, or that reboot. It never changes while the request stands, and no later
+    request of the node has the same (``successor.repair_mark``).
+    """
 
     node: str
     case: str
     remedy: Remedy
     attempt: int
+    asked: datetime
     unanswered: bool = False
 
     @property
     def id(self) -> str:
-        """The id under which it is done once and never again."""
-        return f"{self.node}/{self.case}/{self.remedy}-{self.attempt}"
+        """The id under which this request is carried out once. A second order for the same case, remedy and attempt is
+        another request. Ids in stores of before 2026-11-22 end without ``@`` and the time: they are no request's."""
+        return f"{self.node}/{self.case}/{self.remedy}-{self.attempt}@{int(self.asked.timestamp())}"
 
 
 def wanted(node: str, mark: CaseMark, now: datetime, *, reboot_timeout_s: float) -> Wanted | None:
@@ -40,10 +46,11 @@ def wanted(node: str, mark: CaseMark, now: datetime, *, reboot_timeout_s: float)
         return None
     was_begun = not mark.asks or mark.answer is Answer.TAKEN
     if mark.remedy is Remedy.REBOOT_NODE and was_begun and _is_late(mark.asked, now, reboot_timeout_s):
-        return Wanted(node=node, case=mark.case, remedy=Remedy.REPLACE_NODE, attempt=1, unanswered=True)
+        replacement = Remedy.REPLACE_NODE
+        return Wanted(node=node, case=mark.case, remedy=replacement, attempt=0, asked=mark.asked, unanswered=True)
     if not mark.asks or mark.answer is Answer.REFUSED:
         return None
-    return Wanted(node=node, case=mark.case, remedy=mark.remedy, attempt=mark.attempt)
+    return Wanted(node=node, case=mark.case, remedy=mark.remedy, attempt=mark.attempt, asked=mark.asked)
 
 
 def refusal(

@@ -287,8 +287,8 @@ class Controller:
         """Write the mark anew, if the node has not moved on meanwhile and there is something new to say."""
         want, orchestrator = found.want, self._node(found.want.node)
         there = parse(orchestrator.marked())
-        mine = (want.case, found.mark.machine, want.remedy, want.attempt)
-        if there is None or (there.case, there.machine, there.remedy, there.attempt) != mine:
+        mine = (want.case, found.mark.machine, want.remedy, want.attempt, want.asked)
+        if there is None or (there.case, there.machine, there.remedy, there.attempt, there.asked) != mine:
             return
         is_new = (there.answer, there.became) != (told.answer, told.became)
         if not is_new and (there.said == plain(told.said) or self._told_lately(want.node)):
@@ -315,8 +315,8 @@ class Controller:
         """The mark of a reboot, where nothing came of going on from it: the node may come back and be believed."""
         orchestrator, mark = self._node(found.want.node), found.mark
         there = parse(orchestrator.marked())
-        ours = (mark.case, mark.machine, found.want.remedy)
-        if there is not None and (there.case, there.machine, there.remedy) == ours:
+        ours = (mark.case, mark.machine, found.want.remedy, mark.asked)
+        if there is not None and (there.case, there.machine, there.remedy, there.asked) == ours:
             orchestrator.mark(found.text)
 
     # -- parts --------------------------------------------------------------------------------------------------------

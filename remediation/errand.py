@@ -164,7 +164,6 @@ class Errand:
             asks=True,
             remedy=want.remedy,
             attempt=want.attempt,
-            asked=now if want.unanswered else self.found.mark.asked,
             following=() if want.unanswered else self.found.mark.following,
             answer=Answer.TAKEN,
             answered=now,

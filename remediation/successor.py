@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from healthd.model import NODE, Mode, Remedy, Step
 from healthd.remediation.case import QUARANTINE_CODE, REPAIR_CODE, Case, End, parts_of
@@ -18,6 +18,7 @@ from healthd.remediation.playbook import QUARANTINE, REPLACE, kept_out, without_
 from healthd.remediation.ports import NodeView, Slot
 
 _NO_CASE = "without-a-case"
+_CLOSE = timedelta(minutes=1)
 
 
 def repair_mark(
@@ -36,13 +37,22 @@ def repair_mark(
         machine=instance_of(case.machine),
         remedy=remedy,
         attempt=case.attempts,
-        asked=now,
+        asked=_not_as_before(now, old.asked),
         following=tuple(following),
         became=old.became if instance_of(old.became) == instance_of(case.machine) else "",
         replaced=now if gives_away else old.replaced,
         code=old.code,
         since=old.since,
     ).text
+
+
+def _not_as_before(now: datetime, before: datetime | None) -> datetime:
+    """When a request was made, in whole seconds: what tells it from the one ``before``, also where the clock went back
+    for a moment. Without this the controller would answer an order within the same second from its memory."""
+    at = now.replace(microsecond=0)
+    if before is None or not at <= before < at + _CLOSE:
+        return now
+    return before + timedelta(seconds=1)
 
 
 def found_case(

@@ -34,8 +34,21 @@ def never_came_back(folder: Path) -> AskedWorld:
     return world
 
 
-STORIES = {"replace": replace_asked, "reboot": reboot_asked, "silent": never_came_back}
-ROUNDS_OF = {"replace": ROUNDS, "reboot": ROUNDS, "silent": 2 * ROUNDS}
+def ordered_again(folder: Path) -> AskedWorld:
+    """What was asked for was refused a day ago; now an operator orders it: the same case, remedy and attempt."""
+    world = AskedWorld(folder)
+    world.provisioner.instance = "i-9"
+    world.run(2)
+    assert (world.acts, world.mark.answer) == (0, Answer.REFUSED)
+    world.provisioner.instance = "i-1"
+    world.clock.advance(86_400.0)
+    world.ask(replace(world.mark, answer=None, answered=None, said=""))
+    world.wire.passed.clear()
+    return world
+
+
+STORIES = {"replace": replace_asked, "reboot": reboot_asked, "silent": never_came_back, "ordered": ordered_again}
+ROUNDS_OF = {"replace": ROUNDS, "reboot": ROUNDS, "silent": 2 * ROUNDS, "ordered": ROUNDS}
 
 
 @pytest.fixture(params=list(STORIES))

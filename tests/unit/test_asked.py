@@ -28,13 +28,33 @@ def view(text: str = "healthd: gpu.xid.79 gpu:0 [k3]", *flags: str) -> NodeView:
     return NodeView(name="n1", in_service=False, flags=frozenset(flags or ("DRAIN",)), hold=hold)
 
 
-def test_a_request_is_wanted_once_by_its_attempt() -> None:
-    """The id has everything that makes it another act: node, case, remedy, attempt."""
-    asked, again = want(MARK), want(replace(MARK, attempt=2))
-    assert asked is not None
-    assert again is not None
-    assert (asked.id, again.id) == ("n1/k3/replace_node-1", "n1/k3/replace_node-2")
-    assert not asked.unanswered
+def test_a_request_is_wanted_once_by_its_attempt_and_its_time() -> None:
+    """The id has everything that makes it another request: node, case, remedy, attempt, and when it was made."""
+    epoch = int(NOW.timestamp()) - 5
+    marks = (MARK, replace(MARK, attempt=2), replace(MARK, asked=NOW))
+    ids = [found.id for mark in marks if (found := want(mark)) is not None and not found.unanswered]
+    assert ids == [
+        f"n1/k3/replace_node-1@{epoch}",
+        f"n1/k3/replace_node-2@{epoch}",
+        f"n1/k3/replace_node-1@{epoch + 5}",
+    ]
+
+
+@pytest.mark.parametrize("answer", Answer)
+def test_an_answer_does_not_make_it_another_request(answer: Answer) -> None:
+    """What the controller itself writes into the mark never changes under which id the request is known."""
+    found, answered = want(MARK), want(replace(MARK, answer=answer, answered=NOW, said="x", replaced=NOW, boot="b"))
+    assert found is not None
+    assert answered is None if answer is Answer.REFUSED else (answered is not None and answered.id == found.id)
+
+
+def test_what_is_taken_for_a_silent_node_keeps_its_id() -> None:
+    """The controller's own replacement has the time of the reboot, before its mark says so and after."""
+    before = want(replace(LATE, asks=False))
+    after = want(replace(LATE, remedy=REPLACE, attempt=0, answer=Answer.TAKEN, answered=NOW))
+    assert before is not None
+    assert after is not None
+    assert before.id == after.id
 
 
 @pytest.mark.parametrize(
@@ -58,7 +78,7 @@ def test_a_reboot_that_is_overdue_is_looked_after(change: dict[str, Any]) -> Non
     """Whoever carried it out: what is next is another machine, and nobody asked for it."""
     found = want(replace(LATE, **change))
     assert found is not None
-    assert (found.remedy, found.attempt, found.unanswered) == (REPLACE, 1, True)
+    assert (found.remedy, found.attempt, found.unanswered) == (REPLACE, 0, True)
 
 
 def test_a_reboot_that_nobody_made_is_no_reason_to_replace() -> None:
