@@ -89,7 +89,8 @@ class FleetLevel:
     """How many nodes are out of service now, for any cause, and how many there are. Read from the cluster itself.
 
     A held slot alone does not count here. ``scopes``: the partitions or groups of this node. ``marks``: every mark that
-    any node shows. ``held``: the nodes whose reason is a healthd's. ``limit``: how many may be out, where the cluster
+    any node shows. ``held``: the nodes whose reason is a healthd's. ``asleep``: the names that the cluster has powered
+    down, which have no machine and are neither out nor in the total. ``limit``: how many may be out, where the cluster
     itself holds everybody to a number; None where each node's configuration says it.
     """
 
@@ -98,6 +99,7 @@ class FleetLevel:
     scopes: tuple[ScopeLevel, ...] = ()
     marks: tuple[Mark, ...] = ()
     held: tuple[HeldNode, ...] = ()
+    asleep: frozenset[str] = frozenset()
     limit: int | None = None
 
 

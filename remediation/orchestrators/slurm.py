@@ -18,6 +18,7 @@ from typing import Protocol
 from healthd.config.schema import Config
 from healthd.errors import BackendRefused, BackendUnknown, ConfigError, SlotTaken, SourceError, SourceMissing
 from healthd.node import CommandResult
+from healthd.remediation.orchestrators.slurm_power import is_asleep
 from healthd.remediation.orchestrators.slurm_slots import DUPLICATE, GONE, creation, parse_slots, slot_name
 from healthd.remediation.ports import FleetLevel, HeldNode, Hold, Mark, NodeView, ScopeLevel, Slot
 from healthd.sources.command import TRUNCATED, find_tool, run_command
@@ -26,8 +27,8 @@ from healthd.sources.command import TRUNCATED, find_tool, run_command
 # has every flag, where %T hides DOWN behind "drained". Reason is last: it may hold any text, newlines included.
 SINFO_FIELDS = "NodeList:|,StateComplete:|,CPUsState:|,User:|,Timestamp:|,Features:|,Features_act:|,Reason:|"
 
-# What keeps new jobs off a node for good. Not here: NOT_RESPONDING alone (2 to 3 s after every undrain), the POWER_…
-# family (a cloud node that sleeps), UNKNOWN (not registered yet after a restart of slurmctld), RESERVED.
+# What keeps new jobs off a node for good. Not here: NOT_RESPONDING alone (2 to 3 s after every undrain), UNKNOWN (not
+# registered yet after a restart of slurmctld), RESERVED.
 _OUT = re.compile(r"DRAIN(ED|ING)?|DOWN|FAIL(ING)?|REBOOT\w*|INVALID_REG")
 # A node in no partition has no Partitions=, and a comment or a reason may say the word as well.
 _PARTITIONS = re.compile(r" MCS_label=\S*\s+(?:Partitions=(\S+))?")
@@ -258,13 +259,15 @@ def parse_view(node: str, answer: str, *, jobs: tuple[str, ...] = (), controller
 def parse_level(node: str, answer: str) -> FleetLevel:
     """The level from what ``scontrol -a -o show nodes`` printed.
 
-    FUTURE nodes do not exist yet and do not count. A node that is named twice is out if either record says so. Raises
-    BackendUnknown if there is no node, or not even our own: a list that leaves out nodes proves nothing. ``node`` "":
-    none of them is ours.
+    FUTURE nodes do not exist yet and do not count. A node that sleeps is a name without a machine: it is neither out
+    nor part of the total, and its comment and reason remain evidence. A node that is named twice is out if either
+    record says so. Our own node has a machine: we run on it. Raises BackendUnknown if there is no node, or not even our
+    own: a list that leaves out nodes proves nothing. ``node`` "": none of them is ours.
     """
     is_out: dict[str, bool] = {}
     partitions: dict[str, str] = {}
     known: dict[str, bool | None] = {}
+    asleep: set[str] = set()
     marks, held = [], []
     for line in answer.split("\n"):
         fields, _, free = line.partition(" Reason=")
@@ -276,13 +279,16 @@ def parse_level(node: str, answer: str) -> FleetLevel:
         if (out := known[state[1]]) is None:
             continue
         name, label = match[1], _PARTITIONS.search(fields, state.end())
-        is_out[name] = is_out.get(name, False) or out
-        partitions[name] = (label[1] or "") if label else ""
+        if name != node and is_asleep(state[1]):
+            asleep.add(name)
+        else:
+            is_out[name] = is_out.get(name, False) or out
+            partitions[name] = (label[1] or "") if label else ""
         if comment := _comment(free or fields):
             marks.append(Mark(node=name, text=comment))
         if ours := _OUR_REASON.match(free):
             held.append(HeldNode(node=name, text=ours[1], stamp=int(ours[2])))
-    if (node or not is_out) and node not in is_out:
+    if node not in is_out and (node or not asleep | is_out.keys()):
         problem = f"the list of {len(is_out)} nodes from scontrol does not have {node or 'any'}, our own"
         raise BackendUnknown(f"{problem}: check [node] name, and PrivateData in slurm.conf")
     own = sorted(filter(None, partitions.get(node, "").split(",")))
@@ -292,6 +298,7 @@ def parse_level(node: str, answer: str) -> FleetLevel:
         scopes=tuple(_scope(name, partitions, is_out) for name in own),
         marks=tuple(marks),
         held=tuple(held),
+        asleep=frozenset(asleep),
     )
 
 

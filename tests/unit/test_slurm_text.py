@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.errors import BackendRefused, BackendUnknown, ConfigError
+from healthd.remediation.fleet import scopes_of
 from healthd.remediation.orchestrators.slurm import (
     SlurmOrchestrator,
     client_environment,
@@ -19,7 +20,7 @@ from healthd.remediation.orchestrators.slurm import (
     parse_view,
     update_error,
 )
-from healthd.remediation.orchestrators.slurm_slots import parse_slots, slot_name
+from healthd.remediation.orchestrators.slurm_slots import in_hostlist, parse_maintenance, parse_slots, slot_name
 from healthd.remediation.ports import FleetLevel, Hold, Mark, ScopeLevel, Slot
 
 IDLE = "n0001|idle|0/4/0/4|Unknown|Unknown|(null)|(null)|none|\n"
@@ -157,8 +158,7 @@ def _line(name: str, state: str, rest: str = "") -> str:
         ("IDLE", False),
         ("IDLE+NOT_RESPONDING", False),
         ("UNKNOWN", False),
-        ("IDLE+CLOUD+POWERED_DOWN", False),
-        ("IDLE+CLOUD+POWERING_DOWN", False),
+        ("IDLE+CLOUD", False),
         ("IDLE+MAINTENANCE+RESERVED", False),
         ("MIXED", False),
         ("MIXED+DRAIN", True),
@@ -168,7 +168,6 @@ def _line(name: str, state: str, rest: str = "") -> str:
         ("MIXED+REBOOT_REQUESTED", True),
         ("DOWN+DRAIN+REBOOT_ISSUED", True),
         ("IDLE+INVALID_REG", True),
-        ("IDLE+CLOUD+DRAIN+POWERED_DOWN", True),
         ("IDLE+DRAIN+MAINTENANCE+RESERVED", True),
     ],
 )
@@ -176,6 +175,60 @@ def test_out_follows_every_flag(state: str, is_out: bool) -> None:
     """What counts against the fleet's limit: orders and faults, not silence, sleep or a bare reservation."""
     level = parse_level("me", _line("me", "IDLE") + _line("n1", state))
     assert level == FleetLevel(out=frozenset({"n1"} if is_out else ()), total=2)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "IDLE+CLOUD+POWERED_DOWN",
+        "IDLE+CLOUD+POWERING_DOWN",
+        "MIXED+NOT_RESPONDING+POWERING_UP",
+        "IDLE+POWER_DOWN",
+        "IDLE+CLOUD+DRAIN+POWERED_DOWN",
+        "DOWN+CLOUD+POWERED_DOWN",
+        "idle~",
+        "drained~",
+        "mix#",
+        "down%",
+        "alloc!",
+    ],
+)
+def test_a_name_that_sleeps_is_no_machine(state: str) -> None:
+    """Neither out nor in the total of fleet or partition, drained or down; what it shows of healthd remains."""
+    sleeper = _line("s", state, "MCS_label=N/A Partitions=main BootTime=1 Comment=healthd case=x")
+    level = parse_level("me", _line("me", "IDLE", "MCS_label=N/A Partitions=main BootTime=1") + sleeper)
+    assert (level.out, level.total, level.asleep) == (frozenset(), 1, frozenset({"s"}))
+    assert level.scopes == (ScopeLevel(scope="main", out=frozenset(), total=1),)
+    assert level.marks == (Mark(node="s", text="healthd case=x"),)
+
+
+def test_our_own_node_has_a_machine_whatever_its_power_state() -> None:
+    """slurmctld shows a node that it starts as POWERING_UP until slurmd registers; the daemon runs there already."""
+    level = parse_level("me", _line("me", "DOWN+POWERING_UP"))
+    assert (level.out, level.total, level.asleep) == (frozenset({"me"}), 1, frozenset())
+
+
+def test_a_fleet_that_sleeps_as_a_whole_is_a_level() -> None:
+    """From the head node at night: no machine is out, and that is an answer."""
+    level = parse_level("", _line("n1", "IDLE+CLOUD+POWERED_DOWN"))
+    assert (level.out, level.total, level.asleep) == (frozenset(), 0, frozenset({"n1"}))
+
+
+@given(st.lists(st.sampled_from(["IDLE", "DOWN", "IDLE+POWERED_DOWN", "DOWN+POWERED_DOWN"]), max_size=60))
+def test_sleeping_names_change_nothing(states: list[str]) -> None:
+    """With any number of sleeping names among them, the fleet is what its machines are, and so is the limit."""
+    machines = [state for state in states if "POWERED" not in state]
+    every = parse_level("me", _line("me", "IDLE") + "".join(_line(f"n{i}", state) for i, state in enumerate(states)))
+    alone = parse_level("me", _line("me", "IDLE") + "".join(_line(f"n{i}", state) for i, state in enumerate(machines)))
+    limits = [scopes_of(level, {"cluster": "5%"})[0].limit for level in (every, alone)]
+    assert (every.total, len(every.out), limits[0]) == (alone.total, len(alone.out), limits[1])
+
+
+def test_four_machines_and_480_sleeping_names_let_one_out() -> None:
+    """5 % of the machines, never less than one."""
+    sleepers = "".join(_line(f"c{number}", "IDLE+CLOUD+POWERED_DOWN") for number in range(480))
+    level = parse_level("n1", sleepers + "".join(_line(f"n{number}", "IDLE") for number in range(1, 5)))
+    assert [scope.limit for scope in scopes_of(level, {"cluster": "5%"})] == [1]
 
 
 def test_nodes_of_the_future_are_not_there() -> None:
@@ -284,11 +337,83 @@ def test_other_reservations_are_no_slots(name: str) -> None:
     assert parse_slots(_reservation(name=name)) == ()
 
 
-@pytest.mark.parametrize("text", ["slurm_load_reservations error", _reservation()[:60], "x " + _reservation()])
-def test_a_list_of_slots_that_makes_no_sense_is_unknown(text: str) -> None:
-    """A list of which a line is not understood proves nothing."""
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "slurm_load_reservations error\n" + _reservation(),
+        "x " + _reservation(),
+        _reservation() + "\n" + _reservation(name="healthd-cluster-4")[:60],
+        _reservation(name="course") + " Comment=x\n" + _reservation()[:200] + "\n" + _reservation(),
+    ],
+)
+def test_a_list_that_may_hide_a_slot_is_unknown(answer: str) -> None:
+    """A list that begins otherwise, or a broken record whose name begins as ours do, proves nothing."""
     with pytest.raises(BackendUnknown, match="scontrol show reservation"):
-        parse_slots(_reservation() + "\n" + text)
+        parse_slots(answer)
+
+
+# What may stand in somebody else's record: any words, over any number of lines, but for a line that begins as ours do.
+_WORDS_OF_OTHERS = st.lists(
+    st.text(st.characters(codec="utf-8", exclude_characters="\r"), max_size=40)
+    | st.sampled_from(["Users=root State=ACTIVE", "ReservationName=x", _reservation(name="course"), "Flags=MAINT"]),
+    max_size=4,
+).map("\n".join)
+
+
+@st.composite
+def _foreign(draw: st.DrawFn) -> str:
+    """One record that is not ours, whole or cut short."""
+    name = draw(st.sampled_from(["course", "has space", "maint", "healthd", "ours-healthd-cluster-3", "healthd-3"]))
+    whole = _reservation(name=name, nodes=draw(st.sampled_from(["(null)", "n[1-9]", "n1"])))
+    cut = whole if name.startswith("healthd-") else whole[: draw(st.integers(len("ReservationName=x"), len(whole)))]
+    return f"{cut} Comment={draw(_WORDS_OF_OTHERS)}"
+
+
+@given(st.lists(_foreign() | st.integers(0, 40), max_size=8))
+def test_foreign_records_neither_hide_nor_add_a_slot(records: list[str | int]) -> None:
+    """Whatever others have written around them, the slots are those of healthd's own records."""
+    ours = [each for each in records if isinstance(each, int)]
+    lines = [_reservation(name=f"healthd-cluster-{each}") if isinstance(each, int) else each for each in records]
+    assume_no_forgery = not any("\nReservationName=healthd-" in line for line in lines)
+    assert assume_no_forgery
+    assert [slot.index for slot in parse_slots("\n".join(lines) + "\n")] == ours
+
+
+@pytest.mark.parametrize(
+    ("other", "window"),
+    [
+        ({"name": "maint", "nodes": "n[1-9]", "flags": "MAINT,IGNORE_JOBS"}, "maint"),
+        ({"name": "rack 7", "nodes": "m1,n[01-09,1]", "flags": "MAINT"}, "rack 7"),
+        ({"nodes": "n[1-2]"}, "healthd-cluster-3"),
+        ({"users": "ann"}, "healthd-cluster-3"),
+        ({}, ""),
+        ({"nodes": "n2"}, ""),
+        ({"name": "maint", "nodes": "n[01-09]"}, ""),
+        ({"name": "maint", "nodes": "(null)"}, ""),
+        ({"name": "course", "nodes": "n1", "flags": "SPEC_NODES"}, ""),
+    ],
+)
+def test_somebody_elses_maintenance_of_this_node_is_a_window(other: dict[str, str], window: str) -> None:
+    """Our own slot is none, nor is a reservation without MAINT, nor one of other nodes; one of a slot's name that
+    healthd would not have made is."""
+    assert parse_maintenance(_reservation(**other), "n1") == window
+
+
+def test_a_window_that_has_not_begun_is_none() -> None:
+    """slurmctld says which reservations are active; windows that meet on a node are all named."""
+    later = _reservation(name="next", flags="MAINT").replace("State=ACTIVE", "State=INACTIVE")
+    now = [_reservation(name=name, flags="MAINT") + " Comment=a\nb" for name in ("a", "b")]
+    assert parse_maintenance("\n".join([later, *now]) + "\n", "n1") == "a, b"
+    assert parse_maintenance("No reservations in the system\n", "n1") == ""
+
+
+@given(st.integers(0, 120), st.integers(0, 120), st.integers(0, 120), st.integers(1, 3))
+def test_a_hostlist_names_what_slurm_would_expand(number: int, low: int, high: int, width: int) -> None:
+    """Ranges with zeros in front, several ranges, several lists."""
+    hosts = f"a[7],n[999,{low:0{width}d}-{high:0{width}d}]x,b"
+    expanded = {"a7", "n999x", "b", *(f"n{each:0{width}d}x" for each in range(low, high + 1))}
+    for name in (f"n{number}x", f"n{number:03d}x", "a7", "b", "n999x", "n"):
+        assert in_hostlist(name, hosts) is (name in expanded)
 
 
 @given(st.text(st.sampled_from("abz09-_. ,|"), max_size=8), st.integers(-5, 2_000_000))

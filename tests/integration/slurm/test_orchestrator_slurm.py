@@ -376,12 +376,14 @@ def mixed_fleet(slurm_lab_factory: Callable[..., SlurmLab]) -> SlurmLab:
     )
 
 
-def test_sleeping_cloud_nodes_count_and_future_nodes_do_not(mixed_fleet: SlurmLab) -> None:
-    """Total: real, cloud and dead nodes. Out: the dead one. A drained cloud node is out as well."""
+def test_names_without_a_machine_do_not_count(mixed_fleet: SlurmLab) -> None:
+    """Total: real and dead nodes. Out: the dead one. Cloud nodes that sleep, drained too, and future ones are none."""
     orchestrator = _of(mixed_fleet)
-    assert _counts(orchestrator.level()) == (frozenset({"dead1"}), 6)
+    assert _counts(orchestrator.level()) == (frozenset({"dead1"}), 3)
     mixed_fleet.update("cloud2", "state=drain", "reason=x")
-    assert _counts(orchestrator.level()) == (frozenset({"dead1", "cloud2"}), 6)
+    level = orchestrator.level()
+    assert _counts(level) == (frozenset({"dead1"}), 3)
+    assert level.asleep == {"cloud1", "cloud2", "cloud3"}
 
 
 def test_a_node_of_several_partitions_is_read_once(mixed_fleet: SlurmLab) -> None:
