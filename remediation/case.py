@@ -48,7 +48,9 @@ class Case:
     or a replacement happened is another one. ``ladder``: the remedies to try in turn, the present one first;
     ``fenced``: it may hold a slot.
     ``settling``: drained in a hurry, before its slot had settled.
-    ``attempts`` counts those of the present one. ``stopped``: services that a GPU reset stopped and owes a start.
+    ``attempts`` counts those of the present one. ``acts``: the remedies of all acts that were begun, oldest first; one
+    that turned out not to be needed, or was refused, is none. ``stopped``: services that a GPU reset stopped and owes a
+    start.
     ``unanswered`` is when an undrain last got no answer, ``drain_unanswered`` the same of a drain.
     ``since`` is when the current step, or the current wait inside it, began.
     ``order``: why, and in brackets by whom, the case was ordered; "" where the policy opened it. ``release_order``: the
@@ -77,6 +79,7 @@ class Case:
     ladder: tuple[Remedy, ...] = ()
     stopped: tuple[str, ...] = ()
     attempts: int = 0
+    acts: tuple[Remedy, ...] = ()
     good_since: datetime | None = None
     unanswered: datetime | None = None
     drain_unanswered: datetime | None = None

@@ -222,6 +222,7 @@ class Controller:
             since=mark.answered or now,
             phase=Phase.INTENDED,
             attempts=1,
+            acts=(found.want.remedy,),
         )
         self._save(case, "taken by a controller whose store is not here: it is not asked for again")
         return case
@@ -267,7 +268,7 @@ class Controller:
             self._put_back(found)
             said = f"it did not come back from its reboot, and is not replaced yet: {why.words}"
             return _standing(found, said, State.SILENT, page=True, refusal=why.kind)
-        self._tell(found, replace(found.mark, answer=Answer.WAITS, said=why.words))
+        self._tell(found, replace(found.mark, answer=Answer.WAITS, said=why.words), begun=False)
         return _standing(found, why.words, State.WAITS, page=page, refusal=why.kind)
 
     def _answer(self, found: Found, case: Case) -> None:
@@ -276,15 +277,17 @@ class Controller:
         told = replace(mark, asks=True, remedy=want.remedy, attempt=want.attempt)
         match case.end:
             case None:
-                self._tell(found, replace(told, answer=Answer.TAKEN, said=case.note.partition("; ")[2]))
+                told = replace(told, answer=Answer.TAKEN, said=case.note.partition("; ")[2])
             case End.DONE:
                 became = word(case.machine) if want.remedy is Remedy.REPLACE_NODE else mark.became
-                self._tell(found, replace(told, answer=Answer.TAKEN, became=became, said=case.note))
+                told = replace(told, answer=Answer.TAKEN, became=became, said=case.note)
             case _:
-                self._tell(found, replace(told, answer=Answer.REFUSED, said=case.note))
+                told = replace(told, answer=Answer.REFUSED, said=case.note)
+        self._tell(found, told, begun=bool(case.acts))
 
-    def _tell(self, found: Found, told: CaseMark) -> None:
-        """Write the mark anew, if the node has not moved on meanwhile and there is something new to say."""
+    def _tell(self, found: Found, told: CaseMark, *, begun: bool) -> None:
+        """Write the mark anew, if the node has not moved on meanwhile and there is something new to say. Of an act that
+        was not ``begun`` nothing is counted."""
         want, orchestrator = found.want, self._node(found.want.node)
         there = parse(orchestrator.marked())
         mine = (want.case, found.mark.machine, want.remedy, want.attempt, want.asked)
@@ -300,9 +303,13 @@ class Controller:
                 following=there.following,
                 code=there.code,
                 since=there.since,
+                driver=there.driver,
+                kernel=there.kernel,
+                image=there.image,
+                history=there.history if begun else found.mark.history,
                 answered=there.answered if there.answer is told.answer else self._clock(),
                 boot=there.boot if told.answer is Answer.TAKEN else "",
-                replaced=found.mark.replaced if told.answer is Answer.WAITS else there.replaced,
+                replaced=there.replaced if begun else found.mark.replaced,
             ).text
         )
         self._written_s[want.node] = self._monotonic_s()

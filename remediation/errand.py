@@ -13,9 +13,20 @@ from healthd.errors import BackendRefused, BackendUnknown
 from healthd.model import Clearance, Event, Mode, Refusal, Refused, Remedy
 from healthd.remediation.asked import Wanted, is_silent
 from healthd.remediation.case import Case, End, Phase
-from healthd.remediation.marks import Answer, CaseMark, instance_of, parse, word
+from healthd.remediation.marks import (
+    Answer,
+    CaseMark,
+    Helped,
+    PastRepair,
+    instance_of,
+    parse,
+    remembering,
+    with_outcome,
+    word,
+)
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import NodeView, Provisioner, Slot
+from healthd.remediation.record import PAST_OF
 from healthd.remediation.repairs import Door, Repairs
 from healthd.remediation.turns import Patience, Turn, ended
 
@@ -156,9 +167,10 @@ class Errand:
         self._save(case, f"intends: {act}, {case.why}")
         return case
 
-    def _taken(self, case: Case, now: datetime) -> str:
-        """The mark that says so to the node, to another controller, and to the machine that follows."""
-        want = self.found.want
+    def _taken(self, case: Case, now: datetime) -> tuple[None, str]:
+        """The mark that says so to the node, to another controller, and to the machine that follows. Where nothing is
+        begun after all, the controller's answer takes its place."""
+        want, there = self.found.want, parse(self._marked) or self.found.mark
         taken = replace(
             self.found.mark,
             asks=True,
@@ -169,17 +181,32 @@ class Errand:
             answered=now,
             boot=word(case.boot_id) if want.remedy is Remedy.REBOOT_NODE else "",
             replaced=now if want.remedy is Remedy.REPLACE_NODE else self.found.mark.replaced,
+            code=there.code,
+            since=there.since,
+            driver=there.driver,
+            kernel=there.kernel,
+            image=there.image,
+            history=self._history(there, now),
             said="",
         )
         self._expected = taken.text
-        return self._expected
+        return None, self._expected
+
+    def _history(self, there: CaseMark, now: datetime) -> tuple[PastRepair, ...]:
+        """With the act that is begun now. A reboot from which the node did not come back has not helped."""
+        want = self.found.want
+        past = with_outcome(there.history, Helped.FAILED) if want.unanswered else there.history
+        code = there.code or (there.history[-1].code if there.history else "")
+        return remembering(past, PastRepair(act=PAST_OF[want.remedy], at=now, code=code))
 
 
 def _request(text: str) -> CaseMark | None:
     """A mark without what the node shows of itself beside it, which may change at any time, and without what a node of
     an earlier version leaves out when it does."""
     mark = parse(text)
-    return replace(mark, code="", since=None, said="", boot="") if mark is not None else None
+    if mark is None:
+        return None
+    return replace(mark, code="", since=None, driver="", kernel="", image="", history=(), said="", boot="")
 
 
 class _NoReset:

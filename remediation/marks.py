@@ -1,18 +1,19 @@
 """What healthd leaves with the cluster under a node's name, and how it is read back: the one grammar of marks. Pure.
 
     healthd case=ID machine=INSTANCE asks=replace_node attempt=1 asked=EPOCH next=… taken=EPOCH boot=…
-        replaced=EPOCH code=… since=EPOCH said=…
+        replaced=EPOCH code=… since=EPOCH driver=… kernel=… image=… history=reboot:EPOCH:CODE:helped,… said=…
 
 ``does=`` in the place of ``asks=``: the node repairs itself. ``code=`` and ``since=``: the finding for which the node
 wants to be out, for the others to see. A mark outlives the disk and is evidence, never permission (anybody who may
 write a Slurm comment can forge one). Words that are not known are left out, in whatever order they come; ``said`` is
-the last and takes the rest of the line. Whoever writes one carries on what is not his to forget: when the machine was
-last replaced, and what the node shows of itself.
+the last and takes the rest of the line. Each writer carries on what the disk forgets: when the machine was last
+replaced, what was done to the node before, and what the node shows of itself.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -22,6 +23,10 @@ from healthd.model import Remedy
 PREFIX = "healthd"
 _EPOCH = re.compile(r"[0-9]{1,11}")
 _SAID_CHARACTERS = 200
+_ASKED = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)  # what a controller can do
+_DOES = (Remedy.RESET_GPU, *_ASKED)
+_PAST_ENTRY = re.compile(r"(reset|reboot|replace|return):([0-9]{1,11}):([^:,]*):(helped|failed|)")
+_PAST = 8  # entries of a history: more than any bound of one node counts, and short enough for every cluster's field
 
 
 class Answer(StrEnum):
@@ -30,6 +35,33 @@ class Answer(StrEnum):
     TAKEN = "taken"
     WAITS = "waits"
     REFUSED = "refused"
+
+
+class PastAct(StrEnum):
+    """What was done to a node once. RETURN: it was taken out, and came back without a repair."""
+
+    RESET = "reset"
+    REBOOT = "reboot"
+    REPLACE = "replace"
+    RETURN = "return"
+
+
+class Helped(StrEnum):
+    """What came of a repair. NOT_KNOWN: it is under way, or its end was not seen."""
+
+    NOT_KNOWN = ""
+    HELPED = "helped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PastRepair:
+    """One entry of a node's history: what was begun, when, for which finding, and what came of it."""
+
+    act: PastAct
+    at: datetime
+    code: str = ""
+    outcome: Helped = Helped.NOT_KNOWN
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +73,8 @@ class CaseMark:
     carried out. ``answer`` was given at ``answered``. ``boot``: of a reboot that was taken, the boot that it is to end,
     as the controller knows it. ``became``: what the controller saw behind the name afterwards. ``replaced``: when a
     machine of this name was last given away. ``code``: the finding for which the node is, or wants to be, out; it was
-    there ``since``.
+    there ``since``. ``driver``, ``kernel`` and ``image``: which versions the node runs. ``history``: the last acts on
+    this node, newest last, whichever machine was behind the name then.
     """
 
     case: str = ""
@@ -58,6 +91,10 @@ class CaseMark:
     replaced: datetime | None = None
     code: str = ""
     since: datetime | None = None
+    driver: str = ""
+    kernel: str = ""
+    image: str = ""
+    history: tuple[PastRepair, ...] = ()
     said: str = ""
 
     @property
@@ -81,6 +118,10 @@ class CaseMark:
             "replaced": _epoch(self.replaced),
             "code": word(self.code),
             "since": _epoch(self.since),
+            "driver": word(self.driver),
+            "kernel": word(self.kernel),
+            "image": word(self.image),
+            "history": ",".join(_entry(each) for each in self.history[-_PAST:]),
             "said": plain(self.said),
         }
         return " ".join([PREFIX, *(f"{key}={value}" for key, value in words.items() if value)])
@@ -100,7 +141,7 @@ def parse(text: str) -> CaseMark | None:
     return CaseMark(
         case=words.get("case", ""),
         machine=words.get("machine", ""),
-        remedy=_remedy(words.get("asks") or words.get("does", "")),
+        remedy=_remedy(words.get("asks", "")) or _remedy(words.get("does", ""), _DOES),
         asks=_remedy(words.get("asks", "")) is not None,
         attempt=int(number) if (number := words.get("attempt", "")) and _EPOCH.fullmatch(number) else 0,
         asked=_time(words.get("asked")),
@@ -112,14 +153,35 @@ def parse(text: str) -> CaseMark | None:
         replaced=_time(words.get("replaced")),
         code=words.get("code", ""),
         since=_time(words.get("since")),
+        driver=words.get("driver", ""),
+        kernel=words.get("kernel", ""),
+        image=words.get("image", ""),
+        history=_history(words.get("history", "")),
         said=said,
     )
 
 
 def showing(before: str, code: str, since: datetime | None) -> str:
     """The mark ``before`` with this finding in it, or with none for ""; "" where nothing is left to say."""
-    mark = replace(parse(before) or CaseMark(), code=code, since=since)
-    return "" if mark == CaseMark() else mark.text
+    return said_of(replace(parse(before) or CaseMark(), code=code, since=since))
+
+
+def said_of(mark: CaseMark) -> str:
+    """The text of a mark, or "" where it tells only which versions the node runs."""
+    return "" if replace(mark, driver="", kernel="", image="") == CaseMark() else mark.text
+
+
+def remembering(history: Sequence[PastRepair], entry: PastRepair) -> tuple[PastRepair, ...]:
+    """A history with one more entry. What a history holds more than it may is the oldest, and is dropped."""
+    return (*history, entry)[-_PAST:]
+
+
+def with_outcome(history: Sequence[PastRepair], outcome: Helped) -> tuple[PastRepair, ...]:
+    """A history whose newest repair came to this, unless it is known what that came to, or there is none."""
+    newest = max((number for number, each in enumerate(history) if each.act is not PastAct.RETURN), default=None)
+    if newest is None or history[newest].outcome is not Helped.NOT_KNOWN:
+        return tuple(history)
+    return (*history[:newest], replace(history[newest], outcome=outcome), *history[newest + 1 :])
 
 
 def word(text: str) -> str:
@@ -147,8 +209,26 @@ def launched_after(machine: str, at: datetime | None) -> bool:
     return at is not None and launched > at
 
 
-def _remedy(name: str) -> Remedy | None:
-    return Remedy(name) if name in (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE) else None
+def _remedy(name: str, among: Sequence[Remedy] = _ASKED) -> Remedy | None:
+    return Remedy(name) if name in among else None
+
+
+def _entry(past: PastRepair) -> str:
+    return f"{past.act}:{_epoch(past.at)}:{re.sub('[:,]', '_', word(past.code))}:{past.outcome}"
+
+
+def _history(text: str) -> tuple[PastRepair, ...]:
+    """The entries that can be read: an odd one, of a later version or of a person's hand, hides no other."""
+    read = (_past(each) for each in text.split(","))
+    return tuple(each for each in read if each is not None)[-_PAST:]
+
+
+def _past(text: str) -> PastRepair | None:
+    found = _PAST_ENTRY.fullmatch(text)
+    at = _time(found[2]) if found else None
+    if found is None or at is None:
+        return None
+    return PastRepair(act=PastAct(found[1]), at=at, code=found[3], outcome=Helped(found[4]))
 
 
 def _time(value: str | None) -> datetime | None:

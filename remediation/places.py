@@ -119,10 +119,14 @@ class Places:
             return _waits(case, act, Refused(kind=Refusal.CORRELATED, words=words))
         return None
 
+    def given_up(self, case: Case) -> None:
+        """Leave with the cluster that what was done for this case did not help. Raises BackendError."""
+        self._surroundings.remember(case)
+
     def given_back(self, case: Case) -> Turn:
         """The last act of a case. Until it is done, no other begins."""
         try:
-            self._surroundings.hide()
+            self._surroundings.hide(case)
             dropped = self._slots.give_back()
         except BackendError as error:
             return Turn(case=case, said=f"{_without_slot(case)}; its slot could not be given back yet: {error}")

@@ -21,6 +21,7 @@ from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.marks import parse
 from healthd.remediation.playbook import STEPS, without_drain
 from healthd.remediation.ports import NodeView, Provisioner, StateOwner
+from healthd.remediation.record import ACTS
 from healthd.remediation.successor import repair_mark
 from healthd.remediation.turns import Patience, Turn, at_next, ended, waits
 
@@ -87,8 +88,8 @@ class Repairs:
 
     ``why_not``: why a remedy cannot be carried out here, or "". ``too_many``: why no machine of the fleet may be
     replaced now, or "". ``intend`` writes an intent down and returns the case with it. ``mark_of``: what is left with
-    the cluster before a reboot or a replacement; left out, what ``healthd controller`` and a successor need to go on
-    from there.
+    the cluster before an act, behind what is there and is left again where the act is not begun, or None; left out,
+    what ``healthd controller`` and a successor need to go on from there.
     """
 
     def __init__(
@@ -103,13 +104,14 @@ class Repairs:
         why_not: Callable[[Remedy], str],
         too_many: Callable[[], str],
         intend: Callable[[Case, datetime, str], Case],
-        mark_of: Callable[[Case, datetime], str] | None = None,
+        mark_of: Callable[[Case, datetime], tuple[str | None, str]] | None = None,
     ) -> None:
         self._orchestrator, self._provisioner, self._resetter = orchestrator, provisioner, resetter
         self._judgement, self._guards, self._patience = judgement, guards, patience
         self._why_not, self._too_many, self._intend = why_not, too_many, intend
         self._mark_of = mark_of or self._own_mark
         self._resetting = ""
+        self._before: str | None = None  # the mark before the act that is about to be begun
 
     def reset(self, case: Case, now: datetime) -> Turn:
         """Reset the GPUs, with every holder stopped; whoever takes the step starts them again after. One that was
@@ -122,7 +124,7 @@ class Repairs:
             return begun
         case, self._resetting = begun, ""
         if why := self._resetter.why_not():
-            return self.again_or_fail(case, now, f"no GPU reset: {why}")
+            return self.again_or_fail(self._refused(case, now), now, f"no GPU reset: {why}")
         try:
             done = self._resetter.reset(case.stopped)
         except BackendBusy as error:
@@ -130,7 +132,7 @@ class Repairs:
                 self._resetting = case.id
                 return Turn(case=case, said=f"GPU reset waits: {error}", refusal=Refusal.NOT_IDLE)
             why = f"no GPU reset: {error}, {self._patience.let_go_s:g} s later"
-            return self.again_or_fail(case, now, why)
+            return self.again_or_fail(self._refused(case, now), now, why)
         except (BackendRefused, BackendUnknown) as error:
             return self.again_or_fail(case, now, f"the GPU reset did not succeed: {error}")
         self._judgement.clear(Clearance(by=ClearsBy.GPU_RESET, component=NODE, note=f"case {case.id}: {done}"), now)
@@ -146,9 +148,9 @@ class Repairs:
         try:
             self._provisioner.reboot()
         except BackendBusy as error:
-            return waits(self._not_begun(begun), "reboot", Refused(kind=Refusal.MANAGED, words=str(error)))
+            return waits(self._put_off(begun, now), "reboot", Refused(kind=Refusal.MANAGED, words=str(error)))
         except BackendRefused as error:
-            return self.again_or_fail(begun, now, f"the reboot was refused: {error}")
+            return self.again_or_fail(self._refused(begun, now), now, f"the reboot was refused: {error}")
         except BackendUnknown as error:
             return Turn(case=self._handed_over(begun), said=f"reboot: no answer, the boot id will tell: {error}")
         return Turn(case=self._handed_over(begun), said=f"reboot {self._asked}; waiting for a new boot id")
@@ -168,9 +170,9 @@ class Repairs:
         try:
             self._provisioner.replace()
         except BackendBusy as error:
-            return waits(self._not_begun(begun), "replacement", Refused(kind=Refusal.MANAGED, words=str(error)))
+            return waits(self._put_off(begun, now), "replacement", Refused(kind=Refusal.MANAGED, words=str(error)))
         except BackendRefused as error:
-            return self.again_or_fail(begun, now, f"the replacement was refused: {error}")
+            return self.again_or_fail(self._refused(begun, now), now, f"the replacement was refused: {error}")
         except BackendUnknown as error:
             said = f"replacement: no answer, the instance id will tell: {error}"
             return Turn(case=self._handed_over(begun), said=said)
@@ -223,12 +225,16 @@ class Repairs:
             return waits(case, act, why)
         if other := self._provisioner.stands_down():
             return waits(case, act, Refused(kind=Refusal.MANAGED, words=other))
-        begun = self._intend(replace(prepared(), attempts=case.attempts + 1), now, act)
+        acts = (*case.acts, ACTS[case.step])
+        begun = self._intend(replace(prepared(), attempts=case.attempts + 1, acts=acts), now, act)
         try:
-            return self._unmarked(begun, now, act) or self._still_allowed(begun, case, now, act) or begun
+            turn = self._unmarked(begun, now, act) or self._still_allowed(begun, case, now, act)
         except BackendError as error:  # nothing was done, which nobody would know of a case that stays as intended
             words = f"the last look before it got no answer: {error}"
-            return waits(self._not_begun(begun), act, Refused(kind=Refusal.UNREADABLE, words=words))
+            turn = waits(self._not_begun(begun), act, Refused(kind=Refusal.UNREADABLE, words=words))
+        if turn is not None:
+            self._unmark(begun, now)
+        return turn or begun
 
     def _still_allowed(self, case: Case, planned: Case, now: datetime, act: str) -> Turn | None:
         """The last look before an act. Where it forbids, the case is as it was ``planned``: nothing was done."""
@@ -240,28 +246,40 @@ class Repairs:
         return None if why is None else waits(planned, act, why)
 
     def _unmarked(self, begun: Case, now: datetime, act: str) -> Turn | None:
-        """Leave the mark that must outlive this machine. A reboot leaves the disk as it is, and goes on without one."""
-        if begun.step not in (Step.REBOOT, Step.REPLACE):
-            return None
+        """Leave the mark that must outlive this machine. A reset or a reboot leaves the disk as it is, and goes on
+        without one."""
+        self._before = None
         try:
-            self._orchestrator.mark(self._mark_of(begun, now))
+            before, text = self._mark_of(begun, now)
+            self._orchestrator.mark(text)
         except (BackendRefused, BackendUnknown) as error:
             said = f"no mark could be left with the node: {error}"
-            needed = begun.step is Step.REPLACE or self._provisioner.delegates
-            if needed or isinstance(error, BackendUnknown):
+            needed = begun.step is Step.REPLACE or self._provisioner.delegates or isinstance(error, BackendUnknown)
+            if needed and begun.step is not Step.RESET:
                 return waits(self._not_begun(begun), act, Refused(kind=Refusal.REFUSED, words=said), page=True)
-            text = f"[{begun.id}] {said}; should it not come back, healthd controller cannot go on for it"
-            self._judgement.record(Event(at=now, kind="step", text=text))
+            self._note(begun, now, f"{said}; what is not in its history is not counted after this disk is lost")
+            return None
+        self._before = before
         return None
 
-    def _own_mark(self, case: Case, now: datetime) -> str:
-        return repair_mark(
-            case,
-            now,
-            before=self._orchestrator.marked(),
-            following=[remedy for remedy in case.ladder[1:] if not self._why_not(remedy)],
-            delegated=self._provisioner.delegates,
-        )
+    def _own_mark(self, case: Case, now: datetime) -> tuple[str, str]:
+        before = self._orchestrator.marked()
+        following = [remedy for remedy in case.ladder[1:] if not self._why_not(remedy)]
+        delegated = self._provisioner.delegates
+        return before, repair_mark(case, now, before=before, following=following, delegated=delegated)
+
+    def _unmark(self, case: Case, now: datetime) -> None:
+        """Take an act that was not begun out of the node's history again. Where that fails, the next one finds it."""
+        before, self._before = self._before, None
+        if before is None:
+            return
+        try:
+            self._orchestrator.mark(before)
+        except BackendError as error:
+            self._note(case, now, f"an act that was not begun stays in the node's history: {error}")
+
+    def _note(self, case: Case, now: datetime, said: str) -> None:
+        self._judgement.record(Event(at=now, kind="step", text=f"[{case.id}] {said}"))
 
     def _has_its_mark(self, case: Case) -> bool:
         """Whether this case was let through already: its mark is counted, and must not hold up itself."""
@@ -274,7 +292,17 @@ class Repairs:
 
     def _not_begun(self, case: Case) -> Case:
         """Nothing was done, so the attempt does not count."""
-        return replace(case, phase=Phase.PLANNED, attempts=case.attempts - 1)
+        return replace(case, phase=Phase.PLANNED, attempts=case.attempts - 1, acts=case.acts[:-1])
+
+    def _put_off(self, case: Case, now: datetime) -> Case:
+        """The same of an act for which the platform has no time now: until it has, nothing is counted."""
+        self._unmark(case, now)
+        return self._not_begun(case)
+
+    def _refused(self, case: Case, now: datetime) -> Case:
+        """An attempt, and no repair: the answer was no."""
+        self._unmark(case, now)
+        return replace(case, acts=case.acts[:-1])
 
     def _handed_over(self, case: Case) -> Case:
         """Where the request itself took our drain's place, the place in the budget is what is left of ours."""

@@ -16,6 +16,7 @@ from healthd.remediation.case import QUARANTINE_CODE, REPAIR_CODE, Case, End, pa
 from healthd.remediation.marks import CaseMark, instance_of, parse
 from healthd.remediation.playbook import QUARANTINE, REPLACE, kept_out, without_drain
 from healthd.remediation.ports import NodeView, Slot
+from healthd.remediation.record import ACTS, begun, followed
 
 _NO_CASE = "without-a-case"
 _CLOSE = timedelta(minutes=1)
@@ -24,25 +25,35 @@ _CLOSE = timedelta(minutes=1)
 def repair_mark(
     case: Case, now: datetime, *, before: str = "", following: Sequence[Remedy] = (), delegated: bool = False
 ) -> str:
-    """What is left with the node before it is rebooted or its machine is given away.
+    """What is left with the node before its GPUs are reset, it is rebooted, or its machine is given away.
 
     ``before``: the mark that it has. ``following``: what can be tried after this. ``delegated``: the controller acts,
-    and says when a machine was replaced.
+    and makes the entry in the history when it does.
     """
-    remedy = Remedy.REPLACE_NODE if case.step is Step.REPLACE else Remedy.REBOOT_NODE
-    old = parse(before) or CaseMark()
+    remedy, old = ACTS[case.step], parse(before) or CaseMark()
+    if remedy is Remedy.RESET_GPU:  # the machine stays, and no other daemon goes on from here
+        mark = CaseMark(case=case.id, remedy=remedy, attempt=case.attempts, became=old.became)
+    else:
+        mark = CaseMark(
+            case=case.id,
+            machine=instance_of(case.machine),
+            remedy=remedy,
+            attempt=case.attempts,
+            following=tuple(following),
+            became=old.became if instance_of(old.became) == instance_of(case.machine) else "",
+        )
+    is_asked = delegated and remedy is not Remedy.RESET_GPU
     gives_away = remedy is Remedy.REPLACE_NODE and not delegated
-    return CaseMark(
-        case=case.id,
-        machine=instance_of(case.machine),
-        remedy=remedy,
-        attempt=case.attempts,
+    return replace(
+        mark,
         asked=_not_as_before(now, old.asked),
-        following=tuple(following),
-        became=old.became if instance_of(old.became) == instance_of(case.machine) else "",
         replaced=now if gives_away else old.replaced,
         code=old.code,
         since=old.since,
+        driver=old.driver,
+        kernel=old.kernel,
+        image=old.image,
+        history=followed(old, case) if is_asked else begun(old, case, remedy, now),
     ).text
 
 

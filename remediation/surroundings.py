@@ -3,21 +3,23 @@
 The node's own state is read for each question. The fleet is dear to read where many nodes ask at once, so a question
 says how old its reading may be: an old one lets a node ask for a slot or wait, and is never enough to take it out.
 
-It decides nothing. What it writes is one finding in this node's own mark.
+It decides nothing. What it writes is one finding in this node's own mark, and what came of its cases.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from healthd.errors import BackendError
+from healthd.errors import BackendError, BackendRefused
 from healthd.model import Decision
-from healthd.remediation.case import code_of
+from healthd.remediation.case import Case, code_of
 from healthd.remediation.marks import parse, showing
 from healthd.remediation.policy import SeenElsewhere, Situation
 from healthd.remediation.ports import FleetLevel, NodeView, Orchestrator
+from healthd.remediation.record import after
 from healthd.remediation.slots import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from healthd.remediation.turns import Slots
 
@@ -32,6 +34,7 @@ class Surroundings:
         self._refused: Situation | None = None
         self._pause_s = 0.0
         self._shown: tuple[str, datetime] | None = None
+        self._remembered = ""
         self.viewed: NodeView | None = None  # the last reading of the node for a decision
 
     # -- what is asked ------------------------------------------------------------------------------------------------
@@ -98,22 +101,31 @@ class Surroundings:
         if self._shown == (code, since):
             return ""
         try:
-            self._mark(code, since)
+            self._mark(lambda before: showing(before, code, since))
         except BackendError as error:
             return f"the others are not shown why: {error}"
         self._shown = (code, since)
         return ""
 
-    def hide(self) -> None:
-        """Take the finding out of the node's mark. Raises BackendError."""
-        self._mark("", None)
+    def hide(self, case: Case) -> None:
+        """Take the finding out of the node's mark, and leave there what came of the case. Raises BackendUnknown; where
+        somebody else's text is in the mark's place, nothing of ours is there to be taken out."""
+        with contextlib.suppress(BackendRefused):
+            self._mark(lambda before: after(before, case))
         self._shown = None
+
+    def remember(self, case: Case) -> None:
+        """Leave in the node's mark, once, that this case was given up. Raises BackendUnknown, see ``hide``."""
+        if self._remembered != case.id:
+            with contextlib.suppress(BackendRefused):
+                self._mark(lambda before: after(before, case))
+            self._remembered = case.id
 
     # -----------------------------------------------------------------------------------------------------------------
 
-    def _mark(self, code: str, since: datetime | None) -> None:
+    def _mark(self, new: Callable[[str], str]) -> None:
         before = self._orchestrator.marked()
-        if (text := showing(before, code, since)) != before:
+        if (text := new(before)) != before:
             self._orchestrator.mark(text)
 
     def _is_young(self) -> bool:

@@ -38,7 +38,7 @@ CLAIM, MARK = "claim.healthd.io/", "mark.healthd.io/"
 
 _NAME_CHARACTERS = 63  # of the name part of an annotation's key
 _SCOPE = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
-_MARK_CHARACTERS = 1000
+_MARK_CHARACTERS = 2000
 _NOBODY = -1
 """The index of a claim that cannot be read: it is a place that is taken all the same."""
 

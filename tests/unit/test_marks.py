@@ -9,11 +9,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.model import Remedy
-from healthd.remediation.marks import Answer, CaseMark, instance_of, launched_after, parse, plain, showing, word
+from healthd.remediation.marks import (
+    Answer,
+    CaseMark,
+    Helped,
+    PastAct,
+    PastRepair,
+    instance_of,
+    launched_after,
+    parse,
+    plain,
+    remembering,
+    showing,
+    with_outcome,
+    word,
+)
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 WORDS = st.text(max_size=30)
 REMEDIES = st.sampled_from([Remedy.REBOOT_NODE, Remedy.REPLACE_NODE])
+TIMES = st.integers(0, 4_000_000_000).map(lambda s: datetime.fromtimestamp(s, UTC))
+CODES = st.from_regex(r"[a-z0-9_.-]{0,40}", fullmatch=True)
+PASTS = st.builds(
+    PastRepair, act=st.sampled_from(list(PastAct)), at=TIMES, code=CODES, outcome=st.sampled_from(list(Helped))
+)
 
 
 @st.composite
@@ -21,7 +40,7 @@ def marks(draw: st.DrawFn) -> CaseMark:
     """Any mark that a caller could ask for, with any text in it."""
     remedy = draw(st.none() | REMEDIES)
     answer = draw(st.none() | st.sampled_from(list(Answer)))
-    recent = st.integers(0, 4_000_000_000).map(lambda s: datetime.fromtimestamp(s, UTC))
+    recent = TIMES
     return CaseMark(
         case=draw(WORDS),
         machine=draw(WORDS),
@@ -37,6 +56,10 @@ def marks(draw: st.DrawFn) -> CaseMark:
         replaced=draw(st.none() | recent),
         code=draw(WORDS),
         since=draw(st.none() | recent),
+        driver=draw(WORDS),
+        kernel=draw(WORDS),
+        image=draw(WORDS),
+        history=tuple(draw(st.lists(PASTS, max_size=12))),
         said=draw(st.text(max_size=400)),
     )
 
@@ -54,7 +77,9 @@ def test_what_is_written_is_read_back(mark: CaseMark) -> None:
     assert " Comment=" not in mark.text
     assert " Extra=" not in mark.text
     assert (back.case, back.machine, back.became) == (word(mark.case), word(mark.machine), word(mark.became))
+    assert (back.driver, back.kernel, back.image) == (word(mark.driver), word(mark.kernel), word(mark.image))
     assert back.said == plain(mark.said)
+    assert back.history == mark.history[-8:]
     for name in ("remedy", "asks", "attempt", "asked", "following", "answer", "answered", "replaced", "since"):
         assert getattr(back, name) == getattr(mark, name), name
 
@@ -64,6 +89,51 @@ def test_any_comment_is_read_without_a_complaint(text: str) -> None:
     """Somebody else's comment is none of ours; a torn one of ours says what is left of it."""
     mark = parse(text)
     assert (mark is None) == (text.split(" ", 1)[0] != "healthd")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "",
+        "reboot",
+        "reboot:1795226977:gpu.xid.79",
+        "reboot:1795226977:gpu.xid.79:perhaps",
+        "reboot:yesterday:gpu.xid.79:helped",
+        "burn:1795226977:gpu.xid.79:helped",
+        "reboot:1795226977:gpu.xid.79:helped:more",
+    ],
+)
+def test_an_odd_entry_hides_no_other(odd: str) -> None:
+    """A later version, or a person's hand, may write what this one does not know."""
+    mark = parse(f"healthd history=reset:1795226900:gpu.xid.95:failed,{odd},return:1795226999::")
+    assert mark is not None
+    assert [str(each.act) for each in mark.history] == ["reset", "return"]
+
+
+def test_a_code_cannot_pretend_to_be_another_entry() -> None:
+    """A plug-in may call its finding what it likes."""
+    mark = CaseMark(history=(PastRepair(act=PastAct.RESET, at=NOW, code="mine:ours,replace:1:x:helped"),))
+    back = parse(mark.text)
+    assert back is not None
+    assert [(str(each.act), each.code) for each in back.history] == [("reset", "mine_ours_replace_1_x_helped")]
+
+
+@given(st.lists(PASTS, max_size=12), PASTS)
+def test_a_history_keeps_the_last_eight(before: list[PastRepair], new: PastRepair) -> None:
+    """However many were there, the newest stay, and the newest of all is the one that was added."""
+    assert remembering(before, new) == (*before, new)[-8:]
+
+
+@given(st.lists(PASTS, max_size=8), st.sampled_from([Helped.HELPED, Helped.FAILED]))
+def test_only_the_newest_repair_gets_an_outcome_and_only_once(before: list[PastRepair], outcome: Helped) -> None:
+    """What is known stays known, a return has no outcome to wait for, and no entry is lost."""
+    told = with_outcome(before, outcome)
+    assert len(told) == len(before)
+    changed = [number for number, (old, new) in enumerate(zip(before, told, strict=True)) if old != new]
+    repairs = [number for number, each in enumerate(before) if each.act is not PastAct.RETURN]
+    is_waited_for = bool(repairs) and before[repairs[-1]].outcome is Helped.NOT_KNOWN
+    assert changed == (repairs[-1:] if is_waited_for else [])
+    assert with_outcome(told, Helped.FAILED) == told or not is_waited_for
 
 
 def test_a_mark_of_the_first_healthd_is_understood() -> None:
@@ -112,6 +182,13 @@ def test_what_a_node_shows_of_itself_leaves_the_rest_alone() -> None:
     assert "code=gpu.xid.79" in shown
     assert showing(shown, "", None) == request
     assert showing(showing("", "gpu.xid.79", NOW), "", None) == ""
+
+
+def test_a_history_outlives_what_the_node_shows() -> None:
+    """A record with nothing but the past is kept; one with nothing but versions is not."""
+    past = CaseMark(history=(PastRepair(act=PastAct.RETURN, at=NOW, code="gpu.xid.79"),), driver="570").text
+    assert showing(showing(past, "gpu.xid.95", NOW), "", None) == past
+    assert showing("healthd driver=580 kernel=6.14 image=ami-1", "", None) == ""
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,67 @@
+"""What of a case goes into the history of its node, which outlives the disk and the machine. Pure.
+
+An entry is made when an act is begun, never when it is only decided on; an act that was written down and not begun
+leaves none. What came of it is filled in when the case ends, or when the next act follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from healthd.model import Remedy, Step
+from healthd.remediation.case import QUARANTINE_CODE, REPAIR_CODE, Case, End
+from healthd.remediation.marks import CaseMark, Helped, PastAct, PastRepair, parse, remembering, said_of, with_outcome
+
+ACTS: Mapping[Step, Remedy] = {
+    Step.RESET: Remedy.RESET_GPU,
+    Step.REBOOT: Remedy.REBOOT_NODE,
+    Step.REPLACE: Remedy.REPLACE_NODE,
+}
+"""The steps that repair, and by what."""
+
+PAST_OF: Mapping[Remedy, PastAct] = {
+    Remedy.RESET_GPU: PastAct.RESET,
+    Remedy.REBOOT_NODE: PastAct.REBOOT,
+    Remedy.REPLACE_NODE: PastAct.REPLACE,
+}
+"""The words by which a history names the remedies."""
+
+_ORDERED = (QUARANTINE_CODE, REPAIR_CODE)
+
+
+def begun(old: CaseMark, case: Case, remedy: Remedy, now: datetime) -> tuple[PastRepair, ...]:
+    """The history of a node on which this case begins an act now."""
+    return remembering(followed(old, case), PastRepair(act=PAST_OF[remedy], at=now, code=case.code or old.code))
+
+
+def followed(old: CaseMark, case: Case) -> tuple[PastRepair, ...]:
+    """The history before an act of this case: what the case did before it did not help."""
+    return with_outcome(old.history, Helped.FAILED) if old.case == case.id else old.history
+
+
+def after(before: str, case: Case) -> str:
+    """The mark of a node whose case has come to its end: it wants to be out no more, and what was done has helped or
+    not. A node that came back without a repair has returned; that is an entry as well."""
+    mark = parse(before) or CaseMark()
+    over = mark if case.end is End.FAILED else replace(mark, code="", since=None)
+    return said_of(replace(over, history=_ended(mark, case)))
+
+
+def _ended(mark: CaseMark, case: Case) -> tuple[PastRepair, ...]:
+    history = mark.history
+    if case.end is End.FAILED:
+        return with_outcome(history, Helped.FAILED) if mark.case == case.id else history
+    if case.end is not End.RELEASED or case.forced:
+        return history
+    if mark.case == case.id:
+        return with_outcome(history, Helped.HELPED)
+    returned = PastRepair(act=PastAct.RETURN, at=case.since.replace(microsecond=0), code=case.code)
+    is_known = returned in history
+    return history if is_known or not _is_return(case) else remembering(history, returned)
+
+
+def _is_return(case: Case) -> bool:
+    """Whether the node was out for a finding and came back although nothing was done to it."""
+    return not (case.acts or case.settling or case.by_order or case.code in _ORDERED)

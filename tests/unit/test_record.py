@@ -1,0 +1,114 @@
+"""What a case leaves in the history of its node: plain calls."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from healthd.model import Remedy, Step
+from healthd.remediation.case import QUARANTINE_CODE, End
+from healthd.remediation.marks import CaseMark, parse
+from healthd.remediation.playbook import QUARANTINE, REBOOT, REPLACE, RESET
+from healthd.remediation.record import after, begun
+from healthd.remediation.successor import repair_mark
+from tests.judgement import START, a_case
+
+CASE = a_case(index=REBOOT.index(Step.REBOOT), attempts=1, acts=(Remedy.REBOOT_NODE,), opened=START)
+LATER = START + timedelta(minutes=5)
+
+
+def words(text: str) -> list[str]:
+    mark = parse(text)
+    return [f"{each.act} {each.code} {each.outcome}".strip() for each in mark.history] if mark else []
+
+
+def test_an_act_that_is_begun_is_an_entry_with_its_code() -> None:
+    """A reset, a reboot, and a replacement; the history before it stays."""
+    text = ""
+    for step, steps in ((Step.RESET, RESET), (Step.REBOOT, REBOOT), (Step.REPLACE, REPLACE)):
+        case = replace(CASE, id=str(step), steps=steps, index=steps.index(step))
+        text = repair_mark(case, START, before=text)
+    assert words(text) == ["reset gpu.xid.79", "reboot gpu.xid.79", "replace gpu.xid.79"]
+
+
+def test_what_follows_in_the_same_case_says_that_the_one_before_failed() -> None:
+    """A second attempt is a second act."""
+    first = repair_mark(CASE, START)
+    second = repair_mark(replace(CASE, attempts=2), LATER, before=first)
+    assert words(second) == ["reboot gpu.xid.79 failed", "reboot gpu.xid.79"]
+
+
+def test_a_case_without_a_code_has_that_of_the_mark() -> None:
+    """A successor that lost its disk knows the code by what the node shows."""
+    entries = begun(CaseMark(code="gpu.xid.95"), replace(CASE, code=""), Remedy.REBOOT_NODE, START)
+    assert [each.code for each in entries] == ["gpu.xid.95"]
+
+
+def test_what_the_controller_is_asked_for_is_its_entry_to_make() -> None:
+    """A request that waits counts for nothing; a reset is the node's own act all the same."""
+    assert words(repair_mark(CASE, START, delegated=True)) == []
+    reset = replace(CASE, steps=RESET, index=RESET.index(Step.RESET))
+    assert words(repair_mark(reset, START, delegated=True)) == ["reset gpu.xid.79"]
+
+
+def test_a_reset_gives_no_machine_away() -> None:
+    """Its mark names no machine that a successor could be the successor of."""
+    reset = replace(CASE, steps=RESET, index=RESET.index(Step.RESET), machine="i-1")
+    mark = parse(repair_mark(reset, START, before="healthd case=k1 machine=i-0 replaced=1795226977"))
+    assert mark is not None
+    assert (mark.machine, mark.is_of_replacement, mark.asks) == ("", False, False)
+    assert mark.replaced is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [
+        ({"end": End.RELEASED}, ["reboot gpu.xid.79 helped"]),
+        ({"end": End.FAILED}, ["reboot gpu.xid.79 failed"]),
+        ({"end": End.LOST}, ["reboot gpu.xid.79"]),
+        ({"end": End.RELEASED, "forced": True}, ["reboot gpu.xid.79"]),
+    ],
+)
+def test_the_end_of_a_case_says_what_its_act_came_to(changes: dict[str, object], left: list[str]) -> None:
+    """Helped where the node was proven healthy, failed where it was given up, and else nobody can say."""
+    assert words(after(repair_mark(CASE, START), replace(CASE, **changes))) == left  # type: ignore[arg-type]
+
+
+def test_only_the_case_whose_act_it_was_says_what_it_came_to() -> None:
+    """A later case that is given up says nothing about an older repair."""
+    before = repair_mark(CASE, START)
+    assert words(after(before, replace(CASE, id="other", end=End.FAILED))) == ["reboot gpu.xid.79"]
+
+
+OUT = a_case(steps=QUARANTINE, opened=START, end=End.RELEASED)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_one"),
+    [
+        ({}, True),
+        ({"end": End.ABANDONED}, False),
+        ({"end": End.ACKNOWLEDGED}, False),
+        ({"acts": (Remedy.REBOOT_NODE,)}, False),
+        ({"settling": True}, False),
+        ({"release_order": "psu was changed (uid 0)"}, False),
+        ({"code": QUARANTINE_CODE}, False),
+        ({"forced": True}, False),
+    ],
+)
+def test_a_node_that_came_back_without_a_repair_has_returned(changes: dict[str, object], is_one: bool) -> None:
+    """Out for a finding, by healthd's own decision, and back by it: else a person was there, or nothing was."""
+    case = replace(OUT, **changes)  # type: ignore[arg-type]
+    left = after("healthd code=gpu.xid.79 since=1795226977", case)
+    assert words(left) == (["return gpu.xid.79"] if is_one else [])
+    assert words(after(left, case)) == words(left), "told twice, it is one return"
+
+
+def test_a_case_that_was_given_up_is_out_for_its_finding_all_the_same() -> None:
+    """The others see the finding for as long as the node is out."""
+    given_up = parse(after("healthd code=gpu.xid.79 since=1795226977", replace(OUT, end=End.FAILED)))
+    over = after("healthd code=gpu.xid.79 since=1795226977", replace(OUT, end=End.LOST))
+    assert given_up is not None
+    assert (given_up.code, over) == ("gpu.xid.79", "")
