@@ -16,6 +16,7 @@ from healthd.remediation.marks import Answer, CaseMark
 from healthd.remediation.ports import NodeView
 
 _SILENT = frozenset({"DOWN", "NOT_RESPONDING"})
+_AWAY = _SILENT | {"NOTREADY"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +33,12 @@ class Wanted:
     attempt: int
     asked: datetime
     unanswered: bool = False
+
+    @property
+    def after_silence(self) -> bool:
+        """Whether it replaces a node that does not answer after its reboot, taken or not: a node's own requests count
+        their attempts from 1."""
+        return self.remedy is Remedy.REPLACE_NODE and not self.attempt
 
     @property
     def id(self) -> str:
@@ -71,7 +78,7 @@ def refusal(
         return Refused(kind=Refusal.FOREIGN_HOLD, words=why)
     if not mark.machine:
         return Refused(kind=Refusal.UNREADABLE, words="its mark does not say which machine is meant")
-    if not want.unanswered and mark.asked is not None and _is_late(mark.asked, now, timeout_s):
+    if not want.after_silence and mark.asked is not None and _is_late(mark.asked, now, timeout_s):
         words = f"it was asked for at {mark.asked:%Y-%m-%d %H:%M:%S} UTC, which is too long ago"
         return Refused(kind=Refusal.LATE, words=words)
     return None
@@ -80,6 +87,11 @@ def refusal(
 def is_silent(view: NodeView) -> bool:
     """Whether slurmctld itself has given this node up: what speaks, speaks for itself."""
     return view.flags >= _SILENT
+
+
+def is_away(view: NodeView) -> bool:
+    """Whether the node may be in its reboot."""
+    return bool(view.flags & _AWAY)
 
 
 def needs_person(mark: CaseMark, booted: datetime | None) -> str:
@@ -94,7 +106,7 @@ def needs_person(mark: CaseMark, booted: datetime | None) -> str:
 def _not_our_text(want: Wanted, view: NodeView, platform_texts: Collection[str]) -> str:
     if view.hold is None:
         return "it is not drained"
-    if case_of(view.hold.text) == want.case or (want.unanswered and view.hold.text in platform_texts):
+    if case_of(view.hold.text) == want.case or (want.after_silence and view.hold.text in platform_texts):
         return ""
     return f"it is held by {view.hold.user} with '{view.hold.text}'"
 

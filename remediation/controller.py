@@ -86,6 +86,8 @@ class Controller:
         self._known = {case.id: case for case in kept.cases()}
         self._acting: dict[str, tuple[str, Provisioner]] = {}
         self._silent: dict[str, float] = {}
+        self._asked: set[str] = set()
+        self._unsure: dict[str, float] = {}
         self._written_s: dict[str, float] = {}
         self.reckoning = reckoning or Reckoning()
         self.level: FleetLevel | None = None
@@ -103,6 +105,8 @@ class Controller:
         wants = [found for mark in level.marks if (found := self._found(mark, level, places, now)) is not None]
         names = {found.want.node for found in wants}
         self._silent = {name: since_s for name, since_s in self._silent.items() if name in names}
+        self._asked &= {found.want.id for found in wants}
+        self._unsure = {found.want.id: self._unsure.get(found.want.id, self._monotonic_s()) for found in wants}
         self.reckoning.keep(names)
         standings = []
         for found in sorted(wants, key=lambda each: each.want.node):
@@ -150,8 +154,32 @@ class Controller:
 
     def _followed(self, found: Found, case: Case, now: datetime) -> Standing:
         """It was asked for, or may have been: only its evidence counts now, which AWS is not asked for all the time."""
-        known = self._looks.lately(case.id)
-        return known or self._looks.note(case.id, self._came_of(found, self._errand(found).go(case, now)))
+        if (known := self._looks.lately(case.id)) is not None:
+            return known
+        errand = self._errand(found)
+        turn = errand.go(case, now)
+        if self._may_repeat(found, turn):
+            turn = self._again(found, errand, turn, now)
+        return self._looks.note(case.id, self._came_of(found, turn))
+
+    def _may_repeat(self, found: Found, turn: Turn) -> bool:
+        """Whether nothing shows what became of it, its platform gave this controller no answer, and a second request is
+        safe by now."""
+        want, case = found.want, turn.case
+        if want.id in self._asked or case.end is not None or case.step is not _STEP[want.remedy]:
+            return False
+        after_s = self._provisioner_of(found).repeats_after_s(want.remedy)
+        return after_s is not None and self._monotonic_s() - self._unsure[want.id] >= after_s
+
+    def _again(self, found: Found, errand: Errand, turn: Turn, now: datetime) -> Turn:
+        """A controller before this one died in it, or its platform did not answer. Judged as before the first time."""
+        try:
+            view = self._node(found.want.node).view()
+            if (why := self._refusal(found, view, now)) is not None:
+                return replace(turn, said=f"{turn.said}; not asked for again: {why.words}")
+            return errand.again(replace(turn, case=replace(turn.case, hold=view.hold)), now)
+        except BackendError as error:
+            return replace(turn, said=f"{turn.said}; not asked for again: {error}")
 
     def _begin_unless_busy(self, found: Found, level: FleetLevel, now: datetime) -> Standing:
         """A platform that is at the machine, or has no time for us, is not asked again in every round either."""
@@ -169,15 +197,7 @@ class Controller:
             self._silent.pop(want.node, None)
             said = f"opted out: {hands_off}; nothing is touched, its mark neither"
             return _standing(found, said, State.LEFT_ALONE, refusal=Refusal.OPTED_OUT)
-        why = refusal(
-            want,
-            found.mark,
-            view,
-            has_place=found.has_place,
-            platform_texts=self._platform_texts,
-            now=now,
-            timeout_s=self._timeout_s(want.remedy),
-        )
+        why = self._refusal(found, view, now)
         if want.unanswered and (why or not is_silent(view)):
             self._silent.pop(want.node, None)
             said = f"its reboot should be over: left to its own daemon, {why.words if why else 'it answers'}"
@@ -197,6 +217,17 @@ class Controller:
         if cannot:
             return self._refused(found, Refused(kind=Refusal.CANNOT, words=cannot), now)
         return self._came_of(found, errand.go(self._opened(found, view, now), now))
+
+    def _refusal(self, found: Found, view: NodeView, now: datetime) -> Refused | None:
+        return refusal(
+            found.want,
+            found.mark,
+            view,
+            has_place=found.has_place,
+            platform_texts=self._platform_texts,
+            now=now,
+            timeout_s=self._timeout_s(found.want.remedy),
+        )
 
     def _silence(self, found: Found) -> Standing | None:
         """None once a node has been silent for so long, at every look, that its machine may be given up."""
@@ -230,6 +261,8 @@ class Controller:
     def _came_of(self, found: Found, turn: Turn) -> Standing:
         """Write down what a turn came to. What was not begun is taken out of the mark first: the disk is believed."""
         want, case = found.want, replace(turn.case, note=turn.said)
+        if turn.asked:
+            self._asked.add(want.id)
         if case.end is None and case.step is not _STEP[want.remedy]:
             case = replace(case, end=End.DONE)
         elif case.end is None and case.phase is Phase.PLANNED:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from healthd.errors import BackendRefused, BackendUnknown
+from healthd.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.model import Clearance, Event, Mode, Refusal, Refused, Remedy
-from healthd.remediation.asked import Wanted, is_silent
+from healthd.remediation.asked import Wanted, is_away, is_silent
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.marks import (
     Answer,
@@ -98,6 +98,51 @@ class Errand:
         act = self._repairs.reboot if self.found.want.remedy is Remedy.REBOOT_NODE else self._repairs.replace
         return act(case, now)
 
+    def again(self, turn: Turn, now: datetime) -> Turn:
+        """Ask once more for what a controller before this one may have asked for, or what has had no answer: where that
+        is safe, and everything is as it was. What has moved is no loss, its evidence is awaited as before."""
+        case = self._case = turn.case
+        why = self.why_not() or self._provisioner.stands_down() or self._against(case, now)
+        if not why:
+            self._save(case, f"asks again for {self.found.want.remedy}: it is not known whether it was asked for")
+            self._mark_as_taken(case)
+            why = self._against(case, now)
+        if why:
+            return replace(turn, said=f"{turn.said}; not asked for again: {why}")
+        return self._ask_again(turn, now)
+
+    def _against(self, case: Case, now: datetime) -> str:
+        """What a look at everything has against asking once more, or ""."""
+        want, view = self.found.want, self.view(jobs=True)
+        if (lost := self.not_ours_any_more(case, view, now)) is not None:
+            return lost.said
+        if (why := self.no_repair_now(case, view)) is not None:
+            return why.words
+        if want.remedy is not Remedy.REBOOT_NODE:
+            return ""
+        if is_away(view):
+            return "it does not answer, and may be in its reboot"
+        is_known = case.boot_id and self._known_boot() == case.boot_id
+        return "" if is_known else "which boot it has is not known"
+
+    def _mark_as_taken(self, case: Case) -> None:
+        """As it was to be written before the act: the controller before this one may have been killed in between."""
+        _, text = self._taken(case, case.since)
+        if _shown(text) != _shown(self._marked):
+            self.mark(text)
+
+    def _ask_again(self, turn: Turn, now: datetime) -> Turn:
+        act = "reboot" if self.found.want.remedy is Remedy.REBOOT_NODE else "replacement"
+        try:
+            self._provisioner.reboot() if act == "reboot" else self._provisioner.replace()
+        except BackendBusy as error:  # it is at it, for the first request or for somebody else's
+            return replace(turn, said=f"{turn.said}; asked for again: {error}")
+        except BackendUnknown as error:  # a reboot that is queued now must not be queued once more
+            return replace(turn, said=f"{turn.said}; asked for again: {error}", asked=act == "reboot")
+        except BackendRefused as error:
+            return self._repairs.again_or_fail(turn.case, now, f"the {act} was refused: {error}")
+        return replace(turn, said=f"{act} asked for again; its evidence is awaited", asked=True)
+
     # -- what Repairs asks ---------------------------------------------------------------------------------------------
 
     def view(self, *, jobs: bool = False) -> NodeView:
@@ -117,14 +162,18 @@ class Errand:
     @property
     def boot_id(self) -> str:
         """The node's last boot as its cluster knows it; what it does not know is no evidence of another."""
-        if self._boot_id is not None and (known := self._boot_id()):
+        if known := self._known_boot():
             return known
-        booted = self._booted()
-        if booted is not None:
-            return f"{booted:%d%H%M%S}"
         if self.found.want.remedy is Remedy.REBOOT_NODE and self._case is not None and not self._case.boot_id:
             raise BackendUnknown(f"the cluster does not know when {self.found.want.node} booted")
         return self._case.boot_id if self._case is not None else ""
+
+    def _known_boot(self) -> str:
+        """The same, or "" where the cluster does not know it now."""
+        if self._boot_id is not None and (known := self._boot_id()):
+            return known
+        booted = self._booted()
+        return f"{booted:%d%H%M%S}" if booted is not None else ""
 
     def clear(self, clearance: Clearance, now: datetime) -> None:
         """Faults are the node's."""
@@ -146,7 +195,7 @@ class Errand:
             return ended(case, End.LOST, "its place in the budget is gone: not touched")
         if _request(self._marked) != _request(self._expected):
             return ended(case, End.ABANDONED, "its mark was written anew: not touched")
-        if want.unanswered and not is_silent(view):
+        if want.after_silence and not is_silent(view):
             return ended(case, End.ABANDONED, "it answers again: not touched")
         return None
 
@@ -203,10 +252,16 @@ class Errand:
 def _request(text: str) -> CaseMark | None:
     """A mark without what the node shows of itself beside it, which may change at any time, and without what a node of
     an earlier version leaves out when it does."""
+    shown = _shown(text)
+    return replace(shown, boot="") if shown is not None else None
+
+
+def _shown(text: str) -> CaseMark | None:
+    """A mark without what the node shows of itself beside it, and without the sentence."""
     mark = parse(text)
     if mark is None:
         return None
-    return replace(mark, code="", since=None, driver="", kernel="", image="", history=(), said="", boot="")
+    return replace(mark, code="", since=None, driver="", kernel="", image="", history=(), said="")
 
 
 class _NoReset:

@@ -201,6 +201,13 @@ class Provisioner(Protocol):
     def replace(self) -> None:
         """Ask for another machine behind the same name. Evidence that it happened is a changed instance id."""
 
+    def repeats_after_s(self, remedy: Remedy) -> float | None:
+        """After how many seconds a request whose fate is not known may be made again; None: never. Asks nobody.
+
+        0: asked twice it comes to what it does asked once, because it names this very machine, and what is under way
+        shows in ``stands_down`` or ``machine``. More: by then a first request would have shown.
+        """
+
     def take_back(self, *, carried_out: bool) -> bool:
         """Take back what was asked for, where a request stands until it is: once its evidence is there
         (``carried_out``), so that nothing more comes of it, else only while nothing has. Returns whether it was.

@@ -153,7 +153,8 @@ class Repairs:
             return self.again_or_fail(self._refused(begun, now), now, f"the reboot was refused: {error}")
         except BackendUnknown as error:
             return Turn(case=self._handed_over(begun), said=f"reboot: no answer, the boot id will tell: {error}")
-        return Turn(case=self._handed_over(begun), said=f"reboot {self._asked}; waiting for a new boot id")
+        said = f"reboot {self._asked}; waiting for a new boot id"
+        return Turn(case=self._handed_over(begun), said=said, asked=True)
 
     def replace(self, case: Case, now: datetime) -> Turn:
         """Ask for another machine, once, and wait for another instance id behind the name.
@@ -177,7 +178,7 @@ class Repairs:
             said = f"replacement: no answer, the instance id will tell: {error}"
             return Turn(case=self._handed_over(begun), said=said)
         said = f"replacement of {begun.machine} {self._asked}; waiting for another instance"
-        return Turn(case=self._handed_over(begun), said=said)
+        return Turn(case=self._handed_over(begun), said=said, asked=True)
 
     def let_rest(self, turn: Turn) -> Turn:
         """A case that is paused, its reset not under way any more: what that had stopped is ours to give back, whoever

@@ -122,6 +122,7 @@ class Turn:
     """What one step came to: the case as it is now, the sentence, and whether the next step may follow at once.
 
     ``page``: a person has to know. ``refusal``: what the case waits for, or why it is paused; None where it moved.
+    ``asked``: the platform has answered in this step that it was asked.
     """
 
     case: Case
@@ -129,6 +130,7 @@ class Turn:
     go_on: bool = False
     page: bool = False
     refusal: Refusal | None = None
+    asked: bool = False
 
 
 def at_next(case: Case, now: datetime) -> Case:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from healthd.errors import BackendBusy
 from healthd.model import Event, Mode, Remedy, Step
 from healthd.remediation.case import Case, Phase
 from healthd.remediation.controller import Controller
@@ -60,7 +61,7 @@ class AskedWorld:
         self.rules = Rules(mode=Mode.REPAIR, replacements_per_hour=4)
         self.provisioner = FakeProvisioner(lambda: None, self._replaces)
         self.provisioner.instance = "i-1"
-        self.comes_at_s, self.look_s = 0.0, 0.0
+        self.comes_at_s, self.boots_at_s, self.look_s = 0.0, 0.0, 0.0
         self.booted: datetime | None = datetime(2026, 1, 1, tzinfo=UTC)
         self.boot = ""  # as Kubernetes names it; Slurm knows only when that was
         self.standings: tuple[Standing, ...] = ()
@@ -70,6 +71,12 @@ class AskedWorld:
         self.cluster.claim("cluster", 0, NODE)
         self.ask(CaseMark(case="k3", machine="i-1", remedy=remedy, asks=asks, attempt=1))
         self.start()
+
+    def repeats(self, after_s: float) -> AskedWorld:
+        """From now on acts are safe to repeat after so long, and whoever has taken one says so until it is over."""
+        self.provisioner.repeats_s = after_s
+        self.provisioner._replaces, self.provisioner._reboots = self._replaces_and_shows, self._reboots_and_shows
+        return self
 
     def seconds(self) -> float:
         return self.clock.now().timestamp()
@@ -123,7 +130,10 @@ class AskedWorld:
         for _ in range(steps):
             self.clock.advance(STEP_S)
             if self.comes_at_s and self.clock() >= self.comes_at_s:
-                self.comes_at_s, self.provisioner.instance = 0.0, "i-2"
+                self.comes_at_s, self.provisioner.instance, self.provisioner.others = 0.0, "i-2", ""
+            if self.boots_at_s and self.clock() >= self.boots_at_s:
+                self.boots_at_s, self.booted = 0.0, self.clock.now()
+                self.cluster.nodes[NODE].flags -= {"DOWN", "NOT_RESPONDING"}
             try:
                 self.standings = self.controller.round(self.clock.now())
                 self.said += [each.said for each in self.standings]
@@ -143,6 +153,18 @@ class AskedWorld:
 
     def _replaces(self) -> None:
         self.comes_at_s = self.clock() + TAKES_S
+
+    def _replaces_and_shows(self) -> None:
+        if self.provisioner.others:
+            raise BackendBusy(self.provisioner.others)
+        self._replaces()
+        self.provisioner.others = "the platform is at it already"
+
+    def _reboots_and_shows(self) -> None:
+        """EC2 shows nothing of a reboot, and takes a second one; the node is away for a while."""
+        assert not self.boots_at_s, "a second reboot while the first one is on its way"
+        self.boots_at_s = self.clock() + TAKES_S
+        self.goes_silent()
 
     def _acts(self, step: Step) -> None:
         """What must hold at every act of every test."""

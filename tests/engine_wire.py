@@ -140,6 +140,9 @@ class WiredProvisioner:
         self.intended(Step.REPLACE)
         self.wire.around("replace", self.inner.replace)
 
+    def repeats_after_s(self, remedy: Remedy) -> float | None:
+        return self.inner.repeats_after_s(remedy)
+
     def take_back(self, *, carried_out: bool) -> bool:
         return self.wire.around("take_back", lambda: self.inner.take_back(carried_out=carried_out))
 

@@ -285,6 +285,7 @@ class FakeProvisioner:
 
     ``reboots`` is called for each reboot; it may raise what a back end raises. ``replaces``, where given, for each
     replacement; ``instance`` is the machine behind the name now. ``recalls``: whether a request can be taken back.
+    ``repeats_s``: as ``repeats_after_s`` tells, of either remedy.
     """
 
     kind = "fake"
@@ -299,6 +300,7 @@ class FakeProvisioner:
         self.others = ""
         self.says = ""
         self.recalls = False
+        self.repeats_s: float | None = None
         self.taken_back = 0
 
     def why_not(self, remedy: Remedy) -> str:
@@ -331,6 +333,10 @@ class FakeProvisioner:
             raise BackendRefused("this provisioner has no other machine")
         self.replacements += 1
         self._replaces()
+
+    def repeats_after_s(self, remedy: Remedy) -> float | None:
+        """As given."""
+        return self.repeats_s
 
     def take_back(self, *, carried_out: bool) -> bool:
         """As given, and counted."""

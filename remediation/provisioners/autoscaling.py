@@ -14,7 +14,7 @@ from healthd.errors import BackendDenied, BackendError, BackendRefused, BackendU
 from healthd.model import Remedy
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws import Aws
-from healthd.remediation.provisioners.instances import at_address, id_of
+from healthd.remediation.provisioners.instances import REBOOT_SHOWS_S, at_address, id_of
 from healthd.remediation.provisioners.looking import before_acting
 from healthd.remediation.provisioners.subject import Subject
 
@@ -110,6 +110,11 @@ class AutoScalingProvisioner:
                 HealthStatus="Unhealthy",
                 ShouldRespectGracePeriod=False,
             )
+
+    def repeats_after_s(self, remedy: Remedy) -> float | None:
+        """An end at once, in either way: both name the instance, and a group that is at it says so. A reboot is EC2's:
+        see ``REBOOT_SHOWS_S``."""
+        return REBOOT_SHOWS_S if remedy is Remedy.REBOOT_NODE else 0.0
 
     def take_back(self, *, carried_out: bool) -> bool:
         """A call to AWS cannot be taken back."""

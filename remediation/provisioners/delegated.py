@@ -66,6 +66,10 @@ class DelegatedProvisioner:
         """Ask the controller for another machine."""
         self._ask(Remedy.REPLACE_NODE)
 
+    def repeats_after_s(self, remedy: Remedy) -> float | None:
+        """At once: a request that stands already is not made again."""
+        return 0.0
+
     def take_back(self, *, carried_out: bool) -> bool:
         """The controller may have acted already: its answer is waited for."""
         return False

@@ -14,6 +14,7 @@ from healthd.errors import BackendBusy, BackendDenied, BackendError, BackendRefu
 from healthd.model import Remedy
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws import Aws
+from healthd.remediation.provisioners.instances import REBOOT_SHOWS_S
 from healthd.remediation.provisioners.looking import before_acting
 from healthd.remediation.provisioners.slurm_node import ACTION_REBOOT, ACTION_REPLACE, Scontrol, read_node
 from healthd.remediation.provisioners.subject import Subject
@@ -100,6 +101,13 @@ class HyperPodProvisioner:
             self._set_reason(self._by_scontrol, ACTION_REPLACE)
         else:
             self._replaced = self._ask("BatchReplaceClusterNodes")
+
+    def repeats_after_s(self, remedy: Remedy) -> float | None:
+        """By Slurm's reason at once: it stands until HyperPod has acted. By the API a replacement at once: it names the
+        instance, which is InstanceIdInUse while HyperPod is at it, and then InstanceIdNotFound (botocore, sagemaker
+        2017-07-24, BatchReplaceClusterNodesError). A reboot calls EC2's RebootInstances: see ``REBOOT_SHOWS_S``."""
+        is_queued = remedy is Remedy.REBOOT_NODE and self._by_scontrol is None
+        return REBOOT_SHOWS_S if is_queued else 0.0
 
     def take_back(self, *, carried_out: bool) -> bool:
         """What HyperPod was asked for cannot be taken back."""

@@ -10,6 +10,13 @@ from typing import Any
 from healthd.errors import BackendUnknown
 from healthd.remediation.provisioners.aws import Aws
 
+REBOOT_SHOWS_S = 600.0
+"""How long after RebootInstances a node that still answers from the same boot shows that there was no such request.
+
+EC2 only queues it, and reboots the hard way what has not shut down within a few minutes (EC2 API Reference, 2016-11-15,
+RebootInstances); it is not among the idempotent actions (EC2 Developer Guide, "Ensuring idempotency", 2026). A second
+request that comes too soon could reboot a node which has come back from the first one, and has jobs again."""
+
 _LIVE = ("pending", "running", "stopping", "stopped")
 _NAMED_BY_ADDRESS = re.compile(r"ip-(\d{1,3})-(\d{1,3})-(\d{1,3})-(\d{1,3})(\..*)?")
 

@@ -96,6 +96,10 @@ class ByProviderId:
         self._leads()
         self._inner.replace()
 
+    def repeats_after_s(self, remedy: Remedy) -> float | None:
+        """As the platform can."""
+        return self._inner.repeats_after_s(remedy)
+
     def take_back(self, *, carried_out: bool) -> bool:
         """As the platform can."""
         return self._inner.take_back(carried_out=carried_out)
@@ -161,6 +165,10 @@ class KarpenterProvisioner:
         with before_acting():
             claim = self._claim()
         self._claims.delete(claim)
+
+    def repeats_after_s(self, remedy: Remedy) -> float | None:
+        """At once: this very NodeClaim is deleted, by its uid, and one that is on its way out says so."""
+        return 0.0
 
     def take_back(self, *, carried_out: bool) -> bool:
         """A deleted NodeClaim cannot be taken back."""

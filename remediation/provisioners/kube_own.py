@@ -91,6 +91,10 @@ class OwnNodeProvisioner:
         """Show that another machine is wanted."""
         self._asking.ask(Remedy.REPLACE_NODE)
 
+    def repeats_after_s(self, remedy: Remedy) -> float | None:
+        """At once: what asks is a condition or a label, which is the same set twice."""
+        return 0.0
+
     def take_back(self, *, carried_out: bool) -> bool:
         """Show that nothing is wanted any more, where that can come in time."""
         return self._asking.recall(carried_out=carried_out)

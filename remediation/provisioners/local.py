@@ -65,6 +65,10 @@ class LocalProvisioner:
         """Refused: there is no other machine."""
         raise BackendRefused("no replacement: the local provisioner has no other machine; see [provisioner] kind")
 
+    def repeats_after_s(self, remedy: Remedy) -> float | None:
+        """Never: what the owner's command does twice, only the owner knows."""
+        return None
+
     def take_back(self, *, carried_out: bool) -> bool:
         """A command that was run cannot be taken back."""
         return False

@@ -62,6 +62,10 @@ class Paced:
         """Ask the platform."""
         self._ask(self._inner.replace)
 
+    def repeats_after_s(self, remedy: Remedy) -> float | None:
+        """As the platform can."""
+        return self._inner.repeats_after_s(remedy)
+
     def take_back(self, *, carried_out: bool) -> bool:
         """As the platform can."""
         self._said.clear()

@@ -116,6 +116,10 @@ class SlurmManagedProvisioner:
             raise BackendRefused(f"no drain of {self._subject.node}: {wrong}")
         self._scontrol("update", f"nodename={self._subject.node}", "state=drain", f"reason={REPLACE_TEXT}")
 
+    def repeats_after_s(self, remedy: Remedy) -> float | None:
+        """At once: slurmctld shows a reboot and a drain that it has taken, and either act looks first."""
+        return 0.0
+
     def take_back(self, *, carried_out: bool) -> bool:
         """The drain is the request, and undone by the engine."""
         return False

@@ -1,21 +1,28 @@
-"""Requests in marks: no two of one node have the same time, and an answer never makes another request of one."""
+"""Requests in marks: no two of one node are the same, an answer makes no other request of one, and each is one act."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from healthd.errors import HealthdError
 from healthd.model import Mode, Remedy
 from healthd.remediation.asked import wanted
 from healthd.remediation.case import Case
 from healthd.remediation.marks import Answer, CaseMark, parse
 from healthd.remediation.playbook import STEPS
 from healthd.remediation.successor import repair_mark
+from tests.controller_rig import AskedWorld
+from tests.engine_wire import kill, no_answer
 
 BEGAN = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 STEPS_OF_REPLACE = STEPS[Remedy.REPLACE_NODE]
 CASE = Case(
     id="k3",
@@ -92,3 +99,28 @@ def test_whatever_is_answered_it_is_the_same_request(answer: Answer, after: int,
         since=now,
     )
     assert request_id(answered.text, now) == request_id(text, now)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_however_often_leaders_die_a_request_is_one_act(data: st.DataObject) -> None:
+    """Orders, kills, lost stores and lost answers, in any order and anywhere: each order is carried out exactly once,
+    and none is answered from the memory of another."""
+    with TemporaryDirectory(dir=MEMORY) as folder:
+        world = AskedWorld(Path(folder)).repeats(0.0)
+        for order in range(1, data.draw(st.integers(min_value=1, max_value=3)) + 1):
+            for after in data.draw(st.lists(st.integers(min_value=0, max_value=60), max_size=3, unique=True)):
+                world.wire.at[len(world.wire.passed) + after] = data.draw(st.sampled_from([kill, no_answer]))
+            loses_store = data.draw(st.booleans())
+            for _ in range(30):
+                kills = world.kills
+                with suppress(HealthdError):
+                    world.run(1)
+                if loses_store and world.kills > kills:
+                    world.forget()
+            assert (world.acts, world.mark.answer, world.mark.became) == (order, Answer.TAKEN, "i-2")
+            world.wire.at.clear()
+            world.provisioner.instance = "i-1"
+            world.clock.advance(data.draw(st.sampled_from([1.0, 60.0, 86_400.0])))
+            world.ask(replace(world.mark, answer=None, answered=None, said="", became="", replaced=None))
+        world.close()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from healthd.model import Refusal, Remedy
-from healthd.remediation.asked import Wanted, is_silent, needs_person, refusal, wanted
+from healthd.remediation.asked import Wanted, is_away, is_silent, needs_person, refusal, wanted
 from healthd.remediation.marks import Answer, CaseMark
 from healthd.remediation.ports import Hold, NodeView
 
@@ -138,6 +138,25 @@ def test_silent_is_what_slurmctld_has_given_up() -> None:
     assert is_silent(view("x", "DOWN", "NOT_RESPONDING", "DRAIN"))
     assert not is_silent(view("x", "DOWN"))
     assert not is_silent(view("x", "DRAIN", "NOT_RESPONDING"))
+
+
+@pytest.mark.parametrize(
+    ("flag", "away"), [("DOWN", True), ("NOT_RESPONDING", True), ("NOTREADY", True), ("DRAIN", False)]
+)
+def test_a_node_that_does_not_answer_may_be_in_its_reboot(flag: str, away: bool) -> None:
+    """By Slurm's words, and by those for a Node."""
+    assert is_away(view("x", "DRAIN", flag)) is away
+
+
+def test_a_replacement_for_silence_is_never_too_late() -> None:
+    """Nobody waits for it: its time is that of the reboot. A node's own request has its attempt."""
+    mark = replace(LATE, remedy=REPLACE, attempt=0, answer=Answer.TAKEN, answered=NOW)
+    found = want(mark)
+    assert found is not None
+    assert (found.after_silence, found.unanswered, why(found, mark)) == (True, False, "")
+    asked = want(MARK)
+    assert asked is not None
+    assert not asked.after_silence
 
 
 def test_when_a_silent_node_needs_a_person() -> None:

@@ -54,6 +54,9 @@ class Platform:
         if self.refuses:
             raise BackendBusy("InstanceIdInUse")
 
+    def repeats_after_s(self, remedy: Remedy) -> float | None:
+        return 0.0
+
     def take_back(self, *, carried_out: bool) -> bool:
         return carried_out
 

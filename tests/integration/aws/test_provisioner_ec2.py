@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -258,6 +259,22 @@ def test_a_group_replaces_what_is_taken_from_it(aws: Aws, endpoint: AwsEndpoint,
     new = set(account.members()) - set(members)
     assert {provisioner.machine()} == new
     assert provisioner.progress() == "Auto Scaling group workers: 3 of 3 in service"
+
+
+@pytest.mark.parametrize("how", ["terminate", "unhealthy"])
+def test_a_second_leader_ends_no_second_instance(aws: Aws, endpoint: AwsEndpoint, account: Account, how: Any) -> None:
+    """It knows nothing of the first one's call: the group says that it is at it, or that this instance is not its own
+    any more; asked all the same, no other instance ends."""
+    members = account.group(3)
+    instance = members[0]
+    grouped(aws, instance, how=how).replace()
+    second = grouped(aws, instance, how=how)
+    assert second.repeats_after_s(Remedy.REPLACE_NODE) == 0.0
+    assert "already" in second.stands_down() or "is in no Auto Scaling group" in second.stands_down()
+    with contextlib.suppress(BackendRefused):
+        second.replace()
+    assert set(members[1:]) <= set(account.members())
+    assert len(account.members()) == 3
 
 
 def test_the_soft_way_calls_it_unhealthy_at_once(aws: Aws, endpoint: AwsEndpoint, account: Account) -> None:
