@@ -11,6 +11,7 @@ import pytest
 from healthd.errors import BackendRefused, BackendUnknown, HealthdError
 from healthd.model import Mode, Remedy
 from healthd.remediation.marks import Answer
+from healthd.remediation.record import PAST_OF
 from tests.controller_rig import NODE, STEP_S, AskedWorld
 from tests.engine_wire import kill, no_answer
 from tests.scenario.test_controller_replay import STORIES
@@ -69,6 +70,8 @@ def test_killed_at_any_boundary_it_is_carried_out_once(name: str, store: str, tm
         world.wire.at[number] = kill
         world.run(ROUNDS[name])
         assert (world.kills, world.acts, is_done(world)) == (1, 1, True), (number, label, world.mark)
+        done = PAST_OF[world.mark.remedy or Remedy.NONE]
+        assert [past.act for past in world.mark.history] == [done], (number, label, world.mark)
         world.close()
 
 
