@@ -33,6 +33,8 @@ def is_acknowledged(history: History, diagnosis: Diagnosis, matters: Callable[[F
     one that comes later takes no order back.
     """
     faults = tuple(history.faults.values())
+    if not any(fault.acknowledged for fault in faults):  # as nearly always: whose fault is whose is dear to tell
+        return False
     cause = _causes(faults)
     mine = [
         fault

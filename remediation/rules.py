@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Protocol
 
 from healthd.model import NODE, REMEDY_RANK, Component, Diagnosis, Mode, Remedy, Root, Severity
@@ -174,5 +175,6 @@ def _reach(answer: Answer) -> int:
     return REMEDY_RANK[answer.ladder[0] if answer.ladder else answer.root.remedy]
 
 
-def _fits(name: str, globs: Iterable[str]) -> bool:
+@lru_cache(maxsize=4096)
+def _fits(name: str, globs: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ from healthd.api.wire import Answer
 from healthd.cli.settings import loaded
 from healthd.errors import UsageError
 from healthd.model import Mode
-from healthd.past.host import Outage, Story
+from healthd.past.figures import DAY, HOUR, most_within
 from healthd.past.replay import Replayed, Source, Trial, replay
+from healthd.past.story import Outage, Story
 
 SCHEMA = "healthd.replay/v1"
+_BY_A_PERSON = "kept out for a person"
 
 
 def answer(options: Namespace) -> Answer:
@@ -51,10 +54,11 @@ def as_data(done: Replayed) -> dict[str, Any]:
                 "decision": {"action": story.decision.action, "reason": story.decision.reason},
                 "open_faults": list(story.open_faults),
                 **_hours([story]),
+                **_conduct([story]),
             }
             for story in done.stories
         ],
-        "total": _hours(done.stories),
+        "total": {**_hours(done.stories), **_conduct(done.stories)},
     }
 
 
@@ -83,18 +87,17 @@ def _story_lines(story: Story) -> Iterator[str]:
     for each in story.happenings:
         where = f"{each.code} on {each.component}: " if each.code and each.kind in ("found", "ended") else ""
         yield f"  {each.at:%Y-%m-%d %H:%M:%S}  {each.kind:<8} {where}{each.text}"
-    if story.open_faults:
-        yield f"  open at the end: {', '.join(story.open_faults)}"
 
 
 def _sum_lines(done: Replayed) -> Iterator[str]:
     quiet = sum(not story.happenings for story in done.stories)
     yield f"policy {done.policy}, mode {done.mode}: {_words(_hours(done.stories))}"
     yield f"{len(done.stories)} nodes, {quiet} of them without a finding"
+    yield _conduct_words(_conduct(done.stories))
     took = done.assumed
     yield (
-        f"assumed: a job runs on for {_h(took.drain_s)} after the drain; from idle to released {_h(took.reset_s)} with"
-        f" a reset, {_h(took.reboot_s)} with a reboot, {_h(took.replace_s)} with a replacement; a person comes after"
+        f"assumed: a job runs on for {_h(took.drain_s)} after the drain; a reset takes {_h(took.reset_s)}, a reboot"
+        f" {_h(took.reboot_s)}, a replacement {_h(took.replace_s)}; a person who is asked for comes after"
         f" {_h(took.person_s)}; every repair can be made, and works until the log shows the fault again ([replay])"
     )
 
@@ -103,17 +106,45 @@ def _count(story: Story, kind: str) -> int:
     return sum(each.kind == kind for each in story.happenings)
 
 
-def _hours(stories: tuple[Story, ...] | list[Story]) -> dict[str, Any]:
+def _hours(stories: Sequence[Story]) -> dict[str, Any]:
     outages = [outage for story in stories for outage in story.outages]
     waiting_s = sum(outage.waiting_s for outage in outages)
+    acts = Counter(word for outage in outages for word in outage.remedies or (_BY_A_PERSON,))
     return {
         "times_out": len(outages),
-        "by_remedy": {
-            word: sum(_remedy(outage) == word for outage in outages) for word in sorted({*map(_remedy, outages)})
-        },
+        "by_remedy": dict(sorted(acts.items())),
         "out_hours": round(sum(outage.out_s for outage in outages) / 3600, 2),
         "of_that_draining_hours": round(waiting_s / 3600, 2),
     }
+
+
+def _conduct(stories: Sequence[Story]) -> dict[str, Any]:
+    """How the daemon would have behaved: what to look at before it is let act."""
+    replaced = sorted(at for story in stories for at in story.quality.replaced_at)
+    silent = max(stories, key=lambda story: story.quality.longest_silence_s, default=None)
+    held = [story for story in stories if story.quality.held_codes]
+    return {
+        "longest_silence_hours": round(silent.quality.longest_silence_s / 3600, 2) if silent else 0.0,
+        "longest_silence_host": silent.host if silent and silent.quality.longest_silence_s else "",
+        "messages": sum(story.quality.messages for story in stories),
+        "replacements_in_an_hour": most_within(replaced, HOUR),
+        "replacements_in_a_day": most_within(replaced, DAY),
+        "flaps": sum(story.quality.flaps for story in stories),
+        "held_nodes": len(held),
+        "held_codes": sorted({code for story in held for code in story.quality.held_codes}),
+        "raised": sum(story.quality.raised for story in stories),
+    }
+
+
+def _conduct_words(conduct: dict[str, Any]) -> str:
+    host, codes = conduct["longest_silence_host"], ", ".join(conduct["held_codes"])
+    return (
+        f"{conduct['messages']} messages; longest silence while a node was out or critical:"
+        f" {conduct['longest_silence_hours']:g} h{f' ({host})' if host else ''}; most replacements:"
+        f" {conduct['replacements_in_an_hour']} in an hour, {conduct['replacements_in_a_day']} in a day;"
+        f" {conduct['flaps']} returns with the same code out again within a day; {conduct['held_nodes']} nodes held for"
+        f" a fault of many nodes{f' ({codes})' if codes else ''}; {conduct['raised']} cases raised"
+    )
 
 
 def _words(hours: dict[str, Any]) -> str:
@@ -124,16 +155,14 @@ def _words(hours: dict[str, Any]) -> str:
     return f"{hours['out_hours']:g} node-hours out{draining} ({by})"
 
 
-def _remedy(outage: Outage) -> str:
-    return outage.remedy or "kept out for a person"
-
-
 def _outage_data(outage: Outage) -> dict[str, Any]:
     return {
         "began": outage.began.isoformat(),
-        "ended": outage.ended.isoformat(),
+        "ended": outage.ended.isoformat() if outage.ended is not None else None,
         "action": outage.action,
+        "code": outage.code,
         "remedy": outage.remedy,
+        "remedies": list(outage.remedies),
         "out_s": outage.out_s,
         "waiting_s": outage.waiting_s,
     }

@@ -19,13 +19,16 @@ class ReplaySection:
     end; take your own median. The node works meanwhile, so this part is told by itself."""
 
     reset_s: Seconds = 600.0
-    """From idle to released with a GPU reset, in seconds: evidence, reset, checks, settling."""
+    """How long a GPU reset takes, in seconds: stop what holds the GPUs, reset, start it again. The place in the budget
+    before a drain, and the settle time before a release, come on top; they are the daemon's own settings."""
 
     reboot_s: Seconds = 1_200.0
-    """The same with a reboot: a large GPU instance takes ten minutes through its firmware alone."""
+    """How long a reboot takes, in seconds, from asked for to another boot: a large GPU instance takes ten minutes
+    through its firmware alone."""
 
     replace_s: Seconds = 3_600.0
-    """The same with another machine, where capacity is there."""
+    """How long it takes, in seconds, until another machine stands behind the name, where capacity is there."""
 
     person_s: Seconds = 28_800.0
-    """How long a node stays out that only a person can let in, in seconds. Eight hours: a night."""
+    """After how many seconds a person comes who was asked for, or for a node that only a person can let in; and
+    leaves the node in order. Eight hours: a night."""

@@ -21,6 +21,7 @@ from healthd.notifications.delivery import Deliver
 from healthd.notifications.news import PAGED, Topic, topics
 from healthd.notifications.notifier import NEWS, Notifier, channels_of, still_told
 from healthd.remediation.engine import Engine
+from healthd.remediation.turns import Cases
 from healthd.store import Store
 
 TICK_S = 5.0
@@ -69,7 +70,7 @@ def node_notifier(
     )
 
 
-def wrong_with(monitor: Monitor, engine: Engine | None, store: Store, least: Severity) -> Sequence[Topic]:
+def wrong_with(monitor: Monitor, engine: Engine | None, store: Cases, least: Severity) -> Sequence[Topic]:
     """What is wrong with this node now and worth telling: from severity ``least`` on."""
     diagnoses = monitor.diagnoses()
     try:

@@ -1,286 +1,288 @@
-"""One node of the past: what was found on it, what would have been decided, and how it would have been out and back.
+"""One node of the past: its judgement and the daemon's own engine, over a cluster and a machine that are simulated.
 
-The judgement is the daemon's own: its checks, its history, its policy. Between a drain and the release that is assumed
-for it, lines are counted and nothing is decided, as in the daemon.
+What is done is decided by the daemon's code: checks, history, policy, engine, handoff record, messages. Only what no
+log tells is assumed here (``[replay]``): when the job ends, when a repair is over, when a person comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Protocol
+from random import Random
 
-from healthd.check import Check
-from healthd.config.replay_schema import ReplaySection
-from healthd.config.schema import Config
-from healthd.history import Change, Fault
-from healthd.model import NODE, Action, Clearance, ClearsBy, Decision, Outcome, Remedy, Status
-from healthd.monitor import Monitor
+from healthd.history import Change, Fault, FaultKey
+from healthd.model import NODE, Action, Clearance, ClearsBy, Outcome, Refusal, Remedy, Severity, Status
 from healthd.node import KernelRecord
+from healthd.notifications.news import Seen, tell
+from healthd.notifications.telling import wrong_with
+from healthd.past.account import NOTHING, Account
+from healthd.past.cases import PastCases
+from healthd.past.machine import PastMachine
 from healthd.past.node import BOOTED, Batch, PastNode, outcomes_of
-from healthd.remediation.ledger import Repair
-from healthd.remediation.policy import Rules, Situation, decide
+from healthd.past.story import Story
+from healthd.past.world import PastMonitor, World
+from healthd.remediation.case import Case, End
+from healthd.remediation.engine import Engine
+from healthd.remediation.fleet import CLUSTER
+from healthd.remediation.ledger import repairs_of
+from healthd.remediation.orders import Order, Verb
+from healthd.remediation.parts import Parts
+from healthd.remediation.playbook import REPAIRS
+from healthd.remediation.slots import SlotKeeper
+from healthd.sim.cluster import FakeClusterNode, FakeOrchestrator
+
+_JOB = "a job"
+_FIRST_PAUSE_S = 5.0
+_WAITING_PAUSE_S = 60.0  # for a place in the budget: no daemon looks more rarely
+_OUT_PAUSE_S = 1_800.0
+_QUIET_PAUSE_S = 86_400.0
+_OF_OTHERS = frozenset({Refusal.BUDGET, Refusal.CORRELATED, Refusal.RATE, Refusal.UNREADABLE})
+_PERSON = Order(verb=Verb.RELEASE, who="a person", why="assumed to have seen to it ([replay] person_s)")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Happening:
-    """One entry of a node's story. ``kind``: found, ended, decided, done, or back."""
-
-    at: datetime
-    kind: str
-    text: str
-    code: str = ""
-    component: str = ""
-    severity: str = ""
-    remedy: str = ""
-    rule: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outage:
-    """A time that a node would have been out: why, by which step, and how much of it is waiting for its job to end."""
-
-    began: datetime
-    ended: datetime
-    action: Action
-    remedy: Remedy | None
-    waiting_s: float
-
-    @property
-    def out_s(self) -> float:
-        """From the drain to the release."""
-        return (self.ended - self.began).total_seconds()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Story:
-    """What came of one node."""
-
-    host: str
-    happenings: tuple[Happening, ...]
-    outages: tuple[Outage, ...]
-    decision: Decision
-    faults: tuple[Fault, ...]
-
-    @property
-    def open_faults(self) -> tuple[str, ...]:
-        """What was open at the end, in words."""
-        return tuple(f"{fault.code} on {fault.component}" for fault in self.faults)
-
-
-class Fleet(Protocol):
-    """What a node is told of the others."""
-
-    config: Config
-    rules: Rules
-
-    @property
-    def checks(self) -> Mapping[str, Check]:
-        """The kernel checks."""
-
-    def situation(self, host: PastHost, now: datetime) -> Situation:
-        """Its place in the cluster at this moment."""
-
-
-@dataclass(kw_only=True)
 class PastHost:
-    """One node: its judgement, and how it would have been out and come back."""
+    """One node. ``due``: when something happens to it next, if no line comes first; None for never."""
 
-    name: str
-    fleet: Fleet
-    node: PastNode
-    monitor: Monitor
-    batch: Batch = field(default_factory=Batch)
-    happenings: list[Happening] = field(default_factory=list)
-    outages: list[Outage] = field(default_factory=list)
-    ledger: list[Repair] = field(default_factory=list)
-    until: datetime | None = None
-    decision: Decision = field(default_factory=lambda: Decision(action=Action.HOLD, reason="nothing was found"))
-    _boot: str = ""
-    _boots: int = 0
-    _machines: int = 0
-    _noted: str = ""
+    def __init__(self, name: str, world: World, *, instance_type: str | None) -> None:
+        self.name, self._world, self._assumed = name, world, world.config.replay
+        self.batch = Batch()
+        self._past = PastNode(name=name, instance_type=instance_type)
+        self._node = world.cluster.nodes[name] = FakeClusterNode(jobs=[_JOB])
+        self._machine = PastMachine(self._assumed, world.clock.now)
+        self._account = Account(name)
+        self._boot, self._boots = "", 0
+        self._is_out = False
+        self._job_ends: datetime | None = None
+        self._person_comes: datetime | None = None
+        self._turns_at: datetime | None = None
+        self._said, self._pause_s = "", _FIRST_PAUSE_S
+        self._begin_machine()
 
-    def judge(self) -> None:
-        """Judge the batch, and decide on what it changed."""
-        records = self.batch.taken()
-        if not records:
-            return
-        self.end_if_over(records[0].time)
+    def _begin_machine(self) -> None:
+        """A machine with an empty disk: nothing was found on it, and its daemon has decided nothing."""
+        self.monitor = PastMonitor(self._world.checks, None, policy=self._world.rules.policy)
+        self._cases, self._news = PastCases(), dict[str, Seen]()
+        self._engine: Engine | None = None
+
+    @property
+    def due(self) -> datetime | None:
+        """When the engine turns next, the job ends, a repair is over or a person comes, whichever is first."""
+        times = (self._turns_at, self._job_ends, self._machine.due, self._person_comes)
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing more comes of what was found, until another line does."""
+        return self._cases.open_case() is None and self._person_comes is None
+
+    # -- what the log says --------------------------------------------------------------------------------------------
+
+    def judge(self, records: tuple[KernelRecord, ...]) -> None:
+        """Judge a batch. The engine turns where it changed anything."""
+        before = self.monitor.diagnoses()
         self._enter_boot(records[0])
-        outcomes = tuple(outcomes_of(self.fleet.checks, self.fleet.config.checks, self.node, records))
+        settings = self._world.config.checks
+        outcomes = tuple(outcomes_of(self._world.kernel_checks, settings, self._past, records))
         for outcome in [each for each in outcomes if _says(each)] or outcomes[:1]:
-            self.absorb(outcome)
-        self.go_on(records[-1].time)
+            self._account.changes(self.monitor.absorb(outcome), outcome.at)
+        now = self._world.clock.come_to(records[-1].time)
+        if self.monitor.diagnoses() is not before:
+            self.go_on(now)
 
     def absorb(self, outcome: Outcome) -> None:
-        """Fold an outcome in, and tell what opened and ended."""
-        self.end_if_over(outcome.at)
-        self._tell(self.monitor.absorb(outcome), outcome.at)
-
-    def go_on(self, now: datetime) -> None:
-        """Decide, as the daemon does whenever something changed; a node that is out is not decided about."""
-        if self.until is not None:
-            self._come_back_early(now)
-            return
-        decision = decide(
-            self.monitor.diagnoses(),
-            self.monitor.is_acknowledged,
-            lambda: self.fleet.situation(self, now),
-            self.fleet.rules,
-            lambda _: "",
-            ledger=lambda: self.ledger,
-            now=now,
-        )
-        self.decision = decision
-        if decision.diagnosis is None:
-            self._noted = ""
-        elif decision.reason != self._noted:
-            self._noted = decision.reason
-            words = decision.reason
-            said = words if words.startswith(decision.action) else f"{decision.action}: {words}"
-            self._note(now, "decided", said, decision)
-        if decision.steps:
-            self._take_out(decision, now)
-
-    def story(self) -> Story:
-        """What came of it."""
-        return Story(
-            host=self.name,
-            happenings=tuple(self.happenings),
-            outages=tuple(self.outages),
-            decision=self.decision,
-            faults=tuple(self.monitor.history.faults.values()),
-        )
-
-    # -- boots --------------------------------------------------------------------------------------------------------
+        """Fold in what a check came to then, as an event store tells it."""
+        self._account.changes(self.monitor.absorb(outcome), outcome.at)
+        self.go_on(self._world.clock.come_to(outcome.at))
 
     def _enter_boot(self, first: KernelRecord) -> None:
         """A line of another boot, or the kernel's own first line, is evidence of a reboot."""
-        if first.boot_id not in ("", self._boot) or first.text.startswith(BOOTED) or not self._boots:
-            self._reboot(first.time, first.boot_id)
-
-    def _reboot(self, now: datetime, boot_id: str = "") -> None:
-        self._boots += 1
-        self._boot = boot_id or self._boot
-        name = f"boot {self._boots} of {self.name}"
-        self._seen(lambda: self.monitor.begin_boot(name, now), now, "rebooted")
-
-    def _seen(self, act: Callable[[], None], now: datetime, why: str) -> None:
-        """Do something to the monitor that ends faults, and tell which."""
-        before = dict(self.monitor.history.faults)
-        act()
-        ended = [fault for key, fault in before.items() if key not in self.monitor.history.faults]
-        self._tell(tuple(Change(fault=fault, opened=False, why=why) for fault in ended), now)
-
-    # -- out and back -------------------------------------------------------------------------------------------------
-
-    def _take_out(self, decision: Decision, now: datetime) -> None:
-        assumed = self.fleet.config.replay
-        remedy = decision.ladder[0] if decision.action is Action.REPAIR else None
-        waiting_s = assumed.drain_s if remedy else 0.0
-        self.until = now + timedelta(seconds=waiting_s + _takes_s(remedy, assumed))
-        self.outages.append(
-            Outage(began=now, ended=self.until, action=decision.action, remedy=remedy, waiting_s=waiting_s)
-        )
-        steps = ", ".join(decision.steps)
-        self._note(now, "done", f"would have been taken out: {steps}; assumed back {self.until:%F %H:%M:%S}", decision)
-
-    def end_if_over(self, now: datetime) -> None:
-        """Let a repair that would be done by now come to its end."""
-        if self.until is not None and now >= self.until:
-            self.end_outage()
-
-    def end_outage(self) -> None:
-        """The repair came to its end, and is assumed to have worked until a later line says otherwise."""
-        if self.until is None:
+        if first.boot_id in ("", self._boot) and not first.text.startswith(BOOTED) and self._boots:
             return
-        now, last, self.until = self.until, self.outages[-1], None
-        diagnosis = self.decision.diagnosis
-        if last.remedy is not None and diagnosis is not None:
-            self._repaired(last.remedy, now)
-            self.ledger.append(
-                Repair(
-                    code=diagnosis.code,
-                    component=str(diagnosis.component),
-                    remedy=last.remedy,
-                    began=last.began,
-                    ended=now,
-                    outcome="assumed",
-                )
-            )
-        else:
-            self._seen(lambda: self._person(now), now, "a person is assumed to have seen to it")
-        self._noted = ""
-        done = f"after {last.remedy}" if last.remedy else "after a person saw to it"
-        self._note(now, "back", f"assumed back {done}, {last.out_s / 3600:.1f} h after the drain")
+        if self._boots:
+            self._machine.was_rebooted()
+            self._end_job(first.time)
+        self._boot = first.boot_id or self._boot
+        self._enter(first.time)
 
-    def _repaired(self, remedy: Remedy, now: datetime) -> None:
-        if remedy is Remedy.RESET_GPU:
-            over = Clearance(by=ClearsBy.GPU_RESET, component=NODE)
-            self._seen(lambda: self.monitor.clear(over, now), now, "the reset is assumed to have worked")
-        elif remedy is Remedy.REBOOT_NODE:
-            self._reboot(now)
-        else:
-            self._seen(lambda: self._person(now), now, "another machine is assumed to be well")
+    # -- what is assumed, and the engine ------------------------------------------------------------------------------
 
-    def _person(self, now: datetime) -> None:
-        """Another machine, or one that a person has seen to: nothing that was open before is."""
+    def go_on(self, now: datetime) -> None:
+        """Let everything happen that is due, and the engine turn once."""
+        if self._job_ends is not None and now >= self._job_ends:
+            self._end_job(now)
+        self._arrive(self._machine.arrived(now), now)
+        if self._person_comes is not None and now >= self._person_comes:
+            self._see_to_it(now)
+        engine = self._engine = self._engine or self._new_engine()
+        held = engine.tally.refused[Refusal.CORRELATED]
+        before = self.monitor.history.faults
+        said = engine.turn(now)
+        self._ended(before, now, "the repair is assumed to have worked")
+        case = self._cases.open_case()
+        if engine.tally.refused[Refusal.CORRELATED] > held:
+            self._account.holds(case.code if case else self._code_of(engine))
+        self._follow(engine, now)
+        self._tell(engine, now)
+        self._wait(engine, case, said, now)
+
+    def _follow(self, engine: Engine, now: datetime) -> None:
+        """Write down what the turn came to. What goes out keeps its job for a while; what is back gets one."""
+        decision = engine.decision
+        self._account.decision(decision, now)
+        moves = tuple(self._cases.moved)
+        self._cases.moved.clear()
+        self._account.moves(moves, now)
+        if (is_out := bool(self._node.flags)) == self._is_out:
+            return
+        self._is_out = is_out
+        if is_out:
+            self._account.goes_out(now, decision.action, self._code_of(engine), self._machine.made)
+            self._job_ends = now + timedelta(seconds=self._assumed.drain_s)
+        else:
+            self._account.comes_back(now, self._machine.made)
+            self._job_ends, self._node.jobs[:] = None, [_JOB]
+
+    def _tell(self, engine: Engine, now: datetime) -> None:
+        least = Severity(self._world.config.notify.severity)
+        wrong = wrong_with(self.monitor, engine, self._cases, least)
+        self._news, pieces = tell(self._news, wrong, now)
+        critical = [each for each in self.monitor.diagnoses() if each.severity is Severity.CRITICAL]
+        is_wrong = self._is_out or not all(map(self.monitor.is_acknowledged, critical))
+        self._account.message(now, wrong=is_wrong, told=bool(pieces))
+
+    def _wait(self, engine: Engine, case: Case | None, said: str, now: datetime) -> None:
+        """When the engine turns next: as often as the daemon's at first, and ever more rarely while nothing moves."""
+        if not _asks(engine, case):
+            self._person_comes = None
+        elif self._person_comes is None:
+            self._person_comes = now + timedelta(seconds=self._assumed.person_s)
+        if case is None and not self._news and engine.decision.diagnosis is None:
+            self._turns_at = None
+            return
+        longest_s = _longest_s(engine, case)
+        longer_s = 2 * self._pause_s if self._pause_s < _WAITING_PAUSE_S else longest_s
+        self._pause_s = min(longest_s, longer_s) if said == self._said else _FIRST_PAUSE_S
+        self._said = said
+        self._turns_at = now + timedelta(seconds=max(1.0, engine.next_in_s(self._pause_s)))
+
+    # -- what happens to it -------------------------------------------------------------------------------------------
+
+    def _end_job(self, now: datetime) -> None:
+        """What a job brought about ends with it."""
+        self._job_ends = None
+        self._node.jobs.clear()
+        self._account.is_idle(now)
+        before = self.monitor.history.faults
+        self.monitor.clear(Clearance(by=ClearsBy.JOB_END, component=NODE), now)
+        self._ended(before, now, "the job has ended")
+
+    def _arrive(self, remedy: Remedy | None, now: datetime) -> None:
+        """What was asked for is there: another boot, or another machine with an empty disk."""
+        if remedy is Remedy.REBOOT_NODE:
+            self._enter(now)
+            before = self.monitor.history.faults
+            self.monitor.repaired(remedy, now)
+            self._ended(before, now, "the reboot is assumed to have worked")
+        elif remedy is Remedy.REPLACE_NODE:
+            over = self.monitor.history.faults.values()
+            why = "another machine is assumed to be well"
+            self._account.changes([Change(fault=fault, opened=False, why=why) for fault in over], now)
+            self._begin_machine()
+            self._enter(now)
+
+    def _enter(self, now: datetime) -> None:
+        """Another boot."""
+        self._boots += 1
+        before = self.monitor.history.faults
+        self.monitor.begin_boot(f"boot-{self._boots}", now)
+        self._ended(before, now, "rebooted")
+
+    def _see_to_it(self, now: datetime) -> None:
+        """A person comes: nothing that was open is, and what our drain holds is let in again."""
+        self._person_comes = None
+        self._account.note(now, "done", "a person is assumed to have seen to it")
+        before = self.monitor.history.faults
         self.monitor.clear(Clearance(by=ClearsBy.REPLACE, component=NODE), now)
+        self.monitor.repaired(Remedy.ASK_HUMAN, now)
+        self._ended(before, now, "a person is assumed to have seen to it")
+        case = self._cases.open_case()
+        if self._engine is not None and case is not None and case.hold is not None:
+            self._engine.obey(_PERSON, now)
 
-    def _come_back_early(self, now: datetime) -> None:
-        """What the log itself shows to be over before a repair is not repaired."""
-        last, policy = self.outages[-1], self.fleet.rules.policy
-        waits = last.remedy is None or now < last.began + timedelta(seconds=last.waiting_s)
-        if waits and not policy.calling(self.monitor.diagnoses()):
-            self.until = None
-            self.outages[-1] = replace(last, ended=now, waiting_s=0.0 if last.remedy is None else last.out_s)
-            self._noted = ""
-            self._note(now, "back", "back without a repair: the log shows that it is over")
+    def _ended(self, before: Mapping[FaultKey, Fault], now: datetime, why: str) -> None:
+        """Write down which of these faults are over."""
+        after = self.monitor.history.faults
+        over = [fault for key, fault in before.items() if key not in after]
+        self._account.changes([Change(fault=fault, opened=False, why=why) for fault in over], now)
 
-    # -- telling ------------------------------------------------------------------------------------------------------
+    # -- the end ------------------------------------------------------------------------------------------------------
 
-    def _tell(self, changes: Iterable[Change], now: datetime) -> None:
-        for change in changes:
-            fault = change.fault
-            self.happenings.append(
-                Happening(
-                    at=fault.first if change.opened else now,
-                    kind="found" if change.opened else "ended",
-                    text=fault.message if change.opened else change.why,
-                    code=fault.code,
-                    component=str(fault.component),
-                    severity=fault.severity,
-                    remedy=fault.remedy,
-                )
-            )
+    def log_ends(self, now: datetime) -> None:
+        """The last line was judged."""
+        decision, case = self._engine.decision if self._engine else NOTHING, self._cases.open_case()
+        stands = decision.reason if case is None else f"{decision.reason} [case {case.id} at {case.step}: {case.note}]"
+        self._account.log_ends(now, decision, tuple(self.monitor.history.faults.values()), stands)
 
-    def _note(self, now: datetime, kind: str, text: str, decision: Decision | None = None) -> None:
-        diagnosis = decision.diagnosis if decision else None
-        self.happenings.append(
-            Happening(
-                at=now,
-                kind=kind,
-                text=text,
-                code=diagnosis.code if diagnosis else "",
-                component=str(diagnosis.component) if diagnosis else "",
-                rule=decision.rule if decision else "",
+    def story(self, now: datetime) -> Story:
+        """What came of it."""
+        return self._account.story(now, self._machine.made)
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _code_of(self, engine: Engine) -> str:
+        case, about = self._cases.open_case(), engine.decision.diagnosis
+        return case.code if case is not None else about.code if about is not None else ""
+
+    def _new_engine(self) -> Engine:
+        """The daemon's engine, over the simulated cluster and machine."""
+        world, cases = self._world, self._cases
+        orchestrator = FakeOrchestrator(world.cluster, self.name)
+        return Engine(
+            Parts(
+                orchestrator=orchestrator,
+                provisioner=self._machine,
+                resetter=self._machine,
+                slots=SlotKeeper(
+                    orchestrator=orchestrator,
+                    node=self.name,
+                    quotas=lambda: {CLUSTER: world.rules.max_out},
+                    monotonic_s=world.clock.seconds,
+                    random=Random(self.name).random,  # noqa: S311  it keeps nodes apart, and no secret
+                    settle_s=world.config.budget.settle_s,
+                ),
+                judgement=self.monitor,
+                cases=cases,
+                rules=lambda: world.rules,
+                collect=lambda _: "no folder: it is a replay",
+                look_again=lambda _: None,
+                patience=world.patience,
+                ledger=lambda: repairs_of(cases.cases()),
+                new_id=lambda: f"r{next(world.ids)}",
+                clock=world.clock.now,
+                monotonic_s=world.clock.seconds,
             )
         )
+
+
+def _asks(engine: Engine, case: Case | None) -> bool:
+    """Whether it waits for a person: one who was paged, or who alone can end what keeps the node out."""
+    decision = engine.decision
+    if case is None or case.hold is None:
+        return decision.action is Action.PAGE
+    waits = decision.action is Action.PAGE and decision.reason == case.note
+    return waits or case.end is End.FAILED or not REPAIRS.intersection(case.steps)
+
+
+def _longest_s(engine: Engine, case: Case | None) -> float:
+    """How rarely the engine turns while nothing moves: what waits for other nodes may go on when they are back."""
+    if case is not None:
+        return _OUT_PAUSE_S if case.hold is not None else _WAITING_PAUSE_S
+    if engine.decision.action is not Action.PAGE:
+        return _QUIET_PAUSE_S
+    return _WAITING_PAUSE_S if engine.decision.refusal in _OF_OTHERS else _OUT_PAUSE_S
 
 
 def _says(outcome: Outcome) -> bool:
     """Whether folding this in changes anything. Log faults do not end by a check that no longer sees them."""
     result = outcome.result
     return bool(result.findings or result.clearances or result.readings) or result.status is not Status.OK
-
-
-def _takes_s(remedy: Remedy | None, assumed: ReplaySection) -> float:
-    """How long a repair takes from idle to released, or a person who is called."""
-    took = {
-        Remedy.RESET_GPU: assumed.reset_s,
-        Remedy.REBOOT_NODE: assumed.reboot_s,
-        Remedy.REPLACE_NODE: assumed.replace_s,
-    }
-    return assumed.person_s if remedy is None else took[remedy]

@@ -6,25 +6,23 @@ ran on after the drain, whether a repair would have worked) is assumed, and the 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from heapq import merge
 from pathlib import Path
+from typing import NamedTuple
 
 from healthd.agent import enabled_checks, kernel_needles
 from healthd.check import Check
 from healthd.config.replay_schema import ReplaySection
 from healthd.config.schema import Config
 from healthd.model import Finding, Mode, Outcome
-from healthd.monitor import Monitor
-from healthd.past.host import PastHost, Story
+from healthd.past.fleet import PastFleet
 from healthd.past.node import BOOTED, Batch, PastNode, outcomes_of
 from healthd.past.store import PastStore, is_store, open_store
-from healthd.remediation.policy import Rules, SeenElsewhere, Situation
-from healthd.remediation.policy_files import bounds_of, policy_of
-from healthd.remediation.ports import FleetLevel, NodeView
+from healthd.past.story import Story
+from healthd.remediation.policy_files import policy_of
 from healthd.sources.pastlines import Line
 from healthd.sources.pastlogs import PastLog, open_log
 
@@ -69,21 +67,20 @@ def replay(paths: Iterable[Path], config: Config, trial: Trial) -> Replayed:
     Raises ConfigError for a policy that cannot be used, SourceMissing and SourceUnreadable for a file.
     """
     policy = policy_of(config.policy, trial.instance_type, trial.policy)
-    rules = Rules(mode=trial.mode, max_out=config.budget.max_out, policy=policy, bounds=bounds_of(config.policy))
-    fleet = _Fleet(config=config, rules=rules, nodes=trial.nodes, instance_type=trial.instance_type)
+    fleet = PastFleet(config, policy, mode=trial.mode, nodes=trial.nodes, instance_type=trial.instance_type)
     logs, stores = _sorted_out(paths)
-    needles = _needles(fleet.checks, config)
-    for line in _in_order([log.read(needles) for log in logs]):
-        fleet.take(line)
-    for store in stores:
-        for outcome in store.outcomes():
-            fleet.absorb(store.host, outcome)
-    fleet.finish()
+    needles = _needles(fleet.world.kernel_checks, config)
+    for item in _in_order([*(log.read(needles) for log in logs), *map(_found, stores)]):
+        if isinstance(item, Line):
+            fleet.take(item)
+        else:
+            fleet.absorb(item.host, item.outcome)
+    stories = fleet.stories(max((log.ended for log in logs if log.ended is not None), default=None))
     return Replayed(
         policy=policy.name,
         mode=trial.mode,
         sources=(*map(_source, logs), *map(_store_source, stores)),
-        stories=tuple(host.story() for _, host in sorted(fleet.hosts.items())),
+        stories=stories,
         assumed=config.replay,
     )
 
@@ -113,9 +110,29 @@ def _sorted_out(paths: Iterable[Path]) -> tuple[list[PastLog], list[PastStore]]:
     return [open_log(path) for path in paths if not is_store(path)], stores
 
 
-def _in_order(streams: Sequence[Iterator[Line]]) -> Iterator[Line]:
+class _Found(NamedTuple):
+    """What an event store tells: what a check came to then, on which node."""
+
+    time: datetime
+    host: str
+    outcome: Outcome
+
+
+def _found(store: PastStore) -> Iterator[_Found]:
+    for outcome in store.outcomes():
+        yield _Found(time=outcome.at, host=store.host, outcome=outcome)
+
+
+def _in_order(streams: Sequence[Iterator[Line | _Found]]) -> Iterator[Line | _Found]:
     """One stream by time. Each file is in its own order already, as far as its clock was."""
-    return merge(*streams, key=lambda line: line.time) if len(streams) > 1 else streams[0] if streams else iter(())
+    if len(streams) == 1:
+        yield from streams[0]
+    else:
+        yield from merge(*streams, key=_time_of)
+
+
+def _time_of(item: Line | _Found) -> datetime:
+    return item.time
 
 
 def _needles(checks: Mapping[str, Check], config: Config) -> tuple[bytes, ...]:
@@ -156,70 +173,3 @@ def _findings(checks: Mapping[str, Check], config: Config, node: PastNode, batch
 
 def _kernel_checks(config: Config) -> dict[str, Check]:
     return {name: check for name, check in enabled_checks(config).items() if check.on == "kernel"}
-
-
-@dataclass(kw_only=True)
-class _Fleet:
-    """All nodes that the logs name."""
-
-    config: Config
-    rules: Rules
-    nodes: int
-    instance_type: str | None
-    hosts: dict[str, PastHost] = field(default_factory=dict)
-    waiting: deque[PastHost] = field(default_factory=deque)
-    checks: Mapping[str, Check] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.checks = _kernel_checks(self.config)
-
-    def take(self, line: Line) -> None:
-        """File a line under its host. Batches that are over by its time are judged first, whosever they are."""
-        if not line.trusted and not self.config.sources.trust_user_kmsg:
-            return
-        waiting = self.waiting
-        while waiting and waiting[0].batch.until < line.time:
-            waiting.popleft().judge()
-        host = self.hosts.get(line.host) or self._host(line.host)
-        if host.batch.is_over(line):
-            host.judge()
-        if not host.batch.records:
-            waiting.append(host)
-        host.batch.add(line)
-
-    def absorb(self, name: str, outcome: Outcome) -> None:
-        """Fold in what a check came to then, as an event store tells it."""
-        host = self.hosts.get(name) or self._host(name)
-        host.absorb(outcome)
-        host.go_on(outcome.at)
-
-    def finish(self) -> None:
-        """Judge what is left, and let every repair come to its end."""
-        for host in self.hosts.values():
-            host.judge()
-        for host in self.hosts.values():
-            host.end_outage()
-
-    def situation(self, host: PastHost, now: datetime) -> Situation:
-        """A node in service, and what the other nodes show at this moment."""
-        others = [other for other in self.hosts.values() if other is not host]
-        for other in others:
-            other.end_if_over(now)
-        elsewhere = [
-            SeenElsewhere(node=other.name, code=fault.code, at=fault.first)
-            for other in others
-            for fault in other.monitor.history.faults.values()
-        ]
-        out = frozenset(other.name for other in others if other.until) if self.nodes else frozenset[str]()
-        return Situation(
-            view=NodeView(name=host.name, in_service=True, flags=frozenset(), hold=None),
-            level=FleetLevel(out=out, total=max(1, self.nodes)),
-            fleet_findings=tuple(elsewhere),
-        )
-
-    def _host(self, name: str) -> PastHost:
-        node = PastNode(name=name, instance_type=self.instance_type)
-        checks = enabled_checks(self.config)
-        monitor = Monitor(checks, None, policy=self.rules.policy)
-        self.hosts[name] = host = PastHost(name=name, fleet=self, node=node, monitor=monitor)
-        return host

@@ -25,6 +25,7 @@ _BLOCK_BYTES = 1 << 20
 _SAMPLE_BYTES = 1 << 18
 _SAMPLE_LINES = 2000
 _LONGEST_BYTES = 1 << 20
+_LAST_LINES = 100
 _GZIP = b"\x1f\x8b"
 _DATED = re.compile(rb"(?<![\d:])\d\d:\d\d:\d\d(?!:)")
 
@@ -33,7 +34,8 @@ _DATED = re.compile(rb"(?<![\d:])\d\d:\d\d:\d\d(?!:)")
 class PastLog:
     """One file. ``lines`` and ``unread`` grow while it is read: how many there are, and how many could not be.
 
-    ``host``: what its lines are filed under where they name none.
+    ``host``: what its lines are filed under where they name none. ``ended``: the time of its last kernel line, once it
+    was read; None where the last of its lines are not the kernel's.
     """
 
     path: Path
@@ -44,11 +46,13 @@ class PastLog:
     lines: int = 0
     unread: int = 0
     kernel_lines: int = field(default=0)
+    ended: datetime | None = None
 
     def read(self, needles: tuple[bytes, ...]) -> Iterator[Line]:
         """The kernel lines that hold a needle, in the order of the file. Raises SourceUnreadable."""
         wanted = Wanted((*needles, *self.format.also), self.format.before)
         parse, ends = self.format.parse, self.format.ends
+        block = b""
         for block in _blocks(self.path, ends, self._torn):
             self._count(block)
             for raw in _wanted(block, wanted, ends):
@@ -58,6 +62,16 @@ class PastLog:
                 elif line.text:
                     self.kernel_lines += 1
                     yield line if line.host else line.at(self.host)
+        self.ended = self._last_time(block)
+
+    def _last_time(self, block: bytes) -> datetime | None:
+        """When the last kernel line of the last block was written. No needle asks for it: it says how long all was
+        quiet after the last line that counts."""
+        for raw in reversed(block.rsplit(self.format.ends, _LAST_LINES)[1:]):
+            line = self.format.parse(raw, self.dating) if raw else None
+            if line is not None and line.text:
+                return line.time
+        return None
 
     def _count(self, block: bytes) -> None:
         lines = block.count(self.format.ends)

@@ -1,0 +1,81 @@
+"""What all nodes of a replay share: one clock, one simulated cluster, the rules; and how such a node judges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import count
+
+from healthd.check import Check
+from healthd.config.schema import Config
+from healthd.model import REMEDY_RANK, Clearance, ClearsBy, Outcome, Remedy
+from healthd.monitor import Monitor
+from healthd.remediation.policy import Rules
+from healthd.remediation.turns import Patience
+from healthd.sim.cluster import FakeCluster
+
+
+class PastClock:
+    """The time of a replay: that of the lines, and of what falls due between them. It never goes back."""
+
+    def __init__(self) -> None:
+        self._now = datetime.min.replace(tzinfo=UTC)
+
+    def now(self) -> datetime:
+        """The time."""
+        return self._now
+
+    def seconds(self) -> float:
+        """The same in seconds since the epoch."""
+        return self._now.timestamp()
+
+    def come_to(self, at: datetime) -> datetime:
+        """Go on to this time, if it is later; returns the time."""
+        self._now = max(self._now, at)
+        return self._now
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """What all nodes of a replay share. ``kernel_checks``: the checks that judge lines. ``ids``: of cases."""
+
+    config: Config
+    rules: Rules
+    patience: Patience
+    checks: Mapping[str, Check]
+    kernel_checks: Mapping[str, Check]
+    cluster: FakeCluster
+    clock: PastClock
+    ids: Iterator[int] = field(default_factory=lambda: count(1))
+
+
+class PastMonitor(Monitor):
+    """The judgement of a node at which no check looks but those of the kernel log: the others are not waited for."""
+
+    def trouble(self, since: datetime | None) -> str:
+        """What is open. A repair is assumed to have worked until the log shows otherwise."""
+        return self.still_open()
+
+    def outcomes(self) -> Mapping[str, Outcome]:
+        """None: that a log alone cannot tell everything is no reason to doubt the node."""
+        return {}
+
+    def clear(self, clearance: Clearance, now: datetime) -> None:
+        """Take evidence that faults are over: of a reset, that the checks see what it mends no longer."""
+        super().clear(clearance, now)
+        if clearance.by is ClearsBy.GPU_RESET:
+            self.repaired(Remedy.RESET_GPU, now)
+
+    def repaired(self, remedy: Remedy, now: datetime) -> None:
+        """End the levels that this remedy, or a smaller one, answers: no check looks again and says so."""
+        rank = REMEDY_RANK[remedy]
+        with self._lock:
+            faults = self._history.faults
+            left = {
+                key: fault
+                for key, fault in faults.items()
+                if fault.clears_by is not None or REMEDY_RANK[fault.remedy] > rank
+            }
+            if len(left) < len(faults):
+                self._fold(replace(self._history, faults=left), (), now)
