@@ -204,6 +204,7 @@ def rules_of(config: Config, policy: Policy, cluster: Cluster) -> Rules:
         mode=remediation.mode,
         max_out=config.budget.max_out,
         replacements_per_hour=config.budget.replacements_per_hour,
+        replacements_per_day=config.budget.replacements_per_day,
         opted_out=by_file or by_label(config.node.labels, remediation.opt_out_label),
         opt_out_feature=feature,
         feature_is=called,

@@ -140,7 +140,7 @@ class Commands:
             return Refused(kind=Refusal.CANNOT, words=f"no {remedy} here: {why}")
         if other := self._provisioner.stands_down():
             return Refused(kind=Refusal.MANAGED, words=other)
-        if remedy is Remedy.REPLACE_NODE and (many := self._parts.too_many()):
+        if remedy is Remedy.REPLACE_NODE and (many := self._parts.too_many(by_order=True)):
             return Refused(kind=Refusal.RATE, words=many)
         return None
 

@@ -7,17 +7,18 @@ nothing out, lets nothing in, and holds no place of the budget: that is left to 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Protocol
 
 from healthd.errors import BackendError
 from healthd.model import Event, Mode, Refusal, Refused, Remedy, Step
-from healthd.remediation.asked import is_silent, needs_person, refusal, wanted
+from healthd.remediation.asked import Wanted, is_silent, needs_person, refusal, wanted
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.errand import Errand, Found
-from healthd.remediation.fleet import rate_held
+from healthd.remediation.fleet import DAY_WINDOW, RATE_WINDOW, day_limit, rate_held, replacements
 from healthd.remediation.marks import Answer, CaseMark, instance_of, launched_after, parse, plain, word
 from healthd.remediation.playbook import STEPS
 from healthd.remediation.policy import Rules
@@ -209,7 +210,7 @@ class Controller:
         if mode is not Mode.REPAIR:
             kind = Refusal.OBSERVE if mode is Mode.OBSERVE else Refusal.LOWERED
             return self._waits(found, Refused(kind=kind, words=f"the controller is in {mode} mode"))
-        errand = self._errand(found, too_many=lambda: self._too_many(want.node, level))
+        errand = self._errand(found, too_many=lambda: self._too_many(want, level))
         try:
             cannot = errand.why_not()
         except BackendError as error:
@@ -416,14 +417,24 @@ class Controller:
         patience = self._patience
         return patience.reboot_timeout_s if remedy is Remedy.REBOOT_NODE else patience.replace_timeout_s
 
-    def _too_many(self, node: str, level: FleetLevel) -> str:
-        """The rate over the marks of other nodes, and over what this controller did since they were read."""
-        now = self._clock()
-        replaced = [case for case in self._known.values() if case.remedy is Remedy.REPLACE_NODE and case.attempts]
-        lately = {case.id.partition("/")[0] for case in replaced if now - case.since < timedelta(hours=1)}
-        told = [Mark(node=name, text=CaseMark(replaced=now).text) for name in lately]
-        others = [mark for mark in (*level.marks, *told) if mark.node != node]
-        return rate_held(node, others, now, self._rules().replacements_per_hour)
+    def _too_many(self, want: Wanted, level: FleetLevel) -> str:
+        """The bounds over the marks of all nodes, and over what this controller did since they were read.
+
+        That of a day a node asks about itself, and a person may order past it there: it holds here only what nobody
+        asked for.
+        """
+        now, rules = self._clock(), self._rules()
+        return rate_held(
+            want.node,
+            self._replaced(level, now - RATE_WINDOW),
+            self._replaced(level, now - DAY_WINDOW),
+            per_hour=rules.replacements_per_hour,
+            per_day=day_limit(rules.replacements_per_day, level.total) if want.unanswered else None,
+        )
+
+    def _replaced(self, level: FleetLevel, since: datetime) -> Counter[str]:
+        acts = [case for case in self._known.values() if Remedy.REPLACE_NODE in case.acts and case.since > since]
+        return replacements(level.marks, since) | Counter(case.id.partition("/")[0] for case in acts)
 
 
 def _standing(found: Found, said: str, state: State, *, page: bool = False, refusal: Refusal | None = None) -> Standing:

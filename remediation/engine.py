@@ -17,6 +17,7 @@ from healthd.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Ref
 from healthd.remediation.case import Case, End, reason_text
 from healthd.remediation.commands import Commands
 from healthd.remediation.fleet import Scope
+from healthd.remediation.ledger import Repair, on_record
 from healthd.remediation.leftovers import Leftovers
 from healthd.remediation.modes import lowered, may_be_lowered, why_lowered
 from healthd.remediation.obedience import Obedience
@@ -202,7 +203,7 @@ class Engine:
             now = self._clock()
             parts = self._parts
             seen_now = self._unsearched if self._leftovers.unknown else self._seen_lately
-            return decide_each(diagnoses, seen, seen_now, rules, parts.why_not, ledger=parts.ledger, now=now)
+            return decide_each(diagnoses, seen, seen_now, rules, parts.why_not, ledger=self._repairs_known, now=now)
 
     def _seen_lately(self) -> Situation:
         now = self._clock()
@@ -275,9 +276,20 @@ class Engine:
             situation,
             rules,
             self._parts.why_not,
-            ledger=self._parts.ledger,
+            ledger=self._repairs,
             now=now,
         )
+
+    def _repairs(self) -> tuple[Repair, ...]:
+        """The repairs of this node by the store and by the record. Raises StoreError, BackendError."""
+        return on_record(self._parts.ledger(), self._cases.open_case(), self._surroundings.record())
+
+    def _repairs_known(self) -> tuple[Repair, ...]:
+        """The same for a question: of a cluster that does not answer, by the store alone."""
+        try:
+            return self._repairs()
+        except BackendError:
+            return tuple(self._parts.ledger())
 
     def _forbidden(self, now: datetime) -> Refused | None:
         """Why what was decided would not be decided now: that decision may be old, and so may what it knew of the

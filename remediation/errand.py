@@ -78,7 +78,7 @@ class Errand:
             guards=self,
             patience=patience,
             why_not=lambda _: "what follows is for the node itself to say",
-            too_many=too_many,
+            too_many=lambda _: too_many(),
             intend=self._intend,
             mark_of=self._taken,
         )

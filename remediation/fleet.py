@@ -16,19 +16,25 @@ No clock, no randomness, no memory of the daemon's but the moment of its own las
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from healthd.remediation.budget import at_limit, out_limit
-from healthd.remediation.marks import parse
+from healthd.remediation.marks import CaseMark, PastAct, parse
 from healthd.remediation.ports import FleetLevel, Mark, Slot
 
 CLUSTER = "cluster"
 """The scope of the whole fleet. It comes first in the order in which scopes are taken."""
 
-RATE_WINDOW = timedelta(hours=1)
+RATE_WINDOW, DAY_WINDOW = timedelta(hours=1), timedelta(days=1)
 """Over how long replacements are counted."""
+
+LEAST_PER_DAY = 4
+"""How many replacements a day a share of a small fleet comes to at least."""
+
+_SAME = timedelta(minutes=1)
 
 SETTLE_S = 10.0
 """How long after its last claim a node looks again before it counts its slots as its own: longer than a reading may be
@@ -170,38 +176,60 @@ def plan(
     return _held(scopes, slots, kept, now_s=now_s, looks_s=(first_look_s, first_look_s + settle_s))
 
 
-def replaced_since(marks: Iterable[Mark], since: datetime) -> tuple[str, ...]:
-    """The nodes whose machines were replaced after ``since``, as their marks say. A mark of no time counts as none."""
-    return tuple(sorted({mark.node for mark in marks if (at := replaced_at(mark.text)) is not None and at > since}))
+def replacements(marks: Iterable[Mark], since: datetime) -> Counter[str]:
+    """How many machines were given away under each name after ``since``, as the marks say. A mark of no time counts as
+    none, and one from before there were histories as one."""
+    counted = {mark.node: len(_replaced(mark.text, since)) for mark in marks}
+    return Counter({node: times for node, times in counted.items() if times})
 
 
-def replaced_at(text: str) -> datetime | None:
-    """When a mark says that its node was last replaced, or None."""
+def that_counts(text: str, now: datetime) -> str:
+    """What of the mark of a node that is gone must be kept, or "": a machine of it was given away within the day. Its
+    successor has another name, so that the bounds of the fleet know of it by this mark alone. It asks for nothing."""
     mark = parse(text)
-    return mark.replaced if mark is not None else None
-
-
-def still_counts(text: str, now: datetime) -> bool:
-    """Whether this mark says that a node had itself replaced so lately that the rate must not forget it, although the
-    node is gone. What ``healthd controller`` replaced, its own store counts."""
-    mark = parse(text)
-    if mark is None or mark.asks or mark.replaced is None:
-        return False
-    return now - mark.replaced < RATE_WINDOW
-
-
-def rate_held(node: str, marks: Iterable[Mark], now: datetime, per_hour: int) -> str:
-    """Why no machine may be replaced now, or "".
-
-    The rate is counted over the fleet's marks, this node's own included: an image that breaks every new node has to end
-    in a page, not in a loop. Marks may be lost with the controller, so that this is a bound beside the slots, not
-    instead of them.
-    """
-    recent = replaced_since(marks, now - RATE_WINDOW)
-    if len(recent) < per_hour:
+    if mark is None or not _replaced(text, now - DAY_WINDOW):
         return ""
-    again = f", {node} among them" if node in recent else ""
-    return f"{len(recent)} machines were replaced within an hour{again}, {per_hour} may be: a person has to look"
+    return CaseMark(
+        replaced=mark.replaced, driver=mark.driver, kernel=mark.kernel, image=mark.image, history=mark.history
+    ).text
+
+
+def rate_held(node: str, hour: Mapping[str, int], day: Mapping[str, int], *, per_hour: int, per_day: int | None) -> str:
+    """Why no machine may be replaced now, or "". ``hour`` and ``day``: how many were, under each name, within the hour
+    and the day. ``per_day`` None: a person has ordered it.
+
+    What is counted are machines that were given away, not names, this node's own included: an image that breaks every
+    new machine has to end in a page, not in a loop, and be it under one name.
+    """
+    many = sum(hour.values())
+    if many >= per_hour:
+        return f"{_were_replaced(node, hour)} within an hour, {per_hour} may be: a person has to look"
+    if per_day is not None and sum(day.values()) >= per_day:
+        words = f"{_were_replaced(node, day)} within a day, {per_day} may be before a person has to look"
+        return f"{words}: `healthd repair --step replace --reason TEXT` on the node gives this one away"
+    return ""
+
+
+def day_limit(setting: str | int, total: int) -> int:
+    """How many machines of the fleet may be given away within a day without a person: a number as it is, a percentage
+    rounded down, and then at least four."""
+    return setting if isinstance(setting, int) else max(LEAST_PER_DAY, out_limit(setting, total))
+
+
+def _replaced(text: str, since: datetime) -> tuple[datetime, ...]:
+    mark = parse(text)
+    if mark is None:
+        return ()
+    times = [each.at for each in mark.history if each.act is PastAct.REPLACE]
+    if mark.replaced is not None and not any(abs(mark.replaced - at) <= _SAME for at in times):
+        times.append(mark.replaced)  # of a healthd that wrote no history
+    return tuple(at for at in times if at > since)
+
+
+def _were_replaced(node: str, counted: Mapping[str, int]) -> str:
+    own = counted.get(node, 0)
+    among = f", {own} of them under the name {node}" if own else ""
+    return f"{sum(counted.values())} machines were replaced{among}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,7 +1,10 @@
 """What was tried on a node, and what that leaves to try. Pure.
 
-The ledger counts repairs that were carried out, never lines of a log: fault, repair, the same fault again on the same
+The ledger counts repairs that were begun, never lines of a log: fault, repair, the same fault again on the same
 component is one cycle. It grows only, and a longer one never leaves a smaller remedy.
+
+The store knows the repairs of this disk, with their components. The handoff record knows those of this name, whatever
+disk or machine was behind it then: of those the component is not known, and the code alone tells a relapse.
 """
 
 from __future__ import annotations
@@ -12,12 +15,20 @@ from datetime import datetime, timedelta
 
 from healthd.model import REMEDY_RANK, Remedy
 from healthd.remediation.case import Case
+from healthd.remediation.marks import CaseMark, Helped, PastAct, PastRepair
 from healthd.remediation.playbook import REPAIRS, STEPS
+from healthd.remediation.record import PAST_OF
+
+_REMEDY_OF = {act: remedy for remedy, act in PAST_OF.items()}
+_CLOSE = timedelta(minutes=1)  # the record has whole seconds, and a clock may be set by a little
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Repair:
-    """One repair of this node: of what, by what, since when, and how it ended ("" where that is not known)."""
+    """One repair of this node: of what, by what, since when, and how it ended ("" where that is not known).
+
+    ``component``: "" where it was another machine's, or the record alone tells of it.
+    """
 
     code: str
     component: str
@@ -49,8 +60,10 @@ class Bounds:
 
 
 def same_fault(repairs: Iterable[Repair], code: str, names: Collection[str], since: datetime) -> tuple[Repair, ...]:
-    """The repairs of this code on a component, by any of its names, that ended since then."""
-    return tuple(each for each in repairs if each.code == code and each.component in names and each.at >= since)
+    """The repairs of this code on a component, by any of its names or on one that is not known, that ended since
+    then."""
+    where = {*names, ""}
+    return tuple(each for each in repairs if each.code == code and each.component in where and each.at >= since)
 
 
 def rungs_left(ladder: Sequence[Remedy], tried: Sequence[Repair], bounds: Bounds) -> tuple[Remedy, ...]:
@@ -89,10 +102,11 @@ def recent(repairs: Iterable[Repair], now: datetime, days: float) -> tuple[Repai
 
 
 def repairs_of(cases: Iterable[Case]) -> tuple[Repair, ...]:
-    """The repairs that these cases came to: one for each whose present remedy was attempted.
+    """The repairs that these cases came to: one for each that began an act.
 
     A case that went up its ladder counts by the largest that it tried, which is what the next one is judged by. One
-    that was lowered after its repair counts once it has ended; until then ``left_after`` judges it by itself.
+    that was lowered after its repair counts once it has ended; until then ``left_after`` judges it by itself. The case
+    by which a successor went on is none: what another daemon began, the record tells.
     """
     return tuple(
         Repair(
@@ -104,11 +118,54 @@ def repairs_of(cases: Iterable[Case]) -> tuple[Repair, ...]:
             outcome=case.end or "",
         )
         for case in cases
-        if case.attempts and (case.has_ended or REPAIRS.intersection(case.steps))
+        if _is_repair(case) and (case.has_ended or REPAIRS.intersection(case.steps))
     )
 
 
+def on_record(repairs: Sequence[Repair], open_case: Case | None, mark: CaseMark) -> tuple[Repair, ...]:
+    """These repairs, which the store knows, and those that only the handoff record knows, oldest first.
+
+    The acts of one case are one repair: an act that failed and the one that followed for the same code. What the store
+    knows by the same code and time is the same repair, and what the open case did is judged by itself.
+    """
+    unknown = [each for each in _entries(mark) if not _is_known(each, repairs, open_case)]
+    cycles: list[list[PastRepair]] = []
+    for each in unknown:
+        goes_on = bool(cycles) and cycles[-1][-1].outcome is Helped.FAILED and cycles[-1][-1].code == each.code
+        cycles[-1].append(each) if goes_on else cycles.append([each])
+    found = [_cycle(entries) for entries in cycles]
+    return tuple(sorted((*repairs, *found), key=lambda each: each.began))
+
+
+def _entries(mark: CaseMark) -> tuple[PastRepair, ...]:
+    """The repairs of a history. A mark of before there was one says only when a machine was replaced."""
+    repairs = tuple(each for each in mark.history if each.act is not PastAct.RETURN)
+    if mark.replaced is None or any(each.act is PastAct.REPLACE for each in repairs):
+        return repairs
+    return (PastRepair(act=PastAct.REPLACE, at=mark.replaced, code=mark.code), *repairs)
+
+
+def _is_known(entry: PastRepair, repairs: Iterable[Repair], open_case: Case | None) -> bool:
+    spans = [(each.code, each.began, each.at) for each in repairs if each.component]
+    if open_case is not None:
+        spans.append((open_case.code, open_case.opened, entry.at))
+    return any(code == entry.code and began - _CLOSE <= entry.at <= over + _CLOSE for code, began, over in spans)
+
+
+def _cycle(entries: Sequence[PastRepair]) -> Repair:
+    largest = max((_REMEDY_OF[each.act] for each in entries), key=REMEDY_RANK.__getitem__)
+    last = entries[-1]
+    return Repair(
+        code=last.code, component="", remedy=largest, began=entries[0].at, ended=last.at, outcome=str(last.outcome)
+    )
+
+
+def _is_repair(case: Case) -> bool:
+    """Cases in stores of before there were ``acts`` say so by their attempts."""
+    return bool(case.acts or (case.attempts and (case.ladder or case.remedy in STEPS)))
+
+
 def _tried(case: Case) -> Remedy:
-    if case.ladder:
-        return case.ladder[0]
-    return case.remedy if case.remedy in STEPS else Remedy.REPLACE_NODE  # a successor knows only that it is one
+    if case.acts:
+        return max(case.acts, key=REMEDY_RANK.__getitem__)
+    return case.ladder[0] if case.ladder else case.remedy

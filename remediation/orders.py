@@ -128,7 +128,14 @@ def may_be_mended(case: Case, order: Order) -> bool:
     given_up = case.end is End.FAILED
     if case.code == QUARANTINE_CODE:
         return order.remedy is not None and (given_up or stays(case))
-    return given_up or only_out(case)
+    return given_up or only_out(case) or _waits_to_replace(case)
+
+
+def _waits_to_replace(case: Case) -> bool:
+    """Whether another machine is next and was not asked for: its platform has no time, or too many were replaced. A
+    person's order passes the bound of a day."""
+    is_next = case.step is Step.REPLACE and case.phase is Phase.PLANNED
+    return is_next and not (case.attempts or case.by_order or case.end)
 
 
 def stays(case: Case) -> bool:

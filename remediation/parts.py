@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from healthd.beat import Beat
 from healthd.model import Remedy
 from healthd.remediation.case import Case
-from healthd.remediation.fleet import rate_held
+from healthd.remediation.fleet import DAY_WINDOW, RATE_WINDOW, day_limit, rate_held, replacements
 from healthd.remediation.ledger import Repair
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import Orchestrator, Provisioner
@@ -52,7 +52,16 @@ class Parts:
         """Why this remedy cannot be carried out here, or ""."""
         return self.resetter.why_not() if remedy is Remedy.RESET_GPU else self.provisioner.why_not(remedy)
 
-    def too_many(self) -> str:
-        """Why no machine of the fleet may be replaced now, or "". Raises BackendUnknown."""
-        level, per_hour = self.orchestrator.level(), self.rules().replacements_per_hour
-        return rate_held(self.orchestrator.view().name, level.marks, self.clock(), per_hour)
+    def too_many(self, *, by_order: bool = False) -> str:
+        """Why no machine of the fleet may be replaced now, or "". What a person orders passes the bound of a day.
+
+        Raises BackendUnknown.
+        """
+        level, rules, now = self.orchestrator.level(), self.rules(), self.clock()
+        return rate_held(
+            self.orchestrator.view().name,
+            replacements(level.marks, now - RATE_WINDOW),
+            replacements(level.marks, now - DAY_WINDOW),
+            per_hour=rules.replacements_per_hour,
+            per_day=None if by_order else day_limit(rules.replacements_per_day, level.total),
+        )

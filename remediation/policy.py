@@ -30,7 +30,8 @@ class Rules:
     """What an operator allows, and what the policy says.
 
     ``max_out``: a share of the fleet ("5%") or a number of nodes, never below one node; the cluster's own limit, where
-    it has one, goes before it. ``replacements_per_hour``: of the whole fleet. ``opted_out``: why healthd only observes
+    it has one, goes before it. ``replacements_per_hour`` and ``replacements_per_day``: of the whole
+    fleet, the second also as a share of it. ``opted_out``: why healthd only observes
     here, as far as the node itself says so; ``opt_out_feature``: the feature by which the cluster says it, "" for none;
     ``feature_is``: what such a thing is called there.
     """
@@ -38,6 +39,7 @@ class Rules:
     mode: Mode
     max_out: str | int = "5%"
     replacements_per_hour: int = 4
+    replacements_per_day: str | int = "1%"
     opted_out: str = ""
     opt_out_feature: str = ""
     feature_is: str = FEATURE

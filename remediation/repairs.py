@@ -87,9 +87,9 @@ class Repairs:
     """The repairs of one node's cases.
 
     ``why_not``: why a remedy cannot be carried out here, or "". ``too_many``: why no machine of the fleet may be
-    replaced now, or "". ``intend`` writes an intent down and returns the case with it. ``mark_of``: what is left with
-    the cluster before an act, behind what is there and is left again where the act is not begun, or None; left out,
-    what ``healthd controller`` and a successor need to go on from there.
+    replaced now, or "", by a person's order or not. ``intend`` writes an intent down and returns the case with it.
+    ``mark_of``: what is left with the cluster before an act, behind what is there and is left again where the act is
+    not begun, or None; left out, what ``healthd controller`` and a successor need to go on from there.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Repairs:
         guards: Permission,
         patience: Patience,
         why_not: Callable[[Remedy], str],
-        too_many: Callable[[], str],
+        too_many: Callable[[bool], str],
         intend: Callable[[Case, datetime, str], Case],
         mark_of: Callable[[Case, datetime], tuple[str | None, str]] | None = None,
     ) -> None:
@@ -163,7 +163,7 @@ class Repairs:
         """
         if case.phase is Phase.INTENDED:
             return self._await_new_machine(self._taken_over(case), now)
-        if case.attempts == 0 and not self._has_its_mark(case) and (why := self._too_many()):
+        if case.attempts == 0 and not self._has_its_mark(case) and (why := self._too_many(bool(case.order))):
             return waits(case, "replacement", Refused(kind=Refusal.RATE, words=why), page=True)
         begun = self._begun(case, now, "replacement", lambda: self._with_machine(case))
         if isinstance(begun, Turn):
@@ -221,7 +221,7 @@ class Repairs:
         if case.attempts >= self._patience.max_attempts:
             return self.again_or_fail(case, now, "no attempt is left")
         if case.attempts == 0 and (over := self._guards.is_over(case)):
-            return Turn(case=at_next(replace(case, attempts=1), now), said=f"no {act} is needed: {over}", go_on=True)
+            return Turn(case=at_next(case, now), said=f"no {act} is needed: {over}", go_on=True)
         if (why := self._guards.no_repair_now(case, view)) is not None:
             return waits(case, act, why)
         if other := self._provisioner.stands_down():

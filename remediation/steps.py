@@ -50,7 +50,7 @@ class Steps:
             guards=self._guards,
             patience=parts.patience,
             why_not=parts.why_not,
-            too_many=parts.too_many,
+            too_many=lambda by_order: parts.too_many(by_order=by_order),
             intend=self._intend,
         )
         self._places = Places(

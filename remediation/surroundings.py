@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from healthd.errors import BackendError, BackendRefused
 from healthd.model import Decision
 from healthd.remediation.case import Case, code_of
-from healthd.remediation.marks import parse, showing
+from healthd.remediation.marks import CaseMark, parse, showing
 from healthd.remediation.policy import SeenElsewhere, Situation
 from healthd.remediation.ports import FleetLevel, NodeView, Orchestrator
 from healthd.remediation.record import after
@@ -89,6 +89,16 @@ class Surroundings:
         fleet = None if max_age_s is None else self._slots.recalled(max_age_s=max_age_s)
         name = self._orchestrator.view().name
         return name, _elsewhere(name, fleet or self._slots.learn())
+
+    def record(self) -> CaseMark:
+        """This node's own handoff record, as it came with the last reading of the fleet, or as it is read now. What was
+        done since that reading, the store knows. Raises BackendError."""
+        fleet = self._slots.recalled()
+        if fleet is None or self.viewed is None:
+            return parse(self._orchestrator.marked()) or CaseMark()
+        name = self.viewed.name
+        own = next((parse(mark.text) for mark in fleet.marks if mark.node == name), None)
+        return own or CaseMark()
 
     # -- what is shown ------------------------------------------------------------------------------------------------
 

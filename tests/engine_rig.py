@@ -21,6 +21,7 @@ from healthd.node import Node
 from healthd.remediation.case import Phase
 from healthd.remediation.engine import Engine
 from healthd.remediation.fleet import CLUSTER
+from healthd.remediation.ledger import repairs_of
 from healthd.remediation.orders import Obeyed, Order, Verb
 from healthd.remediation.parts import Parts
 from healthd.remediation.policy import Rules
@@ -334,6 +335,7 @@ class World:
                 judgement=self.monitor,
                 cases=WiredCases(self.store, self.wire),
                 rules=lambda: self.rules,
+                ledger=lambda: repairs_of(self.store.cases()),
                 collect=lambda case: self.wire.around("collect", lambda: f"bundle-{case.id}"),
                 look_again=self._look_again,
                 patience=self.patience,

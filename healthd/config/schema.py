@@ -240,8 +240,15 @@ class BudgetSection:
     first moment. A machine without a cluster does not wait."""
 
     replacements_per_hour: Count = 4
-    """How many machines of the whole fleet may be replaced within an hour, as the marks at their nodes say. Four: an
-    image that breaks every new machine then ends in a page, not in a loop through the fleet."""
+    """How many machines of the whole fleet may be replaced within an hour, as the marks at their nodes say, those of
+    one name each for itself. Four: an image that breaks every new machine then ends in a page, not in a loop through
+    the fleet."""
+
+    replacements_per_day: Count | Percent = "1%"
+    """How many machines may be replaced within a day before a person has to look: a number, or a percentage of the
+    cluster's nodes, rounded down but at least 4. Past it each replacement waits and pages; ``healthd repair --step
+    replace`` on the node lets that one go on. One per cent: hardware that wears out needs less (Llama 3 met four
+    failures of GPUs or their memory a day on 2,048 nodes), and what needs more is no wear."""
 
     scope: tuple[ScopeBudget, ...] = ()
     """Further budgets, each ``[[budget.scope]]`` with ``name`` and ``max_out``: a node of such a partition needs a

@@ -49,6 +49,7 @@ def make_controller(
         rules=lambda: Rules(
             mode=remediation.mode,
             replacements_per_hour=config.budget.replacements_per_hour,
+            replacements_per_day=config.budget.replacements_per_day,
             opt_out_feature=opt_out,
             feature_is=feature_is,
         ),

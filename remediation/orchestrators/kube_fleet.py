@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from healthd.errors import BackendUnknown
-from healthd.remediation.fleet import CLUSTER, Scope, still_counts
+from healthd.remediation.fleet import CLUSTER, Scope, that_counts
 from healthd.remediation.orchestrators import kube_budget as leases
 from healthd.remediation.orchestrators import kube_count as counts
 from healthd.remediation.orchestrators.kube_api import Conflict, Kind, KubeApi, Missing, compare_and_swap
@@ -108,21 +108,22 @@ class KubeFleet:
         return seen
 
     def _prune(self, seen: Seen, lists: Mapping[str, dict[str, Any]], marks: Mapping[str, str]) -> None:
-        """Take the claims and marks of Nodes away that are gone, and note it of each. The mark of one that had itself
-        replaced stays for as long as the fleet's rate counts it: the successor has another name."""
+        """Take the claims and marks of Nodes away that are gone, and note it of each. Of one whose machine was given
+        away within the day, what the fleet's bounds count stays: the successor has another name."""
         notes = {scope: leases.annotations_of(lease)[1] for scope, lease in lists.items()}
-        now = self._clock()
-        kept = {f"{leases.MARK}{name}" for name, text in leases.marks_in(marks).items() if still_counts(text, now)}
-        named = counts.named_in([key for each in (*notes.values(), marks) for key in each if key not in kept])
+        texts, now = leases.marks_in(marks), self._clock()
+        kept = {name: text for name, text in texts.items() if that_counts(text, now) == text}
+        keys = [key for each in (*notes.values(), marks) for key in each]
+        named = counts.named_in(key for key in keys if key.removeprefix(leases.MARK) not in kept)
         self._absent, suspects = counts.suspected(seen, named, self._absent)
         for name in suspects:
             if not self._is_gone(name):
                 continue
             for scope, there in notes.items():
                 if (key := f"{leases.CLAIM}{name}") in there:
-                    lists[scope].update(self._take(leases.lease_name(scope), key))
-            if (key := f"{leases.MARK}{name}") in marks and key not in kept:
-                self._take(leases.MARKS, key)
+                    lists[scope].update(self._note(leases.lease_name(scope), {key: None}))
+            if f"{leases.MARK}{name}" in marks:
+                self._note(leases.MARKS, leases.marked_with(name, that_counts(texts.get(name, ""), now)))
             machine = self._machines.pop(name, "")
             other = counts.rejoined(seen, machine, old=name)
             came = f"; its machine is back as {other}" if other else ""
@@ -135,9 +136,9 @@ class KubeFleet:
             return True
         return False
 
-    def _take(self, lease: str, key: str) -> dict[str, Any]:
+    def _note(self, lease: str, notes: Mapping[str, str | None]) -> dict[str, Any]:
         self._leads()
-        return self._patch(lease, {"metadata": {"annotations": {key: None}}})
+        return self._patch(lease, {"metadata": {"annotations": notes}})
 
     def _counted(self, seen: Seen, scope: str, lease: dict[str, Any]) -> Budget:
         """Write one scope's numbers, counted anew against whatever claims are there by then; where they are what the

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from healthd.errors import BackendBusy, BackendError, BackendRefused
-from healthd.model import Mode, Remedy
-from healthd.remediation.marks import PastRepair, parse
-from tests.engine_rig import NODE, STORIES, XID_79, Trouble, World
+from healthd.model import Action, Component, Mode, Remedy
+from healthd.remediation.marks import CaseMark, Helped, PastAct, PastRepair, parse
+from healthd.remediation.orders import Order, Verb
+from tests.engine_rig import NODE, STORIES, WORN_OUT, XID_79, Trouble, World
 
 
 def history_of(world: World) -> tuple[PastRepair, ...]:
@@ -76,3 +79,92 @@ def test_what_was_refused_is_no_repair(tmp_path: Path) -> None:
     case = world.store.open_case()
     assert case is not None
     assert (str(case.end), case.acts) == ("failed", ())
+
+
+# -- what the record decides ------------------------------------------------------------------------------------------
+
+
+class BadImage(World):
+    """Every machine of this name shows a fault that only another machine ends, some minutes after it was let in."""
+
+    def another_machine(self) -> None:
+        self.folder = self.folder.parent / f"m{self.machine}"
+        super().another_machine()
+        gpu = Component(kind="gpu", id=f"GPU-{self.machine:04x}")
+        self.at(self.clock() + 900, lambda: self.log_line(replace(WORN_OUT, component=gpu)))
+
+
+def test_a_bad_image_gives_one_machine_away_and_then_asks_a_person(tmp_path: Path) -> None:
+    """Another machine, another disk, another GPU: by name and code it has come back, and that was the last remedy."""
+    world = BadImage(tmp_path / "n1", mode=Mode.REPAIR, can_replace=True)
+    world.at(10, lambda: world.log_line(WORN_OUT)).run(2_000)
+    assert world.provisioner.replacements == 1
+    assert world.engine.decision.action is Action.PAGE
+    assert "came back after replace_node: a person is needed" in world.engine.decision.reason
+
+
+class Diskless(World):
+    """Its state does not outlive a boot, and its fault is back ten minutes after each."""
+
+    def power_cycle(self) -> None:
+        self.folder = self.folder.parent / f"boot-{self.boot}"
+        self.folder.mkdir()
+        super().power_cycle()
+        self.at(self.clock() + 600, lambda: self.log_line(XID_79))
+
+
+@pytest.mark.parametrize(("can_replace", "acts"), [(False, (1, 0)), (True, (1, 1))])
+def test_a_node_without_a_disk_climbs_its_ladder_once(tmp_path: Path, can_replace: bool, acts: tuple[int, int]) -> None:
+    """As one with a disk does: a reboot, where it can be another machine, and then a person."""
+    world = Diskless(tmp_path / "n1", mode=Mode.REPAIR, can_replace=can_replace)
+    world.at(10, lambda: world.log_line(XID_79)).run(1_000)
+    if can_replace:
+        world.log_line(XID_79)
+    world.run(1_000)
+    assert (world.provisioner.requests, world.provisioner.replacements) == acts
+    assert world.engine.decision.action is Action.PAGE
+
+
+def test_a_fault_that_went_by_itself_was_not_repaired(tmp_path: Path) -> None:
+    """It is over by the time the job ends, twice. The third time it stays, and is rebooted for the first time."""
+    world = World(tmp_path / "n1", mode=Mode.REPAIR, can_replace=True)
+    missing = Trouble(code="efa.missing", remedy=Remedy.REBOOT_NODE, clears_by=None)
+    for second in (10, 4_000):
+        world.at(second, world.start_job, lambda: world.levels.add(missing))
+        world.at(second + 130, lambda: world.levels.discard(missing)).at(second + 400, world.end_jobs)
+    world.at(8_000, lambda: world.levels.add(missing)).run(1_700)
+    assert (world.provisioner.requests, world.provisioner.replacements) == (1, 0)
+    assert told(world) == ["return efa.missing"] * 2 + ["reboot efa.missing helped"]
+
+
+def with_a_busy_day(tmp_path: Path) -> World:
+    """Four other machines were given away today, none within the hour."""
+    world = World(tmp_path / "n1", mode=Mode.REPAIR, can_replace=True)
+    at = world.clock.now() - timedelta(hours=2)
+    for name in ("n2", "n3", "n4", "n5"):
+        past = PastRepair(act=PastAct.REPLACE, at=at, code="gpu.remap.failure", outcome=Helped.HELPED)
+        world.cluster.nodes[name].mark = CaseMark(history=(past,)).text
+    return world.at(10, lambda: world.log_line(WORN_OUT)).run(20)
+
+
+def test_past_the_bound_of_a_day_a_replacement_waits_and_pages(tmp_path: Path) -> None:
+    """It is drained, keeps its place, and a person hears of it; a day later it goes on by itself."""
+    world = with_a_busy_day(tmp_path)
+    assert world.said[-1].startswith("replacement waits: 4 machines were replaced within a day, 4 may be")
+    assert world.engine.decision.action is Action.PAGE
+    assert world.provisioner.replacements == 0
+    world.clock.advance(23 * 3600)
+    world.run_to_end()
+    assert world.provisioner.replacements == 1
+
+
+def test_a_person_s_order_passes_the_bound_of_a_day(tmp_path: Path) -> None:
+    """The same case goes on, with its drain and its place."""
+    world = with_a_busy_day(tmp_path)
+    text = world.hold_text
+    obeyed = world.orders(Order(verb=Verb.REPAIR, who="uid 0", why="seen it", remedy=Remedy.REPLACE_NODE))
+    assert obeyed.done, obeyed.said
+    world.run(5)
+    assert (world.provisioner.replacements, world.hold_text) == (1, text)
+    world.run_to_end()
+    assert told(world) == ["replace operator.repair helped"]

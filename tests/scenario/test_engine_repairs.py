@@ -104,6 +104,7 @@ def test_another_machine_with_the_same_fault_pages(tmp_path: Path) -> None:
 def test_too_many_replacements_in_the_fleet_are_a_persons_business(tmp_path: Path) -> None:
     """The rate is read from the marks at the nodes, which no restart forgets; when it is calm again, it goes on."""
     world = replace_story(tmp_path / "w")
+    world.rules = replace(world.rules, replacements_per_day=100)
     stamp = int(world.clock.now().timestamp())
     for number in range(2, 6):
         world.cluster.nodes[f"n{number}"].mark = f"healthd case=x machine=i-{number} replaced={stamp}"

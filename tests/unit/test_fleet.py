@@ -5,7 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from healthd.model import Remedy
 from healthd.remediation.fleet import (
     Claim,
     GiveBack,
@@ -14,15 +17,16 @@ from healthd.remediation.fleet import (
     Plan,
     Scope,
     Settle,
+    day_limit,
     glance,
     learning_s,
     plan,
     rate_held,
-    replaced_at,
-    replaced_since,
+    replacements,
     scopes_of,
-    still_counts,
+    that_counts,
 )
+from healthd.remediation.marks import CaseMark, PastAct, PastRepair, parse
 from healthd.remediation.ports import FleetLevel, Mark, ScopeLevel, Slot
 
 ME = "me"
@@ -266,47 +270,81 @@ def test_full_slots_hold_without_a_reading_of_the_nodes() -> None:
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
-def mark(node: str, minutes_ago: float) -> Mark:
-    return Mark(node=node, text=f"healthd id=x replaced={int((NOW - timedelta(minutes=minutes_ago)).timestamp())} n=2")
+def past(act: PastAct, minutes_ago: float, code: str = "gpu.xid.79") -> PastRepair:
+    return PastRepair(act=act, at=NOW - timedelta(minutes=minutes_ago), code=code)
+
+
+def mark(node: str, *minutes_ago: float, replaced: float | None = None) -> Mark:
+    old = None if replaced is None else NOW - timedelta(minutes=replaced)
+    return Mark(
+        node=node,
+        text=CaseMark(case="x", replaced=old, history=tuple(past(PastAct.REPLACE, each) for each in minutes_ago)).text,
+    )
+
+
+HOUR = NOW - timedelta(hours=1)
+
+
+def test_every_machine_that_was_given_away_counts() -> None:
+    """Two under one name are two. A mark of before there were histories tells of one, and of none twice; marks of other
+    things, and other acts, count for nothing."""
+    marks = [
+        mark("a", 10, 20),
+        mark("b", 59, 61),
+        mark("c", 61),
+        mark("old", replaced=10),
+        mark("new", 10, replaced=10),
+        Mark(node="d", text="healthd case=y"),
+        Mark(node="e", text="mine, replaced=1795226977"),
+        Mark(node="f", text=CaseMark(history=(past(PastAct.REBOOT, 10),)).text),
+    ]
+    assert replacements(marks, HOUR) == {"a": 2, "b": 1, "old": 1, "new": 1}
+
+
+def test_replacements_are_bounded_over_the_fleet() -> None:
+    """By the hour and by the day; at a bound a sentence for a person. What a person orders passes that of the day."""
+    hour, day = {"a": 2, "b": 1}, {"a": 3, "b": 2}
+    assert rate_held(ME, hour, day, per_hour=4, per_day=6) == ""
+    words = rate_held("a", hour, day, per_hour=3, per_day=None)
+    assert words.startswith("3 machines were replaced, 2 of them under the name a within an hour, 3 may be")
+    words = rate_held(ME, hour, day, per_hour=4, per_day=5)
+    assert words.startswith("5 machines were replaced within a day, 5 may be before a person has to look")
+    assert rate_held(ME, hour, day, per_hour=4, per_day=None) == ""
 
 
 @pytest.mark.parametrize(
-    ("text", "epoch"),
-    [
-        ("healthd replaced=1795226977", 1795226977),
-        ("healthd id=a replaced=0 n=1", 0),
-        ("healthd", None),
-        ("healthd replaced=", None),
-        ("healthd replaced=12x", None),
-        ("healthd not-replaced=12", None),
-        ("healthd replaced=123456789012", None),
-    ],
+    ("setting", "total", "limit"), [("1%", 500, 5), ("1%", 300, 4), ("1%", 4, 4), ("10%", 500, 50), (2, 500, 2)]
 )
-def test_a_mark_says_when_a_machine_was_replaced(text: str, epoch: int | None) -> None:
-    """Whole seconds since the epoch as one word; anything else says nothing."""
-    assert replaced_at(text) == (None if epoch is None else datetime.fromtimestamp(epoch, UTC))
+def test_the_bound_of_a_day_is_a_share_and_at_least_four(setting: str | int, total: int, limit: int) -> None:
+    """A number is as somebody wrote it."""
+    assert day_limit(setting, total) == limit
 
 
-def test_replacements_of_an_hour_are_bounded_over_the_fleet() -> None:
-    """Each node once, ours included, marks of other things not at all; at the bound a sentence for a person."""
-    marks = [mark("a", 10), mark("a", 20), mark("b", 59), mark("c", 61), Mark(node="d", text="healthd id=y")]
-    assert replaced_since(marks, NOW - timedelta(hours=1)) == ("a", "b")
-    assert rate_held(ME, marks, NOW, 3) == ""
-    assert rate_held(ME, marks, NOW, 2).startswith("2 machines were replaced within an hour, 2 may be")
-    assert "a among them" in rate_held("a", marks, NOW, 2)
+@given(st.lists(st.floats(0, 3000), max_size=8), st.floats(0, 3000))
+def test_the_bounds_outlive_a_node_that_is_gone(minutes: list[float], now_in: float) -> None:
+    """Its successor has another name: what the record counts within the day stays, and no request does."""
+    gone = CaseMark(
+        case="k3",
+        machine="i-1",
+        remedy=Remedy.REPLACE_NODE,
+        asks=True,
+        asked=NOW,
+        code="gpu.xid.79",
+        history=tuple(past(PastAct.REPLACE, each) for each in sorted(minutes, reverse=True)),
+    ).text
+    now = NOW + timedelta(minutes=now_in)
+    since = now - timedelta(days=1)
+    kept = that_counts(gone, now)
+    assert replacements([Mark(node="n", text=kept)], since) == replacements([Mark(node="n", text=gone)], since)
+    assert that_counts(kept, now) == kept
+    left = parse(kept)
+    assert left is None or not (left.asks or left.case or left.code)
 
 
-def test_the_rate_outlives_a_node_that_had_itself_replaced() -> None:
-    """Its successor has another name. What the controller replaced is in the controller's store."""
-    lately, stamp = NOW - timedelta(minutes=59), "replaced={:.0f}"
-    for text, counted in (
-        (f"healthd does=replace_node {stamp.format(lately.timestamp())}", True),
-        (f"healthd does=replace_node {stamp.format((NOW - timedelta(hours=1)).timestamp())}", False),
-        (f"healthd asks=replace_node {stamp.format(lately.timestamp())}", False),
-        ("healthd does=reboot_node", False),
-        ("of somebody else", False),
-    ):
-        assert still_counts(text, NOW) is counted, text
+@pytest.mark.parametrize("text", ["", "of somebody else", "healthd does=reboot_node", "healthd replaced=1"])
+def test_of_other_nodes_that_are_gone_nothing_stays(text: str) -> None:
+    """Nothing was given away, or long ago."""
+    assert that_counts(text, NOW) == ""
 
 
 # ---------------------------------------------------------------------------------------------------------------------

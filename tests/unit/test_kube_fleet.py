@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from healthd.errors import BackendRefused, BackendUnknown
+from healthd.model import Remedy
 from healthd.remediation.fleet import CLUSTER
+from healthd.remediation.marks import CaseMark, PastAct, PastRepair
 from healthd.remediation.orchestrators.kube_api import Kind, KubeApi, Missing
-from healthd.remediation.orchestrators.kube_budget import COUNTED, LEASE, MARKS, key_of
+from healthd.remediation.orchestrators.kube_budget import COUNTED, LEASE, MARK, MARKS, key_of, marks_in
 from healthd.remediation.orchestrators.kube_fleet import KubeFleet
 from healthd.testing import FakeClock
 
@@ -95,3 +97,23 @@ def test_whoever_does_not_lead_any_more_is_told_so_where_nothing_is_to_be_writte
     may[0] = False
     with pytest.raises(BackendRefused):
         fleet.count()
+
+
+def test_of_a_gone_node_stays_what_the_bounds_of_a_day_count() -> None:
+    """Its successor has another name. Its request and its claim go at once, and the rest when a day is over."""
+    server, clock = Server("n1", "n2"), FakeClock()
+    fleet = fleet_of(server, clock)
+    given_away = PastRepair(act=PastAct.REPLACE, at=clock.now().replace(microsecond=0), code="gpu.xid.79")
+    asked = CaseMark(case="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, history=(given_away,))
+    server.notes[MARKS][key_of("n2", MARK)] = json.dumps({"node": "n2", "text": asked.text})
+    server.nodes.remove("n2")
+
+    def kept() -> str:
+        fleet.count()
+        return marks_in(server.notes[MARKS]).get("n2", "")
+
+    assert kept() == asked.text, "one list proves nothing"
+    assert kept() == kept() == CaseMark(history=(given_away,)).text
+    assert [mark.node for mark in fleet.fleet().marks] == ["n2"], "nodes and controller read it on"
+    clock.advance(86_400.0)
+    assert (kept() != "", kept()) == (True, ""), "again by two lists"

@@ -9,7 +9,8 @@ import pytest
 
 from healthd.model import Remedy, Step
 from healthd.remediation.case import End
-from healthd.remediation.ledger import Bounds, Repair, recent, repairs_of, rungs_left, same_fault
+from healthd.remediation.ledger import Bounds, Repair, on_record, recent, repairs_of, rungs_left, same_fault
+from healthd.remediation.marks import CaseMark, Helped, PastAct, PastRepair
 from healthd.remediation.modes import lowered
 from healthd.remediation.playbook import QUARANTINE, STEPS
 from tests.judgement import START, a_case, at
@@ -90,7 +91,70 @@ def test_a_case_that_was_lowered_after_its_repair_is_one(step: Step) -> None:
     assert (made.remedy, made.outcome) == (REBOOT, "released")
 
 
-def test_a_machine_that_follows_another_counts_as_a_replacement() -> None:
-    """Its store knows nothing of the case but that."""
-    (made,) = repairs_of([replace(CASE, remedy=Remedy.NONE, steps=STEPS[REPLACE], ladder=())])
-    assert made.remedy is REPLACE
+def test_what_a_successor_goes_on_with_is_the_record_s_to_count() -> None:
+    """Its store knows nothing of the case but that it is one."""
+    assert repairs_of([replace(CASE, remedy=Remedy.NONE, steps=STEPS[REPLACE], ladder=())]) == ()
+
+
+def test_only_an_act_that_was_begun_is_a_repair() -> None:
+    """One that was not needed is none, whatever stood in the ladder; a reset before a reboot that was not needed is
+    one reset."""
+    assert repairs_of([replace(CASE, attempts=0)]) == ()
+    (made,) = repairs_of([replace(CASE, steps=STEPS[REBOOT], ladder=(REBOOT,), attempts=0, acts=(RESET, RESET))])
+    assert made.remedy is RESET
+
+
+# -- the record -------------------------------------------------------------------------------------------------------
+
+
+def past(act: PastAct, seconds: float, outcome: Helped = Helped.HELPED, code: str = "gpu.xid.95") -> PastRepair:
+    return PastRepair(act=act, at=at(seconds), code=code, outcome=outcome)
+
+
+def recorded(*entries: PastRepair) -> CaseMark:
+    return CaseMark(history=entries)
+
+
+def test_what_only_the_record_knows_counts_on_whatever_component() -> None:
+    """Another machine has other GPUs: by name and code the fault has come back."""
+    (made,) = on_record((), None, recorded(past(PastAct.REPLACE, 0)))
+    assert (made.remedy, made.code, made.component) == (REPLACE, "gpu.xid.95", "")
+    assert same_fault([made], "gpu.xid.95", ("gpu:GPU-7",), START) == (made,)
+    assert same_fault([made], "gpu.xid.79", ("gpu:GPU-7",), START) == ()
+
+
+def test_the_acts_of_one_case_are_one_repair() -> None:
+    """A reset in vain and the reboot after it, of the same code; what helped ends the repair, and a return is none."""
+    record = recorded(
+        past(PastAct.RESET, 0, Helped.FAILED),
+        past(PastAct.REBOOT, 100),
+        past(PastAct.RETURN, 200),
+        past(PastAct.REBOOT, 300, Helped.FAILED),
+        past(PastAct.REBOOT, 400, code="gpu.xid.79"),
+    )
+    made = on_record((), None, record)
+    assert [(each.code, each.remedy) for each in made] == [
+        ("gpu.xid.95", REBOOT),
+        ("gpu.xid.95", REBOOT),
+        ("gpu.xid.79", REBOOT),
+    ]
+    assert (made[0].began, made[0].at) == (at(0), at(100))
+
+
+def test_what_the_store_knows_is_not_counted_twice() -> None:
+    """The same code within the time of a repair that the store knows, or of the case that is open."""
+    known = Repair(code="gpu.xid.95", component="gpu:GPU-0", remedy=RESET, began=at(1000), ended=at(2000))
+    record = recorded(past(PastAct.RESET, 100), past(PastAct.RESET, 1500), past(PastAct.REBOOT, 5000))
+    made = on_record([known], None, record)
+    assert [each.began for each in made] == [at(100), at(1000), at(5000)]
+    under_way = replace(CASE, opened=at(4900), end=None)
+    assert [each.began for each in on_record([known], under_way, record)] == [at(100), at(1000)]
+    of_another = replace(under_way, code="gpu.xid.79")
+    assert len(on_record([known], of_another, record)) == 3
+
+
+def test_a_mark_of_before_there_were_histories_tells_of_one_replacement() -> None:
+    """When it was, and for what as far as the node shows it."""
+    (made,) = on_record((), None, CaseMark(replaced=at(0), code="gpu.xid.79"))
+    assert (made.remedy, made.code, made.at) == (REPLACE, "gpu.xid.79", at(0))
+    assert len(on_record((), None, replace(recorded(past(PastAct.REPLACE, 0)), replaced=at(0)))) == 1

@@ -1,0 +1,126 @@
+"""Laws of what a node's name remembers: a disk that is lost, or another machine, makes nobody innocent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from healthd.model import Action, Component, Mode, Remedy
+from healthd.remediation.case import Case, End
+from healthd.remediation.ledger import Bounds, on_record, repairs_of
+from healthd.remediation.marks import CaseMark, PastAct, parse
+from healthd.remediation.playbook import REPAIRS
+from healthd.remediation.policy import Rules, Situation, decide
+from healthd.remediation.ports import FleetLevel, NodeView
+from healthd.remediation.record import after
+from healthd.remediation.successor import repair_mark
+from tests.judgement import START, a_case, diagnosis
+
+LAW = settings(max_examples=200)
+RULES = Rules(mode=Mode.REPAIR)
+HERE = Situation(
+    view=NodeView(name="n1", in_service=True, flags=frozenset(), hold=None),
+    level=FleetLevel(out=frozenset(), total=100),
+)
+REMEDIES = (Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Episode:
+    """A fault that comes back after a while, whose case begins so many acts; then the disk is lost or not."""
+
+    hours: int
+    code: str
+    remedy: Remedy
+    acts: int
+    loses_disk: bool
+
+
+episodes = st.lists(
+    st.builds(
+        Episode,
+        hours=st.integers(1, 60),
+        code=st.sampled_from(["gpu.xid.95", "gpu.xid.79"]),
+        remedy=st.sampled_from(REMEDIES),
+        acts=st.integers(1, 2),
+        loses_disk=st.booleans(),
+    ),
+    max_size=30,
+)
+
+
+def acted(case: Case, mark: str, times: int, now: datetime) -> tuple[Case, str]:
+    """The case after it began this many acts, and the record of it."""
+    for attempt in range(1, times + 1):
+        step = next(step for step in case.steps if step in REPAIRS)
+        case = replace(case, index=case.steps.index(step), attempts=attempt, acts=(*case.acts, case.ladder[0]))
+        mark = repair_mark(case, now + timedelta(seconds=attempt), before=mark)
+    case = replace(case, end=End.RELEASED, since=now + timedelta(minutes=10))
+    return case, after(mark, case)
+
+
+@LAW
+@given(episodes)
+def test_no_loss_of_a_disk_gives_a_name_more_repairs(story: list[Episode]) -> None:
+    """Repairs of a week, for any fault, stay within the bound of a lemon, and those of one code within its own, however
+    often the store is lost, and whichever GPUs the machines have. A replacement loses the disk each time."""
+    bounds, mark, now = Bounds(), "", START
+    store: list[Case] = []
+    made: list[tuple[datetime, str]] = []
+    for number, episode in enumerate(story):
+        now += timedelta(hours=episode.hours)
+        sick = diagnosis(episode.remedy, Component(kind="gpu", id=f"GPU-{len(made)}"), code=episode.code, since=now)
+        known = partial(on_record, repairs_of(store), None, parse(mark) or CaseMark())
+        decision = decide([sick], lambda _: False, lambda: HERE, RULES, lambda _: "", ledger=known, now=now)
+        if decision.action is not Action.REPAIR:
+            continue
+        case = a_case(
+            id=f"c{number}",
+            opened=now,
+            code=episode.code,
+            component=str(sick.component),
+            steps=decision.steps,
+            ladder=decision.ladder,
+        )
+        case, mark = acted(case, mark, episode.acts, now)
+        made.append((now, episode.code))
+        store = [] if episode.loses_disk or Remedy.REPLACE_NODE in case.acts else [*store, case]
+    week = timedelta(days=7)
+    for begun, code in made:
+        inside = [each for at, each in made if begun <= at < begun + week - timedelta(hours=1)]
+        assert len(inside) <= bounds.lemon_repairs
+        assert inside.count(code) <= bounds.repairs_per_fault
+
+
+@LAW
+@given(episodes)
+def test_what_store_and_record_both_know_is_one_repair(story: list[Episode]) -> None:
+    """As long as no disk is lost the record adds nothing to what the store knows."""
+    mark, now = "", START
+    store: list[Case] = []
+    for number, episode in enumerate(story):
+        now += timedelta(hours=episode.hours)
+        case = a_case(id=f"c{number}", opened=now, code=episode.code, ladder=(Remedy.REBOOT_NODE,))
+        case, mark = acted(case, mark, episode.acts, now)
+        store.append(case)
+        known = repairs_of(store)
+        assert on_record(known, None, parse(mark) or CaseMark()) == known
+
+
+@LAW
+@given(episodes)
+def test_each_act_that_was_begun_is_one_entry(story: list[Episode]) -> None:
+    """And of the last eight none is missing."""
+    mark, now, begun = "", START, 0
+    for number, episode in enumerate(story):
+        now += timedelta(hours=episode.hours)
+        case = a_case(id=f"c{number}", opened=now, code=episode.code, ladder=(Remedy.REBOOT_NODE,))
+        case, mark = acted(case, mark, episode.acts, now)
+        begun += episode.acts
+        record = parse(mark)
+        assert record is not None
+        assert [each.act for each in record.history] == [PastAct.REBOOT] * min(begun, 8)
