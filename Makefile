@@ -4,13 +4,14 @@
 #   make test    all tests; installs Slurm, munge, FUSE and a C compiler first where apt and root are there
 #   make test-kubernetes   with a real API server, Helm and the image, built once where Go is there: ten minutes
 #   make test-packages     the .deb from installation to purge on a Debian that is booted for it: needs root
+#   make simulate   fleets with production's daemons on one simulated cluster and clock, a life for each seed
 #   make check   what CI runs: lint, types, import contracts, branch coverage of the pure modules, all tests
 #   make bench   measurements; make docs: the generated reference pages and dashboards; make chart: what follows from
 #                the Helm chart; make site: all pages, in build/site; make wheel, deb,
 #                rpm: dist/, packages for the system that this is; make lock; make clean
 #
 # Variables: PYTHON (which python3), TESTS (paths for make test), WORKERS (processes that share it), PYTEST_ARGS,
-# DEMO_ARGS, BENCH_ARGS, LOCK_ARGS.
+# DEMO_ARGS, BENCH_ARGS, LOCK_ARGS; of make simulate SEED (the first), SEEDS (how many), HOURS, NODES, SIMULATE_ARGS.
 
 TESTS = tests
 WORKERS = 2
@@ -33,9 +34,12 @@ PURE := $(PURE),*/remediation/orchestrators/kube_events.py,*/remediation/orchest
 PURE := $(PURE),*/remediation/orchestrators/kube_signals.py
 PURE := $(PURE),*/remediation/orchestrators/kube_count.py,*/remediation/orchestrators/kube_eviction.py
 PURE := $(PURE),*/remediation/orchestrators/kube_gangs.py
+SEED = 1
+SEEDS = 20
+HOURS = 336
 PURE_TESTS = tests/unit tests/property
 
-.PHONY: demo test test-kubernetes test-packages check lint types contracts coverage bench docs site chart lock wheel deb rpm clean
+.PHONY: demo test simulate test-kubernetes test-packages check lint types contracts coverage bench docs site chart lock wheel deb rpm clean
 
 # `healthd check` may find this machine wanting (1) or hard to tell (2); only a crash of ours fails the demo.
 demo: .venv/runtime.stamp
@@ -56,6 +60,11 @@ test-kubernetes: .venv/dev.stamp
 test-packages: .venv/dev.stamp
 	@sh tests/system-packages.sh
 	HEALTHD_TEST_PACKAGES=1 $(VENV)/python -m pytest $(PYTEST_ARGS) tests/installing
+
+# Ends at the first violation, with its seed: `make simulate SEED=17 SEEDS=1` shows it again.
+simulate: .venv/dev.stamp
+	$(VENV)/python -m tests.simulation --seed $(SEED) --seeds $(SEEDS) --hours $(HOURS) $(if $(NODES),--nodes $(NODES)) \
+		--workers $(WORKERS) $(SIMULATE_ARGS)
 
 check: lint types contracts coverage test
 

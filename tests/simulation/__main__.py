@@ -1,0 +1,72 @@
+"""``python -m tests.simulation``: fleets, one for each seed, until the first one whose invariants do not hold.
+
+Prints what each came to and, at the end, node-years for an hour of CPU. Exits 1 where an invariant was violated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+
+from tests.simulation.exempt import EXEMPT
+from tests.simulation.fleet import Fleet, Report
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=1, help="how many, one after another")
+    parser.add_argument("--hours", type=float, default=24 * 14, help="of simulated time, each")
+    parser.add_argument("--nodes", type=int, default=None, help="of each fleet; left out, the seed says it")
+    parser.add_argument("--all", action="store_true", help="hold also what tests/simulation/exempt.py excuses")
+    parser.add_argument("--go-on", action="store_true", help="report all violations, and let the fleet live on")
+    parser.add_argument("--workers", type=int, default=1, help="processes that share the seeds")
+    arguments = parser.parse_args()
+    exempt = frozenset() if arguments.all else frozenset(EXEMPT)
+    live = partial(lived, hours=arguments.hours, nodes=arguments.nodes, exempt=exempt, goes_on=arguments.go_on)
+    seeds = range(arguments.seed, arguments.seed + arguments.seeds)
+    reports: list[Report] = []
+    with ProcessPoolExecutor(max_workers=arguments.workers) as pool:
+        for report in pool.map(live, seeds) if arguments.workers > 1 else map(live, seeds):
+            reports.append(report)
+            for each in report.violations:
+                out(f"VIOLATED with SEED={report.seed} HOURS={arguments.hours:g} NODES={report.nodes}: {each}")
+            if report.violations and not arguments.go_on:
+                pool.shutdown(cancel_futures=True)
+                break
+    out(summary(reports))
+    if exempt:
+        out(f"not held: {', '.join(sorted(exempt))}")
+    return 1 if any(report.violations for report in reports) else 0
+
+
+def lived(seed: int, *, hours: float, nodes: int | None, exempt: frozenset[str], goes_on: bool) -> Report:
+    """What one fleet came to."""
+    return Fleet(seed, nodes=nodes, exempt=exempt, goes_on=goes_on).run(hours)
+
+
+def summary(reports: list[Report]) -> str:
+    """Node-years, acts, messages and violations of all of them."""
+    years, cpu_s = sum(each.node_years for each in reports), sum(each.cpu_s for each in reports)
+    acts = sum((each.acts for each in reports), Counter())
+    rules = Counter(each.rule for report in reports for each in report.violations)
+    return (
+        f"seeds {len(reports)}, node-years {years:.1f}, CPU seconds {cpu_s:.1f}, "
+        f"node-years per CPU-hour {years / cpu_s * 3600 if cpu_s else 0:,.0f}\n"
+        + "".join(f"{act} {acts[act]}, " for act in sorted(acts))
+        + f"drains {sum(each.drains for each in reports)}, pages {sum(each.pages for each in reports)}, "
+        f"messages {sum(each.messages for each in reports)}, kills {sum(each.kills for each in reports)}\n"
+        f"violations {rules.total()}" + "".join(f", {rule} {count}" for rule, count in rules.most_common())
+    )
+
+
+def out(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,289 @@
+"""One daemon of a simulated node: production's judgement, policy, ledger, engine, slots, marks and notifier.
+
+Put together as ``healthd.acting`` and ``healthd.agent`` do it, over a store that outlives it and a cluster that is
+simulated. Where production polls every few seconds, this is turned when something happened, and else ever more rarely
+while nothing moves (five seconds, then up to five minutes, or fifteen without a case): a healthy node costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from healthd.acting import patience_of, rules_of
+from healthd.beat import Beat
+from healthd.check import Check, NoSettings, judged, unknown
+from healthd.clockwatch import ClockWatch, was_set
+from healthd.cluster import Cluster
+from healthd.config.schema import Config
+from healthd.errors import StoreError
+from healthd.model import Event, Finding, Mode, Outcome, Result
+from healthd.monitor import Monitor
+from healthd.node import Node
+from healthd.notifications.delivery import Deliver
+from healthd.notifications.notifier import NEWS
+from healthd.notifications.telling import node_notifier
+from healthd.remediation.engine import Engine
+from healthd.remediation.fleet import CLUSTER
+from healthd.remediation.ledger import repairs_of
+from healthd.remediation.opt_out import FEATURE
+from healthd.remediation.parts import Parts
+from healthd.remediation.policy import Rules
+from healthd.remediation.ports import Provisioner
+from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXTS
+from healthd.remediation.repairs import Resetter
+from healthd.remediation.rules import Policy
+from healthd.remediation.slots import SlotKeeper
+from healthd.store import Store
+from tests.engine_wire import Killed, Wire, WiredCases, WiredOrchestrator, WiredProvisioner, WiredResetter, kill
+from tests.simulation.changes import Change
+from tests.simulation.slurm import Door, Slurm
+from tests.simulation.timeline import Timeline, WallClock
+
+POLL_S, STILL_POLL_S, IDLE_POLL_S, GROWS = 5.0, 300.0, 900.0, 1.7
+STAYS_UP_S = 420.0
+"""How long a node is turned on after its last fault or case: longer than an update without an answer may come late."""
+_LOOK_TAKES_S = 2.0
+
+
+def _runs_elsewhere(node: Node, settings: NoSettings) -> Result:
+    raise AssertionError("the simulation absorbs outcomes itself")
+
+
+def _check(name: str, interval: bool) -> Check:
+    return Check(
+        name=name,
+        run=_runs_elsewhere,
+        title=name,
+        doc=name,
+        interval_s=60.0,
+        timeout_s=10.0,
+        settings=NoSettings,
+        on="interval" if interval else "kernel",
+    )
+
+
+LEVEL, LOG = "sim.level", "sim.log"
+CHECKS = {LEVEL: _check(LEVEL, True), LOG: _check(LOG, False)}
+
+
+class Fuse(Wire):
+    """The boundaries that a daemon passes: at one of those to come something may happen, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = 0
+        self._then: Callable[[], None] = kill
+        self._names: tuple[str, ...] = ()
+
+    def arm(self, boundaries: int, then: Callable[[], None], names: tuple[str, ...] = ()) -> None:
+        """``names``: count only boundaries whose names end so."""
+        self._left, self._then, self._names = boundaries, then, names
+
+    def boundary(self, name: str) -> None:
+        if not self._left or (self._names and not name.endswith(self._names)):
+            return
+        self._left -= 1
+        if not self._left:
+            self._then()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What every daemon of a fleet stands on."""
+
+    timeline: Timeline
+    slurm: Slurm
+    config: Config
+    policy: Policy
+    change: Change
+    random: Callable[[], float]
+    new_id: Callable[[], str]
+
+    def cluster(self) -> Cluster:
+        config = self.config
+        return Cluster(
+            settle_s=config.budget.settle_s,
+            quotas=lambda: {CLUSTER: config.budget.max_out},
+            opt_out=(config.remediation.opt_out_feature, FEATURE),
+            unanswered_s=config.orchestrator.slurm.unanswered_s,
+        )
+
+    def head_rules(self) -> Rules:
+        """The controller's, as ``healthd.controller.parts`` makes them."""
+        return Rules(mode=Mode.REPAIR, replacements_per_hour=self.config.budget.replacements_per_hour)
+
+
+@dataclass(kw_only=True)
+class Disk:
+    """What outlives a daemon on its machine. ``read``: how many lines of this boot's kernel log were judged."""
+
+    store: Store
+    boot: str = ""
+    read: int = 0
+
+
+class Daemon:
+    """One process. ``levels`` and ``ring`` are the machine's as the checks find them; ``blind``: why one cannot look.
+
+    ``turn`` raises Killed where its fuse says so.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ground: Ground,
+        disk: Disk,
+        *,
+        wall: WallClock,
+        instance: str,
+        boot: str,
+        provisioner: Provisioner,
+        resetter: Resetter,
+        fuse: Fuse,
+        levels: Callable[[], Sequence[Finding]],
+        ring: Sequence[Finding],
+        blind: Callable[[], str],
+        deliver: Deliver,
+        died: Callable[[], None],
+    ) -> None:
+        self.name, self._ground, self.disk, self._wall, self._died = name, ground, disk, wall, died
+        self._levels, self._ring, self._blind = levels, ring, blind
+        self.alive, self._due_s, self._poll_s = True, float("inf"), POLL_S
+        self._looks_at_s, self._awake_s = float("inf"), ground.timeline.s + STAYS_UP_S
+        self.said, self.turns = "", 0
+        now, store = wall.now(), disk.store
+        self._clock_watch = ClockWatch(now, ground.timeline())
+        self.monitor = Monitor(CHECKS, store, changed=self.wake, policy=ground.policy)
+        self.monitor.retire(now)
+        self.monitor.begin_instance(instance, now)
+        self.monitor.begin_boot(boot, now)
+        if disk.boot != boot:
+            disk.boot, disk.read = boot, 0
+        self.engine = Engine(ground.change.parts(self._parts(provisioner, resetter, fuse), name))
+        about: Callable[[], Mapping[str, Any]] = lambda: {"node": name, "verdict": "", "notices": ()}  # noqa: E731
+        self.notifier = node_notifier(
+            {"oncall": deliver}, ground.config.notify, self.monitor, engine=self.engine, store=store, about=about
+        )
+        self.read_log()
+        self.look_soon(_LOOK_TAKES_S)
+        self.wake()
+
+    # -- when it is turned --------------------------------------------------------------------------------------------
+
+    def wake(self, in_s: float = 0.0) -> None:
+        """Have it turned then, if that is sooner than it would be; what woke it may move it further."""
+        timeline = self._ground.timeline
+        self._poll_s = POLL_S
+        if (s := timeline.s + in_s) < self._due_s:
+            self._due_s = s
+            timeline.at(s, lambda: self._turn_at(s))
+
+    def _turn_at(self, s: float) -> None:
+        if self.alive and s == self._due_s:
+            self._due_s = float("inf")
+            self._died_of(self.turn)
+
+    def _died_of(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Killed:
+            self.alive = False
+            self._died()
+
+    def turn(self) -> None:
+        """One turn of the engine and one of the notifier, and when the next is of use."""
+        now = self._wall.now()
+        self._look_at_clock(now)
+        before, self.turns = self.said, self.turns + 1
+        self.said = self.engine.turn(now)
+        now = self._wall.now()
+        self.monitor.flush(now)
+        with suppress(StoreError):
+            self.notifier.tick(now)
+        has_case = self.disk.store.open_case() is not None
+        most_s = STILL_POLL_S if has_case else IDLE_POLL_S
+        self._poll_s = POLL_S if self.said != before else min(most_s, self._poll_s * GROWS)
+        if has_case or self._knows_something():
+            self._awake_s = self._ground.timeline.s + STAYS_UP_S
+        if self._ground.timeline.s < self._awake_s:
+            poll_s = self._poll_s
+            self.wake(self.engine.next_in_s(poll_s))
+            self._poll_s = poll_s
+
+    def _knows_something(self) -> bool:
+        return bool(self.monitor.history.faults) or '"seen":{}' not in self.disk.store.fact(NEWS)
+
+    def _look_at_clock(self, now: datetime) -> None:
+        if by := self._clock_watch.look(now, self._ground.timeline()):
+            self.monitor.clock_was_set(by, now, was_set(by))
+            self.notifier.clock_was_set(by, now)
+
+    # -- what it sees -------------------------------------------------------------------------------------------------
+
+    def read_log(self) -> None:
+        """Judge the lines of the kernel log that are new."""
+        new, self.disk.read = self._ring[self.disk.read :], len(self._ring)
+        self._absorb(LOG, judged(list(new)))
+
+    def look_soon(self, in_s: float) -> None:
+        """Have the levels looked at then, unless that is to be sooner."""
+        timeline = self._ground.timeline
+        if (s := timeline.s + in_s) < self._looks_at_s:
+            self._looks_at_s = s
+            timeline.at(s, lambda: self._look_at(s))
+
+    def _look_at(self, s: float) -> None:
+        if self.alive and s == self._looks_at_s:
+            self._looks_at_s = float("inf")
+            self._absorb(LEVEL, unknown(why) if (why := self._blind()) else judged(list(self._levels())))
+
+    def _look_again(self, since: datetime) -> None:
+        outcome = self.monitor.outcomes().get(LEVEL)
+        if outcome is None or outcome.at < since:
+            self.look_soon(_LOOK_TAKES_S)
+
+    def _absorb(self, check: str, result: Result) -> None:
+        self.monitor.absorb(Outcome(check=check, result=result, at=self._wall.now(), duration_s=0.01))
+
+    # -- what it is put together from ---------------------------------------------------------------------------------
+
+    def _parts(self, provisioner: Provisioner, resetter: Resetter, fuse: Fuse) -> Parts:
+        ground, store, wall = self._ground, self.disk.store, self._wall
+        cluster = ground.cluster()
+        orchestrator = WiredOrchestrator(Door(ground.slurm, self.name), fuse, lambda _: None, lambda: None)
+        return Parts(
+            orchestrator=orchestrator,
+            provisioner=WiredProvisioner(provisioner, fuse, lambda _: None),
+            resetter=WiredResetter(resetter, fuse, lambda _: None),
+            slots=SlotKeeper(
+                orchestrator=orchestrator,
+                node=self.name,
+                quotas=cluster.quotas,
+                monotonic_s=ground.timeline,
+                random=ground.random,
+                settle_s=cluster.settle_s,
+            ),
+            judgement=self.monitor,
+            cases=WiredCases(store, fuse),
+            rules=lambda: self._rules(cluster),
+            ledger=lambda: repairs_of(store.cases()),
+            collect=lambda case: fuse.around("collect", lambda: f"bundles/{case.id}"),
+            look_again=self._look_again,
+            patience=patience_of(ground.config, cluster),
+            platform_texts=OUR_TEXTS | MANAGERS_TEXTS,
+            new_id=ground.new_id,
+            clock=wall.now,
+            monotonic_s=ground.timeline,
+            beat=Beat(ground.timeline),
+        )
+
+    def _rules(self, cluster: Cluster) -> Rules:
+        return rules_of(self._ground.config, self._ground.policy, cluster)
+
+    def record(self, text: str) -> None:
+        """A line of the trail that says what the world did."""
+        self.monitor.record(Event(at=self._wall.now(), kind="sim", text=text))

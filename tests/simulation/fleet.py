@@ -1,0 +1,176 @@
+"""A simulated fleet: N nodes with their daemons, one cluster, one controller, one clock, one seed."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from healthd.config.schema import Config
+from healthd.model import Mode
+from healthd.notifications.delivery import Message
+from healthd.remediation.marks import Answer, parse
+from healthd.remediation.policy_files import policy_of
+from tests.simulation.changes import Change
+from tests.simulation.daemon import Ground
+from tests.simulation.head import Head
+from tests.simulation.invariants import Invariants, Violation
+from tests.simulation.law import Law, Rates
+from tests.simulation.node import Node
+from tests.simulation.slurm import Slurm
+from tests.simulation.timeline import Timeline, WallClock
+
+YEAR_S = 365 * 86_400.0
+SWEEP_S = 600.0
+RACK = 8
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What one seed came to. ``cpu_s``: of this process."""
+
+    seed: int
+    nodes: int
+    node_years: float
+    cpu_s: float = 0.0
+    acts: Counter[str] = field(default_factory=Counter)
+    drains: int = 0
+    pages: int = 0
+    messages: int = 0
+    turns: int = 0
+    kills: int = 0
+    violations: list[Violation] = field(default_factory=list)
+
+
+class Fleet:
+    """``seed`` decides everything. ``nodes`` None: the seed says how many.
+
+    ``exempt``: invariants that are not held against it. ``goes_on``: each violation is reported, and none ends the run.
+    ``change``: what a test puts in the place of production's parts.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int | None = None,
+        change: Change | None = None,
+        exempt: frozenset[str] = frozenset(),
+        rates: Rates | None = None,
+        goes_on: bool = False,
+    ) -> None:
+        self.seed, self.random, self.timeline = seed, Random(seed), Timeline()  # noqa: S311 - a fleet, no secret
+        random = self.random
+        count = nodes or random.choice((20, 40, 50, 60, 80))
+        names = [f"n{number}" for number in range(1, count + 1)]
+        self.slurm = Slurm(names, self.timeline, WallClock(self.timeline))
+        self.slurm.returns_nodes = random.random() < 0.7
+        self.slurm.stale_s = random.choice((0.0, 0.0, 3.0, 8.0))
+        self._ids = 0
+        config = _config(random)
+        self.ground = Ground(
+            timeline=self.timeline,
+            slurm=self.slurm,
+            config=config,
+            policy=policy_of(config.policy, None),
+            change=change or Change(),
+            random=Random(random.random()).random,  # noqa: S311
+            new_id=self._new_id,
+        )
+        self.nodes: dict[str, Node] = {}
+        self.watch = Invariants(self.ground, self.nodes, exempt, goes_on=goes_on)
+        self.slurm.heard, self.slurm.touched = self.watch.heard, self._touched
+        delegates = random.random() < 0.5
+        self.head: Head | None = None
+        for number, name in enumerate(names):
+            self.nodes[name] = Node(
+                name,
+                number // RACK,
+                self.ground,
+                random,
+                delegates=delegates,
+                acts=self.watch.acts,
+                tells=self._tells,
+                notes=self.watch.note,
+            )
+        if delegates:
+            self.head = Head(
+                self.ground,
+                platform=lambda name: self.nodes[name].platform,
+                asks=self._any_asks,
+                deliver=lambda message: self._tells("controller", message),
+            )
+        self.law = Law(self.ground, self.nodes, self.head, self.watch, random=random, rates=rates or Rates())
+
+    def run(self, hours: float) -> Report:
+        """Let it live for so long, or to the first violation."""
+        began_s = time.process_time()
+        self._lives(hours)
+        with suppress(Violation):
+            for name in self.nodes:
+                self.watch.what_counts_was_begun(name)
+        return self._report(time.process_time() - began_s)
+
+    def _lives(self, hours: float) -> None:
+        self.law.begin()
+        self.timeline.after(SWEEP_S, self._sweep)
+        with suppress(Violation):
+            self.timeline.run(hours * 3600.0)
+
+    def _report(self, cpu_s: float) -> Report:
+        watch, daemons = self.watch, [node.daemon for node in self.nodes.values() if node.daemon]
+        return Report(
+            seed=self.seed,
+            nodes=len(self.nodes),
+            node_years=len(self.nodes) * self.timeline.s / YEAR_S,
+            cpu_s=cpu_s,
+            acts=Counter(watch.counted),
+            drains=watch.drains,
+            pages=watch.pages,
+            messages=watch.messages,
+            turns=sum(daemon.turns for daemon in daemons),
+            kills=self.law.kills,
+            violations=list(watch.found.values()),
+        )
+
+    def _sweep(self) -> None:
+        self.watch.sweep()
+        self.timeline.after(SWEEP_S, self._sweep)
+
+    def _new_id(self) -> str:
+        self._ids += 1
+        return f"c{self._ids}"
+
+    def _touched(self, name: str) -> None:
+        node = self.nodes.get(name)
+        if node is not None and node.daemon is not None:
+            node.daemon.wake(5.0)
+        if self.head is not None and self._asks(name):
+            self.head.wake(self.random.uniform(1.0, 10.0))
+
+    def _tells(self, name: str, message: Message) -> None:
+        self.watch.tells(name, message)
+        self.law.heard(name, message)
+
+    def _any_asks(self) -> bool:
+        return any(self._asks(name) for name in self.slurm.holders())
+
+    def _asks(self, name: str) -> bool:
+        node = self.slurm.nodes.get(name)
+        mark = parse(node.mark) if node is not None and node.mark else None
+        if node is None or mark is None or mark.remedy is None:
+            return False
+        return (mark.asks and mark.answer is not Answer.REFUSED) or "NOT_RESPONDING" in node.flags
+
+
+def _config(random: Random) -> Config:
+    """A site's configuration: production's defaults, in repair mode."""
+    config = Config()
+    return replace(
+        config,
+        remediation=replace(config.remediation, mode=Mode.REPAIR, opt_out_file=""),
+        budget=replace(config.budget, max_out=random.choice(("5%", "10%", 3, 5))),
+        notify=replace(config.notify, per_hour=60),
+    )

@@ -1,0 +1,134 @@
+"""``healthd controller`` of a simulated fleet: production's own, over a store that outlives it, killed at times.
+
+Its rounds come every ten seconds while a node asks for something, up to every minute while nothing moves, and else
+every ten minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from healthd.controller.telling import wrong_with_controller
+from healthd.course import Course
+from healthd.errors import BackendError, StoreError
+from healthd.model import Event, Mode
+from healthd.notifications.delivery import Deliver
+from healthd.notifications.notifier import NEWS, Notifier
+from healthd.remediation.case import Case
+from healthd.remediation.controller import Controller
+from healthd.remediation.ports import FleetLevel, Provisioner, Slot
+from healthd.remediation.provisioners.slurm_node import OUR_TEXTS
+from healthd.remediation.turns import Patience
+from healthd.store import Store
+from tests.engine_wire import Killed, Wire, WiredOrchestrator, WiredProvisioner
+from tests.simulation.daemon import Fuse, Ground
+from tests.simulation.slurm import Door
+from tests.simulation.timeline import WallClock
+
+BUSY_S, STILL_S, QUIET_S, GROWS = 10.0, 60.0, 600.0, 1.3
+
+
+class _Fleet:
+    def __init__(self, door: Door, wire: Wire) -> None:
+        self._door, self._wire = door, wire
+
+    def fleet(self) -> FleetLevel:
+        return self._wire.around("fleet", self._door.level)
+
+    def slots(self) -> tuple[Slot, ...]:
+        return self._wire.around("slots", self._door.slots)
+
+
+class _Kept:
+    def __init__(self, store: Store, wire: Wire) -> None:
+        self._store, self._wire = store, wire
+
+    def cases(self) -> tuple[Case, ...]:
+        return self._store.cases()
+
+    def save_case(self, case: Case, event: Event) -> None:
+        self._wire.around("save", lambda: self._store.save_case(case, event))
+
+
+class Head:
+    """The head node: ``platform`` gives who acts on a machine, ``asks`` says whether any node asks for anything."""
+
+    def __init__(
+        self, ground: Ground, *, platform: Callable[[str], Provisioner], asks: Callable[[], bool], deliver: Deliver
+    ) -> None:
+        self._ground, self._platform, self._asks, self._deliver = ground, platform, asks, deliver
+        self.wall, self.fuse = WallClock(ground.timeline), Fuse()
+        self.store = Store(Path(":memory:"), now=self.wall.now())
+        self.alive, self._due_s, self._poll_s = False, float("inf"), BUSY_S
+        self.start()
+
+    def start(self) -> None:
+        """A new process over the same store."""
+        if self.alive:
+            return
+        ground, self.alive = self._ground, True
+        section, remediation = ground.config.controller, ground.config.remediation
+        door = Door(ground.slurm, next(iter(ground.slurm.nodes)))
+        self.course = Course(orchestrator="slurm", provisioner="simulated", mode=Mode.REPAIR, leads=lambda: True)
+        self.controller = ground.change.controller(
+            Controller(
+                fleet=_Fleet(door, self.fuse),
+                node=lambda name: WiredOrchestrator(Door(ground.slurm, name), self.fuse, lambda _: None, lambda: None),
+                booted=ground.slurm.boots.get,
+                provisioner=lambda name, _: WiredProvisioner(self._platform(name), self.fuse, lambda _: None),
+                kept=_Kept(self.store, self.fuse),
+                rules=ground.head_rules,
+                patience=Patience(
+                    reboot_timeout_s=remediation.reboot_timeout_s, replace_timeout_s=remediation.replace_timeout_s
+                ),
+                silent_s=section.silent_s,
+                monotonic_s=ground.timeline,
+                clock=self.wall.now,
+                look_s=3 * section.interval_s,
+                platform_texts=OUR_TEXTS,
+                reckoning=self.course.reckoning,
+            )
+        )
+        self.notifier = Notifier(
+            {"oncall": self._deliver},
+            per_hour=ground.config.notify.per_hour,
+            wrong=lambda: wrong_with_controller(self.course),
+            about=lambda: {"node": "controller", "verdict": "", "notices": ()},
+            keep=lambda text: self.store.keep(NEWS, text),
+            kept=self.store.fact(NEWS),
+        )
+        self.wake()
+
+    def stop(self, back_in_s: float) -> None:
+        """kill -9, and away for so long."""
+        self.alive, self._due_s = False, float("inf")
+        self._ground.timeline.after(back_in_s, self.start)
+
+    def wake(self, in_s: float = 0.0) -> None:
+        timeline = self._ground.timeline
+        if (s := timeline.s + in_s) < self._due_s:
+            self._due_s = s
+            timeline.at(s, lambda: self._round_at(s))
+
+    def _round_at(self, s: float) -> None:
+        if not self.alive or s != self._due_s:
+            return
+        self._due_s = float("inf")
+        try:
+            self._round(self.wall.now())
+        except Killed:
+            self.stop(30.0)
+            return
+        self._poll_s = min(STILL_S, self._poll_s * GROWS)
+        self.wake(self._poll_s if self._asks() else QUIET_S)
+
+    def _round(self, now: datetime) -> None:
+        try:
+            before, self.course.standings = self.course.standings, self.controller.round(now)
+            self._poll_s = self._poll_s if before == self.course.standings else BUSY_S
+            self.course.problem = ""
+        except (BackendError, StoreError) as error:
+            self.course.problem = str(error)
+        self.notifier.tick(now)

@@ -1,0 +1,397 @@
+"""What must be true of a simulated fleet, whatever happens to it: one function for each sentence, each with its reason.
+
+They see what the daemons never see: what is really wrong with a machine, what was really done to it, and what people
+were really told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from healthd.model import Action, Remedy
+from healthd.notifications.delivery import Message
+from healthd.notifications.news import PAGED
+from healthd.remediation.budget import out_limit
+from healthd.remediation.case import Case, End
+from healthd.remediation.ledger import repairs_of
+from healthd.remediation.marks import Answer, parse
+from healthd.sim.cluster import FakeUpdate
+from tests.simulation.daemon import Ground
+from tests.simulation.head import Head
+from tests.simulation.node import Node
+from tests.simulation.slurm import SLURM, US
+from tests.simulation.timeline import shown
+
+HOUR, DAY = 3600.0, 86_400.0
+TRAIL = 60
+
+SETTLES_S = 180.0
+"""A node that went out so lately may not be on the list by which another was let out: deadline, settle time, slack."""
+OVERDUE_S = 4 * HOUR + 900.0
+"""Out by our hand for longer, and somebody has to be told: the bound of the notifications, and one calm poll."""
+REPEAT_S = DAY + HOUR
+ADOPTED_WITHIN_S = 2 * HOUR
+"""A slot without a case: its holder's daemon, or the controller, has this long to find it."""
+BACK_WITHIN_S = 2 * HOUR
+"""From the last of its faults to service: verification and settling take minutes; a cluster that hangs, longer."""
+NEW_CAUSE_WITHIN_S = 1800.0
+ANSWERED_WITHIN_S = HOUR
+RETURNS_A_DAY = 4
+REBOOTS_A_WEEK, REPLACEMENTS_A_WEEK = 8, 4
+"""Per name: four repairs a week may be (``policy.lemon_repairs``), each of two attempts at most (``max_attempts``)."""
+STORM_NODES, STORM_SHARE = 8, 0.02
+
+
+class Violation(AssertionError):
+    """An invariant does not hold. ``rule``: the function that says so."""
+
+    def __init__(self, rule: str, text: str) -> None:
+        super().__init__(f"{rule}: {text}")
+        self.rule = rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """One act that a platform, or a machine, was asked for."""
+
+    s: float
+    node: str
+    remedy: Remedy
+    code: str
+    case: str
+
+
+@dataclass(kw_only=True)
+class Told:
+    """What people know of one node: the topics that stand, and when they last heard that a person is needed."""
+
+    standing: dict[str, str] = field(default_factory=dict)
+    paged_s: float | None = None
+
+
+@dataclass(kw_only=True)
+class Seen:
+    """Since when something is so of one node, in seconds of the timeline; None where it is not."""
+
+    out_s: float | None = None
+    held_s: float | None = None
+    orphan_s: float | None = None
+    good_s: float | None = None
+    uncaused_s: float | None = None
+    unanswered_s: float | None = None
+
+
+class Invariants:
+    """``exempt``: the names of those that are not held against this run, each with the reason, in the test module.
+
+    ``goes_on``: what is violated is kept in ``found``, the first of each rule and node, and the fleet lives on."""
+
+    def __init__(
+        self, ground: Ground, nodes: Mapping[str, Node], exempt: frozenset[str], *, goes_on: bool = False
+    ) -> None:
+        self._ground, self._nodes, self._exempt, self._goes_on = ground, nodes, exempt, goes_on
+        self.found: dict[tuple[str, str], Violation] = {}
+        self.head: Head | None = None
+        self.done: list[Done] = []
+        self.told: dict[str, Told] = defaultdict(Told)
+        self.seen: dict[str, Seen] = defaultdict(Seen)
+        self.released: dict[str, deque[tuple[float, str]]] = defaultdict(lambda: deque(maxlen=40))
+        self.ordered: dict[str, float] = {}
+        self.trails: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=TRAIL))
+        self.counted: Counter[str] = Counter()
+        self.pages = self.messages = self.drains = self.turns = 0
+
+    # -- what is told of what happens ---------------------------------------------------------------------------------
+
+    def note(self, node: str, text: str) -> None:
+        self.trails[node].append(f"{shown(self._ground.timeline.s)} {text}")
+
+    def acts(self, name: str, remedy: Remedy) -> None:
+        """A machine is about to be reset, rebooted or replaced by healthd."""
+        case = self.case(name)
+        code, case_id = (case.code, case.id) if case is not None else ("", "")
+        self.note(name, f"ACT {remedy} for {code} [{case_id}]")
+        self.counted[remedy] += 1
+        self.law_of_acts(name, remedy)
+        self.nothing_under_a_job(name, remedy)
+        self.done.append(Done(s=self._ground.timeline.s, node=name, remedy=remedy, code=code, case=case_id))
+        if remedy is not Remedy.RESET_GPU:
+            self.bounded_by_name(name, remedy)
+            self.bounded_in_the_fleet(remedy)
+            self.no_slow_storm(code, remedy)
+
+    def heard(self, update: FakeUpdate, late: bool) -> None:
+        """The cluster applied an update."""
+        self.note(update.node, f"{update.user}: {update.word} {update.before} -> {update.after}")
+        if update.user != US:
+            return
+        if not late:
+            self.nothing_foreign_touched(update)
+        if update.word == "drain" and update.after is not None and update.before is None:
+            self.drains += 1
+            self.within_the_budget(update.node)
+        if update.word in ("undrain", "resume") and update.before is not None:
+            case = self.case(update.node)
+            self.released[update.node].append((self._ground.timeline.s, case.code if case is not None else ""))
+            self.returns_are_bounded(update.node)
+
+    def tells(self, name: str, message: Message) -> None:
+        """People are told."""
+        self.messages += 1
+        for piece in message.data["news"]:
+            self._told_of(_named(name, piece["words"]), name, piece["key"], piece["words"], bool(piece["over"]))
+
+    def _told_of(self, node: str, speaker: str, key: str, words: str, over: bool) -> None:
+        told = self.told[node]
+        self.note(node, f"TOLD {'over: ' if over else ''}{key}: {words}")
+        if over:
+            told.standing.pop(key, None)
+            if speaker == node:
+                self.over_is_over(node, key)
+            return
+        told.standing[key] = words
+        if asks_for_a_person(key):
+            self.pages += 1
+            told.paged_s = self._ground.timeline.s
+
+    # -- at an act ----------------------------------------------------------------------------------------------------
+
+    def law_of_acts(self, name: str, remedy: Remedy) -> None:
+        """No act whose remedy is not in the ladder of a fault that is open on that node now, unless an operator ordered
+        it: a machine is not reset because a mount is missing."""
+        case, s = self.case(name), self._ground.timeline.s
+        if (case is not None and case.order) or s - self.ordered.get(name, -DAY) < HOUR:
+            return
+        daemon = self._nodes[name].daemon
+        diagnoses = daemon.monitor.diagnoses() if daemon is not None else ()
+        ladders = {rung for answer in self._ground.policy.answers(diagnoses) for rung in answer.ladder}
+        if remedy not in ladders:
+            what = ", ".join(f"{each.code} on {each.component}" for each in diagnoses) or "nothing"
+            self.fail("law_of_acts", name, f"{remedy}, while {what} is open")
+
+    def nothing_under_a_job(self, name: str, remedy: Remedy) -> None:
+        """No irreversible act under a job, nor in a maintenance window of somebody else's: it is their work that is
+        lost."""
+        slurm = self._ground.slurm
+        if slurm.nodes[name].jobs:
+            self.fail("nothing_under_a_job", name, f"{remedy} under {slurm.nodes[name].jobs}")
+        if name in slurm.maintenance:
+            self.fail("nothing_in_a_window", name, f"{remedy} in a maintenance window of an administrator")
+
+    def bounded_by_name(self, name: str, remedy: Remedy) -> None:
+        """One name is rebooted and replaced a few times a week at most, whatever its disks remember: then the machine
+        is not what is wrong."""
+        since_s = self._ground.timeline.s - 7 * DAY
+        count = sum(each.node == name and each.remedy is remedy and each.s > since_s for each in self.done)
+        if count > (most := REBOOTS_A_WEEK if remedy is Remedy.REBOOT_NODE else REPLACEMENTS_A_WEEK):
+            self.fail("bounded_by_name", name, f"{count} times {remedy} within a week, {most} may be")
+
+    def bounded_in_the_fleet(self, remedy: Remedy) -> None:
+        """Machines are given away within the bounds of an hour and of a day, counted as events: what breaks every new
+        machine ends in a page."""
+        if remedy is not Remedy.REPLACE_NODE:
+            return
+        s, rules = self._ground.timeline.s, self._ground.config.budget
+        at = [each.s for each in self.done if each.remedy is remedy]
+        hour, day = sum(each > s - HOUR for each in at), sum(each > s - DAY for each in at)
+        a_day = max(4, len(self._nodes) // 100)
+        if hour > rules.replacements_per_hour:
+            words = f"{hour} replacements within an hour, {rules.replacements_per_hour} may be"
+            self.fail("bounded_in_the_fleet", self.done[-1].node, words)
+        if day > a_day:
+            self.fail("bounded_in_a_day", self.done[-1].node, f"{day} replacements within a day, {a_day} may be")
+
+    def no_slow_storm(self, code: str, remedy: Remedy) -> None:
+        """One code reboots and replaces eight nodes a day, or two per cent, and no more: slow stories are stories."""
+        since_s = self._ground.timeline.s - DAY
+        nodes = {
+            each.node
+            for each in self.done
+            if each.code == code and each.s > since_s and each.remedy is not Remedy.RESET_GPU
+        }
+        if code and len(nodes) > (most := max(STORM_NODES, int(STORM_SHARE * len(self._nodes)))):
+            self.fail("no_slow_storm", self.done[-1].node, f"{remedy} for {code}: {len(nodes)} nodes in a day, {most}")
+
+    # -- at an update -------------------------------------------------------------------------------------------------
+
+    def nothing_foreign_touched(self, update: FakeUpdate) -> None:
+        """What somebody else drained is neither undone nor rewritten: it is their decision."""
+        before = update.before
+        if before is not None and before.user not in (US, *SLURM) and update.after != before:
+            self.fail("nothing_foreign_touched", update.node, f"{update.word} over {before}")
+
+    def within_the_budget(self, name: str) -> None:
+        """No node is drained while as many as may be are out for any cause, as they have been for a while: a mistake of
+        ours stops early."""
+        s = self._ground.timeline.s
+        slurm = self._ground.slurm
+        limit = out_limit(self._ground.config.budget.max_out, len(slurm.nodes))
+        ours = sum(slurm.is_ours(each) for each in slurm.nodes)
+        if ours > limit:
+            self.fail("within_the_budget", name, f"healthd holds {ours} nodes, {limit} may be out")
+        out = [
+            each
+            for each, seen in self.seen.items()
+            if each != name and slurm.is_out(each) and seen.out_s is not None and s - seen.out_s > SETTLES_S
+        ]
+        if len(out) >= limit:
+            self.fail("within_the_budget", name, f"drained while {len(out)} others were out, {limit} may be: {out}")
+
+    def returns_are_bounded(self, name: str) -> None:
+        """A node goes out and comes back for one code four times a day at most, then it stays out: each return may cost
+        a job."""
+        s, code = self._ground.timeline.s, self.released[name][-1][1]
+        count = sum(each > s - DAY and of == code for each, of in self.released[name])
+        if code and count > RETURNS_A_DAY:
+            self.fail("returns_are_bounded", name, f"let in {count} times within a day for {code}")
+
+    # -- at a message -------------------------------------------------------------------------------------------------
+
+    def over_is_over(self, name: str, key: str) -> None:
+        """Whatever people are told is over is over: they go back to sleep on it."""
+        daemon = self._nodes[name].daemon
+        if daemon is None:
+            return
+        code, _, where = key.removeprefix(PAGED).partition(" ")
+        still = [each for each in daemon.monitor.diagnoses() if each.code == code and str(each.component) == where]
+        if still and not key.startswith(PAGED):
+            self.fail("over_is_over", name, f"{key} is said to be over, and is open")
+        hold = self._ground.slurm.nodes[name].hold
+        if key.startswith("case ") and hold is not None:
+            self.fail("over_is_over", name, f"{key} is said to be over, and the node is held: {hold}")
+
+    # -- now and then -------------------------------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """See to what must not last."""
+        slurm, s = self._ground.slurm, self._ground.timeline.s
+        holders, answers = slurm.holders(), not slurm.hung
+        for name, node in self._nodes.items():
+            seen = self.seen[name]
+            is_out, has_slot = slurm.is_out(name), name in holders
+            if not (
+                is_out or has_slot or seen.out_s or seen.held_s or (node.daemon and node.daemon.monitor.diagnoses())
+            ):
+                continue
+            case = self.case(name)
+            ours = has_slot or slurm.is_ours(name)
+            seen.out_s = _since(seen.out_s, is_out, s)
+            seen.held_s = _since(seen.held_s, ours, s)
+            if seen.held_s is None:
+                self.told[name].paged_s = self.told[name].paged_s if is_out else None
+            self.nothing_out_in_silence(name, seen, s)
+            self.every_slot_lives(name, seen, s, case, has_slot=has_slot and answers)
+            self.the_good_come_back(name, seen, s, case, ours=ours and answers)
+            self.a_page_has_its_cause(name, seen, s, case)
+            self.an_answer_has_its_act(name, seen, s)
+        self.done = [each for each in self.done if each.s > s - 8 * DAY] if len(self.done) > 500 else self.done
+
+    def nothing_out_in_silence(self, name: str, seen: Seen, s: float) -> None:
+        """What healthd keeps out for longer than a bound is paged, and again every day: a node in silence is lost."""
+        if seen.held_s is None or s - seen.held_s < OVERDUE_S:
+            return
+        paged_s = self.told[name].paged_s
+        if paged_s is None or paged_s < seen.held_s:
+            self.fail(
+                "nothing_out_in_silence", name, f"held by healthd for {(s - seen.held_s) / HOUR:.1f} h, not paged"
+            )
+        elif s - paged_s > REPEAT_S:
+            self.fail("paged_every_day", name, f"held by healthd, paged {(s - paged_s) / HOUR:.1f} h ago")
+
+    def every_slot_lives(self, name: str, seen: Seen, s: float, case: Case | None, *, has_slot: bool) -> None:
+        """A slot has an open case behind it, or is found within a bounded time: slots that leak stop all repairs."""
+        reason = case is not None and case.fenced
+        node = self._nodes[name]
+        seen.orphan_s = _since(seen.orphan_s, has_slot and not reason and node.up, s)
+        if seen.orphan_s is not None and s - seen.orphan_s > ADOPTED_WITHIN_S:
+            self.fail("every_slot_lives", name, f"a slot without a case for {(s - seen.orphan_s) / HOUR:.1f} h")
+
+    def the_good_come_back(self, name: str, seen: Seen, s: float, case: Case | None, *, ours: bool) -> None:
+        """A node that is good, and whose faults are over, comes back: unless a person said otherwise, or was told that
+        one is needed."""
+        node = self._nodes[name]
+        daemon = node.daemon
+        lives = daemon is not None and daemon.alive and node.is_sound and not self._ground.slurm.nodes[name].jobs
+        is_over = lives and daemon is not None and not daemon.monitor.still_open()
+        kept = case is not None and (case.end is End.FAILED or bool(case.order))
+        is_paged = self._is_paged(name)
+        waits = ours and is_over and not kept and not is_paged and name not in self._ground.slurm.maintenance
+        seen.good_s = _since(seen.good_s, waits, s)
+        if seen.good_s is not None and s - max(seen.good_s, node.changed_s) > BACK_WITHIN_S:
+            said = daemon.said if daemon is not None else ""
+            self.fail("the_good_come_back", name, f"good for {(s - seen.good_s) / HOUR:.1f} h, and out: {said}")
+
+    def a_page_has_its_cause(self, name: str, seen: Seen, s: float, case: Case | None) -> None:
+        """A page that stands says its present cause: whoever reads it acts on it."""
+        daemon = self._nodes[name].daemon
+        if daemon is None or not daemon.alive or case is None or case.end is not End.FAILED:
+            seen.uncaused_s = None
+            return
+        pages = [words for key, words in self.told[name].standing.items() if asks_for_a_person(key)]
+        lacks = not any(case.note in words for words in pages)
+        seen.uncaused_s = _since(seen.uncaused_s, lacks, s)
+        if seen.uncaused_s is not None and s - seen.uncaused_s > NEW_CAUSE_WITHIN_S:
+            self.fail("a_page_has_its_cause", name, f"the cause is: {case.note}; told: {pages}")
+
+    def an_answer_has_its_act(self, name: str, seen: Seen, s: float) -> None:
+        """A request that the controller has taken was carried out after it was made: an order is not answered from
+        memory."""
+        mark = parse(self._ground.slurm.nodes[name].mark)
+        is_taken = mark is not None and mark.asks and mark.answer is Answer.TAKEN and mark.asked is not None
+        acted = False
+        if is_taken and mark is not None and mark.asked is not None:
+            asked_s = mark.asked.timestamp() - self._nodes[name].wall.seconds() + s
+            acted = any(each.node == name and each.s > asked_s - 60.0 for each in self.done)
+        seen.unanswered_s = _since(seen.unanswered_s, is_taken and not acted, s)
+        if seen.unanswered_s is not None and s - seen.unanswered_s > ANSWERED_WITHIN_S:
+            self.fail("an_answer_has_its_act", name, f"taken, and nothing was done: {mark and mark.text}")
+
+    def what_counts_was_begun(self, name: str) -> None:
+        """Only an act that was begun counts as a repair: else the next larger one is taken although none was made."""
+        acts = {(each.case, each.remedy) for each in self.done}
+        store = self._nodes[name].disk.store
+        for case in store.cases():
+            counted = repairs_of([case])
+            if counted and case.has_ended and (case.id, counted[0].remedy) not in acts:
+                self.fail("what_counts_was_begun", name, f"case {case.id} counts as {counted[0].remedy}: {case.note}")
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def case(self, name: str) -> Case | None:
+        return self._nodes[name].disk.store.open_case()
+
+    def _is_paged(self, name: str) -> bool:
+        daemon = self._nodes[name].daemon
+        pages = daemon is not None and daemon.engine.decision.action is Action.PAGE
+        return pages and any(asks_for_a_person(key) for key in self.told[name].standing)
+
+    def fail(self, rule: str, name: str, text: str) -> None:
+        """Raises Violation, with the trail of the node."""
+        if rule in self._exempt or (rule, name) in self.found:
+            return
+        words = "\n".join(["", *self._trail(name)])
+        violation = Violation(rule, f"at {shown(self._ground.timeline.s)} on {name}: {text}{words}")
+        self.found[(rule, name)] = violation
+        if not self._goes_on:
+            raise violation
+
+    def _trail(self, name: str) -> Iterator[str]:
+        yield from (f"    {line}" for line in self.trails[name])
+        for event in self._nodes[name].disk.store.events(last=25):
+            yield f"    audit {event.at:%m-%d %H:%M:%S} {event.kind} {event.text}"
+
+
+def asks_for_a_person(key: str) -> bool:
+    """Whether a topic of this key is a page."""
+    return key.startswith((PAGED, "silent ", "overdue "))
+
+
+def _since(before: float | None, is_so: bool, s: float) -> float | None:
+    return (s if before is None else before) if is_so else None
+
+
+def _named(speaker: str, words: str) -> str:
+    """The node that a piece of news is about: the speaker, or the one that the controller names first."""
+    return words.partition(":")[0] if speaker == "controller" else speaker

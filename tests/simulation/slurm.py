@@ -1,0 +1,90 @@
+"""The simulated cluster: the fake slurmctld of ``healthd.sim.cluster``, which tells what was applied to whom.
+
+Everything inconvenient is the fake's: texts that are taken over in silence, stale lists, hangs after which the waiting
+updates are applied late, restarts that lose drains.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from healthd.errors import BackendError
+from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeUpdate
+from tests.simulation.timeline import Timeline, WallClock
+
+US, SLURM = "healthd", frozenset({"slurm", "root"})
+KILL_FAILED = "Kill task failed"
+
+
+class Slurm(FakeCluster):
+    """``heard``: called after each update that was applied, with whether it came late, after a hang. ``touched``:
+    for each name whose node, slot or mark may have changed. ``returns_nodes``: slurm.conf's ReturnToService is 2.
+    """
+
+    def __init__(self, names: list[str], timeline: Timeline, wall: WallClock) -> None:
+        super().__init__(*names, clock=wall.seconds, monotonic_s=timeline)
+        self.heard: Callable[[FakeUpdate, bool], None] = lambda *_: None
+        self.touched: Callable[[str], None] = lambda _: None
+        self._waking = False
+        self.boots: dict[str, datetime] = {}
+        self.returns_nodes = True
+
+    def update(self, name: str, word: str, text: str = "", *, user: str = "admin") -> None:
+        super().update(name, word, text, user=user)
+        update = self.updates.pop()
+        if update.before != update.after or word in ("drain", "undrain", "resume"):
+            self.heard(update, self._waking)
+        self.touched(name)
+
+    def wake(self) -> None:
+        self._waking = True
+        super().wake()
+        self._waking = False
+
+    def people(self, name: str, word: str, text: str = "", *, user: str = "admin") -> None:
+        """What a person or slurmctld does; where it does not answer it is applied when it wakes, or not at all."""
+        with contextlib.suppress(BackendError):
+            self.update(name, word, text, user=user)
+
+    def claim(self, scope: str, index: int, node: str) -> None:
+        super().claim(scope, index, node)
+        self.touched(node)
+
+    def give_back(self, scope: str, index: int) -> None:
+        holder = self.slots.get((scope, index), "")
+        super().give_back(scope, index)
+        if holder:
+            self.touched(holder)
+
+    def holders(self) -> set[str]:
+        return set(self.slots.values())
+
+    def booted(self, name: str) -> None:
+        """A slurmd says that its machine booted; where nobody holds the node it may return by itself."""
+        self.boots[name] = datetime.fromtimestamp(int(self._clock()), UTC)
+        hold = self.nodes[name].hold
+        if self.returns_nodes and (hold is None or (hold.user == "slurm" and "DRAIN" not in self.nodes[name].flags)):
+            self.people(name, "resume", user="slurm")
+        self.touched(name)
+
+    def is_out(self, name: str) -> bool:
+        return bool(self.nodes[name].flags)
+
+    def is_ours(self, name: str) -> bool:
+        """Whether the node is drained by healthd's own update."""
+        hold = self.nodes[name].hold
+        return hold is not None and hold.user == US
+
+
+class Door(FakeOrchestrator):
+    """One node's door to the cluster, which tells that its mark was written."""
+
+    def __init__(self, cluster: Slurm, node: str) -> None:
+        super().__init__(cluster, node)
+        self._slurm, self._name = cluster, node
+
+    def mark(self, text: str) -> None:
+        super().mark(text)
+        self._slurm.touched(self._name)

@@ -1,0 +1,50 @@
+"""A fleet with production's judgement, engine, ledger, slots, notifier and controller, simulated for weeks.
+
+The short form of ``make simulate``: a few seeds, and what makes the rest worth anything: that a seed decides all, and
+that a violation says where and when.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.exempt import EXEMPT
+from tests.simulation.fleet import Fleet
+from tests.simulation.invariants import Invariants
+
+DAY_H = 24.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_no_fleet_breaks_an_invariant_in_ten_days(seed: int) -> None:
+    """Whatever befalls a fleet, no invariant is violated."""
+    report = Fleet(seed, nodes=40, exempt=frozenset(EXEMPT)).run(10 * DAY_H)
+    assert not report.violations, str(report.violations[0])
+    assert report.drains, "nothing happened in this fleet"
+
+
+def test_a_seed_decides_everything() -> None:
+    """Two fleets of one seed live the same life, to the last message."""
+    first, second = (Fleet(7, nodes=20, goes_on=True) for _ in range(2))
+    first.run(3 * DAY_H)
+    second.run(3 * DAY_H)
+    assert first.watch.trails == second.watch.trails
+    assert first.watch.trails
+
+
+def test_a_violation_says_the_time_the_node_and_its_trail() -> None:
+    """Whoever reads it sees what happened to the node before, and need not run it again."""
+    fleet = Fleet(3, nodes=20)
+    fleet.timeline.at(7200.0, lambda: fleet.watch.note("n2", "is struck by lightning"))
+    fleet.timeline.at(9000.0, lambda: fleet.watch.fail("an_example", "n2", "the sky is dark"))
+    violation = fleet.run(5.0).violations[0]
+    assert violation.rule == "an_example"
+    assert "at day 0 02:30:00 on n2: the sky is dark" in str(violation)
+    assert "day 0 02:00:00 is struck by lightning" in str(violation)
+
+
+def test_what_is_exempt_is_an_invariant() -> None:
+    """No exemption outlives the name of its invariant."""
+    known = {name for name in dir(Invariants) if not name.startswith("_")}
+    assert set(EXEMPT) <= known | {"nothing_in_a_window", "bounded_in_a_day", "paged_every_day"}
