@@ -117,6 +117,7 @@ class Refusal(StrEnum):
     NOT_NEEDED = "not_needed"  # an order to mend what is not broken
     NOT_PERMITTED = "not_permitted"  # whoever ordered it may not
     NOT_IDLE = "not_idle"
+    MAINTENANCE = "maintenance"  # an administrator's window is on the node: nothing irreversible inside it
     NOT_WELL = "not_well"
     LATE = "late"  # it was asked for so long ago that nobody waits for it any more
     DOWN = "down"

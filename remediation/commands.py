@@ -173,17 +173,21 @@ class Commands:
             case Step.COLLECT:
                 return "saves the evidence", None
             case Step.RESET:
-                return self._reset_words()
+                return self._after_maintenance(*self._reset_words())
             case Step.REBOOT:
-                return self._asked(Remedy.REBOOT_NODE)
+                return self._after_maintenance(*self._asked(Remedy.REBOOT_NODE))
             case Step.REPLACE:
-                return self._asked(Remedy.REPLACE_NODE)
+                return self._after_maintenance(*self._asked(Remedy.REPLACE_NODE))
             case Step.STAY:
                 return "keeps it out until `healthd release`", None
             case Step.VERIFY:
                 return "has every check look anew, and waits until the node has stayed good", None
             case Step.RELEASE:
                 return "undoes what it did, if that stands as it was made, and gives the place back", None
+
+    def _after_maintenance(self, words: str, refusal: Refusal | None) -> tuple[str, Refusal | None]:
+        window = self._orchestrator.view(jobs=True).maintenance
+        return (f"waits for the end of maintenance window {window}; then {words}" if window else words), refusal
 
     def _reset_words(self) -> tuple[str, Refusal | None]:
         if why := self._resetter.why_not():

@@ -13,6 +13,7 @@ from healthd.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.model import Clearance, Event, Mode, Refusal, Refused, Remedy
 from healthd.remediation.asked import Wanted, is_away, is_silent
 from healthd.remediation.case import Case, End, Phase
+from healthd.remediation.guards import in_maintenance
 from healthd.remediation.marks import (
     Answer,
     CaseMark,
@@ -205,6 +206,8 @@ class Errand:
             return Refused(kind=Refusal.OPTED_OUT, words=f"opted out: {why}")
         if not view.idle:
             return Refused(kind=Refusal.NOT_IDLE, words="the node is not idle")
+        if (why_not := in_maintenance(view)) is not None:
+            return why_not
         mode = self._rules().mode
         kind = Refusal.OBSERVE if mode is Mode.OBSERVE else Refusal.LOWERED
         return None if mode is Mode.REPAIR else Refused(kind=kind, words=f"the controller is in {mode} mode")

@@ -43,7 +43,7 @@ class Guards:
         """What the last look before a repair, or a mode or a rule that was lowered, has against it."""
         if not view.idle:
             return Refused(kind=Refusal.NOT_IDLE, words="the node is no longer idle")
-        if (why := self.at_rest(case, view)) is not None:
+        if (why := self.at_rest(case, view) or in_maintenance(view)) is not None:
             return why
         words = why_lowered(case, self._rules(), self._judgement.diagnoses())
         return Refused(kind=Refusal.LOWERED, words=words) if words else None
@@ -136,6 +136,14 @@ class Guards:
             if open_here and not self._judgement.is_acknowledged(diagnosis):
                 return ""
         return f"{case.code} on {case.component} is over"
+
+
+def in_maintenance(view: NodeView) -> Refused | None:
+    """What somebody else's maintenance window has against a repair. A release is no repair."""
+    if not view.maintenance:
+        return None
+    words = f"maintenance window {view.maintenance} is on the node: no reset, reboot or replacement inside it"
+    return Refused(kind=Refusal.MAINTENANCE, words=words)
 
 
 def _made_again(case: Case, now: datetime, said: str) -> Turn:

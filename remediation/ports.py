@@ -33,6 +33,8 @@ class NodeView:
     COMPLETING, NOT_RESPONDING, …). ``fenced``: a maintenance reservation, ours or another, and nothing else keeps new
     jobs off. ``allocated_cpus`` and ``jobs`` together say whether work is there.
     ``controller``: changes when the cluster's controller restarts (Slurm's BOOT_TIME); "" where it was not asked.
+    ``maintenance``: the name of a maintenance window that somebody else has on the node now; "" where there is none, or
+    jobs were not asked for.
     ``features``: the cluster's own labels of the node, read together with its state.
     """
 
@@ -44,6 +46,7 @@ class NodeView:
     allocated_cpus: int = 0
     jobs: tuple[str, ...] = ()
     controller: str = ""
+    maintenance: str = ""
     features: frozenset[str] = frozenset()
     raw: str = ""
 
@@ -126,7 +129,8 @@ class Orchestrator(Protocol):
     kind: str
 
     def view(self, *, jobs: bool = False) -> NodeView:
-        """Read this node's state; constant cost. ``jobs`` also lists its jobs and the controller's start."""
+        """Read this node's state; constant cost. ``jobs`` adds what is asked before an act: its jobs, a maintenance
+        window, and the controller's start."""
 
     def level(self) -> FleetLevel:
         """Read how many nodes are out, over the whole cluster."""

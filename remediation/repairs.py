@@ -238,9 +238,10 @@ class Repairs:
         return turn or begun
 
     def _still_allowed(self, case: Case, planned: Case, now: datetime, act: str) -> Turn | None:
-        """The last look before an act. Where it forbids, the case is as it was ``planned``: nothing was done."""
+        """The last look before an act, at the jobs too: a suspended one shows nowhere else. Where it forbids, the case
+        is as it was ``planned``: nothing was done."""
         planned = replace(planned, phase=Phase.PLANNED)
-        view = self._orchestrator.view()
+        view = self._orchestrator.view(jobs=True)
         if (turn := self._guards.not_ours_any_more(planned, view, now)) is not None:
             return turn
         why = self._guards.no_repair_now(planned, view)

@@ -1,8 +1,9 @@
 """The steps of a case. Each looks first, writes its intent down, looks again, acts, and reads the effect back.
 
 What is already so is adopted; what somebody else did is respected; an act without an answer is *unknown* and is read
-back on a later turn. The last look before an act is one plain reading of the node, with nothing but the operator's own
-rules read after it: Slurm has no compare-and-swap, and what happens between that reading and the act is not seen.
+back on a later turn. The last look before an act is one reading of the node, with nothing read after it but the
+operator's own rules, and before a repair the controller's start: Slurm has no compare-and-swap, and what happens
+between that reading and the act is not seen.
 
 A step must not decide whether a node is to be taken out, and must not touch what its own case did not take out.
 """

@@ -25,11 +25,13 @@ from healthd.remediation.ports import FleetLevel, HeldNode, Hold, Mark, NodeView
 
 @dataclass(kw_only=True)
 class FakeClusterNode:
-    """What a :class:`FakeCluster` knows of a node. ``flags``: DRAIN, DOWN, FAIL. ``features``: the cluster's labels."""
+    """What a :class:`FakeCluster` knows of a node. ``flags``: DRAIN, DOWN, FAIL. ``features``: the cluster's labels.
+    ``suspended``: jobs that allocate no CPU."""
 
     flags: set[str] = field(default_factory=set)
     hold: Hold | None = None
     jobs: list[str] = field(default_factory=list)
+    suspended: list[str] = field(default_factory=list)
     mark: str = ""
     features: set[str] = field(default_factory=set)
 
@@ -205,7 +207,8 @@ class FakeOrchestrator:
         self._cluster, self._node, self._user = cluster, node, user
 
     def view(self, *, jobs: bool = False) -> NodeView:
-        """The node as it is; work shows as an allocated CPU even where jobs are not asked for."""
+        """The node as it is; a job that runs shows as an allocated CPU even where jobs are not asked for, a suspended
+        one does not."""
         self._cluster.ask()
         node = self._cluster.nodes[self._node]
         is_fenced = self._node in self._cluster.slots.values() or self._node in self._cluster.maintenance
@@ -217,7 +220,8 @@ class FakeOrchestrator:
             flags=frozenset(node.flags | fence),
             hold=node.hold,
             allocated_cpus=len(node.jobs),
-            jobs=tuple(node.jobs) if jobs else (),
+            jobs=(*node.jobs, *node.suspended) if jobs else (),
+            maintenance="maintenance" if jobs and self._node in self._cluster.maintenance else "",
             controller=f"start {self._cluster.starts}" if jobs else "",
             features=frozenset(node.features),
         )

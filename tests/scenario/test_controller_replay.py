@@ -216,7 +216,8 @@ def test_without_its_place_or_with_another_machine_it_is_refused(tmp_path: Path)
 
 
 def test_it_waits_for_what_passes_and_then_acts(tmp_path: Path) -> None:
-    """A job that still runs, a mode that only looks, the rate, another hand at it: said, and not refused."""
+    """A job that runs or is suspended, a maintenance window, a mode that only looks, the rate, another hand at it. Each
+    is said, and not refused."""
 
     def rate(world: AskedWorld) -> None:
         world.rules = replace(world.rules, replacements_per_hour=1)
@@ -226,6 +227,14 @@ def test_it_waits_for_what_passes_and_then_acts(tmp_path: Path) -> None:
         "not idle": (
             lambda world: world.cluster.nodes[NODE].jobs.append("12"),
             lambda world: world.cluster.nodes[NODE].jobs.clear(),
+        ),
+        "the node is not idle": (
+            lambda world: world.cluster.nodes[NODE].suspended.append("12"),
+            lambda world: world.cluster.nodes[NODE].suspended.clear(),
+        ),
+        "maintenance window maintenance is on the node": (
+            lambda world: world.cluster.maintenance.add(NODE),
+            lambda world: world.cluster.maintenance.clear(),
         ),
         "the controller is in observe mode": (
             lambda world: setattr(world, "rules", replace(world.rules, mode=Mode.OBSERVE)),

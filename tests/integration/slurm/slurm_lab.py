@@ -109,7 +109,7 @@ class SlurmLab:
         self.wait(lambda: self.scontrol("ping").returncode == 0, 20, "slurmctld to answer")
         for line in self.scontrol("-o", "show", "reservations").stdout.splitlines():
             if line.startswith("ReservationName="):
-                self.scontrol("delete", "reservation", line.split()[0].partition("=")[2])
+                self.scontrol("delete", "reservation", line.partition(" StartTime=")[0].partition("=")[2])
         self.wait(self._is_clean, 40, "a clean cluster")
 
     # -----------------------------------------------------------------------------------------------------------------
