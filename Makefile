@@ -29,6 +29,7 @@ PURE := $(PURE),*/remediation/rules.py,*/remediation/ledger.py,*/remediation/opt
 PURE := $(PURE),*/remediation/fleet.py,*/healthd/acknowledged.py,*/healthd/drill/chain.py
 PURE := $(PURE),*/healthd/notifications/news.py,*/remediation/marks.py,*/remediation/asked.py,*/remediation/record.py
 PURE := $(PURE),*/remediation/modes.py,*/healthd/clockwatch.py,*/healthd/timeshift.py,*/healthd/backoff.py
+PURE := $(PURE),*/remediation/paging.py
 PURE := $(PURE),*/remediation/orchestrators/kube_budget.py,*/remediation/orchestrators/kube_conditions.py
 PURE := $(PURE),*/remediation/orchestrators/kube_events.py,*/remediation/orchestrators/kube_node.py
 PURE := $(PURE),*/remediation/orchestrators/kube_signals.py

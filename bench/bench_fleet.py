@@ -291,6 +291,11 @@ class OneFault:
     def acknowledge(self, now: datetime, why: str) -> None:
         """Nobody does."""
 
+    def acknowledge_shown(
+        self, code: str, component: str, *, by: datetime, until: datetime, now: datetime, why: str
+    ) -> None:
+        """Nobody undoes a drain."""
+
     def clear(self, clearance: Clearance, now: datetime) -> None:
         """It does not end."""
 

@@ -34,6 +34,11 @@ def expire(history: History, now: datetime) -> tuple[History, tuple[Fault, ...]]
     return replace(history, faults={**history.faults, **back}), over
 
 
+def holds_as_long(fault: Fault, until: datetime) -> bool:
+    """Whether a fault is acknowledged until then already, or for longer."""
+    return fault.acknowledged and (fault.acknowledged_until is None or fault.acknowledged_until >= until)
+
+
 def named(history: History, wanted: str) -> tuple[Fault, ...]:
     """The open faults that ``CODE`` or ``CODE@COMPONENT`` names; a component by any of its names."""
     code, _, where = wanted.partition("@")

@@ -192,6 +192,9 @@ def patience_of(config: Config, cluster: Cluster) -> Patience:
         unanswered_s=cluster.unanswered_s,
         max_attempts=remediation.max_attempts,
         calm_s=cluster.calm_s,
+        overdue_s=remediation.overdue_s,
+        idle_patience_s=remediation.idle_patience_s,
+        undrain_holds_s=remediation.undrain_holds_s,
     )
 
 

@@ -123,6 +123,9 @@ class Refusal(StrEnum):
     DOWN = "down"
     UNREADABLE = "unreadable"  # no answer, so nothing is known
     REFUSED = "refused"  # the cluster or the provider said no
+    OVERDUE = "overdue"  # out of service, or not moved, for longer than its bound
+    STUCK = "stuck"  # no turn of the engine succeeds
+    ORPHAN = "orphan"  # a drain of ours stands, and no case of it is open
 
 
 class Step(StrEnum):

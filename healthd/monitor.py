@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from healthd.acknowledged import acknowledge, expire
+from healthd.acknowledged import acknowledge, expire, holds_as_long
 from healthd.check import Check, Learned
 from healthd.clockwatch import moved
 from healthd.counts import Counts
@@ -35,7 +35,19 @@ from healthd.history import (
     relearn,
     retire,
 )
-from healthd.model import NODE, Clearance, ClearsBy, Component, Diagnosis, Event, Outcome, Result, Status, Verdict
+from healthd.model import (
+    NODE,
+    Clearance,
+    ClearsBy,
+    Component,
+    Diagnosis,
+    Event,
+    Outcome,
+    Result,
+    Severity,
+    Status,
+    Verdict,
+)
 from healthd.remediation.rules import BY_REMEDY, Policy, codes_beside
 from healthd.store import Store
 from healthd.timeshift import shifted
@@ -193,6 +205,29 @@ class Monitor:
                 Event(at=now, kind="fault", text=f"acknowledged {code} on {where}: {why}") for where, code in keys
             ]
             self._fold(acknowledge(self._history, keys), (), now, events)
+
+    def acknowledge_shown(
+        self, code: str, component: str, *, by: datetime, until: datetime, now: datetime, why: str
+    ) -> None:
+        """Mark what an operator knew of as seen: this fault, and those that were open ``by`` then. A critical one until
+        then at most, others until they end; a longer word that was given before stands."""
+        with self._lock:
+            shown = [
+                fault
+                for fault in self._history.faults.values()
+                if fault.first <= by or (fault.code == code and component in fault.component.all_names())
+            ]
+            open_now = [fault for fault in shown if not holds_as_long(fault, until)]
+            critical = [fault.key for fault in open_now if fault.severity is Severity.CRITICAL]
+            others = [fault.key for fault in open_now if fault.severity is not Severity.CRITICAL]
+            lasts = f" until {until:%Y-%m-%d %H:%M:%S} UTC"
+            events = [
+                Event(at=now, kind="fault", text=f"acknowledged {what} on {where}{words}: {why}")
+                for keys, words in ((critical, lasts), (others, ""))
+                for where, what in keys
+            ]
+            history = acknowledge(acknowledge(self._history, critical, until), others)
+            self._fold(history, (), now, events)
 
     def acknowledge_until(self, keys: Iterable[FaultKey], until: datetime, now: datetime, why: str) -> None:
         """Mark these faults as seen by a person until then, or until they end. The trail keeps who and why."""

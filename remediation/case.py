@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from healthd.clockwatch import moved
-from healthd.model import Diagnosis, Mode, Remedy, Step
+from healthd.model import Diagnosis, Mode, Refused, Remedy, Step
 from healthd.remediation.ports import Hold
 
 PREFIX = "healthd: "
@@ -54,7 +54,8 @@ class Case:
     ``unanswered`` is when an undrain last got no answer, ``drain_unanswered`` the same of a drain.
     ``since`` is when the current step, or the current wait inside it, began.
     ``order``: why, and in brackets by whom, the case was ordered; "" where the policy opened it. ``release_order``: the
-    same of an order to let the node in again; ``forced``: whatever is open on it.
+    same of an order to let the node in again; ``forced``: whatever is open on it. ``asks``: why it was opened to wait
+    for an operator, whom it pages for as long as it is open; None where it repairs, or waits for the fault to end.
     """
 
     id: str
@@ -88,6 +89,7 @@ class Case:
     order: str = ""
     release_order: str = ""
     forced: bool = False
+    asks: Refused | None = None
 
     @property
     def by_order(self) -> bool:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from healthd.errors import BackendError, StoreError
 from healthd.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Refused, Remedy, Step
-from healthd.remediation.case import Case, End, reason_text
+from healthd.remediation.case import Case, reason_text
 from healthd.remediation.commands import Commands
 from healthd.remediation.fleet import Scope
 from healthd.remediation.ledger import Repair, on_record
@@ -22,6 +22,7 @@ from healthd.remediation.leftovers import Leftovers
 from healthd.remediation.modes import lowered, may_be_lowered, why_lowered
 from healthd.remediation.obedience import Obedience
 from healthd.remediation.orders import Obeyed, Order, instead, only_out
+from healthd.remediation.paging import STUCK_AFTER_S, wanted
 from healthd.remediation.parts import Parts
 from healthd.remediation.playbook import without_drain
 from healthd.remediation.policy import Considered, Rules, Situation, decide, decide_each, left_of
@@ -29,6 +30,7 @@ from healthd.remediation.ports import FleetLevel, NodeView, StateOwner
 from healthd.remediation.steps import Steps
 from healthd.remediation.surroundings import Surroundings
 from healthd.remediation.tally import Tally
+from healthd.remediation.turns import Turn
 
 _ORDER_WAITS_S = 20.0  # for a turn that is under way
 _ENDING = "healthd is stopping: nothing more is begun; what is left is done once it is back"
@@ -52,7 +54,14 @@ class Engine:
         self._leftovers = Leftovers(parts)
         self._anew_s = float("-inf")
         self._commands = Commands(parts, as_repair=self._as_repair)
-        self.decision = Decision(action=Action.HOLD, reason="nothing has been decided yet")
+        self._decided_last = Decision(action=Action.HOLD, reason="nothing has been decided yet")
+        self._turn: Turn | None = None
+        self._has_case = False
+        self._failing_since_s: float | None = None
+        self.decision = self._decided_last
+        """What was decided last; or while a case is open, or no turn succeeds, what an operator is wanted for."""
+        self.has_decided = False
+        """Whether a turn has come through: until then nothing says that what a daemon before this one paged is over."""
         self.tally = Tally()
         self._obedience = Obedience(parts, commands=self._commands, steps=self._steps, tally=self.tally)
 
@@ -64,6 +73,7 @@ class Engine:
         """
         if not self._lock.acquire(timeout=wait_s):
             return "another turn of the engine is still under way"
+        problem = ""
         try:
             self._parts.beat.begin()
             if self._ending.is_set():
@@ -72,13 +82,14 @@ class Engine:
             case = self._resumed(now)
             said = self._consider(now) if case is None else self._go_on(case, now)
         except StoreError as error:
-            said = f"nothing was done: {error}"
+            said = problem = f"nothing was done: {error}"
         except BackendError as error:
-            said = f"the cluster did not answer, so nothing more was done: {error}"
+            said = problem = f"the cluster did not answer, so nothing more was done: {error}"
             if self._note(said, Event(at=self._clock(), kind="step", text=said)):
                 self.tally.refuse(Refusal.UNREADABLE)
         finally:
             self._steps.hurry = False
+            self._stand(now, problem)
             self._stands = self._steps.stood(now) > timedelta(seconds=2 * self._parts.patience.calm_s)
             self._parts.beat.end()
             self._lock.release()
@@ -164,6 +175,16 @@ class Engine:
         case = self._cases.open_case()
         return case if case is not None and case.hold is not None else None
 
+    @property
+    def case(self) -> Case | None:
+        """The open case as the last turn left it, or None. Read from memory: a store that fails hides no case."""
+        return self._turn.case if self._turn is not None and self._turn.case.is_open else None
+
+    @property
+    def ended(self) -> Case | None:
+        """The case that ended last since this process began, where none is open; None else."""
+        return self._turn.case if self._turn is not None and not self._turn.case.is_open else None
+
     def budget(self) -> tuple[Scope, ...]:
         """How many nodes are out and may be, as the fleet was read last; nothing where that is of no use any more."""
         return self._slots.budget()
@@ -233,7 +254,7 @@ class Engine:
         self._steps.write(case, f"found: {case.why}")
 
     def _begun(self, order: Order, words: str) -> None:
-        self.decision = Decision(action=Action(order.verb), reason=words)
+        self.decision = self._decided_last = Decision(action=Action(order.verb), reason=words)
         self.tally.decided[self.decision.action] += 1
 
     def _as_repair(self, now: datetime, case: Case | None) -> Decision:
@@ -243,6 +264,7 @@ class Engine:
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def _consider(self, now: datetime) -> str:
+        self._has_case = False
         decision = self._decide(now)
         if not decision.steps or decision.diagnosis is None:
             return decision.reason
@@ -260,7 +282,7 @@ class Engine:
 
     def _tell(self, decision: Decision) -> None:
         """Put the decision or the refusal into the audit trail once, not every few seconds."""
-        self.decision, diagnosis = decision, decision.diagnosis
+        self._decided_last, diagnosis = decision, decision.diagnosis
         if diagnosis is None:
             self._last_noted = ""  # the same refusal, of a fault that comes back, is news
             return
@@ -315,6 +337,7 @@ class Engine:
             steps=self._fitting(decision.steps),
             ladder=decision.ladder,
             fenced=True,
+            asks=_asks(decision),
         )
 
     def _fitting(self, steps: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -331,6 +354,9 @@ class Engine:
     # -- going on -----------------------------------------------------------------------------------------------------
 
     def _go_on(self, case: Case, now: datetime) -> str:
+        self._has_case = True
+        if self._turn is None or self._turn.case.id != case.id:
+            self._turn = Turn(case=case, said=case.note)
         case = self._decided_anew(case, now) if only_out(case) else case
         while True:
             self._parts.beat()
@@ -338,8 +364,7 @@ class Engine:
             self.tally.time(case, turn.case, self._clock())
             case = turn.case
             self.tally.wait(turn)
-            if turn.page or case.end is End.FAILED:
-                self._page(case)
+            self._turn = turn
             if not turn.go_on or case.end is not None or self._ending.is_set():
                 return turn.said
 
@@ -355,10 +380,10 @@ class Engine:
         self._anew_s = now_s
         # Counted from when it was taken out: waiting for a person makes no lemon well.
         decision = left_of(self._decided(None, self._rules(), case.opened), case)
-        if decision.steps and decision.reason != self.decision.reason:
+        if decision.steps and decision.reason != self._decided_last.reason:
             self._tell(decision)
         if decision.action is not Action.REPAIR or decision.diagnosis is None:
-            return case
+            return replace(case, asks=_asks(decision)) if decision.steps else case
         new = self._opened(decision, decision.diagnosis, now)
         attempts = case.attempts if case.ladder[:1] == decision.ladder[:1] else 0
         case = instead(case, replace(new, attempts=attempts))
@@ -378,10 +403,28 @@ class Engine:
         self.tally.refuse(Refusal.LOWERED)
         return case
 
-    def _page(self, case: Case) -> None:
-        if self.decision.reason != case.note:
-            self.decision = Decision(action=Action.PAGE, reason=case.note)
+    def _stand(self, now: datetime, problem: str) -> None:
+        """Recompute what an operator is wanted for. ``problem``: why this turn did not succeed, or ""."""
+        now_s = self._parts.monotonic_s()
+        began_s = self._failing_since_s if self._failing_since_s is not None else now_s
+        self._failing_since_s = began_s if problem else None
+        self.has_decided = self.has_decided or not problem
+        stuck = problem if now_s - began_s >= STUCK_AFTER_S else ""
+        stands = self._turn.stands if self._turn is not None and self._has_case else None
+        before, self.decision = (
+            self.decision,
+            wanted(self._decided_last, stands, stuck, now, self._parts.patience.limits),
+        )
+        is_new = (self.decision.action, self.decision.refusal) != (before.action, before.refusal)
+        if self.decision.action is Action.PAGE and is_new and self.decision is not self._decided_last:
             self.tally.decided[Action.PAGE] += 1
+
+
+def _asks(decision: Decision) -> Refused | None:
+    """What a case waits for an operator for, where it was opened for that."""
+    if decision.action is not Action.PAGE or decision.refusal is None:
+        return None
+    return Refused(kind=decision.refusal, words=decision.reason)
 
 
 def _is_young(at: datetime, now: datetime) -> bool:

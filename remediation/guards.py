@@ -7,7 +7,7 @@ ours that a person undid is taken down as the order it is, also while the operat
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from healthd.model import Mode, Refusal, Refused, Step
 from healthd.remediation.case import QUARANTINE_CODE, REPAIR_CODE, Case, End, Phase
@@ -25,6 +25,7 @@ class Guards:
         self._orchestrator, self._slots, self._judgement = parts.orchestrator, parts.slots, parts.judgement
         self._rules, self._platform_texts = parts.rules, parts.platform_texts
         self._unanswered = timedelta(seconds=parts.patience.unanswered_s)
+        self._undrain_holds = timedelta(seconds=parts.patience.undrain_holds_s)
         self.viewed: NodeView | None = None
 
     def at_rest(self, case: Case, view: NodeView | None = None) -> Refused | None:
@@ -95,7 +96,8 @@ class Guards:
             return _made_again(case, now, said)
         what = "our drain was undone" if Step.DRAIN in case.steps else "our place in the budget was taken away"
         why = f"{what} by a person: that is an order"
-        self._judgement.acknowledge(now, why)
+        until = now + self._undrain_holds
+        self._judgement.acknowledge_shown(case.code, case.component, by=_out_since(case), until=until, now=now, why=why)
         return ended(case, End.ACKNOWLEDGED, why)
 
     def comes_until(self, case: Case, now: datetime) -> datetime | None:
@@ -144,6 +146,12 @@ def in_maintenance(view: NodeView) -> Refused | None:
         return None
     words = f"maintenance window {view.maintenance} is on the node: no reset, reboot or replacement inside it"
     return Refused(kind=Refusal.MAINTENANCE, words=words)
+
+
+def _out_since(case: Case) -> datetime:
+    """When the node went out for all to see: what was open then is what an operator knew of."""
+    drained = datetime.fromtimestamp(case.hold.stamp, UTC) if case.hold is not None else case.opened
+    return max(case.opened, drained)
 
 
 def _made_again(case: Case, now: datetime, said: str) -> Turn:

@@ -119,6 +119,7 @@ def instead(case: Case, new: Case) -> Case:
         since=new.since,
         good_since=None,
         end=None,
+        asks=new.asks,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Protocol
 from healthd.model import Clearance, Diagnosis, Event, Refusal, Refused, Step
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.fleet import Go, Hold, Scope, Settle
+from healthd.remediation.paging import Limits, Stands
 from healthd.remediation.ports import FleetLevel, Slot
 
 
@@ -21,7 +22,9 @@ class Patience:
     """How long the engine waits, in seconds. ``settle_s``: good for so long before a release. ``unanswered_s``: a
     claim, a drain or an undrain without an answer may be applied for so long. ``let_go_s``: for what was asked to end
     to let the GPUs go, before a reset. ``calm_s``: how often a case is looked at that has stood still for twice as
-    long; 0 for as often as any other.
+    long; 0 for as often as any other. ``overdue_s``: a node may be out, or a case stand still, for so long before it
+    pages; ``idle_patience_s``: the same of a job that does not end under a fault which only a reboot or a replacement
+    ends. ``undrain_holds_s``: how long an operator's undrain of our drain acknowledges a critical fault.
     """
 
     settle_s: float = 30.0
@@ -32,6 +35,18 @@ class Patience:
     let_go_s: float = 180.0
     max_attempts: int = 2
     calm_s: float = 0.0
+    overdue_s: float = 14_400.0
+    idle_patience_s: float = 3_600.0
+    undrain_holds_s: float = 86_400.0
+
+    @property
+    def limits(self) -> Limits:
+        """How long a node may be out before that pages."""
+        return Limits(
+            overdue_s=self.overdue_s,
+            idle_patience_s=self.idle_patience_s,
+            replace_timeout_s=self.replace_timeout_s,
+        )
 
 
 class Judgement(Protocol):
@@ -49,6 +64,12 @@ class Judgement(Protocol):
 
     def acknowledge(self, now: datetime, why: str) -> None:
         """Mark every open fault as seen."""
+
+    def acknowledge_shown(
+        self, code: str, component: str, *, by: datetime, until: datetime, now: datetime, why: str
+    ) -> None:
+        """Mark what an operator knew of as seen: this fault, and those that were open ``by`` then; a critical one
+        ``until`` then at most."""
 
     def clear(self, clearance: Clearance, now: datetime) -> None:
         """Take evidence that faults are over."""
@@ -131,6 +152,11 @@ class Turn:
     page: bool = False
     refusal: Refusal | None = None
     asked: bool = False
+
+    @property
+    def stands(self) -> Stands:
+        """Where its case stands."""
+        return Stands(case=self.case, page=self.page, refusal=self.refusal)
 
 
 def at_next(case: Case, now: datetime) -> Case:

@@ -181,6 +181,20 @@ class RemediationSection:
     """How long, in seconds, until a replacement that was asked for must show as another instance. Four hours: where
     capacity is short the platform keeps trying, and giving up early would pay for nothing."""
 
+    overdue_s: Annotated[float, Meta(ge=60, le=604_800, description="seconds, from 60 to 604800")] = 14_400.0
+    """How long, in seconds, healthd may hold a node out of service, or a case may stand still, before that pages; the
+    page is told again each day that it lasts. Four hours: most repairs end within one. A wait with a bound of its own
+    counts by that: a replacement by ``replace_timeout_s``, an operator's ``healthd quarantine`` by one day."""
+
+    idle_patience_s: Annotated[float, Meta(ge=60, le=604_800, description="seconds, from 60 to 604800")] = 3_600.0
+    """How long, in seconds, the jobs of a node may run on under a fault that only a reboot or a replacement ends, until
+    that pages. One hour: such a job seldom makes progress, and it holds its other nodes as well."""
+
+    undrain_holds_s: Annotated[float, Meta(ge=60, le=2_678_400, description="seconds, from 60 to 2678400")] = 86_400.0
+    """How long, in seconds, an operator who undoes a drain of healthd's by hand thereby acknowledges a critical fault;
+    after that the node is decided about again. One day: ``scontrol update nodename=ALL state=resume`` is a habit, and
+    no word about one fault. ``healthd ack`` sets a time of its own."""
+
     gpu_reset: bool = True
     """Whether GPUs may be reset on this node, by a rule or by an order. Off where that cannot go well: in a container
     that sees neither the host's devices nor the processes that hold them."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from healthd.config.notify_schema import NotifySection
 from healthd.course import Course
-from healthd.notifications.news import Topic
+from healthd.notifications.news import AGAIN_S, PAGED, Topic
 from healthd.notifications.notifier import Notifier, channels_of, still_told
 from healthd.remediation.standings import State
 
@@ -40,13 +40,14 @@ def wrong_with_controller(course: Course) -> Sequence[Topic]:
     found = []
     for each in course.standings:
         if each.page and each.node:
-            words = f"{each.node}: a person is needed: {each.said}"
-            found.append(Topic(key=f"page {each.node}", words=words))
+            words = f"{each.node}: an operator is needed: {each.said}"
+            cause = f"{each.state} {each.refusal or ''}"
+            found.append(Topic(key=f"{PAGED}{each.node}", words=words, cause=cause, again_s=AGAIN_S))
         elif each.state is State.SILENT:
-            found.append(Topic(key=f"silent {each.node}", words=f"{each.node}: {each.said}"))
+            found.append(Topic(key=f"silent {each.node}", words=f"{each.node}: {each.said}", again_s=AGAIN_S))
     if course.problem:
         words = f"no round succeeds, so that nothing is counted, drained or replaced: {course.problem}"
-        found.append(Topic(key="rounds", words=words, lasts_s=ROUNDS_LAST_S))
+        found.append(Topic(key="rounds", words=words, lasts_s=ROUNDS_LAST_S, cause="rounds", again_s=AGAIN_S))
     return found
 
 

@@ -193,7 +193,7 @@ class Notifier:
             "news": [
                 {
                     "key": piece.key,
-                    "state": "over" if piece.over else "wrong",
+                    "state": piece.news,
                     "words": piece.words,
                     "since": piece.since.isoformat(),
                     "over": piece.over.isoformat() if piece.over else None,
@@ -218,9 +218,13 @@ def channels_of(config: NotifySection) -> dict[str, Deliver]:
 
 
 def still_told(kept: str) -> tuple[Topic, ...]:
-    """What people were told and have not heard the end of, as topics that are wrong still: for whoever goes on from
+    """What people were told and have not heard the end of, as topics that stand still: for whoever goes on from
     another's memory and has not looked yet."""
-    return tuple(Topic(key=key, words=seen.words) for key, seen in _kept(kept).seen.items() if seen.told)
+    return tuple(
+        Topic(key=key, words=seen.words, title=seen.title, cause="".join(seen.causes[-1:]))
+        for key, seen in _kept(kept).seen.items()
+        if seen.told
+    )
 
 
 def _kept(text: str) -> Kept:

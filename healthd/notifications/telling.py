@@ -18,10 +18,9 @@ from healthd.errors import StoreError
 from healthd.model import Mode, Severity
 from healthd.monitor import Monitor
 from healthd.notifications.delivery import Deliver
-from healthd.notifications.news import PAGED, Topic, topics
+from healthd.notifications.news import NODE_KEY, PAGED, Topic, topics, unkept
 from healthd.notifications.notifier import NEWS, Notifier, channels_of, still_told
 from healthd.remediation.engine import Engine
-from healthd.remediation.turns import Cases
 from healthd.store import Store
 
 TICK_S = 5.0
@@ -53,12 +52,15 @@ def node_notifier(
     about: Callable[[], Mapping[str, Any]],
 ) -> Notifier:
     """The same for these receivers, whatever is configured; ``about`` says who speaks. Raises StoreError."""
-    kept, undecided = store.fact(NEWS), engine.decision if engine is not None else None
-    paged = [topic for topic in still_told(kept) if topic.key.startswith(PAGED)]
+    kept = store.fact(NEWS)
+    before = [topic for topic in still_told(kept) if topic.key == NODE_KEY or topic.key.startswith(PAGED)]
 
     def wrong() -> Sequence[Topic]:
-        found = wrong_with(monitor, engine, store, Severity(config.severity))
-        return [*found, *paged] if engine is not None and engine.decision is undecided else found
+        found = wrong_with(monitor, engine, Severity(config.severity))
+        if engine is None or engine.has_decided:
+            return found
+        keys = {topic.key for topic in found}
+        return [*found, *(topic for topic in before if topic.key not in keys)]
 
     return Notifier(
         channels,
@@ -70,21 +72,21 @@ def node_notifier(
     )
 
 
-def wrong_with(monitor: Monitor, engine: Engine | None, store: Cases, least: Severity) -> Sequence[Topic]:
-    """What is wrong with this node now and worth telling: from severity ``least`` on."""
+def wrong_with(monitor: Monitor, engine: Engine | None, least: Severity) -> Sequence[Topic]:
+    """What is wrong with this node now and worth telling: from severity ``least`` on. Nothing is read from the disk: a
+    store that fails hides nothing, and is told itself."""
     diagnoses = monitor.diagnoses()
-    try:
-        case = store.open_case()
-    except StoreError:  # said in the log, in the metrics and by `healthd status`; the diagnoses are still to be told
-        case = None
-    return topics(
+    found = topics(
         verdict=monitor.verdict(monitor.outcomes().values()),
         diagnoses=diagnoses,
         acknowledged=[each for each in diagnoses if monitor.is_acknowledged(each)],
         decision=engine.decision if engine is not None else None,
-        case=case,
+        case=engine.case if engine is not None else None,
         least=least,
+        ended=engine.ended if engine is not None else None,
+        faults=monitor.history.faults.values(),
     )
+    return [*found, *unkept(monitor.store_problem)]
 
 
 def about(checkup: Checkup, mode: Mode) -> Mapping[str, Any]:

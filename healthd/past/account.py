@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from healthd.history import Change, Fault
-from healthd.model import Action, Decision, Remedy
+from healthd.model import Action, Decision, Refusal, Remedy
 from healthd.past.cases import Moved
 from healthd.past.figures import Silence, flaps
 from healthd.past.machine import Act
@@ -53,7 +53,9 @@ class Account:
         self._happenings += [of_change(change, now) for change in changes]
 
     def decision(self, decision: Decision, now: datetime) -> None:
-        """What is decided now, where that is new."""
+        """What is decided now, where that is new. That a node is out for too long is a message, and decides nothing."""
+        if decision.refusal is Refusal.OVERDUE:
+            return
         if decision.diagnosis is None and decision.action is not Action.PAGE:
             self._decided = ""  # the same of a fault that comes back is news
         elif (gist := _VARIES.sub("", decision.reason)) != self._decided:

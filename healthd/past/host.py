@@ -144,7 +144,7 @@ class PastHost:
 
     def _tell(self, engine: Engine, now: datetime) -> None:
         least = Severity(self._world.config.notify.severity)
-        wrong = wrong_with(self.monitor, engine, self._cases, least)
+        wrong = wrong_with(self.monitor, engine, least)
         self._news, pieces = tell(self._news, wrong, now)
         critical = [each for each in self.monitor.diagnoses() if each.severity is Severity.CRITICAL]
         is_wrong = self._is_out or not all(map(self.monitor.is_acknowledged, critical))

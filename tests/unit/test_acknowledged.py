@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from healthd.acknowledged import acknowledge, expire, in_words, named
+from healthd.acknowledged import acknowledge, expire, holds_as_long, in_words, named
 from healthd.model import Component
 from tests.judgement import BY_PCI, GPU, at, fault, history
 
@@ -55,3 +55,13 @@ def test_how_it_reads() -> None:
     assert in_words(replace(plain, acknowledged=True)) == "acknowledged until it ends"
     told = in_words(replace(plain, acknowledged=True, acknowledged_until=at(60)))
     assert told == "acknowledged until 2026-01-01 00:01 UTC"
+
+
+def test_a_longer_word_is_known_from_a_shorter_one() -> None:
+    """One without an end is the longest; where nobody has spoken there is none."""
+    silent = fault("gpu.sick", GPU[1])
+    spoken = replace(silent, acknowledged=True)
+    assert not holds_as_long(silent, at(1))
+    assert holds_as_long(spoken, at(1))
+    assert holds_as_long(replace(spoken, acknowledged_until=at(1)), at(1))
+    assert not holds_as_long(replace(spoken, acknowledged_until=at(0)), at(1))

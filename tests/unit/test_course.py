@@ -151,7 +151,7 @@ def test_the_next_leader_neither_repeats_nor_forgets() -> None:
         notifier.tick(at + timedelta(seconds=seconds))
     assert len(post.texts) == 1
     assert post.texts[0].splitlines()[0] == "healthd controller head-1: nodes that need a person: 1"
-    assert "WRONG: n1: a person is needed: refused: it is not drained" in post.texts[0]
+    assert "WRONG: n1: an operator is needed: refused: it is not drained" in post.texts[0]
 
     second = course()
     notifier = post.opened(second)
@@ -162,4 +162,4 @@ def test_the_next_leader_neither_repeats_nor_forgets() -> None:
     for seconds in range(120, 180, 5):
         notifier.tick(at + timedelta(seconds=seconds))
     assert len(post.texts) == 2
-    assert "over: n1: a person is needed" in post.texts[1]
+    assert "over: n1: an operator is needed" in post.texts[1]

@@ -248,14 +248,41 @@ def test_a_word_with_an_end_outlives_a_restart_and_ends(store: Store) -> None:
     assert not any(fault.acknowledged for fault in store.history().faults.values())
 
 
-def test_undoing_our_drain_says_more_than_a_word_with_an_end() -> None:
-    """Who puts the node back is obeyed until the fault ends, also for what was acknowledged for a time."""
+def test_a_release_by_force_says_more_than_a_word_with_an_end() -> None:
+    """An operator who forces the node back is obeyed until the fault ends, and not for a time alone."""
     monitor = Monitor(CHECKS, None)
     monitor.absorb(looked(finding()))
     monitor.acknowledge_until([("gpu:GPU-0", "gpu.sick")], at(600), at(9), "known")
-    monitor.acknowledge(at(10), "our drain was undone")
+    monitor.acknowledge(at(10), "released by force")
     monitor.flush(at(9999))
     assert [monitor.is_acknowledged(each) for each in monitor.diagnoses()] == [True]
+
+
+def test_undoing_our_drain_acknowledges_what_was_known_then_and_a_critical_fault_for_a_time(store: Store) -> None:
+    """The fault in the reason, whenever it was seen, and what was open by then; not what opened while the node was out.
+    A word that holds for longer stands."""
+    monitor = Monitor(CHECKS, store)
+    warm = finding("gpu.warm", GPU[1], severity=Severity.WARNING)
+    known, longer = finding("gpu.known", GPU[1]), finding("gpu.vendor", GPU[1])
+    monitor.absorb(looked(warm, known, longer, seconds=1))
+    monitor.acknowledge_until([("gpu:GPU-1", "gpu.vendor")], at(99_999), at(2), "ticket 12")
+    monitor.absorb(looked(warm, known, longer, finding(), finding("gpu.later"), seconds=5))
+    until = at(600)
+    monitor.acknowledge_shown("gpu.sick", "gpu:GPU-0", by=at(3), until=until, now=at(9), why="our drain was undone")
+    faults = {fault.code: fault for fault in monitor.history.faults.values()}
+    assert {code: fault.acknowledged for code, fault in faults.items()} == {
+        "gpu.warm": True,
+        "gpu.known": True,
+        "gpu.vendor": True,
+        "gpu.sick": True,
+        "gpu.later": False,
+    }
+    ends = {code: fault.acknowledged_until for code, fault in faults.items() if fault.acknowledged}
+    assert ends == {"gpu.warm": None, "gpu.known": until, "gpu.sick": until, "gpu.vendor": at(99_999)}
+    told = [event.text for event in store.events() if "was undone" in event.text]
+    assert "acknowledged gpu.known on gpu:GPU-1 until 2026-01-01 00:10:00 UTC: our drain was undone" in told
+    assert "acknowledged gpu.warm on gpu:GPU-1: our drain was undone" in told
+    assert len(told) == 3
 
 
 def test_noise_after_an_order_does_not_undo_it() -> None:

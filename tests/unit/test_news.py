@@ -1,14 +1,32 @@
-"""What is news: once when it lasts, once when it is over, and nothing of what comes and goes."""
+"""What is news: what lasts, what changed, what stands each day, its end, and nothing of what comes and goes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
-from healthd.model import Action, Component, Decision, Diagnosis, Remedy, Severity, Step, Verdict
-from healthd.notifications.news import LASTS_S, MOST_LINES, UNKNOWN_LASTS_S, Piece, Seen, Topic, lines, tell, topics
+from healthd.history import Fault
+from healthd.model import Action, Component, Decision, Diagnosis, Refusal, Remedy, Root, Severity, Step, Verdict
+from healthd.notifications.news import (
+    AGAIN_S,
+    KNOWN_CHANGES_EVERY_S,
+    LASTS_S,
+    MOST_LINES,
+    UNKNOWN_LASTS_S,
+    UNREADABLE_LASTS_S,
+    News,
+    Piece,
+    Seen,
+    Topic,
+    lines,
+    shifted,
+    tell,
+    topics,
+    unkept,
+)
 from healthd.remediation.case import Case, End
 from healthd.remediation.ports import Hold
 from tests.judgement import a_case
@@ -29,6 +47,7 @@ CASE = a_case(
     steps=(Step.SLOT, Step.DRAIN, Step.REBOOT),
     index=2,
     hold=Hold(text="t", user="root", stamp=1),
+    note="waiting for 12 to end",
 )
 HOLD = Decision(action=Action.HOLD, reason="nothing is wrong")
 
@@ -45,7 +64,7 @@ class Teller:
 
     def hears(self, seconds: float, *wrong: Topic) -> list[str]:
         self.memory, news = tell(self.memory, wrong, at(seconds))
-        return [f"{'over' if piece.over else 'wrong'} {piece.key}" for piece in news]
+        return [f"{piece.news} {piece.key}" for piece in news]
 
 
 A, B = Topic(key="a", words="a is bad"), Topic(key="b", words="b is bad")
@@ -96,6 +115,66 @@ def test_the_words_are_those_of_the_moment_it_is_told() -> None:
     assert piece.line == "WRONG: a is worse (since 2026-01-01 03:00:00 UTC)"
 
 
+def test_another_cause_is_told_once_it_lasts_and_one_that_was_told_before_not_each_minute() -> None:
+    """People who know of it hear that it is another by now; two causes that take turns are no stream of messages."""
+    teller, other = Teller(), replace(A, cause="other", words="a is worse")
+    teller.hears(0, A)
+    assert teller.hears(LASTS_S, A) == ["wrong a"]
+    assert teller.hears(20, other) == []
+    assert teller.hears(25, A) == [], "it was another for a moment"
+    assert teller.hears(30, other) == []
+    assert teller.hears(30 + LASTS_S, other) == ["now a"]
+    assert teller.memory["a"].words == "a is worse"
+    heard = [news for step in range(30) for news in teller.hears(60 + 60 * step, A)]
+    assert heard == []
+    assert teller.hears(45 + KNOWN_CHANGES_EVERY_S, A) == ["now a"]
+
+
+def test_what_counts_is_no_other_cause() -> None:
+    """The cause makes the news, not the words."""
+    teller = Teller()
+    teller.hears(0, A)
+    teller.hears(LASTS_S, A)
+    assert teller.hears(1_000, replace(A, words="a is bad, 7 times")) == []
+
+
+def test_what_stands_is_told_again_as_often_as_it_says() -> None:
+    """Each day for what an operator has to see to, in the words of that day; never for what is told once."""
+    teller, daily = Teller(), replace(B, again_s=AGAIN_S)
+    assert teller.hears(0, A, daily) == []
+    assert teller.hears(LASTS_S, A, daily) == ["wrong a", "wrong b"]
+    assert teller.hears(LASTS_S + AGAIN_S - 1, A, daily) == []
+    assert teller.hears(LASTS_S + AGAIN_S, A, daily) == ["still b"]
+    assert teller.hears(LASTS_S + 2 * AGAIN_S - 1, A, daily) == []
+    assert teller.hears(LASTS_S + 2 * AGAIN_S, A, daily) == ["still b"]
+
+
+def test_what_ended_otherwise_than_well_is_not_said_to_be_over() -> None:
+    """Its end is told in its own words, to those who know of it; where it says of which cause, for that one alone."""
+    teller, titled = Teller(), replace(A, cause="case c1", title="case c1")
+    ending = Topic(key="a", words="held by root now", cause="case c1", last=True)
+    assert (teller.hears(0, ending), teller.memory) == ([], {})
+    teller.hears(0, titled)
+    teller.hears(LASTS_S, titled)
+    teller.hears(100, ending)
+    _, (piece,) = tell(teller.memory, (ending,), at(100 + LASTS_S))
+    assert (piece.line, piece.closes) == ("ended: held by root now (since 2026-01-01 03:00:00 UTC)", True)
+    _, (piece,) = tell(teller.memory, (replace(ending, cause="case c2"),), at(100 + LASTS_S))
+    assert piece.line == "over: case c1 (since 2026-01-01 03:00:00 UTC)"
+    _, (piece,) = tell(teller.memory, (replace(ending, cause=""),), at(100 + LASTS_S))
+    assert piece.news is News.ENDED
+
+
+def test_the_clock_moves_what_is_remembered() -> None:
+    """Nothing is told sooner or later because the clock was set."""
+    seen = Seen(words="w", since=at(0), gone=at(5), at=at(3), changed=at(4))
+    hour = timedelta(hours=1)
+    assert shifted(seen, hour, at(10) + hour) == replace(
+        seen, since=at(0) + hour, gone=at(5) + hour, at=at(3) + hour, changed=at(4) + hour
+    )
+    assert shifted(Seen(words="w", since=at(0)), hour, at(10) + hour) == Seen(words="w", since=at(0) + hour)
+
+
 def told(
     *,
     verdict: Verdict = Verdict.OK,
@@ -104,20 +183,85 @@ def told(
     decision: Decision | None = HOLD,
     case: Case | None = None,
     least: Severity = Severity.CRITICAL,
+    ended: Case | None = None,
+    faults: tuple[Fault, ...] = (),
 ) -> tuple[Topic, ...]:
     return topics(
-        verdict=verdict, diagnoses=diagnoses, acknowledged=acknowledged, decision=decision, case=case, least=least
+        verdict=verdict,
+        diagnoses=diagnoses,
+        acknowledged=acknowledged,
+        decision=decision,
+        case=case,
+        least=least,
+        ended=ended,
+        faults=faults,
     )
 
 
-def test_only_what_is_severe_enough_and_not_acknowledged_is_worth_telling() -> None:
-    """A warning waits for the morning unless it is asked for; what somebody has seen is told to nobody."""
+def fault(code: str = "gpu.xid.79", **changes: Any) -> Fault:
+    plain = Fault(
+        code=code,
+        component=GPU,
+        check="c",
+        severity=Severity.CRITICAL,
+        remedy=Remedy.REBOOT_NODE,
+        message="m",
+        first=T0,
+        last=T0,
+        boot_id="b",
+    )
+    return replace(plain, **changes)
+
+
+def test_only_what_is_severe_enough_is_worth_telling() -> None:
+    """A warning waits for the morning unless it is asked for; one that was critical is said to be open still."""
     both = (XID, WARM)
-    assert [each.key for each in told(diagnoses=both)] == ["gpu.xid.79 gpu:GPU-1"]
+    assert [each.key for each in told(diagnoses=both) if not each.last] == ["gpu.xid.79 gpu:GPU-1"]
     assert len(told(diagnoses=both, least=Severity.WARNING)) == 2
-    assert told(diagnoses=both, acknowledged=(XID,)) == ()
     (topic,) = told(diagnoses=(XID,))
     assert topic.words == "gpu.xid.79 on gpu:GPU-1: critical, calls for reboot_node: fell off the bus"
+    (lowered,) = told(diagnoses=(WARM,))
+    assert (lowered.last, lowered.words) == (
+        True,
+        "gpu.temperature.high on gpu:GPU-1: still open, and only warning now",
+    )
+
+
+def test_an_acknowledged_fault_is_told_as_that_each_day_while_it_is_critical() -> None:
+    """It is open; until when the operator's word holds is said where it is known."""
+    (topic,) = told(diagnoses=(XID,), acknowledged=(XID,))
+    assert topic.words == "gpu.xid.79 on gpu:GPU-1: acknowledged, by an operator; the fault is still open"
+    assert (topic.cause, topic.again_s, topic.title) == ("acknowledged critical", AGAIN_S, "gpu.xid.79 on gpu:GPU-1")
+    open_now = fault(acknowledged=True, acknowledged_until=at(0))
+    (topic,) = told(diagnoses=(XID,), faults=(open_now,))
+    assert "acknowledged until 2026-01-01 03:00 UTC, by an operator" in topic.words
+    (topic,) = told(diagnoses=(WARM,), acknowledged=(WARM,), least=Severity.WARNING)
+    assert topic.again_s == 0
+
+
+def test_a_critical_fault_that_nothing_is_done_about_is_told_each_day() -> None:
+    """An open case has a bound of its own, and its page."""
+    (topic,) = told(diagnoses=(XID,))
+    assert topic.again_s == AGAIN_S
+    assert [each.again_s for each in told(diagnoses=(XID,), case=CASE)] == [0, 0]
+    assert [each.again_s for each in told(diagnoses=(WARM,), least=Severity.WARNING)] == [0]
+
+
+def test_each_fault_of_a_part_is_a_topic_of_its_own() -> None:
+    """One that is no longer the worst of its part is not over; what another explains by now is said to be open."""
+    roots = (
+        Root(code="gpu.xid.79", severity=Severity.CRITICAL, remedy=Remedy.REBOOT_NODE, since=T0),
+        Root(code="gpu.xid.95", severity=Severity.CRITICAL, remedy=Remedy.RESET_GPU, since=T0),
+    )
+    both = replace(XID, roots=roots, reasons=("lost", "uncontained", "missing"), codes=("gpu.missing", "gpu.xid.79"))
+    found = told(diagnoses=(both,), faults=(fault(), fault("gpu.missing"), fault("odd")))
+    assert [each.words for each in found] == [
+        "gpu.xid.79 on gpu:GPU-1: critical, calls for reboot_node: lost; missing",
+        "gpu.xid.95 on gpu:GPU-1: critical, calls for reset_gpu: uncontained",
+        "gpu.missing on gpu:GPU-1: still open, and explained by gpu.xid.79 on gpu:GPU-1",
+        "odd on gpu:GPU-1: still open, and explained by another",
+    ]
+    assert [each.last for each in found] == [False, False, True, True]
 
 
 def test_a_node_that_cannot_be_told_to_be_well_is_worth_it_after_minutes() -> None:
@@ -126,30 +270,83 @@ def test_a_node_that_cannot_be_told_to_be_well_is_worth_it_after_minutes() -> No
     assert (topic.key, topic.lasts_s) == ("unknown", UNKNOWN_LASTS_S)
 
 
+def test_a_node_that_is_out_by_our_act_is_told_at_once() -> None:
+    """With the case, and what it waits for; one that holds no drain yet is not out, one without a drain step is."""
+    (topic,) = told(case=CASE)
+    assert (topic.key, topic.lasts_s, topic.cause) == ("node", 0, "case c1")
+    assert topic.words == "out of service for gpu.xid.79 on gpu:GPU-1 [c1]: waiting for 12 to end"
+    assert topic.title == "out of service for gpu.xid.79 on gpu:GPU-1 [c1]"
+    assert told(case=replace(CASE, hold=None)) == ()
+    by_slot = replace(CASE, hold=None, steps=(Step.SLOT, Step.REPLACE), index=1)
+    assert [each.key for each in told(case=by_slot)] == ["node"]
+    assert told(case=replace(by_slot, index=0)) == ()
+
+
+def test_a_node_that_another_holds_is_told_as_that() -> None:
+    """Each day while a critical fault is open on it; it is not over, and not ours."""
+    foreign = Decision(action=Action.HOLD, reason="held by root", refusal=Refusal.FOREIGN_HOLD, diagnosis=XID)
+    (topic,) = told(decision=foreign)
+    assert (topic.words, topic.cause) == ("held by root; gpu.xid.79 on gpu:GPU-1 is still open", "foreign")
+    assert topic.again_s == AGAIN_S
+    (topic,) = told(decision=replace(foreign, diagnosis=None))
+    assert (topic.words, topic.again_s) == ("held by root", 0)
+    (topic,) = told(decision=replace(foreign, diagnosis=WARM))
+    assert topic.again_s == 0
+
+
+def test_how_our_part_ended_is_said_where_the_node_is_not_simply_back() -> None:
+    """An operator's order with the fault open, a case that somebody took over; a release is over and no more."""
+    known = Decision(action=Action.HOLD, reason="acknowledged", refusal=Refusal.ACKNOWLEDGED, diagnosis=XID)
+    (topic,) = told(decision=known)
+    assert (topic.last, topic.words) == (
+        True,
+        "in service by an operator's order, although gpu.xid.79 on gpu:GPU-1 is still open",
+    )
+    (topic,) = told(decision=replace(known, diagnosis=None))
+    assert topic.words == "in service by an operator's order"
+    (topic,) = told(ended=replace(CASE, end=End.LOST, note="held by root"))
+    assert (topic.last, topic.cause, topic.words) == (True, "case c1", "ours no more [c1]: held by root")
+    assert told(ended=replace(CASE, end=End.RELEASED)) == ()
+
+
+def test_what_asks_for_an_operator_is_told_at_once_and_each_day() -> None:
+    """One key for a fault, whatever the sentence says by the minute, and another cause where it asks for another
+    reason."""
+    page = Decision(action=Action.PAGE, reason="2 of 40 are out", diagnosis=XID, refusal=Refusal.BUDGET)
+    (topic,) = told(decision=page)
+    assert (topic.key, topic.lasts_s, topic.again_s) == ("page gpu.xid.79 gpu:GPU-1", 0, AGAIN_S)
+    assert topic.words == "an operator is needed: 2 of 40 are out"
+    assert topic.title == "no operator is needed any more for gpu.xid.79 on gpu:GPU-1"
+    (counted,) = told(decision=replace(page, reason="3 of 40 are out"))
+    assert (counted.key, counted.cause) == (topic.key, topic.cause)
+    given_up = Decision(action=Action.PAGE, reason="given up, a person is needed")
+    _, other = told(decision=given_up, case=CASE)
+    assert (other.key, other.words) == (topic.key, "given up, a person is needed")
+    assert other.cause != topic.cause
+    assert [each.key for each in told(decision=given_up)] == ["page "]
+
+
 @pytest.mark.parametrize(
-    ("case", "ending"),
+    ("refusal", "cause", "lasts_s"),
     [
-        (CASE, "at reboot"),
-        (replace(CASE, end=End.FAILED), "at reboot, given up"),
-        (replace(CASE, steps=(Step.STAY,), index=0), "at stay, until `healthd release`"),
+        (Refusal.STUCK, "stuck", 0),
+        (Refusal.UNREADABLE, "unreadable", UNREADABLE_LASTS_S),
+        (Refusal.OVERDUE, "overdue reboot", 0),
     ],
 )
-def test_a_node_that_is_out_by_our_act_is_told_at_once(case: Case, ending: str) -> None:
-    """With the case, and where it stands; one that holds no drain yet is not out."""
-    (topic,) = told(case=case)
-    assert (topic.key, topic.lasts_s) == ("case c1", 0)
-    assert topic.words == f"out of service [c1] for gpu.xid.79 on gpu:GPU-1; {ending}"
-    assert told(case=replace(case, hold=None)) == ()
+def test_a_page_is_no_other_one_for_the_error_of_the_moment(refusal: Refusal, cause: str, lasts_s: float) -> None:
+    """A cluster that answers otherwise each minute is one cause; one that restarts is none."""
+    topic = told(decision=Decision(action=Action.PAGE, reason="no answer", refusal=refusal), case=CASE)[-1]
+    assert (topic.cause, topic.lasts_s) == (cause, lasts_s)
+    assert told(decision=Decision(action=Action.PAGE, reason="no", refusal=Refusal.OVERDUE))[0].cause == "overdue "
 
 
-def test_what_asks_for_a_person_is_told_at_once() -> None:
-    """Once for each thing that is paged for, whatever the sentence says by the minute."""
-    page = Decision(action=Action.PAGE, reason="nothing is left to try", diagnosis=XID)
-    (topic,) = told(decision=page)
-    assert (topic.key, topic.lasts_s) == ("page gpu.xid.79 gpu:GPU-1", 0)
-    assert topic.words == "a person is needed: nothing is left to try"
-    assert [each.key for each in told(decision=replace(page, diagnosis=None), case=CASE)] == ["case c1", "page c1"]
-    assert [each.key for each in told(decision=replace(page, diagnosis=None))] == ["page "]
+def test_a_state_that_cannot_be_written_asks_for_an_operator() -> None:
+    """Once it lasts; nothing is repaired meanwhile."""
+    (topic,) = unkept("disk full")
+    assert (topic.key, topic.lasts_s, topic.again_s) == ("page state", UNKNOWN_LASTS_S, AGAIN_S)
+    assert topic.words.endswith("cannot be written: disk full")
+    assert unkept("") == ()
 
 
 def test_a_message_has_a_bounded_number_of_lines_what_is_wrong_first() -> None:
@@ -157,6 +354,6 @@ def test_a_message_has_a_bounded_number_of_lines_what_is_wrong_first() -> None:
     pieces = [Piece(key=str(number), words=f"w{number}", since=T0) for number in range(MOST_LINES + 5)]
     assert lines([]) == []
     assert lines(pieces)[-1] == "and 5 more"
-    over = replace(pieces[0], over=T0)
+    over = replace(pieces[0], over=T0, news=News.OVER)
     assert lines([over, pieces[1]]) == [pieces[1].line, over.line]
     assert over.line.startswith("over: w0")
