@@ -3,6 +3,7 @@
 #   make demo    healthd on this machine, then a simulated node that breaks, is drained, repaired and let back
 #   make test    all tests; installs Slurm, munge, FUSE and a C compiler first where apt and root are there
 #   make test-kubernetes   with a real API server, Helm and the image, built once where Go is there: ten minutes
+#   make test-slurm VERSION=26.05   the live Slurm tests on 22.05, 24.11 or 26.05, each in a root of its own: needs root
 #   make test-packages     the .deb from installation to purge on a Debian that is booted for it: needs root
 #   make simulate   fleets with production's daemons on one simulated cluster and clock, a life for each seed
 #   make check   what CI runs: lint, types, import contracts, branch coverage of the pure modules, all tests
@@ -10,8 +11,8 @@
 #                the Helm chart; make site: all pages, in build/site; make wheel, deb,
 #                rpm: dist/, packages for the system that this is; make lock; make clean
 #
-# Variables: PYTHON (which python3), TESTS (paths for make test), WORKERS (processes that share it), PYTEST_ARGS,
-# DEMO_ARGS, BENCH_ARGS, LOCK_ARGS; of make simulate SEED (the first), SEEDS (how many), HOURS, NODES, SIMULATE_ARGS.
+# Variables: PYTHON (which python3), VERSION (of Slurm), TESTS (paths for make test), WORKERS (processes that share
+# it), PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS, LOCK_ARGS; of make simulate SEED (the first), SEEDS (how many), HOURS, NODES, SIMULATE_ARGS.
 
 TESTS = tests
 WORKERS = 2
@@ -35,12 +36,13 @@ PURE := $(PURE),*/remediation/orchestrators/kube_events.py,*/remediation/orchest
 PURE := $(PURE),*/remediation/orchestrators/kube_signals.py
 PURE := $(PURE),*/remediation/orchestrators/kube_count.py,*/remediation/orchestrators/kube_eviction.py
 PURE := $(PURE),*/remediation/orchestrators/kube_gangs.py
+PURE := $(PURE),*/remediation/slurm_reasons.py,*/remediation/slurm_versions.py
 SEED = 1
 SEEDS = 20
 HOURS = 336
 PURE_TESTS = tests/unit tests/property
 
-.PHONY: demo test simulate test-kubernetes test-packages check lint types contracts coverage bench docs site chart lock wheel deb rpm clean
+.PHONY: demo test simulate test-slurm test-kubernetes test-packages check lint types contracts coverage bench docs site chart lock wheel deb rpm clean
 
 # `healthd check` may find this machine wanting (1) or hard to tell (2); only a crash of ours fails the demo.
 demo: .venv/runtime.stamp
@@ -52,6 +54,11 @@ demo: .venv/runtime.stamp
 test: .venv/dev.stamp
 	@sh tests/system-packages.sh
 	$(VENV)/python -m pytest $(IN_PARALLEL) $(PYTEST_ARGS) $(TESTS)
+
+# VERSION: 22.05, 24.11, 26.05; without one, the Slurm that is installed here, whose tests `make test` runs as well.
+test-slurm: .venv/dev.stamp
+	@sh tests/system-packages.sh
+	sh tests/slurm-root.sh "$(VERSION)" $(PYTEST_ARGS)
 
 # What `make test` leaves out: a real API server, the chart, the image. Builds them with Go where they are not cached.
 test-kubernetes: .venv/dev.stamp

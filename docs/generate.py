@@ -41,6 +41,8 @@ from healthd.remediation.policy_files import rules_named  # noqa: E402
 from healthd.remediation.provisioners import aws_calls  # noqa: E402
 from healthd.remediation.provisioners.iam import MANAGED_TAG, policies  # noqa: E402
 from healthd.remediation.rules import Rule  # noqa: E402
+from healthd.remediation.slurm_reasons import AUTOMATIC, LATER, REBOOTS  # noqa: E402
+from healthd.remediation.slurm_versions import DIFFERENCES, TESTED  # noqa: E402
 from healthd.report import EXIT_CODE  # noqa: E402
 from healthd.sim.machine import SimulatedMachine  # noqa: E402
 from healthd.tables import UNKNOWN_XID, xid_cases, xid_table  # noqa: E402
@@ -55,6 +57,23 @@ CHECKS = """# Checks
 
 Every check that this version has. Beside its own settings each one takes `enabled`, `interval_s`, `timeout_s` and
 `optional` (see [config.md](config.md)); each code is listed with what it means in [findings.md](findings.md).
+"""
+
+SLURM = f"""# Versions of Slurm
+
+`make test-slurm VERSION=…` runs the live tests on {", ".join(TESTED)}: Debian 12, 13 and testing, each with the
+packages and the Python of its own distribution. healthd asks for no version: it tries, and reads what Slurm answers.
+"""
+
+REASONS = """healthd takes none of these texts for an order of a person, whichever user Slurm shows.
+
+- Over a drain of healthd's own such a text is a remark. The case and its slot go on, the trail records the remark, and
+  the release undoes the drain if it stands as it was read.
+- Behind the reason of a drain of healthd's own (` : Not responding`) it is a remark too.
+- A node that Slurm drained so, and on which a fault calls for a repair, is repaired in `repair` mode, unless
+  `[orchestrator.slurm] adopt_automatic_drains = false`. Else healthd leaves it alone and pages with both facts. A node
+  that is DOWN is always left alone.
+- Any other text is somebody's, also where it holds the id of a case.
 """
 
 FINDINGS = """# Findings
@@ -246,6 +265,7 @@ def pages() -> Mapping[Path, str]:
         reference / "policy.md": policy_page,
         reference / "policy.schema.json": policy_schema_text,
         reference / "aws-calls.md": aws_calls_page,
+        reference / "slurm-versions.md": slurm_page,
         reference / "faults.md": faults_page,
         ROOT / "bench/README.md": bench_page,
         ROOT / "README.md": readme_page,
@@ -526,6 +546,19 @@ def metric_name(reading: Reading) -> str:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # policy
+
+
+def slurm_page() -> str:
+    """What differs between versions of Slurm, and what Slurm writes into a reason by itself."""
+    parts = [NOTE.format(source="remediation/slurm_versions.py and slurm_reasons.py"), SLURM]
+    rows = [(row.name, row.since, row.what, row.before or "-", row.source) for row in DIFFERENCES]
+    parts += ["## What differs", "", table(("behaviour", "since", "what it does", "before", "seen"), rows), ""]
+    texts = [(f"`{row.printed}`", TESTED[0], row.when) for row in AUTOMATIC]
+    texts += [(f"`{row.printed}`", since, row.when) for since, row in LATER]
+    parts += ["## Reasons that Slurm writes by itself", "", REASONS, table(("text", "since", "when"), texts), ""]
+    words = ", ".join(f"`{word}`" for word in REBOOTS)
+    parts += [f"Slurm also appends {words}. Somebody ordered that reboot: the node counts as theirs.", ""]
+    return "\n".join(parts)
 
 
 def policy_page() -> str:

@@ -211,6 +211,7 @@ def rules_of(config: Config, policy: Policy, cluster: Cluster) -> Rules:
         opted_out=by_file or by_label(config.node.labels, remediation.opt_out_label),
         opt_out_feature=feature,
         feature_is=called,
+        adopt_automatic=config.orchestrator.slurm.adopt_automatic_drains,
         policy=policy,
         bounds=bounds_of(config.policy),
     )

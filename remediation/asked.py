@@ -106,7 +106,9 @@ def needs_person(mark: CaseMark, booted: datetime | None) -> str:
 def _not_our_text(want: Wanted, view: NodeView, platform_texts: Collection[str]) -> str:
     if view.hold is None:
         return "it is not drained"
-    if case_of(view.hold.text) == want.case or (want.after_silence and view.hold.text in platform_texts):
+    if view.drained_by_itself or case_of(view.hold.text) == want.case:
+        return ""
+    if want.after_silence and view.hold.text in platform_texts:
         return ""
     return f"it is held by {view.hold.user} with '{view.hold.text}'"
 

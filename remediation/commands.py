@@ -146,8 +146,9 @@ class Commands:
 
     def _foreign(self, case: Case, view: NodeView) -> Refused | None:
         """Whether somebody else holds the node that the case is about: its next turn says so too, and ends it."""
-        ours = {case.text, *self._parts.platform_texts}
-        if view.standing or (view.hold is not None and view.hold.text in ours):
+        ours, hold = {case.text, *self._parts.platform_texts}, view.hold
+        is_over_ours = view.drained_by_itself and case.hold is not None
+        if view.standing or is_over_ours or (hold is not None and hold.text in ours):
             return None
         return Refused(kind=Refusal.FOREIGN_HOLD, words=f"held by {holder(view)}, not by case {case.id}: left alone")
 

@@ -26,7 +26,7 @@ from healthd.remediation.marks import (
     word,
 )
 from healthd.remediation.policy import Rules
-from healthd.remediation.ports import NodeView, Provisioner, Slot
+from healthd.remediation.ports import Hold, NodeView, Provisioner, Slot
 from healthd.remediation.record import PAST_OF
 from healthd.remediation.repairs import Door, Repairs
 from healthd.remediation.turns import Patience, Turn, ended
@@ -189,8 +189,8 @@ class Errand:
     def not_ours_any_more(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
         """None while the node is as it was when it was judged: drain, place and mark, and silent if it was."""
         want = self.found.want
-        if view.hold != case.hold:
-            holder = f"{view.hold.user} with '{view.hold.text}'" if view.hold else "nobody"
+        if not _is_still(view, case.hold):
+            holder = f"{view.hold.user} with '{view.hold.shown}'" if view.hold else "nobody"
             return ended(case, End.LOST, f"the node is held by {holder} now: not touched")
         if not self._fenced:
             return ended(case, End.LOST, "its place in the budget is gone: not touched")
@@ -250,6 +250,13 @@ class Errand:
         past = with_outcome(there.history, Helped.FAILED) if want.unanswered else there.history
         code = there.code or (there.history[-1].code if there.history else "")
         return remembering(past, PastRepair(act=PAST_OF[want.remedy], at=now, code=code))
+
+
+def _is_still(view: NodeView, before: Hold | None) -> bool:
+    """Whether the node is held as it was judged, or by what the cluster's controller wrote over that by itself."""
+    if view.hold is None or before is None:
+        return view.hold is before
+    return view.drained_by_itself or view.hold.is_still(before)
 
 
 def _request(text: str) -> CaseMark | None:

@@ -13,6 +13,7 @@ from healthd.model import Mode, Refusal, Refused, Step
 from healthd.remediation.case import QUARANTINE_CODE, REPAIR_CODE, Case, End, Phase
 from healthd.remediation.modes import why_lowered
 from healthd.remediation.parts import Parts
+from healthd.remediation.playbook import REPAIRS
 from healthd.remediation.policy import holder
 from healthd.remediation.ports import NodeView
 from healthd.remediation.turns import Turn, ended, paused
@@ -87,6 +88,8 @@ class Guards:
             case = replace(case, hold=view.hold, controller=view.controller)
             said = "a drain of ours that got no answer was applied late: it is ours as well"
             return Turn(case=case, said=said, go_on=True)
+        if (turn := self._remarked(case, view, now)) is not None:
+            return turn
         if view.hold is not None or not view.standing:
             return lost(case, view)
         if view.controller and view.controller != case.controller:
@@ -115,10 +118,26 @@ class Guards:
             return False
         return (view.hold.text, view.hold.user) == (case.hold.text, case.hold.user) and not view.standing
 
+    def _remarked(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
+        """The cluster's controller put a reason of its own in the place of ours, as Slurm does for a process that it
+        cannot end: no order of a person's, and the drain is ours while its slot is. None for any other hold."""
+        hold = view.hold
+        if case.hold is None or hold is None or not view.drained_by_itself or not self._slots.held():
+            return None
+        index = case.steps.index(Step.VERIFY) if case.step is Step.RELEASE else case.index
+        phase = Phase.PLANNED if case.step is Step.RELEASE else case.phase
+        said = f'the cluster wrote "{hold.shown}" by itself, as {hold.user}, over our drain: the drain stays ours'
+        case = replace(case, hold=hold, controller=view.controller, index=index, phase=phase, good_since=None)
+        return Turn(case=case, said=said, go_on=True)
+
+    def adopts(self, case: Case, view: NodeView) -> bool:
+        """Whether this case may repair a node that the cluster's controller drained by itself. Its text stays."""
+        return bool(REPAIRS.intersection(case.steps)) and self._rules().adopts(view)
+
     def _as_we_left_it(self, case: Case, view: NodeView) -> bool:
         if Step.DRAIN in case.steps:
-            return view.hold == case.hold and not view.standing
-        if view.hold is not None and view.hold.text not in self._platform_texts:
+            return _is_still(case, view) and not view.standing
+        if view.hold is not None and not (view.hold.automatic or view.hold.text in self._platform_texts):
             return False
         return bool(self._slots.held())  # the view shows any maintenance, an administrator's too
 
@@ -160,8 +179,13 @@ def _made_again(case: Case, now: datetime, said: str) -> Turn:
 
 
 def seen(case: Case, view: NodeView) -> Case:
-    """Remember which run of the controller showed us our drain: only a later restart may have lost it."""
-    return replace(case, controller=view.controller or case.controller)
+    """Remember which run of the controller showed us our drain, and how: only a later restart may have lost it."""
+    hold = view.hold if _is_still(case, view) else case.hold
+    return replace(case, hold=hold, controller=view.controller or case.controller)
+
+
+def _is_still(case: Case, view: NodeView) -> bool:
+    return case.hold is not None and view.hold is not None and view.hold.is_still(case.hold)
 
 
 def lost(case: Case, view: NodeView) -> Turn:

@@ -60,7 +60,7 @@ class Places:
             return self._answered(case, self._slots.take(), now, hurry=hurry)  # as it was: nobody is asked
         if not is_new or case.order:  # else the decision has just read what an intent must be read from
             view = self._orchestrator.view()
-            if not view.standing:
+            if not view.standing and not self._guards.adopts(case, view):
                 return _out_already(case, view, now)
             if over:
                 return self.let_be(case, now, f"not taken out: {over}")

@@ -33,7 +33,8 @@ class Rules:
     it has one, goes before it. ``replacements_per_hour`` and ``replacements_per_day``: of the whole
     fleet, the second also as a share of it. ``opted_out``: why healthd only observes
     here, as far as the node itself says so; ``opt_out_feature``: the feature by which the cluster says it, "" for none;
-    ``feature_is``: what such a thing is called there.
+    ``feature_is``: what such a thing is called there. ``adopt_automatic``: whether a node that the cluster's controller
+    drained by itself may be repaired from there.
     """
 
     mode: Mode
@@ -43,6 +44,7 @@ class Rules:
     opted_out: str = ""
     opt_out_feature: str = ""
     feature_is: str = FEATURE
+    adopt_automatic: bool = False
     policy: Policy = BY_REMEDY
     bounds: Bounds = field(default_factory=Bounds)
 
@@ -51,6 +53,12 @@ class Rules:
         if self.opted_out or view is None:
             return self.opted_out
         return by_feature(view.features, self.opt_out_feature, self.feature_is)
+
+    def adopts(self, view: NodeView) -> bool:
+        """Whether the node is drained by the cluster's controller itself, and may be repaired all the same. A node that
+        is DOWN is not: what made it so is not known to be over when it is repaired."""
+        is_down = "DOWN" in view.flags
+        return view.drained_by_itself and not is_down and self.adopt_automatic and self.mode is Mode.REPAIR
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,9 +200,8 @@ def _in_place(
         return _page(worst, Refusal.UNREADABLE, words)
     if why := rules.hands_off(view):
         return _hold(worst, Refusal.OPTED_OUT, f"opted out: {why}")
-    if not view.in_service:
-        words = f"already out of service, held by {holder(view)}: left alone"
-        return _hold(worst, Refusal.FOREIGN_HOLD, words)
+    if not view.in_service and not rules.adopts(view):
+        return _out_already(worst, view)
     shared = [_shared(answer, view.name, situation.fleet_findings, rules.bounds) for answer in live]
     if all(shared):
         return _page(worst, Refusal.CORRELATED, shared[0])
@@ -206,12 +213,23 @@ def _in_place(
     if len(level.out - {view.name}) >= limit:
         words = at_limit("fleet", out=len(level.out), total=level.total, limit=limit)
         return _page(worst, Refusal.BUDGET, words)
-    return taken_out(worst)
+    decision = taken_out(worst)
+    is_to_go_out = view.in_service or decision.action is Action.REPAIR
+    return decision if is_to_go_out else _out_already(worst, view)
+
+
+def _out_already(worst: Answer, view: NodeView) -> Decision:
+    """Somebody holds the node. What the cluster's controller did by itself, a person may not have seen yet."""
+    if view.hold is None or not view.hold.automatic:
+        words = f"already out of service, held by {holder(view)}: left alone"
+        return _hold(worst, Refusal.FOREIGN_HOLD, words)
+    words = f"the cluster took the node out by itself, as {holder(view)}, while {_what(worst)} is open: left alone"
+    return _page(worst, Refusal.FOREIGN_HOLD, words)
 
 
 def holder(view: NodeView) -> str:
     """Who keeps a node out, in words."""
-    return f'{view.hold.user} with "{view.hold.text}"' if view.hold else "/".join(sorted(view.flags))
+    return f'{view.hold.user} with "{view.hold.shown}"' if view.hold else "/".join(sorted(view.flags))
 
 
 def _taken_out(

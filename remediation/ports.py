@@ -15,14 +15,29 @@ from healthd.model import Remedy
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hold:
-    """Who keeps a node out, exactly as the cluster shows it: the ownership of a drain is this triple, nothing less.
+    """Who keeps a node out, as the cluster shows it: the ownership of a drain is text, user and stamp together.
 
-    ``stamp`` is the cluster's own time of the text, in whole seconds since the epoch.
+    ``stamp`` is the cluster's own time of the text, in whole seconds since the epoch. ``remark``: what the cluster's
+    controller itself appended to ``text``, " : Not responding" for one; user and stamp may then be the controller's.
+    ``automatic``: the controller wrote the whole text by itself, whatever its user, and no person ordered it.
     """
 
     text: str
     user: str
     stamp: int
+    remark: str = ""
+    automatic: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The text with its remark, as the cluster shows it."""
+        return self.text + self.remark
+
+    def is_still(self, before: Hold) -> bool:
+        """Whether this is the hold that was read ``before``: same text, user and stamp. Beside a remark the text alone
+        decides, because the controller puts its own user and stamp there."""
+        is_written_alike = (self.user, self.stamp) == (before.user, before.stamp)
+        return self.text == before.text and (is_written_alike or bool(self.remark))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +69,11 @@ class NodeView:
     def standing(self) -> bool:
         """Neither drained nor down nor failing: a reservation at most keeps new jobs off."""
         return self.in_service or self.fenced
+
+    @property
+    def drained_by_itself(self) -> bool:
+        """Whether the cluster's controller drained the node with a text of its own: no person ordered that."""
+        return self.hold is not None and self.hold.automatic and "DRAIN" in self.flags
 
     @property
     def idle(self) -> bool:

@@ -318,7 +318,10 @@ class Repairs:
         if self._handed_over(case) is case:
             return case
         hold = self._orchestrator.view().hold
-        return self._handed_over(case) if hold != case.hold and (came or hold is not None) else case
+        if hold is None:
+            return self._handed_over(case) if came else case
+        is_ours = hold.automatic or (case.hold is not None and hold.is_still(case.hold))
+        return case if is_ours else self._handed_over(case)
 
     def _with_boot(self, case: Case) -> Case:
         """The same before a reboot. Which machine it is matters to the controller alone, should it not come back."""

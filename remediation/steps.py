@@ -26,7 +26,7 @@ from healthd.remediation.playbook import REPAIRS
 from healthd.remediation.ports import NodeView
 from healthd.remediation.repairs import Repairs
 from healthd.remediation.surroundings import Surroundings
-from healthd.remediation.turns import Turn, at_next, ended, is_out, lingers, waits
+from healthd.remediation.turns import Turn, at_next, ended, is_out, left_to_cluster, lingers, waits
 
 _TO_DO = {
     "GPU reset": "reset the GPUs",
@@ -169,7 +169,8 @@ class Steps:
     def _drain(self, case: Case, now: datetime) -> Turn:
         """Take the node out, unless it is out already: by us (adopt it) or by others (leave it)."""
         view = self._orchestrator.view(jobs=True)
-        if not view.standing:
+        is_adopted = self._guards.adopts(case, view)
+        if not (view.standing or is_adopted):
             return self._adopted_or_lost(case, view, now)
         if self._inherited:  # whoever was killed may have sent it and had no answer
             case = replace(case, drain_unanswered=now)
@@ -179,6 +180,8 @@ class Steps:
             return waits(case, "drain", why)
         if (turn := self._places.no_drain(case, now)) is not None:
             return turn
+        if is_adopted:
+            return self._adopted_or_lost(case, view, now)
         case = self._intend_drain(case, now)
         view = self._orchestrator.view()
         if not view.standing:
@@ -199,12 +202,18 @@ class Steps:
         view = self._orchestrator.view(jobs=True)
         if view.standing:
             return Turn(case=replace(case, drain_unanswered=now), said="drain: not to be seen yet, will be read back")
-        return self._adopted_or_lost(case, view, now)
+        return self._adopted_or_lost(case, view, now, is_made=True)
 
-    def _adopted_or_lost(self, case: Case, view: NodeView, now: datetime) -> Turn:
-        if view.hold is None or view.hold.text != case.text:
+    def _adopted_or_lost(self, case: Case, view: NodeView, now: datetime, *, is_made: bool = False) -> Turn:
+        """``is_made``: the cluster acknowledged our drain just now, so that a text of its own stands over ours."""
+        is_ours = (view.hold is not None and view.hold.text == case.text) or (is_made and view.drained_by_itself)
+        is_adopted = not is_ours and self._guards.adopts(case, view)
+        if view.hold is None or not (is_ours or is_adopted):
             return lost(case, view)
-        said = f'drained: "{view.hold.text}" by {view.hold.user}, {case.why}'
+        said = f'drained: "{view.hold.shown}" by {view.hold.user}, {case.why}'
+        if is_adopted:
+            case = replace(case, adopted=True, drain_boot_id=self._judgement.boot_id)
+            said = f'goes on with the cluster\'s own drain, "{view.hold.shown}" by {view.hold.user}, for {case.why}'
         case = replace(is_out(case, now), hold=view.hold, controller=view.controller)
         return Turn(case=case, said=said, go_on=True)
 
@@ -278,6 +287,8 @@ class Steps:
             verify = case.steps.index(Step.VERIFY)
             case = replace(case, index=verify, phase=Phase.PLANNED, since=now, good_since=None)
             return Turn(case=case, said=f"release taken back: {trouble}")
+        if case.adopted and not (case.attempts or case.release_order):
+            return left_to_cluster(case, "nothing was repaired")
         if down := self._guards.down_unexplained(case, view):
             return waits(case, "release", Refused(kind=Refusal.DOWN, words=down))
         if case.phase is Phase.PLANNED:

@@ -83,8 +83,8 @@ def found_case(
     """
     if not own:
         return None
-    named = parts_of(view.hold.text) if view.hold else None
     shown = parse(mark) or CaseMark()
+    named = _named(view, shown)
     given = shown if shown.case and shown.machine and shown.is_of_replacement else None
     if named is None and given is not None and (view.hold is None or view.hold.text in platform_texts):
         return _by_order(_follows(given.case, given.machine, without_drain(REPLACE), mode, now), shown.code)
@@ -115,7 +115,18 @@ def found_case(
         case = replace(case, index=QUARANTINE.index(Step.VERIFY), drain_boot_id=drained_in)
     text = view.hold.text if view.hold else ""
     case = replace(case, code=code, component=component, hold=view.hold, text=text, controller=view.controller)
-    return _by_order(case, code)
+    is_automatic = view.hold is not None and view.hold.automatic
+    return _by_order(replace(case, adopted=is_automatic and not shown.case), code)
+
+
+def _named(view: NodeView, shown: CaseMark) -> tuple[str, str, str] | None:
+    """Code, component and case id that the drain names; where the cluster's controller put a text of its own in the
+    place of ours, those of the mark."""
+    if view.hold is None:
+        return None
+    if view.drained_by_itself and (shown.case or shown.code):
+        return shown.code, str(NODE), shown.case or _NO_CASE
+    return parts_of(view.hold.text)
 
 
 def _by_order(case: Case, code: str) -> Case:

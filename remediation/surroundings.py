@@ -148,7 +148,7 @@ class Surroundings:
                 view = replace(view, in_service=True)  # what keeps jobs off is our own place in the budget
         except BackendError as error:
             return Situation(view=None, level=None, problem=str(error))
-        if not view.in_service:
+        if not view.in_service and (view.hold is None or not view.hold.automatic):
             return Situation(view=view, level=None)
         try:
             fleet = level()

@@ -178,6 +178,11 @@ def ended(case: Case, end: End, said: str) -> Turn:
     return Turn(case=replace(case, end=end), said=said)
 
 
+def left_to_cluster(case: Case, why: str) -> Turn:
+    """The end of a case that nothing was repaired for, on a node that the cluster's controller drained by itself."""
+    return ended(case, End.ABANDONED, f"{why}; the node stays drained by the cluster itself, whose drain is not ours")
+
+
 def paused(case: Case, why: Refused) -> Turn:
     """An open case that goes on when the operator lets it."""
     said = f"case {case.id} is paused at {case.step}: {why.words}, nothing is touched"

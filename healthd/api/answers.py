@@ -129,7 +129,8 @@ def _our_drain(agent: Agent, report: Report) -> tuple[str, str]:
     said = agent.engine.turn(datetime.now(UTC), wait_s=_TURN_WAIT_S, hurry=True)
     try:
         case = agent.engine.holds_node()
-        if case is not None and agent.orchestrator.view().hold == case.hold:
+        hold = agent.orchestrator.view().hold
+        if case is not None and case.hold is not None and hold is not None and hold.is_still(case.hold):
             return case.text, ""
     except (StoreError, BackendError) as error:
         said = str(error)

@@ -136,6 +136,12 @@ class SlurmSection:
     slept. The node keeps its place in the budget for so long, although it is back or was never out, so that what comes
     late finds its case; and our drain that is gone meanwhile is made again, not taken for a person's order."""
 
+    adopt_automatic_drains: bool = True
+    """Whether repair mode repairs a node that Slurm drained by itself (``Kill task failed``, ``Epilog error``; all
+    texts are in docs/reference/slurm-versions.md) and on which a fault calls for a repair. A verified repair then
+    undoes Slurm's drain, if that stands as it was read. ``false``, and quarantine mode, leave such a node alone and
+    page."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OrchestratorSection:

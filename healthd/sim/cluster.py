@@ -21,6 +21,7 @@ from functools import partial
 from healthd.errors import BackendBusy, BackendRefused, BackendUnknown, SlotTaken
 from healthd.model import Remedy
 from healthd.remediation.ports import FleetLevel, HeldNode, Hold, Mark, NodeView, ScopeLevel, Slot, StateOwner
+from healthd.remediation.slurm_reasons import SEPARATOR, hold_of, without_remarks
 
 
 @dataclass(kw_only=True)
@@ -63,6 +64,7 @@ class FakeCluster:
     wipe them. ``clock`` gives seconds since the epoch, of which stamps keep the whole ones. ``updates`` lists what was
     applied. ``partitions``: name to its nodes. ``slots``: scope and index to the holder; a slot fences its holder.
     ``maintenance``: the nodes that an administrator's own reservation fences.
+    ``appends``: whether it adds words of its own to a reason that stands, as Slurm does from 24.11 on.
     ``stale_s``: how old the lists of nodes and slots are that it hands out, by ``monotonic_s`` where the clock may
     step.
     """
@@ -82,6 +84,7 @@ class FakeCluster:
         self.hung = False
         self.starts = 1
         self.stale_s = 0.0
+        self.appends = False
         self._clock, self._monotonic_s = clock, monotonic_s or clock
         self._waiting: list[Callable[[], None]] = []
         self._past: list[FakeState] = []
@@ -176,8 +179,16 @@ class FakeCluster:
         node = self.nodes[name]
         node.flags.add("DOWN")
         node.jobs.clear()
-        text = "Node unexpectedly rebooted"
-        node.hold = node.hold or Hold(text=text, user="slurm", stamp=int(self._clock()))
+        text, stamp = "Node unexpectedly rebooted", int(self._clock())
+        if self.appends and node.hold is not None:
+            node.hold = Hold(text=f"{node.hold.text}{SEPARATOR}Not responding", user="slurm", stamp=stamp)
+        node.hold = node.hold or Hold(text=text, user="slurm", stamp=stamp)
+
+    def drains_by_itself(self, name: str, text: str = "Kill task failed") -> None:
+        """The controller drains a node for a reason of its own, over any text that stands."""
+        self._before_change()
+        self.nodes[name].flags.add("DRAIN")
+        self.nodes[name].hold = Hold(text=text, user="root", stamp=int(self._clock()))
 
     def ask(self) -> None:
         """Raise BackendUnknown where the controller does not answer."""
@@ -218,7 +229,7 @@ class FakeOrchestrator:
             in_service=not node.flags and not fence,
             fenced=bool(fence) and not node.flags,
             flags=frozenset(node.flags | fence),
-            hold=node.hold,
+            hold=None if node.hold is None else hold_of(node.hold.text, node.hold.user, node.hold.stamp),
             allocated_cpus=len(node.jobs),
             jobs=(*node.jobs, *node.suspended) if jobs else (),
             maintenance="maintenance" if jobs and self._node in self._cluster.maintenance else "",
@@ -237,7 +248,7 @@ class FakeOrchestrator:
             scopes=tuple(ScopeLevel(scope=name, out=out & mine[name], total=len(mine[name])) for name in sorted(mine)),
             marks=tuple(Mark(node=name, text=node.mark) for name, node in nodes.items() if node.mark),
             held=tuple(
-                HeldNode(node=name, text=node.hold.text, stamp=node.hold.stamp)
+                HeldNode(node=name, text=without_remarks(node.hold.text)[0], stamp=node.hold.stamp)
                 for name, node in nodes.items()
                 if node.hold is not None and node.hold.text.startswith("healthd: ")
             ),

@@ -29,6 +29,7 @@ from healthd.remediation.orchestrators.slurm_slots import (
     slot_name,
 )
 from healthd.remediation.ports import FleetLevel, HeldNode, Hold, Mark, NodeView, ScopeLevel, Slot
+from healthd.remediation.slurm_reasons import hold_of, without_remarks
 from healthd.sources.command import TRUNCATED, find_tool, run_command
 
 # sinfo -O with a suffix and no size pads nothing and cuts nothing (sinfo(1): "type[:[.][size][suffix]]"). StateComplete
@@ -305,7 +306,7 @@ def parse_level(node: str, answer: str) -> FleetLevel:
         if comment := _comment(free or fields):
             marks.append(Mark(node=name, text=comment))
         if ours := _OUR_REASON.match(free):
-            held.append(HeldNode(node=name, text=ours[1], stamp=int(ours[2])))
+            held.append(HeldNode(node=name, text=without_remarks(ours[1])[0], stamp=int(ours[2])))
     if node not in is_out and (node or not asleep | is_out.keys()):
         problem = f"the list of {len(is_out)} nodes from scontrol does not have {node or 'any'}, our own"
         raise BackendUnknown(f"{problem}: check [node] name, and PrivateData in slurm.conf")
@@ -408,7 +409,7 @@ def _hold(reason: str, user: str, stamp: str) -> Hold | None:
     """No reason shows as ``none``, set by ``Unknown`` at ``Unknown``; a reason from slurm.conf has no time."""
     if not reason or (reason, user, stamp) == ("none", "Unknown", "Unknown"):
         return None
-    return Hold(text=reason, user=user, stamp=int(stamp) if stamp.isdecimal() else 0)
+    return hold_of(reason, user, int(stamp) if stamp.isdecimal() else 0)
 
 
 def _allocated_cpus(cpus_state: str, flags: frozenset[str]) -> int:

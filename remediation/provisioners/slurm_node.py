@@ -12,6 +12,7 @@ from typing import Protocol
 
 from healthd.errors import BackendUnknown
 from healthd.remediation.case import is_our_text
+from healthd.remediation.slurm_reasons import as_written
 
 ACTION_REBOOT, ACTION_REPLACE = "Action:Reboot", "Action:Replace"
 """The reasons that HyperPod acts upon, to the letter; with anything else in the reason it does nothing (SageMaker AI
@@ -73,7 +74,7 @@ def read_node(scontrol: Scontrol, node: str) -> SlurmNode:
     booted = _field(fields, "BootTime")  # with SLURM_TIME_FORMAT=%s; None where slurmctld has not heard of it
     return SlurmNode(
         flags=frozenset(word.rstrip("*~#!%$@^-").upper() for word in record[2].split("+")),
-        reason=reason[1].partition(" : reboot ")[0] if reason else "",
+        reason=as_written(reason[1]) if reason else "",
         address=_field(fields, "NodeAddr"),
         features=frozenset(filter(None, _field(fields, "ActiveFeatures").split(","))),
         booted=datetime.fromtimestamp(int(booted), UTC) if booted.isdecimal() else None,

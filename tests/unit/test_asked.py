@@ -133,6 +133,15 @@ def test_a_silent_node_may_have_its_platforms_text() -> None:
     assert why(want(mark), mark, view("Action:Reboot", "DOWN", "NOT_RESPONDING")) == ""
 
 
+@pytest.mark.parametrize(("flags", "words"), [(("IDLE", "DRAIN"), ""), (("DOWN",), "held by root")])
+def test_what_the_cluster_wrote_over_our_drain_by_itself_keeps_its_request(flags: tuple[str, ...], words: str) -> None:
+    """The place and the mark stand, and no person ordered that text; a node that is DOWN alone has no drain at all."""
+    seen = view("Kill task failed", *flags)
+    assert seen.hold is not None
+    assert words in why(want(MARK), MARK, replace(seen, hold=replace(seen.hold, automatic=True)))
+    assert "held by root" in why(want(MARK), MARK, seen)
+
+
 def test_silent_is_what_slurmctld_has_given_up() -> None:
     """DOWN alone may answer, and not responding alone is every undrain."""
     assert is_silent(view("x", "DOWN", "NOT_RESPONDING", "DRAIN"))

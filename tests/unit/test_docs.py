@@ -21,7 +21,18 @@ REFERENCE = ROOT / "docs/reference"
 GENERATED = [
     *(
         REFERENCE / f"{name}.md"
-        for name in ("aws-calls", "checks", "cli", "config", "findings", "metrics", "peers", "faults", "policy")
+        for name in (
+            "aws-calls",
+            "checks",
+            "cli",
+            "config",
+            "findings",
+            "metrics",
+            "peers",
+            "faults",
+            "policy",
+            "slurm-versions",
+        )
     ),
     REFERENCE / "config.schema.json",
     REFERENCE / "policy.schema.json",

@@ -178,6 +178,46 @@ def test_a_node_that_is_out_already_is_left_alone(hold: Hold | None, flags: set[
     assert decision.reason == f"already out of service, held by {holder}: left alone"
 
 
+KILLED = replace(
+    VIEW,
+    in_service=False,
+    flags=frozenset({"IDLE", "DRAIN"}),
+    hold=Hold(text="Kill task failed", user="root", stamp=5, automatic=True),
+)
+ADOPTING = replace(REPAIR, adopt_automatic=True)
+
+
+def test_what_the_cluster_drained_by_itself_is_repaired_where_that_is_allowed() -> None:
+    """Its place in the budget is asked for like any other; with the setting, in repair mode."""
+    situation = replace(WELL, view=KILLED)
+    assert decided(SICK, situation=situation, rules=ADOPTING).action is Action.REPAIR
+    full = FleetLevel(out=frozenset({"n2", "n3", "n4", "n5", "n6"}), total=100)
+    assert decided(SICK, situation=replace(situation, level=full), rules=ADOPTING).refusal is Refusal.BUDGET
+
+
+@pytest.mark.parametrize(
+    ("rules", "view", "why_not"),
+    [
+        (REPAIR, KILLED, ""),
+        (replace(ADOPTING, mode=Mode.QUARANTINE), KILLED, ""),
+        (ADOPTING, replace(KILLED, flags=frozenset({"DOWN", "DRAIN"})), ""),
+        (ADOPTING, replace(KILLED, flags=frozenset({"DOWN"})), ""),
+        (ADOPTING, KILLED, "nobody can"),
+        (replace(ADOPTING, policy=site("gpu.*", mode=Mode.QUARANTINE)), KILLED, ""),
+    ],
+    ids=["setting off", "quarantine mode", "down and drained", "down", "no repair is possible", "rule goes no further"],
+)
+def test_what_the_cluster_took_out_by_itself_is_else_paged_with_both_facts(
+    rules: Rules, view: NodeView, why_not: str
+) -> None:
+    """A person is told of the drain and of the fault, and nothing is touched."""
+    decision = decided(SICK, situation=replace(WELL, view=view), rules=rules, why_not=why_not)
+    assert (decision.action, decision.refusal, decision.steps) == (Action.PAGE, Refusal.FOREIGN_HOLD, ())
+    assert (
+        'the cluster took the node out by itself, as root with "Kill task failed", while gpu.xid.79' in decision.reason
+    )
+
+
 def test_at_the_limit_it_pages() -> None:
     """Five of a hundred may be out: the fifth goes, the sixth does not."""
     out = [f"n{index}" for index in range(2, 8)]

@@ -19,9 +19,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
+from healthd.remediation.slurm_versions import has, version_in
 from tests.integration.slurm.slurm_conf import conf_text, free_ports
 
 TOOL_DIRS = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin:/opt/slurm/sbin:/opt/slurm/bin"
@@ -131,6 +133,15 @@ class SlurmLab:
             cwd="/",
             stdin=subprocess.DEVNULL,
         )
+
+    @cached_property
+    def version(self) -> str:
+        """Such as ``24.11``."""
+        return version_in(self.client("slurmctld", "-V").stdout)
+
+    def has(self, name: str) -> bool:
+        """Whether this Slurm has the behaviour of that name in the table of differences."""
+        return has(self.version, name)
 
     def scontrol(self, *args: str) -> subprocess.CompletedProcess[str]:
         """scontrol with these arguments."""

@@ -86,7 +86,7 @@ def test_a_slot_of_another_node_is_not_deleted(slurm: SlurmLab) -> None:
     assert _of(slurm).slots() == (Slot(scope="cluster", index=0, node=OTHER),)
 
 
-@pytest.mark.parametrize("words", [("flags=MAINT",), ("nodes=n0001,n0002", FLAGS), ("users=nobody", FLAGS)])
+@pytest.mark.parametrize("words", [("flags=MAINT",), ("nodes=n0001,n0002", FLAGS), ("users=daemon", FLAGS)])
 def test_what_somebody_made_by_hand_is_taken_and_nobodys(slurm: SlurmLab, words: tuple[str, ...]) -> None:
     """A reservation of a slot's name that healthd would not have made so: a taken slot that is never deleted."""
     words = words if "nodes=" in words[0] else (f"nodes={NODE}", *words)
