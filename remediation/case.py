@@ -55,8 +55,8 @@ class Case:
     ``since`` is when the current step, or the current wait inside it, began.
     ``order``: why, and in brackets by whom, the case was ordered; "" where the policy opened it. ``release_order``: the
     same of an order to let the node in again; ``forced``: whatever is open on it. ``asks``: why it was opened to wait
-    for an operator, whom it pages for as long as it is open; None where it repairs, or waits for the fault to end. ``adopted``: the
-    cluster's controller made the drain by itself before ours; only a repair undoes it.
+    for an operator, whom it pages for as long as it is open; None where it repairs, or waits for the fault to end.
+    ``adopted``: the cluster's controller made the drain by itself before ours; only a repair undoes it.
     """
 
     id: str
