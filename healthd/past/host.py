@@ -20,7 +20,7 @@ from healthd.past.cases import PastCases
 from healthd.past.machine import PastMachine
 from healthd.past.node import BOOTED, Batch, PastNode, outcomes_of
 from healthd.past.story import Story
-from healthd.past.world import PastMonitor, World
+from healthd.past.world import PastMonitor, PastOrchestrator, World
 from healthd.remediation.case import Case, End
 from healthd.remediation.engine import Engine
 from healthd.remediation.fleet import CLUSTER
@@ -29,7 +29,7 @@ from healthd.remediation.orders import Order, Verb
 from healthd.remediation.parts import Parts
 from healthd.remediation.playbook import REPAIRS
 from healthd.remediation.slots import SlotKeeper
-from healthd.sim.cluster import FakeClusterNode, FakeOrchestrator
+from healthd.sim.cluster import FakeClusterNode
 
 _JOB = "a job"
 _FIRST_PAUSE_S = 5.0
@@ -236,7 +236,7 @@ class PastHost:
     def _new_engine(self) -> Engine:
         """The daemon's engine, over the simulated cluster and machine."""
         world, cases = self._world, self._cases
-        orchestrator = FakeOrchestrator(world.cluster, self.name)
+        orchestrator = PastOrchestrator(world, self.name)
         return Engine(
             Parts(
                 orchestrator=orchestrator,

@@ -67,6 +67,10 @@ class PastMachine:
         """Another machine comes."""
         self._begin(Remedy.REPLACE_NODE, self._assumed.replace_s)
 
+    def repeats_after_s(self, remedy: Remedy) -> float | None:
+        """Never: what was asked for once comes."""
+        return None
+
     def take_back(self, *, carried_out: bool) -> bool:
         """Never: what was asked for comes."""
         return False

@@ -12,8 +12,12 @@ from healthd.config.schema import Config
 from healthd.model import REMEDY_RANK, Clearance, ClearsBy, Outcome, Remedy
 from healthd.monitor import Monitor
 from healthd.remediation.policy import Rules
+from healthd.remediation.ports import FleetLevel
 from healthd.remediation.turns import Patience
-from healthd.sim.cluster import FakeCluster
+from healthd.sim.cluster import FakeCluster, FakeOrchestrator
+
+TOGETHER_S = 2.0
+"""Within how many seconds nodes act together: reading a large cluster takes about as long while many ask."""
 
 
 class PastClock:
@@ -38,7 +42,10 @@ class PastClock:
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """What all nodes of a replay share. ``kernel_checks``: the checks that judge lines. ``ids``: of cases."""
+    """What all nodes of a replay share. ``kernel_checks``: the checks that judge lines. ``ids``: of cases.
+
+    ``marked_s``: when each node last wrote its handoff record.
+    """
 
     config: Config
     rules: Rules
@@ -48,6 +55,27 @@ class World:
     cluster: FakeCluster
     clock: PastClock
     ids: Iterator[int] = field(default_factory=lambda: count(1))
+    marked_s: dict[str, float] = field(default_factory=dict)
+
+
+class PastOrchestrator(FakeOrchestrator):
+    """The simulated cluster as one node sees it. A real daemon's turn takes its time: nodes that fail within the same
+    seconds ask for their budget slots before any of them sees what the others show."""
+
+    def __init__(self, world: World, node: str) -> None:
+        super().__init__(world.cluster, node)
+        self._marked_s, self._seconds, self._me = world.marked_s, world.clock.seconds, node
+
+    def mark(self, text: str) -> None:
+        """Write the handoff record, for others to see a little later."""
+        super().mark(text)
+        self._marked_s[self._me] = self._seconds()
+
+    def level(self) -> FleetLevel:
+        """The fleet, without what others wrote at this moment."""
+        level, seen_s = super().level(), self._seconds() - TOGETHER_S
+        marks = [mark for mark in level.marks if mark.node == self._me or self._marked_s.get(mark.node, 0.0) <= seen_s]
+        return replace(level, marks=tuple(marks))
 
 
 class PastMonitor(Monitor):
