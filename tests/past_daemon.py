@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from random import Random
 
 from healthd.acting import patience_of, rules_of
 from healthd.agent import kernel_needles
@@ -204,7 +205,7 @@ class Daemon:
                     node=self.name,
                     quotas=fleet.like.quotas,
                     monotonic_s=fleet.clock,
-                    random=lambda: 0.5,
+                    random=Random(self.name).random,  # noqa: S311  it keeps nodes apart, and no secret
                     settle_s=fleet.like.settle_s,
                 ),
                 judgement=self.monitor,

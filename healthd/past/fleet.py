@@ -27,7 +27,7 @@ from healthd.sources.pastlines import Line
 
 _NO_BUDGET = 1_000
 _SPARE = "a node of no log "
-_RUNS_ON = timedelta(days=30)
+_RUNS_ON = timedelta(days=7)
 """How long after the last line what is under way is followed to its end."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -27,8 +28,9 @@ from tests.past_daemon import Daemon, Fleet, Said, played
 
 BEGIN = datetime(2026, 11, 1, tzinfo=UTC)
 DAY = 86_400.0
-NODES = 800
+NODES = 400
 ASSUMED = ReplaySection(drain_s=60, reset_s=20, reboot_s=40, replace_s=120, person_s=36_000)
+PARTS = 4
 QUIET = 90  # turns without anything new: longer than it takes to see that a repair did not help
 
 
@@ -118,9 +120,10 @@ def acts(story: Story) -> list[Remedy]:
     return [remedy for outage in story.outages for remedy in outage.remedies]
 
 
-def test_every_row_of_the_matrix_is_decided_alike(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_row_of_the_matrix_is_decided_alike(part: int, tmp_path: Path) -> None:
     """Each on a node of its own, a week apart: what was decided, in these words, and what was done, in this order."""
-    own = [(case, lines) for case, lines in ROWS if not case.settings]
+    own = [(case, lines) for case, lines in ROWS if not case.settings][part::PARTS]
     said = [
         Said(at_s=number * 7 * DAY + at_s, host=f"n{number}", text=text)
         for number, (_, lines) in enumerate(own)
@@ -128,6 +131,7 @@ def test_every_row_of_the_matrix_is_decided_alike(tmp_path: Path) -> None:
     ]
     config = settings()
     stories = past(log_of(tmp_path, said), config)
+    done = Counter[Remedy]()
     for number, (case, lines) in enumerate(own):
         name = f"n{number}"
         alone = [Said(at_s=at_s, host=name, text=text) for at_s, text in lines]
@@ -135,6 +139,8 @@ def test_every_row_of_the_matrix_is_decided_alike(tmp_path: Path) -> None:
         story = stories.get(name)  # of a line that no check wants, replay knows no node
         found = (until_a_person(story), acts(story)) if story is not None else ([], [])
         assert found == (daemon.decided, daemon.done), case.name
+        done.update(daemon.done)
+    assert {Remedy.RESET_GPU, Remedy.REBOOT_NODE} <= set(done)
 
 
 @pytest.mark.parametrize(
@@ -164,19 +170,30 @@ QUIETLY = "usb 1-1: new high-speed USB device"
 def test_a_second_fault_during_a_repair_is_decided_about(tmp_path: Path) -> None:
     """XID 95, ten minutes later XID 79 on another GPU, then nothing: replay never says that the node is back while
     XID 79 is open, and does about it what the daemon does."""
-    config = replace(settings(), replay=replace(ASSUMED, drain_s=7200))
+    config = replace(settings(), replay=replace(ASSUMED, drain_s=1_200))
     said = [
         Said(at_s=5, host="n0", text=UNCONTAINED),
         Said(at_s=605, host="n0", text=FELL_OFF),
         Said(at_s=DAY, host="n0", text=QUIETLY),
     ]
-    daemon = live(tmp_path / "live", config, said[:2], rests=2000)["n0"]
+    daemon = live(tmp_path / "live", config, said[:2], until_s=4 * 3600, rests=300)["n0"]
     story = past(log_of(tmp_path, said), config)["n0"]
     assert (until_a_person(story), acts(story)) == (daemon.decided, daemon.done)
-    kinds = [(each.kind, each.code) for each in story.happenings if each.kind in ("ended", "back")]
-    assert kinds[-1][0] == "back"
-    assert ("ended", "gpu.xid.79") in kinds
-    assert story.open_faults == ()
+    assert "gpu.xid.79" not in open_when_back(story)
+
+
+def open_when_back(story: Story) -> set[str]:
+    """What was open when the node was said to be back."""
+    found = set[str]()
+    for each in story.happenings:
+        match each.kind:
+            case "found":
+                found.add(each.code)
+            case "ended":
+                found.discard(each.code)
+            case "back":
+                return found
+    return set()
 
 
 def test_one_fault_of_many_nodes_is_held_alike(tmp_path: Path) -> None:
