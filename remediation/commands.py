@@ -12,7 +12,7 @@ from datetime import datetime
 
 from healthd.errors import BackendError
 from healthd.model import Action, Decision, Diagnosis, Refusal, Refused, Remedy, Step
-from healthd.remediation.case import QUARANTINE_CODE, Case
+from healthd.remediation.case import QUARANTINE_CODE, Case, case_of
 from healthd.remediation.orders import (
     Order,
     Verb,
@@ -26,6 +26,7 @@ from healthd.remediation.orders import (
 from healthd.remediation.parts import Parts
 from healthd.remediation.policy import holder
 from healthd.remediation.ports import NodeView, StateOwner
+from healthd.remediation.successor import orphaned
 
 
 class Commands:
@@ -53,7 +54,7 @@ class Commands:
             case Verb.REPAIR:
                 return self._repair(order, case, view, now, case_id)
             case Verb.RELEASE:
-                return self._release(order, case, view)
+                return self._release(order, case, view, now, case_id)
 
     def rehearsed(self, case: Case) -> Iterator[tuple[str, Refusal | None]]:
         """What each step that is left would do, in words, and what is known to be against it. Raises BackendError."""
@@ -103,9 +104,11 @@ class Commands:
         words = f"{decision.reason}; to have one remedy all the same, name it with --step"
         return Refused(kind=decision.refusal or Refusal.NOT_NEEDED, words=words)
 
-    def _release(self, order: Order, case: Case | None, view: NodeView) -> Case | Refused | str:
+    def _release(
+        self, order: Order, case: Case | None, view: NodeView, now: datetime, case_id: str
+    ) -> Case | Refused | str:
         if case is None:
-            return self._nothing_of_ours(view)
+            return self._orphan(order, view, now, case_id) or self._nothing_of_ours(view)
         if case.has_ended:
             return f"case {case.id} has ended already: {case.note}"
         if (foreign := self._foreign(case, view)) is not None:
@@ -151,6 +154,14 @@ class Commands:
         if view.standing or is_over_ours or (hold is not None and hold.text in ours):
             return None
         return Refused(kind=Refusal.FOREIGN_HOLD, words=f"held by {holder(view)}, not by case {case.id}: left alone")
+
+    def _orphan(self, order: Order, view: NodeView, now: datetime, case_id: str) -> Case | Refused | None:
+        """The case that undoes a drain of ours for which none is open. Its own id, unless that has ended."""
+        named = case_of(view.hold.text) if view.hold is not None else ""
+        new_id = case_id if self._parts.cases.knows(named) else ""
+        mode, boot_id = self._rules().mode, self._judgement.boot_id
+        case = orphaned(view, new_id, mode=mode, boot_id=boot_id, now=now)
+        return None if case is None else let_in(case, order, "" if order.forced else self._judgement.trouble(None))
 
     def _nothing_of_ours(self, view: NodeView) -> Refused | str:
         if view.in_service:

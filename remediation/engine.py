@@ -22,6 +22,7 @@ from healthd.remediation.leftovers import Leftovers
 from healthd.remediation.modes import lowered, may_be_lowered, why_lowered
 from healthd.remediation.obedience import Obedience
 from healthd.remediation.orders import Obeyed, Order, instead, only_out
+from healthd.remediation.orphans import Orphans
 from healthd.remediation.paging import STUCK_AFTER_S, wanted
 from healthd.remediation.parts import Parts
 from healthd.remediation.playbook import without_drain
@@ -51,7 +52,7 @@ class Engine:
         self._seen: tuple[datetime, Situation] | None = None
         self._own: tuple[datetime, NodeView] | None = None
         self._stands, self._last_noted = False, ""
-        self._leftovers = Leftovers(parts)
+        self._leftovers, self._orphans = Leftovers(parts), Orphans(parts)
         self._anew_s = float("-inf")
         self._commands = Commands(parts, as_repair=self._as_repair)
         self._decided_last = Decision(action=Action.HOLD, reason="nothing has been decided yet")
@@ -236,6 +237,8 @@ class Engine:
         """The open case, on disk or found with the cluster. Raises StoreError."""
         case = self._steps.resume()
         self._leftovers.search(anew=case is not None)
+        if case is not None:
+            self._orphans.search()
         return case or self._leftovers.found(now, self._keep)
 
     def _own_view_lately(self) -> NodeView:
@@ -277,16 +280,18 @@ class Engine:
             decision = self._decided(self._unsearched, self._rules(), now)
         else:
             decision = self._surroundings.decided(lambda situation: self._decided(situation, self._rules(), now))
+        decision = self._orphans.named(decision, now)
         self._tell(decision)
         return decision
 
     def _tell(self, decision: Decision) -> None:
         """Put the decision or the refusal into the audit trail once, not every few seconds."""
         self._decided_last, diagnosis = decision, decision.diagnosis
-        if diagnosis is None:
+        if diagnosis is None and decision.refusal is None:
             self._last_noted = ""  # the same refusal, of a fault that comes back, is news
             return
-        data = {"action": decision.action, "code": diagnosis.code, "component": str(diagnosis.component)}
+        about = {"code": diagnosis.code, "component": str(diagnosis.component)} if diagnosis is not None else {}
+        data = {"action": decision.action, **about}
         if self._note(decision.reason, Event(at=self._clock(), kind="decision", text=decision.reason, data=data)):
             self.tally.decided[decision.action] += 1
             self.tally.refuse(decision.refusal)

@@ -129,6 +129,28 @@ def _named(view: NodeView, shown: CaseMark) -> tuple[str, str, str] | None:
     return parts_of(view.hold.text)
 
 
+def orphaned(view: NodeView, case_id: str, *, mode: Mode, boot_id: str, now: datetime) -> Case | None:
+    """The case by which an operator has a drain of ours undone that no case is open for; None where none is there.
+
+    ``case_id``: of the case that the text names, or a new one where that is known to have ended. It verifies first, as
+    any other, and undoes the drain only as it was found: text, user and stamp.
+    """
+    named = parts_of(view.hold.text) if view.hold is not None else None
+    if view.hold is None or named is None:
+        return None
+    case = _case(case_id or named[2], mode, now, why="our drain was found, and no case of it is open", steps=QUARANTINE)
+    return replace(
+        case,
+        code=named[0],
+        component=named[1],
+        hold=view.hold,
+        text=view.hold.text,
+        controller=view.controller,
+        index=QUARANTINE.index(Step.VERIFY),
+        drain_boot_id=boot_id,
+    )
+
+
 def _by_order(case: Case, code: str) -> Case:
     """What a person ordered is still an order: no mode is too low for it, and a quarantine stays one."""
     if code not in (QUARANTINE_CODE, REPAIR_CODE):

@@ -197,7 +197,8 @@ def _symptoms(diagnoses: Sequence[Diagnosis], faults: Iterable[Fault]) -> Iterat
 
 
 def _node(decision: Decision | None, case: Case | None, ended: Case | None) -> Iterator[Topic]:
-    """The node's own state: out by our act, kept out by another owner, or how our part in it ended."""
+    """The node's own state: out by our act, kept out by another owner or a drain of ours without a case, or how our
+    part in it ended."""
     refusal = decision.refusal if decision is not None else None
     if case is not None and _is_out(case):
         title = f"out of service for {case.code} on {case.component} [{case.id}]"
@@ -207,6 +208,8 @@ def _node(decision: Decision | None, case: Case | None, ended: Case | None) -> I
         still = f"; {about.code} on {about.component} is still open" if about is not None else ""
         again_s = AGAIN_S if about is not None and about.severity is Severity.CRITICAL else 0.0
         yield Topic(key=NODE_KEY, words=f"{decision.reason}{still}", cause="foreign", again_s=again_s)
+    elif decision is not None and refusal is Refusal.ORPHAN:
+        yield Topic(key=NODE_KEY, words=decision.reason, cause="orphan")
     elif decision is not None and refusal is Refusal.ACKNOWLEDGED:
         about = decision.diagnosis
         still = f", although {about.code} on {about.component} is still open" if about is not None else ""

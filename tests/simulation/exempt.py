@@ -13,8 +13,4 @@ EXEMPT: Mapping[str, str] = {
     "no_slow_storm": "issue 12, section 4: there is no window of a day yet",
     "returns_are_bounded": "issue 12, section 4: returns are not counted yet",
     "nothing_in_a_window": "issue 12, section 3: a foreign maintenance window is not seen yet",
-    "nothing_out_in_silence": "issue 12, section 5: nothing that lasts pages by itself yet",
-    "paged_every_day": "issue 12, section 5: pages are not repeated yet",
-    "over_is_over": "issue 12, section 5: acknowledged, and lost to another owner, are said to be over",
-    "a_page_has_its_cause": "issue 12, section 5: a page keeps its first cause",
 }

@@ -10,9 +10,9 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from healthd.model import Action, Remedy
+from healthd.model import Action, Remedy, Step
 from healthd.notifications.delivery import Message
-from healthd.notifications.news import PAGED
+from healthd.notifications.news import NODE_KEY, PAGED, News
 from healthd.remediation.budget import out_limit
 from healthd.remediation.case import Case, End
 from healthd.remediation.ledger import repairs_of
@@ -141,14 +141,14 @@ class Invariants:
         """People are told."""
         self.messages += 1
         for piece in message.data["news"]:
-            self._told_of(_named(name, piece["words"]), name, piece["key"], piece["words"], bool(piece["over"]))
+            self._told_of(_named(name, piece["words"]), name, piece["key"], piece["words"], News(piece["state"]))
 
-    def _told_of(self, node: str, speaker: str, key: str, words: str, over: bool) -> None:
+    def _told_of(self, node: str, speaker: str, key: str, words: str, news: News) -> None:
         told = self.told[node]
-        self.note(node, f"TOLD {'over: ' if over else ''}{key}: {words}")
-        if over:
+        self.note(node, f"TOLD {news} {key}: {words}")
+        if news in (News.OVER, News.ENDED):
             told.standing.pop(key, None)
-            if speaker == node:
+            if speaker == node and news is News.OVER:
                 self.over_is_over(node, key)
             return
         told.standing[key] = words
@@ -258,8 +258,8 @@ class Invariants:
         still = [each for each in daemon.monitor.diagnoses() if each.code == code and str(each.component) == where]
         if still and not key.startswith(PAGED):
             self.fail("over_is_over", name, f"{key} is said to be over, and is open")
-        hold = self._ground.slurm.nodes[name].hold
-        if key.startswith("case ") and hold is not None:
+        if key == NODE_KEY and self._ground.slurm.is_ours(name):
+            hold = self._ground.slurm.nodes[name].hold
             self.fail("over_is_over", name, f"{key} is said to be over, and the node is held: {hold}")
 
     # -- now and then -------------------------------------------------------------------------------------------------
@@ -281,19 +281,21 @@ class Invariants:
             seen.held_s = _since(seen.held_s, ours, s)
             if seen.held_s is None:
                 self.told[name].paged_s = self.told[name].paged_s if is_out else None
-            self.nothing_out_in_silence(name, seen, s)
+            self.nothing_out_in_silence(name, seen, s, case)
             self.every_slot_lives(name, seen, s, case, has_slot=has_slot and answers)
             self.the_good_come_back(name, seen, s, case, ours=ours and answers)
             self.a_page_has_its_cause(name, seen, s, case)
             self.an_answer_has_its_act(name, seen, s)
         self.done = [each for each in self.done if each.s > s - 8 * DAY] if len(self.done) > 500 else self.done
 
-    def nothing_out_in_silence(self, name: str, seen: Seen, s: float) -> None:
-        """What healthd keeps out for longer than a bound is paged, and again every day: a node in silence is lost."""
-        if seen.held_s is None or s - seen.held_s < OVERDUE_S:
+    def nothing_out_in_silence(self, name: str, seen: Seen, s: float, case: Case | None) -> None:
+        """What healthd keeps out for longer than a bound is paged, and again every day: a node in silence is lost. An
+        operator knows of an order of their own for a day."""
+        is_ordered = case is not None and Step.STAY in case.steps
+        if seen.held_s is None or s - seen.held_s < (REPEAT_S if is_ordered else OVERDUE_S):
             return
-        paged_s = self.told[name].paged_s
-        if paged_s is None or paged_s < seen.held_s:
+        paged_s, stands = self.told[name].paged_s, any(map(asks_for_a_person, self.told[name].standing))
+        if paged_s is None or (paged_s < seen.held_s and not stands):
             self.fail(
                 "nothing_out_in_silence", name, f"held by healthd for {(s - seen.held_s) / HOUR:.1f} h, not paged"
             )

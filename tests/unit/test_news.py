@@ -294,6 +294,12 @@ def test_a_node_that_another_holds_is_told_as_that() -> None:
     assert topic.again_s == 0
 
 
+def test_a_drain_of_ours_without_a_case_is_told() -> None:
+    """It keeps the node out, whoever left it."""
+    (topic,) = told(decision=Decision(action=Action.HOLD, reason="held by ours", refusal=Refusal.ORPHAN))
+    assert (topic.key, topic.words, topic.cause) == ("node", "held by ours", "orphan")
+
+
 def test_how_our_part_ended_is_said_where_the_node_is_not_simply_back() -> None:
     """An operator's order with the fault open, a case that somebody took over; a release is over and no more."""
     known = Decision(action=Action.HOLD, reason="acknowledged", refusal=Refusal.ACKNOWLEDGED, diagnosis=XID)
