@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from healthd.agent import Agent
 from healthd.api.board import Board
+from healthd.api.receipt import Receipt
 from healthd.api.status import status_data, status_json, status_text
 from healthd.api.wire import Answer
 from healthd.check import unknown
@@ -90,31 +91,64 @@ def history_answer(agent: Agent, options: Namespace, *, most: int | None = None)
     return Answer(code=0, out=trail_json(trail) if options.json else trail_text(trail))
 
 
-def hook_answer(agent: Agent, options: Namespace, environ: Mapping[str, str]) -> Answer:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HookReply:
+    """What a hook says, and what is to be kept of it once it is known whether the job got it (``hook_ended``).
+
+    ``drain``: the reason of our drain, for which the job is refused; "" where it passes. ``passed``: why it passes on a
+    node that is not well.
+    """
+
+    answer: Answer
+    kind: str
+    verdict: Verdict
+    job: str
+    drain: str = ""
+    passed: str = ""
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the job must have taken this answer to be refused: without one it goes on."""
+        return bool(self.drain)
+
+
+def hook_answer(agent: Agent, options: Namespace, environ: Mapping[str, str]) -> HookReply:
     """What a Slurm hook does and says. Only the prolog may refuse, and only where our drain stands for the cause."""
     if options.kind == "epilog":
         _job_has_ended(agent, environ.get("SLURM_JOB_ID") or "unknown")
     report = agent.checkup.report(deadline_s=_PROLOG_DEADLINE_S)
     drain, why_not = _our_drain(agent, report) if options.kind == "prolog" else ("", "")
-    agent.hooks[options.kind, report.verdict, "refused" if drain else "passed"] += 1
+    job = environ.get("SLURM_JOB_ID") or "?"
+    reply = HookReply(answer=Answer(code=0), kind=options.kind, verdict=report.verdict, job=job)
     if report.verdict in (Verdict.OK, Verdict.WARNING):
-        return Answer(code=0)
+        return reply
     if options.kind != "prolog":  # the audit has what was found; a line per job and minute would say nothing new
-        return Answer(code=0, err=f"healthd: {options.kind}: verdict {report.verdict}\n")
-    return _prolog(agent, environ.get("SLURM_JOB_ID") or "?", drain, f"verdict {report.verdict}{why_not}")
-
-
-def _prolog(agent: Agent, job: str, drain: str, why: str) -> Answer:
-    """Refuse the job in words for its owner, or say why a node that is not well takes it all the same."""
+        return replace(reply, answer=Answer(code=0, err=f"healthd: {options.kind}: verdict {report.verdict}\n"))
     if drain:
-        text = f"prolog refused job {job}: {drain}"
         words = f"healthd: node {agent.machine.name} is not fit for job {job}: {drain}"
-        answer = Answer(code=1, out=f"print {words}\n", err=f"{words}\n")
-    else:
-        text = f"prolog let job {job} pass: {why}"
-        answer = Answer(code=0, err=f"healthd: {text}\n")
-    agent.monitor.record(Event(at=datetime.now(UTC), kind="hook", text=text))
-    return answer
+        return replace(reply, answer=Answer(code=1, out=f"print {words}\n", err=f"{words}\n"), drain=drain)
+    passed = f"prolog let job {job} pass: verdict {report.verdict}{why_not}"
+    return replace(reply, answer=Answer(code=0, err=f"healthd: {passed}\n"), passed=passed)
+
+
+def hook_ended(agent: Agent, reply: HookReply, receipt: Receipt = Receipt.TAKEN) -> str:
+    """Keep and count what the job got, and say it. What was not taken in time has refused nothing."""
+    refused = reply.refuses and receipt is not Receipt.GONE
+    agent.hooks[reply.kind, reply.verdict, "refused" if refused else "passed"] += 1
+    text = _refusal(reply, receipt) if reply.refuses else reply.passed
+    if text:
+        agent.monitor.record(Event(at=datetime.now(UTC), kind="hook", text=text))
+    return text
+
+
+def _refusal(reply: HookReply, receipt: Receipt) -> str:
+    match receipt:
+        case Receipt.TAKEN:
+            return f"prolog refused job {reply.job}: {reply.drain}"
+        case Receipt.GONE:
+            return f"prolog let job {reply.job} pass: the refusal came after its hook had gone: {reply.drain}"
+        case Receipt.UNKNOWN:
+            return f"prolog refused job {reply.job}, and its hook has not read it, so that it may pass: {reply.drain}"
 
 
 def _our_drain(agent: Agent, report: Report) -> tuple[str, str]:

@@ -19,7 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from healthd.agent import Agent
-from healthd.api.answers import Tick, check_answer, history_answer, hook_answer, is_active, status_answer
+from healthd.api.answers import (
+    HookReply,
+    Tick,
+    check_answer,
+    history_answer,
+    hook_answer,
+    hook_ended,
+    is_active,
+    status_answer,
+)
 from healthd.api.board import Board
 from healthd.api.drill import drill_answer
 from healthd.api.grammar import Shown, parse
@@ -27,6 +36,7 @@ from healthd.api.group import ActingGroup
 from healthd.api.orders import ack_answer, order_answer, relearn_answer
 from healthd.api.peer import Peer, peer_of
 from healthd.api.plan import plan_answer
+from healthd.api.receipt import sent
 from healthd.api.seats import Place, Seats, Who
 from healthd.api.seldom import Seldom
 from healthd.api.wire import (
@@ -44,6 +54,8 @@ from healthd.model import Event, Refusal
 
 _REQUEST_S = 5.0
 """For the whole of a request, in seconds, however its bytes come; and again for the answer to be taken."""
+_TAKEN_S = 10.0
+"""How long a refusal may lie unread until it is kept as one of which nobody knows: a hook waits for 8 s at most."""
 _AGAIN_S = 0.2
 _STUCK_AFTER_S = 60.0
 _SELDOM_S = 60.0
@@ -59,6 +71,14 @@ class _Guest:
     client: socket.socket
     peer: Peer
     who: Who
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Reply:
+    """The bytes of an answer. ``hook``: what is to be kept of a hook's once it is known whether it was taken."""
+
+    raw: bytes
+    hook: HookReply | None = None
 
 
 class _ClientGone(OSError):
@@ -175,25 +195,40 @@ class Server:
             with guest.client as client:
                 raw = _received(client, time.monotonic() + _REQUEST_S)
                 client.settimeout(_REQUEST_S)
-                client.sendall(self._answer(raw, guest.peer, _teller(client)))
+                reply = self._answer(raw, guest.peer, _teller(client))
+                if reply.hook is None:
+                    client.sendall(reply.raw)
+                else:
+                    self._answer_hook(client, reply.raw, reply.hook)
         except OSError as error:
             self._say_seldom("a client went away", guest.peer, error=str(error))
         finally:
             self._begin(self._seats.leave(guest.who))
 
-    def _answer(self, raw: bytes, peer: Peer, tick: Tick) -> bytes:
+    def _answer_hook(self, client: socket.socket, raw: bytes, hook: HookReply) -> None:
+        """A refusal is kept as what the job got of it: a hook that has waited for too long lets its job pass."""
+        receipt = sent(client, raw, wait_s=_TAKEN_S if hook.refuses else 0.0)
+        said = hook_ended(self._agent, hook, receipt)
+        if hook.answer.err:
+            words = said or hook.answer.err.strip()
+            self._log.info("hook", kind=hook.kind, code=hook.answer.code, receipt=receipt.value, said=words)
+
+    def _answer(self, raw: bytes, peer: Peer, tick: Tick) -> _Reply:
         """The bytes of the answer, whatever happens. Raises _ClientGone."""
         try:
-            return write_answer(self._answered(raw, peer, tick))
+            answer = self._answered(raw, peer, tick)
+            if isinstance(answer, HookReply):
+                return _Reply(raw=write_answer(answer.answer), hook=answer)
+            return _Reply(raw=write_answer(answer))
         except _ClientGone:
             raise
         except Exception as error:  # noqa: BLE001 - a defect in one answer must not end the daemon; it is said loudly
             if self._troubles.due(type(error).__name__) is not None:
                 self._log.error("an answer failed; this is a defect of healthd", exc_info=True)
             words = encodable(f"healthd: the daemon failed to answer: {error}; see its log\n")
-            return write_answer(Answer(code=2, err=words))
+            return _Reply(raw=write_answer(Answer(code=2, err=words)))
 
-    def _answered(self, raw: bytes, peer: Peer, tick: Tick) -> Answer:
+    def _answered(self, raw: bytes, peer: Peer, tick: Tick) -> Answer | HookReply:
         try:
             return self._dispatch(read_request(raw), peer, tick)
         except Shown as shown:
@@ -201,7 +236,7 @@ class Server:
         except HealthdError as error:
             return failure(error)
 
-    def _dispatch(self, request: Request, peer: Peer, tick: Tick) -> Answer:
+    def _dispatch(self, request: Request, peer: Peer, tick: Tick) -> Answer | HookReply:
         options = parse(request.arguments)
         match options.verb:
             case "check":
@@ -242,16 +277,13 @@ class Server:
             case verb:
                 raise UsageError(f"healthd: the daemon does not answer {verb!r}; run it without the socket")
 
-    def _hook(self, options: Namespace, request: Request, peer: Peer) -> Answer:
+    def _hook(self, options: Namespace, request: Request, peer: Peer) -> Answer | HookReply:
         """A caller without the right gets a word and exit 0: another exit code would drain the node, "Prolog error"."""
         if not self._may_act(peer):
             words = f"healthd: hook {options.kind}: uid {peer.uid} may not act here, nothing was done"
             self._say_seldom(words, peer)
             return Answer(code=0, err=f"{words}; be root or in [daemon] group\n")
-        answer = hook_answer(self._agent, options, request.environ)
-        if answer.err:
-            self._log.info("hook", kind=options.kind, code=answer.code, said=answer.err.strip())
-        return answer
+        return hook_answer(self._agent, options, request.environ)
 
     def _note(self, event: Event, peer: Peer) -> None:
         """Put into the trail which verdict a script was told. Of whoever may not act: whose it is, and the same once a

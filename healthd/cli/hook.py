@@ -12,7 +12,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from healthd.agent import acting_agent, catch_up_kernel_log
-from healthd.api.answers import hook_answer
+from healthd.api.answers import hook_answer, hook_ended
 from healthd.api.wire import Answer
 from healthd.cli.settings import loaded
 from healthd.errors import HealthdError
@@ -22,21 +22,42 @@ DEADLINE_S = 9
 _LOCK_WAIT_S = 6.0
 
 
+class _Deadline:
+    """Ours, by SIGALRM. ``answer``: what was decided before it came, which the job gets whatever comes after: the trail
+    has it."""
+
+    def __init__(self) -> None:
+        self.answer: Answer | None = None
+
+    def begin(self) -> None:
+        signal.signal(signal.SIGALRM, self._over)
+        signal.alarm(DEADLINE_S)
+
+    def _over(self, *_: object) -> None:
+        """Leave at once, whatever hangs."""
+        answer = self.answer or Answer(code=0, err=f"healthd: hook ran out of its {DEADLINE_S} s, the job passes\n")
+        for stream, text in ((sys.stdout, answer.out), (sys.stderr, answer.err)):
+            stream.write(text)
+            stream.flush()
+        os._exit(answer.code)
+
+
 def answer(options: Namespace) -> Answer:
     """Exit 1 only where the prolog drained the node for a critical finding; everything else lets the job pass."""
-    signal.signal(signal.SIGALRM, _out_of_time)
-    signal.alarm(DEADLINE_S)
+    deadline = _Deadline()
+    deadline.begin()
     try:
-        return _looked(options)
+        return _looked(options, deadline)
     except HealthdError as error:
-        return _let_pass(options, str(error))
+        return deadline.answer or _let_pass(options, str(error))
     except Exception as error:  # noqa: BLE001 - a defect of ours would drain node after node with "Prolog error"
-        return _let_pass(options, f"{type(error).__name__}: {error}; this is a defect of healthd")
+        why = f"{type(error).__name__}: {error}; this is a defect of healthd"
+        return deadline.answer or _let_pass(options, why)
     finally:
         signal.alarm(0)
 
 
-def _looked(options: Namespace) -> Answer:
+def _looked(options: Namespace, deadline: _Deadline) -> Answer:
     """Prologs that come together wait for each other: the first one drains, the others find it done."""
     values = loaded(options)
     config = values.config
@@ -45,7 +66,10 @@ def _looked(options: Namespace) -> Answer:
         agent = acting_agent(config, source="local", environ=os.environ, changed=lambda: None, notices=values.notices)
         try:
             catch_up_kernel_log(agent)
-            return hook_answer(agent, options, os.environ)
+            reply = hook_answer(agent, options, os.environ)
+            deadline.answer = reply.answer
+            hook_ended(agent, reply)
+            return reply.answer
         finally:
             agent.close()
     finally:
@@ -54,10 +78,3 @@ def _looked(options: Namespace) -> Answer:
 
 def _let_pass(options: Namespace, why: str) -> Answer:
     return Answer(code=0, err=f"healthd: hook {options.kind} could not look, the job passes: {why}\n")
-
-
-def _out_of_time(*_: object) -> None:
-    """The deadline: leave at once, whatever hangs, and let the job pass."""
-    sys.stderr.write(f"healthd: hook ran out of its {DEADLINE_S} s, the job passes\n")
-    sys.stderr.flush()
-    os._exit(0)
