@@ -288,12 +288,14 @@ def _heard(seen: Seen, topic: Topic, now: datetime) -> tuple[Seen, News | None]:
     if not seen.told:
         lasts = now - seen.since >= timedelta(seconds=topic.lasts_s)
         return (told, News.WRONG) if lasts else (seen, None)
-    quiet = now - (seen.at or seen.since)
-    if seen.causes[-1:] == (topic.cause,):
-        again = topic.again_s > 0 and quiet >= timedelta(seconds=topic.again_s)
-        return (told, News.STILL) if again else (replace(seen, changed=None), None)
+    quiet_s = (now - (seen.at or seen.since)).total_seconds()
+    is_same = seen.causes[-1:] == (topic.cause,)
+    if 0 < topic.again_s <= quiet_s:
+        return told, News.STILL if is_same else News.NOW
+    if is_same:
+        return replace(seen, changed=None), None
     changed = seen.changed or now
-    known = topic.cause in seen.causes and quiet < timedelta(seconds=KNOWN_CHANGES_EVERY_S)
+    known = topic.cause in seen.causes and quiet_s < KNOWN_CHANGES_EVERY_S
     if known or now - changed < timedelta(seconds=LASTS_S):
         return replace(seen, changed=changed), None
     return told, News.NOW

@@ -106,6 +106,6 @@ def test_one_that_an_operator_undoes_is_over(tmp_path: Path) -> None:
     world.cluster.hung = False
     world.cluster.update(NODE, "resume")
     told.until(world.clock() + 4_000)
-    assert world.engine.decision.refusal is None
+    assert world.engine.decision.reason == "nothing calls for taking the node out"
     assert [state for _, state in told.states("node")[-2:]] == ["wrong", "over"]
     world.close()

@@ -31,6 +31,8 @@ SETTLES_S = 180.0
 """A node that went out so lately may not be on the list by which another was let out: deadline, settle time, slack."""
 OVERDUE_S = 4 * HOUR + 900.0
 """Out by our hand for longer, and somebody has to be told: the bound of the notifications, and one calm poll."""
+NOTICED_S = 900.0
+"""A page that was told while the node went out is of that time: what is out is seen every ten minutes."""
 REPEAT_S = DAY + HOUR
 ADOPTED_WITHIN_S = 2 * HOUR
 """A slot without a case: its holder's daemon, or the controller, has this long to find it."""
@@ -295,7 +297,7 @@ class Invariants:
         if seen.held_s is None or s - seen.held_s < (REPEAT_S if is_ordered else OVERDUE_S):
             return
         paged_s, stands = self.told[name].paged_s, any(map(asks_for_a_person, self.told[name].standing))
-        if paged_s is None or (paged_s < seen.held_s and not stands):
+        if paged_s is None or (paged_s < seen.held_s - NOTICED_S and not stands):
             self.fail(
                 "nothing_out_in_silence", name, f"held by healthd for {(s - seen.held_s) / HOUR:.1f} h, not paged"
             )
