@@ -180,7 +180,9 @@ class Commands:
             case Step.WAIT_IDLE:
                 view = self._orchestrator.view(jobs=True)
                 return (
-                    f"waits for {', '.join(view.jobs) or 'work'} to end" if not view.idle else "it is idle now"
+                    f"waits for {', '.join(view.work or view.jobs) or 'work'} to end"
+                    if not view.idle
+                    else "it is idle now"
                 ), None
             case Step.COLLECT:
                 return "saves the evidence", None

@@ -46,7 +46,8 @@ class NodeView:
 
     ``in_service``: nothing keeps new jobs off. ``flags``: the cluster's own words, upper case (DRAIN, DOWN, FAIL,
     COMPLETING, NOT_RESPONDING, …). ``fenced``: a maintenance reservation, ours or another, and nothing else keeps new
-    jobs off. ``allocated_cpus`` and ``jobs`` together say whether work is there.
+    jobs off. ``allocated_cpus`` and ``jobs`` together say whether work is there; ``work``: the jobs in an operator's
+    words, where the cluster says more than their ids.
     ``controller``: changes when the cluster's controller restarts (Slurm's BOOT_TIME); "" where it was not asked.
     ``maintenance``: the name of a maintenance window that somebody else has on the node now; "" where there is none, or
     jobs were not asked for.
@@ -60,6 +61,7 @@ class NodeView:
     fenced: bool = False
     allocated_cpus: int = 0
     jobs: tuple[str, ...] = ()
+    work: tuple[str, ...] = ()
     controller: str = ""
     maintenance: str = ""
     features: frozenset[str] = frozenset()

@@ -223,7 +223,7 @@ class Steps:
             return turn
         case = seen(case, view)
         if not view.idle:
-            said = f"drained; waiting for {', '.join(view.jobs) or 'completing work'} to end"
+            said = f"drained; waiting for {', '.join(view.work or view.jobs) or 'completing work'} to end"
             return Turn(case=case, said=said, refusal=Refusal.NOT_IDLE)
         return Turn(case=at_next(case, now), said="idle: no job and no holder of a GPU is left", go_on=True)
 

@@ -36,6 +36,9 @@ from healthd.sources.command import TRUNCATED, find_tool, run_command
 # has every flag, where %T hides DOWN behind "drained". Reason is last: it may hold any text, newlines included.
 SINFO_FIELDS = "NodeList:|,StateComplete:|,CPUsState:|,User:|,Timestamp:|,Features:|,Features_act:|,Reason:|"
 
+# None of the three may hold a blank: a name that useradd takes, and node names, have none.
+JOB_FIELDS = "%i %u %N"
+
 # What keeps new jobs off a node for good. Not here: NOT_RESPONDING alone (2 to 3 s after every undrain), UNKNOWN (not
 # registered yet after a restart of slurmctld), RESERVED.
 _OUT = re.compile(r"DRAIN(ED|ING)?|DOWN|FAIL(ING)?|REBOOT\w*|INVALID_REG")
@@ -111,12 +114,13 @@ class SlurmOrchestrator:
         """
         if not jobs:
             return parse_view(self._node, self._state())
-        queue = self._read("squeue", "-h", "-a", "-w", self._node, "-o", "%i")
+        queue = self._read("squeue", "-h", "-a", "-w", self._node, "-o", JOB_FIELDS)
         window = parse_maintenance(self._reservations(), self._node)
         state = self._state()
         config = self._read("scontrol", "show", "config")
-        view = parse_view(self._node, state, jobs=tuple(queue.split()), controller=parse_boot_time(config))
-        return replace(view, maintenance=window)
+        view = parse_view(self._node, state, controller=parse_boot_time(config))
+        ids, work = parse_jobs(queue)
+        return replace(view, maintenance=window, jobs=ids, work=work)
 
     def level(self) -> FleetLevel:
         """Read all nodes of all partitions, hidden ones too, in one request. Raises BackendUnknown."""
@@ -240,6 +244,17 @@ def client_environment(environ: Mapping[str, str], conf: str = "") -> dict[str, 
     """
     kept = {name: value for name, value in environ.items() if not name.startswith(_FOREIGN_SETTINGS)}
     return {**kept, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C", **({"SLURM_CONF": conf} if conf else {})}
+
+
+def parse_jobs(answer: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The ids of the jobs, and in words ``12 of alice on n[1-4]``, from what ``squeue -h -o JOB_FIELDS`` printed. A job
+    without nodes yet shows none."""
+    found = [line.split() for line in answer.splitlines() if line.strip()]
+    return tuple(fields[0] for fields in found), tuple(_in_words(*fields) for fields in found)
+
+
+def _in_words(job: str, user: str = "", nodes: str = "", *_: str) -> str:
+    return f"{job}{f' of {user}' if user else ''}{f' on {nodes}' if nodes else ''}"
 
 
 def parse_view(node: str, answer: str, *, jobs: tuple[str, ...] = (), controller: str = "") -> NodeView:

@@ -15,6 +15,7 @@ from healthd.remediation.orchestrators.slurm import (
     client_environment,
     detect,
     parse_boot_time,
+    parse_jobs,
     parse_level,
     parse_partitions,
     parse_view,
@@ -111,6 +112,16 @@ def test_completing_and_jobs_are_not_idle() -> None:
     assert not parse_view("n0001", _record("idle+completing+drain")).idle
     assert not parse_view("n0001", _record(), jobs=("7",)).idle
     assert parse_view("n0001", _record()).idle
+
+
+def test_a_job_is_named_with_its_user_and_its_nodes() -> None:
+    """An operator who has to end it asks its owner. One whose nodes squeue does not list yet shows none."""
+    answer = "12 alice n[0001-0004]\n13_2 bob n0001\n14 carol \n\n"
+    assert parse_jobs(answer) == (
+        ("12", "13_2", "14"),
+        ("12 of alice on n[0001-0004]", "13_2 of bob on n0001", "14 of carol"),
+    )
+    assert parse_jobs("") == ((), ())
 
 
 @pytest.mark.parametrize(

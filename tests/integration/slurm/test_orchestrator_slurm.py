@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -271,6 +272,7 @@ def test_a_running_job_is_seen_and_survives_the_drain(slurm: SlurmLab) -> None:
     orchestrator.quarantine(REASON)
     view = orchestrator.view(jobs=True)
     assert view.jobs == (job,)
+    assert re.fullmatch(rf"{job} of \S+ on {view.name}", view.work[0])
     assert not view.idle
     assert slurm.job(job)["JobState"] == "RUNNING"
     slurm.cancel(job)
