@@ -18,6 +18,7 @@ from healthd.beat import Beat
 from healthd.checkup import Checkup
 from healthd.cluster import Cluster, cluster_of
 from healthd.config.schema import Config
+from healthd.hindsight import JournalHindsight
 from healthd.monitor import Monitor
 from healthd.node import CommandResult
 from healthd.remediation.case import Case
@@ -88,6 +89,7 @@ def make_engine(
             cases=store,
             rules=lambda: rules_of(config, policy, cluster),
             ledger=lambda: repairs_of(store.cases()),
+            hindsight=JournalHindsight(checkup, machine.proc),
             collect=announced,
             look_again=checkup.start_older_than,
             patience=patience_of(config, cluster),

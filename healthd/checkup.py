@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Any
 
-from healthd.check import Check, unknown
+from healthd.check import Check, judged, unknown
 from healthd.clockwatch import JUMP
 from healthd.config.schema import CheckConfig
 from healthd.errors import SourceError
@@ -134,6 +134,16 @@ class Checkup:
             if not past:
                 self._pause_nvml(outcome)
             self.monitor.absorb(outcome, cursor=cursor if name == names[-1] else None, past=past)
+
+    def judge_past_kernel(self, records: Sequence[KernelRecord], code: str) -> None:
+        """Run the kernel checks on lines that may have been judged before, and fold in what tells of this code."""
+        node = dataclasses.replace(self.machine, kernel_records=records)
+        for name in (name for name, check in self.checks.items() if check.on == "kernel"):
+            outcome = run_check(self.checks[name], node, self._settings[name].settings, optional=self._optional(name))
+            findings = tuple(finding for finding in outcome.result.findings if finding.code == code)
+            if findings:
+                told = dataclasses.replace(outcome, result=judged(findings))
+                self.monitor.absorb(told, past=True)
 
     def of_the_journal(self) -> Mapping[str, Any]:
         """The settings of the kernel checks that also want lines of the journal, by check."""

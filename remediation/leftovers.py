@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from healthd.errors import BackendError
 from healthd.remediation.case import Case
 from healthd.remediation.marks import parse
 from healthd.remediation.parts import Parts
-from healthd.remediation.successor import found_case
+from healthd.remediation.rules import roots_of
+from healthd.remediation.successor import found_case, has_booted, must_be_shown
 
+_BEFORE_A_DRAIN = timedelta(hours=1)  # a fault is older than its drain, by as long as it waited for a place
 _EVERY_S = 60.0  # a list of the places costs slurmctld 0.2 ms
 
 
@@ -25,6 +27,7 @@ class Leftovers:
     def __init__(self, parts: Parts) -> None:
         self._parts, self.unknown = parts, ""
         self._answered = False
+        self._since: datetime | None = None  # when the finding that the mark shows was first seen
         self._due_s: float | None = None
         self._until_s: float | None = None
 
@@ -52,11 +55,34 @@ class Leftovers:
             self.unknown = "" if self._answered else f"what an earlier daemon left with it is not known: {error}"
             return None
         if case is not None:
-            keep(case)
+            keep(case := self._shown(case, now))
         again_s = soon_s if self._answered else self._until_s
         self._answered, self.unknown = True, ""
         self._due_s = again_s if now_s < self._until_s else None
         return case
+
+    def _shown(self, case: Case, now: datetime) -> Case:
+        """The case of a drain, with what cannot be shown of the fault that it names. A fault that is found in what was
+        logged since is open again, and decided about like any other."""
+        hindsight = self._parts.hindsight
+        ends_by, booted_at = hindsight.ends_by(case.code), hindsight.booted_at()
+        case = (
+            replace(case, drain_boot_id="") if has_booted(case, booted_at) else case
+        )  # which explains that it is DOWN
+        if case.hold is None or not must_be_shown(case, ends_by, booted_at) or self._is_open(case.code):
+            return case
+        drained = datetime.fromtimestamp(case.hold.stamp, UTC)
+        read = hindsight.look_back(case.code, min(self._since or drained, drained) - _BEFORE_A_DRAIN)
+        if self._is_open(case.code):
+            return replace(case, why=f"{case.why}; {case.code} was found in what was logged")
+        unproven = (
+            f"{case.code} on {case.component} is over only after a {ends_by}, and none is known of since the drain of"
+            f" {drained:%Y-%m-%d %H:%M:%S} UTC; {read}, and nothing shows that it is over"
+        )
+        return replace(case, unproven=unproven, boot_id=self._parts.judgement.boot_id)
+
+    def _is_open(self, code: str) -> bool:
+        return any(root.code == code for each in self._parts.judgement.diagnoses() for root in roots_of(each))
 
     def _left_behind(self, now: datetime) -> Case | None:
         """It is asked while no case is open: one that the store knows has ended. What its mark says is over, and its
@@ -68,6 +94,7 @@ class Leftovers:
         view = parts.orchestrator.view(jobs=True)
         mark = next((mark.text for mark in parts.orchestrator.level().marks if mark.node == view.name), "")
         shown = parse(mark)
+        self._since = shown.since if shown is not None else None
         is_over = shown is not None and parts.cases.knows(shown.case)
         case = found_case(
             view,

@@ -16,7 +16,7 @@ from healthd.remediation.ledger import Repair
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import Orchestrator, Provisioner
 from healthd.remediation.repairs import Resetter
-from healthd.remediation.turns import Cases, Judgement, Patience, Slots
+from healthd.remediation.turns import Cases, Hindsight, Judgement, NoHindsight, Patience, Slots
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,8 @@ class Parts:
     ``rules`` is asked before every step and once more right before every act: an operator may have spoken meanwhile.
     ``collect`` saves the evidence of a case and returns where. ``look_again`` has every check run that has not looked
     since then, and waits for none. ``platform_texts``: reasons that a provisioner leaves on a node which we hold.
-    ``ledger``: the repairs that were made on this node. ``new_id``: of a case that is opened. ``clock`` stamps the
+    ``ledger``: the repairs that were made on this node, as the store knows them. ``hindsight``: what can be known of a
+    fault that only a drain tells of. ``new_id``: of a case that is opened. ``clock`` stamps the
     audit trail: a turn takes as long as the cluster does; ``monotonic_s`` tells where it was set. ``beat`` is told of
     each turn and each step.
     """
@@ -43,6 +44,7 @@ class Parts:
     patience: Patience
     platform_texts: Collection[str] = ()
     ledger: Callable[[], Sequence[Repair]] = tuple
+    hindsight: Hindsight = field(default_factory=NoHindsight)
     new_id: Callable[[], str] = lambda: secrets.token_hex(4)
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     monotonic_s: Callable[[], float] = time.monotonic

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from healthd.clockwatch import JUMP, ClockWatch, moved, was_set
 from healthd.errors import BackendRefused, BackendUnknown, HealthdError
-from healthd.model import Event, Refusal, Refused, Step
+from healthd.model import ClearsBy, Event, Refusal, Refused, Step
 from healthd.remediation.case import Case, End, Phase, shifted
 from healthd.remediation.guards import Guards, lost, seen
 from healthd.remediation.orders import heading_back
@@ -60,6 +60,7 @@ class Steps:
         self._collect, self._look_again, self._start = parts.collect, parts.look_again, parts.resetter.start
         self._patience, self._clock, self._monotonic_s = parts.patience, parts.clock, parts.monotonic_s
         self._clock_watch, self._unmoved = ClockWatch(parts.clock(), parts.monotonic_s()), timedelta()
+        self._ends_by = parts.hindsight.ends_by
         self.hurry = False
         self._began: datetime | None = None
         self._inherited = False
@@ -252,6 +253,11 @@ class Steps:
         self._look_again(case.good_since or case.since)
         if trouble := self._judgement.trouble(case.since):
             return self._not_well(replace(case, good_since=None), now, trouble)
+        if self._is_unproven(case):
+            said = (
+                f"stays out, a person is needed: {case.unproven}; `healthd repair` mends it, `healthd release` ends it"
+            )
+            return Turn(case=replace(case, good_since=None), said=said, page=True, refusal=Refusal.PERSON)
         good_since = case.good_since or now
         case = replace(case, good_since=good_since)
         if now - good_since < timedelta(seconds=self._patience.settle_s):
@@ -259,6 +265,13 @@ class Steps:
         if unseen := self._judgement.trouble(good_since):
             return Turn(case=case, said=f"well again; settling: {unseen}")
         return Turn(case=at_next(case, now), said=f"verified: well since {good_since:%H:%M:%S}", go_on=True)
+
+    def _is_unproven(self, case: Case) -> bool:
+        """Whether what the case found named in its drain may be there although it is not seen: nothing was done since,
+        no boot has ended it, and no person takes it on himself."""
+        if not case.unproven or case.acts or case.release_order:
+            return False
+        return self._judgement.boot_id == case.boot_id or self._ends_by(case.code) is ClearsBy.REPLACE
 
     def _not_well(self, case: Case, now: datetime, trouble: str) -> Turn:
         """Wait, or after a repair and long enough, try again. A daemon that was away has not been looking meanwhile.

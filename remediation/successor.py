@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from healthd.model import NODE, Mode, Remedy, Step
+from healthd.model import NODE, ClearsBy, Mode, Remedy, Step
 from healthd.remediation.case import QUARANTINE_CODE, REPAIR_CODE, Case, End, parts_of
 from healthd.remediation.marks import CaseMark, instance_of, parse
 from healthd.remediation.playbook import QUARANTINE, REPLACE, kept_out, without_drain
@@ -149,6 +149,19 @@ def orphaned(view: NodeView, case_id: str, *, mode: Mode, boot_id: str, now: dat
         index=QUARANTINE.index(Step.VERIFY),
         drain_boot_id=boot_id,
     )
+
+
+def has_booted(case: Case, booted_at: datetime | None) -> bool:
+    """Whether the machine has booted since the drain that was found, by its own clock and the drain's stamp."""
+    return case.hold is not None and booted_at is not None and booted_at.timestamp() > case.hold.stamp
+
+
+def must_be_shown(case: Case, ends_by: ClearsBy | None, booted_at: datetime | None) -> bool:
+    """Whether a fault that is not seen may be there all the same: a drain names it, only an act ends it, and none is
+    known to have been made since. A boot ends all but what another machine is needed for."""
+    if ends_by is None or case.hold is None or case.attempts or case.end is not None:
+        return False
+    return ends_by is ClearsBy.REPLACE or not has_booted(case, booted_at)
 
 
 def _by_order(case: Case, code: str) -> Case:

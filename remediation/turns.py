@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-from healthd.model import Clearance, Diagnosis, Event, Refusal, Refused, Step
+from healthd.model import Clearance, ClearsBy, Diagnosis, Event, Refusal, Refused, Step
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.fleet import Go, Hold, Scope, Settle
 from healthd.remediation.paging import Limits, Stands
@@ -82,6 +82,36 @@ class Judgement(Protocol):
 
     def record(self, event: Event) -> None:
         """Add to the audit trail."""
+
+
+class Hindsight(Protocol):
+    """What is asked about a fault that a drain names and nobody sees any more."""
+
+    def ends_by(self, code: str) -> ClearsBy | None:
+        """What alone ends faults of this code; None for what a check would see again."""
+
+    def booted_at(self) -> datetime | None:
+        """When this boot began, by the machine's own clock; None where that cannot be told."""
+
+    def look_back(self, code: str, since: datetime) -> str:
+        """Judge again what was logged since then about this code: what is found is open. Returns what was read, or why
+        it could not be, in words."""
+
+
+class NoHindsight:
+    """Where every fault that is there shows again at the next look."""
+
+    def ends_by(self, code: str) -> ClearsBy | None:
+        """Nothing has to be shown."""
+        return None
+
+    def booted_at(self) -> datetime | None:
+        """Not known."""
+        return None
+
+    def look_back(self, code: str, since: datetime) -> str:
+        """Nothing was kept."""
+        return "nothing was read"
 
 
 class Cases(Protocol):

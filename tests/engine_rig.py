@@ -15,6 +15,7 @@ from healthd.beat import Beat
 from healthd.check import Check, NoSettings, judged, unknown
 from healthd.clockwatch import ClockWatch, was_set
 from healthd.errors import StoreError
+from healthd.hindsight import ends_by
 from healthd.model import Clearance, ClearsBy, Component, Finding, Mode, Outcome, Remedy, Result, Severity, Step
 from healthd.monitor import Monitor
 from healthd.node import Node
@@ -132,6 +133,8 @@ class World:
         self.rules = Rules(mode=mode, max_out=max_out)
         self.quotas: dict[str, str | int] = {}
         self.boot, self.boots_at_s, self.never_boots = 1, 0.0, False
+        self.booted = self.clock.now()
+        self.journal: list[tuple[datetime, Trouble]] | None = None
         self.reboot_heals = self.reset_heals = self.replacement_heals = True
         self.script: list[tuple[float, Callable[[], object]]] = []
         self.levels: set[Trouble] = set()
@@ -228,6 +231,14 @@ class World:
     def end_jobs(self) -> None:
         self.cluster.nodes[NODE].jobs.clear()
 
+    def lose_store(self) -> None:
+        """The database is set aside, and a daemon begins with a fresh one in the same boot. The kernel's ring has
+        rolled over."""
+        self.store.close()
+        self.folder = self.folder.parent / f"{self.folder.name}-fresh"
+        self.folder.mkdir()
+        self._start()
+
     def restart_daemon(self) -> None:
         """kill -9, and the service manager starts it again."""
         self.kills += 1
@@ -236,7 +247,7 @@ class World:
 
     def power_cycle(self) -> None:
         """The machine goes through a reboot."""
-        self.boots_at_s = 0.0
+        self.boots_at_s, self.booted = 0.0, self.clock.now()
         self.boot += 1
         self.cluster.rebooted(NODE)
         if self.reboot_heals:
@@ -246,7 +257,7 @@ class World:
     def another_machine(self) -> None:
         """A successor under the same name: another instance, another boot, an empty disk."""
         self.replaced_at_s = 0.0
-        self.machine, self.boot = self.machine + 1, self.boot + 1
+        self.machine, self.boot, self.booted = self.machine + 1, self.boot + 1, self.clock.now()
         self.provisioner.instance = f"i-0fake{self.machine}"
         self.levels = set() if self.replacement_heals else {replace(WORN_OUT, clears_by=None)}
         self.store.close()
@@ -269,6 +280,23 @@ class World:
         self.held_by_at_reboot.append(hold.user if hold else "nobody")
         if not self.never_boots:
             self.boots_at_s = self.boots_at_s or self.clock() + BOOT_TAKES_S
+
+    # -- what is known of what was -------------------------------------------------------------------------------------
+
+    def ends_by(self, code: str) -> ClearsBy | None:
+        return ends_by(code)
+
+    def booted_at(self) -> datetime:
+        return self.booted
+
+    def look_back(self, code: str, since: datetime) -> str:
+        """The journal, where the story has one."""
+        if self.journal is None:
+            return "the journal could not be read: journalctl is not installed"
+        for at, trouble in self.journal:
+            if trouble.code == code and at >= since:
+                self._absorb(LOG, judged([trouble.finding()]))
+        return "the journal was read"
 
     # -- what is seen -------------------------------------------------------------------------------------------------
 
@@ -336,6 +364,7 @@ class World:
                 cases=WiredCases(self.store, self.wire),
                 rules=lambda: self.rules,
                 ledger=lambda: repairs_of(self.store.cases()),
+                hindsight=self,
                 collect=lambda case: self.wire.around("collect", lambda: f"bundle-{case.id}"),
                 look_again=self._look_again,
                 patience=self.patience,

@@ -26,7 +26,8 @@ class DaemonSection:
     no configuration, so a moved socket must be told to them as well."""
 
     state_dir: AbsolutePath = "/var/lib/healthd"
-    """The folder of the store. It must outlive reboots: what was begun before one is finished after it."""
+    """The folder of the store. It must outlive reboots: what was begun before one is finished after it. In mode repair
+    ``healthd doctor`` fails where it is on tmpfs, overlay or an instance store."""
 
     http: MaybeAddress = "127.0.0.1:9809"
     """Address of the read-only HTTP server (metrics, health), such as ``127.0.0.1:9809``, ``[::1]:9809`` or, for every

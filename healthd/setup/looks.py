@@ -23,10 +23,11 @@ from healthd.check import discover
 from healthd.config.schema import Config
 from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.gpus import pci_gpus
-from healthd.model import Result, Status
+from healthd.model import Mode, Result, Status
 from healthd.pci import efa_functions
 from healthd.runner import run_check
 from healthd.setup.doctor import Line, Told
+from healthd.setup.lasting import not_lasting
 from healthd.setup.survey import network_mounts
 from healthd.sources.identity import boot_id, boot_time
 from healthd.sources.kmsg import read_all
@@ -67,7 +68,7 @@ def looks_here(config: Config, socket: str) -> Mapping[str, Look]:
         "user": lambda: [_user()],
         "kernel log": on_machine(_kernel_log),
         "socket": lambda: [_folder("socket", str(Path(config.daemon.socket).parent), "[daemon] socket")],
-        "state": lambda: [_folder("state", config.daemon.state_dir, "[daemon] state_dir")],
+        "state": on_machine(_state),
         "daemon": lambda: [_daemon(socket)],
         "instance": on_machine(_instance),
         "metadata": on_machine(_metadata),
@@ -115,6 +116,19 @@ def _kernel_log(config: Config, machine: Machine) -> Iterator[Line]:
         return
     why = f"{source} can be read" if read.caught_up else f"{source} can be read, and grows faster than it is read"
     yield Line(about=about, told=Told.OK, why=why)
+
+
+def _state(config: Config, machine: Machine) -> Iterator[Line]:
+    path = config.daemon.state_dir
+    line = _folder("state", path, "[daemon] state_dir")
+    is_repaired = config.remediation.mode is Mode.REPAIR
+    why = not_lasting(path, machine.mounts(), machine.sys) if is_repaired and line.told is Told.OK else ""
+    if not why:
+        yield line
+        return
+    lost = "in mode repair a daemon that forgets its faults keeps nodes out that it cannot prove to be healthy"
+    fix = "set [daemon] state_dir to a folder on a disk that outlives the boot, such as the root volume on EBS"
+    yield Line(about="state", told=Told.MISSING, why=f"{why}: {lost}", fix=fix)
 
 
 def _folder(about: str, path: str, setting: str) -> Line:

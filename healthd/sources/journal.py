@@ -175,6 +175,12 @@ def read_past_kernel(since: datetime, boot_id: str, *, most: int = _PAST_LINES) 
     return JournalBatch(records=tuple(past), cut=cut or len(lines) >= most)
 
 
+def read_kernel_since(since: datetime, *, most: int = _PAST_LINES) -> JournalBatch:
+    """What the kernel said after ``since``, in whichever boot, as far as the journal kept it: see
+    ``read_past_kernel``. Raises SourceError."""
+    return read_past_kernel(since, "", most=most)
+
+
 def _asked(options: Iterable[str], no_tool: str) -> tuple[list[bytes], bool]:
     """Journalctl's lines of JSON, and whether there were more than are kept. ``no_tool``: what to do where there is no
     journalctl. Raises SourceError."""

@@ -12,7 +12,7 @@ from healthd.errors import BackendBusy, BackendError, BackendRefused
 from healthd.model import Action, Component, Mode, Remedy
 from healthd.remediation.marks import CaseMark, Helped, PastAct, PastRepair, parse
 from healthd.remediation.orders import Order, Verb
-from tests.engine_rig import NODE, STORIES, WORN_OUT, XID_79, Trouble, World
+from tests.engine_rig import IN, NODE, STORIES, WORN_OUT, XID_79, XID_95, Trouble, World
 
 
 def history_of(world: World) -> tuple[PastRepair, ...]:
@@ -168,3 +168,71 @@ def test_a_person_s_order_passes_the_bound_of_a_day(tmp_path: Path) -> None:
     assert (world.provisioner.replacements, world.hold_text) == (1, text)
     world.run_to_end()
     assert told(world) == ["replace operator.repair helped"]
+
+
+# -- the store is lost, and the kernel's ring has rolled over ----------------------------------------------------------
+
+
+def drained_under_a_job(tmp_path: Path, trouble: Trouble) -> World:
+    """Drained for a fault of the log, and waiting for the job to end."""
+    world = World(tmp_path / "n1", mode=Mode.REPAIR, can_reset=True)
+    return world.at(3, world.start_job).at(10, lambda: world.log_line(trouble)).run(40)
+
+
+@pytest.mark.parametrize("trouble", [XID_95, XID_79])
+def test_a_fault_that_is_not_seen_any_more_is_not_over(tmp_path: Path, trouble: Trouble) -> None:
+    """Only a reset or a reboot ends it, none is known of, and no journal tells: out, and a person hears why."""
+    world = drained_under_a_job(tmp_path, trouble)
+    world.lose_store()
+    world.end_jobs()
+    world.run(200)
+    assert world.hold_text.startswith(f"healthd: {trouble.code}")
+    assert world.said[-1].startswith(f"stays out, a person is needed: {trouble.code} on gpu:GPU-5e1f is over only")
+    assert "journalctl is not installed" in world.said[-1]
+    assert (world.engine.decision.action, world.ending().releases) == (Action.PAGE, 0)
+    world.orders(IN)
+    assert world.run_to_end().ending().in_service
+
+
+@pytest.mark.parametrize("trouble", [XID_95, XID_79])
+def test_the_journal_opens_the_fault_again_and_it_is_repaired(tmp_path: Path, trouble: Trouble) -> None:
+    """As if the store had not been lost, once the job has ended."""
+    world = drained_under_a_job(tmp_path, trouble)
+    world.journal = [(world.clock.now() - timedelta(minutes=3), trouble)]
+    world.lose_store()
+    world.end_jobs()
+    world.run_to_end()
+    assert (world.resetter.requests, world.provisioner.requests) == ((1, 0) if trouble is XID_95 else (0, 1))
+    assert world.ending().in_service
+
+
+@pytest.mark.parametrize("trouble", [XID_95, XID_79])
+def test_a_boot_since_the_drain_proves_that_it_is_over(tmp_path: Path, trouble: Trouble) -> None:
+    """Whoever rebooted it: by the machine's own boot time and the stamp of the drain, or by another boot since."""
+    world = drained_under_a_job(tmp_path, trouble)
+    world.lose_store()
+    world.run(5)
+    assert world.said[-1].startswith("stays out, a person is needed")
+    world.power_cycle()
+    assert world.run_to_end().ending().in_service
+    world = drained_under_a_job(tmp_path / "before", trouble)
+    world.power_cycle()
+    world.lose_store()
+    assert world.run_to_end().ending().in_service
+
+
+def test_only_another_machine_ends_a_worn_out_gpu(tmp_path: Path) -> None:
+    """A boot does not."""
+    world = drained_under_a_job(tmp_path, replace(WORN_OUT, code="gpu.xid.54"))
+    world.lose_store()
+    world.run(5)
+    world.power_cycle()
+    world.run(60)
+    assert world.said[-1].startswith("stays out, a person is needed: gpu.xid.54 on gpu:GPU-5e1f is over only")
+
+
+def test_a_level_is_seen_again_and_needs_no_proof(tmp_path: Path) -> None:
+    """What a check sees at every look is over when it is not there."""
+    world = drained_under_a_job(tmp_path, Trouble(code="efa.missing", remedy=Remedy.REBOOT_NODE, clears_by=None))
+    world.lose_store()
+    assert world.run_to_end().ending().in_service

@@ -13,6 +13,7 @@ from healthd.check import discover
 from healthd.config.load import load
 from healthd.config.schema import Config
 from healthd.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
+from healthd.model import Mode
 from healthd.setup.afar import looks_afar, tried
 from healthd.setup.doctor import Line, Told, as_json, as_text, exit_code
 from healthd.setup.looks import looks_here
@@ -103,6 +104,15 @@ def test_folders_and_the_kernel_log(config: Config, tmp_path: Path) -> None:
     assert list(tmp_path.glob("machine/tmp*")) == []
     daemon = line(config, "daemon")
     assert (daemon.told, "systemctl start" in daemon.fix) == (Told.MISSING, True)
+
+
+def test_a_state_that_a_boot_empties_is_missing_in_mode_repair(config: Config, tmp_path: Path) -> None:
+    """A daemon that only looks, or only takes nodes out, may forget."""
+    table = Path(config.sources.proc_root) / "self/mountinfo"
+    table.write_text(f"{table.read_text()}99 1 0:77 / {tmp_path} rw - tmpfs tmpfs rw\n")
+    assert (line(config, "state").told, "is on tmpfs" in line(config, "state").why) == (Told.MISSING, True)
+    quarantine = replace(config, remediation=replace(config.remediation, mode=Mode.QUARANTINE))
+    assert line(quarantine, "state").told is Told.OK
 
 
 def test_a_folder_that_takes_no_file_is_missing(config: Config) -> None:
