@@ -254,9 +254,7 @@ class Steps:
         if trouble := self._judgement.trouble(case.since):
             return self._not_well(replace(case, good_since=None), now, trouble)
         if self._is_unproven(case):
-            said = (
-                f"stays out, a person is needed: {case.unproven}; `healthd repair` mends it, `healthd release` ends it"
-            )
+            said = f"stays out, a person is needed: {case.unproven}; see `healthd repair --step` and `healthd release`"
             return Turn(case=replace(case, good_since=None), said=said, page=True, refusal=Refusal.PERSON)
         good_since = case.good_since or now
         case = replace(case, good_since=good_since)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from healthd.errors import BackendBusy, BackendRefused
-from healthd.model import Action, Mode, Refusal, Step
+from healthd.model import Action, Mode, Refusal, Remedy, Step
 from healthd.remediation.case import QUARANTINE_CODE
 from healthd.remediation.orders import Order
 from healthd.remediation.ports import StateOwner
@@ -313,8 +313,10 @@ def forget(world: World) -> None:
 def test_a_daemon_without_a_memory_adopts_what_it_finds(tmp_path: Path) -> None:
     """Its place in the budget proves that the drain is its own: it verifies, releases and gives the place back."""
     world = World(tmp_path / "w")
-    world.log_line(XID_95)
+    missing = Trouble(code="efa.missing", remedy=Remedy.REBOOT_NODE, clears_by=None)
+    world.levels.add(missing)
     world.run(6)
+    world.levels.discard(missing)
     forget(world)
     world.run_to_end()
     assert world.ending().in_service
