@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
+from healthd.clockwatch import ClockWatch, was_set
 from healthd.errors import BackendError
 from healthd.model import Event, Mode, Refusal, Refused, Remedy, Step
 from healthd.remediation.asked import Wanted, is_silent, needs_person, refusal, wanted
-from healthd.remediation.case import Case, End, Phase
+from healthd.remediation.case import Case, End, Phase, shifted
 from healthd.remediation.errand import Errand, Found
 from healthd.remediation.fleet import DAY_WINDOW, RATE_WINDOW, day_limit, rate_held, replacements
 from healthd.remediation.marks import Answer, CaseMark, instance_of, launched_after, parse, plain, word
@@ -89,6 +90,8 @@ class Controller:
         self._silent: dict[str, float] = {}
         self._asked: set[str] = set()
         self._unsure: dict[str, float] = {}
+        self._watch = ClockWatch(clock(), monotonic_s())
+        self._seen: dict[str, tuple[datetime | None, datetime, float]] = {}
         self._written_s: dict[str, float] = {}
         self.reckoning = reckoning or Reckoning()
         self.level: FleetLevel | None = None
@@ -100,6 +103,8 @@ class Controller:
         A node that could not be read or marked is said, and holds up no other. Raises BackendError where the cluster as
         a whole does not answer, StoreError where nothing can be written down.
         """
+        if by := self._watch.look(now, self._monotonic_s()):
+            self._moved(by, now)
         level, slots = self._fleet.fleet(), self._fleet.slots()
         self.level = level
         places = frozenset(slot.node for slot in slots)
@@ -131,7 +136,8 @@ class Controller:
         mark = parse(shown.text)
         if mark is None:
             return None
-        want = wanted(shown.node, mark, now, reboot_timeout_s=self._patience.reboot_timeout_s)
+        at = self._by_its_age(shown.node, mark, now)
+        want = wanted(shown.node, mark, at, reboot_timeout_s=self._patience.reboot_timeout_s)
         has_place = shown.node in places
         if want is None or (want.unanswered and not (has_place and shown.node in level.out)):
             return None
@@ -139,6 +145,24 @@ class Controller:
         if known is not None and known.end is End.DONE and mark.said == plain(known.note):
             return None  # it is done, and the node was told
         return Found(want=want, mark=mark, text=shown.text, has_place=has_place)
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def _moved(self, by: timedelta, now: datetime) -> None:
+        """The wall clock was set: what is waited for is waited for as long as before."""
+        waiting = [shifted(case, by, now) for case in self._known.values() if case.end is None]
+        self._known.update({case.id: case for case in waiting})
+        for case in waiting:
+            self._save(case, f"{was_set(by)}: what is waited for is waited for as long as before")
+
+    def _by_its_age(self, node: str, mark: CaseMark, now: datetime) -> datetime:
+        """The time to judge the age of a mark by: the wall clock's when it was first seen, and from then on only what
+        has really gone by. A clock that is set makes no request too old, and no reboot overdue."""
+        known = self._seen.get(node)
+        if known is None or known[0] != mark.asked:
+            known = self._seen[node] = (mark.asked, now, self._monotonic_s())
+        _, seen, seen_s = known
+        return seen + timedelta(seconds=self._monotonic_s() - seen_s)
 
     # -- one node -----------------------------------------------------------------------------------------------------
 
@@ -226,7 +250,7 @@ class Controller:
             view,
             has_place=found.has_place,
             platform_texts=self._platform_texts,
-            now=now,
+            now=self._by_its_age(found.want.node, found.mark, now),
             timeout_s=self._timeout_s(found.want.remedy),
         )
 
