@@ -41,7 +41,7 @@ from healthd.remediation.policy_files import rules_named  # noqa: E402
 from healthd.remediation.provisioners import aws_calls  # noqa: E402
 from healthd.remediation.provisioners.iam import MANAGED_TAG, policies  # noqa: E402
 from healthd.remediation.rules import Rule  # noqa: E402
-from healthd.remediation.slurm_reasons import AUTOMATIC, LATER, REBOOTS  # noqa: E402
+from healthd.remediation.slurm_reasons import AUTOMATIC, REBOOTS  # noqa: E402
 from healthd.remediation.slurm_versions import DIFFERENCES, TESTED  # noqa: E402
 from healthd.report import EXIT_CODE  # noqa: E402
 from healthd.sim.machine import SimulatedMachine  # noqa: E402
@@ -553,9 +553,8 @@ def slurm_page() -> str:
     parts = [NOTE.format(source="remediation/slurm_versions.py and slurm_reasons.py"), SLURM]
     rows = [(row.name, row.since, row.what, row.before or "-", row.source) for row in DIFFERENCES]
     parts += ["## What differs", "", table(("behaviour", "since", "what it does", "before", "seen"), rows), ""]
-    texts = [(f"`{row.printed}`", TESTED[0], row.when) for row in AUTOMATIC]
-    texts += [(f"`{row.printed}`", since, row.when) for since, row in LATER]
-    parts += ["## Reasons that Slurm writes by itself", "", REASONS, table(("text", "since", "when"), texts), ""]
+    texts = [(f"`{row.printed}`", row.when) for row in AUTOMATIC]
+    parts += ["## Reasons that Slurm writes by itself", "", REASONS, table(("text", "when"), texts), ""]
     words = ", ".join(f"`{word}`" for word in REBOOTS)
     parts += [f"Slurm also appends {words}. Somebody ordered that reboot: the node counts as theirs.", ""]
     return "\n".join(parts)

@@ -43,6 +43,7 @@ AUTOMATIC = (
     _fixed("Not responding", "no answer within SlurmdTimeout"),
     _fixed("Node unexpectedly rebooted", "a new boot time that nobody announced, ReturnToService below 2"),
     _fixed("Low socket*core*thread count", "fewer than slurm.conf says"),
+    _fixed("Low CPUs", "fewer than slurm.conf says"),
     _fixed("Low TmpDisk", "less than slurm.conf says"),
     SlurmText(
         pattern=r"Low RealMemory(?: \(reported:\d+ < [\d.]+% of configured:\d+\))?",
@@ -54,20 +55,16 @@ AUTOMATIC = (
         printed="%s count reported lower than configured (%lu < %lu)",
         when="fewer devices than slurm.conf says",
     ),
+    _fixed("ResumeTimeout reached", "power saving woke a node that did not come"),
 )
-"""The reasons of drains and downs that nobody ordered."""
-
-LATER = (
-    ("24.11", _fixed("Low CPUs", "fewer than slurm.conf says")),
-    ("24.11", _fixed("ResumeTimeout reached", "power saving woke a node that did not come")),
-)
-"""Those that 22.05 does not have yet, with the first of the three versions that has them."""
+"""The reasons of drains and downs that nobody ordered. Several at once stand in one reason, with ", " between them."""
 
 REBOOTS = ("reboot requested", "reboot issued", "reboot complete", "reboot timed out")
 """What Slurm appends while it carries out ``scontrol reboot``: somebody's order, which a drain of ours does not
 cover."""
 
-_AUTOMATIC = re.compile("|".join(row.pattern for row in (*AUTOMATIC, *(row for _, row in LATER))))
+_ONE = "|".join(row.pattern for row in AUTOMATIC)
+_AUTOMATIC = re.compile(f"(?:{_ONE})(?:, (?:{_ONE}))*")
 
 
 def hold_of(reason: str, user: str, stamp: int) -> Hold:

@@ -8,7 +8,6 @@ from healthd.remediation.ports import Hold, NodeView
 from healthd.remediation.provisioners.slurm_node import read_node
 from healthd.remediation.slurm_reasons import (
     AUTOMATIC,
-    LATER,
     REBOOTS,
     as_written,
     hold_of,
@@ -21,7 +20,8 @@ EXAMPLES = {
     "%s count reported lower than configured (%lu < %lu)": "gres/gpu count reported lower than configured (7 < 8)",
     "Low RealMemory": "Low RealMemory (reported:515000 < 100.00% of configured:2063000)",
 }
-TEXTS = [EXAMPLES.get(row.printed, row.printed) for row in (*AUTOMATIC, *(row for _, row in LATER))]
+TEXTS = [EXAMPLES.get(row.printed, row.printed) for row in AUTOMATIC]
+TEXTS.append(", ".join(TEXTS[-4:]))
 
 
 @pytest.mark.parametrize("text", TEXTS)

@@ -250,7 +250,7 @@ class SlurmLab:
     def reboot(self, node: str) -> None:
         """What slurmctld sees of a reboot: the slurmd ends, and comes back with a new boot time."""
         self.slurmd_stop(node)
-        time.sleep(1.1)  # slurmctld compares whole seconds: a boot in the second of the last answer goes unnoticed
+        time.sleep(2.2)  # slurmctld compares whole seconds: a boot in the second of the last answer goes unnoticed
         self.slurmd_start(node, booted=True)
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -384,8 +384,10 @@ class SlurmLab:
         return found
 
     def _all_idle(self) -> bool:
-        states = self.states()
-        return all(states.get(node) == "IDLE" for node in self.nodes)
+        """And registered: a slurmctld that has restarted knows no boot time, and calls a node idle that answers."""
+        lines = self.scontrol("-a", "-o", "show", "nodes").stdout.splitlines()
+        idle = {line.split()[0] for line in lines if " State=IDLE " in line and " BootTime=None " not in line}
+        return idle >= {f"NodeName={node}" for node in self.nodes}
 
     def _is_clean(self) -> bool:
         if self.client("squeue", "-h", "-a").stdout.strip():
