@@ -35,7 +35,11 @@ def _fixed(text: str, when: str) -> SlurmText:
 
 
 AUTOMATIC = (
-    _fixed("Kill task failed", "a process outlived UnkillableStepTimeout; overwrites any reason"),
+    SlurmText(
+        pattern=r"Kill task failed(?: \([^()]+\))?",  # 26.05 adds (JobId=7 StepId=batch)
+        printed="Kill task failed",
+        when="a process outlived UnkillableStepTimeout; overwrites any reason",
+    ),
     _fixed("Prolog error", "the node's Prolog failed"),
     _fixed("Epilog error", "the node's Epilog failed"),
     _fixed("batch job complete failure", "slurmd could not end a batch job in order"),

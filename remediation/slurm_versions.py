@@ -35,6 +35,13 @@ DIFFERENCES = (
         source="slurmctld, set_node_reason; drained node, slurmd ended",
     ),
     Difference(
+        name="job in Kill task failed",
+        since="26.05",
+        what="`Kill task failed (JobId=7 StepId=batch)`",
+        before="`Kill task failed`",
+        source="slurmstepd, a process in state D",
+    ),
+    Difference(
         name="undrains unregistered nodes",
         since="26.05",
         what="`state=undrain` just after a restart of slurmctld exits with 0",
@@ -85,7 +92,7 @@ DIFFERENCES = (
     ),
     Difference(
         name="HealthCheckNodeState=START_ONLY",
-        since="24.11",
+        since="26.05",
         what="a HealthCheckProgram that runs at the start of slurmd alone",
         before="slurm.conf is refused",
         source="slurmctld -D with such a slurm.conf",

@@ -21,7 +21,7 @@ EXAMPLES = {
     "Low RealMemory": "Low RealMemory (reported:515000 < 100.00% of configured:2063000)",
 }
 TEXTS = [EXAMPLES.get(row.printed, row.printed) for row in AUTOMATIC]
-TEXTS.append(", ".join(TEXTS[-4:]))
+TEXTS += [", ".join(TEXTS[-4:]), "Kill task failed (JobId=7 StepId=batch)"]
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -37,6 +37,7 @@ def test_a_text_of_slurms_own_is_nobodys_order(text: str) -> None:
     [
         "admin: psu",
         "Kill task failed, see ticket 4711",
+        "Kill task failed (JobId=7 StepId=batch) again",
         "kill task failed",
         "gres/gpu count reported lower",
         "Not responding since Monday",
