@@ -271,8 +271,11 @@ def test_an_admin_is_never_overruled_but_in_the_window(slurm: SlurmLab, nodes: N
             lambda: bin_dir.acted() or "DRAIN" not in slurm.state(name), 15.0, "the admin acts or it is released"
         )
         time.sleep(1.5)
-        listed = lambda: slurm.scontrol("-o", "show", "reservation").stdout  # noqa: E731
-        slurm.wait(lambda: f"Nodes={name} " not in listed(), 15.0, f"its slot is given back, {call} {when}")
+        slurm.wait(
+            lambda: f"Nodes={name} " not in slurm.scontrol("-o", "show", "reservation").stdout,
+            15.0,
+            f"its slot is given back, {call} {when}",
+        )
         kept = "DRAIN" in slurm.state(name) and reason(slurm, name) == "admin: hands off"
         reached, calls = bin_dir.acted(), bin_dir.calls()
         node.stop()
