@@ -15,11 +15,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from healthd import journal
-from healthd.acting import FLEET, kept_of, make_engine
+from healthd.acting import FLEET, kept_of, make_engine, patience_of, rules_of
 from healthd.beat import Beat
 from healthd.check import Check, discover
 from healthd.checkup import Checkup, boot_id_or_unknown
-from healthd.cluster import as_kubernetes
+from healthd.cluster import as_kubernetes, cluster_of
 from healthd.config.schema import CheckConfig, Config
 from healthd.drill.drills import Drills
 from healthd.errors import ExtraMissing, SourceError
@@ -29,12 +29,14 @@ from healthd.monitor import Monitor, gone_jobs
 from healthd.node import KernelLogState
 from healthd.notifications.notifier import Notifier
 from healthd.plugin_restart import PluginRestart, open_plugin_restart
+from healthd.remediation.absent import AbsentNode, AbsentNodes
 from healthd.remediation.case import Case
 from healthd.remediation.engine import Engine
 from healthd.remediation.orchestrators.local import LocalOrchestrator
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
 from healthd.remediation.policy_files import policy_of
-from healthd.remediation.ports import Orchestrator
+from healthd.remediation.ports import FleetLevel, Orchestrator
+from healthd.remediation.rules import Policy
 from healthd.report import as_data
 from healthd.sources.identity import boot_time
 from healthd.sources.kmsg import Batch, Cursor, KernelLog, read_all
@@ -68,6 +70,10 @@ class Agent:
     """Tells whoever turns the engine that there is something to do."""
     drills: Drills | None = None
     """Plays faults that are not there; None where no daemon runs."""
+    absent: AbsentNodes | None = None
+    """Releases what healthd holds of nodes that Slurm has powered down; None where the cluster is not Slurm."""
+    paged_absent: tuple[AbsentNode, ...] = ()
+    """What this agent has to call an operator for although it is another node's."""
     plugin_restart: PluginRestart | None = None
     """Asks for the device plugin's restart after a GPU reset, where that is configured."""
 
@@ -91,7 +97,8 @@ class Agent:
         return self.config.remediation.mode
 
     def learn_fleet(self, now: datetime) -> None:
-        """Read the fleet, where there is one that this agent may act in and it is time, and keep it for a restart.
+        """Read the fleet, where there is one that this agent may act in and it is time, and keep it for a restart. What
+        Slurm powered down while it was held is released.
 
         Raises BackendUnknown, StoreError.
         """
@@ -101,6 +108,18 @@ class Agent:
             return  # nobody else is there; or who is out is one small object, read when it is needed
         if fleet := self.engine.learn():
             self.store.keep(FLEET, kept_of(fleet, now))
+            self._release_absent(fleet, now)
+
+    def _release_absent(self, fleet: FleetLevel, now: datetime) -> None:
+        """Every agent may release; what an operator has to see is one agent's to say: the first in service."""
+        if self.absent is None or self.orchestrator is None:
+            return
+        before, slots = self.paged_absent, self.orchestrator.slots() if fleet.asleep or fleet.down else ()
+        found = self.absent.release(fleet, slots, now)
+        self.paged_absent = tuple(each for each in found if each.page and fleet.first == self.machine.name)
+        for each in found:
+            if not each.page or (each in self.paged_absent and each not in before):
+                self.monitor.record(Event(at=now, kind="decision", text=f"{each.node}: {each.message}"))
 
     def housekeeping(self, now: datetime) -> None:
         """What falls due from time to time: jobs that ended, a word to the cluster, a disk that takes writes again."""
@@ -166,6 +185,7 @@ def acting_agent(
     agent.store, agent.orchestrator, agent.changed = store, orchestrator, changed
     agent.ends += [close] if (close := getattr(orchestrator, "close", None)) is not None else []
     agent.plugin_restart = open_plugin_restart(config, orchestrator, store)
+    agent.absent = _open_absent(config, orchestrator, policy)
     agent.engine = make_engine(
         config=config,
         machine=machine,
@@ -201,6 +221,18 @@ def open_orchestrator(config: Config, machine: Machine, environ: Mapping[str, st
         dev_root=Path(config.sources.dev_root),
         proc_root=Path(config.sources.proc_root),
         ignore_pids=lambda: [pid for pid in (machine.nvml.worker_pid(),) if pid is not None],
+    )
+
+
+def _open_absent(config: Config, orchestrator: Orchestrator, policy: Policy) -> AbsentNodes | None:
+    if not isinstance(orchestrator, SlurmOrchestrator):
+        return None
+    cluster = cluster_of(config, orchestrator)
+    return AbsentNodes(
+        node=lambda name: SlurmOrchestrator.of(config, name),
+        rules=lambda: rules_of(config, policy, cluster),
+        patience=patience_of(config, cluster),
+        monotonic_s=time.monotonic,
     )
 
 

@@ -97,7 +97,12 @@ class Daemon:
         self._journal = journal.open_journal(self.agent.checkup, self.agent.monitor)
         self._report = open_reporter(self.agent, os.environ)
         self.agent.notifier = open_notifier(
-            config.notify, self.agent.checkup, engine=self.agent.engine, store=self.agent.store, mode=self.agent.mode
+            config.notify,
+            self.agent.checkup,
+            engine=self.agent.engine,
+            store=self.agent.store,
+            mode=self.agent.mode,
+            absent=lambda: self.agent.paged_absent,
         )
         self._page = metrics_of(self.agent)
         self._doors: list[_Door] = []

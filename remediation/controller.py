@@ -96,6 +96,8 @@ class Controller:
         self.reckoning = reckoning or Reckoning()
         self.level: FleetLevel | None = None
         """The nodes as the last round read them."""
+        self.slots: tuple[Slot, ...] = ()
+        """The slots as the last round read them."""
 
     def round(self, now: datetime) -> tuple[Standing, ...]:
         """Look at every node that wants something, and go on with each as far as it goes now.
@@ -106,7 +108,7 @@ class Controller:
         if by := self._watch.look(now, self._monotonic_s()):
             self._moved(by, now)
         level, slots = self._fleet.fleet(), self._fleet.slots()
-        self.level = level
+        self.level, self.slots = level, slots
         places = frozenset(slot.node for slot in slots)
         wants = [found for mark in level.marks if (found := self._found(mark, level, places, now)) is not None]
         names = {found.want.node for found in wants}

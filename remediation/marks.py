@@ -1,7 +1,8 @@
 """What healthd leaves with the cluster under a node's name, and how it is read back: the one grammar of marks. Pure.
 
     healthd case=ID machine=INSTANCE asks=replace_node attempt=1 asked=EPOCH next=… taken=EPOCH boot=…
-        replaced=EPOCH code=… since=EPOCH driver=… kernel=… image=… history=reboot:EPOCH:CODE:helped,… said=…
+        replaced=EPOCH slept=EPOCH code=… since=EPOCH driver=… kernel=… image=…
+        history=reboot:EPOCH:CODE:helped,… said=…
 
 ``does=`` in the place of ``asks=``: the node repairs itself. ``code=`` and ``since=``: the finding for which the node
 wants to be out, for the others to see. A mark outlives the disk and is evidence, never permission (anybody who may
@@ -72,9 +73,10 @@ class CaseMark:
     controller is to do it. ``following``: the remedies of the ladder that are left after it, as far as they can be
     carried out. ``answer`` was given at ``answered``. ``boot``: of a reboot that was taken, the boot that it is to end,
     as the controller knows it. ``became``: what the controller saw behind the name afterwards. ``replaced``: when a
-    machine of this name was last given away. ``code``: the finding for which the node is, or wants to be, out; it was
-    there ``since``. ``driver``, ``kernel`` and ``image``: which versions the node runs. ``history``: the last acts on
-    this node, newest last, whichever machine was behind the name then.
+    machine of this name was last given away. ``slept``: when the cluster had powered the node down while it was held,
+    and another daemon released its drain and slots. ``code``: the finding for which the node is, or wants to be, out;
+    it was there ``since``. ``driver``, ``kernel`` and ``image``: which versions the node runs. ``history``: the last
+    acts on this node, newest last, whichever machine was behind the name then.
     """
 
     case: str = ""
@@ -89,6 +91,7 @@ class CaseMark:
     answered: datetime | None = None
     boot: str = ""
     replaced: datetime | None = None
+    slept: datetime | None = None
     code: str = ""
     since: datetime | None = None
     driver: str = ""
@@ -116,6 +119,7 @@ class CaseMark:
             self.answer or "": _epoch(self.answered) if self.answer else "",
             "boot": word(self.boot),
             "replaced": _epoch(self.replaced),
+            "slept": _epoch(self.slept),
             "code": word(self.code),
             "since": _epoch(self.since),
             "driver": word(self.driver),
@@ -151,6 +155,7 @@ def parse(text: str) -> CaseMark | None:
         answered=_time(words.get(answer)) if answer else None,
         boot=words.get("boot", ""),
         replaced=_time(words.get("replaced")),
+        slept=_time(words.get("slept")),
         code=words.get("code", ""),
         since=_time(words.get("since")),
         driver=words.get("driver", ""),

@@ -68,6 +68,11 @@ class NodeView:
     raw: str = ""
 
     @property
+    def asleep(self) -> bool:
+        """Whether the cluster has powered the node down and does not start it now: no machine is behind the name."""
+        return "POWERED_DOWN" in self.flags and not self.flags & {"POWERING_UP", "POWER_UP"}
+
+    @property
     def standing(self) -> bool:
         """Neither drained nor down nor failing: a reservation at most keeps new jobs off."""
         return self.in_service or self.fenced
@@ -115,8 +120,9 @@ class FleetLevel:
 
     A held slot alone does not count here. ``scopes``: the partitions or groups of this node. ``marks``: every mark that
     any node shows. ``held``: the nodes whose reason is a healthd's. ``asleep``: the names that the cluster has powered
-    down, which have no machine and are neither out nor in the total. ``limit``: how many may be out, where the cluster
-    itself holds everybody to a number; None where each node's configuration says it.
+    down, which have no machine and are neither out nor in the total. ``down``: the machines that are out because they
+    are DOWN. ``first``: the first name of a machine in service, whose agent speaks for the fleet. ``limit``: how many
+    may be out, where the cluster itself holds everybody to a number; None where each node's configuration says it.
     """
 
     out: frozenset[str]
@@ -125,6 +131,8 @@ class FleetLevel:
     marks: tuple[Mark, ...] = ()
     held: tuple[HeldNode, ...] = ()
     asleep: frozenset[str] = frozenset()
+    down: frozenset[str] = frozenset()
+    first: str = ""
     limit: int | None = None
 
 

@@ -39,31 +39,39 @@ def make_controller(
 ) -> Controller:
     """The controller of a configuration. ``opt_out``: the feature by which the cluster says that a node is to be left
     alone, ``feature_is`` what it is called there. What else differs between clusters is as in Controller."""
-    remediation, section = config.remediation, config.controller
     return Controller(
         fleet=fleet,
         node=node,
         booted=booted,
         provisioner=provisioner,
         kept=store,
-        rules=lambda: Rules(
-            mode=remediation.mode,
-            replacements_per_hour=config.budget.replacements_per_hour,
-            replacements_per_day=config.budget.replacements_per_day,
-            opt_out_feature=opt_out,
-            feature_is=feature_is,
-        ),
-        patience=Patience(
-            reboot_timeout_s=remediation.reboot_timeout_s, replace_timeout_s=remediation.replace_timeout_s
-        ),
-        silent_s=section.silent_s,
+        rules=lambda: controller_rules(config, opt_out, feature_is),
+        patience=controller_patience(config),
+        silent_s=config.controller.silent_s,
         monotonic_s=time.monotonic,
         clock=lambda: datetime.now(UTC),
-        look_s=_LOOKS * section.interval_s,
+        look_s=_LOOKS * config.controller.interval_s,
         platform_texts=platform_texts,
         boot_id=boot_id,
         reckoning=reckoning,
     )
+
+
+def controller_rules(config: Config, opt_out: str, feature_is: str = FEATURE) -> Rules:
+    """What an operator allows the controller. ``opt_out`` and ``feature_is`` as in ``make_controller``."""
+    return Rules(
+        mode=config.remediation.mode,
+        replacements_per_hour=config.budget.replacements_per_hour,
+        replacements_per_day=config.budget.replacements_per_day,
+        opt_out_feature=opt_out,
+        feature_is=feature_is,
+    )
+
+
+def controller_patience(config: Config) -> Patience:
+    """How long the controller waits for what it asked a platform for."""
+    remediation = config.remediation
+    return Patience(reboot_timeout_s=remediation.reboot_timeout_s, replace_timeout_s=remediation.replace_timeout_s)
 
 
 def metadata_of(config: Config) -> Callable[[str], str | None]:

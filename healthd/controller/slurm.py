@@ -9,14 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
 from healthd.config.schema import Config
-from healthd.controller.parts import make_controller, metadata_of
+from healthd.controller.parts import controller_patience, controller_rules, make_controller, metadata_of
 from healthd.course import Course
 from healthd.notifications.notifier import NEWS
+from healthd.remediation.absent import AbsentNodes
 from healthd.remediation.controller import Controller
 from healthd.remediation.fleet import CLUSTER, Scope
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
@@ -80,7 +82,13 @@ class SlurmWork:
             platform_texts=OUR_TEXTS,
             reckoning=self.course.reckoning,
         )
-        return SlurmRounds(controller)
+        absent = AbsentNodes(
+            node=self._slurm,
+            rules=lambda: controller_rules(config, config.remediation.opt_out_feature),
+            patience=controller_patience(config),
+            monotonic_s=time.monotonic,
+        )
+        return SlurmRounds(controller, absent)
 
     def _slurm(self, node: str) -> SlurmOrchestrator:
         return SlurmOrchestrator.of(self._config, node, run=self.course.calls.of_commands("slurm", run_command))
@@ -89,8 +97,8 @@ class SlurmWork:
 class SlurmRounds:
     """One round, as often as it is called."""
 
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
+    def __init__(self, controller: Controller, absent: AbsentNodes) -> None:
+        self._controller, self._absent = controller, absent
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
@@ -99,8 +107,12 @@ class SlurmRounds:
         return () if level is None else (Scope(name=CLUSTER, out=level.out, total=level.total, limit=0),)
 
     def __call__(self, now: datetime) -> Sequence[Standing]:
-        """The controller's own. Raises BackendError, StoreError."""
-        return self._controller.round(now)
+        """The controller's own, and what nodes left behind that Slurm powered down. Raises BackendError, StoreError."""
+        standings = self._controller.round(now)
+        known, level = {each.node for each in standings}, self._controller.level
+        found = () if level is None else self._absent.release(level, self._controller.slots, now)
+        more = [Standing(node=each.node, said=each.message, page=each.page) for each in found if each.node not in known]
+        return (*standings, *more)
 
 
 class StoreTold:

@@ -141,6 +141,12 @@ def topics(
     return tuple(found)
 
 
+def of_absent(node: str, message: str) -> Topic:
+    """The page for a node whose daemon cannot speak."""
+    words = f"an operator is needed: {node}: {message}"
+    return Topic(key=f"{PAGED}absent {node}", words=words, again_s=AGAIN_S)
+
+
 def unkept(problem: str) -> tuple[Topic, ...]:
     """The page for a state directory that takes no writes, for this reason; nothing without one."""
     words = f"an operator is needed: nothing can be repaired while the state cannot be written: {problem}"

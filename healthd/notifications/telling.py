@@ -18,8 +18,9 @@ from healthd.errors import StoreError
 from healthd.model import Mode, Severity
 from healthd.monitor import Monitor
 from healthd.notifications.delivery import Deliver
-from healthd.notifications.news import NODE_KEY, PAGED, Topic, topics, unkept
+from healthd.notifications.news import NODE_KEY, PAGED, Topic, of_absent, topics, unkept
 from healthd.notifications.notifier import NEWS, Notifier, channels_of, still_told
+from healthd.remediation.absent import AbsentNode
 from healthd.remediation.engine import Engine
 from healthd.store import Store
 
@@ -27,9 +28,16 @@ TICK_S = 5.0
 
 
 def open_notifier(
-    config: NotifySection, checkup: Checkup, *, engine: Engine | None, store: Store | None, mode: Mode
+    config: NotifySection,
+    checkup: Checkup,
+    *,
+    engine: Engine | None,
+    store: Store | None,
+    mode: Mode,
+    absent: Callable[[], Sequence[AbsentNode]] = tuple,
 ) -> Notifier | None:
-    """The notifier of this node, or None where nobody is to be told. Raises StoreError.
+    """The notifier of this node, or None where nobody is to be told. Raises StoreError. ``absent``: other nodes that
+    page and have no daemon.
 
     ``engine``: before its first turn. A person whom the daemon before this one asked for is needed until it has decided
     something: its first turn waits for the kernel log, and for a cluster that answers.
@@ -38,7 +46,13 @@ def open_notifier(
     if not channels or store is None:
         return None
     return node_notifier(
-        channels, config, checkup.monitor, engine=engine, store=store, about=lambda: about(checkup, mode)
+        channels,
+        config,
+        checkup.monitor,
+        engine=engine,
+        store=store,
+        about=lambda: about(checkup, mode),
+        absent=absent,
     )
 
 
@@ -50,13 +64,17 @@ def node_notifier(
     engine: Engine | None,
     store: Store,
     about: Callable[[], Mapping[str, Any]],
+    absent: Callable[[], Sequence[AbsentNode]] = tuple,
 ) -> Notifier:
     """The same for these receivers, whatever is configured; ``about`` says who speaks. Raises StoreError."""
     kept = store.fact(NEWS)
     before = [topic for topic in still_told(kept) if topic.key == NODE_KEY or topic.key.startswith(PAGED)]
 
     def wrong() -> Sequence[Topic]:
-        found = wrong_with(monitor, engine, Severity(config.severity))
+        found = [
+            *wrong_with(monitor, engine, Severity(config.severity)),
+            *(of_absent(each.node, each.message) for each in absent()),
+        ]
         if engine is None or engine.has_decided:
             return found
         keys = {topic.key for topic in found}

@@ -63,7 +63,8 @@ class FakeCluster:
     A second drain silently takes over text, user and stamp; the same text again changes nothing; undrain and resume
     wipe them. ``clock`` gives seconds since the epoch, of which stamps keep the whole ones. ``updates`` lists what was
     applied. ``partitions``: name to its nodes. ``slots``: scope and index to the holder; a slot fences its holder.
-    ``maintenance``: the nodes that an administrator's own reservation fences.
+    ``maintenance``: the nodes that an administrator's own reservation fences. ``asleep``: the nodes that are powered
+    down: names that keep what is set for them, without a machine.
     ``appends``: whether it adds words of its own to a reason that stands, as Slurm does from 24.11 on.
     ``stale_s``: how old the lists of nodes and slots are that it hands out, by ``monotonic_s`` where the clock may
     step.
@@ -80,6 +81,7 @@ class FakeCluster:
         self.partitions = dict(partitions or {})
         self.slots: dict[tuple[str, int], str] = {}
         self.maintenance: set[str] = set()
+        self.asleep: set[str] = set()
         self.updates: list[FakeUpdate] = []
         self.hung = False
         self.starts = 1
@@ -224,11 +226,12 @@ class FakeOrchestrator:
         node = self._cluster.nodes[self._node]
         is_fenced = self._node in self._cluster.slots.values() or self._node in self._cluster.maintenance
         fence = {"MAINTENANCE", "RESERVED"} if is_fenced else set()
+        power = {"POWERED_DOWN"} if self._node in self._cluster.asleep else set()
         return NodeView(
             name=self._node,
             in_service=not node.flags and not fence,
             fenced=bool(fence) and not node.flags,
-            flags=frozenset(node.flags | fence),
+            flags=frozenset(node.flags | fence | power),
             hold=None if node.hold is None else hold_of(node.hold.text, node.hold.user, node.hold.stamp),
             allocated_cpus=len(node.jobs),
             jobs=(*node.jobs, *node.suspended) if jobs else (),
@@ -239,12 +242,19 @@ class FakeOrchestrator:
 
     def level(self) -> FleetLevel:
         """Who is out, and who is in the partitions of this node."""
-        nodes = self._cluster.shown().nodes
-        out = frozenset(name for name, node in nodes.items() if node.flags)
-        mine = {name: frozenset(members) for name, members in self._cluster.partitions.items() if self._node in members}
+        nodes, asleep = self._cluster.shown().nodes, frozenset(self._cluster.asleep) - {self._node}
+        out = frozenset(name for name, node in nodes.items() if node.flags) - asleep
+        mine = {
+            name: frozenset(members) - asleep
+            for name, members in self._cluster.partitions.items()
+            if self._node in members
+        }
         return FleetLevel(
             out=out,
-            total=len(nodes),
+            total=len(nodes.keys() - asleep),
+            asleep=asleep,
+            down=frozenset(name for name in out if "DOWN" in nodes[name].flags),
+            first=min(nodes.keys() - asleep - out, default=""),
             scopes=tuple(ScopeLevel(scope=name, out=out & mine[name], total=len(mine[name])) for name in sorted(mine)),
             marks=tuple(Mark(node=name, text=node.mark) for name, node in nodes.items() if node.mark),
             held=tuple(

@@ -302,6 +302,7 @@ def parse_level(node: str, answer: str) -> FleetLevel:
     partitions: dict[str, str] = {}
     known: dict[str, bool | None] = {}
     asleep: set[str] = set()
+    down: set[str] = set()
     marks, held = [], []
     for line in answer.split("\n"):
         fields, _, free = line.partition(" Reason=")
@@ -317,6 +318,7 @@ def parse_level(node: str, answer: str) -> FleetLevel:
             asleep.add(name)
         else:
             is_out[name] = is_out.get(name, False) or out
+            down |= {name} if out and "DOWN" in _words(state[1]) else set()
             partitions[name] = (label[1] or "") if label else ""
         if comment := _comment(free or fields):
             marks.append(Mark(node=name, text=comment))
@@ -333,6 +335,8 @@ def parse_level(node: str, answer: str) -> FleetLevel:
         marks=tuple(marks),
         held=tuple(held),
         asleep=frozenset(asleep),
+        down=frozenset(down),
+        first=min((name for name, out in is_out.items() if not out), default=""),
     )
 
 

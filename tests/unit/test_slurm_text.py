@@ -185,7 +185,8 @@ def _line(name: str, state: str, rest: str = "") -> str:
 def test_out_follows_every_flag(state: str, is_out: bool) -> None:
     """What counts against the fleet's limit: orders and faults, not silence, sleep or a bare reservation."""
     level = parse_level("me", _line("me", "IDLE") + _line("n1", state))
-    assert level == FleetLevel(out=frozenset({"n1"} if is_out else ()), total=2)
+    assert (level.out, level.total) == (frozenset({"n1"} if is_out else ()), 2)
+    assert level.down == (frozenset({"n1"}) if "DOWN" in state else frozenset())
 
 
 @pytest.mark.parametrize(
@@ -250,7 +251,8 @@ def test_nodes_of_the_future_are_not_there() -> None:
 def test_a_reason_of_several_lines_adds_no_node() -> None:
     """The rest of a reason with newlines is not a record."""
     text = _line("me", "IDLE+DRAIN", "Reason=one [root@1]") + "two State=DOWN\n" + _line("n1", "IDLE")
-    assert parse_level("me", text) == FleetLevel(out=frozenset({"me"}), total=2)
+    level = parse_level("me", text)
+    assert (level.out, level.total, level.first) == (frozenset({"me"}), 2, "n1")
 
 
 @pytest.mark.parametrize("answer", ["", "No nodes in the system\n", _line("n1", "IDLE"), "NodeName=me\n"])
@@ -263,7 +265,7 @@ def test_a_list_without_our_own_node_is_unknown(answer: str) -> None:
 def test_from_elsewhere_no_node_is_our_own() -> None:
     """The head node need not be a node: every partition is another's, and no nodes at all is still no level."""
     level = parse_level("", _line("n1", "IDLE") + _line("n2", "DOWN"))
-    assert level == FleetLevel(out=frozenset({"n2"}), total=2)
+    assert level == FleetLevel(out=frozenset({"n2"}), total=2, down=frozenset({"n2"}), first="n1")
     with pytest.raises(BackendUnknown, match="does not have any"):
         parse_level("", "No nodes in the system\n")
 

@@ -231,10 +231,15 @@ def test_killed_at_every_boundary_it_ends_in_the_same_place(slurm: SlurmLab, nod
         assert bin_dir.acted(), f"the daemon made fewer than {call} calls"
         assert len(drains) <= 2, drains
         slurm.wait_state(name, "IDLE")
-        assert f"Nodes={name} " not in slurm.scontrol("-o", "show", "reservation").stdout, "its slot is given back"
+        assert not has_slot(slurm, name), "its slot is given back"
         return call, when
 
     assert len(spread(one, slurm)) == len(BOUNDARIES)
+
+
+def has_slot(slurm: SlurmLab, name: str) -> bool:
+    """Whether a reservation names this node alone."""
+    return f"Nodes={name} " in slurm.scontrol("-o", "show", "reservation").stdout
 
 
 def begun(node: RunningNode) -> subprocess.Popen[bytes]:
@@ -271,11 +276,7 @@ def test_an_admin_is_never_overruled_but_in_the_window(slurm: SlurmLab, nodes: N
             lambda: bin_dir.acted() or "DRAIN" not in slurm.state(name), 15.0, "the admin acts or it is released"
         )
         time.sleep(1.5)
-        slurm.wait(
-            lambda: f"Nodes={name} " not in slurm.scontrol("-o", "show", "reservation").stdout,
-            15.0,
-            f"its slot is given back, {call} {when}",
-        )
+        slurm.wait(lambda: not has_slot(slurm, name), 15.0, f"its slot is given back, {call} {when}")
         kept = "DRAIN" in slurm.state(name) and reason(slurm, name) == "admin: hands off"
         reached, calls = bin_dir.acted(), bin_dir.calls()
         node.stop()

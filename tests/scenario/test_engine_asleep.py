@@ -1,0 +1,71 @@
+"""A node that Slurm powers down while healthd holds it, and that wakes with its old disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from healthd.model import Mode, Remedy
+from healthd.remediation.absent import SETTLE_S, AbsentNodes
+from healthd.sim.cluster import FakeOrchestrator
+from tests.engine_rig import NODE, XID_79, Trouble, World
+
+WORN = Trouble(code="gpu.remap.failure", remedy=Remedy.REPLACE_NODE, clears_by=None)
+"""What a check sees on the machine in every boot."""
+
+
+def sleeps(world: World) -> None:
+    """The machine is off; another node's daemon releases what it left, and a job wakes it: another boot, the same disk.
+
+    Slurm takes such a boot for no unexpected one.
+    """
+    world.cluster.asleep.add(NODE)
+    other = FakeOrchestrator(world.cluster, "n2")
+    absent = AbsentNodes(
+        node=lambda name: FakeOrchestrator(world.cluster, name),
+        rules=lambda: world.rules,
+        patience=world.patience,
+        monotonic_s=world.clock,
+    )
+    for _ in range(2):
+        absent.release(other.level(), other.slots(), world.clock.now())
+        world.clock.advance(SETTLE_S)
+    absent.release(other.level(), other.slots(), world.clock.now())
+    world.cluster.asleep.clear()
+    world.boot += 1
+    world.restart_daemon()
+
+
+@pytest.mark.parametrize("steps_before", [5, 8, 12])
+def test_a_fault_that_is_open_still_takes_the_node_out_again(steps_before: int, tmp_path: Path) -> None:
+    """No operator undid the drain: nothing is acknowledged, at whatever step the machine went off."""
+    world = World(tmp_path, mode=Mode.QUARANTINE)
+    world.at(10, lambda: world.levels.add(WORN)).run(15 + steps_before)
+    assert world.hold_text.startswith("healthd: gpu.remap.failure")
+    sleeps(world)
+    assert (world.hold_text, world.cluster.slots) == ("", {})
+    world.run(12)
+    assert world.hold_text.startswith("healthd: gpu.remap.failure"), world.said
+    assert list(world.cluster.slots.values()) == [NODE]
+    world.levels.clear()
+    assert world.run_to_end().ending().ends == ("released",)
+
+
+def test_a_fault_that_the_power_cycle_ended_leaves_the_node_in_service(tmp_path: Path) -> None:
+    """It is not drained again for it, and its place is given back."""
+    world = World(tmp_path, mode=Mode.QUARANTINE)
+    world.at(10, lambda: world.log_line(XID_79)).run(12)
+    sleeps(world)
+    ending = world.run_to_end().ending()
+    assert (ending.in_service, ending.drains, world.cluster.slots) == (True, 1, {})
+
+
+def test_an_operator_who_undoes_the_next_drain_is_obeyed(tmp_path: Path) -> None:
+    """That it slept once is no reason to take a later undrain for the same."""
+    world = World(tmp_path, mode=Mode.QUARANTINE)
+    world.at(10, lambda: world.levels.add(WORN)).run(24)
+    sleeps(world)
+    world.run(12)
+    world.cluster.update(NODE, "undrain")
+    assert world.run_to_end().ending().ends == ("acknowledged",)

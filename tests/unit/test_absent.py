@@ -1,0 +1,224 @@
+"""What is released of names without a machine, and what is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from healthd.model import Mode, Remedy
+from healthd.notifications.news import PAGED, of_absent
+from healthd.remediation.absent import DEAD_S, SETTLE_S, AbsentNode, AbsentNodes
+from healthd.remediation.case import QUARANTINE_CODE, parts_of
+from healthd.remediation.marks import CaseMark, parse
+from healthd.remediation.policy import Rules
+from healthd.remediation.turns import Patience
+from healthd.sim.cluster import FakeCluster, FakeOrchestrator
+from healthd.testing import FakeClock
+
+TEXT = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
+ORDER = f"healthd: {QUARANTINE_CODE} node [k3v9]"
+PATIENCE = Patience(reboot_timeout_s=600.0, replace_timeout_s=900.0)
+
+
+class Rig:
+    """A cluster of three nodes and one daemon that looks at it from n3."""
+
+    def __init__(self, mode: Mode = Mode.REPAIR) -> None:
+        self.clock = FakeClock()
+        self.cluster = FakeCluster("n1", "n2", "n3", clock=lambda: self.clock.now().timestamp())
+        self.rules = Rules(mode=mode)
+        self.absent = self.daemon()
+
+    def daemon(self) -> AbsentNodes:
+        return AbsentNodes(node=self.node, rules=lambda: self.rules, patience=PATIENCE, monotonic_s=self.clock)
+
+    def node(self, name: str) -> FakeOrchestrator:
+        return FakeOrchestrator(self.cluster, name)
+
+    def look(self) -> tuple[AbsentNode, ...]:
+        me = self.node("n3")
+        return self.absent.release(me.level(), me.slots(), self.clock.now())
+
+    def after(self, seconds: float) -> tuple[AbsentNode, ...]:
+        self.clock.advance(seconds)
+        return self.look()
+
+    def held(self, text: str = TEXT, *, name: str = "n1") -> None:
+        """A node that a daemon holds, with slot 0."""
+        self.cluster.claim("cluster", 0, name)
+        self.cluster.update(name, "drain", text, user="healthd")
+
+
+def test_a_node_that_was_powered_down_under_its_daemon_is_released() -> None:
+    """Drain and slot go once it has slept for the settle time; its record says that it slept."""
+    rig = Rig()
+    rig.held()
+    rig.cluster.asleep.add("n1")
+    assert rig.look() == rig.after(SETTLE_S - 1) == ()
+    (found,) = rig.after(1)
+    assert found.message == f'Slurm powered it down while healthd held it; released its drain "{TEXT}", slot cluster 0'
+    assert (rig.cluster.slots, rig.cluster.nodes["n1"].hold) == ({}, None)
+    mark = parse(rig.cluster.nodes["n1"].mark)
+    assert mark is not None
+    assert mark.slept == rig.clock.now().replace(microsecond=0)
+    assert rig.after(300) == ()
+
+
+def test_a_slot_without_a_drain_is_released_and_the_record_keeps_its_history() -> None:
+    """As on ParallelCluster and PCS, where the slot alone fences."""
+    rig = Rig()
+    rig.cluster.claim("cluster", 4, "n1")
+    record = CaseMark(case="k3v9", machine="i-1", replaced=rig.clock.now() - timedelta(days=1))
+    rig.node("n1").mark(record.text)
+    rig.cluster.asleep.add("n1")
+    rig.look()
+    assert [found.node for found in rig.after(SETTLE_S)] == ["n1"]
+    assert rig.cluster.slots == {}
+    assert parse(rig.cluster.nodes["n1"].mark) == replace(parse(record.text), slept=rig.clock.now())  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(
+    "wakes",
+    [
+        lambda rig: rig.cluster.asleep.clear(),
+        lambda rig: rig.node("n1").mark(CaseMark(remedy=Remedy.REPLACE_NODE, asked=rig.clock.now()).text),
+        lambda rig: setattr(rig, "rules", replace(rig.rules, mode=Mode.OBSERVE)),
+        lambda rig: setattr(rig, "rules", replace(rig.rules, opted_out="hands off")),
+    ],
+)
+def test_what_has_a_machine_or_gets_one_is_left_alone(wakes: Callable[[Rig], None]) -> None:
+    """Awake again, being replaced, or in a mode in which nothing is touched."""
+    rig = Rig()
+    rig.held()
+    rig.cluster.asleep.add("n1")
+    rig.look()
+    wakes(rig)
+    assert rig.after(SETTLE_S) == ()
+    assert rig.cluster.slots == {("cluster", 0): "n1"}
+    assert rig.node("n1").view().hold is not None
+
+
+def test_an_act_that_never_came_to_an_end_is_no_reason_to_wait_for_ever() -> None:
+    """A replacement that was asked for longer ago than it may take."""
+    rig = Rig()
+    rig.held()
+    rig.node("n1").mark(CaseMark(remedy=Remedy.REPLACE_NODE, asked=rig.clock.now()).text)
+    rig.cluster.asleep.add("n1")
+    assert rig.after(PATIENCE.replace_timeout_s - 1) == rig.after(1) == ()
+    assert [found.node for found in rig.after(SETTLE_S)] == ["n1"]
+
+
+@pytest.mark.parametrize("text", ["psu is being changed", ORDER])
+def test_a_drain_that_an_operator_made_or_ordered_stays(text: str) -> None:
+    """Its slot counts a machine that is not there, and goes."""
+    assert parts_of(ORDER) is not None
+    rig = Rig()
+    rig.held(text)
+    rig.cluster.asleep.add("n1")
+    rig.look()
+    (found,) = rig.after(SETTLE_S)
+    assert found.message.endswith("released slot cluster 0")
+    hold = rig.node("n1").view().hold
+    assert hold is not None
+    assert hold.text == text
+
+
+def test_a_drain_of_ours_without_a_slot_is_released_too() -> None:
+    """A daemon that was killed between the two, or a controller that lost the reservation."""
+    rig = Rig()
+    rig.cluster.update("n1", "drain", TEXT, user="healthd")
+    rig.cluster.nodes["n1"].flags.add("DOWN")
+    rig.cluster.asleep.add("n1")
+    rig.look()
+    assert [found.node for found in rig.after(SETTLE_S)] == ["n1"]
+    assert rig.cluster.nodes["n1"].flags == set()
+
+
+def test_a_cluster_that_does_not_answer_is_asked_again() -> None:
+    """Nothing is lost of what was noted."""
+    rig = Rig()
+    rig.held()
+    rig.cluster.asleep.add("n1")
+    rig.look()
+    rig.clock.advance(SETTLE_S)
+    level, slots = rig.node("n3").level(), rig.node("n3").slots()
+    rig.cluster.hung = True
+    (found,) = rig.absent.release(level, slots, rig.clock.now())
+    assert "not released yet" in found.message
+    rig.cluster.wake()
+    assert [found.node for found in rig.look()] == ["n1"]
+    assert rig.cluster.slots == {}
+
+
+def test_a_node_that_is_down_for_long_with_a_slot_pages() -> None:
+    """Its daemon cannot give the slot back. Nothing is released: the machine may come back."""
+    rig = Rig()
+    rig.held()
+    rig.cluster.update("n1", "down", TEXT)
+    assert rig.look() == rig.after(DEAD_S - 1) == ()
+    (found,) = rig.after(1)
+    assert found.page
+    assert "DOWN for 4 h and holds slot cluster 0" in found.message
+    topic = of_absent(found.node, found.message)
+    assert (topic.key, topic.words) == (f"{PAGED}absent n1", f"an operator is needed: n1: {found.message}")
+    assert rig.cluster.slots == {("cluster", 0): "n1"}
+    rig.cluster.update("n1", "resume")
+    assert rig.look() == ()
+
+
+_HAPPENS = st.sampled_from(["claim", "drain", "foreign", "order", "sleep", "wake", "look", "restart", "release"])
+
+
+@given(st.lists(st.tuples(_HAPPENS, st.sampled_from(["n1", "n2"]), st.integers(0, 3)), max_size=40))
+def test_nothing_of_a_machine_and_nothing_of_an_operator_is_ever_released(story: list[tuple[str, str, int]]) -> None:
+    """Whatever happens in whatever order: a machine keeps its slots and drains, a foreign or an ordered drain stays.
+    In the end no name without a machine holds a slot or a drain of healthd's."""
+    rig = Rig()
+    for what, name, minutes in story:
+        rig.clock.advance(60.0 * minutes)
+        _happens(rig, what, name)
+    for _ in range(3):
+        _look_lawfully(rig)
+        rig.clock.advance(SETTLE_S)
+    for name in rig.cluster.asleep:
+        hold = rig.cluster.nodes[name].hold
+        assert name not in rig.cluster.slots.values()
+        assert hold is None or hold.text != TEXT
+
+
+def _happens(rig: Rig, what: str, name: str) -> None:
+    texts = {"drain": TEXT, "foreign": "psu", "order": ORDER}
+    match what:
+        case "claim":
+            rig.cluster.slots[(name, len(rig.cluster.slots))] = name
+        case "drain" | "foreign" | "order":
+            rig.cluster.update(name, "drain", texts[what])
+        case "sleep":
+            rig.cluster.asleep.add(name)
+        case "wake":
+            rig.cluster.asleep.discard(name)
+        case "release":
+            rig.cluster.update(name, "undrain")
+        case "restart":
+            rig.absent = rig.daemon()
+        case _:
+            _look_lawfully(rig)
+
+
+def _look_lawfully(rig: Rig) -> None:
+    before = {
+        name: (node.hold, [slot for slot in rig.node("n3").slots() if slot.node == name])
+        for name, node in rig.cluster.nodes.items()
+    }
+    rig.look()
+    for name, (hold, slots) in before.items():
+        now = rig.cluster.nodes[name].hold
+        if name not in rig.cluster.asleep:
+            assert (now, [slot for slot in rig.node("n3").slots() if slot.node == name]) == (hold, slots)
+        if hold is not None and hold.text != TEXT:
+            assert now == hold
