@@ -12,7 +12,7 @@ from healthd.acknowledged import in_words
 from healthd.agent import Agent
 from healthd.api.wire import Answer
 from healthd.errors import BackendError, HealthdError
-from healthd.model import Diagnosis, Mode, Step
+from healthd.model import Action, Diagnosis, Mode, Refusal, Step
 from healthd.remediation.case import Case, End
 from healthd.remediation.engine import Engine
 from healthd.remediation.orders import only_out
@@ -40,9 +40,17 @@ def plan_answer(agent: Agent, options: Namespace) -> Answer:
         "opted_out": opted_out,
         "opt_out_unread": unread,
         "case": None if case is None else case_plan(case, rules, opted_out),
+        "operator": _operator(agent.engine),
         "plans": [entry(each, case, _acknowledged(agent, each.diagnosis), paused=paused) for each in considered],
     }
     return Answer(code=0, out=json.dumps(data, indent=2, default=str) + "\n" if options.json else as_text(data))
+
+
+def _operator(engine: Engine) -> str:
+    """What an operator is wanted for that is no fault's plan, or ""."""
+    decision = engine.decision
+    is_wanted = decision.action is Action.PAGE or decision.refusal is Refusal.ORPHAN
+    return decision.reason if is_wanted and decision.diagnosis is None else ""
 
 
 def case_plan(case: Case, rules: Rules, opted_out: str = "") -> dict[str, Any]:
@@ -103,9 +111,11 @@ def as_text(data: dict[str, Any]) -> str:
         lines.append(f"opted out: {data['opted_out']}; healthd only looks here")
     if data["opt_out_unread"]:
         lines.append(f"whether the cluster opts this node out is not known: {data['opt_out_unread']}")
+    if data["operator"]:
+        lines.append(f"an operator is needed: {data['operator']}")
     for plan in data["plans"]:
         lines += _entry_lines(plan)
-    if not data["plans"]:
+    if not (data["plans"] or data["operator"]):
         lines.append("nothing is wrong, so nothing would be done")
     return "\n".join(printable(line) for line in lines) + "\n"
 

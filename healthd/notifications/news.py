@@ -8,7 +8,7 @@ another owner holds now, or a fault that an operator acknowledged, is a state of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -132,6 +132,7 @@ def topics(
         for topic in _faults(each, least, acked=each in acknowledged, words=words, again=case is None)
     ]
     found += _symptoms(diagnoses, faults)
+    found += _replaced(case, {topic.key for topic in found})
     if verdict is Verdict.UNKNOWN:
         unknown = "it cannot be told whether the node is fit for a job; `healthd check` says why"
         found.append(Topic(key="unknown", words=unknown, lasts_s=UNKNOWN_LASTS_S))
@@ -200,6 +201,17 @@ def _symptoms(diagnoses: Sequence[Diagnosis], faults: Iterable[Fault]) -> Iterat
             )
             words = f"{fault.code} on {fault.component}: still open, and explained by {cause}"
             yield Topic(key=key, words=words, last=True)
+
+
+def _replaced(case: Case | None, keys: Container[str]) -> Iterator[Topic]:
+    """The fault for which a machine was replaced: the new one has an empty disk, and is to say that it is over."""
+    if case is None or Step.REPLACE not in case.steps or case.index <= case.steps.index(Step.REPLACE):
+        return
+    key, title = _key(case.code, case.component), f"{case.code} on {case.component}"
+    if case.code and key not in keys:
+        yield Topic(
+            key=key, words=f"{title}: its machine was replaced; this one is verified", cause="replaced", title=title
+        )
 
 
 def _node(decision: Decision | None, case: Case | None, ended: Case | None) -> Iterator[Topic]:

@@ -18,6 +18,7 @@ from healthd.backoff import pause_s
 from healthd.clockwatch import moved
 from healthd.config.notify_schema import NotifySection
 from healthd.encodable import json_text
+from healthd.errors import StoreError
 from healthd.notifications.delivery import Deliver, Message, NotDeliveredError, to_command, to_slack, to_webhook
 from healthd.notifications.news import Piece, Seen, Topic, lines, shifted, tell
 
@@ -143,13 +144,13 @@ class Notifier:
             Channel(name, deliver, per_hour=per_hour, waiting=before.waiting.get(name))
             for name, deliver in channels.items()
         )
-        self._written = kept
+        self._written, self._unsaved = kept, ""
 
     def tick(self, now: datetime, *, stopping: Callable[[], bool] = lambda: False) -> tuple[str, ...]:
         """See what is new, and send what waits. Returns the failures, for the log.
 
-        ``stopping``: no further receiver is asked then; what waits is told by the next daemon. Raises StoreError where
-        it cannot be kept; it is told all the same.
+        ``stopping``: no further receiver is asked then; what waits is told by the next daemon. What cannot be kept is
+        told all the same, and that is a failure like another, said once.
         """
         self._seen, news = tell(self._seen, self._wrong(), now)
         for channel in self.channels:
@@ -160,11 +161,20 @@ class Notifier:
             if not stopping()
         ]
         state = Kept(seen=self._seen, waiting={each.name: each.waiting for each in self.channels if each.undelivered})
-        text = json_text(state)
-        if text != self._written:
+        return tuple(filter(None, [*failures, self._saved(json_text(state))]))
+
+    def _saved(self, text: str) -> str:
+        """Keep what outlives the daemon, where it is new; why that failed, where that is."""
+        if text == self._written:
+            return ""
+        before, self._unsaved = self._unsaved, ""
+        try:
             self._keep(text)
-            self._written = text
-        return tuple(filter(None, failures))
+        except StoreError as error:
+            self._unsaved = f"what was told could not be kept, and may be told again: {error}"
+            return self._unsaved if self._unsaved != before else ""
+        self._written = text
+        return ""
 
     def clock_was_set(self, by: timedelta, now: datetime) -> None:
         """The wall clock was set: what is wrong has lasted as long as it has, and no receiver waits longer for it."""

@@ -14,7 +14,6 @@ from typing import Any
 from healthd.checkup import Checkup
 from healthd.clockwatch import ClockWatch
 from healthd.config.notify_schema import NotifySection
-from healthd.errors import StoreError
 from healthd.model import Mode, Severity
 from healthd.monitor import Monitor
 from healthd.notifications.delivery import Deliver
@@ -132,8 +131,5 @@ def keep_telling(
             notifier.clock_was_set(by, now)
         if not speaks():
             continue
-        try:
-            for failure in notifier.tick(now, stopping=lambda: stop.is_set() or not speaks()):
-                log.error("notification", said=failure)
-        except StoreError as error:
-            log.error("notification", said=f"what was told could not be kept, and may be told again: {error}")
+        for failure in notifier.tick(now, stopping=lambda: stop.is_set() or not speaks()):
+            log.error("notification", said=failure)

@@ -63,10 +63,7 @@ class Told:
     def _tick(self) -> None:
         if self._engine is not self.world.engine:  # a daemon that has started since goes on from what is on disk
             self._engine, self._notifier = self.world.engine, self._opened()
-        try:
-            self._notifier.tick(self.world.clock.now())
-        except StoreError:
-            return  # the daemon logs it; what is told is told all the same
+        self._notifier.tick(self.world.clock.now())
 
     def _take(self, message: Message) -> None:
         at = self.world.clock()

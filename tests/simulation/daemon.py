@@ -8,7 +8,6 @@ while nothing moves (five seconds, then up to five minutes, or fifteen without a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -19,7 +18,6 @@ from healthd.check import Check, NoSettings, judged, unknown
 from healthd.clockwatch import ClockWatch, was_set
 from healthd.cluster import Cluster
 from healthd.config.schema import Config
-from healthd.errors import StoreError
 from healthd.model import Event, Finding, Mode, Outcome, Result
 from healthd.monitor import Monitor
 from healthd.node import Node
@@ -202,8 +200,7 @@ class Daemon:
         self.said = self.engine.turn(now)
         now = self._wall.now()
         self.monitor.flush(now)
-        with suppress(StoreError):
-            self.notifier.tick(now)
+        self.notifier.tick(now)
         has_case = self.disk.store.open_case() is not None
         most_s = STILL_POLL_S if has_case else IDLE_POLL_S
         self._poll_s = POLL_S if self.said != before else min(most_s, self._poll_s * GROWS)

@@ -294,6 +294,18 @@ def test_a_node_that_another_holds_is_told_as_that() -> None:
     assert topic.again_s == 0
 
 
+def test_a_machine_that_follows_another_says_that_the_fault_of_that_is_over() -> None:
+    """Its disk is empty: it takes up the topic of the fault while it is verified, so that somebody ends it."""
+    steps = (Step.SLOT, Step.DRAIN, Step.REPLACE, Step.VERIFY)
+    follows = replace(CASE, steps=steps, index=3)
+    topic = told(case=follows)[0]
+    assert (topic.key, topic.cause) == ("gpu.xid.79 gpu:GPU-1", "replaced")
+    assert topic.words == "gpu.xid.79 on gpu:GPU-1: its machine was replaced; this one is verified"
+    assert [each.key for each in told(case=replace(follows, index=2))] == ["node"]
+    assert [each.key for each in told(case=replace(follows, code=""))] == ["node"]
+    assert [each.cause for each in told(case=follows, diagnoses=(XID,))] == ["critical reboot_node", "case c1"]
+
+
 def test_a_drain_of_ours_without_a_case_is_told() -> None:
     """It keeps the node out, whoever left it."""
     (topic,) = told(decision=Decision(action=Action.HOLD, reason="held by ours", refusal=Refusal.ORPHAN))

@@ -24,6 +24,7 @@ WELL = Situation(view=VIEW, level=FleetLevel(out=frozenset(), total=100))
 REPAIR = Rules(mode=Mode.REPAIR)
 HEAD = {
     "node": "n1", "mode": "repair", "policy": "p", "orchestrator": "slurm", "opted_out": "", "opt_out_unread": "",
+    "operator": "",
 }  # fmt: skip
 CASE = a_case(index=2, ladder=(Remedy.REBOOT_NODE, Remedy.REPLACE_NODE))
 ORDERED = replace(CASE, order="new kernel (uid 0)")
@@ -182,6 +183,13 @@ def test_a_well_node_says_that_it_is_opted_out() -> None:
     assert "\nopted out: /etc/x exists; healthd only looks here\n" in text
     text = as_text({**HEAD, "opt_out_unread": "sinfo: no answer", "case": None, "plans": []})
     assert "\nwhether the cluster opts this node out is not known: sinfo: no answer\n" in text
+
+
+def test_a_plan_says_what_an_operator_is_needed_for_beside_the_faults() -> None:
+    """A drain without a case, a node that is out for too long: then not that nothing would be done."""
+    text = as_text({**HEAD, "operator": "held by a drain of ours", "case": None, "plans": []})
+    assert "\nan operator is needed: held by a drain of ours\n" in text
+    assert "nothing is wrong" not in text
 
 
 def test_a_well_node_has_nothing_planned() -> None:
