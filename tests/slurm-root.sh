@@ -74,26 +74,30 @@ inside() {
     else
         unset PIP_FIND_LINKS
     fi
-    stamp=$(cat pyproject.toml requirements/*.txt | sha256sum | cut -c1-16)
+    needs=$(cat requirements/build.txt requirements/dev.txt | sha256sum | cut -c1-16)
+    project=$(sha256sum <pyproject.toml | cut -c1-16)
     # shellcheck disable=SC2016  # the variables are the inner shell's
     chroot "$root" /bin/sh -ec '
         export HOME=/root LC_ALL=C.UTF-8 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
         unset HEALTHD_SLURM_TESTS
-        stamp=$1 tests=$2
-        shift 2
+        venv=/opt/healthd-venv needs=$1 project=$2 tests=$3
+        shift 3
         cd /healthd
-        if ! test -e "/opt/healthd-venv/$stamp"; then
-            rm -rf /opt/healthd-venv
-            python3 -m venv /opt/healthd-venv
-            pip="/opt/healthd-venv/bin/python -m pip install --quiet"
+        pip="$venv/bin/python -m pip install --quiet"
+        if ! test -e "$venv/$needs"; then
+            rm -rf "$venv"
+            python3 -m venv "$venv"
             $pip --require-hashes -r requirements/build.txt -r requirements/dev.txt
-            $pip --no-build-isolation --no-deps --editable .
-            touch "/opt/healthd-venv/$stamp"
+            touch "$venv/$needs"
         fi
-        ln -s /opt/healthd-venv .venv
+        if ! test -e "$venv/$project"; then
+            $pip --no-build-isolation --no-deps --editable .
+            touch "$venv/$project"
+        fi
+        ln -s "$venv" .venv
         echo "tests/slurm-root.sh: $(slurmctld -V), $(python3 -V)"
-        exec /opt/healthd-venv/bin/python -m pytest -p no:cacheprovider -m slurm "$@" $tests
-    ' sh "$stamp" "$TESTS" "$@"
+        exec "$venv/bin/python" -m pytest -p no:cacheprovider -m slurm "$@" $tests
+    ' sh "$needs" "$project" "$TESTS" "$@"
 }
 
 if [ "${1:-}" = --inside ]; then

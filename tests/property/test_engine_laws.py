@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from healthd.model import ClearsBy, Mode, Remedy, Step
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.ports import Hold
+from healthd.remediation.slurm_reasons import without_remarks
 from tests.engine_rig import NODE, PATIENCE, STEP_S, XID_79, XID_95, Trouble, World, lowered
 from tests.engine_wire import disk_is_full, kill, no_answer, refused
 
@@ -40,7 +41,7 @@ class Event:
 
 # How often each happens. Faults are frequent, or most lives would be idle.
 WEIGHTS = {"line": 3, "line_then_wrong": 2, "level": 2, "wrong": 3, "admin": 2, "restart": 2, "nothing": 2}
-ONCE = ("resume", "reset", "job", "hang", "kill", "reboot", "mode", "opt_out", "limit", "boots")
+ONCE = ("slurm", "resume", "reset", "job", "hang", "kill", "reboot", "mode", "opt_out", "limit", "boots")
 EVENTS = st.builds(
     Event,
     what=st.sampled_from([*ONCE, *Counter(WEIGHTS).elements()]),
@@ -57,6 +58,7 @@ class Life:
         self.world.acting = self.judge
         self.asked: Counter[str] = Counter()
         self.passing: list[tuple[float, Callable[[], None]]] = []
+        self.over_ours: set[str] = set()
 
     def go_through(self, event: Event) -> None:
         getattr(self, f"_{event.what}")(event.number)
@@ -67,7 +69,7 @@ class Life:
                 end()
             self.world.step()
         for update in self.world.ours:
-            assert update.before is None or update.before.user == "healthd", f"not ours to change: {update}"
+            assert update.before is None or self._is_ours(update.before), f"not ours to change: {update}"
         assert sum(case.is_open for case in self.world.store.cases()) <= 1
 
     def judge(self, step: Step) -> None:
@@ -80,9 +82,12 @@ class Life:
         if step is Step.DRAIN:
             assert not node.flags, f"a node that is out, held by {node.hold}, is not drained"
         else:
-            assert node.hold == case.hold, f"{step} of a node that is held by {node.hold}"
+            shown = world.orchestrator.view().hold
+            assert shown is not None
+            assert case.hold is not None
+            assert shown.is_still(case.hold), f"{step} of a node that is held by {node.hold}"
             assert node.hold is not None
-            assert node.hold.user == "healthd"
+            assert self._is_ours(node.hold)
         if step is Step.RELEASE:
             assert not world.boots_at_s, "no job meets a reboot that was asked for"
         if step is Step.REBOOT:
@@ -96,7 +101,7 @@ class Life:
         world = self.world
         self._make_quiet()
         for _ in range(QUIET_STEPS):
-            if (hold := self._hold()) is not None and hold.user != "healthd":
+            if (hold := self._hold()) is not None and not self._is_ours(hold):
                 world.cluster.update(NODE, "resume")
             world.step()
             case = world.store.open_case()
@@ -123,8 +128,24 @@ class Life:
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
+    def _is_ours(self, hold: Hold) -> bool:
+        """A drain of the engine's, or what Slurm made of one."""
+        return hold.user == "healthd" or hold.text in self.over_ours or without_remarks(hold.text)[0] in self.texts
+
+    @property
+    def texts(self) -> set[str]:
+        return {update.after.text for update in self.world.ours if update.after is not None}
+
     def _nothing(self, number: int) -> None:
         pass
+
+    def _slurm(self, number: int) -> None:
+        """Slurm appends to a reason from now on, or puts a text of its own in the place of ours."""
+        self.world.cluster.appends = bool(number % 2)
+        hold = self._hold()
+        if hold is not None and hold.user == "healthd" and "DRAIN" in self.world.cluster.nodes[NODE].flags:
+            self.over_ours.add(text := f"Kill task failed (JobId={len(self.over_ours)} StepId=batch)")
+            self.world.cluster.drains_by_itself(NODE, text)
 
     def _line(self, number: int) -> None:
         self.world.log_line((XID_95, XID_79, WORN_OUT)[number % 3])
