@@ -303,9 +303,9 @@ class OneFault:
         """It is open."""
         return "gpu.xid.79 is still open"
 
-    def still_open(self) -> str:
-        """As trouble: what is open is all there is."""
-        return self.trouble(None)
+    def not_looked(self, since: datetime | None) -> str:
+        """Every check has."""
+        return ""
 
     def record(self, event: Event) -> None:
         """The trail is not what is measured."""

@@ -275,8 +275,20 @@ class Monitor:
         """Why the node cannot be trusted with a job again, or "" if it can: nothing calls for it, every check has
         looked since then and none that counts is unknown. None: as far as any has looked."""
         with self._lock:
-            if calling := self.still_open():
-                return calling
+            return self.still_open() or self.not_looked(since)
+
+    def still_open(self) -> str:
+        """The first diagnosis that calls for something and that nobody acknowledged, or ""."""
+        with self._lock:
+            for diagnosis in self._policy.calling(self._diagnoses):
+                if not self.is_acknowledged(diagnosis):
+                    return f"{diagnosis.code} on {diagnosis.component} is still open"
+        return ""
+
+    def not_looked(self, since: datetime | None) -> str:
+        """The first check that counts and is unknown, or has not looked since then, or "". None: as far as any has
+        looked."""
+        with self._lock:
             for name, check in self._checks.items():
                 if check.on == "active":
                     continue
@@ -287,14 +299,6 @@ class Monitor:
                     return f"{name} has not looked since {since:%H:%M:%S}"
                 if outcome.counts_as_unknown:
                     return f"{name} is unknown: {outcome.result.reason}"
-        return ""
-
-    def still_open(self) -> str:
-        """The first diagnosis that calls for something and that nobody acknowledged, or ""."""
-        with self._lock:
-            for diagnosis in self._policy.calling(self._diagnoses):
-                if not self.is_acknowledged(diagnosis):
-                    return f"{diagnosis.code} on {diagnosis.component} is still open"
         return ""
 
     def _matters(self, fault: Fault) -> bool:

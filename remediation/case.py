@@ -40,6 +40,26 @@ class End(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Repair:
+    """One repair of a node: of what, by what, since when, and how it ended ("" where that is not known).
+
+    ``component``: "" where it was another machine's, or the record alone tells of it.
+    """
+
+    code: str
+    component: str
+    remedy: Remedy
+    began: datetime
+    ended: datetime | None = None
+    outcome: str = ""
+
+    @property
+    def at(self) -> datetime:
+        """When it was over, or else begun: what a relapse is counted from."""
+        return self.ended or self.began
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
     """The state of one case.
 
@@ -49,8 +69,8 @@ class Case:
     ``fenced``: it may hold a slot.
     ``settling``: drained in a hurry, before its slot had settled.
     ``attempts`` counts those of the present one. ``acts``: the remedies of all acts that were begun, oldest first; one
-    that turned out not to be needed, or was refused, is none. ``stopped``: services that a GPU reset stopped and owes a
-    start.
+    that turned out not to be needed, or was refused, is none. ``earlier``: the repairs that it made for the faults that
+    it was about before the present one. ``stopped``: services that a GPU reset stopped and owes a start.
     ``unanswered`` is when an undrain last got no answer, ``drain_unanswered`` the same of a drain.
     ``since`` is when the current step, or the current wait inside it, began.
     ``unproven``: of a drain that was found, what cannot be shown: that the fault it names is over, in the boot
@@ -84,6 +104,7 @@ class Case:
     stopped: tuple[str, ...] = ()
     attempts: int = 0
     acts: tuple[Remedy, ...] = ()
+    earlier: tuple[Repair, ...] = ()
     good_since: datetime | None = None
     unanswered: datetime | None = None
     drain_unanswered: datetime | None = None

@@ -13,11 +13,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from healthd.errors import BackendError, StoreError
-from healthd.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Refused, Remedy, Step
-from healthd.remediation.case import Case, reason_text
+from healthd.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Refused, Root, Step
+from healthd.remediation.case import Case, Repair, reason_text
 from healthd.remediation.commands import Commands
+from healthd.remediation.drive import Seen, decided_about, is_due, is_untried, own, turns, why_turned
 from healthd.remediation.fleet import Scope
-from healthd.remediation.ledger import Repair, on_record
+from healthd.remediation.ledger import on_record
 from healthd.remediation.leftovers import Leftovers
 from healthd.remediation.modes import lowered, may_be_lowered, why_lowered
 from healthd.remediation.obedience import Obedience
@@ -26,7 +27,7 @@ from healthd.remediation.orphans import Orphans
 from healthd.remediation.paging import STUCK_AFTER_S, wanted
 from healthd.remediation.parts import Parts
 from healthd.remediation.playbook import without_drain
-from healthd.remediation.policy import Considered, Rules, Situation, decide, decide_each, left_of
+from healthd.remediation.policy import Considered, Rules, Situation, decide, decide_each, left_of, many_at_once
 from healthd.remediation.ports import FleetLevel, NodeView, StateOwner
 from healthd.remediation.steps import Steps
 from healthd.remediation.surroundings import Surroundings
@@ -53,7 +54,8 @@ class Engine:
         self._own: tuple[datetime, NodeView] | None = None
         self._stands, self._last_noted = False, ""
         self._leftovers, self._orphans = Leftovers(parts), Orphans(parts)
-        self._anew_s = float("-inf")
+        self._asked: frozenset[tuple[str, str]] = frozenset()
+        self._asked_s = float("-inf")
         self._commands = Commands(parts, as_repair=self._as_repair)
         self._decided_last = Decision(action=Action.HOLD, reason="nothing has been decided yet")
         self._turn: Turn | None = None
@@ -296,7 +298,14 @@ class Engine:
             self.tally.decided[decision.action] += 1
             self.tally.refuse(decision.refusal)
 
-    def _decided(self, situation: Callable[[], Situation] | None, rules: Rules, now: datetime) -> Decision:
+    def _decided(
+        self,
+        situation: Callable[[], Situation] | None,
+        rules: Rules,
+        now: datetime,
+        *,
+        shared: Callable[[Root], str] = lambda _: "",
+    ) -> Decision:
         return decide(
             self._judgement.diagnoses(),
             self._judgement.is_acknowledged,
@@ -305,6 +314,7 @@ class Engine:
             self._parts.why_not,
             ledger=self._repairs,
             now=now,
+            shared=shared,
         )
 
     def _repairs(self) -> tuple[Repair, ...]:
@@ -362,7 +372,7 @@ class Engine:
         self._has_case = True
         if self._turn is None or self._turn.case.id != case.id:
             self._turn = Turn(case=case, said=case.note)
-        case = self._decided_anew(case, now) if only_out(case) else case
+        case = self._turned(case, now)
         while True:
             self._parts.beat()
             turn = self._steps.take(self._fitted(case), now)
@@ -373,27 +383,38 @@ class Engine:
             if not turn.go_on or case.end is not None or self._ending.is_set():
                 return turn.said
 
-    def _decided_anew(self, case: Case, now: datetime) -> Case:
-        """A node that is only kept out is decided about once more: the mode may have been raised since, or what is open
-        may be another fault. One that stood so for a while only: what it shows may be from before a repair."""
-        patience = self._parts.patience
-        was_mended = case.attempts or case.remedy is Remedy.NONE  # or may have been, by a daemon before this one
-        long_s = patience.verify_timeout_s if was_mended else patience.settle_s
-        now_s = self._parts.monotonic_s()
-        if now_s - self._anew_s < _ANEW_EVERY_S or self._steps.stood(now).total_seconds() < long_s or self.opted_out():
+    def _turned(self, case: Case, now: datetime) -> Case:
+        """The case, turned to what is open now: its mode may have been raised since, its own fault may be over while
+        another is open, or a more serious one may have arrived."""
+        seen, now_s = self._steps.seen(case, now), self._parts.monotonic_s()
+        asked = frozenset((answer.root.code, str(answer.diagnosis.component)) for answer in seen.open)
+        is_asked = asked == self._asked and now_s - self._asked_s < _ANEW_EVERY_S
+        if not is_due(case, seen) or is_asked or self.opted_out():
             return case
-        self._anew_s = now_s
-        # Counted from when it was taken out: waiting for a person makes no lemon well.
-        decision = left_of(self._decided(None, self._rules(), case.opened), case)
-        if decision.steps and decision.reason != self._decided_last.reason:
+        self._asked, self._asked_s = asked, now_s
+        decision = self._decided_about(case, seen)
+        is_said = bool(decision.steps) or decision.action is Action.PAGE
+        if is_said and decision.reason != self._decided_last.reason:
             self._tell(decision)
-        if decision.action is not Action.REPAIR or decision.diagnosis is None:
-            return replace(case, asks=_asks(decision)) if decision.steps else case
-        new = self._opened(decision, decision.diagnosis, now)
-        attempts = case.attempts if case.ladder[:1] == decision.ladder[:1] else 0
-        case = instead(case, replace(new, attempts=attempts))
-        self._steps.write(case, f"goes on to mend it: {decision.reason}")
-        return case
+        if not turns(case, decision, seen) or decision.diagnosis is None:
+            return replace(case, asks=_asks(decision)) if is_said and only_out(case) else case
+        new = replace(self._opened(decision, decision.diagnosis, now), text=reason_text(decision.diagnosis, case.id))
+        goes_on = decided_about(decision, seen.open) is own(case, seen.open) and case.ladder[:1] == decision.ladder[:1]
+        turned = instead(case, replace(new, attempts=case.attempts if goes_on else 0))
+        unseen = "" if turned.step is Step.SLOT else self._steps.show(turned)
+        self._steps.write(turned, "; ".join(filter(None, (why_turned(case, turned, decision.reason), unseen))))
+        self._asked = frozenset()
+        return turned
+
+    def _decided_about(self, case: Case, seen: Seen) -> Decision:
+        """What would be decided now about the node that this case holds. Counted from when it was taken out: waiting
+        for an operator repairs no lemon."""
+        decision = self._decided(None, self._rules(), case.opened, shared=self._shared)
+        return decision if is_untried(case, decision, seen.open) else left_of(decision, case)
+
+    def _shared(self, root: Root) -> str:
+        name, found = self._surroundings.elsewhere(max_age_s=_ANEW_EVERY_S)
+        return many_at_once(root.code, root.since, name, found, self._rules().bounds)
 
     def _fitted(self, case: Case) -> Case:
         """The case as far as it may still go: a mode or a rule that was lowered since lowers it too. In observe mode it

@@ -11,12 +11,14 @@ from datetime import UTC, datetime, timedelta
 
 from healthd.model import Mode, Refusal, Refused, Step
 from healthd.remediation.case import QUARANTINE_CODE, REPAIR_CODE, Case, End, Phase
+from healthd.remediation.drive import own, undriven
 from healthd.remediation.marks import parse
 from healthd.remediation.modes import why_lowered
 from healthd.remediation.parts import Parts
 from healthd.remediation.playbook import REPAIRS
 from healthd.remediation.policy import holder
 from healthd.remediation.ports import NodeView
+from healthd.remediation.rules import Answer
 from healthd.remediation.turns import Turn, ended, paused
 
 
@@ -43,13 +45,23 @@ class Guards:
         return None
 
     def no_repair_now(self, case: Case, view: NodeView) -> Refused | None:
-        """What the last look before a repair, or a mode or a rule that was lowered, has against it."""
+        """What the last look before a repair, a mode or a rule that was lowered, or the law of acts has against it."""
         if not view.idle:
             return Refused(kind=Refusal.NOT_IDLE, words="the node is no longer idle")
         if (why := self.at_rest(case, view) or in_maintenance(view)) is not None:
             return why
         words = why_lowered(case, self._rules(), self._judgement.diagnoses())
-        return Refused(kind=Refusal.LOWERED, words=words) if words else None
+        if words:
+            return Refused(kind=Refusal.LOWERED, words=words)
+        words = undriven(case, self.open_now())
+        return Refused(kind=Refusal.NOT_NEEDED, words=words) if words else None
+
+    def open_now(self) -> tuple[Answer, ...]:
+        """What the policy answers to what is open, most far-reaching first: neither to what is acknowledged, nor by a
+        rule that is in shadow."""
+        answers = self._rules().policy.answers(self._judgement.diagnoses())
+        live = (answer for answer in answers if answer.rule.mode is not Mode.OBSERVE)
+        return tuple(answer for answer in live if not self._judgement.is_acknowledged(answer.diagnosis))
 
     def stopped(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
         """What stops a step after it has looked: the operator's word, or that the node is no longer as we left it."""
@@ -161,11 +173,7 @@ class Guards:
             return f"released by order, {case.release_order}"
         if case.code in (QUARANTINE_CODE, REPAIR_CODE):
             return ""
-        for diagnosis in self._rules().policy.calling(self._judgement.diagnoses()):
-            open_here = case.component in diagnosis.component.all_names()
-            if open_here and not self._judgement.is_acknowledged(diagnosis):
-                return ""
-        return f"{case.code} on {case.component} is over"
+        return "" if own(case, self.open_now()) else f"{case.code} on {case.component} is over"
 
 
 def in_maintenance(view: NodeView) -> Refused | None:

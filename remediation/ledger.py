@@ -14,33 +14,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from healthd.model import REMEDY_RANK, Remedy
-from healthd.remediation.case import Case
+from healthd.remediation.case import Case, Repair
 from healthd.remediation.marks import CaseMark, Helped, PastAct, PastRepair
 from healthd.remediation.playbook import REPAIRS, STEPS
 from healthd.remediation.record import PAST_OF
 
 _REMEDY_OF = {act: remedy for remedy, act in PAST_OF.items()}
 _CLOSE = timedelta(minutes=1)  # the record has whole seconds, and a clock may be set by a little
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Repair:
-    """One repair of this node: of what, by what, since when, and how it ended ("" where that is not known).
-
-    ``component``: "" where it was another machine's, or the record alone tells of it.
-    """
-
-    code: str
-    component: str
-    remedy: Remedy
-    began: datetime
-    ended: datetime | None = None
-    outcome: str = ""
-
-    @property
-    def at(self) -> datetime:
-        """When it was over, or else begun: what a relapse is counted from."""
-        return self.ended or self.began
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,23 +82,33 @@ def recent(repairs: Iterable[Repair], now: datetime, days: float) -> tuple[Repai
 
 
 def repairs_of(cases: Iterable[Case]) -> tuple[Repair, ...]:
-    """The repairs that these cases came to: one for each that began an act.
+    """The repairs that these cases came to: one for each fault that they were about and began an act for.
 
     A case that went up its ladder counts by the largest that it tried, which is what the next one is judged by. One
     that was lowered after its repair counts once it has ended; until then ``left_after`` judges it by itself. The case
     by which a successor went on is none: what another daemon began, the record tells.
     """
-    return tuple(
-        Repair(
-            code=case.code,
-            component=case.component,
-            remedy=_tried(case),
-            began=case.opened,
-            ended=case.since,
-            outcome=case.end or "",
-        )
-        for case in cases
-        if _is_repair(case) and (case.has_ended or REPAIRS.intersection(case.steps))
+    return tuple(repair for case in cases for repair in (*case.earlier, *_present(case)))
+
+
+def closed(case: Case) -> tuple[Repair, ...]:
+    """The repairs of a case that another fault takes over: what it did until now is over."""
+    return (*case.earlier, _repair(case)) if _is_repair(case) else case.earlier
+
+
+def _present(case: Case) -> tuple[Repair, ...]:
+    counts = _is_repair(case) and (case.has_ended or REPAIRS.intersection(case.steps))
+    return (_repair(case),) if counts else ()
+
+
+def _repair(case: Case) -> Repair:
+    return Repair(
+        code=case.code,
+        component=case.component,
+        remedy=_tried(case),
+        began=case.opened,
+        ended=case.since,
+        outcome=case.end or "",
     )
 
 

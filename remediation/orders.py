@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from healthd.model import NODE, Diagnosis, Mode, Refusal, Refused, Remedy, Step
 from healthd.remediation.case import QUARANTINE_CODE, REPAIR_CODE, Case, End, Phase, visible_text
+from healthd.remediation.ledger import closed
 from healthd.remediation.playbook import QUARANTINE, REPAIRS, STEPS, kept_out, without_drain
 
 REMEDIES: Mapping[str, Remedy] = {
@@ -101,10 +102,22 @@ def only_out(case: Case) -> bool:
 
 
 def instead(case: Case, new: Case) -> Case:
-    """A node that a case keeps out already, mended as another case would: drain, text, place and id stay."""
+    """A case that goes on as another one would: drain, slot and id stay, and so does a text that may be seen already.
+
+    One that has not taken its node out yet stays where it is; one that has begins after that. Unless its attempts go
+    on, they count as a repair of the fault that it was about.
+    """
     steps = new.steps if Step.DRAIN in case.steps else without_drain(new.steps)
+    if case.step in (Step.SLOT, Step.DRAIN) and not case.end:
+        is_seen = case.hold is not None or case.drain_unanswered is not None or case.phase is Phase.INTENDED
+        where = replace(case, text=case.text if is_seen else new.text, steps=steps)
+    else:
+        first = Step.WAIT_IDLE if Step.WAIT_IDLE in steps else Step.VERIFY
+        where = replace(
+            case, steps=steps, index=steps.index(first), phase=Phase.PLANNED, since=new.since, good_since=None, end=None
+        )
     return replace(
-        case,
+        where,
         mode=new.mode,
         code=new.code,
         component=new.component,
@@ -113,12 +126,8 @@ def instead(case: Case, new: Case) -> Case:
         order=new.order,
         ladder=new.ladder,
         attempts=new.attempts,
-        steps=steps,
-        index=steps.index(Step.WAIT_IDLE),
-        phase=Phase.PLANNED,
-        since=new.since,
-        good_since=None,
-        end=None,
+        earlier=case.earlier if new.attempts else closed(case),
+        acts=case.acts if new.attempts else (),
         asks=new.asks,
     )
 

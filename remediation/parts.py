@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 
 from healthd.beat import Beat
 from healthd.model import Remedy
-from healthd.remediation.case import Case
+from healthd.remediation.case import Case, Repair
 from healthd.remediation.fleet import DAY_WINDOW, RATE_WINDOW, day_limit, rate_held, replacements
-from healthd.remediation.ledger import Repair
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import Orchestrator, Provisioner
 from healthd.remediation.repairs import Resetter

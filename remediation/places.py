@@ -119,6 +119,11 @@ class Places:
             return _waits(case, act, Refused(kind=Refusal.CORRELATED, words=words))
         return None
 
+    def show(self, case: Case) -> str:
+        """Show the finding of a case, or that it is an order: a daemon with an empty store must not end that. Returns
+        why it cannot be shown, or ""."""
+        return self._surroundings.show(case.code, self._began(case))
+
     def given_up(self, case: Case) -> None:
         """Leave with the cluster that what was done for this case did not help. Raises BackendError."""
         self._surroundings.remember(case)
@@ -146,11 +151,11 @@ class Places:
                     return self._stood_back(case, now, why)
                 return _waits(case, "taking a slot", why)
             case Settle():
-                unseen = self._shown(case)
+                unseen = self.show(case)
                 if hurry and Step.DRAIN in case.steps:
                     said = "holds a slot, and drains at once: a job is about to start"
                     return Turn(case=replace(at_next(case, now), settling=True), said=said, go_on=True)
-                return Turn(case=case, said=f"fenced: {move.reason}{unseen}")
+                return Turn(case=case, said="; ".join(filter(None, (f"fenced: {move.reason}", unseen))))
             case Hold():
                 objected = self._objected is not None and self._objected.words == move.reason
                 kind = self._objected.kind if self._objected is not None and objected else Refusal.BUDGET
@@ -174,11 +179,6 @@ class Places:
         self._write(case, f"intends to give its slot back: {why.words}")
         move = self._slots.stand_back(why.words)
         return Turn(case=case, said=f"waits for a slot: {move.reason}", page=True, refusal=why.kind)
-
-    def _shown(self, case: Case) -> str:
-        """Show the finding of a case, or that it is an order: a daemon with an empty store must not end that."""
-        unseen = self._surroundings.show(case.code, self._began(case))
-        return f"; {unseen}" if unseen else ""
 
     def _began(self, case: Case) -> datetime:
         """When what the case is about was first seen, if that is open still."""

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from healthd.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy
+from healthd.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy, Root
 from healthd.remediation.budget import at_limit, out_limit
-from healthd.remediation.case import Case
+from healthd.remediation.case import Case, Repair
 from healthd.remediation.fleet import Hold
-from healthd.remediation.ledger import Bounds, Repair, left_after, recent, rungs_left, same_fault
+from healthd.remediation.ledger import Bounds, left_after, recent, rungs_left, same_fault
 from healthd.remediation.opt_out import FEATURE, by_feature
 from healthd.remediation.playbook import QUARANTINE, STEPS
 from healthd.remediation.ports import FleetLevel, NodeView
@@ -97,12 +97,14 @@ def decide(
     *,
     ledger: Callable[[], Sequence[Repair]] = tuple,
     now: datetime,
+    shared: Callable[[Root], str] = lambda _: "",
 ) -> Decision:
     """Decide about a node that no case of ours holds; ``situation`` None: that one does, so that it is out and has its
     place already.
 
-    ``situation`` and ``ledger`` are asked only when the answer depends on them. ``why_not``: why a remedy cannot be
-    carried out here, or "".
+    ``situation``, ``ledger`` and ``shared`` are asked only when the answer depends on them. ``why_not``: why a remedy
+    cannot be carried out here, or "". ``shared``: of a node that is out already, why a fault is not this node's own, so
+    that no repair is begun for it, or "".
     """
     calling = rules.policy.answers(diagnoses)
     if not calling:
@@ -110,7 +112,13 @@ def decide(
     unseen = [answer for answer in calling if not acknowledged(answer.diagnosis)]
     if not unseen:
         return _hold(calling[0], Refusal.ACKNOWLEDGED, ACKNOWLEDGED)
-    return _unseen(unseen, situation, rules, lambda answer: _taken_out(answer, rules, why_not, ledger(), now))
+
+    def taken_out(answer: Answer) -> Decision:
+        decision = _taken_out(answer, rules, why_not, ledger(), now)
+        words = shared(answer.root) if decision.action is Action.REPAIR else ""
+        return _page(answer, Refusal.CORRELATED, words) if words else decision
+
+    return _unseen(unseen, situation, rules, taken_out)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,7 +193,16 @@ def _unseen(
     if not live:
         words = f"rule {unseen[0].rule.name} is in shadow: would take the node out for {_what(unseen[0])}"
         return _hold(unseen[0], Refusal.SHADOW, words)
-    return taken_out(live[0]) if situation is None else _in_place(live, situation(), rules, taken_out)
+    return _kept(live, taken_out) if situation is None else _in_place(live, situation(), rules, taken_out)
+
+
+def _kept(live: Sequence[Answer], taken_out: Callable[[Answer], Decision]) -> Decision:
+    """Of a node that is out already: the first that is this node's own."""
+    decision = taken_out(live[0])
+    if decision.refusal is not Refusal.CORRELATED or len(live) == 1:
+        return decision
+    others = _kept(live[1:], taken_out)
+    return decision if others.refusal is Refusal.CORRELATED else others
 
 
 def _in_place(

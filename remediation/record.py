@@ -64,4 +64,4 @@ def _ended(mark: CaseMark, case: Case) -> tuple[PastRepair, ...]:
 
 def _is_return(case: Case) -> bool:
     """Whether the node was out for a finding and came back although nothing was done to it."""
-    return not (case.acts or case.settling or case.by_order or case.code in _ORDERED)
+    return not (case.acts or case.earlier or case.settling or case.by_order or case.code in _ORDERED)

@@ -18,6 +18,7 @@ from typing import Protocol
 from healthd.errors import BackendBusy, BackendError, BackendRefused, BackendUnknown
 from healthd.model import NODE, Clearance, ClearsBy, Event, Refusal, Refused, Remedy, Step
 from healthd.remediation.case import Case, End, Phase
+from healthd.remediation.drive import is_replaced
 from healthd.remediation.marks import parse
 from healthd.remediation.playbook import STEPS, without_drain
 from healthd.remediation.ports import NodeView, Provisioner, StateOwner
@@ -81,6 +82,11 @@ class Permission(Protocol):
 
     def is_over(self, case: Case) -> str:
         """What makes the case needless, or ""."""
+
+
+def before_the_act(case: Case, now: datetime) -> Case:
+    """The case where it waits for its node to be idle, before its act is made, or made again."""
+    return replace(case, index=case.steps.index(Step.WAIT_IDLE), phase=Phase.PLANNED, since=now, good_since=None)
 
 
 class Repairs:
@@ -187,10 +193,10 @@ class Repairs:
 
     def again_or_fail(self, case: Case, now: datetime, why: str) -> Turn:
         """What did not help is tried again, then the next remedy of the ladder; at its end a person is needed."""
-        again = replace(case, index=case.steps.index(Step.WAIT_IDLE), phase=Phase.PLANNED, since=now, good_since=None)
+        again = before_the_act(case, now)
         if case.release_order:  # it waited for this act alone, and is obeyed from where it ended
             return Turn(case=again, said=f"not tried again, {case.release_order}: {why}", go_on=True)
-        if Step.REPLACE in case.steps and case.step is Step.VERIFY:
+        if is_replaced(case):
             return ended(case, End.FAILED, f"another machine did not help, a person is needed: {why}")
         if case.attempts < self._patience.max_attempts:
             return Turn(case=again, said=f"attempt {case.attempts} failed, trying again: {why}")
@@ -200,7 +206,9 @@ class Repairs:
         drained = Step.DRAIN in case.steps
         steps = STEPS[following[0]] if drained else without_drain(STEPS[following[0]])
         up = replace(again, ladder=tuple(following), steps=steps, index=steps.index(Step.WAIT_IDLE), attempts=0)
-        return Turn(case=up, said=f"{case.ladder[0]} did not help, {following[0]} is next: {why}")
+        was_made = case.step is Step.VERIFY and case.ladder[0] in case.acts
+        did_not_help = f"{case.ladder[0]} did not help, " if was_made else ""
+        return Turn(case=up, said=f"{did_not_help}{following[0]} is next: {why}")
 
     def _taken_up(self, case: Case, now: datetime) -> Case | Turn:
         """A reset that is intended: the one that this process waits to make; else one that an earlier daemon may have
@@ -220,8 +228,6 @@ class Repairs:
             return turn
         if case.attempts >= self._patience.max_attempts:
             return self.again_or_fail(case, now, "no attempt is left")
-        if case.attempts == 0 and (over := self._guards.is_over(case)):
-            return Turn(case=at_next(case, now), said=f"no {act} is needed: {over}", go_on=True)
         if (why := self._guards.no_repair_now(case, view)) is not None:
             return waits(case, act, why)
         if other := self._provisioner.stands_down():
@@ -387,7 +393,8 @@ class Repairs:
         """What was asked for is not needed any more, and its platform lets it be taken back in time; else None."""
         if not (over := self._guards.is_over(case)) or not self._provisioner.take_back(carried_out=False):
             return None
-        return Turn(case=at_next(case, now), said=f"the {act} was taken back before anybody began: {over}", go_on=True)
+        said = f"the {act} was taken back before anybody began: {over}"
+        return Turn(case=at_next(self._not_begun(case), now), said=said, go_on=True)
 
     def _held_up(self, case: Case, now: datetime, act: str, why: BackendBusy) -> Turn:
         """Asked for, and held up by what a person must see to. It is waited for as long as for the act itself."""

@@ -18,16 +18,18 @@ from healthd.clockwatch import JUMP, ClockWatch, moved, was_set
 from healthd.errors import BackendRefused, BackendUnknown, HealthdError
 from healthd.model import ClearsBy, Event, Refusal, Refused, Step
 from healthd.remediation.case import Case, End, Phase, shifted
+from healthd.remediation.drive import Seen, not_helped
 from healthd.remediation.guards import Guards, lost, seen
-from healthd.remediation.orders import heading_back
+from healthd.remediation.orders import heading_back, only_out
 from healthd.remediation.parts import Parts
 from healthd.remediation.places import Places
 from healthd.remediation.playbook import REPAIRS
 from healthd.remediation.ports import NodeView
-from healthd.remediation.repairs import Repairs
+from healthd.remediation.repairs import Repairs, before_the_act
 from healthd.remediation.surroundings import Surroundings
 from healthd.remediation.turns import Turn, at_next, ended, is_out, left_to_cluster, lingers, waits
 
+_ACTS = {Step.RESET: "GPU reset", Step.REBOOT: "reboot", Step.REPLACE: "replacement"}
 _TO_DO = {
     "GPU reset": "reset the GPUs",
     "interrupted GPU reset": "reset the GPUs once more: a reset was begun, and its end is not known",
@@ -96,7 +98,7 @@ class Steps:
         elif case.settling and case.step not in (Step.DRAIN, Step.RELEASE):
             turn = self._places.settled(case, now)
         else:
-            turn = self._kept_from_mending(case) or self._take[case.step](case, now)
+            turn = self._kept_from_repair(case, now) or self._take[case.step](case, now)
         self._inherited = False
         stays_given_up = case.end is turn.case.end is End.FAILED  # its note is why a person is needed
         turn = replace(turn, case=replace(turn.case, note=case.note if stays_given_up else turn.said))
@@ -118,10 +120,29 @@ class Steps:
         """The last reading of the node for the case that is open, or None."""
         return None if self._written is None else self._guards.viewed
 
-    def _kept_from_mending(self, case: Case) -> Turn | None:
-        """What is asked before a repair is begun, and no longer once it may have been."""
-        is_repair = case.step in REPAIRS and case.phase is Phase.PLANNED
-        return self._places.no_repair(case) if is_repair else None
+    def _kept_from_repair(self, case: Case, now: datetime) -> Turn | None:
+        """What is asked before a repair is begun, and no longer once it may have been: first whether it is needed."""
+        if case.step not in REPAIRS or case.phase is not Phase.PLANNED:
+            return None
+        if over := self._guards.is_over(case):
+            return Turn(case=at_next(case, now), said=f"no {_ACTS[case.step]} is needed: {over}", go_on=True)
+        return self._places.no_repair(case)
+
+    def seen(self, case: Case, now: datetime) -> Seen:
+        """What is known now of what is open, for the question whose fault drives the case."""
+        since = max(case.since, self._began or now)
+        return Seen(
+            now=now,
+            open=self._guards.open_now(),
+            looked=not self._judgement.not_looked(case.since),
+            waited=self.stood(now) if only_out(case) else now - since,
+            settle=timedelta(seconds=self._patience.settle_s),
+            verify_timeout=timedelta(seconds=self._patience.verify_timeout_s),
+        )
+
+    def show(self, case: Case) -> str:
+        """Let the other nodes see what the case is about now; why they cannot, or ""."""
+        return self._places.show(case)
 
     def write(self, case: Case, said: str) -> None:
         """Put a case and the sentence why it moved on disk. Raises StoreError."""
@@ -274,14 +295,18 @@ class Steps:
     def _not_well(self, case: Case, now: datetime, trouble: str) -> Turn:
         """Wait, or after a repair and long enough, try again. A daemon that was away has not been looking meanwhile.
 
-        Only a diagnosis that is open says that the repair did not help. What cannot be told (a tool that is missing, a
-        library that does not answer) no further repair would tell either: a person has to know, and it is waited for.
+        Only the fault of the case says that its repair did not help: what else is open is decided by its own rule. What
+        cannot be told (a tool that is missing, a library that does not answer) no further repair would tell either: a
+        person has to know, and it is waited for.
         """
         since = max(case.since, self._began or now)
-        mends = REPAIRS.intersection(case.steps) and not case.release_order
-        late = bool(mends) and now - since > timedelta(seconds=self._patience.verify_timeout_s)
-        if late and self._judgement.still_open():
-            return self._repairs.again_or_fail(case, now, f"not healthy after the repair: {trouble}")
+        repairs = bool(REPAIRS.intersection(case.steps)) and not case.release_order
+        late = repairs and now - since > timedelta(seconds=self._patience.verify_timeout_s)
+        failed = not_helped(case, self._guards.open_now()) if repairs else ""
+        if failed and not case.attempts:
+            return Turn(case=before_the_act(case, now), said=f"{case.ladder[0]} is needed after all: {failed}")
+        if failed and late:
+            return self._repairs.again_or_fail(case, now, f"not healthy after the repair: {failed}")
         return Turn(case=case, said=f"out until it is well: {trouble}", page=late, refusal=Refusal.NOT_WELL)
 
     def _release(self, case: Case, now: datetime) -> Turn:
@@ -298,7 +323,7 @@ class Steps:
             verify = case.steps.index(Step.VERIFY)
             case = replace(case, index=verify, phase=Phase.PLANNED, since=now, good_since=None)
             return Turn(case=case, said=f"release taken back: {trouble}")
-        if case.adopted and not (case.attempts or case.release_order):
+        if case.adopted and not (case.attempts or case.earlier or case.release_order):
             return left_to_cluster(case, "nothing was repaired")
         if down := self._guards.down_unexplained(case, view):
             return waits(case, "release", Refused(kind=Refusal.DOWN, words=down))

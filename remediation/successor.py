@@ -19,6 +19,7 @@ from healthd.remediation.ports import NodeView, Slot
 from healthd.remediation.record import ACTS, begun, followed
 
 _NO_CASE = "without-a-case"
+_ORDERED = (QUARANTINE_CODE, REPAIR_CODE)
 _CLOSE = timedelta(minutes=1)
 
 
@@ -87,7 +88,8 @@ def found_case(
     named = _named(view, shown)
     given = shown if shown.case and shown.machine and shown.is_of_replacement else None
     if named is None and given is not None and (view.hold is None or view.hold.text in platform_texts):
-        return _by_order(_follows(given.case, given.machine, without_drain(REPLACE), mode, now), shown.code)
+        follows = _follows(given.case, given.machine, without_drain(REPLACE), mode, now)
+        return _by_order(replace(follows, code=shown.code), shown.code)
     if named is None and view.hold is None and shown.code == QUARANTINE_CODE:
         case = _case(_NO_CASE, mode, now, why="the place of an order was left", steps=without_drain(QUARANTINE))
         return _by_order(case, shown.code)
@@ -114,6 +116,8 @@ def found_case(
         drained_in = "" if is_rebooted else boot_id
         case = replace(case, index=QUARANTINE.index(Step.VERIFY), drain_boot_id=drained_in)
     text = view.hold.text if view.hold else ""
+    if shown.case == case_id and shown.code not in ("", code, *_ORDERED):  # the case had turned to another fault
+        code, component = shown.code, ""
     case = replace(case, code=code, component=component, hold=view.hold, text=text, controller=view.controller)
     is_automatic = view.hold is not None and view.hold.automatic
     return _by_order(replace(case, adopted=is_automatic and not shown.case), code)
@@ -166,7 +170,7 @@ def must_be_shown(case: Case, ends_by: ClearsBy | None, booted_at: datetime | No
 
 def _by_order(case: Case, code: str) -> Case:
     """What a person ordered is still an order: no mode is too low for it, and a quarantine stays one."""
-    if code not in (QUARANTINE_CODE, REPAIR_CODE):
+    if code not in _ORDERED:
         return case
     case = replace(case, code=code, component=str(NODE), order="as it was found with the cluster")
     if code == REPAIR_CODE:

@@ -77,8 +77,8 @@ class Judgement(Protocol):
     def trouble(self, since: datetime | None) -> str:
         """Why the node cannot be trusted yet, or "". None: as far as anybody has looked."""
 
-    def still_open(self) -> str:
-        """The diagnosis that still calls for something, or "": what cannot be told is none."""
+    def not_looked(self, since: datetime | None) -> str:
+        """The check that cannot tell, or has not looked since then, or ""."""
 
     def record(self, event: Event) -> None:
         """Add to the audit trail."""

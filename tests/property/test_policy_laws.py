@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from healthd.model import REMEDY_RANK, Action, Component, Decision, Diagnosis, Mode, Remedy, Root, Severity, Step
 from healthd.remediation.budget import out_limit
-from healthd.remediation.case import is_our_text, reason_text
-from healthd.remediation.ledger import Bounds, Repair, rungs_left
+from healthd.remediation.case import Repair, is_our_text, reason_text
+from healthd.remediation.ledger import Bounds, rungs_left
 from healthd.remediation.playbook import REPAIRS, STEPS
 from healthd.remediation.policy import Rules, SeenElsewhere, Situation, decide
 from healthd.remediation.ports import FleetLevel, Hold, NodeView

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from healthd.model import Action, Mode, Refusal, Remedy, Step
-from healthd.remediation.case import Phase
-from healthd.remediation.ledger import Repair
+from healthd.remediation.case import Phase, Repair
 from healthd.remediation.orders import Order, Verb
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import StateOwner
@@ -75,7 +74,7 @@ def test_what_was_only_kept_out_is_repaired_once_the_mode_allows_it(tmp_path: Pa
     assert world.engine.tally.decided == {Action.QUARANTINE: 1, Action.REPAIR: 1}
     assert world.run_to_end().ending() == WELL
     assert world.provisioner.requests == 1
-    said = "[c1] goes on to mend it: repair for gpu.xid.79 on gpu:GPU-5e1f (reboot_node)"
+    said = "[c1] goes on to repair it: repair for gpu.xid.79 on gpu:GPU-5e1f (reboot_node)"
     assert said in world.audit("step")
 
 

@@ -77,8 +77,8 @@ def test_a_gpu_that_nobody_lets_go_leads_to_the_reboot_and_never_hangs(tmp_path:
     world.at(10, lambda: world.log_line(XID_95))
     assert world.run_to_end().ending() == WELL
     assert (world.resetter.requests, world.provisioner.requests, world.resetter.stopped) == (0, 1, [])
-    why = "reset_gpu did not help, reboot_node is next: no GPU reset: the GPUs are still held by 4711 nvidia-device-p"
-    assert any(why in text for text in world.audit("step"))
+    why = "reboot_node is next: no GPU reset: the GPUs are still held by 4711 nvidia-device-p"
+    assert any(f"[c1] {why}" in text for text in world.audit("step"))
 
 
 def test_a_holder_that_cannot_be_ended_leads_straight_to_the_reboot(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from healthd.model import Remedy, Step
-from healthd.remediation.case import End
-from healthd.remediation.ledger import Bounds, Repair, on_record, recent, repairs_of, rungs_left, same_fault
+from healthd.remediation.case import End, Repair
+from healthd.remediation.ledger import Bounds, on_record, recent, repairs_of, rungs_left, same_fault
 from healthd.remediation.marks import CaseMark, Helped, PastAct, PastRepair
 from healthd.remediation.modes import lowered
 from healthd.remediation.playbook import QUARANTINE, STEPS

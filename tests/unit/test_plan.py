@@ -9,8 +9,7 @@ import pytest
 
 from healthd.api.plan import as_text, case_plan, entry, paused_by
 from healthd.model import Action, Diagnosis, Mode, Remedy, Severity, Step
-from healthd.remediation.case import Case, End
-from healthd.remediation.ledger import Repair
+from healthd.remediation.case import Case, End, Repair
 from healthd.remediation.playbook import QUARANTINE, REBOOT
 from healthd.remediation.policy import Considered, Rules, Situation, decide, decide_each
 from healthd.remediation.ports import FleetLevel, Hold, NodeView

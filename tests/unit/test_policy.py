@@ -10,7 +10,8 @@ import pytest
 
 from healthd.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy, Root, Severity
 from healthd.remediation import fleet
-from healthd.remediation.ledger import Bounds, Repair
+from healthd.remediation.case import Repair
+from healthd.remediation.ledger import Bounds
 from healthd.remediation.playbook import QUARANTINE, REBOOT, REPLACE, RESET, STEPS
 from healthd.remediation.policy import Rules, SeenElsewhere, Situation, decide, left_of
 from healthd.remediation.ports import FleetLevel, Hold, NodeView
