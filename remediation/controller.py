@@ -110,6 +110,8 @@ class Controller:
         level, slots = self._fleet.fleet(), self._fleet.slots()
         self.level, self.slots = level, slots
         places = frozenset(slot.node for slot in slots)
+        marked = {mark.node for mark in level.marks}
+        self._seen = {name: seen for name, seen in self._seen.items() if name in marked}
         wants = [found for mark in level.marks if (found := self._found(mark, level, places, now)) is not None]
         names = {found.want.node for found in wants}
         self._silent = {name: since_s for name, since_s in self._silent.items() if name in names}
