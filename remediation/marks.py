@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 
 from healthd.model import Remedy
 
@@ -131,8 +132,10 @@ class CaseMark:
         return " ".join([PREFIX, *(f"{key}={value}" for key, value in words.items() if value)])
 
 
+@lru_cache(maxsize=4096)
 def parse(text: str) -> CaseMark | None:
-    """The mark that a node shows, or None where it is none of healthd's."""
+    """The mark that a node shows, or None where it is none of healthd's. A reading of the fleet has one of each node,
+    and nearly all of them were read before."""
     head, *rest = text.split(" ", 1)
     if head != PREFIX:
         return None

@@ -179,7 +179,8 @@ def test_a_second_fault_during_a_repair_is_decided_about(tmp_path: Path) -> None
     daemon = live(tmp_path / "live", config, said[:2], until_s=4 * 3600, rests=300)["n0"]
     story = past(log_of(tmp_path, said), config)["n0"]
     assert (until_a_person(story), acts(story)) == (daemon.decided, daemon.done)
-    assert "gpu.xid.79" not in open_when_back(story)
+    assert (acts(story), story.quality.raised) == ([Remedy.REBOOT_NODE], 1)
+    assert open_when_back(story) == set()
 
 
 def open_when_back(story: Story) -> set[str]:
