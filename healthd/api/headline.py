@@ -54,6 +54,8 @@ def headline(
     if case is not None:
         state, words = _of_case(case)
         usable = "no"
+    elif refusal is Refusal.ORPHAN:
+        state, usable, words = "out", "no", "No, this node is out by a drain of healthd's without an open case."
     following = _next(verdict, case, decision, refusal, is_wrong=bool(diagnoses))
     return {
         "state": state,
@@ -132,7 +134,7 @@ def _next(
             return f"Nothing by itself. {_sentence(decision)} By hand: `healthd quarantine`."
         if refusal is Refusal.OPTED_OUT:
             return f"Nothing, until that is taken back. {_sentence(decision)}"
-        if verdict is Verdict.OK:
+        if verdict is Verdict.OK and refusal not in (Refusal.ORPHAN, Refusal.STUCK):
             return _QUIET
         if verdict is Verdict.UNKNOWN:
             return f"{_sentence(decision)} {_UNSURE}" if refusal or is_wrong else f"Nothing. {_UNSURE}"

@@ -12,6 +12,7 @@ from healthd.config.notify_schema import NotifySection
 from healthd.controller.telling import ROUNDS_LAST_S, controller_notifier, wrong_with_controller
 from healthd.course import Course
 from healthd.model import Mode, Refusal, Remedy
+from healthd.notifications.news import AGAIN_S
 from healthd.notifications.notifier import Notifier
 from healthd.remediation.fleet import Scope
 from healthd.remediation.standings import Standing, State
@@ -108,6 +109,7 @@ def test_people_hear_of_what_no_node_can_tell() -> None:
     made = course()
     made.standings = (PAGED, SILENT, REPAIRED)
     assert [topic.key for topic in wrong_with_controller(made)] == ["page n1", "silent n2"]
+    assert {topic.again_s for topic in wrong_with_controller(made)} == {AGAIN_S}, "each day that it stands"
     made.ended("cluster", 0.5, "slurmctld does not answer")
     last = wrong_with_controller(made)[-1]
     assert (last.key, last.lasts_s) == ("rounds", ROUNDS_LAST_S)

@@ -167,6 +167,16 @@ def test_what_comes_next_names_the_part_as_a_person_does() -> None:
     assert said["next"].startswith("The disk is full. Observe mode")
 
 
+def test_a_drain_of_ours_without_a_case_is_no_quiet_node() -> None:
+    """Every check is good, and the node is out: the first line says so, and the next one what undoes it."""
+    words = "held by a drain of ours without an open case; `healthd release` undoes it"
+    said = told(Verdict.OK, decision=words, refusal=Refusal.ORPHAN)
+    assert (said["state"], said["usable"]) == ("out", "no")
+    assert said["next"] == "Held by a drain of ours without an open case; `healthd release` undoes it."
+    said = told(Verdict.OK, decision="no turn succeeds", refusal=Refusal.STUCK)
+    assert (said["usable"], said["next"]) == ("yes", "No turn succeeds.")
+
+
 def test_one_reason_is_told_once_for_all_checks_that_have_it() -> None:
     """A driver that is not there blinds a dozen checks; those that could tell are not named."""
     checks = [
