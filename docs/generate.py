@@ -42,7 +42,7 @@ from healthd.remediation.provisioners import aws_calls  # noqa: E402
 from healthd.remediation.provisioners.iam import MANAGED_TAG, policies  # noqa: E402
 from healthd.remediation.rules import Rule  # noqa: E402
 from healthd.remediation.slurm_reasons import AUTOMATIC, REBOOTS  # noqa: E402
-from healthd.remediation.slurm_versions import DIFFERENCES, TESTED  # noqa: E402
+from healthd.remediation.slurm_versions import DIFFERENCES, TESTED, Difference, has  # noqa: E402
 from healthd.report import EXIT_CODE  # noqa: E402
 from healthd.sim.machine import SimulatedMachine  # noqa: E402
 from healthd.tables import UNKNOWN_XID, xid_cases, xid_table  # noqa: E402
@@ -551,13 +551,18 @@ def metric_name(reading: Reading) -> str:
 def slurm_page() -> str:
     """What differs between versions of Slurm, and what Slurm writes into a reason by itself."""
     parts = [NOTE.format(source="remediation/slurm_versions.py and slurm_reasons.py"), SLURM]
-    rows = [(row.name, row.since, row.what, row.before or "-", row.source) for row in DIFFERENCES]
-    parts += ["## What differs", "", table(("behaviour", "since", "what it does", "before", "seen"), rows), ""]
+    rows = [(row.name, _versions(row), row.what, row.before or "-", row.source) for row in DIFFERENCES]
+    parts += ["## What differs", "", table(("behaviour", "in", "what it does", "elsewhere", "seen"), rows), ""]
     texts = [(f"`{row.printed}`", row.when) for row in AUTOMATIC]
     parts += ["## Reasons that Slurm writes by itself", "", REASONS, table(("text", "when"), texts), ""]
     words = ", ".join(f"`{word}`" for word in REBOOTS)
     parts += [f"Slurm also appends {words}. Somebody ordered that reboot: the node counts as theirs.", ""]
     return "\n".join(parts)
+
+
+def _versions(row: Difference) -> str:
+    """``24.11`` alone, or from it on."""
+    return ", ".join(version for version in TESTED if has(version, row.name))
 
 
 def policy_page() -> str:

@@ -15,14 +15,15 @@ TESTED = ("22.05", "24.11", "26.05")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """One behaviour. ``since``: the first tested version that has it. ``before``: what older ones do. ``source``: where
-    it was seen."""
+    """One behaviour. ``since``: the first tested version that has it. ``until``: the first that has it no more, ""
+    where all later ones have it. ``before``: what the others do. ``source``: where it was seen."""
 
     name: str
     since: str
     what: str
     before: str
     source: str
+    until: str = ""
 
 
 DIFFERENCES = (
@@ -33,6 +34,14 @@ DIFFERENCES = (
         "user and time",
         before="the reason stays as it was written",
         source="slurmctld, set_node_reason; drained node, slurmd ended",
+    ),
+    Difference(
+        name="reason of a node that is back",
+        since="24.11",
+        until="26.05",
+        what="undrain, resume and idle leave the reason on the node; what Slurm writes later is appended to it",
+        before="they take the reason away",
+        source="scontrol update, scontrol show node",
     ),
     Difference(
         name="job in Kill task failed",
@@ -115,4 +124,5 @@ def version_in(text: str) -> str:
 
 def has(version: str, name: str) -> bool:
     """Whether a version (``24.11``) has the behaviour of this name. Raises KeyError for a name of no row."""
-    return version >= {row.name: row.since for row in DIFFERENCES}[name]
+    row = {row.name: row for row in DIFFERENCES}[name]
+    return row.since <= version and not (row.until and version >= row.until)

@@ -124,4 +124,5 @@ test "$(id -u)" -eq 0 || die "needs root, for chroot and mount namespaces"
 test -d "$root" || make_root
 has=$(chroot "$root" slurmctld -V | version_in)
 test "$has" = "$version" || die "$suite has Slurm $has now, not $version: remove $root once $suite is known otherwise"
-exec unshare --mount --pid --fork --kill-child sh tests/slurm-root.sh --inside "$root" "$@"
+# One run at a time in a root: its Python environment may be made anew.
+exec flock "$roots/.$version.lock" unshare --mount --pid --fork --kill-child sh tests/slurm-root.sh --inside "$root" "$@"

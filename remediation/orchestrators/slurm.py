@@ -322,7 +322,7 @@ def parse_level(node: str, answer: str) -> FleetLevel:
             partitions[name] = (label[1] or "") if label else ""
         if comment := _comment(free or fields):
             marks.append(Mark(node=name, text=comment))
-        if ours := _OUR_REASON.match(free):
+        if out and (ours := _OUR_REASON.match(free)):  # 24.11 shows the reason of a node that is back
             held.append(HeldNode(node=name, text=without_remarks(ours[1])[0], stamp=int(ours[2])))
     if node not in is_out and (node or not asleep | is_out.keys()):
         problem = f"the list of {len(is_out)} nodes from scontrol does not have {node or 'any'}, our own"

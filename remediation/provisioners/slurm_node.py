@@ -28,6 +28,7 @@ MANAGERS_TEXTS = frozenset({"Static node maintenance: unhealthy node is being re
 """The reason that clustermgtd sets in the place of ours while it carries the replacement out, and that the new machine
 starts under (aws-parallelcluster-node, clustermgtd.py, _handle_unhealthy_static_nodes)."""
 
+_HELD = ("DRAIN", "DOWN", "FAIL", "REBOOT", "POWER", "INVALID")
 _RECORD = re.compile(r"NodeName=(\S+) .*? State=(\S+)")
 _REASON = re.compile(r" Reason=(.*?) \[[^\[\]@\s]+@[^\]\s]+\]")
 
@@ -41,7 +42,8 @@ class Scontrol(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmNode:
-    """``flags``: the state's words, upper case. ``reason``: without Slurm's own additions behind it.
+    """``flags``: the state's words, upper case. ``reason``: without Slurm's own additions behind it; "" on a node
+    that is in service, which shows its last one in Slurm 24.11.
 
     ``booted``: when the node last booted, as it told slurmctld itself; None where that is not known.
     """
@@ -72,9 +74,11 @@ def read_node(scontrol: Scontrol, node: str) -> SlurmNode:
     fields = answer.partition(" Reason=")[0]
     reason = _REASON.search(answer)
     booted = _field(fields, "BootTime")  # with SLURM_TIME_FORMAT=%s; None where slurmctld has not heard of it
+    flags = frozenset(word.rstrip("*~#!%$@^-").upper() for word in record[2].split("+"))
+    is_held = any(flag.startswith(_HELD) for flag in flags)
     return SlurmNode(
-        flags=frozenset(word.rstrip("*~#!%$@^-").upper() for word in record[2].split("+")),
-        reason=as_written(reason[1]) if reason else "",
+        flags=flags,
+        reason=as_written(reason[1]) if reason and is_held else "",
         address=_field(fields, "NodeAddr"),
         features=frozenset(filter(None, _field(fields, "ActiveFeatures").split(","))),
         booted=datetime.fromtimestamp(int(booted), UTC) if booted.isdecimal() else None,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.remediation.ports import Hold, NodeView
+from healthd.remediation.orchestrators.slurm import parse_level
+from healthd.remediation.ports import HeldNode, Hold, NodeView
 from healthd.remediation.provisioners.slurm_node import read_node
 from healthd.remediation.slurm_reasons import (
     AUTOMATIC,
@@ -79,6 +80,16 @@ def test_a_provisioners_text_is_read_without_what_slurm_appended() -> None:
         "NodeName=n1 Arch=x State=DOWN+DRAIN BootTime=5 Reason=Action:Reboot : reboot issued : Not responding [a@5]"
     )
     assert read_node(lambda *_: record, "n1").reason == "Action:Reboot"
+
+
+def test_a_reason_that_stayed_behind_is_no_reason() -> None:
+    """24.11 shows the last reason of a node that is back in service: neither a provisioner's word nor a node held."""
+    record = "NodeName=n1 Arch=x State={} BootTime=5 MCS_label=N/A Partitions=main  Reason={} [root@5]"
+    for state in ("IDLE", "MIXED+MAINTENANCE+RESERVED", "IDLE+NOT_RESPONDING"):
+        stale = record.format(state, "Action:Replace")
+        assert read_node(lambda *_, text=stale: text, "n1").reason == ""  # type: ignore[misc]
+        assert parse_level("n1", record.format(state, OURS)).held == ()
+    assert parse_level("n1", record.format("IDLE+DRAIN", OURS)).held == (HeldNode(node="n1", text=OURS, stamp=5),)
 
 
 def test_a_hold_is_still_ours_by_text_user_and_stamp() -> None:

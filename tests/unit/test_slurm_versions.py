@@ -13,6 +13,7 @@ def test_each_row_says_since_when_and_where_it_was_seen() -> None:
     for row in DIFFERENCES:
         assert row.since in TESTED
         assert row.what
+        assert row.until in ("", *TESTED)
         assert row.source
         assert row.before or row.since == TESTED[0], row.name
 
@@ -29,6 +30,7 @@ def test_a_version_is_read_from_what_slurm_prints(text: str, version: str) -> No
 def test_a_behaviour_is_there_from_its_version_on() -> None:
     """A name of no row is a mistake of whoever asks."""
     assert [has(version, "appends to a reason") for version in TESTED] == [False, True, True]
+    assert [has(version, "reason of a node that is back") for version in TESTED] == [False, True, False]
     assert has("23.11", "extra of a node")
     with pytest.raises(KeyError):
         has("26.05", "cures nodes")

@@ -59,7 +59,10 @@ class Site:
         flags = [word.rstrip("*~#!%$@^-") for word in line.partition(" State=")[2].partition(" ")[0].split("+")]
         reason = re.search(r" Reason=(.*?) \[[^\[\]]*\]", line)
         state = "+".join(flag for flag in flags if flag not in _PASSING)
-        return Record(state=state, reason=reason[1] if reason else "")
+        stands = {"IDLE", "MIXED", "ALLOCATED"}.issuperset(state.split("+"))
+        return Record(
+            state=state, reason=reason[1] if reason and not stands else ""
+        )  # 24.11 keeps that of one that is back
 
     def slots_of(self, node: str) -> tuple[str, ...]:
         """The reservations of healthd on a node."""

@@ -357,7 +357,8 @@ class NodeMachine:
         line = self.lab.slurm.scontrol("-o", "show", "node", self.name).stdout
         state, reason = re.search(r" State=(\S+)", line), re.search(r" Reason=(.*?) \[[^\[\]@\s]+@[^\]\s]+\]", line)
         flags = frozenset(word.rstrip("*~#!%$@^-") for word in state[1].split("+")) if state else frozenset()
-        return flags, reason[1] if reason else ""
+        is_out = any(flag.startswith(("DRAIN", "DOWN", "FAIL", "REBOOT")) for flag in flags)
+        return flags, reason[1] if reason and is_out else ""  # 24.11 shows the reason of a node that is back
 
     def flags(self) -> frozenset[str]:
         """The words of the node's state, as slurmctld has it."""

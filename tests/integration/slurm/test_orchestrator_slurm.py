@@ -221,7 +221,7 @@ def test_a_strangers_reason_cannot_forge_the_reading(slurm: SlurmLab, reason: st
 
 def test_slurms_own_reason_is_a_hold(slurm: SlurmLab) -> None:
     """A node that rebooted unexpectedly is held by the user slurmctld runs as, with Slurm's own words."""
-    node = "n0007"  # 24.11 leaves a reason behind an undrain that it did not quite refuse, and appends to it then
+    node = "n0007"  # no other test here drains it: 24.11 keeps the reason of a node that is back, and appends to it
     slurm.reboot(node)
     slurm.wait(lambda: "DOWN" in slurm.state(node), 10, "the reboot to be noticed")
     view = _of(slurm, node).view()

@@ -51,6 +51,13 @@ def _kept_awake(lab: SlurmLab) -> bool:
     return lab.scontrol("update", f"SuspendExcNodes+={NODE}").returncode == 0
 
 
+def _reason_stays(lab: SlurmLab) -> bool:
+    lab.update(NODE, "state=drain", "reason=tried")
+    lab.update(NODE, "state=idle")
+    lab.wait_state(NODE, "IDLE")
+    return lab.shows(NODE, "Reason").startswith("tried [")
+
+
 def _extra(lab: SlurmLab) -> bool:
     lab.update(NODE, "extra=tried")
     shown = lab.shows(NODE, "Extra")
@@ -80,6 +87,7 @@ def test_the_slurm_that_runs_here_has_what_the_table_says(
     """It has what came with its version or before, and nothing that came later."""
     tries: dict[str, Callable[[], bool]] = {
         "appends to a reason": lambda: _appended(request.getfixturevalue("restless")),
+        "reason of a node that is back": lambda: _reason_stays(slurm),
         "undrains unregistered nodes": lambda: _undrained_unregistered(slurm),
         "refuses nobody in a reservation": lambda: not _created(slurm, "users=nobody"),
         "comment of a reservation": lambda: _created(slurm, "users=root", "comment=tried"),
