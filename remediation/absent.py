@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 
 from healthd.errors import BackendError, BackendRefused
 from healthd.model import Mode, Remedy
+from healthd.remediation.awake import released
 from healthd.remediation.case import QUARANTINE_CODE, parts_of
 from healthd.remediation.marks import CaseMark, parse
 from healthd.remediation.policy import Rules
@@ -135,6 +136,7 @@ def _our_drain(view: NodeView) -> str:
 
 def _note_sleep(node: Orchestrator, now: datetime) -> None:
     """Leave it in the record. Where somebody else's comment is in its place, the release goes on without."""
+    released(node)
     mark = parse(node.marked()) or CaseMark()
     try:
         node.mark(replace(mark, slept=now).text)

@@ -368,6 +368,8 @@ class Controller:
                 driver=there.driver,
                 kernel=there.kernel,
                 image=there.image,
+                slept=there.slept,
+                awake=there.awake,
                 history=there.history if begun else found.mark.history,
                 answered=there.answered if there.answer is told.answer else self._clock(),
                 boot=there.boot if told.answer is Answer.TAKEN else "",

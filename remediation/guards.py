@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from healthd.model import Mode, Refusal, Refused, Step
+from healthd.remediation.awake import Awake
 from healthd.remediation.case import QUARANTINE_CODE, REPAIR_CODE, Case, End, Phase
 from healthd.remediation.drive import own, undriven
 from healthd.remediation.marks import parse
@@ -30,6 +31,7 @@ class Guards:
         self._rules, self._platform_texts = parts.rules, parts.platform_texts
         self._unanswered = timedelta(seconds=parts.patience.unanswered_s)
         self._undrain_holds = timedelta(seconds=parts.patience.undrain_holds_s)
+        self._awake = Awake(parts.orchestrator, parts.judgement)
         self.viewed: NodeView | None = None
 
     def at_rest(self, case: Case, view: NodeView | None = None) -> Refused | None:
@@ -67,7 +69,18 @@ class Guards:
         """What stops a step after it has looked: the operator's word, or that the node is no longer as we left it."""
         if (why := self.at_rest(case, view)) is not None:
             return self.resting(case, why, now, view)
-        return self.not_ours_any_more(case, view, now)
+        return self.watched(case, view, now)
+
+    def watched(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
+        """As ``not_ours_any_more``; a node that is ours is kept awake."""
+        turn = self.not_ours_any_more(case, view, now)
+        if turn is None:
+            self._awake.keep(view, now)
+        return turn
+
+    def let_sleep(self) -> None:
+        """The case is over: the cluster may power the node down again. Raises BackendUnknown."""
+        self._awake.let_sleep()
 
     def resting(self, case: Case, why: Refused, now: datetime, view: NodeView | None = None) -> Turn:
         """Nothing is touched. But a person who undoes our drain meanwhile is obeyed as ever: that is the end, after

@@ -1,7 +1,7 @@
 """What healthd leaves with the cluster under a node's name, and how it is read back: the one grammar of marks. Pure.
 
     healthd case=ID machine=INSTANCE asks=replace_node attempt=1 asked=EPOCH next=… taken=EPOCH boot=…
-        replaced=EPOCH slept=EPOCH code=… since=EPOCH driver=… kernel=… image=…
+        replaced=EPOCH slept=EPOCH awake=EPOCH code=… since=EPOCH driver=… kernel=… image=…
         history=reboot:EPOCH:CODE:helped,… said=…
 
 ``does=`` in the place of ``asks=``: the node repairs itself. ``code=`` and ``since=``: the finding for which the node
@@ -75,7 +75,8 @@ class CaseMark:
     carried out. ``answer`` was given at ``answered``. ``boot``: of a reboot that was taken, the boot that it is to end,
     as the controller knows it. ``became``: what the controller saw behind the name afterwards. ``replaced``: when a
     machine of this name was last given away. ``slept``: when the cluster had powered the node down while it was held,
-    and another daemon released its drain and slots. ``code``: the finding for which the node is, or wants to be, out;
+    and another daemon released its drain and slots. ``awake``: since when the cluster's power saving is told to leave
+    the node alone. ``code``: the finding for which the node is, or wants to be, out;
     it was there ``since``. ``driver``, ``kernel`` and ``image``: which versions the node runs. ``history``: the last
     acts on this node, newest last, whichever machine was behind the name then.
     """
@@ -93,6 +94,7 @@ class CaseMark:
     boot: str = ""
     replaced: datetime | None = None
     slept: datetime | None = None
+    awake: datetime | None = None
     code: str = ""
     since: datetime | None = None
     driver: str = ""
@@ -121,6 +123,7 @@ class CaseMark:
             "boot": word(self.boot),
             "replaced": _epoch(self.replaced),
             "slept": _epoch(self.slept),
+            "awake": _epoch(self.awake),
             "code": word(self.code),
             "since": _epoch(self.since),
             "driver": word(self.driver),
@@ -159,6 +162,7 @@ def parse(text: str) -> CaseMark | None:
         boot=words.get("boot", ""),
         replaced=_time(words.get("replaced")),
         slept=_time(words.get("slept")),
+        awake=_time(words.get("awake")),
         code=words.get("code", ""),
         since=_time(words.get("since")),
         driver=words.get("driver", ""),

@@ -131,6 +131,7 @@ class Places:
     def given_back(self, case: Case) -> Turn:
         """The last act of a case. Until it is done, no other begins."""
         try:
+            self._guards.let_sleep()
             self._surroundings.hide(case)
             dropped = self._slots.give_back()
         except BackendError as error:

@@ -50,6 +50,7 @@ class NodeView:
     words, where the cluster says more than their ids.
     ``controller``: changes when the cluster's controller restarts (Slurm's BOOT_TIME); "" where it was not asked.
     ``maintenance``: the name of a maintenance window that somebody else has on the node now; "" where there is none, or
+    jobs were not asked for. ``may_sleep``: the cluster powers idle nodes down and does not except this one; False where
     jobs were not asked for.
     ``features``: the cluster's own labels of the node, read together with its state.
     """
@@ -64,6 +65,7 @@ class NodeView:
     work: tuple[str, ...] = ()
     controller: str = ""
     maintenance: str = ""
+    may_sleep: bool = False
     features: frozenset[str] = frozenset()
     raw: str = ""
 
@@ -180,6 +182,9 @@ class Orchestrator(Protocol):
     def fence(self) -> None:
         """Keep new jobs off while a slot is held, where ``claim`` may have come to its slot alone: it failed half-way,
         or a daemon before this one was killed in it. Nothing is done where it is so."""
+
+    def keep_awake(self, *, on: bool) -> None:
+        """Have the cluster's power saving leave this node alone, or no longer. Refused where it cannot be told so."""
 
     def give_back(self, slot: Slot) -> None:
         """Give a slot of this node back. One that is gone already is fine; one that is another's is refused."""

@@ -366,7 +366,7 @@ class Steps:
     def _watch(self, case: Case, now: datetime) -> Turn:
         """Given up: the node stays out by our drain, and what a person does with that is respected as ever."""
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._guards.not_ours_any_more(case, view, now)) is not None:
+        if (turn := self._guards.watched(case, view, now)) is not None:
             return turn
         self._places.given_up(case)
         return Turn(case=seen(case, view), said=case.note)

@@ -54,6 +54,8 @@ def repair_mark(
         driver=old.driver,
         kernel=old.kernel,
         image=old.image,
+        slept=old.slept,
+        awake=old.awake,
         history=followed(old, case) if is_asked else begun(old, case, remedy, now),
     ).text
 

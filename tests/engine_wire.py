@@ -92,6 +92,9 @@ class WiredOrchestrator:
         self.fencing()
         self.wire.around("claim", lambda: self.inner.claim(scope, index))
 
+    def keep_awake(self, *, on: bool) -> None:
+        self.wire.around("keep_awake", lambda: self.inner.keep_awake(on=on))
+
     def fence(self) -> None:
         self.inner.fence()
 

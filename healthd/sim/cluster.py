@@ -64,7 +64,8 @@ class FakeCluster:
     wipe them. ``clock`` gives seconds since the epoch, of which stamps keep the whole ones. ``updates`` lists what was
     applied. ``partitions``: name to its nodes. ``slots``: scope and index to the holder; a slot fences its holder.
     ``maintenance``: the nodes that an administrator's own reservation fences. ``asleep``: the nodes that are powered
-    down: names that keep what is set for them, without a machine.
+    down: names that keep what is set for them, without a machine. ``power_saving``: "" for none, else the version of
+    Slurm that has it; from 23.02 on it leaves those in ``awake`` alone.
     ``appends``: whether it adds words of its own to a reason that stands, as Slurm does from 24.11 on.
     ``stale_s``: how old the lists of nodes and slots are that it hands out, by ``monotonic_s`` where the clock may
     step.
@@ -82,6 +83,8 @@ class FakeCluster:
         self.slots: dict[tuple[str, int], str] = {}
         self.maintenance: set[str] = set()
         self.asleep: set[str] = set()
+        self.power_saving = ""
+        self.awake: set[str] = set()
         self.updates: list[FakeUpdate] = []
         self.hung = False
         self.starts = 1
@@ -236,6 +239,7 @@ class FakeOrchestrator:
             allocated_cpus=len(node.jobs),
             jobs=(*node.jobs, *node.suspended) if jobs else (),
             maintenance="maintenance" if jobs and self._node in self._cluster.maintenance else "",
+            may_sleep=jobs and bool(self._cluster.power_saving) and self._node not in self._cluster.awake,
             controller=f"start {self._cluster.starts}" if jobs else "",
             features=frozenset(node.features),
         )
@@ -272,6 +276,13 @@ class FakeOrchestrator:
     def claim(self, scope: str, index: int) -> None:
         """Create a slot for this node."""
         self._cluster.claim(scope, index, self._node)
+
+    def keep_awake(self, *, on: bool) -> None:
+        """As SuspendExcNodes += and -=; refused where ``power_saving`` says so."""
+        self._cluster.ask()
+        if self._cluster.power_saving == "22.05":
+            raise BackendRefused("No valid entity in update command")
+        (self._cluster.awake.add if on else self._cluster.awake.discard)(self._node)
 
     def fence(self) -> None:
         """Nothing: a slot keeps jobs off by itself, as Slurm's does."""

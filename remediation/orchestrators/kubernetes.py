@@ -193,6 +193,9 @@ class KubernetesOrchestrator:
         self._change_budget(scope, lambda budget: leases.claimed(budget, self._name, index, self._clock()))
         self.fence()
 
+    def keep_awake(self, *, on: bool) -> None:
+        """Nothing: no view says that this node may be powered down for being idle."""
+
     def fence(self) -> None:
         """Set the fence, which is a write of its own after the claim."""
         self._taint(nodes.fence_patch)

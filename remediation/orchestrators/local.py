@@ -108,6 +108,9 @@ class LocalOrchestrator:
             raise BackendRefused(f"slot {path.name!r} not written: expected a scope of letters, digits, '_', '.', '-'")
         self._put(path, self._node, anew=True)
 
+    def keep_awake(self, *, on: bool) -> None:
+        """Nothing: no view says that this node may be powered down for being idle."""
+
     def fence(self) -> None:
         """Nothing: a machine without a cluster is given no jobs by one."""
 

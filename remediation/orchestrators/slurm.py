@@ -19,7 +19,7 @@ from typing import Protocol
 from healthd.config.schema import Config
 from healthd.errors import BackendRefused, BackendUnknown, ConfigError, SlotTaken, SourceError, SourceMissing
 from healthd.node import CommandResult
-from healthd.remediation.orchestrators.slurm_power import is_asleep
+from healthd.remediation.orchestrators.slurm_power import is_asleep, may_sleep
 from healthd.remediation.orchestrators.slurm_slots import (
     DUPLICATE,
     GONE,
@@ -58,6 +58,7 @@ _REFUSALS = {
     "RebootProgram isn't defined": "set RebootProgram in slurm.conf",
     "Permission denied": "only root, SlurmUser or AdminLevel=Administrator may: check as whom healthd runs",
     "You must specify a reason": "the reason was empty",
+    "No valid entity in update command": "this Slurm has no such update (SuspendExcNodes+= came with 23.02)",
     "Invalid input": "this Slurm does not know the word: please report it with the version of Slurm",
     "Requested nodes are busy": "another reservation has the node and does not share it: scontrol show reservation",
 }
@@ -120,7 +121,7 @@ class SlurmOrchestrator:
         config = self._read("scontrol", "show", "config")
         view = parse_view(self._node, state, controller=parse_boot_time(config))
         ids, work = parse_jobs(queue)
-        return replace(view, maintenance=window, jobs=ids, work=work)
+        return replace(view, maintenance=window, may_sleep=may_sleep(config, self._node), jobs=ids, work=work)
 
     def level(self) -> FleetLevel:
         """Read all nodes of all partitions, hidden ones too, in one request. Raises BackendUnknown."""
@@ -166,6 +167,11 @@ class SlurmOrchestrator:
 
     def fence(self) -> None:
         """Nothing: the reservation is the slot and the fence in one."""
+
+    def keep_awake(self, *, on: bool) -> None:
+        """Add the node to SuspendExcNodes, or remove it (Slurm 23.02 and newer; a name that is there, or is not, is no
+        error: 26.05.5)."""
+        self.scontrol("update", f"SuspendExcNodes{'+' if on else '-'}={self._node}")
 
     def give_back(self, slot: Slot) -> None:
         """Delete the reservation, if it is still this node's: the name may be another's since it was read.

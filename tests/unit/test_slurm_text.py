@@ -21,6 +21,7 @@ from healthd.remediation.orchestrators.slurm import (
     parse_view,
     update_error,
 )
+from healthd.remediation.orchestrators.slurm_power import may_sleep
 from healthd.remediation.orchestrators.slurm_slots import in_hostlist, parse_maintenance, parse_slots, slot_name
 from healthd.remediation.ports import FleetLevel, Hold, Mark, ScopeLevel, Slot
 
@@ -286,6 +287,26 @@ def test_the_boot_time_is_found_or_unknown() -> None:
     assert parse_boot_time("X = 1\nBOOT_TIME               = 1795226977\nY = 2\n") == "1795226977"
     with pytest.raises(BackendUnknown, match="no BOOT_TIME"):
         parse_boot_time("BatchStartTimeout = 10 sec\n")
+
+
+@pytest.mark.parametrize(
+    ("program", "excepted", "sleeps"),
+    [
+        ("(null)", "(null)", False),
+        ("/opt/slurm/suspend.sh", "(null)", True),
+        ("/opt/slurm/suspend.sh", "n[2-9]", True),
+        ("/opt/slurm/suspend.sh", "m1,n[0-3]", False),
+        ("/opt/slurm/suspend.sh", "n[0-3]:2", True),
+        ("(null)", "n1", False),
+    ],
+)
+def test_a_node_may_sleep_where_slurm_suspends_and_does_not_except_it(
+    program: str, excepted: str, sleeps: bool
+) -> None:
+    """A count behind a list keeps some of it awake, and no node for certain."""
+    config = f"SuspendExcNodes         = {excepted}\nSuspendExcParts = n1\nSuspendProgram          = {program}\n"
+    assert may_sleep(config, "n1") is sleeps
+    assert not may_sleep("BOOT_TIME = 1\n", "n1")
 
 
 def test_partitions_are_those_of_the_node_and_not_of_a_text() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from healthd.errors import BackendRefused
 from healthd.model import Mode
 from healthd.remediation.absent import AbsentNodes
 from healthd.remediation.fleet import Claim, plan, scopes_of
@@ -117,6 +118,32 @@ def test_what_sleeps_keeps_no_place_and_can_be_woken(asleep: SlurmLab) -> None:
     assert move == Claim(scope="cluster", index=0)
     lab.submit("n0001")
     lab.wait(lambda: "POWERING_UP" in lab.state("n0001"), 20, "a job to wake n0001")
+
+
+def test_a_held_node_stays_awake_where_slurm_can_be_told(slurm_lab_factory: Callable[..., SlurmLab]) -> None:
+    """Added once, shown by the next reading, and still there when the others sleep; a Slurm that has no such update says
+    so, and what is taken back is gone. A name that is listed already, or not at all, is no error."""
+    lab = slurm_lab_factory(nodes=2, conf=POWER)
+    held = _of(lab, "n0001")
+    assert held.view(jobs=True).may_sleep
+    assert not held.view().may_sleep
+    try:
+        held.keep_awake(on=True)
+    except BackendRefused as error:
+        assert "no such update" in str(error)
+        assert held.view(jobs=True).may_sleep
+        return
+    held.keep_awake(on=True)
+    assert not held.view(jobs=True).may_sleep
+    assert _of(lab, "n0002").view(jobs=True).may_sleep
+    lab.wait(lambda: "POWERED_DOWN" in lab.state("n0002"), 60, "n0002 to be powered down")
+    assert "POWER" not in lab.state("n0001")
+    lab.scontrol("reconfigure")
+    lab.wait(lambda: held.view(jobs=True).may_sleep, 20, "the entry to be forgotten")
+    held.keep_awake(on=True)
+    held.keep_awake(on=False)
+    held.keep_awake(on=False)
+    assert held.view(jobs=True).may_sleep
 
 
 def test_the_controller_releases_what_sleeps(asleep: SlurmLab, tmp_path: Path) -> None:
