@@ -21,11 +21,12 @@ from healthd.past.machine import PastMachine
 from healthd.past.node import BOOTED, Batch, PastNode, outcomes_of
 from healthd.past.story import Story
 from healthd.past.world import PastMonitor, PastOrchestrator, World
-from healthd.remediation.case import Case, End
+from healthd.remediation.case import Case
 from healthd.remediation.engine import Engine
 from healthd.remediation.fleet import CLUSTER
 from healthd.remediation.ledger import repairs_of
 from healthd.remediation.orders import Order, Verb
+from healthd.remediation.paging import due
 from healthd.remediation.parts import Parts
 from healthd.remediation.playbook import REPAIRS
 from healthd.remediation.slots import SlotKeeper
@@ -164,6 +165,8 @@ class PastHost:
         self._pause_s = min(longest_s, longer_s) if said == self._said else _FIRST_PAUSE_S
         self._said = said
         self._turns_at = now + timedelta(seconds=max(1.0, engine.next_in_s(self._pause_s)))
+        if case is not None and now < (overdue := due(case, self._world.patience.limits)):
+            self._turns_at = min(self._turns_at, overdue)
 
     # -- what happens to it -------------------------------------------------------------------------------------------
 
@@ -266,11 +269,8 @@ class PastHost:
 
 def _asks(engine: Engine, case: Case | None) -> bool:
     """Whether it waits for a person: one who was paged, or who alone can end what keeps the node out."""
-    decision = engine.decision
-    if case is None or case.hold is None:
-        return decision.action is Action.PAGE
-    waits = decision.action is Action.PAGE and decision.reason == case.note
-    return waits or case.end is End.FAILED or not REPAIRS.intersection(case.steps)
+    is_kept_out = case is not None and case.hold is not None and not REPAIRS.intersection(case.steps)
+    return is_kept_out or engine.decision.action is Action.PAGE
 
 
 def _longest_s(engine: Engine, case: Case | None) -> float:

@@ -313,7 +313,7 @@ def test_the_verb_tells_the_story(tmp_path: Path, empty: str) -> None:
         "n1: 1 found, 1 times out, 2.34 node-hours out, 2 of them while the job runs on (1 reboot_node)" in answer.out
     )
     assert "policy nvidia, mode repair: 2.34 node-hours out" in answer.out
-    assert "longest silence while a node was out or critical: 1." in answer.out
+    assert "longest silence while a node was out or critical: 1 h (n1)" in answer.out
     assert "a job runs on for 2 h after the drain" in answer.out
 
 
