@@ -66,11 +66,11 @@ def rungs_left(ladder: Sequence[Remedy], tried: Sequence[Repair], bounds: Bounds
 
 def left_after(case: Case, ladder: Sequence[Remedy]) -> tuple[Remedy, ...]:
     """What of a ladder is left for a case whose last repair did not help: nothing smaller, and nothing after another
-    machine."""
+    machine. A successor without a memory knows only that it is one."""
     if not case.attempts:
         return tuple(ladder)
     tried = _tried(case)
-    if tried is Remedy.REPLACE_NODE:
+    if tried is Remedy.REPLACE_NODE or tried not in STEPS:
         return ()
     return tuple(remedy for remedy in ladder if REMEDY_RANK[remedy] >= REMEDY_RANK[tried])
 

@@ -83,6 +83,32 @@ def test_what_the_policy_only_keeps_out_is_mended_where_it_stands(drains: bool) 
     assert (mended.step, mended.since, mended.good_since) == (Step.WAIT_IDLE, LATER, None)
 
 
+@pytest.mark.parametrize("drains", [True, False])
+def test_a_case_that_has_not_taken_its_node_out_stays_where_it_is(drains: bool) -> None:
+    """What it is about may change; its text does too, unless somebody may have seen it."""
+    steps = STEPS[Remedy.RESET_GPU] if drains else without_drain(STEPS[Remedy.RESET_GPU])
+    case = a_case(steps=steps, fenced=True)
+    new = a_case(id="c2", code="gpu.xid.95", text="healthd: another", since=LATER, ladder=(Remedy.REBOOT_NODE,))
+    turned = instead(case, new)
+    assert (turned.id, turned.step, turned.since, turned.text) == ("c1", Step.SLOT, case.since, new.text)
+    assert turned.steps == (STEPS[Remedy.REBOOT_NODE] if drains else without_drain(STEPS[Remedy.REBOOT_NODE]))
+    for seen in ({"drain_unanswered": START}, {"phase": Phase.INTENDED}):
+        assert instead(replace(case, **seen), new).text == case.text
+
+
+def test_what_a_case_did_for_another_fault_is_kept() -> None:
+    """An act that was begun is a repair of that fault; what was refused, or goes on, is none."""
+    steps = STEPS[Remedy.RESET_GPU]
+    case = a_case(steps=steps, index=steps.index(Step.VERIFY), attempts=1, acts=(Remedy.RESET_GPU,))
+    new = a_case(id="c2", code="gpu.xid.95", ladder=(Remedy.REBOOT_NODE,))
+    turned = instead(case, new)
+    assert [(each.code, each.remedy) for each in turned.earlier] == [(case.code, Remedy.RESET_GPU)]
+    assert (turned.acts, turned.attempts) == ((), 0)
+    goes_on = instead(case, replace(new, attempts=1))
+    assert (goes_on.acts, goes_on.earlier) == (case.acts, ())
+    assert instead(replace(case, acts=(), attempts=0), new).earlier == ()
+
+
 def test_only_what_the_policy_keeps_out_without_mending_it_is_only_out() -> None:
     """Not before it is out, not with a repair of its own, not by order, and not when it is over."""
     case = a_case(steps=QUARANTINE, index=QUARANTINE.index(Step.VERIFY))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -33,10 +33,20 @@ def decided(
     why_not: str = "",
     ledger: Sequence[Repair] = (),
     day: float = 0.0,
+    shared: Mapping[str, str] | None = None,
 ) -> Decision:
-    now = START + timedelta(days=day)
+    now, many = START + timedelta(days=day), shared or {}
     look = None if situation is None else lambda: situation
-    return decide(diagnoses, seen.__contains__, look, rules, lambda _: why_not, ledger=lambda: ledger, now=now)
+    return decide(
+        diagnoses,
+        seen.__contains__,
+        look,
+        rules,
+        lambda _: why_not,
+        ledger=lambda: ledger,
+        now=now,
+        shared=lambda root: many.get(root.code, ""),
+    )
 
 
 def tried(remedy: Remedy, *, day: float = 0.0, code: str = "gpu.sick", component: str = "gpu:GPU-0") -> Repair:
@@ -49,6 +59,22 @@ def site(*codes: str, **changes: object) -> Policy:
     """A policy with one rule of the site on these codes."""
     rule = Rule(name="ours", codes=codes, reason="we know it", source="ticket 7")
     return Policy(name="site", rules=(replace(rule, **changes), OWN_REMEDY))  # type: ignore[arg-type]
+
+
+def test_a_node_that_is_out_is_repaired_for_what_is_its_own() -> None:
+    """What many nodes have drives no repair, and hides nothing else: another fault is repaired, or keeps it out."""
+    other = diagnosis(code="gpu.xid.95", component=GPU[1])
+    many = {"gpu.xid.79": "79 is everywhere"}
+    own = decided(SICK, other, situation=None, shared=many)
+    assert own.diagnosis is not None
+    assert (own.action, own.diagnosis.code) == (Action.REPAIR, "gpu.xid.95")
+    all_shared = decided(SICK, other, situation=None, shared=many | {"gpu.xid.95": "95 too"})
+    assert (all_shared.action, all_shared.refusal, all_shared.steps) == (Action.PAGE, Refusal.CORRELATED, ())
+    assert all_shared.reason == "79 is everywhere"
+    alone = decided(SICK, situation=None, shared=many)
+    assert (alone.refusal, alone.reason) == (Refusal.CORRELATED, "79 is everywhere")
+    kept = decided(SICK, situation=None, shared=many, rules=Rules(mode=Mode.QUARANTINE))
+    assert kept.action is Action.QUARANTINE
 
 
 def test_a_fault_becomes_a_repair() -> None:
