@@ -29,6 +29,7 @@ PURE := $(PURE),*/remediation/policy.py,*/remediation/playbook.py,*/remediation/
 PURE := $(PURE),*/remediation/rules.py,*/remediation/ledger.py,*/remediation/opt_out.py,*/remediation/orders.py
 PURE := $(PURE),*/remediation/fleet.py,*/healthd/acknowledged.py,*/healthd/drill/chain.py
 PURE := $(PURE),*/healthd/notifications/news.py,*/remediation/marks.py,*/remediation/asked.py,*/remediation/record.py
+PURE := $(PURE),*/remediation/brakes.py
 PURE := $(PURE),*/remediation/modes.py,*/healthd/clockwatch.py,*/healthd/timeshift.py,*/healthd/backoff.py
 PURE := $(PURE),*/remediation/paging.py,*/remediation/drive.py
 PURE := $(PURE),*/remediation/orchestrators/kube_budget.py,*/remediation/orchestrators/kube_conditions.py

@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from healthd.beat import Beat
 from healthd.checkup import Checkup
 from healthd.cluster import Cluster, cluster_of
 from healthd.config.schema import Config
+from healthd.errors import SourceError
 from healthd.hindsight import JournalHindsight
 from healthd.monitor import Monitor
 from healthd.node import CommandResult
@@ -25,6 +27,7 @@ from healthd.remediation.case import Case
 from healthd.remediation.engine import Engine
 from healthd.remediation.gpu_reset import GpuReset
 from healthd.remediation.ledger import repairs_of
+from healthd.remediation.marks import Versions
 from healthd.remediation.opt_out import by_label
 from healthd.remediation.parts import Parts
 from healthd.remediation.policy import Rules
@@ -89,6 +92,7 @@ def make_engine(
             cases=store,
             rules=lambda: rules_of(config, policy, cluster),
             ledger=lambda: repairs_of(store.cases()),
+            versions=versions_of(machine),
             hindsight=JournalHindsight(checkup, machine.proc),
             collect=announced,
             look_again=checkup.start_older_than,
@@ -217,3 +221,26 @@ def rules_of(config: Config, policy: Policy, cluster: Cluster) -> Rules:
         policy=policy,
         bounds=bounds_of(config.policy),
     )
+
+
+def versions_of(machine: Machine) -> Callable[[], Versions]:
+    """What this machine runs, read when it is asked for: not by NVML, which may hang after a fault, and by IMDS only
+    once, for an image never changes."""
+
+    @cache
+    def image() -> str:
+        return _told(lambda: machine.imds.read("ami-id"))
+
+    return lambda: Versions(
+        driver=_told(lambda: machine.sys.read("module/nvidia/version")),
+        kernel=_told(lambda: machine.proc.read("sys/kernel/osrelease")),
+        image=image(),
+    )
+
+
+def _told(read: Callable[[], str | None]) -> str:
+    """What can be read, or ""."""
+    try:
+        return (read() or "").strip()
+    except SourceError:
+        return ""

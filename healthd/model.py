@@ -108,6 +108,7 @@ class Refusal(StrEnum):
     MANAGED = "managed"  # the platform acts on this machine already, or asks to come again
     CASE_OPEN = "case_open"
     CORRELATED = "correlated"
+    HELD_BACK = "held_back"  # by what happened on many nodes within days: one story for the fleet
     BUDGET = "budget"
     RATE = "rate"  # of replacements
     LEMON = "lemon"

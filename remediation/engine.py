@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 from healthd.errors import BackendError, StoreError
 from healthd.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Refused, Root, Step
+from healthd.remediation.brakes import many_returns, returns_of
 from healthd.remediation.case import Case, Repair, reason_text
 from healthd.remediation.commands import Commands
 from healthd.remediation.drive import Seen, decided_about, is_due, is_untried, own, turns, why_turned
@@ -30,7 +31,7 @@ from healthd.remediation.playbook import without_drain
 from healthd.remediation.policy import Considered, Rules, Situation, decide, decide_each, left_of, many_at_once
 from healthd.remediation.ports import FleetLevel, NodeView, StateOwner
 from healthd.remediation.steps import Steps
-from healthd.remediation.surroundings import Surroundings
+from healthd.remediation.surroundings import Surroundings, elsewhere
 from healthd.remediation.tally import Tally
 from healthd.remediation.turns import Turn
 
@@ -47,7 +48,12 @@ class Engine:
         self._parts = parts
         self._orchestrator, self._provisioner, self._slots = parts.orchestrator, parts.provisioner, parts.slots
         self._judgement, self._cases, self._rules, self._clock = parts.judgement, parts.cases, parts.rules, parts.clock
-        self._surroundings = Surroundings(orchestrator=parts.orchestrator, slots=parts.slots)
+        self._surroundings = Surroundings(
+            orchestrator=parts.orchestrator,
+            slots=parts.slots,
+            versions=parts.versions,
+            monotonic_s=parts.monotonic_s,
+        )
         self._steps = Steps(parts, surroundings=self._surroundings, forbidden=self._forbidden)
         self._lock, self._asking, self._ending = threading.Lock(), threading.Lock(), threading.Event()
         self._seen: tuple[datetime, Situation] | None = None
@@ -337,8 +343,12 @@ class Engine:
         return Refused(kind=decision.refusal or Refusal.NOT_NEEDED, words=decision.reason)
 
     def _opened(self, decision: Decision, diagnosis: Diagnosis, now: datetime) -> Case:
-        """A new case, its slot already intended: the decision has just read what an intent must be read from."""
-        case_id = self._parts.new_id()
+        """A new case, its slot already intended: the decision has just read what an intent must be read from.
+
+        Raises BackendError.
+        """
+        case_id, bounds = self._parts.new_id(), self._rules().bounds
+        returns = returns_of(self._surroundings.record().history, diagnosis.code, now)
         return Case(
             id=case_id,
             opened=now,
@@ -352,7 +362,8 @@ class Engine:
             steps=self._fitting(decision.steps),
             ladder=decision.ladder,
             fenced=True,
-            asks=_asks(decision),
+            asks=_asks(decision, many_returns(returns, diagnosis.code, bounds)),
+            returns=returns,
         )
 
     def _fitting(self, steps: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -397,7 +408,8 @@ class Engine:
         if is_said and decision.reason != self._decided_last.reason:
             self._tell(decision)
         if not turns(case, decision, seen) or decision.diagnosis is None:
-            return replace(case, asks=_asks(decision)) if is_said and only_out(case) else case
+            many = many_returns(case.returns, case.code, self._rules().bounds)
+            return replace(case, asks=_asks(decision, many)) if is_said and only_out(case) else case
         new = replace(self._opened(decision, decision.diagnosis, now), text=reason_text(decision.diagnosis, case.id))
         goes_on = decided_about(decision, seen.open) is own(case, seen.open) and case.ladder[:1] == decision.ladder[:1]
         turned = instead(case, replace(new, attempts=case.attempts if goes_on else 0))
@@ -413,8 +425,8 @@ class Engine:
         return decision if is_untried(case, decision, seen.open) else left_of(decision, case)
 
     def _shared(self, root: Root) -> str:
-        name, found = self._surroundings.elsewhere(max_age_s=_ANEW_EVERY_S)
-        return many_at_once(root.code, root.since, name, found, self._rules().bounds)
+        name, fleet = self._surroundings.around(max_age_s=_ANEW_EVERY_S)
+        return many_at_once(root.code, root.since, name, elsewhere(name, fleet), self._rules().bounds)
 
     def _fitted(self, case: Case) -> Case:
         """The case as far as it may still go: a mode or a rule that was lowered since lowers it too. In observe mode it
@@ -446,11 +458,11 @@ class Engine:
             self.tally.decided[Action.PAGE] += 1
 
 
-def _asks(decision: Decision) -> Refused | None:
-    """What a case waits for an operator for, where it was opened for that."""
-    if decision.action is not Action.PAGE or decision.refusal is None:
-        return None
-    return Refused(kind=decision.refusal, words=decision.reason)
+def _asks(decision: Decision, many: str) -> Refused | None:
+    """What a case waits for an operator for, where it was opened for that, or because it comes back too often."""
+    if decision.action is Action.PAGE and decision.refusal is not None:
+        return Refused(kind=decision.refusal, words=decision.reason)
+    return Refused(kind=Refusal.LEMON, words=many) if many else None
 
 
 def _is_young(at: datetime, now: datetime) -> bool:

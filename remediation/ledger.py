@@ -37,6 +37,12 @@ class Bounds:
     lemon_days: float = 7.0
     same_fault_nodes: int = 4
     same_fault_minutes: float = 10.0
+    returns_per_day: int = 4
+    storm_nodes: int = 8
+    storm_share: str = "2%"
+    storm_hours: float = 24.0
+    repairs_in_vain: int = 5
+    replacements_in_vain: int = 2
 
 
 def same_fault(repairs: Iterable[Repair], code: str, names: Collection[str], since: datetime) -> tuple[Repair, ...]:

@@ -173,9 +173,24 @@ def parse(text: str) -> CaseMark | None:
     )
 
 
-def showing(before: str, code: str, since: datetime | None) -> str:
-    """The mark ``before`` with this finding in it, or with none for ""; "" where nothing is left to say."""
-    return said_of(replace(parse(before) or CaseMark(), code=code, since=since))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Versions:
+    """What a node runs: the GPU driver, the kernel, the image that it was launched from; "" for what is not known."""
+
+    driver: str = ""
+    kernel: str = ""
+    image: str = ""
+
+
+def showing(before: str, code: str, since: datetime | None, versions: Versions | None = None) -> str:
+    """The mark ``before`` with this finding in it, or with none for ""; "" where nothing is left to say.
+
+    ``versions``: what the node runs now; left out, they stay as they are.
+    """
+    mark = replace(parse(before) or CaseMark(), code=code, since=since)
+    if versions is not None:
+        mark = replace(mark, driver=versions.driver, kernel=versions.kernel, image=versions.image)
+    return said_of(mark)
 
 
 def said_of(mark: CaseMark) -> str:

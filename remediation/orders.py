@@ -129,6 +129,7 @@ def instead(case: Case, new: Case) -> Case:
         earlier=case.earlier if new.attempts else closed(case),
         acts=case.acts if new.attempts else (),
         asks=new.asks,
+        returns=new.returns,
     )
 
 

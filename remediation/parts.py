@@ -12,6 +12,7 @@ from healthd.beat import Beat
 from healthd.model import Remedy
 from healthd.remediation.case import Case, Repair
 from healthd.remediation.fleet import DAY_WINDOW, RATE_WINDOW, day_limit, rate_held, replacements
+from healthd.remediation.marks import Versions
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import Orchestrator, Provisioner
 from healthd.remediation.repairs import Resetter
@@ -25,7 +26,8 @@ class Parts:
     ``rules`` is asked before every step and once more right before every act: an operator may have spoken meanwhile.
     ``collect`` saves the evidence of a case and returns where. ``look_again`` has every check run that has not looked
     since then, and waits for none. ``platform_texts``: reasons that a provisioner leaves on a node which we hold.
-    ``ledger``: the repairs that were made on this node, as the store knows them. ``hindsight``: what can be known of a
+    ``ledger``: the repairs that were made on this node, as the store knows them. ``versions``: what the
+    node runs, for its record. ``hindsight``: what can be known of a
     fault that only a drain tells of. ``new_id``: of a case that is opened. ``clock`` stamps the
     audit trail: a turn takes as long as the cluster does; ``monotonic_s`` tells where it was set. ``beat`` is told of
     each turn and each step.
@@ -43,6 +45,7 @@ class Parts:
     patience: Patience
     platform_texts: Collection[str] = ()
     ledger: Callable[[], Sequence[Repair]] = tuple
+    versions: Callable[[], Versions] = Versions
     hindsight: Hindsight = field(default_factory=NoHindsight)
     new_id: Callable[[], str] = lambda: secrets.token_hex(4)
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)

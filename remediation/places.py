@@ -13,18 +13,20 @@ from datetime import datetime
 
 from healthd.errors import BackendError, BackendRefused
 from healthd.model import Refusal, Refused, Step
+from healthd.remediation.brakes import held_back, records_of
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.fleet import Go, Hold, Settle
 from healthd.remediation.guards import Guards, lost
 from healthd.remediation.parts import Parts
 from healthd.remediation.policy import many_at_once
 from healthd.remediation.ports import NodeView
+from healthd.remediation.record import ACTS
 from healthd.remediation.rules import roots_of
-from healthd.remediation.surroundings import Surroundings
+from healthd.remediation.surroundings import Surroundings, elsewhere
 from healthd.remediation.turns import Turn, at_next, ended, is_out, lingers, waits
 
 _REPAIR_LOOKS_EVERY_S = 30.0
-_PAGES = frozenset({Refusal.BUDGET, Refusal.CORRELATED, Refusal.UNREADABLE})
+_PAGES = frozenset({Refusal.BUDGET, Refusal.CORRELATED, Refusal.HELD_BACK, Refusal.UNREADABLE})
 
 
 class Places:
@@ -102,7 +104,7 @@ class Places:
             return None
         return Turn(case=_at_slot(case, now), said="its slot has to settle before the drain")
 
-    def no_repair(self, case: Case) -> Turn | None:
+    def no_repair(self, case: Case, now: datetime) -> Turn | None:
         """Why a drained node is not mended now: its place is gone and no other is free, or many have what it has."""
         act = str(case.step).replace("_", " ")
         is_ours = Step.DRAIN in case.steps or bool(self._slots.held())  # else it was taken away: an order, not a gap
@@ -111,13 +113,18 @@ class Places:
             return _waits(case, act, why)
         if case.order:
             return None
-        again = self._held_back == case.id
-        name, found = self._surroundings.elsewhere(max_age_s=_REPAIR_LOOKS_EVERY_S if again else None)
-        words = many_at_once(case.code, self._began(case), name, found, self._rules().bounds)
-        self._held_back = case.id if words else ""
-        if words:
-            return _waits(case, act, Refused(kind=Refusal.CORRELATED, words=words))
-        return None
+        against = self._against_repair(case, now)
+        self._held_back = "" if against is None else case.id
+        return None if against is None else _waits(case, act, against)
+
+    def _against_repair(self, case: Case, now: datetime) -> Refused | None:
+        """What other nodes have to do with it: many at once, or the story of days."""
+        again, bounds = self._held_back == case.id, self._rules().bounds
+        name, fleet = self._surroundings.around(max_age_s=_REPAIR_LOOKS_EVERY_S if again else None)
+        if words := many_at_once(case.code, self._began(case), name, elsewhere(name, fleet), bounds):
+            return Refused(kind=Refusal.CORRELATED, words=words)
+        words = held_back(ACTS[case.step], case.code, name, records_of(fleet), now=now, bounds=bounds)
+        return Refused(kind=Refusal.HELD_BACK, words=words) if words else None
 
     def show(self, case: Case) -> str:
         """Show the finding of a case, or that it is an order: a daemon with an empty store must not end that. Returns

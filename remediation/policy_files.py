@@ -60,6 +60,12 @@ def bounds_of(section: PolicySection) -> Bounds:
         lemon_days=section.lemon_days,
         same_fault_nodes=section.same_fault_nodes,
         same_fault_minutes=section.same_fault_minutes,
+        returns_per_day=section.returns_per_day,
+        storm_nodes=section.storm_nodes,
+        storm_share=section.storm_share,
+        storm_hours=section.storm_hours,
+        repairs_in_vain=section.repairs_in_vain,
+        replacements_in_vain=section.replacements_in_vain,
     )
 
 

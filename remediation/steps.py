@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from healthd.clockwatch import JUMP, ClockWatch, moved, was_set
 from healthd.errors import BackendRefused, BackendUnknown, HealthdError
 from healthd.model import ClearsBy, Event, Refusal, Refused, Step
+from healthd.remediation.brakes import settle_s
 from healthd.remediation.case import Case, End, Phase, shifted
 from healthd.remediation.drive import Seen, not_helped
 from healthd.remediation.guards import Guards, lost, seen
@@ -60,6 +61,7 @@ class Steps:
             parts, surroundings=surroundings, guards=self._guards, forbidden=forbidden, write=self.write
         )
         self._collect, self._look_again, self._start = parts.collect, parts.look_again, parts.resetter.start
+        self._rules = parts.rules
         self._patience, self._clock, self._monotonic_s = parts.patience, parts.clock, parts.monotonic_s
         self._clock_watch, self._unmoved = ClockWatch(parts.clock(), parts.monotonic_s()), timedelta()
         self._ends_by = parts.hindsight.ends_by
@@ -126,7 +128,7 @@ class Steps:
             return None
         if over := self._guards.is_over(case):
             return Turn(case=at_next(case, now), said=f"no {_ACTS[case.step]} is needed: {over}", go_on=True)
-        return self._places.no_repair(case)
+        return self._places.no_repair(case, now)
 
     def seen(self, case: Case, now: datetime) -> Seen:
         """What is known now of what is open, for the question whose fault drives the case."""
@@ -279,8 +281,11 @@ class Steps:
             return Turn(case=replace(case, good_since=None), said=said, page=True, refusal=Refusal.PERSON)
         good_since = case.good_since or now
         case = replace(case, good_since=good_since)
-        if now - good_since < timedelta(seconds=self._patience.settle_s):
-            return Turn(case=case, said="well again; settling")
+        returns = 0 if case.acts or case.release_order else case.returns
+        long_s = settle_s(returns, self._patience.settle_s, self._rules().bounds)
+        if now - good_since < timedelta(seconds=long_s):
+            after = f" for {long_s:g} s, after {returns} returns within a day" if returns else ""
+            return Turn(case=case, said=f"well again; settling{after}")
         if unseen := self._judgement.trouble(good_since):
             return Turn(case=case, said=f"well again; settling: {unseen}")
         return Turn(case=at_next(case, now), said=f"verified: well since {good_since:%H:%M:%S}", go_on=True)

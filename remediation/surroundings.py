@@ -9,6 +9,7 @@ It decides nothing. What it writes is one finding in this node's own mark, and w
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from datetime import UTC, datetime
 from healthd.errors import BackendError, BackendRefused
 from healthd.model import Decision
 from healthd.remediation.case import Case, code_of
-from healthd.remediation.marks import CaseMark, parse, showing
+from healthd.remediation.marks import CaseMark, Versions, parse, showing
 from healthd.remediation.policy import SeenElsewhere, Situation
 from healthd.remediation.ports import FleetLevel, NodeView, Orchestrator
 from healthd.remediation.record import after
@@ -27,10 +28,19 @@ _JUST_READ_S = 2.0  # in the same turn, that is
 
 
 class Surroundings:
-    """The surroundings of one node. Calls never overlap, but for ``unnoted``."""
+    """The surroundings of one node. Calls never overlap, but for ``unnoted``. ``versions``: what the node runs."""
 
-    def __init__(self, *, orchestrator: Orchestrator, slots: Slots) -> None:
-        self._orchestrator, self._slots = orchestrator, slots
+    def __init__(
+        self,
+        *,
+        orchestrator: Orchestrator,
+        slots: Slots,
+        versions: Callable[[], Versions] = Versions,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._orchestrator, self._slots, self._versions = orchestrator, slots, versions
+        self._monotonic_s, self._began_s = monotonic_s, monotonic_s()
+        self._own: str | None = None
         self._refused: Situation | None = None
         self._pause_s = 0.0
         self._shown: tuple[str, datetime] | None = None
@@ -84,21 +94,20 @@ class Surroundings:
         """As ``looked``, for whoever only asks: nothing is remembered of it."""
         return self._situation(self._orchestrator.level)
 
-    def elsewhere(self, *, max_age_s: float | None) -> tuple[str, tuple[SeenElsewhere, ...]]:
-        """This node's name, and what is found on others: as it is read now, or was so long ago. Raises BackendError."""
+    def around(self, *, max_age_s: float | None) -> tuple[str, FleetLevel]:
+        """This node's name, and the fleet: as it is read now, or was so long ago. Raises BackendError."""
         fleet = None if max_age_s is None else self._slots.recalled(max_age_s=max_age_s)
-        name = self._orchestrator.view().name
-        return name, _elsewhere(name, fleet or self._slots.learn())
+        return self._orchestrator.view().name, fleet or self._slots.learn()
 
     def record(self) -> CaseMark:
-        """This node's own handoff record, as it came with the last reading of the fleet, or as it is read now. What was
-        done since that reading, the store knows. Raises BackendError."""
-        fleet = self._slots.recalled()
-        if fleet is None or self.viewed is None:
-            return parse(self._orchestrator.marked()) or CaseMark()
-        name = self.viewed.name
-        own = next((parse(mark.text) for mark in fleet.marks if mark.node == name), None)
-        return own or CaseMark()
+        """This node's own handoff record, as this daemon left it, read it with the fleet, or reads it now. What it did
+        itself since, its store knows. Raises BackendError."""
+        if self._own is None:
+            name = self.viewed.name if self.viewed is not None else ""
+            fleet = self._slots.recalled(max_age_s=self._monotonic_s() - self._began_s) if name else None
+            own = self._orchestrator.marked() if fleet is None else _own(name, fleet)
+            self._own = own
+        return parse(self._own) or CaseMark()
 
     # -- what is shown ------------------------------------------------------------------------------------------------
 
@@ -111,7 +120,7 @@ class Surroundings:
         if self._shown == (code, since):
             return ""
         try:
-            self._mark(lambda before: showing(before, code, since))
+            self._mark(lambda before: showing(before, code, since, self._versions()))
         except BackendError as error:
             return f"the others are not shown why: {error}"
         self._shown = (code, since)
@@ -134,9 +143,10 @@ class Surroundings:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _mark(self, new: Callable[[str], str]) -> None:
-        before = self._orchestrator.marked()
+        before = self._own = self._orchestrator.marked()
         if (text := new(before)) != before:
             self._orchestrator.mark(text)
+            self._own = text
 
     def _is_young(self) -> bool:
         return self._slots.recalled(max_age_s=max(_JUST_READ_S, self._pause_s)) is not None
@@ -154,10 +164,10 @@ class Surroundings:
             fleet = level()
         except BackendError as error:
             return Situation(view=view, level=None, problem=str(error))
-        return Situation(view=view, level=fleet, fleet_findings=_elsewhere(view.name, fleet))
+        return Situation(view=view, level=fleet, fleet_findings=elsewhere(view.name, fleet))
 
 
-def _elsewhere(me: str, fleet: FleetLevel) -> tuple[SeenElsewhere, ...]:
+def elsewhere(me: str, fleet: FleetLevel) -> tuple[SeenElsewhere, ...]:
     """The findings on other nodes: of those that are held by their reason, of others by their mark."""
     found = [
         SeenElsewhere(node=held.node, code=code, at=datetime.fromtimestamp(held.stamp, UTC))
@@ -169,3 +179,7 @@ def _elsewhere(me: str, fleet: FleetLevel) -> tuple[SeenElsewhere, ...]:
         if mark.node != me and shown is not None and shown.code and shown.since is not None:
             found.append(SeenElsewhere(node=mark.node, code=shown.code, at=shown.since))
     return tuple(found)
+
+
+def _own(name: str, fleet: FleetLevel) -> str:
+    return next((mark.text for mark in fleet.marks if mark.node == name), "")

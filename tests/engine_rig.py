@@ -23,6 +23,7 @@ from healthd.remediation.case import Phase
 from healthd.remediation.engine import Engine
 from healthd.remediation.fleet import CLUSTER
 from healthd.remediation.ledger import repairs_of
+from healthd.remediation.marks import Versions
 from healthd.remediation.orders import Obeyed, Order, Verb
 from healthd.remediation.parts import Parts
 from healthd.remediation.policy import Rules
@@ -133,7 +134,7 @@ class World:
         self.rules = Rules(mode=mode, max_out=max_out)
         self.quotas: dict[str, str | int] = {}
         self.boot, self.boots_at_s, self.never_boots = 1, 0.0, False
-        self.booted = self.clock.now()
+        self.booted, self.versions = self.clock.now(), Versions()
         self.journal: list[tuple[datetime, Trouble]] | None = None
         self.reboot_heals = self.reset_heals = self.replacement_heals = True
         self.script: list[tuple[float, Callable[[], object]]] = []
@@ -364,6 +365,7 @@ class World:
                 cases=WiredCases(self.store, self.wire),
                 rules=lambda: self.rules,
                 ledger=lambda: repairs_of(self.store.cases()),
+                versions=lambda: self.versions,
                 hindsight=self,
                 collect=lambda case: self.wire.around("collect", lambda: f"bundle-{case.id}"),
                 look_again=self._look_again,

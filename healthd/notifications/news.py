@@ -247,6 +247,8 @@ def _page(decision: Decision, case: Case | None) -> Topic:
     then another kind of cause is news."""
     about = decision.diagnosis or case
     key = PAGED + (_key(about.code, about.component) if about is not None else "")
+    if about is not None and decision.refusal is Refusal.HELD_BACK:
+        key = f"{PAGED}fleet {about.code}"  # the same on every node: it is one story
     says_so = "person is needed" in decision.reason
     words = decision.reason if says_so else f"an operator is needed: {decision.reason}"
     lasts_s = UNREADABLE_LASTS_S if decision.refusal is Refusal.UNREADABLE else 0.0
@@ -257,7 +259,7 @@ def _page(decision: Decision, case: Case | None) -> Topic:
 def _kind(decision: Decision, case: Case | None) -> str:
     """What makes a page another one: not the error of the moment, nor what only counts."""
     match decision.refusal:
-        case Refusal.STUCK | Refusal.UNREADABLE:
+        case Refusal.STUCK | Refusal.UNREADABLE | Refusal.HELD_BACK:
             return str(decision.refusal)
         case Refusal.OVERDUE:
             return f"{decision.refusal} {case.step if case is not None else ''}"

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from healthd.errors import BackendBusy, BackendError, BackendRefused
-from healthd.model import Action, Component, Mode, Remedy
-from healthd.remediation.marks import CaseMark, Helped, PastAct, PastRepair, parse
+from healthd.model import Action, Component, Mode, Refusal, Remedy, Severity, Verdict
+from healthd.notifications.news import topics
+from healthd.remediation.marks import CaseMark, Helped, PastAct, PastRepair, Versions, parse
 from healthd.remediation.orders import Order, Verb
 from tests.engine_rig import IN, NODE, STORIES, WORN_OUT, XID_79, XID_95, Trouble, World
 
@@ -236,3 +237,68 @@ def test_a_level_is_seen_again_and_needs_no_proof(tmp_path: Path) -> None:
     world = drained_under_a_job(tmp_path, Trouble(code="efa.missing", remedy=Remedy.REBOOT_NODE, clears_by=None))
     world.lose_store()
     assert world.run_to_end().ending().in_service
+
+
+# -- brakes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("mode", "remedy"), [(Mode.QUARANTINE, Remedy.REBOOT_NODE), (Mode.REPAIR, Remedy.ASK_HUMAN)])
+def test_a_node_that_comes_and_goes_is_let_in_four_times_a_day(tmp_path: Path, mode: Mode, remedy: Remedy) -> None:
+    """Bad for 70 s of every ten minutes. Each return takes twice as long; then it stays out, and a person hears why,
+    also after the store was lost. Healthy for a day, it is let in."""
+    world = World(tmp_path / "n1", mode=mode)
+    loose = Trouble(code="gpu.pcie.degraded", remedy=remedy, clears_by=None)
+    for second in range(10, 10 * 3_600, 600):
+        world.at(second, lambda: world.levels.add(loose)).at(second + 70, lambda: world.levels.discard(loose))
+    world.at(900, world.lose_store).run(4 * 720)
+    assert (world.ending().releases, told(world)) == (4, ["return gpu.pcie.degraded"] * 4)
+    assert world.engine.decision.action is Action.PAGE
+    if remedy is not Remedy.ASK_HUMAN:
+        assert world.engine.decision.reason.startswith("a person is needed: gpu.pcie.degraded came and went 4 times")
+    world.run(7 * 720)
+    assert world.ending().releases == 4
+    world.clock.advance(86_400)
+    assert world.run_to_end().ending().in_service
+
+
+def storm(world: World, others: int) -> None:
+    """Other nodes were out for the same today, and came back after a reset. The store of this one's driver is new."""
+    past = PastRepair(act=PastAct.RESET, at=world.clock.now() - timedelta(hours=5), code="gpu.xid.79")
+    for number in range(2, 2 + others):
+        world.cluster.nodes[f"n{number}"].mark = CaseMark(history=(past,), driver="580.95").text
+    world.versions = Versions(driver="580.95", kernel="6.14", image="ami-1")
+
+
+def test_a_slow_storm_holds_reboots_and_is_one_story(tmp_path: Path) -> None:
+    """The eighth node within a day is drained and stays out; what it tells is the same on every node, under one key. An
+    order passes."""
+    world = World(tmp_path / "n1", mode=Mode.REPAIR)
+    storm(world, 7)
+    world.at(10, lambda: world.log_line(XID_79)).run(40)
+    reason = (
+        "reboot waits: gpu.xid.79 on 8 nodes within 24 h (n1, n2, n3, n4, n5, n6, n7, n8); all 8 have driver 580.95"
+    )
+    assert world.said[-1].startswith(reason)
+    decision = world.engine.decision
+    assert (decision.action, decision.refusal) == (Action.PAGE, Refusal.HELD_BACK)
+    page = topics(
+        verdict=Verdict.OK,
+        diagnoses=(),
+        acknowledged=(),
+        decision=decision,
+        case=world.store.open_case(),
+        least=Severity.CRITICAL,
+    )
+    assert [topic.key for topic in page if topic.key.startswith("page ")] == ["page fleet gpu.xid.79"]
+    assert (world.provisioner.requests, world.hold_text != "") == (0, True)
+    assert " driver=580.95 kernel=6.14 image=ami-1" in world.cluster.nodes[NODE].mark
+    world.orders(Order(verb=Verb.RELEASE, who="uid 0", why="known", forced=True))
+    assert world.run_to_end().ending().in_service
+
+
+def test_seven_nodes_are_no_storm(tmp_path: Path) -> None:
+    """It is rebooted as ever."""
+    world = World(tmp_path / "n1", mode=Mode.REPAIR)
+    storm(world, 6)
+    world.at(10, lambda: world.log_line(XID_79)).run_to_end()
+    assert world.provisioner.requests == 1
