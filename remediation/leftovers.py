@@ -55,20 +55,19 @@ class Leftovers:
             self.unknown = "" if self._answered else f"what an earlier daemon left with it is not known: {error}"
             return None
         if case is not None:
-            keep(case := self._shown(case, now))
+            keep(case)
         again_s = soon_s if self._answered else self._until_s
         self._answered, self.unknown = True, ""
         self._due_s = again_s if now_s < self._until_s else None
         return case
 
-    def _shown(self, case: Case, now: datetime) -> Case:
+    def _shown(self, case: Case) -> Case:
         """The case of a drain, with what cannot be shown of the fault that it names. A fault that is found in what was
         logged since is open again, and decided about like any other."""
         hindsight = self._parts.hindsight
         ends_by, booted_at = hindsight.ends_by(case.code), hindsight.booted_at()
-        case = (
-            replace(case, drain_boot_id="") if has_booted(case, booted_at) else case
-        )  # which explains that it is DOWN
+        if has_booted(case, booted_at):  # which explains that the node is DOWN
+            case = replace(case, drain_boot_id="")
         if case.hold is None or not must_be_shown(case, ends_by, booted_at) or self._is_open(case.code):
             return case
         drained = datetime.fromtimestamp(case.hold.stamp, UTC)
@@ -105,4 +104,8 @@ class Leftovers:
             boot_id=parts.judgement.boot_id,
             now=now,
         )
-        return replace(case, id=parts.new_id()) if case is not None and parts.cases.knows(case.id) else case
+        if case is None:
+            return None
+        if parts.cases.knows(case.id):  # and what became of its fault
+            return replace(case, id=parts.new_id())
+        return self._shown(case)
