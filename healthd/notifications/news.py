@@ -225,7 +225,9 @@ def _node(decision: Decision | None, case: Case | None, ended: Case | None) -> I
         about = decision.diagnosis
         still = f"; {about.code} on {about.component} is still open" if about is not None else ""
         again_s = AGAIN_S if about is not None and about.severity is Severity.CRITICAL else 0.0
-        yield Topic(key=NODE_KEY, words=f"{decision.reason}{still}", cause="foreign", again_s=again_s)
+        title = f"{about.code} on {about.component}, on a node that another owner holds" if about is not None else ""
+        words = f"{decision.reason}{still}"
+        yield Topic(key=NODE_KEY, words=words, cause="foreign", again_s=again_s, title=title)
     elif decision is not None and refusal is Refusal.ORPHAN:
         yield Topic(key=NODE_KEY, words=decision.reason, cause="orphan")
     elif decision is not None and refusal is Refusal.ACKNOWLEDGED:

@@ -11,6 +11,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
+from tests.simulation.changes import CHANGES
 from tests.simulation.exempt import EXEMPT
 from tests.simulation.fleet import Fleet, Report
 
@@ -22,11 +23,19 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=24 * 14, help="of simulated time, each")
     parser.add_argument("--nodes", type=int, default=None, help="of each fleet; left out, the seed says it")
     parser.add_argument("--all", action="store_true", help="hold also what tests/simulation/exempt.py excuses")
+    parser.add_argument("--change", choices=sorted(CHANGES), help="an old fault that is put back: it is to be found")
     parser.add_argument("--go-on", action="store_true", help="report all violations, and let the fleet live on")
     parser.add_argument("--workers", type=int, default=1, help="processes that share the seeds")
     arguments = parser.parse_args()
     exempt = frozenset() if arguments.all else frozenset(EXEMPT)
-    live = partial(lived, hours=arguments.hours, nodes=arguments.nodes, exempt=exempt, goes_on=arguments.go_on)
+    live = partial(
+        lived,
+        hours=arguments.hours,
+        nodes=arguments.nodes,
+        exempt=exempt,
+        goes_on=arguments.go_on,
+        change=arguments.change,
+    )
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
     reports: list[Report] = []
     with ProcessPoolExecutor(max_workers=arguments.workers) as pool:
@@ -43,9 +52,13 @@ def main() -> int:
     return 1 if any(report.violations for report in reports) else 0
 
 
-def lived(seed: int, *, hours: float, nodes: int | None, exempt: frozenset[str], goes_on: bool) -> Report:
+def lived(
+    seed: int, *, hours: float, nodes: int | None, exempt: frozenset[str], goes_on: bool, change: str | None
+) -> Report:
     """What one fleet came to."""
-    return Fleet(seed, nodes=nodes, exempt=exempt, goes_on=goes_on).run(hours)
+    return Fleet(seed, nodes=nodes, exempt=exempt, goes_on=goes_on, change=CHANGES[change]() if change else None).run(
+        hours
+    )
 
 
 def summary(reports: list[Report]) -> str:

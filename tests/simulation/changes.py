@@ -1,23 +1,215 @@
-"""What a test changes in the parts that a simulated fleet is made of, to see that the invariants find it.
+"""Old faults, put back one at a time: what a test changes in the parts that a simulated fleet is made of.
 
-Nothing in production knows of this: a change wraps or replaces what is handed in.
+Production has no switch for any of them: a change wraps or replaces what is handed in. Each says which invariants are
+to find it; a fault that none finds means that an invariant is missing.
 """
 
 from __future__ import annotations
 
-from healthd.remediation.controller import Controller
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from healthd.model import Event
+from healthd.notifications.delivery import Deliver, Message
+from healthd.remediation.case import Case
+from healthd.remediation.marks import CaseMark, parse
 from healthd.remediation.parts import Parts
+from healthd.remediation.ports import FleetLevel, Mark, NodeView, Orchestrator, Slot
+from tests.engine_wire import Wire, WiredCases, WiredOrchestrator
+from tests.simulation.slurm import KILL_FAILED
+
+
+class Quiet(Wire):
+    """A wire at which nothing happens."""
+
+    def boundary(self, name: str) -> None:
+        pass
+
+
+@dataclass
+class Through(WiredOrchestrator):
+    """An orchestrator that a change alters in a call or two."""
+
+    wire: Wire = field(default_factory=Quiet)
+    intended: Callable[..., None] = lambda _: None
+    fencing: Callable[[], None] = lambda: None
 
 
 class Change:
-    """None: the parts as production has them."""
+    """None: the parts as production has them. ``found_by``: the invariants that see it, any one of them."""
 
-    name = ""
+    found_by: tuple[str, ...] = ()
+
+    def orchestrator(self, door: Orchestrator, node: str) -> Orchestrator:
+        """The door of one daemon to the cluster."""
+        return door
 
     def parts(self, parts: Parts, node: str) -> Parts:
         """The parts of one daemon's engine."""
         return parts
 
-    def controller(self, controller: Controller) -> Controller:
-        """The controller."""
-        return controller
+    def deliver(self, deliver: Deliver) -> Deliver:
+        """How the messages of one daemon leave it."""
+        return deliver
+
+    def seen_by_head(self, level: FleetLevel) -> FleetLevel:
+        """The fleet as the controller reads it."""
+        return level
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# memory
+
+
+def _forgotten(text: str) -> str:
+    mark = parse(text)
+    return text if mark is None else replace(mark, history=()).text
+
+
+class _WithoutHistory(Through):
+    def marked(self) -> str:
+        return _forgotten(super().marked())
+
+    def mark(self, text: str) -> None:
+        super().mark(_forgotten(text))
+
+    def level(self) -> FleetLevel:
+        level = super().level()
+        return replace(level, marks=tuple(Mark(node=each.node, text=_forgotten(each.text)) for each in level.marks))
+
+
+class SuccessorForgets(Change):
+    """The history of a name is lost with its disk (09): a bad slot is rebooted and replaced without end."""
+
+    found_by = ("bounded_by_name", "bounded_in_a_day")
+
+    def orchestrator(self, door: Orchestrator, node: str) -> Orchestrator:
+        return _WithoutHistory(door)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what counts
+
+
+class _CountsAll(WiredCases):
+    def save_case(self, case: Case, event: Event) -> None:
+        needless = case.has_ended and not case.attempts and bool(case.ladder)
+        super().save_case(replace(case, attempts=1) if needless else case, event)
+
+
+class NeedlessActCounts(Change):
+    """A repair that was not begun, because the fault was over, counts as one (13)."""
+
+    found_by = ("what_counts_was_begun",)
+
+    def parts(self, parts: Parts, node: str) -> Parts:
+        return replace(parts, cases=_CountsAll(parts.cases, Quiet()))  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the cluster
+
+
+class _ByHand(Through):
+    def view(self, *, jobs: bool = False) -> NodeView:
+        view = super().view(jobs=jobs)
+        if view.hold is None or not view.hold.text.startswith(KILL_FAILED):
+            return view
+        return replace(view, hold=replace(view.hold, text="taken out by hand"))
+
+
+class KillFailedIsAnOrder(Change):
+    """Slurm's own drain over ours is read as an operator's: the case is lost (11)."""
+
+    found_by = ("over_is_over", "the_good_come_back", "nothing_out_in_silence", "every_slot_lives")
+
+    def orchestrator(self, door: Orchestrator, node: str) -> Orchestrator:
+        return _ByHand(door)
+
+
+class _Keeps(Through):
+    def give_back(self, slot: Slot) -> None:
+        """It says that it did."""
+
+
+class SlotLeaks(Change):
+    """The slot of a case that ended is not given back."""
+
+    found_by = ("every_slot_lives", "the_good_come_back", "nothing_out_in_silence")
+
+    def orchestrator(self, door: Orchestrator, node: str) -> Orchestrator:
+        return _Keeps(door)
+
+
+class _FirstReading(Through):
+    first: FleetLevel | None = None
+
+    def level(self) -> FleetLevel:
+        level = super().level()
+        self.first = self.first or level
+        return replace(level, out=self.first.out)
+
+
+class BudgetFromMemory(Change):
+    """Who is out is what the daemon read first: it counts its own acts, and nobody else's."""
+
+    found_by = ("within_the_budget",)
+
+    def orchestrator(self, door: Orchestrator, node: str) -> Orchestrator:
+        return _FirstReading(door)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the controller
+
+
+class OrderFromMemory(Change):
+    """A second order of a node is taken for the first, and answered by what came of that (18)."""
+
+    found_by = ("an_answer_has_its_act",)
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[str, str, str, int], CaseMark] = {}
+
+    def seen_by_head(self, level: FleetLevel) -> FleetLevel:
+        return replace(level, marks=tuple(self._first(each) for each in level.marks))
+
+    def _first(self, shown: Mark) -> Mark:
+        mark = parse(shown.text)
+        if mark is None or not mark.asks:
+            return shown
+        first = self._asked.setdefault((shown.node, mark.case, str(mark.remedy), mark.attempt), mark)
+        return Mark(node=shown.node, text=replace(mark, asked=first.asked).text)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# messages
+
+
+class FirstCauseStays(Change):
+    """What people were told once is not told again while it stands, whatever its cause is by then (17)."""
+
+    found_by = ("a_page_has_its_cause", "paged_every_day")
+
+    def deliver(self, deliver: Deliver) -> Deliver:
+        stands: set[str] = set()
+
+        def once(message: Message) -> None:
+            news = [piece for piece in message.data["news"] if piece["over"] or piece["key"] not in stands]
+            for piece in news:
+                (stands.discard if piece["over"] else stands.add)(piece["key"])
+            deliver(replace(message, data={**message.data, "news": news}))
+
+        return once
+
+
+CHANGES: Mapping[str, Callable[[], Change]] = {
+    "successor-forgets": SuccessorForgets,
+    "needless-act-counts": NeedlessActCounts,
+    "kill-failed-is-an-order": KillFailedIsAnOrder,
+    "slot-leaks": SlotLeaks,
+    "budget-from-memory": BudgetFromMemory,
+    "order-from-memory": OrderFromMemory,
+    "first-cause-stays": FirstCauseStays,
+}
+"""The old faults by their names, for ``--change`` of the command line."""

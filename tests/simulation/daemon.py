@@ -7,10 +7,9 @@ while nothing moves (five seconds, then up to five minutes, or fifteen without a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from healthd.acting import patience_of, rules_of
 from healthd.beat import Beat
@@ -162,9 +161,13 @@ class Daemon:
         if disk.boot != boot:
             disk.boot, disk.read = boot, 0
         self.engine = Engine(ground.change.parts(self._parts(provisioner, resetter, fuse), name))
-        about: Callable[[], Mapping[str, Any]] = lambda: {"node": name, "verdict": "", "notices": ()}  # noqa: E731
         self.notifier = node_notifier(
-            {"oncall": deliver}, ground.config.notify, self.monitor, engine=self.engine, store=store, about=about
+            {"oncall": ground.change.deliver(deliver)},
+            ground.config.notify,
+            self.monitor,
+            engine=self.engine,
+            store=store,
+            about=lambda: {"node": name, "verdict": "", "notices": ()},
         )
         self.read_log()
         self.look_soon(_LOOK_TAKES_S)
@@ -251,7 +254,8 @@ class Daemon:
     def _parts(self, provisioner: Provisioner, resetter: Resetter, fuse: Fuse) -> Parts:
         ground, store, wall = self._ground, self.disk.store, self._wall
         cluster = ground.cluster()
-        orchestrator = WiredOrchestrator(Door(ground.slurm, self.name), fuse, lambda _: None, lambda: None)
+        door = ground.change.orchestrator(Door(ground.slurm, self.name), self.name)
+        orchestrator = WiredOrchestrator(door, fuse, lambda _: None, lambda: None)
         return Parts(
             orchestrator=orchestrator,
             provisioner=WiredProvisioner(provisioner, fuse, lambda _: None),

@@ -91,6 +91,7 @@ class Fleet:
                 self.ground,
                 random,
                 delegates=delegates,
+                asks=self.watch.asks,
                 acts=self.watch.acts,
                 tells=self._tells,
                 notes=self.watch.note,

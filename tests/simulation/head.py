@@ -31,11 +31,11 @@ BUSY_S, STILL_S, QUIET_S, GROWS = 10.0, 60.0, 600.0, 1.3
 
 
 class _Fleet:
-    def __init__(self, door: Door, wire: Wire) -> None:
-        self._door, self._wire = door, wire
+    def __init__(self, door: Door, wire: Wire, seen: Callable[[FleetLevel], FleetLevel]) -> None:
+        self._door, self._wire, self._seen = door, wire, seen
 
     def fleet(self) -> FleetLevel:
-        return self._wire.around("fleet", self._door.level)
+        return self._seen(self._wire.around("fleet", self._door.level))
 
     def slots(self) -> tuple[Slot, ...]:
         return self._wire.around("slots", self._door.slots)
@@ -72,24 +72,22 @@ class Head:
         section, remediation = ground.config.controller, ground.config.remediation
         door = Door(ground.slurm, next(iter(ground.slurm.nodes)))
         self.course = Course(orchestrator="slurm", provisioner="simulated", mode=Mode.REPAIR, leads=lambda: True)
-        self.controller = ground.change.controller(
-            Controller(
-                fleet=_Fleet(door, self.fuse),
-                node=lambda name: WiredOrchestrator(Door(ground.slurm, name), self.fuse, lambda _: None, lambda: None),
-                booted=ground.slurm.boots.get,
-                provisioner=lambda name, _: WiredProvisioner(self._platform(name), self.fuse, lambda _: None),
-                kept=_Kept(self.store, self.fuse),
-                rules=ground.head_rules,
-                patience=Patience(
-                    reboot_timeout_s=remediation.reboot_timeout_s, replace_timeout_s=remediation.replace_timeout_s
-                ),
-                silent_s=section.silent_s,
-                monotonic_s=ground.timeline,
-                clock=self.wall.now,
-                look_s=3 * section.interval_s,
-                platform_texts=OUR_TEXTS,
-                reckoning=self.course.reckoning,
-            )
+        self.controller = Controller(
+            fleet=_Fleet(door, self.fuse, ground.change.seen_by_head),
+            node=lambda name: WiredOrchestrator(Door(ground.slurm, name), self.fuse, lambda _: None, lambda: None),
+            booted=ground.slurm.boots.get,
+            provisioner=lambda name, _: WiredProvisioner(self._platform(name), self.fuse, lambda _: None),
+            kept=_Kept(self.store, self.fuse),
+            rules=ground.head_rules,
+            patience=Patience(
+                reboot_timeout_s=remediation.reboot_timeout_s, replace_timeout_s=remediation.replace_timeout_s
+            ),
+            silent_s=section.silent_s,
+            monotonic_s=ground.timeline,
+            clock=self.wall.now,
+            look_s=3 * section.interval_s,
+            platform_texts=OUR_TEXTS,
+            reckoning=self.course.reckoning,
         )
         self.notifier = Notifier(
             {"oncall": self._deliver},
@@ -108,7 +106,7 @@ class Head:
 
     def wake(self, in_s: float = 0.0) -> None:
         timeline = self._ground.timeline
-        if (s := timeline.s + in_s) < self._due_s:
+        if self.alive and (s := timeline.s + in_s) < self._due_s:
             self._due_s = s
             timeline.at(s, lambda: self._round_at(s))
 

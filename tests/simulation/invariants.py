@@ -22,7 +22,7 @@ from tests.simulation.daemon import Ground
 from tests.simulation.head import Head
 from tests.simulation.node import Node
 from tests.simulation.slurm import SLURM, US
-from tests.simulation.timeline import BEGINNING, shown
+from tests.simulation.timeline import shown
 
 HOUR, DAY = 3600.0, 86_400.0
 TRAIL = 60
@@ -31,8 +31,6 @@ SETTLES_S = 180.0
 """A node that went out so lately may not be on the list by which another was let out: deadline, settle time, slack."""
 OVERDUE_S = 4 * HOUR + 900.0
 """Out by our hand for longer, and somebody has to be told: the bound of the notifications, and one calm poll."""
-NOTICED_S = 900.0
-"""A page that was told while the node went out is of that time: what is out is seen every ten minutes."""
 REPEAT_S = DAY + HOUR
 ADOPTED_WITHIN_S = 2 * HOUR
 """A slot without a case: its holder's daemon, or the controller, has this long to find it."""
@@ -64,6 +62,7 @@ class Done:
     remedy: Remedy
     code: str
     case: str
+    ordered: bool = False
 
 
 @dataclass(kw_only=True)
@@ -81,6 +80,7 @@ class Seen:
     out_s: float | None = None
     held_s: float | None = None
     orphan_s: float | None = None
+    silent_s: float | None = None
     good_s: float | None = None
     uncaused_s: float | None = None
     unanswered_s: float | None = None
@@ -102,6 +102,7 @@ class Invariants:
         self.seen: dict[str, Seen] = defaultdict(Seen)
         self.released: dict[str, deque[tuple[float, str]]] = defaultdict(lambda: deque(maxlen=40))
         self.ordered: dict[str, float] = {}
+        self.asked: dict[tuple[str, Remedy], float] = {}
         self.trails: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=TRAIL))
         self.counted: Counter[str] = Counter()
         self.pages = self.messages = self.drains = self.turns = 0
@@ -119,8 +120,9 @@ class Invariants:
         self.counted[remedy] += 1
         self.law_of_acts(name, remedy)
         self.nothing_under_a_job(name, remedy)
-        self.done.append(Done(s=self._ground.timeline.s, node=name, remedy=remedy, code=code, case=case_id))
-        if remedy is not Remedy.RESET_GPU:
+        s, ordered = self._ground.timeline.s, self._is_ordered(name)
+        self.done.append(Done(s=s, node=name, remedy=remedy, code=code, case=case_id, ordered=ordered))
+        if remedy is not Remedy.RESET_GPU and not ordered:
             self.bounded_by_name(name, remedy)
             self.bounded_in_the_fleet(remedy)
             self.no_slow_storm(code, remedy)
@@ -152,7 +154,7 @@ class Invariants:
         if news in (News.OVER, News.ENDED):
             told.standing.pop(key, None)
             if speaker == node and news is News.OVER:
-                self.over_is_over(node, key)
+                self.over_is_over(node, key, words)
             return
         told.standing[key] = words
         if asks_for_a_person(key):
@@ -163,23 +165,28 @@ class Invariants:
 
     def law_of_acts(self, name: str, remedy: Remedy) -> None:
         """No act whose remedy is not in the ladder of a fault that is open on that node now, unless an operator ordered
-        it: a machine is not reset because a mount is missing."""
-        case, s = self.case(name), self._ground.timeline.s
-        if (case is not None and case.order) or s - self.ordered.get(name, -DAY) < HOUR:
+        it: a machine is not reset because a mount is missing. What was asked of the controller is held to it when it
+        is asked, and again when it is done much later."""
+        asked_s = self._ground.timeline.s - self.asked.get((name, remedy), -DAY)
+        if self._is_ordered(name) or asked_s < JUST_ASKED_S:
             return
         daemon = self._nodes[name].daemon
         diagnoses = daemon.monitor.diagnoses() if daemon is not None else ()
         ladders = {rung for answer in self._ground.policy.answers(diagnoses) for rung in answer.ladder}
-        if remedy not in ladders and not self._was_just_asked(case):
+        if remedy not in ladders:
             what = ", ".join(f"{each.code} on {each.component}" for each in diagnoses) or "nothing"
-            self.fail("law_of_acts", name, f"{remedy}, while {what} is open")
+            rule = "law_of_requests" if asked_s < DAY else "law_of_acts"
+            self.fail(rule, name, f"{remedy}, while {what} is open")
 
-    def _was_just_asked(self, case: Case | None) -> bool:
-        """Whether the node asked for the act a moment ago, so that it may be on its way: the node held to the law then,
-        before its request left."""
-        if case is None or case.phase is not Phase.INTENDED:
-            return False
-        return abs(self._ground.timeline.s - (case.since - BEGINNING).total_seconds()) < JUST_ASKED_S
+    def law_of_requests(self, name: str, remedy: Remedy) -> None:
+        """What was asked of the controller is withdrawn when its fault ends: see ``law_of_acts``."""
+        self.law_of_acts(name, remedy)
+
+    def asks(self, name: str, remedy: Remedy) -> None:
+        """A node asks the controller for an act."""
+        self.asked.pop((name, remedy), None)
+        self.law_of_acts(name, remedy)
+        self.asked[(name, remedy)] = self._ground.timeline.s
 
     def nothing_under_a_job(self, name: str, remedy: Remedy) -> None:
         """No irreversible act under a job, nor in a maintenance window of somebody else's: it is their work that is
@@ -204,7 +211,7 @@ class Invariants:
         if remedy is not Remedy.REPLACE_NODE:
             return
         s, rules = self._ground.timeline.s, self._ground.config.budget
-        at = [each.s for each in self.done if each.remedy is remedy]
+        at = [each.s for each in self.done if each.remedy is remedy and not each.ordered]
         hour, day = sum(each > s - HOUR for each in at), sum(each > s - DAY for each in at)
         a_day = max(4, len(self._nodes) // 100)
         if hour > rules.replacements_per_hour:
@@ -259,7 +266,7 @@ class Invariants:
 
     # -- at a message -------------------------------------------------------------------------------------------------
 
-    def over_is_over(self, name: str, key: str) -> None:
+    def over_is_over(self, name: str, key: str, words: str) -> None:
         """Whatever people are told is over is over: they go back to sleep on it."""
         daemon = self._nodes[name].daemon
         if daemon is None:
@@ -268,9 +275,9 @@ class Invariants:
         still = [each for each in daemon.monitor.diagnoses() if each.code == code and str(each.component) == where]
         if still and not key.startswith(PAGED):
             self.fail("over_is_over", name, f"{key} is said to be over, and is open")
-        if key == NODE_KEY and self._ground.slurm.is_ours(name):
-            hold = self._ground.slurm.nodes[name].hold
-            self.fail("over_is_over", name, f"{key} is said to be over, and the node is held: {hold}")
+        hold = self._ground.slurm.nodes[name].hold
+        if key == NODE_KEY and "out of service" in words and hold is not None:
+            self.fail("over_is_over", name, f"said to be over, and held by {hold}: {words}")
 
     # -- now and then -------------------------------------------------------------------------------------------------
 
@@ -289,8 +296,6 @@ class Invariants:
             ours = has_slot or slurm.is_ours(name)
             seen.out_s = _since(seen.out_s, is_out, s)
             seen.held_s = _since(seen.held_s, ours, s)
-            if seen.held_s is None:
-                self.told[name].paged_s = self.told[name].paged_s if is_out else None
             self.nothing_out_in_silence(name, seen, s, case)
             self.every_slot_lives(name, seen, s, case, has_slot=has_slot and answers)
             self.the_good_come_back(name, seen, s, case, ours=ours and answers)
@@ -300,17 +305,17 @@ class Invariants:
 
     def nothing_out_in_silence(self, name: str, seen: Seen, s: float, case: Case | None) -> None:
         """What healthd keeps out for longer than a bound is paged, and again every day: a node in silence is lost. An
-        operator knows of an order of their own for a day."""
-        is_ordered = case is not None and Step.STAY in case.steps
-        if seen.held_s is None or s - seen.held_s < (REPEAT_S if is_ordered else OVERDUE_S):
-            return
-        paged_s, stands = self.told[name].paged_s, any(map(asks_for_a_person, self.told[name].standing))
-        if paged_s is None or (paged_s < seen.held_s - NOTICED_S and not stands):
+        operator who ordered it knows of it for a day."""
+        told = self.told[name]
+        is_paged = any(asks_for_a_person(key) for key in told.standing)
+        seen.silent_s = _since(seen.silent_s, seen.held_s is not None and not is_paged, s)
+        most_s = REPEAT_S if case is not None and case.order else OVERDUE_S
+        if seen.silent_s is not None and s - seen.silent_s > most_s:
             self.fail(
-                "nothing_out_in_silence", name, f"held by healthd for {(s - seen.held_s) / HOUR:.1f} h, not paged"
+                "nothing_out_in_silence", name, f"held by healthd for {(s - seen.silent_s) / HOUR:.1f} h, no page"
             )
-        elif s - paged_s > REPEAT_S:
-            self.fail("paged_every_day", name, f"held by healthd, paged {(s - paged_s) / HOUR:.1f} h ago")
+        if is_paged and seen.held_s is not None and told.paged_s is not None and s - told.paged_s > REPEAT_S:
+            self.fail("paged_every_day", name, f"held by healthd, paged {(s - told.paged_s) / HOUR:.1f} h ago")
 
     def every_slot_lives(self, name: str, seen: Seen, s: float, case: Case | None, *, has_slot: bool) -> None:
         """A slot has an open case behind it, or is found within a bounded time: slots that leak stop all repairs."""
@@ -321,15 +326,16 @@ class Invariants:
             self.fail("every_slot_lives", name, f"a slot without a case for {(s - seen.orphan_s) / HOUR:.1f} h")
 
     def the_good_come_back(self, name: str, seen: Seen, s: float, case: Case | None, *, ours: bool) -> None:
-        """A node that is good, and whose faults are over, comes back: unless a person said otherwise, or was told that
-        one is needed."""
+        """A node that is good, and whose faults are over, comes back: unless an operator said otherwise, or was told
+        that one is needed, or a machine that was asked for is awaited."""
         node = self._nodes[name]
         daemon = node.daemon
         lives = daemon is not None and daemon.alive and node.is_sound and not self._ground.slurm.nodes[name].jobs
         is_over = lives and daemon is not None and not daemon.monitor.still_open()
         kept = case is not None and (case.end is End.FAILED or bool(case.order))
-        is_paged = self._is_paged(name)
-        waits = ours and is_over and not kept and not is_paged and name not in self._ground.slurm.maintenance
+        asked = case is not None and case.step in (Step.REBOOT, Step.REPLACE) and case.phase is Phase.INTENDED
+        is_expected = kept or asked or self._is_paged(name)
+        waits = ours and is_over and not is_expected and name not in self._ground.slurm.maintenance
         seen.good_s = _since(seen.good_s, waits, s)
         if seen.good_s is not None and s - max(seen.good_s, node.changed_s) > BACK_WITHIN_S:
             said = daemon.said if daemon is not None else ""
@@ -368,6 +374,11 @@ class Invariants:
             counted = repairs_of([case])
             if counted and case.has_ended and (case.id, counted[0].remedy) not in acts:
                 self.fail("what_counts_was_begun", name, f"case {case.id} counts as {counted[0].remedy}: {case.note}")
+
+    def _is_ordered(self, name: str) -> bool:
+        """Whether an operator ordered what is done to a node."""
+        case = self.case(name)
+        return bool(case is not None and case.order) or self._ground.timeline.s - self.ordered.get(name, -DAY) < HOUR
 
     # -- parts --------------------------------------------------------------------------------------------------------
 

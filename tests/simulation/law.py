@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 from healthd.errors import HealthdError
-from healthd.model import Refusal
+from healthd.model import Refusal, Remedy
 from healthd.notifications.delivery import Message
 from healthd.remediation.orders import Order, Verb
 from tests.engine_wire import Killed, disk_is_full, kill, no_answer
@@ -59,7 +59,7 @@ class Rates:
     admin_drain: float = 10.0
     bulk_resume: float = 25.0
     undo: float = 20.0
-    window: float = 15.0
+    window: float = 5.0
     kill_failed: float = 15.0
     kill_failed_share: float = 0.1
     hang: float = 5.0
@@ -222,7 +222,10 @@ class Law:
             node.undergoes(Act.OUTSIDE)
         if chance < 0.5:
             node.power_cycle(300.0, Act.HAND)
-        if chance < 0.65:
+        if chance < 0.2:
+            remedy = self._random.choice((Remedy.REBOOT_NODE, Remedy.REPLACE_NODE))
+            self._order(name, Order(verb=Verb.REPAIR, who="uid 0", remedy=remedy))
+        elif chance < 0.65:
             self._timeline.after(30 * MINUTE, lambda: self._order(name, Order(verb=Verb.RELEASE, who="uid 0")))
         elif chance < 0.8:
             order = Order(verb=Verb.RELEASE, who="uid 0", why="looked at", forced=True)
@@ -296,7 +299,7 @@ class Law:
             self._slurm.people(self._random.choice(ours), "resume")
 
     def _window(self) -> None:
-        names = self._some(0.1)
+        names = [*self._some(0.1), self._busy_one().name]
         self._slurm.maintenance.update(names)
         self._timeline.after(
             self._random.uniform(HOUR, 8 * HOUR), lambda: self._slurm.maintenance.difference_update(names)

@@ -9,6 +9,7 @@ from random import Random
 from healthd.errors import BackendBusy, BackendRefused
 from healthd.model import Finding, Remedy
 from healthd.notifications.delivery import Message
+from healthd.remediation.marks import parse
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from healthd.sim.cluster import FakeProvisioner, FakeResetter
@@ -54,7 +55,10 @@ class Platform(FakeProvisioner):
 
 
 class Node:
-    """``acts`` is told of each act before it is made, ``tells`` of each message, ``notes`` of what happens to it."""
+    """``asks`` is told of each request to the controller, ``acts`` of each act before it is made.
+
+    ``tells`` is told of each message, ``notes`` of what happens to the node.
+    """
 
     def __init__(
         self,
@@ -64,12 +68,13 @@ class Node:
         random: Random,
         *,
         delegates: bool,
+        asks: Callable[[str, Remedy], None],
         acts: Callable[[str, Remedy], None],
         tells: Callable[[str, Message], None],
         notes: Callable[[str, str], None],
     ) -> None:
         self.name, self.rack, self._ground, self._random, self._delegates = name, rack, ground, random, delegates
-        self._acts, self._tells, self._notes = acts, tells, notes
+        self._asked, self._acts, self._tells, self._notes = asks, acts, tells, notes
         self.wall = WallClock(ground.timeline)
         self.machine, self.boot, self.up, self.blind = 1, 1, True, ""
         self.ailments: list[Ailment] = []
@@ -147,8 +152,19 @@ class Node:
             return self.platform
         door = Door(self._ground.slurm, self.name)
         return DelegatedProvisioner(
-            inner=self.platform, instance_id=self.instance, read=door.marked, write=door.mark, clock=self.wall.now
+            inner=self.platform,
+            instance_id=self.instance,
+            read=door.marked,
+            write=lambda text: self._asks(door, text),
+            clock=self.wall.now,
         )
+
+    def _asks(self, door: Door, text: str) -> None:
+        """Leave a request with the controller."""
+        mark = parse(text)
+        if mark is not None and mark.asks and mark.remedy is not None:
+            self._asked(self.name, mark.remedy)
+        door.mark(text)
 
     # -- what is wrong with it ----------------------------------------------------------------------------------------
 
