@@ -26,6 +26,7 @@ from healthd.remediation.engine import Engine
 from healthd.remediation.fleet import CLUSTER
 from healthd.remediation.ledger import repairs_of
 from healthd.remediation.parts import Parts
+from healthd.remediation.playbook import REPAIRS
 from healthd.remediation.policy import Rules
 from healthd.remediation.rules import Policy
 from healthd.remediation.slots import SlotKeeper
@@ -129,7 +130,9 @@ class Daemon:
     @property
     def is_settled(self) -> bool:
         """Whether nothing is under way, but for what waits for a person."""
-        return self.store.open_case() is None and not self._comes
+        case = self.store.open_case()
+        waits = case is not None and case.hold is not None and not REPAIRS.intersection(case.steps)
+        return not self._comes and (case is None or waits)
 
     def step(self, lines: Sequence[Said]) -> None:
         """Five seconds have passed: what was asked for comes, the checks look, and the engine turns."""

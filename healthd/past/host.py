@@ -6,7 +6,7 @@ log tells is assumed here (``[replay]``): when the job ends, when a repair is ov
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from random import Random
 
@@ -33,9 +33,9 @@ from healthd.remediation.slots import SlotKeeper
 from healthd.sim.cluster import FakeClusterNode
 
 _JOB = "a job"
-_FIRST_PAUSE_S = 5.0
+_FIRST_PAUSE_S, _LONGER = 5.0, 4.0
 _WAITING_PAUSE_S = 60.0  # for a place in the budget: no daemon looks more rarely
-_OUT_PAUSE_S = 1_800.0
+_OUT_PAUSE_S = 7_200.0
 _QUIET_PAUSE_S = 86_400.0
 _OF_OTHERS = frozenset({Refusal.BUDGET, Refusal.CORRELATED, Refusal.RATE, Refusal.UNREADABLE})
 _PERSON = Order(verb=Verb.RELEASE, who="a person", why="assumed to have seen to it ([replay] person_s)")
@@ -161,12 +161,21 @@ class PastHost:
             self._turns_at = None
             return
         longest_s = _longest_s(engine, case)
-        longer_s = 2 * self._pause_s if self._pause_s < _WAITING_PAUSE_S else longest_s
+        longer_s = _LONGER * self._pause_s if self._pause_s < _WAITING_PAUSE_S else longest_s
         self._pause_s = min(longest_s, longer_s) if said == self._said else _FIRST_PAUSE_S
         self._said = said
-        self._turns_at = now + timedelta(seconds=max(1.0, engine.next_in_s(self._pause_s)))
-        if case is not None and now < (overdue := due(case, self._world.patience.limits)):
-            self._turns_at = min(self._turns_at, overdue)
+        pause = timedelta(seconds=max(1.0, engine.next_in_s(self._pause_s)))
+        self._turns_at = min([now + pause, *(at for at in self._bounds(case) if at > now)])
+
+    def _bounds(self, case: Case | None) -> Iterator[datetime]:
+        """When a case comes to something although nothing happens to it."""
+        if case is not None:
+            patience = self._world.patience
+            yield due(case, patience.limits)
+            for timeout_s in (patience.verify_timeout_s, patience.reboot_timeout_s, patience.replace_timeout_s):
+                yield case.since + timedelta(seconds=timeout_s + 1)
+            if case.good_since is not None:
+                yield case.good_since + timedelta(seconds=patience.settle_s)
 
     # -- what happens to it -------------------------------------------------------------------------------------------
 
@@ -275,11 +284,9 @@ def _asks(engine: Engine, case: Case | None) -> bool:
 
 def _longest_s(engine: Engine, case: Case | None) -> float:
     """How rarely the engine turns while nothing moves: what waits for other nodes may go on when they are back."""
-    if case is not None:
-        return _OUT_PAUSE_S if case.hold is not None else _WAITING_PAUSE_S
-    if engine.decision.action is not Action.PAGE:
-        return _QUIET_PAUSE_S
-    return _WAITING_PAUSE_S if engine.decision.refusal in _OF_OTHERS else _OUT_PAUSE_S
+    if engine.decision.refusal in _OF_OTHERS or (case is not None and case.hold is None):
+        return _WAITING_PAUSE_S
+    return _OUT_PAUSE_S if case is not None or engine.decision.action is Action.PAGE else _QUIET_PAUSE_S
 
 
 def _says(outcome: Outcome) -> bool:
