@@ -307,6 +307,10 @@ class OneFault:
         """Every check has."""
         return ""
 
+    def not_seen_again(self, code: str, component: Component) -> str:
+        """It is seen at every moment."""
+        return ""
+
     def record(self, event: Event) -> None:
         """The trail is not what is measured."""
 

@@ -301,6 +301,15 @@ class Monitor:
                     return f"{name} is unknown: {outcome.result.reason}"
         return ""
 
+    def not_seen_again(self, code: str, component: Component) -> str:
+        """Why a level that is remembered may be over, or "": its check has not run since this daemon began. What the
+        log tells, and a fault that is not open, need no second look."""
+        with self._lock:
+            fault = self._history.faults.get((str(component), code))
+            if fault is None or fault.clears_by is not None or fault.check in self._outcomes:
+                return ""
+            return f"{fault.check} has not looked since healthd started"
+
     def _matters(self, fault: Fault) -> bool:
         faults = self._history.faults.values()
         beside = codes_beside(fault.component, ((each.component, (each.code,)) for each in faults))

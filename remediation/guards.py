@@ -55,8 +55,17 @@ class Guards:
         words = why_lowered(case, self._rules(), self._judgement.diagnoses())
         if words:
             return Refused(kind=Refusal.LOWERED, words=words)
-        words = undriven(case, self.open_now())
-        return Refused(kind=Refusal.NOT_NEEDED, words=words) if words else None
+        return self._undriven(case)
+
+    def _undriven(self, case: Case) -> Refused | None:
+        """The law of acts. A level that only the disk remembers drives nothing: an operator may have repaired the node
+        while the daemon was away."""
+        open_ = self.open_now()
+        if words := undriven(case, open_):
+            return Refused(kind=Refusal.NOT_NEEDED, words=words)
+        driving = [each for each in open_ if not undriven(case, [each])]
+        stale = [self._judgement.not_seen_again(each.root.code, each.diagnosis.component) for each in driving]
+        return Refused(kind=Refusal.UNREADABLE, words=stale[0]) if stale and all(stale) and not case.order else None
 
     def open_now(self) -> tuple[Answer, ...]:
         """What the policy answers to what is open, most far-reaching first: neither to what is acknowledged, nor by a

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-from healthd.model import Clearance, ClearsBy, Diagnosis, Event, Refusal, Refused, Step
+from healthd.model import Clearance, ClearsBy, Component, Diagnosis, Event, Refusal, Refused, Step
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.fleet import Go, Hold, Scope, Settle
 from healthd.remediation.paging import Limits, Stands
@@ -79,6 +79,9 @@ class Judgement(Protocol):
 
     def not_looked(self, since: datetime | None) -> str:
         """The check that cannot tell, or has not looked since then, or ""."""
+
+    def not_seen_again(self, code: str, component: Component) -> str:
+        """Why an open fault, which this daemon has only read from its disk, may be over, or ""."""
 
     def record(self, event: Event) -> None:
         """Add to the audit trail."""

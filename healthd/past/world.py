@@ -9,7 +9,7 @@ from itertools import count
 
 from healthd.check import Check
 from healthd.config.schema import Config
-from healthd.model import REMEDY_RANK, Clearance, ClearsBy, Outcome, Remedy
+from healthd.model import REMEDY_RANK, Clearance, ClearsBy, Component, Outcome, Remedy
 from healthd.monitor import Monitor
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import FleetLevel
@@ -83,6 +83,10 @@ class PastMonitor(Monitor):
 
     def not_looked(self, since: datetime | None) -> str:
         """Every check has. A repair is assumed to have worked until the log shows otherwise."""
+        return ""
+
+    def not_seen_again(self, code: str, component: Component) -> str:
+        """No check looks again: what the log has not ended is open."""
         return ""
 
     def outcomes(self) -> Mapping[str, Outcome]:

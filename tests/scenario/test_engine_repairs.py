@@ -46,6 +46,23 @@ def test_a_reset_that_does_not_help_is_followed_by_a_reboot(tmp_path: Path) -> N
     assert any("reset_gpu did not help, reboot_node is next" in text for text in world.audit("step"))
 
 
+def test_a_level_that_only_the_disk_remembers_drives_no_act(tmp_path: Path) -> None:
+    """An operator swaps the board while the daemon is away. The daemon that starts remembers the fault, and gives no
+    machine away before the check behind it has looked; that look ends the fault, and the node comes back."""
+    worn = replace(WORN_OUT, clears_by=None)
+    world = World(tmp_path, mode=Mode.REPAIR, can_replace=True)
+
+    def swapped() -> None:
+        world.end_jobs()
+        world.levels.clear()
+        world.restart_daemon()
+
+    world.at(3, world.start_job).at(10, lambda: world.levels.add(worn)).at(200, swapped)
+    assert world.run_to_end().ending().in_service
+    assert world.provisioner.replacements == 0
+    assert any("has not looked since healthd started" in said for said in world.said)
+
+
 def test_what_cannot_be_told_makes_no_repair_a_failed_one(tmp_path: Path) -> None:
     """A check that is unknown from then on: one reset, no more of it and no reboot; a person is paged, and once the
     check can tell, the node proves itself and is let in."""

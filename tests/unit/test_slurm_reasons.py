@@ -87,7 +87,7 @@ def test_a_reason_that_stayed_behind_is_no_reason() -> None:
     record = "NodeName=n1 Arch=x State={} BootTime=5 MCS_label=N/A Partitions=main  Reason={} [root@5]"
     for state in ("IDLE", "MIXED+MAINTENANCE+RESERVED", "IDLE+NOT_RESPONDING"):
         stale = record.format(state, "Action:Replace")
-        assert read_node(lambda *_, text=stale: text, "n1").reason == ""  # type: ignore[misc]
+        assert read_node(lambda *_, text=stale: text, "n1").reason == ""
         assert parse_level("n1", record.format(state, OURS)).held == ()
     assert parse_level("n1", record.format("IDLE+DRAIN", OURS)).held == (HeldNode(node="n1", text=OURS, stamp=5),)
 

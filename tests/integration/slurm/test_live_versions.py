@@ -77,7 +77,7 @@ def restless(slurm_lab_factory: Callable[..., SlurmLab]) -> SlurmLab:
     return slurm_lab_factory(nodes=3, conf={"SlurmdTimeout": "6"})
 
 
-SEEN_ELSEWHERE = "job in Kill task failed"  # test_slurm_reasons.py, where a process hangs
+SEEN_ELSEWHERE = "job in Kill task failed"  # test_live_reasons.py, where a process hangs
 
 
 @pytest.mark.parametrize("row", [row for row in DIFFERENCES if row.name != SEEN_ELSEWHERE], ids=lambda row: row.name)

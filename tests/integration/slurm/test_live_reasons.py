@@ -146,7 +146,7 @@ def test_kill_task_failed_during_a_case_ends_in_a_repair_and_a_release(
         hanging.becomes("hang:statfs")
         job = lab.run_job(NODE, f"stat --file-system {hanging.point}; true")
         machine.gpu_falls_off_the_bus(3)
-        node.wait(lambda: f"waiting for {job} to end" in node.said(), 15.0, "drained, and the job goes on")
+        node.wait(lambda: f"waiting for {job}" in node.said(), 15.0, "drained, and the job goes on")
         lab.cancel(job)
         lab.wait(lambda: KTF in lab.shows(NODE, "Reason"), 60.0, "slurmstepd gives the process up")
         assert ("(JobId=" in lab.shows(NODE, "Reason")) is lab.has("job in Kill task failed")
