@@ -50,9 +50,11 @@ def undriven(case: Case, open_: Sequence[Answer]) -> str:
 
 def not_helped(case: Case, open_: Sequence[Answer]) -> str:
     """The open fault that the repair of the case has not ended, in words, or "". Anything else that is open is decided
-    by its own rule, and says nothing of the repair."""
+    by its own rule, and says nothing of the repair. An order for no fault in particular is measured by those that were
+    there before it."""
     if case.code == REPAIR_CODE:
-        found = next((answer for answer in open_ if _calls_for(answer, _remedy(case))), None)
+        was_there = (answer for answer in open_ if not _is_since(case, answer))
+        found = next((answer for answer in was_there if _calls_for(answer, _remedy(case))), None)
     else:
         found = own(case, open_)
     return f"{found.root.code} on {found.diagnosis.component} is still open" if found else ""

@@ -37,8 +37,10 @@ def begun(old: CaseMark, case: Case, remedy: Remedy, now: datetime) -> tuple[Pas
 
 
 def followed(old: CaseMark, case: Case) -> tuple[PastRepair, ...]:
-    """The history before an act of this case: what the case did before it did not help."""
-    return with_outcome(old.history, Helped.FAILED) if old.case == case.id else old.history
+    """The history before an act of this case: what the case did before for the same finding did not help."""
+    newest = next((each for each in reversed(old.history) if each.act is not PastAct.RETURN), None)
+    is_same = newest is not None and newest.code == (case.code or old.code)
+    return with_outcome(old.history, Helped.FAILED) if old.case == case.id and is_same else old.history
 
 
 def after(before: str, case: Case) -> str:

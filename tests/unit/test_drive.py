@@ -113,7 +113,7 @@ def test_only_its_own_fault_says_that_a_repair_did_not_help() -> None:
     assert not_helped(VERIFIES, (MISSING, WORSE)) == ""
     ordered = replace(VERIFIES, code=REPAIR_CODE, component="node", order="x", ladder=(Remedy.REBOOT_NODE,))
     assert not_helped(ordered, (MISSING, WORSE)) == "gpu.xid.79 on gpu:GPU-1 is still open"
-    assert not_helped(ordered, (MISSING,)) == ""
+    assert not_helped(ordered, (MISSING, NEW)) == ""
 
 
 def test_what_is_under_way_or_ordered_is_not_turned() -> None:

@@ -40,6 +40,13 @@ def test_what_follows_in_the_same_case_says_that_the_one_before_failed() -> None
     assert words(second) == ["reboot gpu.xid.79 failed", "reboot gpu.xid.79"]
 
 
+def test_what_follows_for_another_fault_says_nothing_of_the_one_before() -> None:
+    """The case was turned: whether the first act helped is not known by that."""
+    first = repair_mark(replace(CASE, code="gpu.xid.95"), START)
+    second = repair_mark(CASE, LATER, before=first)
+    assert words(second) == ["reboot gpu.xid.95", "reboot gpu.xid.79"]
+
+
 def test_a_case_without_a_code_has_that_of_the_mark() -> None:
     """A successor that lost its disk knows the code by what the node shows."""
     entries = begun(CaseMark(code="gpu.xid.95"), replace(CASE, code=""), Remedy.REBOOT_NODE, START)
