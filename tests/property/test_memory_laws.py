@@ -20,7 +20,7 @@ from healthd.remediation.record import after
 from healthd.remediation.successor import repair_mark
 from tests.judgement import START, a_case, diagnosis
 
-LAW = settings(max_examples=200)
+LAW = settings(max_examples=200, deadline=None)
 RULES = Rules(mode=Mode.REPAIR)
 HERE = Situation(
     view=NodeView(name="n1", in_service=True, flags=frozenset(), hold=None),

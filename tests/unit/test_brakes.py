@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from healthd.model import Remedy
@@ -182,6 +182,7 @@ fleets = st.dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(fleets, st.sampled_from([RESET, REBOOT, REPLACE]), entries)
 def test_what_another_code_did_holds_nothing(fleet: dict[str, CaseMark], remedy: Remedy, entry: PastRepair) -> None:
     """A brake is about one code; and a larger remedy is never free where a smaller one is held."""
@@ -211,6 +212,7 @@ def test_returns_of_a_day_are_counted_by_code() -> None:
     assert returns_of(history, CODE, NOW) == 2
 
 
+@settings(deadline=None)
 @given(st.integers(0, 50), st.floats(1, 3600))
 def test_each_return_doubles_the_settle_time_up_to_a_day(returns: int, plain_s: float) -> None:
     """It never shrinks, and from the bound on a day must be healthy and a person hears of it."""

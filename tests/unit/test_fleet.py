@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from healthd.model import Remedy
@@ -320,6 +320,7 @@ def test_the_bound_of_a_day_is_a_share_and_at_least_four(setting: str | int, tot
     assert day_limit(setting, total) == limit
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 3000), max_size=8), st.floats(0, 3000))
 def test_the_bounds_outlive_a_node_that_is_gone(minutes: list[float], now_in: float) -> None:
     """Its successor has another name: what the record counts within the day stays, and no request does."""

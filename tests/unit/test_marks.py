@@ -15,6 +15,7 @@ from healthd.remediation.marks import (
     Helped,
     PastAct,
     PastRepair,
+    Versions,
     instance_of,
     launched_after,
     parse,
@@ -189,6 +190,14 @@ def test_a_history_outlives_what_the_node_shows() -> None:
     past = CaseMark(history=(PastRepair(act=PastAct.RETURN, at=NOW, code="gpu.xid.79"),), driver="570").text
     assert showing(showing(past, "gpu.xid.95", NOW), "", None) == past
     assert showing("healthd driver=580 kernel=6.14 image=ami-1", "", None) == ""
+
+
+def test_a_node_that_shows_a_finding_shows_what_it_runs_now() -> None:
+    """Another driver takes the place of the one before; left out, it stays."""
+    shown = showing("", "gpu.xid.79", NOW, Versions(driver="580", kernel="6.14"))
+    assert shown.endswith(" driver=580 kernel=6.14")
+    assert showing(shown, "gpu.xid.79", NOW, Versions(driver="570")).endswith(" driver=570")
+    assert showing(shown, "gpu.xid.95", NOW).endswith(" driver=580 kernel=6.14")
 
 
 @pytest.mark.parametrize(
