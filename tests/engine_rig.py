@@ -134,7 +134,7 @@ class World:
         self.rules = Rules(mode=mode, max_out=max_out)
         self.quotas: dict[str, str | int] = {}
         self.boot, self.boots_at_s, self.never_boots = 1, 0.0, False
-        self.booted, self.versions = self.clock.now(), Versions()
+        self.booted, self._booted_as, self.versions = self.clock.now(), self.boot, Versions()
         self.journal: list[tuple[datetime, Trouble]] | None = None
         self.reboot_heals = self.reset_heals = self.replacement_heals = True
         self.script: list[tuple[float, Callable[[], object]]] = []
@@ -248,7 +248,7 @@ class World:
 
     def power_cycle(self) -> None:
         """The machine goes through a reboot."""
-        self.boots_at_s, self.booted = 0.0, self.clock.now()
+        self.boots_at_s = 0.0
         self.boot += 1
         self.cluster.rebooted(NODE)
         if self.reboot_heals:
@@ -258,7 +258,7 @@ class World:
     def another_machine(self) -> None:
         """A successor under the same name: another instance, another boot, an empty disk."""
         self.replaced_at_s = 0.0
-        self.machine, self.boot, self.booted = self.machine + 1, self.boot + 1, self.clock.now()
+        self.machine, self.boot = self.machine + 1, self.boot + 1
         self.provisioner.instance = f"i-0fake{self.machine}"
         self.levels = set() if self.replacement_heals else {replace(WORN_OUT, clears_by=None)}
         self.store.close()
@@ -341,6 +341,8 @@ class World:
     def _start(self) -> None:
         """A new daemon on the same disk: everything that was in memory is new."""
         now = self.clock.now()
+        if self.boot != self._booted_as:
+            self.booted, self._booted_as = now, self.boot
         self.store = Store(self.folder / "healthd.db", now=now)
         self.monitor = Monitor(CHECKS, self.store, policy=self.rules.policy)
         self._wanted: set[str] = {LEVEL}
