@@ -14,6 +14,7 @@ from healthd.notifications.delivery import Deliver, Message
 from healthd.remediation.case import Case
 from healthd.remediation.marks import CaseMark, parse
 from healthd.remediation.parts import Parts
+from healthd.remediation.policy import Rules
 from healthd.remediation.ports import FleetLevel, Mark, NodeView, Orchestrator, Slot
 from tests.engine_wire import Wire, WiredCases, WiredOrchestrator
 from tests.simulation.slurm import KILL_FAILED
@@ -85,6 +86,46 @@ class SuccessorForgets(Change):
 
     def orchestrator(self, door: Orchestrator, node: str) -> Orchestrator:
         return _WithoutHistory(door)
+
+
+class _Unbounded(Change):
+    """Some bounds are as far away as if there were none. Set ``bounds``."""
+
+    bounds: Mapping[str, int]
+
+    def parts(self, parts: Parts, node: str) -> Parts:
+        return replace(parts, rules=lambda: self._without(parts.rules()))
+
+    def _without(self, rules: Rules) -> Rules:
+        return replace(rules, bounds=replace(rules.bounds, **self.bounds))  # type: ignore[arg-type]
+
+
+class FlapsWithoutEnd(_Unbounded):
+    """Returns without a repair are not bounded (12)."""
+
+    found_by = ("returns_are_bounded",)
+    bounds: Mapping[str, int] = {"returns_per_day": 9}
+
+
+class StormGoesOn(_Unbounded):
+    """A code that takes its time over the fleet holds nothing (15)."""
+
+    found_by = ("no_slow_storm",)
+    bounds: Mapping[str, int] = {"storm_nodes": 999, "repairs_in_vain": 999, "replacements_in_vain": 999}
+
+
+class RepairsWithoutEnd(_Unbounded):
+    """Nothing is counted by name and code (02): what comes back is repaired again, and again."""
+
+    found_by = ("bounded_by_name",)
+    bounds: Mapping[str, int] = {
+        "repairs_per_remedy": 999,
+        "repairs_per_fault": 999,
+        "lemon_repairs": 999,
+        "repairs_in_vain": 999,
+        "replacements_in_vain": 999,
+        "storm_nodes": 999,
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -208,6 +249,9 @@ CHANGES: Mapping[str, Callable[[], Change]] = {
     "needless-act-counts": NeedlessActCounts,
     "kill-failed-is-an-order": KillFailedIsAnOrder,
     "slot-leaks": SlotLeaks,
+    "flaps-without-end": FlapsWithoutEnd,
+    "storm-goes-on": StormGoesOn,
+    "repairs-without-end": RepairsWithoutEnd,
     "budget-from-memory": BudgetFromMemory,
     "order-from-memory": OrderFromMemory,
     "first-cause-stays": FirstCauseStays,

@@ -217,6 +217,7 @@ class Law:
         if not node.up or not (node.ailments or self._slurm.is_out(name)):
             return
         self._watch.note(name, "a person sees to it")
+        self._watch.released[name].clear()
         if chance < 0.8:
             node.undergoes(Act.HAND)
             node.undergoes(Act.OUTSIDE)
