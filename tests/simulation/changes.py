@@ -17,7 +17,6 @@ from healthd.remediation.parts import Parts
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import FleetLevel, Mark, NodeView, Orchestrator, Slot
 from tests.engine_wire import Wire, WiredCases, WiredOrchestrator
-from tests.simulation.slurm import KILL_FAILED
 
 
 class Quiet(Wire):
@@ -154,9 +153,9 @@ class NeedlessActCounts(Change):
 class _ByHand(Through):
     def view(self, *, jobs: bool = False) -> NodeView:
         view = super().view(jobs=jobs)
-        if view.hold is None or not view.hold.text.startswith(KILL_FAILED):
+        if view.hold is None or not (view.hold.automatic or view.hold.remark):
             return view
-        return replace(view, hold=replace(view.hold, text="taken out by hand"))
+        return replace(view, hold=replace(view.hold, text="taken out by hand", automatic=False, remark=""))
 
 
 class KillFailedIsAnOrder(Change):

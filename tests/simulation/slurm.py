@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from healthd.errors import BackendError
@@ -33,7 +34,10 @@ class Slurm(FakeCluster):
 
     def update(self, name: str, word: str, text: str = "", *, user: str = "admin") -> None:
         super().update(name, word, text, user=user)
-        update = self.updates.pop()
+        update, node = self.updates.pop(), self.nodes[name]
+        if text == KILL_FAILED and node.hold is not None:  # what the table of Slurm's own texts makes of it
+            node.hold = replace(node.hold, automatic=True)
+            update = replace(update, after=node.hold)
         if update.before != update.after or word in ("drain", "undrain", "resume"):
             self.heard(update, self._waking)
         self.touched(name)

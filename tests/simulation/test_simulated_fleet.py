@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation.changes import CHANGES, Change
 from tests.simulation.exempt import EXEMPT
-from tests.simulation.fleet import Fleet
+from tests.simulation.fleet import Fleet, Report
 from tests.simulation.invariants import Invariants
+from tests.simulation.law import Rates
 
 DAY_H = 24.0
+FOUND = ("needless-act-counts", "slot-leaks")
+"""The changes that this fleet of three days finds; `make simulate SIMULATE_ARGS="--change NAME"` plays the others."""
 
 
 @pytest.mark.slow
@@ -42,6 +46,21 @@ def test_a_violation_says_the_time_the_node_and_its_trail() -> None:
     assert violation.rule == "an_example"
     assert "at day 0 02:30:00 on n2: the sky is dark" in str(violation)
     assert "day 0 02:00:00 is struck by lightning" in str(violation)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FOUND)
+def test_an_old_fault_that_is_put_back_is_found(name: str) -> None:
+    """The invariants see an old fault, by the one that is about it; production's own parts show none of that."""
+    change = CHANGES[name]()
+    found = {each.rule for each in _harsh(change).violations}
+    assert found & set(change.found_by)
+    assert not found & set(change.found_by) & {each.rule for each in _harsh(None).violations}
+
+
+def _harsh(change: Change | None) -> Report:
+    rates = Rates(faults=80, admin_drain=0.3, kill_failed=0.5, kill_failed_share=0.4)
+    return Fleet(1, nodes=24, change=change, rates=rates, exempt=frozenset(), goes_on=True).run(72.0)
 
 
 def test_what_is_exempt_is_an_invariant() -> None:
