@@ -20,7 +20,7 @@ FOUND = ("needless-act-counts", "slot-leaks")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("seed", range(1, 6))
 def test_no_fleet_breaks_an_invariant_in_ten_days(seed: int) -> None:
     """Whatever befalls a fleet, no invariant is violated."""
     report = Fleet(seed, nodes=40, exempt=frozenset(EXEMPT)).run(10 * DAY_H)
