@@ -365,12 +365,18 @@ def _append(db: sqlite3.Connection, events: Iterable[Event]) -> None:
 
 
 def _sync(db: sqlite3.Connection, table: str, before: Mapping[Any, Any], after: Mapping[Any, Any]) -> None:
-    """Make a table match ``after``, touching only rows that differ from ``before``. Names are ours, never input."""
+    """Make a table match ``after``, touching only rows that differ from ``before``. Names are ours, never input.
+
+    Rows are compared as they are written: an alias of a component takes no part in its equality.
+    """
     columns = _KEYS[table]
     where = " AND ".join(f"{column} = ?" for column in columns)
     places = ", ".join("?" * (len(columns) + 1))
     gone = [_as_row(key) for key in before if key not in after]
-    new = [(*_as_row(key), json_text(row)) for key, row in after.items() if before.get(key) != row]
+    changed = {key: json_text(row) for key, row in after.items() if before.get(key) is not row}
+    new = [
+        (*_as_row(key), text) for key, text in changed.items() if key not in before or json_text(before[key]) != text
+    ]
     db.executemany(f"DELETE FROM {table} WHERE {where}", gone)  # noqa: S608 - constant names
     db.executemany(f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}, body) VALUES ({places})", new)  # noqa: S608
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 # Tests in these folders are pure calls or read recorded input; one that starts a process on purpose says so by marker.
@@ -29,6 +30,10 @@ ONE_AT_A_TIME = ("tests/integration/", "tests/faults/")
 ASKED_FOR = "TEST_KUBERNETES"
 # Set by `make test-packages`: the tests of this file that boot a machine, by the fixture that is one.
 BOOTED, BOOT_ASKED_FOR = ("test_deb.py", "machine"), "TEST_PACKAGES"
+
+# A property holds or it does not: how long an example takes is the machine's business.
+settings.register_profile("healthd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("healthd")
 
 _PROCESS_EVENTS = frozenset(
     {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "os.exec", "pty.spawn"}
