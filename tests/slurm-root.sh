@@ -56,7 +56,7 @@ make_root() {
 
 # Runs in the namespace: what is mounted here is gone with it.
 inside() {
-    root=$1 work=$1/healthd
+    root=$1 work=$1/checkout
     shift
     mount -t proc proc "$root/proc"
     mount --rbind /sys "$root/sys"
@@ -82,7 +82,7 @@ inside() {
         unset HEALTHD_SLURM_TESTS
         venv=/opt/healthd-venv needs=$1 project=$2 tests=$3
         shift 3
-        cd /healthd
+        cd /checkout
         pip="$venv/bin/python -m pip install --quiet"
         if ! test -e "$venv/$needs"; then
             rm -rf "$venv"
