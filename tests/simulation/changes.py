@@ -79,7 +79,7 @@ class _WithoutHistory(Through):
 
 
 class SuccessorForgets(Change):
-    """The history of a name is lost with its disk (09): a bad slot is rebooted and replaced without end."""
+    """The history of a name is lost with its disk: a bad slot is rebooted and replaced without end."""
 
     found_by = ("bounded_by_name", "bounded_in_a_day")
 
@@ -100,21 +100,21 @@ class _Unbounded(Change):
 
 
 class FlapsWithoutEnd(_Unbounded):
-    """Returns without a repair are not bounded (12)."""
+    """Returns without a repair are not bounded."""
 
     found_by = ("returns_are_bounded",)
     bounds: Mapping[str, int] = {"returns_per_day": 9}
 
 
 class StormGoesOn(_Unbounded):
-    """A code that takes its time over the fleet holds nothing (15)."""
+    """A code that takes its time over the fleet holds nothing."""
 
     found_by = ("no_slow_storm",)
     bounds: Mapping[str, int] = {"storm_nodes": 999, "repairs_in_vain": 999, "replacements_in_vain": 999}
 
 
 class RepairsWithoutEnd(_Unbounded):
-    """Nothing is counted by name and code (02): what comes back is repaired again, and again."""
+    """Nothing is counted by name and code: what comes back is repaired again, and again."""
 
     found_by = ("bounded_by_name",)
     bounds: Mapping[str, int] = {
@@ -138,7 +138,7 @@ class _CountsAll(WiredCases):
 
 
 class NeedlessActCounts(Change):
-    """A repair that was not begun, because the fault was over, counts as one (13)."""
+    """A repair that was not begun, because the fault was over, counts as one."""
 
     found_by = ("what_counts_was_begun",)
 
@@ -159,7 +159,7 @@ class _ByHand(Through):
 
 
 class KillFailedIsAnOrder(Change):
-    """Slurm's own drain over ours is read as an operator's: the case is lost (11)."""
+    """Slurm's own drain over ours is read as an operator's: the case is lost."""
 
     found_by = ("over_is_over", "the_good_come_back", "nothing_out_in_silence", "every_slot_lives")
 
@@ -204,7 +204,7 @@ class BudgetFromMemory(Change):
 
 
 class OrderFromMemory(Change):
-    """A second order of a node is taken for the first, and answered by what came of that (18)."""
+    """A second order of a node is taken for the first, and answered by what came of that."""
 
     found_by = ("an_answer_has_its_act",)
 
@@ -227,7 +227,7 @@ class OrderFromMemory(Change):
 
 
 class FirstCauseStays(Change):
-    """What people were told once is not told again while it stands, whatever its cause is by then (17)."""
+    """What people were told once is not told again while it stands, whatever its cause is by then."""
 
     found_by = ("a_page_has_its_cause", "paged_every_day")
 
