@@ -157,8 +157,8 @@ def _cycle(entries: Sequence[PastRepair]) -> Repair:
 
 
 def _is_repair(case: Case) -> bool:
-    """Cases in stores of before there were ``acts`` say so by their attempts."""
-    return bool(case.acts or (case.attempts and (case.ladder or case.remedy in STEPS)))
+    """Whether an act was begun: an attempt that was refused, or that no controller took, is none."""
+    return bool(case.acts)
 
 
 def _tried(case: Case) -> Remedy:

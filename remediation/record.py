@@ -8,11 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from healthd.model import Remedy, Step
 from healthd.remediation.case import QUARANTINE_CODE, REPAIR_CODE, Case, End
-from healthd.remediation.marks import CaseMark, Helped, PastAct, PastRepair, parse, remembering, said_of, with_outcome
+from healthd.remediation.marks import (
+    Answer,
+    CaseMark,
+    Helped,
+    PastAct,
+    PastRepair,
+    parse,
+    remembering,
+    said_of,
+    with_outcome,
+)
 
 ACTS: Mapping[Step, Remedy] = {
     Step.RESET: Remedy.RESET_GPU,
@@ -29,6 +39,7 @@ PAST_OF: Mapping[Remedy, PastAct] = {
 """The words by which a history names the remedies."""
 
 _ORDERED = (QUARANTINE_CODE, REPAIR_CODE)
+_APART = timedelta(minutes=1)  # the clocks of a node and of its controller
 
 
 def begun(old: CaseMark, case: Case, remedy: Remedy, now: datetime) -> tuple[PastRepair, ...]:
@@ -40,7 +51,17 @@ def followed(old: CaseMark, case: Case) -> tuple[PastRepair, ...]:
     """The history before an act of this case: what the case did before for the same finding did not help."""
     newest = next((each for each in reversed(old.history) if each.act is not PastAct.RETURN), None)
     is_same = newest is not None and newest.code == (case.code or old.code)
-    return with_outcome(old.history, Helped.FAILED) if old.case == case.id and is_same else old.history
+    is_mine = old.case == case.id and is_begun(old)
+    return with_outcome(old.history, Helped.FAILED) if is_mine and is_same else old.history
+
+
+def is_begun(mark: CaseMark) -> bool:
+    """Whether the act that a mark names was begun. A request to the controller is none until the controller has taken
+    it, which it says by its answer and by its entry in the history; one that it refused without taking never was."""
+    if not mark.asks or mark.answer is Answer.TAKEN or mark.remedy is None or mark.asked is None:
+        return True
+    act, since = PAST_OF[mark.remedy], mark.asked - _APART
+    return any(each.act is act and each.at >= since for each in mark.history)
 
 
 def after(before: str, case: Case) -> str:
@@ -54,10 +75,10 @@ def after(before: str, case: Case) -> str:
 def _ended(mark: CaseMark, case: Case) -> tuple[PastRepair, ...]:
     history = mark.history
     if case.end is End.FAILED:
-        return with_outcome(history, Helped.FAILED) if mark.case == case.id else history
+        return with_outcome(history, Helped.FAILED) if mark.case == case.id and is_begun(mark) else history
     if case.end is not End.RELEASED or case.forced:
         return history
-    if mark.case == case.id:
+    if mark.case == case.id and is_begun(mark):
         return with_outcome(history, Helped.HELPED)
     returned = PastRepair(act=PastAct.RETURN, at=case.since.replace(microsecond=0), code=case.code)
     is_known = returned in history

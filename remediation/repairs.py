@@ -22,7 +22,7 @@ from healthd.remediation.drive import is_replaced
 from healthd.remediation.marks import parse
 from healthd.remediation.playbook import STEPS, without_drain
 from healthd.remediation.ports import NodeView, Provisioner, StateOwner
-from healthd.remediation.record import ACTS
+from healthd.remediation.record import ACTS, is_begun
 from healthd.remediation.successor import repair_mark
 from healthd.remediation.turns import Patience, Turn, at_next, ended, waits
 
@@ -358,11 +358,11 @@ class Repairs:
         except BackendBusy as error:
             return self._held_up(case, now, "reboot", error)
         except BackendRefused as error:
-            return self.again_or_fail(case, now, f"the reboot failed: {error}")
+            return self._came_to_nothing(case, now, f"the reboot failed: {error}")
         except BackendUnknown as error:
             progress = f"it cannot be told how far it is: {error}"
         if now - case.since > timedelta(seconds=self._patience.reboot_timeout_s):
-            return self.again_or_fail(case, now, "the reboot that was asked for never showed as a new boot id")
+            return self._came_to_nothing(case, now, "the reboot that was asked for never showed as a new boot id")
         waits_for = "waiting for a new boot id"
         if not case.boot_id:
             waits_for = "which boot it had is not known: its own daemon tells when it is back"
@@ -375,7 +375,7 @@ class Repairs:
         except BackendBusy as error:
             return self._held_up(case, now, f"replacement of {case.machine}", error)
         except BackendRefused as error:
-            return self.again_or_fail(case, now, f"the replacement failed: {error}")
+            return self._came_to_nothing(case, now, f"the replacement failed: {error}")
         except BackendUnknown as error:
             machine, progress = case.machine, f"it cannot be told how far it is: {error}"
         if machine != case.machine:
@@ -385,7 +385,7 @@ class Repairs:
         if (turn := self._taken_back(case, now, "replacement")) is not None:
             return turn
         if now - case.since > timedelta(seconds=self._patience.replace_timeout_s):
-            return self.again_or_fail(case, now, f"no other machine came: {progress or 'nothing was said'}")
+            return self._came_to_nothing(case, now, f"no other machine came: {progress or 'nothing was said'}")
         said = f"replacement of {case.machine} {self._asked}; {progress or 'waiting for another instance'}"
         return Turn(case=case, said=said)
 
@@ -396,10 +396,17 @@ class Repairs:
         said = f"the {act} was taken back before anybody began: {over}"
         return Turn(case=at_next(self._not_begun(case), now), said=said, go_on=True)
 
+    def _came_to_nothing(self, case: Case, now: datetime, why: str) -> Turn:
+        """What was awaited failed, or took too long. What no controller took is an attempt, and no repair."""
+        mark = parse(self._orchestrator.marked()) if self._provisioner.delegates else None
+        if mark is not None and mark.case == case.id and not is_begun(mark):
+            case = replace(case, acts=case.acts[:-1])
+        return self.again_or_fail(case, now, why)
+
     def _held_up(self, case: Case, now: datetime, act: str, why: BackendBusy) -> Turn:
         """Asked for, and held up by what a person must see to. It is waited for as long as for the act itself."""
         patience = self._patience
         patience_s = patience.reboot_timeout_s if case.step is Step.REBOOT else patience.replace_timeout_s
         if now - case.since > timedelta(seconds=patience_s):
-            return self.again_or_fail(case, now, f"{act} was held up for too long: {why}")
+            return self._came_to_nothing(case, now, f"{act} was held up for too long: {why}")
         return Turn(case=case, said=f"{act} {self._asked}; held up: {why}", page=True)

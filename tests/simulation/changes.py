@@ -134,7 +134,7 @@ class RepairsWithoutEnd(_Unbounded):
 class _CountsAll(WiredCases):
     def save_case(self, case: Case, event: Event) -> None:
         needless = case.has_ended and not case.attempts and bool(case.ladder)
-        super().save_case(replace(case, attempts=1) if needless else case, event)
+        super().save_case(replace(case, attempts=1, acts=case.ladder[:1]) if needless else case, event)
 
 
 class NeedlessActCounts(Change):

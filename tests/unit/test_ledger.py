@@ -69,14 +69,15 @@ def test_recent_is_so_many_days() -> None:
 
 
 def test_cases_become_repairs() -> None:
-    """A case that tried a remedy is one repair, by the largest it came to; a quarantine, or one that never got so far,
-    is none."""
-    rebooted = replace(CASE, id="c2", steps=STEPS[REBOOT], ladder=(REBOOT,), end=End.FAILED)
+    """A case that began an act is one repair, by the largest it came to; a quarantine, one that never got so far, and
+    one whose attempts were all refused are none."""
+    reset = replace(CASE, acts=(RESET,))
+    rebooted = replace(CASE, id="c2", steps=STEPS[REBOOT], ladder=(REBOOT,), acts=(RESET, REBOOT), end=End.FAILED)
     drained = replace(CASE, id="c3", steps=QUARANTINE, ladder=(), attempts=0)
     given_up = replace(CASE, id="c4", attempts=0, end=End.ABANDONED)
-    old = replace(CASE, id="c5", ladder=(), end=None)
-    made = repairs_of([CASE, rebooted, drained, given_up, old])
-    assert [(each.remedy, each.outcome) for each in made] == [(RESET, "released"), (REBOOT, "failed"), (RESET, "")]
+    refused = replace(CASE, id="c5", end=End.FAILED)
+    made = repairs_of([reset, rebooted, drained, given_up, refused])
+    assert [(each.remedy, each.outcome) for each in made] == [(RESET, "released"), (REBOOT, "failed")]
     assert (made[0].began, made[0].ended, made[0].at) == (at(0), at(60), at(60))
 
 
@@ -85,7 +86,7 @@ def test_a_case_that_was_lowered_after_its_repair_is_one(step: Step) -> None:
     """It has no repair among its steps any more, and was rebooted all the same. While it is open it is judged by
     itself, and not counted against its own second attempt."""
     steps = STEPS[REBOOT]
-    rebooted = replace(CASE, steps=steps, index=steps.index(step), ladder=(REBOOT,), end=None)
+    rebooted = replace(CASE, steps=steps, index=steps.index(step), ladder=(REBOOT,), acts=(REBOOT,), end=None)
     assert repairs_of([lowered(rebooted)]) == ()
     (made,) = repairs_of([replace(lowered(rebooted), end=End.RELEASED)])
     assert (made.remedy, made.outcome) == (REBOOT, "released")

@@ -9,9 +9,9 @@ import pytest
 
 from healthd.model import Remedy, Step
 from healthd.remediation.case import QUARANTINE_CODE, End
-from healthd.remediation.marks import CaseMark, parse
+from healthd.remediation.marks import Answer, CaseMark, PastAct, PastRepair, parse
 from healthd.remediation.playbook import QUARANTINE, REBOOT, REPLACE, RESET
-from healthd.remediation.record import after, begun
+from healthd.remediation.record import after, begun, is_begun
 from healthd.remediation.successor import repair_mark
 from tests.judgement import START, a_case
 
@@ -119,3 +119,48 @@ def test_a_case_that_was_given_up_is_out_for_its_finding_all_the_same() -> None:
     over = after("healthd code=gpu.xid.79 since=1795226977", replace(OUT, end=End.LOST))
     assert given_up is not None
     assert (given_up.code, over) == ("gpu.xid.79", "")
+
+
+REQUEST = CaseMark(case=CASE.id, machine="i-1", remedy=Remedy.REBOOT_NODE, asks=True, attempt=1, asked=START)
+
+
+@pytest.mark.parametrize(
+    ("mark", "expected"),
+    [
+        (REQUEST, False),
+        (replace(REQUEST, answer=Answer.WAITS, answered=LATER), False),
+        (replace(REQUEST, answer=Answer.REFUSED, answered=LATER), False),
+        (replace(REQUEST, answer=Answer.TAKEN, answered=LATER), True),
+        (replace(REQUEST, asks=False), True),
+        (CaseMark(), True),
+    ],
+)
+def test_a_request_is_begun_once_it_was_taken(mark: CaseMark, expected: bool) -> None:
+    """What waits, and what was refused at once, is no act; what the node does itself is one when it is written."""
+    assert is_begun(mark) is expected
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        (PastRepair(act=PastAct.REBOOT, at=LATER, code="gpu.xid.79"), True),
+        (PastRepair(act=PastAct.REPLACE, at=LATER, code="gpu.xid.79"), False),
+        (PastRepair(act=PastAct.REBOOT, at=START - timedelta(days=1), code="gpu.xid.79"), False),
+    ],
+)
+def test_a_refusal_after_it_was_taken_is_told_by_the_history(entry: PastRepair, expected: bool) -> None:
+    """The controller's entry of this act, made since it was asked for, says that it was begun before it failed."""
+    mark = replace(REQUEST, answer=Answer.REFUSED, answered=LATER, history=(entry,))
+    assert is_begun(mark) is expected
+
+
+def test_a_request_that_was_never_taken_leaves_a_return_and_fails_nothing() -> None:
+    """The node came back by itself: an entry of its own, and none before it is said to have helped or failed."""
+    earlier = PastRepair(act=PastAct.REBOOT, at=START - timedelta(days=1), code="gpu.xid.79")
+    before = replace(REQUEST, history=(earlier,))
+    returned = replace(CASE, acts=(), end=End.RELEASED, since=LATER)
+    assert words(after(before.text, returned)) == ["reboot gpu.xid.79", "return gpu.xid.79"]
+    assert words(after(before.text, replace(returned, end=End.FAILED))) == ["reboot gpu.xid.79"]
+    assert words(repair_mark(replace(CASE, attempts=2), LATER, before=before.text, delegated=True)) == [
+        "reboot gpu.xid.79"
+    ]

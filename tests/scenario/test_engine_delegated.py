@@ -1,0 +1,53 @@
+"""A node that asks `healthd controller` for repairs while none runs: nothing is begun, so nothing counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from healthd.model import Action, Mode, Remedy
+from healthd.remediation.ledger import repairs_of
+from healthd.remediation.marks import PastAct, parse
+from healthd.remediation.provisioners.delegated import DelegatedProvisioner
+from tests.engine_rig import XID_79, Trouble, World
+
+LINK = Trouble(code="efa.missing", remedy=Remedy.REBOOT_NODE, clears_by=None)
+
+
+def asking(folder: Path) -> World:
+    """A node whose provisioner only asks."""
+    world = World(folder, mode=Mode.REPAIR, can_replace=True)
+    world.provisioner = DelegatedProvisioner(  # type: ignore[assignment]
+        inner=world.provisioner,
+        instance_id=world.provisioner.instance,
+        read=world.orchestrator.marked,
+        write=world.orchestrator.mark,
+        clock=world.clock.now,
+    )
+    world.restart_daemon()
+    return world
+
+
+def acts(world: World) -> list[PastAct]:
+    mark = parse(world.orchestrator.marked())
+    return [each.act for each in mark.history] if mark else []
+
+
+def test_a_request_that_no_controller_took_is_no_repair(tmp_path: Path) -> None:
+    """The node asks for a reboot and for another machine, page after page, until it gives up. No act was made: the
+    ledger and the record know none, so the fault begins at the first rung of its ladder once a controller runs."""
+    world = asking(tmp_path)
+    world.at(10, lambda: world.log_line(XID_79)).run(900)
+    assert world.engine.decision.action is Action.PAGE
+    assert "given up" in world.said[-1]
+    assert repairs_of(world.store.cases()) == ()
+    assert acts(world) == []
+
+
+def test_a_node_that_came_back_while_it_asked_has_returned(tmp_path: Path) -> None:
+    """The fault ends while the request stands. The node waits the request out, verifies, and comes back: a return, by
+    which flapping is bounded, and no repair."""
+    world = asking(tmp_path)
+    world.at(10, lambda: world.levels.add(LINK)).at(120, lambda: world.levels.discard(LINK))
+    assert world.run_to_end().ending().in_service
+    assert repairs_of(world.store.cases()) == ()
+    assert acts(world) == [PastAct.RETURN]
