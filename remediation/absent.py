@@ -20,7 +20,7 @@ from healthd.remediation.awake import released
 from healthd.remediation.case import QUARANTINE_CODE, parts_of
 from healthd.remediation.marks import CaseMark, parse
 from healthd.remediation.policy import Rules
-from healthd.remediation.ports import FleetLevel, NodeView, Orchestrator, Slot
+from healthd.remediation.ports import FleetLevel, NodeView, Orchestrator, Slot, is_drain
 from healthd.remediation.turns import Patience
 
 SETTLE_S = 60.0
@@ -131,7 +131,8 @@ def _is_released(text: str) -> bool:
 
 
 def _our_drain(view: NodeView) -> str:
-    return view.hold.text if view.hold is not None and _is_released(view.hold.text) else ""
+    is_ours = view.hold is not None and is_drain(view.flags) and _is_released(view.hold.text)
+    return view.hold.text if view.hold is not None and is_ours else ""
 
 
 def _note_sleep(node: Orchestrator, now: datetime) -> None:

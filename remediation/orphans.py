@@ -12,7 +12,7 @@ from healthd.errors import BackendError
 from healthd.model import Action, Decision, Refusal
 from healthd.remediation.case import case_of
 from healthd.remediation.parts import Parts
-from healthd.remediation.ports import Hold
+from healthd.remediation.ports import Hold, is_drain
 
 _EVERY_S = 1800.0  # one reading of this node
 _FOR_S = 86_400.0
@@ -52,9 +52,10 @@ class Orphans:
             return self._found
         self._due_s = now_s + _EVERY_S
         try:
-            hold = self._parts.orchestrator.view().hold
+            view = self._parts.orchestrator.view()
         except BackendError:  # as it was seen last, until an answer comes
             self._until_s = max(self._until_s, self._due_s)
             return self._found
-        self._found = hold if hold is not None and case_of(hold.text) else None
+        is_ours = view.hold is not None and is_drain(view.flags) and bool(case_of(view.hold.text))
+        self._found = view.hold if is_ours else None
         return self._found

@@ -6,6 +6,7 @@ No I/O here. ``remediation/orchestrators`` and ``remediation/provisioners`` impl
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -149,6 +150,11 @@ class Slot:
     scope: str
     index: int
     node: str
+
+
+def is_drain(flags: Iterable[str]) -> bool:
+    """Whether a node's flags say that it is drained. A reason alone does not: it may be of a drain that is over."""
+    return any(flag.startswith("DRAIN") for flag in flags)
 
 
 class Orchestrator(Protocol):

@@ -19,7 +19,7 @@ from healthd.errors import BackendBusy, BackendError, BackendRefused, BackendUnk
 from healthd.model import NODE, Clearance, ClearsBy, Event, Refusal, Refused, Remedy, Step
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.drive import is_replaced
-from healthd.remediation.marks import parse
+from healthd.remediation.marks import instance_of, parse, word
 from healthd.remediation.playbook import STEPS, without_drain
 from healthd.remediation.ports import NodeView, Provisioner, StateOwner
 from healthd.remediation.record import ACTS, is_begun
@@ -290,9 +290,12 @@ class Repairs:
         self._judgement.record(Event(at=now, kind="step", text=f"[{case.id}] {said}"))
 
     def _has_its_mark(self, case: Case) -> bool:
-        """Whether this case was let through already: its mark is counted, and must not hold up itself."""
+        """Whether this case was let through already: its mark is counted, and must not hold up itself. A machine that
+        came for another is let through by none: it is one more."""
         mark = parse(self._orchestrator.marked())
-        return mark is not None and mark.case == case.id and mark.replaced is not None and mark.is_of_replacement
+        if mark is None or mark.case != case.id or mark.replaced is None or not mark.is_of_replacement:
+            return False
+        return mark.machine == word(instance_of(self._provisioner.machine()))
 
     @property
     def _asked(self) -> str:

@@ -328,7 +328,7 @@ class Steps:
             verify = case.steps.index(Step.VERIFY)
             case = replace(case, index=verify, phase=Phase.PLANNED, since=now, good_since=None)
             return Turn(case=case, said=f"release taken back: {trouble}")
-        if case.adopted and not (case.attempts or case.earlier or case.release_order):
+        if case.adopted and not (case.acts or case.earlier or case.release_order):
             return left_to_cluster(case, "nothing was repaired")
         if down := self._guards.down_unexplained(case, view):
             return waits(case, "release", Refused(kind=Refusal.DOWN, words=down))

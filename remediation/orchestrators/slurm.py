@@ -28,7 +28,7 @@ from healthd.remediation.orchestrators.slurm_slots import (
     parse_slots,
     slot_name,
 )
-from healthd.remediation.ports import FleetLevel, HeldNode, Hold, Mark, NodeView, ScopeLevel, Slot
+from healthd.remediation.ports import FleetLevel, HeldNode, Hold, Mark, NodeView, ScopeLevel, Slot, is_drain
 from healthd.remediation.slurm_reasons import hold_of, without_remarks
 from healthd.sources.command import TRUNCATED, find_tool, run_command
 
@@ -45,7 +45,7 @@ _OUT = re.compile(r"DRAIN(ED|ING)?|DOWN|FAIL(ING)?|REBOOT\w*|INVALID_REG")
 # A node in no partition has no Partitions=, and a comment or a reason may say the word as well.
 _PARTITIONS = re.compile(r" MCS_label=\S*\s+(?:Partitions=(\S+))?")
 _NODE_NAME_FIELD, _STATE = re.compile(r"NodeName=(\S+) "), re.compile(r" State=(\S+)")
-_OUR_REASON = re.compile(r"(healthd: .*?) \[[^\[\]@\s]+@(\d+)\](?: |$)")  # with SLURM_TIME_FORMAT=%s
+_OUR_REASON = re.compile(r"(healthd: .*?) \[[^\[\]@\s]+@(\d{1,11})\](?: |$)")  # with SLURM_TIME_FORMAT=%s
 # A killed slurmctld can leave MAINTENANCE on a node for good, without RESERVED and a reservation; jobs run there.
 _IN_MAINTENANCE = frozenset({"MAINTENANCE", "RESERVED"})
 
@@ -328,7 +328,8 @@ def parse_level(node: str, answer: str) -> FleetLevel:
             partitions[name] = (label[1] or "") if label else ""
         if comment := _comment(free or fields):
             marks.append(Mark(node=name, text=comment))
-        if out and (ours := _OUR_REASON.match(free)):  # 24.11 shows the reason of a node that is back
+        is_drained = bool(out) and is_drain(_words(state[1]))  # 24.11 keeps the reason of a node that is back
+        if is_drained and (ours := _OUR_REASON.match(free)):
             held.append(HeldNode(node=name, text=without_remarks(ours[1])[0], stamp=int(ours[2])))
     if node not in is_out and (node or not asleep | is_out.keys()):
         problem = f"the list of {len(is_out)} nodes from scontrol does not have {node or 'any'}, our own"
@@ -434,7 +435,7 @@ def _hold(reason: str, user: str, stamp: str) -> Hold | None:
     """No reason shows as ``none``, set by ``Unknown`` at ``Unknown``; a reason from slurm.conf has no time."""
     if not reason or (reason, user, stamp) == ("none", "Unknown", "Unknown"):
         return None
-    return hold_of(reason, user, int(stamp) if stamp.isdecimal() else 0)
+    return hold_of(reason, user, int(stamp) if re.fullmatch(r"\d{1,11}", stamp) else 0)
 
 
 def _allocated_cpus(cpus_state: str, flags: frozenset[str]) -> int:
