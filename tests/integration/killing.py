@@ -201,8 +201,13 @@ dev_root = "{self.machine}/dev"
 max_out = "100%"
 settle_s = 0.01
 replacements_per_hour = 100_000
+replacements_per_day = 100_000
 [policy]
 same_fault_nodes = 100_000
+storm_nodes = 100
+storm_share = "100%"
+repairs_in_vain = 100
+replacements_in_vain = 100
 [remediation]
 mode = "repair"
 opt_out_file = ""

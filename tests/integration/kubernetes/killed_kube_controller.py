@@ -200,6 +200,7 @@ mode = "repair"
 [budget]
 max_out = 1
 replacements_per_hour = 100_000
+replacements_per_day = 100_000
 [controller]
 interval_s = 0.2
 state_dir = "{self.machine}/controller"

@@ -45,6 +45,10 @@ kind = "local"
 reboot_command = ["/bin/sh", "-c", "echo asked >>{folder}/reboots"]
 [policy]
 same_fault_nodes = 100_000
+storm_nodes = 100
+storm_share = "100%"
+repairs_in_vain = 100
+replacements_in_vain = 100
 """
 
 

@@ -60,6 +60,10 @@ settle_s = 0.3
 [policy]
 use = "{policy}"
 same_fault_nodes = 1000
+storm_nodes = 100
+storm_share = "100%"
+repairs_in_vain = 100
+replacements_in_vain = 100
 """
 
 

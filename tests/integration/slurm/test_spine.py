@@ -30,6 +30,10 @@ max_out = {max_out}
 settle_s = 0.2
 [policy]
 same_fault_nodes = 1000
+storm_nodes = 100
+storm_share = "100%"
+repairs_in_vain = 100
+replacements_in_vain = 100
 [orchestrator]
 kind = "slurm"
 [orchestrator.slurm]
