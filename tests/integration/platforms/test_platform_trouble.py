@@ -156,9 +156,11 @@ def job_never_ends(lab: PlatformLab, platform: Platform) -> None:
     with lab.machine(platform, settings={f"remediation.{name}": value for name, value in hasty.items()}) as node:
         job = lab.slurm.run_job(node.name)
         node.fault()
-        node.wait(lambda: f"waiting for {job} to end" in node.said(), 60.0, "it waits for the job")
+        node.wait(
+            lambda: f"waiting for {job} of root on {node.name} to end" in node.said(), 60.0, "it waits for the job"
+        )
         time.sleep(QUIET_S)
-        _says(node, f"waiting for {job} to end")
+        _says(node, f"waiting for {job} of root on {node.name} to end")
         assert node.asked() == []
         assert lab.slurm.job(job)["JobState"] == "RUNNING"
         assert ("DRAIN" in node.flags(), len(node.fences())) == (platform.drains, 1)
