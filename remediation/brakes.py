@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from healthd.model import Remedy
-from healthd.remediation.budget import out_limit
+from healthd.remediation.budget import listed, out_limit
 from healthd.remediation.case import code_of
 from healthd.remediation.ledger import Bounds
 from healthd.remediation.marks import CaseMark, Helped, PastAct, PastRepair, parse
 from healthd.remediation.ports import FleetLevel
 
-_SHOWN_NODES = 8
 _LARGE = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
 _VERSIONS: Mapping[str, Callable[[CaseMark], str]] = {
     "driver": lambda mark: mark.driver,
@@ -81,7 +80,7 @@ def _slow_storm(code: str, me: str, records: Records, now: datetime, bounds: Bou
     having |= {node for node, mark in records.marks.items() if mark.code == code or _had(mark, code, since)}
     if len(having) < max(bounds.storm_nodes, out_limit(bounds.storm_share, records.total)):
         return ""
-    where = f"{code} on {len(having)} nodes within {bounds.storm_hours:g} h ({_listed(sorted(having))})"
+    where = f"{code} on {len(having)} nodes within {bounds.storm_hours:g} h ({listed(sorted(having))})"
     told = "; ".join([where, *_versions(having, records)])
     return (
         f"{told}: so many are not worn out by themselves, so none is rebooted or replaced for it: a person has to look"
@@ -107,7 +106,7 @@ def _replaced_in_vain(code: str, records: Records, now: datetime, bounds: Bounds
     nodes = sorted(node for node, mark in records.marks.items() if _in_vain(mark, code, since))
     if len(nodes) < bounds.replacements_in_vain:
         return ""
-    return f"another machine did not end {code} on {_listed(nodes)}, so none is given away for it: a person has to look"
+    return f"another machine did not end {code} on {listed(nodes)}, so none is given away for it: a person has to look"
 
 
 def _in_vain(mark: CaseMark, code: str, since: datetime) -> bool:
@@ -151,8 +150,3 @@ def _versions(having: set[str], records: Records) -> list[str]:
 def _of_others(others: Counter[str]) -> str:
     listed = ", ".join(f"{count} have {other}" for other, count in others.most_common(3))
     return f", of the others {listed}" if listed else ""
-
-
-def _listed(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - _SHOWN_NODES} more" if len(nodes) > _SHOWN_NODES else ""
-    return ", ".join(nodes[:_SHOWN_NODES]) + more

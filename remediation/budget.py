@@ -5,7 +5,10 @@ The budget is a level, not a rate: it counts nodes that are out *now*, for any c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
+
+_SHOWN_NODES = 8
 
 
 def out_limit(max_out: str | int, total: int) -> int:
@@ -23,3 +26,9 @@ def at_limit(scope: str, *, out: int, total: int, limit: int) -> str:
     if limit == 0:
         return f"the {scope} limit is 0: nothing is taken out until somebody allows it"
     return f"at the {scope} limit: {out} of {total} nodes are out, {limit} may be"
+
+
+def listed(nodes: Sequence[str]) -> str:
+    """The names of nodes in a sentence: the first eight, and how many more there are."""
+    more = f" and {len(nodes) - _SHOWN_NODES} more" if len(nodes) > _SHOWN_NODES else ""
+    return ", ".join(nodes[:_SHOWN_NODES]) + more

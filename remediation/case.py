@@ -17,7 +17,7 @@ from healthd.remediation.ports import Hold
 
 PREFIX = "healthd: "
 _TEXT = re.compile(rf"{PREFIX}(\S+) (\S.*) \[([0-9A-Za-z]+)\]")  # a mount may have spaces
-QUARANTINE_CODE, REPAIR_CODE = "operator.quarantine", "operator.repair"
+QUARANTINE_CODE, REPAIR_CODE = ORDERED = "operator.quarantine", "operator.repair"
 """What stands in the place of a finding's code where a person ordered the case, whatever is found."""
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from healthd.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy, Root
-from healthd.remediation.budget import at_limit, out_limit
+from healthd.remediation.budget import at_limit, listed, out_limit
 from healthd.remediation.case import Case, Repair
 from healthd.remediation.fleet import Hold
 from healthd.remediation.ledger import Bounds, left_after, recent, rungs_left, same_fault
@@ -21,7 +21,6 @@ from healthd.remediation.playbook import QUARANTINE, STEPS
 from healthd.remediation.ports import FleetLevel, NodeView
 from healthd.remediation.rules import BY_REMEDY, Answer, Ladder, Policy, Rule, codes_beside
 
-_SHOWN_NODES = 8
 ACKNOWLEDGED = "acknowledged: a person wants the node in service, and the fault has not gone and come back since"
 
 
@@ -306,19 +305,14 @@ def many_at_once(code: str, since: datetime, me: str, elsewhere: Iterable[SeenEl
     for node in sorted(group_of):
         groups.setdefault(group_of[node], []).append(node)
     alone = groups.pop("", [])
-    shown = [f"{group}: {_listed(nodes)}" for group, nodes in sorted(groups.items())]
-    shown += [_listed(alone)] if alone else []
+    shown = [f"{group}: {listed(nodes)}" for group, nodes in sorted(groups.items())]
+    shown += [listed(alone)] if alone else []
     where = f"{len(group_of)} nodes within {bounds.same_fault_minutes:g} min ({'; '.join(shown)})"
     return f"{code} on {where}: many at once is not a node's fault, so nothing is taken out for it"
 
 
 def _shared(answer: Answer, me: str, elsewhere: Iterable[SeenElsewhere], bounds: Bounds) -> str:
     return many_at_once(answer.root.code, answer.root.since, me, elsewhere, bounds)
-
-
-def _listed(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - _SHOWN_NODES} more" if len(nodes) > _SHOWN_NODES else ""
-    return ", ".join(nodes[:_SHOWN_NODES]) + more
 
 
 def _nothing_calls(diagnoses: Sequence[Diagnosis]) -> Decision:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from healthd.model import Remedy, Step
-from healthd.remediation.case import QUARANTINE_CODE, REPAIR_CODE, Case, End
+from healthd.remediation.case import ORDERED, Case, End
 from healthd.remediation.marks import (
     Answer,
     CaseMark,
@@ -38,7 +38,6 @@ PAST_OF: Mapping[Remedy, PastAct] = {
 }
 """The words by which a history names the remedies."""
 
-_ORDERED = (QUARANTINE_CODE, REPAIR_CODE)
 _APART = timedelta(minutes=1)  # the clocks of a node and of its controller
 
 
@@ -87,4 +86,4 @@ def _ended(mark: CaseMark, case: Case) -> tuple[PastRepair, ...]:
 
 def _is_return(case: Case) -> bool:
     """Whether the node was out for a finding and came back although nothing was done to it."""
-    return not (case.acts or case.earlier or case.settling or case.by_order or case.code in _ORDERED)
+    return not (case.acts or case.earlier or case.settling or case.by_order or case.code in ORDERED)

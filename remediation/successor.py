@@ -12,14 +12,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from healthd.model import NODE, ClearsBy, Mode, Remedy, Step
-from healthd.remediation.case import QUARANTINE_CODE, REPAIR_CODE, Case, End, parts_of
+from healthd.remediation.case import ORDERED, QUARANTINE_CODE, REPAIR_CODE, Case, End, parts_of
 from healthd.remediation.marks import CaseMark, instance_of, parse
 from healthd.remediation.playbook import QUARANTINE, REPLACE, kept_out, without_drain
 from healthd.remediation.ports import NodeView, Slot
 from healthd.remediation.record import ACTS, begun, followed
 
 _NO_CASE = "without-a-case"
-_ORDERED = (QUARANTINE_CODE, REPAIR_CODE)
 _CLOSE = timedelta(minutes=1)
 
 
@@ -118,7 +117,7 @@ def found_case(
         drained_in = "" if is_rebooted else boot_id
         case = replace(case, index=QUARANTINE.index(Step.VERIFY), drain_boot_id=drained_in)
     text = view.hold.text if view.hold else ""
-    if shown.case == case_id and shown.code not in ("", code, *_ORDERED):  # the case had turned to another fault
+    if shown.case == case_id and shown.code not in ("", code, *ORDERED):  # the case had turned to another fault
         code, component = shown.code, ""
     case = replace(case, code=code, component=component, hold=view.hold, text=text, controller=view.controller)
     is_automatic = view.hold is not None and view.hold.automatic
@@ -172,7 +171,7 @@ def must_be_shown(case: Case, ends_by: ClearsBy | None, booted_at: datetime | No
 
 def _by_order(case: Case, code: str) -> Case:
     """What a person ordered is still an order: no mode is too low for it, and a quarantine stays one."""
-    if code not in _ORDERED:
+    if code not in ORDERED:
         return case
     case = replace(case, code=code, component=str(NODE), order="as it was found with the cluster")
     if code == REPAIR_CODE:
