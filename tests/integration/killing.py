@@ -162,8 +162,9 @@ class Life(ABC, Generic[Ending]):
         (self.machine / "config.toml").write_text(self.configuration())
 
     def boots(self) -> None:
-        """The machine comes up with another boot id."""
+        """The machine comes up, now, with another boot id."""
         (self.machine / "proc/sys/kernel/random/boot_id").write_text(f"{uuid.uuid4()}\n")
+        (self.machine / "proc/stat").write_text(f"btime {float((self.folder / 'time').read_text()):.0f}\n")
 
     def breaks(self, code: str, remedy: str) -> None:
         """From now on its check finds this."""

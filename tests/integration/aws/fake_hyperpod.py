@@ -70,6 +70,11 @@ class FakeHyperPod:
         with self._one_at_a_time:
             return self._answer(operation, asked)
 
+    def go_on(self) -> None:
+        """What is due happens also where nobody asks."""
+        with self._one_at_a_time:
+            self._advance()
+
     def _answer(self, operation: str, asked: dict[str, Any]) -> dict[str, Any]:
         self._advance()
         match operation:

@@ -194,6 +194,7 @@ class ControllerLab:
         """Wait; fail with everything that is known."""
         end = time.monotonic() + within_s
         while not condition():
+            self.hyperpod.go_on()
             if time.monotonic() > end:
                 logs = [controller.said()[-2500:] for controller in self.controllers]
                 trails = [node.said()[-1500:] for node in self.nodes]

@@ -102,7 +102,7 @@ class SlurmLab:
         shutil.rmtree(self.root, ignore_errors=True)
 
     def reset(self) -> None:
-        """All daemons run, no job, no reservation, every node idle, clean and answering."""
+        """All daemons run, no job, no reservation, every node idle, clean, answering, and without a past."""
         self.munged_resume()
         self.ctld_resume()
         for name in ("munged", "slurmctld", *(f"slurmd.{node}" for node in self.nodes)):
@@ -113,6 +113,11 @@ class SlurmLab:
             if line.startswith("ReservationName="):
                 self.scontrol("delete", "reservation", line.partition(" StartTime=")[0].partition("=")[2])
         self.wait(self._is_clean, 40, "a clean cluster")
+        self.forget(*self.nodes)
+
+    def forget(self, *nodes: str) -> None:
+        """The handoff record of these nodes is gone: what they were out for, and how often they came back."""
+        self.update(",".join(nodes), "comment=")
 
     # -----------------------------------------------------------------------------------------------------------------
     # clients

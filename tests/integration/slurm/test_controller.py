@@ -35,8 +35,6 @@ def cluster(slurm_lab_factory: Callable[..., SlurmLab]) -> SlurmLab:
 def lab(cluster: SlurmLab, tmp_path: Path) -> Iterator[ControllerLab]:
     """That cluster, clean, with an account of its own for each test."""
     cluster.reset()
-    for name in cluster.nodes:
-        cluster.update(name, "comment=")
     with ControllerLab(tmp_path, cluster) as made:
         yield made
 

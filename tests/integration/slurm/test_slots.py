@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -50,12 +49,6 @@ def _reserve(lab: SlurmLab, name: str, *words: str) -> None:
     words = words if any(word.startswith("users=") for word in words) else ("users=root", *words)
     done = lab.scontrol("create", "reservation", f"reservationname={name}", "starttime=now", "duration=60", *words)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.fixture(autouse=True)
-def _no_comment(slurm: SlurmLab) -> Iterator[None]:
-    yield
-    slurm.update(NODE, "comment=")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

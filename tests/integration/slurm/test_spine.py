@@ -216,6 +216,7 @@ def test_killed_at_every_boundary_it_ends_in_the_same_place(slurm: SlurmLab, nod
         bin_dir = Interposed(nodes.folder / f"bin-{name}-{call}-{when}", "kill -9 $PPID")
         bin_dir.at(call, when)
         node = nodes.add(name, quarantine(more=f'bin_dir = "{bin_dir.folder}"'), start=False)
+        slurm.forget(name)  # each kill is another node's
         process = begun(node)
         node.kernel_says(UNCONTAINED.format(pci=PCI))
         slurm.wait(lambda: "DRAIN" in slurm.state(name) or process.poll() is not None, 10.0, "drained or killed")
@@ -271,6 +272,7 @@ def test_an_admin_is_never_overruled_but_in_the_window(slurm: SlurmLab, nodes: N
         admin = f'scontrol update nodename={name} state=drain reason="admin: hands off"'
         bin_dir = Interposed(nodes.folder / f"admin-{name}-{call}-{when}", f"PATH=/usr/bin:/bin {admin}")
         bin_dir.at(call, when)
+        slurm.forget(name)
         node = nodes.add(name, quarantine(more=f'bin_dir = "{bin_dir.folder}"'), start=False)
         begun(node)
         node.kernel_says(UNCONTAINED.format(pci=PCI))
