@@ -52,15 +52,19 @@ def held_back(remedy: Remedy, code: str, me: str, records: Records, *, now: date
 
 
 def returns_of(history: Sequence[PastRepair], code: str, now: datetime) -> int:
-    """How often the node came back without a repair after it was out for this code, within the last day."""
+    """How often the node was let in again after it was out for this code, within the last day: by itself, or after a
+    repair that helped."""
     since = now - timedelta(days=1)
-    return sum(each.act is PastAct.RETURN and each.code == code and each.at > since for each in history)
+    came = (each for each in history if each.act is PastAct.RETURN or each.outcome is Helped.HELPED)
+    return sum(each.code == code and each.at > since for each in came)
 
 
-def settle_s(returns: int, plain_s: float, bounds: Bounds) -> float:
-    """For how long a node must be healthy before it is let in, in seconds: twice as long after each return of the same
-    code within a day, and past the bound a day."""
-    return 86_400.0 if returns >= bounds.returns_per_day else min(86_400.0, plain_s * 2.0**returns)
+def settle_s(returns: int, plain_s: float, bounds: Bounds, *, is_repaired: bool) -> float:
+    """For how long a node must be healthy before it is let in, in seconds: after a repair as long as ever, else twice
+    as long after each return of the same code within a day; and past the bound a day, whatever was done."""
+    if returns >= bounds.returns_per_day:
+        return 86_400.0
+    return plain_s if is_repaired else min(86_400.0, plain_s * 2.0**returns)
 
 
 def many_returns(returns: int, code: str, bounds: Bounds) -> str:

@@ -74,7 +74,7 @@ class Case:
     ``unanswered`` is when an undrain last got no answer, ``drain_unanswered`` the same of a drain.
     ``since`` is when the current step, or the current wait inside it, began.
     ``unproven``: of a drain that was found, what cannot be shown: that the fault it names is over, in the boot
-    ``boot_id``. ``returns``: how often the node came back by itself after the same finding, in the day before.
+    ``boot_id``. ``returns``: how often the node was let in after the same finding, in the day before.
     ``order``: why, and in brackets by whom, the case was ordered; "" where the policy opened it. ``release_order``: the
     same of an order to let the node in again; ``forced``: whatever is open on it. ``asks``: why it was opened to wait
     for an operator, whom it pages for as long as it is open; None where it repairs, or waits for the fault to end.

@@ -276,6 +276,8 @@ class Engine:
 
     def _consider(self, now: datetime) -> str:
         self._has_case = False
+        if self.case is not None:  # an order ended it since the last turn
+            self._turn = None
         decision = self._decide(now)
         if not decision.steps or decision.diagnosis is None:
             return decision.reason

@@ -105,7 +105,8 @@ def instead(case: Case, new: Case) -> Case:
     """A case that goes on as another one would: drain, slot and id stay, and so does a text that may be seen already.
 
     One that has not taken its node out yet stays where it is; one that has begins after that. Unless its attempts go
-    on, they count as a repair of the fault that it was about.
+    on, they count as a repair of the fault that it was about. A job that is waited for under a fault of the same remedy
+    is waited for since then.
     """
     steps = new.steps if Step.DRAIN in case.steps else without_drain(new.steps)
     if case.step in (Step.SLOT, Step.DRAIN) and not case.end:
@@ -113,8 +114,15 @@ def instead(case: Case, new: Case) -> Case:
         where = replace(case, text=case.text if is_seen else new.text, steps=steps)
     else:
         first = Step.WAIT_IDLE if Step.WAIT_IDLE in steps else Step.VERIFY
+        waits_on = case.step is first is Step.WAIT_IDLE and case.remedy is new.remedy and not (case.end or new.order)
         where = replace(
-            case, steps=steps, index=steps.index(first), phase=Phase.PLANNED, since=new.since, good_since=None, end=None
+            case,
+            steps=steps,
+            index=steps.index(first),
+            phase=Phase.PLANNED,
+            since=case.since if waits_on else new.since,
+            good_since=None,
+            end=None,
         )
     return replace(
         where,

@@ -64,9 +64,14 @@ def wanted(decided: Decision, stands: Stands | None, problem: str, now: datetime
 
 def due(case: Case, limits: Limits) -> datetime:
     """From when on an open case is overdue. A wait that is expected has its own bound: a replacement as long as it may
-    take, an order a day, a job under a fatal fault ``idle_patience_s``. One that settles counts from then on."""
-    if case.step is Step.STAY:
-        return case.since + timedelta(seconds=ORDERED_FOR_S)
+    take, an order a day, a job under a fatal fault ``idle_patience_s``. One that settles counts from then on.
+
+    What an operator ordered out counts from that order, whatever became of its drain since; each step towards it, and
+    back, from its own beginning.
+    """
+    if Step.STAY in case.steps:
+        ordered = case.opened + timedelta(seconds=ORDERED_FOR_S)
+        return ordered if case.step is Step.STAY else min(ordered, case.since + timedelta(seconds=limits.overdue_s))
     if case.step is Step.REPLACE and case.phase is Phase.INTENDED:
         return case.since + timedelta(seconds=max(limits.overdue_s, limits.replace_timeout_s))
     began = max(case.opened, case.good_since or case.opened)

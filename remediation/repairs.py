@@ -352,6 +352,7 @@ class Repairs:
         boot_id = self._judgement.boot_id
         if case.boot_id and boot_id != case.boot_id:
             said = f"rebooted: boot id {case.boot_id[:8]} became {boot_id[:8]}"
+            case = self._without_untaken(case)
             self._provisioner.take_back(carried_out=True)
             return Turn(case=at_next(self._taken_over(case, came=True), now), said=said, go_on=True)
         if (turn := self._taken_back(case, now, "reboot")) is not None:
@@ -400,11 +401,14 @@ class Repairs:
         return Turn(case=at_next(self._not_begun(case), now), said=said, go_on=True)
 
     def _came_to_nothing(self, case: Case, now: datetime, why: str) -> Turn:
-        """What was awaited failed, or took too long. What no controller took is an attempt, and no repair."""
+        """What was awaited failed, or took too long."""
+        return self.again_or_fail(self._without_untaken(case), now, why)
+
+    def _without_untaken(self, case: Case) -> Case:
+        """What no controller took is an attempt, and no repair: also where somebody else did it meanwhile."""
         mark = parse(self._orchestrator.marked()) if self._provisioner.delegates else None
-        if mark is not None and mark.case == case.id and not is_begun(mark):
-            case = replace(case, acts=case.acts[:-1])
-        return self.again_or_fail(case, now, why)
+        is_untaken = mark is not None and mark.case == case.id and not is_begun(mark)
+        return replace(case, acts=case.acts[:-1]) if is_untaken else case
 
     def _held_up(self, case: Case, now: datetime, act: str, why: BackendBusy) -> Turn:
         """Asked for, and held up by what a person must see to. It is waited for as long as for the act itself."""

@@ -281,10 +281,10 @@ class Steps:
             return Turn(case=replace(case, good_since=None), said=said, page=True, refusal=Refusal.PERSON)
         good_since = case.good_since or now
         case = replace(case, good_since=good_since)
-        returns = 0 if case.acts or case.release_order else case.returns
-        long_s = settle_s(returns, self._patience.settle_s, self._rules().bounds)
+        returns, plain_s = 0 if case.release_order else case.returns, self._patience.settle_s
+        long_s = settle_s(returns, plain_s, self._rules().bounds, is_repaired=bool(case.acts))
         if now - good_since < timedelta(seconds=long_s):
-            after = f" for {long_s:g} s, after {returns} returns within a day" if returns else ""
+            after = f" for {long_s:g} s, after {returns} returns within a day" if long_s > plain_s else ""
             return Turn(case=case, said=f"well again; settling{after}")
         if unseen := self._judgement.trouble(good_since):
             return Turn(case=case, said=f"well again; settling: {unseen}")

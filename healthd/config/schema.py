@@ -322,9 +322,10 @@ class PolicySection:
     minutes, and checks run up to five minutes apart."""
 
     returns_per_day: Few = 4
-    """How often a node that was out for a finding may come back without a repair within a day, by the same finding.
-    Each time it must be healthy for twice as long (``remediation.settle_s`` at first); after so many it stays out until
-    it is healthy for a day, and pages. Four: what comes and goes so often has a cause that nobody has seen yet."""
+    """How often a node that was out for a finding may be let in again within a day, with a repair or without. Without
+    one it must be healthy for twice as long each time (``remediation.settle_s`` at first); after so many it stays out
+    until it is healthy for a day, and pages. Four: what comes and goes so often has a cause that nobody has seen yet.
+    """
 
     storm_nodes: Few = 8
     """On how many nodes the same finding within ``storm_hours`` is no node's own: then no node is rebooted or replaced

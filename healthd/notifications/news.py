@@ -261,7 +261,7 @@ def _page(decision: Decision, case: Case | None) -> Topic:
 def _kind(decision: Decision, case: Case | None) -> str:
     """What makes a page another one: not the error of the moment, nor what only counts."""
     match decision.refusal:
-        case Refusal.STUCK | Refusal.UNREADABLE | Refusal.HELD_BACK:
+        case Refusal.STUCK | Refusal.UNREADABLE | Refusal.HELD_BACK | Refusal.BUDGET:
             return str(decision.refusal)
         case Refusal.OVERDUE:
             return f"{decision.refusal} {case.step if case is not None else ''}"

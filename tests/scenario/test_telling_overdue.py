@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from healthd.model import ClearsBy, Component, Mode, Remedy
 from healthd.notifications.delivery import Message
 from healthd.notifications.notifier import Notifier
 from healthd.notifications.telling import node_notifier
-from tests.engine_rig import GPU, NODE, OUT, XID_79, XID_95, Trouble, World
+from tests.engine_rig import GPU, IN, NODE, OUT, XID_79, XID_95, Trouble, World
 
 DAY_S = 86_400.0
 LONG_S = 295.0
@@ -227,6 +229,48 @@ def test_a_node_that_is_out_by_order_is_recalled_each_day(tmp_path: Path) -> Non
     told = Told(world).run(10).until(2.5 * DAY_S)
     assert [round(at / DAY_S) for at, _ in told.states("page ")] == [1, 2]
     assert "`healthd release` puts the node back" in told.words("page ", "wrong")[0]
+    world.close()
+
+
+def test_a_node_whose_order_is_made_again_is_recalled_a_day_after_the_order(tmp_path: Path) -> None:
+    """The controller restarts after hours and loses the drain, which is made again: no page for that, and no day more
+    of silence."""
+    world = World(tmp_path / "n1", mode=Mode.OBSERVE)
+    world.at(10, lambda: world.orders(OUT)).at(8 * 3_600.0, lambda: world.cluster.restart(losing=[NODE]))
+    told = Told(world).run(10).until(2.5 * DAY_S)
+    assert "made again" in "".join(world.audit("step"))
+    assert [round(at / DAY_S, 1) for at, _ in told.states("page ")] == [1.0, 2.0]
+    world.close()
+
+
+def test_a_job_that_is_waited_for_while_faults_take_turns_pages_in_time(tmp_path: Path) -> None:
+    """Each finding takes the case over and ends again. The job holds its other nodes all the while."""
+    gpus = [Component(kind="gpu", id=f"GPU-{number}") for number in range(2)]
+    links = [
+        Trouble(code="gpu.pcie.degraded", remedy=Remedy.REBOOT_NODE, clears_by=None, component=gpu) for gpu in gpus
+    ]
+    world = World(tmp_path / "n1", mode=Mode.REPAIR)
+    world.at(3, world.start_job)
+    for turn in range(8):
+        link, from_s = links[turn % 2], 10 + turn * 1_500
+        world.at(from_s, partial(world.levels.add, link)).at(from_s + 600, partial(world.levels.discard, link))
+    told = Told(world).run(20).until(6_000.0)
+    assert world.engine.case is not None
+    ((at_s, state),) = told.states("page ")[:1]
+    assert (state, round(at_s / 3_600.0, 1)) == ("wrong", 1.0)
+    world.close()
+
+
+def test_a_release_by_force_ends_what_was_told_of_the_case(tmp_path: Path) -> None:
+    """The order ends the case between two turns: the node is said to be in service, and nothing stands that a later
+    boot would end."""
+    world = World(tmp_path / "n1", mode=Mode.QUARANTINE)
+    world.at(10, lambda: world.log_line(XID_95)).at(100, lambda: world.orders(replace(IN, forced=True)))
+    told = Told(world).run(60)
+    assert world.orchestrator.view().in_service
+    assert [state for _, state in told.states("node")] == ["wrong", "ended"]
+    assert "in service by an operator's order" in told.words("node", "ended")[0]
+    assert world.engine.case is None
     world.close()
 
 

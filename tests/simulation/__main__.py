@@ -1,14 +1,19 @@
 """``python -m tests.simulation``: fleets, one for each seed, until the first one whose invariants do not hold.
 
-Prints what each came to and, at the end, node-years for an hour of CPU. Exits 1 where an invariant was violated.
+Prints what each came to and, at the end, node-years for an hour of CPU. Exits 1 where an invariant was violated, or a
+process ended without a report. With several workers each fleet lives in a process of its own: none grows by those
+before it, and the end of one is no end of the others.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import sys
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 
 from tests.simulation.changes import CHANGES
@@ -38,18 +43,44 @@ def main() -> int:
     )
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
     reports: list[Report] = []
-    with ProcessPoolExecutor(max_workers=arguments.workers) as pool:
-        for report in pool.map(live, seeds) if arguments.workers > 1 else map(live, seeds):
-            reports.append(report)
-            for each in report.violations:
-                out(f"VIOLATED with SEED={report.seed} HOURS={arguments.hours:g} NODES={report.nodes}: {each}")
-            if report.violations and not arguments.go_on:
-                pool.shutdown(cancel_futures=True)
-                break
+    lost: list[int] = []
+    for seed, report in lives(live, seeds, arguments.workers):
+        if report is None:
+            lost.append(seed)
+            out(f"LOST with SEED={seed} HOURS={arguments.hours:g}: its process ended without a report")
+            continue
+        reports.append(report)
+        for each in report.violations:
+            out(f"VIOLATED with SEED={seed} HOURS={arguments.hours:g} NODES={report.nodes}: {each}")
+        if report.violations and not arguments.go_on:
+            break
     out(summary(reports))
     if exempt:
         out(f"not held: {', '.join(sorted(exempt))}")
-    return 1 if any(report.violations for report in reports) else 0
+    return 1 if lost or any(report.violations for report in reports) else 0
+
+
+def lives(live: Callable[[int], Report], seeds: Iterable[int], workers: int) -> Iterator[tuple[int, Report | None]]:
+    """Each seed, in their order, and what its fleet came to; None where its process ended without saying. Whoever stops
+    asking waits for those that live, and for no other."""
+    if workers == 1:
+        yield from ((seed, live(seed)) for seed in seeds)
+        return
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        living = [(seed, pool.submit(apart, live, seed)) for seed in seeds]
+        try:
+            yield from ((seed, report.result()) for seed, report in living)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def apart(live: Callable[[int], Report], seed: int) -> Report | None:
+    """What one fleet came to in a process of its own; None where that ended abruptly."""
+    with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as process:
+        try:
+            return process.submit(live, seed).result()
+        except BrokenProcessPool:
+            return None
 
 
 def lived(

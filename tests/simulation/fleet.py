@@ -94,6 +94,7 @@ class Fleet:
                 asks=self.watch.asks,
                 acts=self.watch.acts,
                 tells=self._tells,
+                forgets=self.watch.forgets,
                 notes=self.watch.note,
             )
         if delegates:

@@ -26,6 +26,8 @@ from tests.simulation.timeline import shown
 
 HOUR, DAY = 3600.0, 86_400.0
 TRAIL = 60
+CONTROLLERS = ("silent ", "overdue ")
+"""How the keys of what the controller pages for begin."""
 
 SETTLES_S = 180.0
 """A node that went out so lately may not be on the list by which another was let out: deadline, settle time, slack."""
@@ -55,10 +57,11 @@ class Violation(AssertionError):
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """One act that a platform, or a machine, was asked for."""
+    """One act that a platform, or a machine, was asked for. ``machine``: the one behind the name then."""
 
     s: float
     node: str
+    machine: str
     remedy: Remedy
     code: str
     case: str
@@ -100,7 +103,7 @@ class Invariants:
         self.done: list[Done] = []
         self.told: dict[str, Told] = defaultdict(Told)
         self.seen: dict[str, Seen] = defaultdict(Seen)
-        self.released: dict[str, deque[tuple[float, str]]] = defaultdict(lambda: deque(maxlen=40))
+        self.released: dict[str, deque[tuple[float, tuple[str, str]]]] = defaultdict(lambda: deque(maxlen=40))
         self.ordered: dict[str, float] = {}
         self.asked: dict[tuple[str, Remedy], float] = {}
         self.trails: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=TRAIL))
@@ -121,7 +124,8 @@ class Invariants:
         self.law_of_acts(name, remedy)
         self.nothing_under_a_job(name, remedy)
         s, ordered = self._ground.timeline.s, self._is_ordered(name)
-        self.done.append(Done(s=s, node=name, remedy=remedy, code=code, case=case_id, ordered=ordered))
+        machine = self._nodes[name].instance
+        self.done.append(Done(s=s, node=name, machine=machine, remedy=remedy, code=code, case=case_id, ordered=ordered))
         if remedy is not Remedy.RESET_GPU and not ordered:
             self.bounded_by_name(name, remedy)
             self.bounded_in_the_fleet(remedy)
@@ -130,6 +134,9 @@ class Invariants:
     def heard(self, update: FakeUpdate, late: bool) -> None:
         """The cluster applied an update."""
         self.note(update.node, f"{update.user}: {update.word} {update.before} -> {update.after}")
+        if update.before is not None and update.after is None:  # in again, if only until the next sweep
+            seen = self.seen[update.node]
+            seen.held_s = seen.silent_s = None
         if update.user != US:
             return
         if not late:
@@ -139,7 +146,8 @@ class Invariants:
             self.within_the_budget(update.node)
         if update.word in ("undrain", "resume") and update.before is not None:
             case = self.case(update.node)
-            self.released[update.node].append((self._ground.timeline.s, case.code if case is not None else ""))
+            code, machine = case.code if case is not None else "", self._nodes[update.node].instance
+            self.released[update.node].append((self._ground.timeline.s, (code, machine)))
             self.returns_are_bounded(update.node)
 
     def tells(self, name: str, message: Message) -> None:
@@ -147,6 +155,12 @@ class Invariants:
         self.messages += 1
         for piece in message.data["news"]:
             self._told_of(_named(name, piece["words"]), name, piece["key"], piece["words"], News(piece["state"]))
+
+    def forgets(self, name: str) -> None:
+        """The disk of a node is lost. Nobody tells the end of what its daemon told: a page counts when it is told
+        again."""
+        told = self.told[name]
+        told.standing = {key: words for key, words in told.standing.items() if key.startswith(CONTROLLERS)}
 
     def _told_of(self, node: str, speaker: str, key: str, words: str, news: News) -> None:
         told = self.told[node]
@@ -206,13 +220,13 @@ class Invariants:
             self.fail("bounded_by_name", name, f"{count} times {remedy} within a week, {most} may be")
 
     def bounded_in_the_fleet(self, remedy: Remedy) -> None:
-        """Machines are given away within the bounds of an hour and of a day, counted as events: what breaks every new
-        machine ends in a page."""
+        """Machines are given away within the bounds of an hour and of a day, each counted once, also where its platform
+        had to be asked again: what breaks every new machine ends in a page."""
         if remedy is not Remedy.REPLACE_NODE:
             return
         s, rules = self._ground.timeline.s, self._ground.config.budget
-        at = [each.s for each in self.done if each.remedy is remedy and not each.ordered]
-        hour, day = sum(each > s - HOUR for each in at), sum(each > s - DAY for each in at)
+        at = {each.machine: each.s for each in self.done if each.remedy is remedy and not each.ordered}
+        hour, day = sum(each > s - HOUR for each in at.values()), sum(each > s - DAY for each in at.values())
         a_day = max(4, len(self._nodes) // 100)
         if hour > rules.replacements_per_hour:
             words = f"{hour} replacements within an hour, {rules.replacements_per_hour} may be"
@@ -257,10 +271,10 @@ class Invariants:
             self.fail("within_the_budget", name, f"drained while {len(out)} others were out, {limit} may be: {out}")
 
     def returns_are_bounded(self, name: str) -> None:
-        """A node goes out and comes back for one code four times a day at most, then it stays out: each return may cost
-        a job."""
-        s, code = self._ground.timeline.s, self.released[name][-1][1]
-        count = sum(each > s - DAY and of == code for each, of in self.released[name])
+        """A machine goes out and comes back for one code four times a day at most, then it stays out: each return may
+        cost a job. Another one under the name has not returned."""
+        s, what = self._ground.timeline.s, self.released[name][-1][1]
+        code, count = what[0], sum(each > s - DAY and of == what for each, of in self.released[name])
         if code and count > RETURNS_A_DAY:
             self.fail("returns_are_bounded", name, f"let in {count} times within a day for {code}")
 
@@ -408,7 +422,7 @@ class Invariants:
 
 def asks_for_a_person(key: str) -> bool:
     """Whether a topic of this key is a page."""
-    return key.startswith((PAGED, "silent ", "overdue "))
+    return key.startswith((PAGED, *CONTROLLERS))
 
 
 def _since(before: float | None, is_so: bool, s: float) -> float | None:

@@ -57,7 +57,7 @@ class Platform(FakeProvisioner):
 class Node:
     """``asks`` is told of each request to the controller, ``acts`` of each act before it is made.
 
-    ``tells`` is told of each message, ``notes`` of what happens to the node.
+    ``tells`` is told of each message, ``forgets`` of each disk that is lost, ``notes`` of what happens to the node.
     """
 
     def __init__(
@@ -71,10 +71,11 @@ class Node:
         asks: Callable[[str, Remedy], None],
         acts: Callable[[str, Remedy], None],
         tells: Callable[[str, Message], None],
+        forgets: Callable[[str], None],
         notes: Callable[[str, str], None],
     ) -> None:
         self.name, self.rack, self._ground, self._random, self._delegates = name, rack, ground, random, delegates
-        self._asked, self._acts, self._tells, self._notes = asks, acts, tells, notes
+        self._asked, self._acts, self._tells, self._forgets, self._notes = asks, acts, tells, forgets, notes
         self.wall = WallClock(ground.timeline)
         self.machine, self.boot, self.up, self.blind = 1, 1, True, ""
         self.ailments: list[Ailment] = []
@@ -145,6 +146,7 @@ class Node:
         self._daemon_died()
 
     def _new_disk(self) -> Disk:
+        self._forgets(self.name)
         return Disk(store=Store(Path(":memory:"), now=self.wall.now()))
 
     def _provisioner(self) -> Provisioner:

@@ -6,8 +6,12 @@ that a violation says where and when.
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
+from tests.simulation.__main__ import lives
 from tests.simulation.changes import CHANGES, Change
 from tests.simulation.exempt import EXEMPT
 from tests.simulation.fleet import Fleet, Report
@@ -15,6 +19,8 @@ from tests.simulation.invariants import Invariants
 from tests.simulation.law import Rates
 
 DAY_H = 24.0
+MENDED = ((1008, 37.0), (1021, 255.0), (1047, 196.0), (1060, 43.0), (1072, 168.5), (1079, 120.5))
+"""Seeds that once broke an invariant, each with the hours until then, in fleets as large as the seed says."""
 FOUND = ("needless-act-counts", "slot-leaks")
 """The changes that this fleet of three days finds; `make simulate SIMULATE_ARGS="--change NAME"` plays the others."""
 
@@ -26,6 +32,26 @@ def test_no_fleet_breaks_an_invariant_in_ten_days(seed: int) -> None:
     report = Fleet(seed, nodes=40, exempt=frozenset(EXEMPT)).run(10 * DAY_H)
     assert not report.violations, str(report.violations[0])
     assert report.drains, "nothing happened in this fleet"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "hours"), MENDED)
+def test_what_once_broke_an_invariant_breaks_none(seed: int, hours: float) -> None:
+    """The rules behind them: news.py, paging.py, brakes.py, the engine between an order and a turn."""
+    report = Fleet(seed, exempt=frozenset(EXEMPT)).run(hours)
+    assert not report.violations, str(report.violations[0])
+
+
+def test_a_process_that_ends_without_a_report_names_its_seed_and_ends_no_other() -> None:
+    """Two workers share three seeds; the process of one is killed. The reports come in the order of the seeds."""
+    reports = list(lives(_lives_unless_killed, range(1, 4), 2))
+    assert [(seed, report is not None) for seed, report in reports] == [(1, True), (2, False), (3, True)]
+
+
+def _lives_unless_killed(seed: int) -> Report:
+    if seed == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return Fleet(seed, nodes=2).run(1.0)
 
 
 def test_a_seed_decides_everything() -> None:

@@ -201,22 +201,26 @@ def test_what_another_code_did_holds_nothing(fleet: dict[str, CaseMark], remedy:
 
 
 def test_returns_of_a_day_are_counted_by_code() -> None:
-    """Other acts, other codes and other days are none."""
+    """By itself, or after a repair that helped. Acts that did not help, other codes and other days are none."""
     history = [
         past(PastAct.RETURN, 25),
         past(PastAct.RETURN, 23),
         past(PastAct.RETURN, 2, code="other"),
-        past(PastAct.REBOOT, 2),
+        past(PastAct.REBOOT, 4, outcome=Helped.NOT_KNOWN),
+        past(PastAct.REBOOT, 3, outcome=Helped.FAILED),
+        past(PastAct.REBOOT, 2, outcome=Helped.HELPED),
         past(PastAct.RETURN, 1),
     ]
-    assert returns_of(history, CODE, NOW) == 2
+    assert returns_of(history, CODE, NOW) == 3
 
 
 @settings(deadline=None)
 @given(st.integers(0, 50), st.floats(1, 3600))
 def test_each_return_doubles_the_settle_time_up_to_a_day(returns: int, plain_s: float) -> None:
     """It never shrinks, and from the bound on a day must be healthy and a person hears of it."""
-    assert plain_s <= settle_s(returns, plain_s, BOUNDS) <= settle_s(returns + 1, plain_s, BOUNDS) <= 86_400.0
+    now_s, next_s = (settle_s(each, plain_s, BOUNDS, is_repaired=False) for each in (returns, returns + 1))
+    assert plain_s <= now_s <= next_s <= 86_400.0
     is_many = returns >= BOUNDS.returns_per_day
-    assert (settle_s(returns, plain_s, BOUNDS) == 86_400.0) is is_many or plain_s * 2**returns >= 86_400.0
+    assert (now_s == 86_400.0) is is_many or plain_s * 2**returns >= 86_400.0
+    assert settle_s(returns, plain_s, BOUNDS, is_repaired=True) == (86_400.0 if is_many else plain_s)
     assert bool(many_returns(returns, CODE, BOUNDS)) is is_many

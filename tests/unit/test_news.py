@@ -330,7 +330,7 @@ def test_how_our_part_ended_is_said_where_the_node_is_not_simply_back() -> None:
 def test_what_asks_for_an_operator_is_told_at_once_and_each_day() -> None:
     """One key for a fault, whatever the sentence says by the minute, and another cause where it asks for another
     reason."""
-    page = Decision(action=Action.PAGE, reason="2 of 40 are out", diagnosis=XID, refusal=Refusal.BUDGET)
+    page = Decision(action=Action.PAGE, reason="2 of 40 are out", diagnosis=XID, refusal=Refusal.CORRELATED)
     (topic,) = told(decision=page)
     assert (topic.key, topic.lasts_s, topic.again_s) == ("page gpu.xid.79 gpu:GPU-1", 0, AGAIN_S)
     assert topic.words == "an operator is needed: 2 of 40 are out"
@@ -350,10 +350,12 @@ def test_what_asks_for_an_operator_is_told_at_once_and_each_day() -> None:
         (Refusal.STUCK, "stuck", 0),
         (Refusal.UNREADABLE, "unreadable", UNREADABLE_LASTS_S),
         (Refusal.OVERDUE, "overdue reboot", 0),
+        (Refusal.BUDGET, "budget", 0),
     ],
 )
 def test_a_page_is_no_other_one_for_the_error_of_the_moment(refusal: Refusal, cause: str, lasts_s: float) -> None:
-    """A cluster that answers otherwise each minute is one cause; one that restarts is none."""
+    """A cluster that answers otherwise each minute is one cause; one that restarts is none. So is a fleet at its limit,
+    by its slots or by its nodes."""
     topic = told(decision=Decision(action=Action.PAGE, reason="no answer", refusal=refusal), case=CASE)[-1]
     assert (topic.cause, topic.lasts_s) == (cause, lasts_s)
     assert told(decision=Decision(action=Action.PAGE, reason="no", refusal=Refusal.OVERDUE))[0].cause == "overdue "

@@ -96,6 +96,18 @@ def test_a_case_that_has_not_taken_its_node_out_stays_where_it_is(drains: bool) 
         assert instead(replace(case, **seen), new).text == case.text
 
 
+@pytest.mark.parametrize(("remedy", "waits_on"), [(Remedy.REBOOT_NODE, True), (Remedy.REPLACE_NODE, False)])
+def test_a_job_is_waited_for_since_the_first_fault_of_the_same_remedy(remedy: Remedy, waits_on: bool) -> None:
+    """Faults that take turns give the job no more time; one that calls for more begins anew, and so does an order."""
+    steps = STEPS[Remedy.REBOOT_NODE]
+    case = a_case(steps=steps, index=steps.index(Step.WAIT_IDLE), remedy=Remedy.REBOOT_NODE)
+    new = a_case(id="c2", since=LATER, steps=STEPS[remedy], remedy=remedy, ladder=(remedy,))
+    assert instead(case, new).since == (case.since if waits_on else LATER)
+    assert instead(case, replace(new, order="by uid 0")).since == LATER
+    assert instead(replace(case, end=End.FAILED), new).since == LATER
+    assert instead(replace(case, index=steps.index(Step.VERIFY)), new).since == LATER
+
+
 def test_what_a_case_did_for_another_fault_is_kept() -> None:
     """An act that was begun is a repair of that fault; what was refused, or goes on, is none."""
     steps = STEPS[Remedy.RESET_GPU]

@@ -76,6 +76,7 @@ def test_turns_that_fail_page_unless_somebody_is_asked_for_already() -> None:
     assert stands(CASE, page=True, problem="no answer") == "page budget"
 
 
+ORDERED = kept_out(QUARANTINE)
 IDLE, PARTS = Step.WAIT_IDLE, REBOOT.index(Step.WAIT_IDLE)
 
 
@@ -92,7 +93,9 @@ IDLE, PARTS = Step.WAIT_IDLE, REBOOT.index(Step.WAIT_IDLE)
             9_000 + LIMITS.replace_timeout_s,
         ),
         (replace(CASE, steps=REPLACE, index=REPLACE.index(Step.REPLACE)), LIMITS.overdue_s),
-        (replace(CASE, steps=kept_out(QUARANTINE), index=kept_out(QUARANTINE).index(Step.STAY)), ORDERED_FOR_S),
+        (replace(CASE, steps=ORDERED, index=ORDERED.index(Step.STAY), since=at(9_000)), ORDERED_FOR_S),
+        (replace(CASE, steps=ORDERED, index=0, since=at(9_000)), 9_000 + LIMITS.overdue_s),
+        (replace(CASE, steps=ORDERED, index=0, since=at(80_000)), ORDERED_FOR_S),
         (replace(CASE, end=End.RELEASED, fenced=True), LIMITS.overdue_s),
     ],
     ids=[
@@ -104,6 +107,8 @@ IDLE, PARTS = Step.WAIT_IDLE, REBOOT.index(Step.WAIT_IDLE)
         "replaced",
         "not replaced",
         "order",
+        "order, made again",
+        "order, made again late",
         "slot left",
     ],
 )
