@@ -30,6 +30,7 @@ from healthd.remediation.parts import Parts
 from healthd.remediation.playbook import without_drain
 from healthd.remediation.policy import Considered, Rules, Situation, decide, decide_each, left_of, many_at_once
 from healthd.remediation.ports import FleetLevel, NodeView, StateOwner
+from healthd.remediation.rules import roots_of
 from healthd.remediation.steps import Steps
 from healthd.remediation.surroundings import Surroundings, elsewhere
 from healthd.remediation.tally import Tally
@@ -38,6 +39,7 @@ from healthd.remediation.turns import Turn
 _ORDER_WAITS_S = 20.0  # for a turn that is under way
 _ENDING = "healthd is stopping: nothing more is begun; what is left is done once it is back"
 _SEEN_FOR_S = 10.0  # everybody may ask for the plan; the cluster is not read anew for each
+_TOUCH_NOTHING = frozenset({Refusal.OBSERVE, Refusal.OPTED_OUT})
 _ANEW_EVERY_S = 60.0  # whether a reset can be made is asked of the machine
 
 
@@ -52,6 +54,7 @@ class Engine:
             orchestrator=parts.orchestrator,
             slots=parts.slots,
             versions=parts.versions,
+            clock=parts.clock,
             monotonic_s=parts.monotonic_s,
         )
         self._steps = Steps(parts, surroundings=self._surroundings, forbidden=self._forbidden)
@@ -280,7 +283,7 @@ class Engine:
             self._turn = None
         decision = self._decide(now)
         if not decision.steps or decision.diagnosis is None:
-            return decision.reason
+            return "; ".join(filter(None, (decision.reason, self._show_held(decision))))
         case = self._opened(decision, decision.diagnosis, now)
         self._steps.write(case, f"intends to take a slot and to drain: {decision.reason}")
         return self._go_on(case, now)
@@ -293,6 +296,18 @@ class Engine:
         decision = self._orphans.named(decision, now)
         self._tell(decision)
         return decision
+
+    def _show_held(self, decision: Decision) -> str:
+        """Let the others see what this node is held for because many have it; what it is not held for any more, they
+        see no more. Returns why they cannot be shown it, or ""."""
+        diagnosis = decision.diagnosis
+        if decision.refusal is Refusal.CORRELATED and diagnosis is not None:
+            since = next(root.since for root in roots_of(diagnosis) if root.code == diagnosis.code)
+            return self._surroundings.show(diagnosis.code, since)
+        if decision.refusal in _TOUCH_NOTHING or self._leftovers.unknown:
+            return ""
+        unseen = (each for each in self._judgement.diagnoses() if not self._judgement.is_acknowledged(each))
+        return self._surroundings.withdraw(unless={root.code for each in unseen for root in roots_of(each)})
 
     def _tell(self, decision: Decision) -> None:
         """Put the decision or the refusal into the audit trail once, not every few seconds."""
@@ -428,7 +443,7 @@ class Engine:
 
     def _shared(self, root: Root) -> str:
         name, fleet = self._surroundings.around(max_age_s=_ANEW_EVERY_S)
-        return many_at_once(root.code, root.since, name, elsewhere(name, fleet), self._rules().bounds)
+        return many_at_once(root.code, root.since, name, elsewhere(name, fleet, self._clock()), self._rules().bounds)
 
     def _fitted(self, case: Case) -> Case:
         """The case as far as it may still go: a mode or a rule that was lowered since lowers it too. In observe mode it

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 
@@ -28,6 +28,10 @@ _SAID_CHARACTERS = 200
 _ASKED = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)  # what a controller can do
 _DOES = (Remedy.RESET_GPU, *_ASKED)
 _PAST_ENTRY = re.compile(r"(reset|reboot|replace|return):([0-9]{1,11}):([^:,]*):(helped|failed|)")
+CLOSE = timedelta(minutes=1)
+"""So far apart the same moment may stand in two records: one has whole seconds, and no two clocks are alike."""
+AHEAD = timedelta(minutes=5)
+"""What a record says of a time so far ahead, no node can know: its clock was set, or somebody made it up."""
 _PAST = 8  # entries of a history: more than any bound of one node counts, and short enough for every cluster's field
 
 
@@ -170,6 +174,29 @@ def parse(text: str) -> CaseMark | None:
         image=words.get("image", ""),
         history=_history(words.get("history", "")),
         said=said,
+    )
+
+
+def is_ahead(at: datetime | None, now: datetime) -> bool:
+    """Whether a record says of this moment what nobody can know yet."""
+    return at is not None and at > now + AHEAD
+
+
+def by_now(mark: CaseMark, now: datetime) -> CaseMark:
+    """The mark without what it says of a time that is still ahead: that would count, or not end, for ever."""
+
+    def come(at: datetime | None) -> datetime | None:
+        return None if is_ahead(at, now) else at
+
+    return replace(
+        mark,
+        code="" if is_ahead(mark.since, now) else mark.code,
+        since=come(mark.since),
+        asked=come(mark.asked),
+        replaced=come(mark.replaced),
+        slept=come(mark.slept),
+        awake=come(mark.awake),
+        history=tuple(each for each in mark.history if not is_ahead(each.at, now)),
     )
 
 

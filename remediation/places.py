@@ -121,7 +121,7 @@ class Places:
         """What other nodes have to do with it: many at once, or the story of days."""
         again, bounds = self._held_back == case.id, self._rules().bounds
         name, fleet = self._surroundings.around(max_age_s=_REPAIR_LOOKS_EVERY_S if again else None)
-        if words := many_at_once(case.code, self._began(case), name, elsewhere(name, fleet), bounds):
+        if words := many_at_once(case.code, self._began(case), name, elsewhere(name, fleet, now), bounds):
             return Refused(kind=Refusal.CORRELATED, words=words)
         words = held_back(ACTS[case.step], case.code, name, records_of(fleet), now=now, bounds=bounds)
         return Refused(kind=Refusal.HELD_BACK, words=words) if words else None
@@ -167,7 +167,9 @@ class Places:
             case Hold():
                 objected = self._objected is not None and self._objected.words == move.reason
                 kind = self._objected.kind if self._objected is not None and objected else Refusal.BUDGET
-                return Turn(case=case, said=f"waits for a slot: {move.reason}", page=True, refusal=kind)
+                unseen = self.show(case) if kind is Refusal.CORRELATED else ""
+                said = "; ".join(filter(None, (f"waits for a slot: {move.reason}", unseen)))
+                return Turn(case=case, said=said, page=True, refusal=kind)
 
     def _not_now(self, case: Case, now: datetime) -> Refused | None:
         """Whether what was decided then would be decided now. An order is its own decision, and stands; so does a

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from healthd.errors import BackendError, BackendRefused
 from healthd.model import Decision
 from healthd.remediation.case import Case, code_of
-from healthd.remediation.marks import CaseMark, Versions, parse, showing
+from healthd.remediation.marks import CaseMark, Versions, is_ahead, parse, showing
 from healthd.remediation.policy import SeenElsewhere, Situation
 from healthd.remediation.ports import FleetLevel, NodeView, Orchestrator
 from healthd.remediation.record import after
@@ -36,9 +36,10 @@ class Surroundings:
         orchestrator: Orchestrator,
         slots: Slots,
         versions: Callable[[], Versions] = Versions,
+        clock: Callable[[], datetime],
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._orchestrator, self._slots, self._versions = orchestrator, slots, versions
+        self._orchestrator, self._slots, self._versions, self._clock = orchestrator, slots, versions, clock
         self._monotonic_s, self._began_s = monotonic_s, monotonic_s()
         self._own: str | None = None
         self._refused: Situation | None = None
@@ -115,7 +116,8 @@ class Surroundings:
         """Let the others see this finding, by the node's mark; returns why they cannot, or "".
 
         It is written once a slot is held, so that whoever looks after the settle time sees the findings of all who
-        claimed with it. Nodes that hold none write nothing: a thousand that fail at once are not a thousand updates.
+        claimed with it; and once the node is held because many have the same, so that it counts for as long as it is.
+        Nodes that wait for a slot write nothing: a thousand that fail at once are not a thousand updates at once.
         """
         if self._shown == (code, since):
             return ""
@@ -124,6 +126,19 @@ class Surroundings:
         except BackendError as error:
             return f"the others are not shown why: {error}"
         self._shown = (code, since)
+        return ""
+
+    def withdraw(self, *, unless: Collection[str]) -> str:
+        """While no case is open, take a finding out of the node's mark, ``unless`` it is one of these. Returns why that
+        cannot be done yet, or ""."""
+        try:
+            if (code := self.record().code) and code not in unless:
+                self._mark(lambda before: showing(before, "", None))
+                self._shown = None
+        except BackendRefused:
+            self._own = ""  # somebody else's text is in its place
+        except BackendError as error:
+            return f"what it shows the others is not known, or not taken back yet: {error}"
         return ""
 
     def hide(self, case: Case) -> None:
@@ -164,21 +179,23 @@ class Surroundings:
             fleet = level()
         except BackendError as error:
             return Situation(view=view, level=None, problem=str(error))
-        return Situation(view=view, level=fleet, fleet_findings=elsewhere(view.name, fleet))
+        return Situation(view=view, level=fleet, fleet_findings=elsewhere(view.name, fleet, self._clock()))
 
 
-def elsewhere(me: str, fleet: FleetLevel) -> tuple[SeenElsewhere, ...]:
-    """The findings on other nodes: of those that are held by their reason, of others by their mark."""
+def elsewhere(me: str, fleet: FleetLevel, now: datetime) -> tuple[SeenElsewhere, ...]:
+    """The findings on other nodes: of those that are held by their reason, of others by their mark; and those from
+    which they returned. What is said of a time that has not come is none."""
     found = [
         SeenElsewhere(node=held.node, code=code, at=datetime.fromtimestamp(held.stamp, UTC))
         for held in fleet.held
-        if held.node != me and (code := code_of(held.text))
+        if (code := code_of(held.text))
     ]
     for mark in fleet.marks:
-        shown = parse(mark.text)
-        if mark.node != me and shown is not None and shown.code and shown.since is not None:
+        shown = parse(mark.text) or CaseMark()
+        if shown.code and shown.since is not None:
             found.append(SeenElsewhere(node=mark.node, code=shown.code, at=shown.since))
-    return tuple(found)
+        found += [SeenElsewhere(node=mark.node, code=past.code, at=past.at, returned=True) for past in shown.history]
+    return tuple(each for each in found if each.node != me and not is_ahead(each.at, now))
 
 
 def _own(name: str, fleet: FleetLevel) -> str:

@@ -314,8 +314,10 @@ class PolicySection:
 
     same_fault_nodes: Annotated[int, Meta(ge=2, le=100_000, description="a whole number of at least 2")] = 4
     """On how many nodes, this one among them, the same finding within ``same_fault_minutes`` is no node's fault: then
-    nothing is taken out for it, and it pages. Four: at the rate that Llama 3 met on 16,384 GPUs (an interruption of any
-    kind every three hours), four in ten minutes are chance less than once in ten years."""
+    nothing is taken out for it, and it pages, until fewer show it or you order otherwise. A node that was repaired for
+    it within the window counts; one that gets it within the day after is held with the others. Four: at the rate that
+    Llama 3 met on 16,384 GPUs (an interruption of any kind every three hours), four in ten minutes are chance less than
+    once in ten years."""
 
     same_fault_minutes: Annotated[float, Meta(gt=0, le=1_440, description="minutes, at most 1440")] = 10.0
     """The window of ``same_fault_nodes``, in minutes. Ten: a switch, a server or a rollout shows on every node within

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from healthd.errors import BackendRefused
-from healthd.model import Action, Mode
+from healthd.errors import BackendRefused, BackendUnknown
+from healthd.model import Action, Mode, Refusal
 from healthd.remediation.case import End
 from healthd.remediation.ports import StateOwner
 from tests.engine_rig import NODE, XID_79, XID_95, World, repair_story
 from tests.engine_wire import kill
 
 MARK = "healthd code={code} since={since}"
+SEEN_95 = replace(XID_95, clears_by=None)  # a check sees whether it is there
 
 
 def asked(world: World, since: int) -> Counter[str]:
@@ -103,6 +105,55 @@ def test_a_kill_between_the_step_back_and_the_slot_leaves_no_drain(tmp_path: Pat
         world.close()
 
 
+def test_a_node_that_many_are_like_shows_its_finding_without_a_slot(tmp_path: Path) -> None:
+    """It is held before it asks for a slot: the others count it all the same, and no more once its fault is over."""
+    world = World(tmp_path, mode=Mode.REPAIR, max_out="50%")
+    see_it_too(world)
+    world.levels.add(SEEN_95)
+    world.run(20)
+    mark, said = world.cluster.nodes[NODE].mark, world.said[-1]
+    assert (world.store.open_case(), world.engine.decision.refusal) == (None, Refusal.CORRELATED)
+    assert mark.startswith("healthd code=gpu.xid.95 since=")
+    assert "many at once is not a node's fault" in said
+    world.restart_daemon()
+    world.run(20)
+    assert world.cluster.nodes[NODE].mark == mark, "another daemon goes on showing it"
+    world.levels.clear()
+    world.restart_daemon()
+    world.run(20)
+    assert world.cluster.nodes[NODE].mark == "", "nor is it left behind by a daemon that died meanwhile"
+
+
+def test_somebody_elses_comment_is_left_where_the_finding_was(tmp_path: Path) -> None:
+    """What was shown was written over by a person, and is over: there is nothing of ours to take out."""
+    world = World(tmp_path, mode=Mode.REPAIR, max_out="50%")
+    see_it_too(world)
+    world.levels.add(SEEN_95)
+    world.run(20)
+    world.cluster.nodes[NODE].mark = "ticket 7"
+    world.orchestrator.mark = _refused  # type: ignore[method-assign]
+    world.levels.clear()
+    world.run(20)
+    assert world.cluster.nodes[NODE].mark == "ticket 7"
+    assert world.said[-1] == "nothing calls for taking the node out"
+
+
+def test_a_finding_that_cannot_be_taken_back_yet_is_tried_again(tmp_path: Path) -> None:
+    """The cluster does not answer when the fault is over: that is said, and done once it answers."""
+    world = World(tmp_path, mode=Mode.REPAIR, max_out="50%")
+    see_it_too(world)
+    world.levels.add(SEEN_95)
+    world.run(20)
+    world.levels.clear()
+    mark = world.orchestrator.mark
+    world.orchestrator.mark = _no_answer  # type: ignore[method-assign]
+    world.run(20)
+    assert "or not taken back yet: no answer" in world.said[-1]
+    world.orchestrator.mark = mark  # type: ignore[method-assign]
+    world.run(1)
+    assert world.cluster.nodes[NODE].mark == ""
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # what is shown
 
@@ -132,6 +183,10 @@ def test_where_the_others_cannot_be_shown_it_the_node_goes_out_all_the_same(tmp_
 
 def _refused(text: str) -> None:
     raise BackendRefused("comment not set: it has one already")
+
+
+def _no_answer(text: str) -> None:
+    raise BackendUnknown("no answer")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ class Report:
 
 
 class Fleet:
-    """``seed`` decides everything. ``nodes`` None: the seed says how many.
+    """``seed`` decides everything. ``nodes`` None: the seed says how many; ``max_out`` None: and how many may be out.
 
     ``exempt``: invariants that are not held against it. ``goes_on``: each violation is reported, and none ends the run.
     ``change``: what a test puts in the place of production's parts.
@@ -59,6 +59,7 @@ class Fleet:
         change: Change | None = None,
         exempt: frozenset[str] = frozenset(),
         rates: Rates | None = None,
+        max_out: str | int | None = None,
         goes_on: bool = False,
     ) -> None:
         self.seed, self.random, self.timeline = seed, Random(seed), Timeline()  # noqa: S311 - a fleet, no secret
@@ -69,7 +70,7 @@ class Fleet:
         self.slurm.returns_nodes = random.random() < 0.7
         self.slurm.stale_s = random.choice((0.0, 0.0, 3.0, 8.0))
         self._ids = 0
-        config = _config(random)
+        config = _config(random, max_out)
         self.ground = Ground(
             timeline=self.timeline,
             slurm=self.slurm,
@@ -167,12 +168,12 @@ class Fleet:
         return (mark.asks and mark.answer is not Answer.REFUSED) or "NOT_RESPONDING" in node.flags
 
 
-def _config(random: Random) -> Config:
+def _config(random: Random, max_out: str | int | None) -> Config:
     """A site's configuration: production's defaults, in repair mode."""
-    config = Config()
+    config, of_seed = Config(), random.choice(("5%", "10%", 3, 5))
     return replace(
         config,
         remediation=replace(config.remediation, mode=Mode.REPAIR, opt_out_file=""),
-        budget=replace(config.budget, max_out=random.choice(("5%", "10%", 3, 5))),
+        budget=replace(config.budget, max_out=of_seed if max_out is None else max_out),
         notify=replace(config.notify, per_hour=60),
     )

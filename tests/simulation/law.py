@@ -73,6 +73,8 @@ class Rates:
     blind: float = 10.0
     busy: float = 15.0
     order: float = 20.0
+    people_come: bool = True
+    """Whether somebody sees to what a page asks for."""
 
 
 class Law:
@@ -197,6 +199,8 @@ class Law:
 
     def heard(self, name: str, message: Message) -> None:
         """Somebody reads it, and sees to what asks for a person, in hours."""
+        if not self._rates.people_come:
+            return
         for piece in message.data["news"]:
             about = piece["words"].partition(":")[0] if name == "controller" else name
             if asks_for_a_person(piece["key"]) and not piece["over"] and about in self._nodes:

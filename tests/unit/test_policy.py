@@ -445,8 +445,10 @@ def test_one_fault_has_so_many_attempts() -> None:
 # many at once
 
 
-def elsewhere(*nodes: str, code: str = "gpu.xid.79", minutes: float = 0.0, group: str = "") -> list[SeenElsewhere]:
-    return [SeenElsewhere(node=node, code=code, at=at(minutes * 60), group=group) for node in nodes]
+def elsewhere(
+    *nodes: str, code: str = "gpu.xid.79", minutes: float = 0.0, group: str = "", returned: bool = False
+) -> list[SeenElsewhere]:
+    return [SeenElsewhere(node=node, code=code, at=at(minutes * 60), group=group, returned=returned) for node in nodes]
 
 
 def test_many_at_once_is_not_a_nodes_fault() -> None:
@@ -459,6 +461,27 @@ def test_many_at_once_is_not_a_nodes_fault() -> None:
         "gpu.xid.79 on 4 nodes within 10 min (ultra-a: n4, n5; n1, n2): many at once is not a node's fault, so nothing"
         " is taken out for it"
     )
+
+
+@pytest.mark.parametrize(
+    ("seen", "nodes"),
+    [
+        (
+            [*elsewhere("n2"), *elsewhere("n3", "n4", minutes=9, returned=True)],
+            "4 nodes within 10 min (n1, n2, n3, n4)",
+        ),
+        (elsewhere("n2", "n3", "n4", "n5", minutes=-1430), "4 nodes within 10 min (n2, n3, n4, n5)"),
+        (
+            [*elsewhere("n2", minutes=-60), *elsewhere("n3", "n4", "n5", minutes=-55, returned=True)],
+            "4 nodes within 10 min (n2, n3, n4, n5)",
+        ),
+    ],
+)
+def test_a_hold_stays_although_nodes_return_and_others_join(seen: list[SeenElsewhere], nodes: str) -> None:
+    """A node that returned within the window counts; what comes to this one within the day is held with the others."""
+    decision = decided(SICK, situation=replace(WELL, fleet_findings=tuple(seen)))
+    assert (decision.action, decision.refusal) == (Action.PAGE, Refusal.CORRELATED)
+    assert nodes in decision.reason
 
 
 def test_a_long_list_of_nodes_is_cut() -> None:
@@ -477,6 +500,9 @@ def test_a_long_list_of_nodes_is_cut() -> None:
         elsewhere("n2", "n3", "n4", minutes=11),
         elsewhere("n2", "n3", "n4", minutes=-11),
         elsewhere("n2", "n3", "n4", code="gpu.xid.48"),
+        elsewhere("n2", "n3", "n4", "n5", minutes=-60, returned=True),
+        elsewhere("n2", "n3", "n4", "n5", minutes=-1450),
+        elsewhere("n2", "n3", "n4", "n5", minutes=11),
     ],
 )
 def test_a_few_nodes_or_other_times_are_chance(seen: list[SeenElsewhere]) -> None:
