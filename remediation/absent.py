@@ -18,7 +18,7 @@ from healthd.errors import BackendError, BackendRefused
 from healthd.model import Mode, Remedy
 from healthd.remediation.awake import released
 from healthd.remediation.case import QUARANTINE_CODE, parts_of
-from healthd.remediation.marks import CaseMark, parse
+from healthd.remediation.marks import CaseMark, is_ahead, parse
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import FleetLevel, NodeView, Orchestrator, Slot, is_drain
 from healthd.remediation.turns import Patience
@@ -119,7 +119,7 @@ def without_machine(
 
 
 def _is_acted_on(mark: CaseMark | None, now: datetime, takes_s: dict[Remedy, float]) -> bool:
-    if mark is None or mark.remedy not in takes_s or mark.asked is None:
+    if mark is None or mark.remedy not in takes_s or mark.asked is None or is_ahead(mark.asked, now):
         return False
     return now - mark.asked < timedelta(seconds=takes_s[mark.remedy])
 

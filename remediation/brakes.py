@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from healthd.model import Remedy
 from healthd.remediation.budget import listed, out_limit
 from healthd.remediation.case import code_of
 from healthd.remediation.ledger import Bounds
-from healthd.remediation.marks import CaseMark, Helped, PastAct, PastRepair, parse
+from healthd.remediation.marks import CaseMark, Helped, PastAct, PastRepair, by_now, is_ahead, parse
 from healthd.remediation.ports import FleetLevel
 
 _LARGE = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
@@ -28,17 +28,19 @@ _VERSIONS: Mapping[str, Callable[[CaseMark], str]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Records:
-    """The handoff records of a fleet of ``total`` nodes, and the codes by which nodes are held, by name."""
+    """The handoff records of a fleet of ``total`` nodes, and the codes by which nodes are held and since when, by
+    name."""
 
     marks: Mapping[str, CaseMark]
-    held: Mapping[str, str]
+    held: Mapping[str, tuple[str, datetime]]
     total: int
 
 
-def records_of(level: FleetLevel) -> Records:
-    """The records in one reading of the fleet. What is none of healthd's says nothing."""
-    marks = {each.node: mark for each in level.marks if (mark := parse(each.text)) is not None}
-    held = {each.node: code for each in level.held if (code := code_of(each.text))}
+def records_of(level: FleetLevel, now: datetime) -> Records:
+    """The records in one reading of the fleet. What is none of healthd's says nothing, nor what is of a time ahead."""
+    marks = {each.node: by_now(mark, now) for each in level.marks if (mark := parse(each.text)) is not None}
+    drains = ((each.node, code_of(each.text), datetime.fromtimestamp(each.stamp, UTC)) for each in level.held)
+    held = {node: (code, at) for node, code, at in drains if code and not is_ahead(at, now)}
     return Records(marks=marks, held=held, total=level.total)
 
 
@@ -79,10 +81,8 @@ def many_returns(returns: int, code: str, bounds: Bounds) -> str:
 
 
 def _slow_storm(code: str, me: str, records: Records, now: datetime, bounds: Bounds) -> str:
-    since = now - timedelta(hours=bounds.storm_hours)
-    having = {node for node, held in records.held.items() if held == code} | {me}
-    having |= {node for node, mark in records.marks.items() if mark.code == code or _had(mark, code, since)}
-    if len(having) < max(bounds.storm_nodes, out_limit(bounds.storm_share, records.total)):
+    having = _storm(code, me, records, now, bounds)
+    if not having:
         return ""
     where = f"{code} on {len(having)} nodes within {bounds.storm_hours:g} h ({listed(sorted(having))})"
     told = "; ".join([where, *_versions(having, records)])
@@ -91,8 +91,30 @@ def _slow_storm(code: str, me: str, records: Records, now: datetime, bounds: Bou
     )
 
 
-def _had(mark: CaseMark, code: str, since: datetime) -> bool:
-    return any(each.code == code and each.at > since for each in mark.history)
+def _storm(code: str, me: str, records: Records, now: datetime, bounds: Bounds) -> set[str]:
+    """The nodes of a slow storm, or none: those that got the code within the window that ends now, or that ended when
+    a node got it which is still out for it. What a person has not looked at yet is not over because a day went by."""
+    many = max(bounds.storm_nodes, out_limit(bounds.storm_share, records.total))
+    out, returned = _out_for(code, records, now), _returned_from(code, records, now)
+    seen, window = {*out, *returned, (me, now)}, timedelta(hours=bounds.storm_hours)
+    for end in sorted({now, *(at for _, at in out)}, reverse=True):
+        having = {node for node, at in seen if end - window < at <= end}
+        if len(having) >= many:
+            return having
+    return set()
+
+
+def _out_for(code: str, records: Records, now: datetime) -> set[tuple[str, datetime]]:
+    """The nodes that are out for a code, or show it, each with since when."""
+    drained = {(node, min(at, now)) for node, (held, at) in records.held.items() if held == code}
+    shows = {(node, mark.since or now) for node, mark in records.marks.items() if mark.code == code}
+    return drained | {(node, min(at, now)) for node, at in shows}
+
+
+def _returned_from(code: str, records: Records, now: datetime) -> set[tuple[str, datetime]]:
+    """The nodes that were repaired for a code, or came back from it, each with when."""
+    past = ((node, each) for node, mark in records.marks.items() for each in mark.history if each.code == code)
+    return {(node, min(each.at, now)) for node, each in past}
 
 
 def _repaired_in_vain(code: str, records: Records, now: datetime, bounds: Bounds) -> str:

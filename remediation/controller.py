@@ -456,15 +456,16 @@ class Controller:
         now, rules = self._clock(), self._rules()
         return rate_held(
             want.node,
-            self._replaced(level, now - RATE_WINDOW),
-            self._replaced(level, now - DAY_WINDOW),
+            self._replaced(level, RATE_WINDOW, now),
+            self._replaced(level, DAY_WINDOW, now),
             per_hour=rules.replacements_per_hour,
             per_day=day_limit(rules.replacements_per_day, level.total) if want.unanswered else None,
         )
 
-    def _replaced(self, level: FleetLevel, since: datetime) -> Counter[str]:
-        acts = [case for case in self._known.values() if Remedy.REPLACE_NODE in case.acts and case.since > since]
-        return replacements(level.marks, since) | Counter(case.id.partition("/")[0] for case in acts)
+    def _replaced(self, level: FleetLevel, window: timedelta, now: datetime) -> Counter[str]:
+        known = self._known.values()
+        acts = [case for case in known if Remedy.REPLACE_NODE in case.acts and case.since > now - window]
+        return replacements(level.marks, window, now) | Counter(case.id.partition("/")[0] for case in acts)
 
 
 def _standing(found: Found, said: str, state: State, *, page: bool = False, refusal: Refusal | None = None) -> Standing:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from healthd.remediation.budget import at_limit, out_limit
-from healthd.remediation.marks import CaseMark, PastAct, parse
+from healthd.remediation.marks import CLOSE, CaseMark, PastAct, by_now, is_ahead, parse
 from healthd.remediation.ports import FleetLevel, Mark, Slot
 
 CLUSTER = "cluster"
@@ -34,7 +34,8 @@ RATE_WINDOW, DAY_WINDOW = timedelta(hours=1), timedelta(days=1)
 LEAST_PER_DAY = 4
 """How many replacements a day a share of a small fleet comes to at least."""
 
-_SAME = timedelta(minutes=1)
+NAME_PER_HOUR, NAME_PER_DAY = 1, 2
+"""How often one name counts against the others: the rate is the fleet's, and one node must not use it up."""
 
 SETTLE_S = 10.0
 """How long after its last claim a node looks again before it counts its slots as its own: longer than a reading may be
@@ -176,19 +177,19 @@ def plan(
     return _held(scopes, slots, kept, now_s=now_s, looks_s=(first_look_s, first_look_s + settle_s))
 
 
-def replacements(marks: Iterable[Mark], since: datetime) -> Counter[str]:
-    """How many machines were given away under each name after ``since``, as the marks say. A mark of no time counts as
-    none, and one from before there were histories as one."""
-    counted = {mark.node: len(_replaced(mark.text, since)) for mark in marks}
+def replacements(marks: Iterable[Mark], window: timedelta, now: datetime) -> Counter[str]:
+    """How many machines were given away under each name within ``window``, as the marks say. A mark of no time, or of
+    one that is ahead, counts as none, and one from before there were histories as one."""
+    counted = {mark.node: len(_replaced(mark.text, window, now)) for mark in marks}
     return Counter({node: times for node, times in counted.items() if times})
 
 
 def that_counts(text: str, now: datetime) -> str:
     """What of the mark of a node that is gone must be kept, or "": a machine of it was given away within the day. Its
     successor has another name, so that the bounds of the fleet know of it by this mark alone. It asks for nothing."""
-    mark = parse(text)
-    if mark is None or not _replaced(text, now - DAY_WINDOW):
+    if not _replaced(text, DAY_WINDOW, now):
         return ""
+    mark = by_now(parse(text) or CaseMark(), now)
     return CaseMark(
         replaced=mark.replaced, driver=mark.driver, kernel=mark.kernel, image=mark.image, history=mark.history
     ).text
@@ -199,10 +200,11 @@ def rate_held(node: str, hour: Mapping[str, int], day: Mapping[str, int], *, per
     and the day. ``per_day`` None: a person has ordered it.
 
     What is counted are machines that were given away, not names, this node's own included: an image that breaks every
-    new machine has to end in a page, not in a loop, and be it under one name.
+    new machine has to end in a page, not in a loop, and be it under one name. Another name counts once an hour and
+    twice a day at most: one node that is replaced again and again must not keep all others from it.
     """
-    many = sum(hour.values())
-    if many >= per_hour:
+    hour, day = _counted(node, hour, NAME_PER_HOUR), _counted(node, day, NAME_PER_DAY)
+    if sum(hour.values()) >= per_hour:
         return f"{_were_replaced(node, hour)} within an hour, {per_hour} may be: a person has to look"
     if per_day is not None and sum(day.values()) >= per_day:
         words = f"{_were_replaced(node, day)} within a day, {per_day} may be before a person has to look"
@@ -216,14 +218,18 @@ def day_limit(setting: str | int, total: int) -> int:
     return setting if isinstance(setting, int) else max(LEAST_PER_DAY, out_limit(setting, total))
 
 
-def _replaced(text: str, since: datetime) -> tuple[datetime, ...]:
+def _counted(node: str, times: Mapping[str, int], most: int) -> dict[str, int]:
+    return {name: count if name == node else min(count, most) for name, count in times.items()}
+
+
+def _replaced(text: str, window: timedelta, now: datetime) -> tuple[datetime, ...]:
     mark = parse(text)
     if mark is None:
         return ()
     times = [each.at for each in mark.history if each.act is PastAct.REPLACE]
-    if mark.replaced is not None and not any(abs(mark.replaced - at) <= _SAME for at in times):
+    if mark.replaced is not None and not any(abs(mark.replaced - at) <= CLOSE for at in times):
         times.append(mark.replaced)  # of a healthd that wrote no history
-    return tuple(at for at in times if at > since)
+    return tuple(at for at in times if at > now - window and not is_ahead(at, now))
 
 
 def _were_replaced(node: str, counted: Mapping[str, int]) -> str:

@@ -13,7 +13,7 @@ from healthd.model import Mode, Refusal, Refused, Step
 from healthd.remediation.awake import Awake
 from healthd.remediation.case import QUARANTINE_CODE, REPAIR_CODE, Case, End, Phase
 from healthd.remediation.drive import own, undriven
-from healthd.remediation.marks import parse
+from healthd.remediation.marks import by_now, parse
 from healthd.remediation.modes import why_lowered
 from healthd.remediation.parts import Parts
 from healthd.remediation.playbook import REPAIRS
@@ -129,7 +129,7 @@ class Guards:
             return lost(case, view)
         if view.controller and view.controller != case.controller:
             return _made_again(case, now, "the controller restarted and lost our drain: it is made again")
-        if self._slept_since(case):
+        if self._slept_since(case, now):
             said = "the node was powered down, and what held it was released meanwhile: it is held again"
             return _made_again(case, now, said)
         if Step.DRAIN in case.steps and self._comes_until(case.unanswered, now) is not None:
@@ -141,10 +141,11 @@ class Guards:
         self._judgement.acknowledge_shown(case.code, case.component, by=_out_since(case), until=until, now=now, why=why)
         return ended(case, End.ACKNOWLEDGED, why)
 
-    def _slept_since(self, case: Case) -> bool:
+    def _slept_since(self, case: Case, now: datetime) -> bool:
         """Whether another daemon released the node because it had no machine: see ``absent``."""
         mark = parse(self._orchestrator.marked())
-        return mark is not None and mark.slept is not None and mark.slept > case.since
+        slept = by_now(mark, now).slept if mark is not None else None
+        return slept is not None and slept > case.since
 
     def comes_until(self, case: Case, now: datetime) -> datetime | None:
         """Until when a drain or an undrain of this case that got no answer may still be applied, or None: a controller

@@ -15,12 +15,11 @@ from datetime import datetime, timedelta
 
 from healthd.model import REMEDY_RANK, Remedy
 from healthd.remediation.case import Case, Repair
-from healthd.remediation.marks import CaseMark, Helped, PastAct, PastRepair
+from healthd.remediation.marks import CLOSE, CaseMark, Helped, PastAct, PastRepair
 from healthd.remediation.playbook import REPAIRS, STEPS
 from healthd.remediation.record import PAST_OF
 
 _REMEDY_OF = {act: remedy for remedy, act in PAST_OF.items()}
-_CLOSE = timedelta(minutes=1)  # the record has whole seconds, and a clock may be set by a little
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +144,7 @@ def _is_known(entry: PastRepair, repairs: Iterable[Repair], open_case: Case | No
     spans = [(each.code, each.began, each.at) for each in repairs if each.component]
     if open_case is not None:
         spans.append((open_case.code, open_case.opened, entry.at))
-    return any(code == entry.code and began - _CLOSE <= entry.at <= over + _CLOSE for code, began, over in spans)
+    return any(code == entry.code and began - CLOSE <= entry.at <= over + CLOSE for code, began, over in spans)
 
 
 def _cycle(entries: Sequence[PastRepair]) -> Repair:

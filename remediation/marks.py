@@ -32,7 +32,9 @@ CLOSE = timedelta(minutes=1)
 """So far apart the same moment may stand in two records: one has whole seconds, and no two clocks are alike."""
 AHEAD = timedelta(minutes=5)
 """What a record says of a time so far ahead, no node can know: its clock was set, or somebody made it up."""
-_PAST = 8  # entries of a history: more than any bound of one node counts, and short enough for every cluster's field
+PAST = 8
+"""How many acts a history holds, and how many returns beside them: as many as the bounds of one node count, and short
+enough for every cluster's field. Each kind has its own room: a node that comes and goes must not lose its repairs."""
 
 
 class Answer(StrEnum):
@@ -133,7 +135,7 @@ class CaseMark:
             "driver": word(self.driver),
             "kernel": word(self.kernel),
             "image": word(self.image),
-            "history": ",".join(_entry(each) for each in self.history[-_PAST:]),
+            "history": ",".join(_entry(each) for each in _kept(self.history)),
             "said": plain(self.said),
         }
         return " ".join([PREFIX, *(f"{key}={value}" for key, value in words.items() if value)])
@@ -226,8 +228,8 @@ def said_of(mark: CaseMark) -> str:
 
 
 def remembering(history: Sequence[PastRepair], entry: PastRepair) -> tuple[PastRepair, ...]:
-    """A history with one more entry. What a history holds more than it may is the oldest, and is dropped."""
-    return (*history, entry)[-_PAST:]
+    """A history with one more entry. What it holds more of its kind than it may is the oldest, and is dropped."""
+    return _kept((*history, entry))
 
 
 def with_outcome(history: Sequence[PastRepair], outcome: Helped) -> tuple[PastRepair, ...]:
@@ -274,7 +276,15 @@ def _entry(past: PastRepair) -> str:
 def _history(text: str) -> tuple[PastRepair, ...]:
     """The entries that can be read: an odd one, of a later version or of a person's hand, hides no other."""
     read = (_past(each) for each in text.split(","))
-    return tuple(each for each in read if each is not None)[-_PAST:]
+    return _kept([each for each in read if each is not None])
+
+
+def _kept(history: Sequence[PastRepair]) -> tuple[PastRepair, ...]:
+    """As much of a history as a mark has room for: the newest acts, and the newest returns, in their order."""
+    numbered = list(enumerate(history))
+    returns = [number for number, each in numbered if each.act is PastAct.RETURN][-PAST:]
+    acts = [number for number, each in numbered if each.act is not PastAct.RETURN][-PAST:]
+    return tuple(history[number] for number in sorted((*returns, *acts)))
 
 
 def _past(text: str) -> PastRepair | None:

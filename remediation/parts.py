@@ -64,8 +64,8 @@ class Parts:
         level, rules, now = self.orchestrator.level(), self.rules(), self.clock()
         return rate_held(
             self.orchestrator.view().name,
-            replacements(level.marks, now - RATE_WINDOW),
-            replacements(level.marks, now - DAY_WINDOW),
+            replacements(level.marks, RATE_WINDOW, now),
+            replacements(level.marks, DAY_WINDOW, now),
             per_hour=rules.replacements_per_hour,
             per_day=None if by_order else day_limit(rules.replacements_per_day, level.total),
         )

@@ -123,7 +123,7 @@ class Places:
         name, fleet = self._surroundings.around(max_age_s=_REPAIR_LOOKS_EVERY_S if again else None)
         if words := many_at_once(case.code, self._began(case), name, elsewhere(name, fleet, now), bounds):
             return Refused(kind=Refusal.CORRELATED, words=words)
-        words = held_back(ACTS[case.step], case.code, name, records_of(fleet), now=now, bounds=bounds)
+        words = held_back(ACTS[case.step], case.code, name, records_of(fleet, now), now=now, bounds=bounds)
         return Refused(kind=Refusal.HELD_BACK, words=words) if words else None
 
     def show(self, case: Case) -> str:

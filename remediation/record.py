@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from healthd.model import Remedy, Step
 from healthd.remediation.case import ORDERED, Case, End
 from healthd.remediation.marks import (
+    CLOSE,
     Answer,
     CaseMark,
     Helped,
@@ -38,8 +39,6 @@ PAST_OF: Mapping[Remedy, PastAct] = {
 }
 """The words by which a history names the remedies."""
 
-_APART = timedelta(minutes=1)  # the clocks of a node and of its controller
-
 
 def begun(old: CaseMark, case: Case, remedy: Remedy, now: datetime) -> tuple[PastRepair, ...]:
     """The history of a node on which this case begins an act now."""
@@ -59,7 +58,7 @@ def is_begun(mark: CaseMark) -> bool:
     it, which it says by its answer and by its entry in the history; one that it refused without taking never was."""
     if not mark.asks or mark.answer is Answer.TAKEN or mark.remedy is None or mark.asked is None:
         return True
-    act, since = PAST_OF[mark.remedy], mark.asked - _APART
+    act, since = PAST_OF[mark.remedy], mark.asked - CLOSE
     return any(each.act is act and each.at >= since for each in mark.history)
 
 

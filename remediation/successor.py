@@ -13,13 +13,12 @@ from datetime import datetime, timedelta
 
 from healthd.model import NODE, ClearsBy, Mode, Remedy, Step
 from healthd.remediation.case import ORDERED, QUARANTINE_CODE, REPAIR_CODE, Case, End, parts_of
-from healthd.remediation.marks import CaseMark, instance_of, parse
+from healthd.remediation.marks import CLOSE, CaseMark, instance_of, parse
 from healthd.remediation.playbook import QUARANTINE, REPLACE, kept_out, without_drain
 from healthd.remediation.ports import NodeView, Slot
 from healthd.remediation.record import ACTS, begun, followed
 
 _NO_CASE = "without-a-case"
-_CLOSE = timedelta(minutes=1)
 
 
 def repair_mark(
@@ -63,7 +62,7 @@ def _not_as_before(now: datetime, before: datetime | None) -> datetime:
     """When a request was made, in whole seconds: what tells it from the one ``before``, also where the clock went back
     for a moment. Without this the controller would answer an order within the same second from its memory."""
     at = now.replace(microsecond=0)
-    if before is None or not at <= before < at + _CLOSE:
+    if before is None or not at <= before < at + CLOSE:
         return now
     return before + timedelta(seconds=1)
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from healthd.errors import BackendError, BackendRefused
 from healthd.model import Decision
 from healthd.remediation.case import Case, code_of
-from healthd.remediation.marks import CaseMark, Versions, is_ahead, parse, showing
+from healthd.remediation.marks import CaseMark, Versions, by_now, is_ahead, parse, showing
 from healthd.remediation.policy import SeenElsewhere, Situation
 from healthd.remediation.ports import FleetLevel, NodeView, Orchestrator
 from healthd.remediation.record import after
@@ -102,13 +102,13 @@ class Surroundings:
 
     def record(self) -> CaseMark:
         """This node's own handoff record, as this daemon left it, read it with the fleet, or reads it now. What it did
-        itself since, its store knows. Raises BackendError."""
+        itself since, its store knows; what is of a time ahead is left out. Raises BackendError."""
         if self._own is None:
             name = self.viewed.name if self.viewed is not None else ""
             fleet = self._slots.recalled(max_age_s=self._monotonic_s() - self._began_s) if name else None
             own = self._orchestrator.marked() if fleet is None else _own(name, fleet)
             self._own = own
-        return parse(self._own) or CaseMark()
+        return by_now(parse(self._own) or CaseMark(), self._clock())
 
     # -- what is shown ------------------------------------------------------------------------------------------------
 

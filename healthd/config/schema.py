@@ -260,9 +260,9 @@ class BudgetSection:
     first moment. A machine without a cluster does not wait."""
 
     replacements_per_hour: Count = 4
-    """How many machines of the whole fleet may be replaced within an hour, as the marks at their nodes say, those of
-    one name each for itself. Four: an image that breaks every new machine then ends in a page, not in a loop through
-    the fleet."""
+    """How many machines of the whole fleet may be replaced within an hour, as the marks at their nodes say. Another
+    name counts once an hour and twice a day at most, so that one node does not use it up; a node counts all of its
+    own. Four: an image that breaks every new machine then ends in a page, not in a loop through the fleet."""
 
     replacements_per_day: Count | Percent = "1%"
     """How many machines may be replaced within a day before a person has to look: a number, or a percentage of the
@@ -323,11 +323,11 @@ class PolicySection:
     """The window of ``same_fault_nodes``, in minutes. Ten: a switch, a server or a rollout shows on every node within
     minutes, and checks run up to five minutes apart."""
 
-    returns_per_day: Few = 4
+    returns_per_day: Annotated[int, Meta(ge=1, le=8, description="a whole number from 1 to 8")] = 4
     """How often a node that was out for a finding may be let in again within a day, with a repair or without. Without
     one it must be healthy for twice as long each time (``remediation.settle_s`` at first); after so many it stays out
     until it is healthy for a day, and pages. Four: what comes and goes so often has a cause that nobody has seen yet.
-    """
+    At most eight: the record of a node has no room for more."""
 
     storm_nodes: Few = 8
     """On how many nodes the same finding within ``storm_hours`` is no node's own: then no node is rebooted or replaced
@@ -339,7 +339,9 @@ class PolicySection:
     that one finding on five times as many is no wear."""
 
     storm_hours: Annotated[float, Meta(gt=0, le=168, description="hours, at most 168")] = 24.0
-    """The window of ``storm_nodes``, in hours. A day: rollouts go on for hours."""
+    """The window of ``storm_nodes``, in hours. A node counts by when it got the finding, not for how long it is out.
+    Once so many got it within the window, that holds until fewer of them are out for it. A day: rollouts go on for
+    hours."""
 
     repairs_in_vain: Few = 5
     """After how many repairs of one finding in a row, on whichever nodes, that did not end it none is made any more,

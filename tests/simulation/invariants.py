@@ -221,12 +221,17 @@ class Invariants:
 
     def bounded_in_the_fleet(self, remedy: Remedy) -> None:
         """Machines are given away within the bounds of an hour and of a day, each counted once, also where its platform
-        had to be asked again: what breaks every new machine ends in a page."""
+        had to be asked again: what breaks every new machine ends in a page. Another name counts once an hour and twice
+        a day, so that one node does not use the bounds up."""
         if remedy is not Remedy.REPLACE_NODE:
             return
         s, rules = self._ground.timeline.s, self._ground.config.budget
-        at = {each.machine: each.s for each in self.done if each.remedy is remedy and not each.ordered}
-        hour, day = sum(each > s - HOUR for each in at.values()), sum(each > s - DAY for each in at.values())
+        given = {each.machine: each for each in self.done if each.remedy is remedy and not each.ordered}
+        in_hour = Counter(each.node for each in given.values() if each.s > s - HOUR)
+        in_day = Counter(each.node for each in given.values() if each.s > s - DAY)
+        me = self.done[-1].node
+        hour = sum(count if name == me else 1 for name, count in in_hour.items())
+        day = sum(count if name == me else min(2, count) for name, count in in_day.items())
         a_day = max(4, len(self._nodes) // 100)
         if hour > rules.replacements_per_hour:
             words = f"{hour} replacements within an hour, {rules.replacements_per_hour} may be"

@@ -139,6 +139,17 @@ def test_a_drain_of_ours_without_a_slot_is_released_too() -> None:
     assert rig.cluster.nodes["n1"].flags == set()
 
 
+@pytest.mark.parametrize("ahead", [timedelta(minutes=6), timedelta(days=9000)])
+def test_an_act_of_a_time_that_has_not_come_is_no_reason_to_wait(ahead: timedelta) -> None:
+    """A clock that was set, or a forged record, keeps no slot for ever."""
+    rig = Rig()
+    rig.held()
+    rig.node("n1").mark(CaseMark(remedy=Remedy.REPLACE_NODE, asked=rig.clock.now() + ahead).text)
+    rig.cluster.asleep.add("n1")
+    rig.look()
+    assert [found.node for found in rig.after(SETTLE_S)] == ["n1"]
+
+
 def test_a_cluster_that_does_not_answer_is_asked_again() -> None:
     """Nothing is lost of what was noted."""
     rig = Rig()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
@@ -26,8 +26,10 @@ def past(act: PastAct, hours_ago: float, outcome: Helped = Helped.HELPED, code: 
     return PastRepair(act=act, at=NOW - timedelta(hours=hours_ago), code=code, outcome=outcome)
 
 
-def records(marks: dict[str, CaseMark], *, total: int = 100, held: dict[str, str] | None = None) -> Records:
-    return Records(marks=marks, held=held or {}, total=total)
+def records(marks: dict[str, CaseMark], *, total: int = 100, held: dict[str, float] | None = None) -> Records:
+    """``held``: for how many hours each of these is drained for the code."""
+    drains = {node: (CODE, NOW - timedelta(hours=hours)) for node, hours in (held or {}).items()}
+    return Records(marks=marks, held=drains, total=total)
 
 
 def against(remedy: Remedy, fleet: Records, *, code: str = CODE, me: str = "n0") -> str:
@@ -35,17 +37,28 @@ def against(remedy: Remedy, fleet: Records, *, code: str = CODE, me: str = "n0")
 
 
 def test_what_is_none_of_healthds_is_no_record() -> None:
-    """Other comments, and other people's drains."""
+    """Other comments, and other people's drains; and what is said of a time that is ahead."""
+    ahead = NOW + timedelta(days=400)
+    odd = CaseMark(code=CODE, since=ahead, replaced=ahead, history=(replace(past(PastAct.REBOOT, 0), at=ahead),))
     level = FleetLevel(
         out=frozenset(),
         total=7,
-        marks=(Mark(node="a", text=CaseMark(code=CODE).text), Mark(node="b", text="ticket 7")),
+        marks=(
+            Mark(node="a", text=CaseMark(code=CODE).text),
+            Mark(node="b", text="ticket 7"),
+            Mark(node="e", text=odd.text),
+        ),
         held=(
             HeldNode(node="c", text=f"healthd: {CODE} gpu:0 [1]", stamp=1),
             HeldNode(node="d", text="healthd: what?", stamp=1),
+            HeldNode(node="f", text=f"healthd: {CODE} gpu:0 [1]", stamp=int(ahead.timestamp())),
         ),
     )
-    assert records_of(level) == Records(marks={"a": CaseMark(code=CODE)}, held={"c": CODE}, total=7)
+    assert records_of(level, NOW) == Records(
+        marks={"a": CaseMark(code=CODE), "e": CaseMark()},
+        held={"c": (CODE, datetime.fromtimestamp(1, UTC))},
+        total=7,
+    )
 
 
 # -- a slow storm -----------------------------------------------------------------------------------------------------
@@ -68,19 +81,47 @@ def test_the_same_code_on_many_nodes_within_a_day_is_no_nodes_own(others: int, t
     assert against(REBOOT, fleet, code="gpu.xid.79") == ""
 
 
-def test_nodes_that_are_out_for_it_count_however_long() -> None:
-    """By their drain, or what they show; what was over a day ago does not."""
-    shown = {f"n{number}": CaseMark(code=CODE, since=NOW - timedelta(days=9)) for number in range(1, 4)}
-    held = dict.fromkeys(("n3", "n4", "n5", "n6"), CODE)
-    old = {f"o{number}": CaseMark(history=(past(PastAct.RETURN, 25),)) for number in range(9)}
+def test_a_node_counts_by_when_it_got_the_code() -> None:
+    """By its drain, or what it shows; nodes that came one by one over weeks, and wait for spare parts, are no storm."""
+    shown = {f"n{number}": CaseMark(code=CODE, since=NOW - timedelta(hours=number)) for number in range(1, 4)}
+    held = dict.fromkeys(("n3", "n4", "n5", "n6"), 23.0)
+    old = {f"o{number}": CaseMark(history=(past(PastAct.RETURN, 50),)) for number in range(9)}
+    for_weeks = {f"p{number}": 30.0 * number for number in range(1, 20)}
     assert against(REBOOT, records({**shown, **old}, held=held)) == ""
-    words = against(REBOOT, records({**shown, **old}, held={**held, "n7": CODE}))
+    assert against(REBOOT, records({}, held=for_weeks)) == ""
+    words = against(REBOOT, records({**shown, **old}, held={**held, "n7": 1.0, "p": 25.0}))
     assert words.startswith(f"{CODE} on 8 nodes within 24 h (n0, n1, n2, n3, n4, n5, n6, n7): so many")
+
+
+@pytest.mark.parametrize(("out", "is_storm"), [(7, True), (1, True), (0, False)])
+def test_a_storm_that_no_person_looked_at_is_not_over_by_the_clock(out: int, is_storm: bool) -> None:
+    """Eight got it on one day, five days ago: it holds while one of them is still out for it, the last that got it."""
+    back = {f"n{number}": CaseMark(history=(past(PastAct.RESET, 130 - number),)) for number in range(8 - out)}
+    held = {f"m{number}": 121.0 - number for number in range(out)}
+    assert bool(against(REBOOT, records(back, held=held), me="x")) is (is_storm and len(back) + len(held) == 8)
+
+
+@given(st.lists(st.tuples(st.integers(0, 11), st.floats(0, 100), st.booleans()), max_size=24))
+def test_a_storm_has_its_nodes_within_its_window(seen: list[tuple[int, float, bool]]) -> None:
+    """Whatever nodes went out and came back when: so many are named only where so many got it within one window."""
+    held = {f"n{number}": hours for number, hours, is_out in seen if is_out}
+    marks = {
+        f"n{number}": CaseMark(history=(past(PastAct.RESET, hours),)) for number, hours, is_out in seen if not is_out
+    }
+    words = against(REBOOT, records(marks, held=held), me="n0")
+    ats = {
+        ("n0", 0.0),
+        *held.items(),
+        *((name, -(m.history[0].at - NOW) / timedelta(hours=1)) for name, m in marks.items()),
+    }
+    most = max(len({name for name, hours in ats if end <= hours < end + 24}) for _, end in ats)
+    assert not words or most >= 8
+    assert words or len({name for name, hours in ats if hours < 24}) < 8
 
 
 def test_the_words_are_the_same_on_every_node() -> None:
     """One story for the fleet: whoever tells it tells the same."""
-    fleet = records({"n0": CaseMark(code=CODE), **stormed(9)}, held={"n0": CODE})
+    fleet = records({"n0": CaseMark(code=CODE), **stormed(9)}, held={"n0": 1.0})
     assert len({against(REBOOT, fleet, me=f"n{number}") for number in range(10)}) == 1
 
 

@@ -282,23 +282,25 @@ def mark(node: str, *minutes_ago: float, replaced: float | None = None) -> Mark:
     )
 
 
-HOUR = NOW - timedelta(hours=1)
+HOUR = timedelta(hours=1)
 
 
 def test_every_machine_that_was_given_away_counts() -> None:
     """Two under one name are two. A mark of before there were histories tells of one, and of none twice; marks of other
-    things, and other acts, count for nothing."""
+    things, other acts, and times that no clock can have shown yet, count for nothing."""
     marks = [
         mark("a", 10, 20),
         mark("b", 59, 61),
         mark("c", 61),
         mark("old", replaced=10),
         mark("new", 10, replaced=10),
+        mark("ahead", -6, replaced=-600_000),
+        mark("just", -4),
         Mark(node="d", text="healthd case=y"),
         Mark(node="e", text="mine, replaced=1795226977"),
         Mark(node="f", text=CaseMark(history=(past(PastAct.REBOOT, 10),)).text),
     ]
-    assert replacements(marks, HOUR) == {"a": 2, "b": 1, "old": 1, "new": 1}
+    assert replacements(marks, HOUR, NOW) == {"a": 2, "b": 1, "old": 1, "new": 1, "just": 1}
 
 
 def test_replacements_are_bounded_over_the_fleet() -> None:
@@ -307,9 +309,17 @@ def test_replacements_are_bounded_over_the_fleet() -> None:
     assert rate_held(ME, hour, day, per_hour=4, per_day=6) == ""
     words = rate_held("a", hour, day, per_hour=3, per_day=None)
     assert words.startswith("3 machines were replaced, 2 of them under the name a within an hour, 3 may be")
-    words = rate_held(ME, hour, day, per_hour=4, per_day=5)
-    assert words.startswith("5 machines were replaced within a day, 5 may be before a person has to look")
+    words = rate_held(ME, hour, day, per_hour=4, per_day=4)
+    assert words.startswith("4 machines were replaced within a day, 4 may be before a person has to look")
     assert rate_held(ME, hour, day, per_hour=4, per_day=None) == ""
+
+
+@given(st.integers(0, 1000), st.integers(2, 6), st.integers(3, 9))
+def test_one_name_does_not_use_up_the_fleets_rate(times: int, per_hour: int, per_day: int) -> None:
+    """However often its machine was replaced, or its record says so: others still may; it is held by its own count."""
+    counts = {"a": times}
+    assert rate_held(ME, counts, counts, per_hour=per_hour, per_day=per_day) == ""
+    assert bool(rate_held("a", counts, counts, per_hour=per_hour, per_day=per_day)) is (times >= min(per_hour, per_day))
 
 
 @pytest.mark.parametrize(
@@ -334,9 +344,9 @@ def test_the_bounds_outlive_a_node_that_is_gone(minutes: list[float], now_in: fl
         history=tuple(past(PastAct.REPLACE, each) for each in sorted(minutes, reverse=True)),
     ).text
     now = NOW + timedelta(minutes=now_in)
-    since = now - timedelta(days=1)
+    day = timedelta(days=1)
     kept = that_counts(gone, now)
-    assert replacements([Mark(node="n", text=kept)], since) == replacements([Mark(node="n", text=gone)], since)
+    assert replacements([Mark(node="n", text=kept)], day, now) == replacements([Mark(node="n", text=gone)], day, now)
     assert that_counts(kept, now) == kept
     left = parse(kept)
     assert left is None or not (left.asks or left.case or left.code)

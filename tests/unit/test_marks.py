@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,9 @@ from healthd.remediation.marks import (
     PastAct,
     PastRepair,
     Versions,
+    by_now,
     instance_of,
+    is_ahead,
     launched_after,
     parse,
     plain,
@@ -34,6 +37,16 @@ CODES = st.from_regex(r"[a-z0-9_.-]{0,40}", fullmatch=True)
 PASTS = st.builds(
     PastRepair, act=st.sampled_from(list(PastAct)), at=TIMES, code=CODES, outcome=st.sampled_from(list(Helped))
 )
+
+
+def newest(history: Sequence[PastRepair]) -> tuple[PastRepair, ...]:
+    """The last eight acts and the last eight returns."""
+    left, kept = {True: 8, False: 8}, []
+    for each in reversed(history):
+        if left[each.act is PastAct.RETURN]:
+            left[each.act is PastAct.RETURN] -= 1
+            kept.append(each)
+    return tuple(reversed(kept))
 
 
 @st.composite
@@ -80,7 +93,7 @@ def test_what_is_written_is_read_back(mark: CaseMark) -> None:
     assert (back.case, back.machine, back.became) == (word(mark.case), word(mark.machine), word(mark.became))
     assert (back.driver, back.kernel, back.image) == (word(mark.driver), word(mark.kernel), word(mark.image))
     assert back.said == plain(mark.said)
-    assert back.history == mark.history[-8:]
+    assert back.history == newest(mark.history)
     for name in ("remedy", "asks", "attempt", "asked", "following", "answer", "answered", "replaced", "since"):
         assert getattr(back, name) == getattr(mark, name), name
 
@@ -122,7 +135,35 @@ def test_a_code_cannot_pretend_to_be_another_entry() -> None:
 @given(st.lists(PASTS, max_size=12), PASTS)
 def test_a_history_keeps_the_last_eight(before: list[PastRepair], new: PastRepair) -> None:
     """However many were there, the newest stay, and the newest of all is the one that was added."""
-    assert remembering(before, new) == (*before, new)[-8:]
+    kept = remembering(before, new)
+    assert kept == newest((*before, new))
+    assert kept[-1] == new
+    assert not before or len(kept) >= min(8, len(before))
+
+
+@given(st.lists(PASTS, max_size=20), st.integers(1, 30))
+def test_a_node_that_comes_and_goes_keeps_its_repairs(before: list[PastRepair], times: int) -> None:
+    """However often it returns, no act is lost to a return, nor a return to an act."""
+    history = newest(before)
+    came = PastRepair(act=PastAct.RETURN, at=NOW, code="gpu.pcie.degraded")
+    for _ in range(times):
+        history = remembering(history, came)
+    assert [each for each in history if each.act is not PastAct.RETURN] == [
+        each for each in newest(before) if each.act is not PastAct.RETURN
+    ]
+    assert sum(each == came for each in history) >= min(8, times)
+
+
+@given(marks(), TIMES)
+def test_what_is_ahead_counts_for_nothing(mark: CaseMark, now: datetime) -> None:
+    """No time of a record is more than five minutes ahead; what is not stays, and a second reading finds no more."""
+    limit, read = now + timedelta(minutes=5), by_now(mark, now)
+    times = (read.since, read.asked, read.replaced, read.slept, read.awake, *(each.at for each in read.history))
+    assert all(at is None or at <= limit for at in times)
+    assert read.history == tuple(each for each in mark.history if each.at <= limit)
+    assert read.code == ("" if is_ahead(mark.since, now) else mark.code)
+    assert by_now(read, now) == read
+    assert by_now(mark, now + timedelta(days=100_000)) == mark
 
 
 @given(st.lists(PASTS, max_size=8), st.sampled_from([Helped.HELPED, Helped.FAILED]))
