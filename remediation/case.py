@@ -140,6 +140,12 @@ class Case:
         return self.end not in (None, End.FAILED)
 
 
+def ended_last(case: Case, before: Case | None) -> Case | None:
+    """Of a case and the one that ended before it, the last whose end says what became of the node."""
+    took_nothing_out = case.end is End.ABANDONED and case.hold is None
+    return case if case.has_ended and not case.fenced and not took_nothing_out else before
+
+
 def shifted(case: Case, by: timedelta, now: datetime) -> Case:
     """The case after the clock was set by ``by``: what it waits for it waits for as long as before."""
     return replace(

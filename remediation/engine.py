@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from healthd.errors import BackendError, StoreError
 from healthd.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Refused, Root, Step
 from healthd.remediation.brakes import many_returns, returns_of
-from healthd.remediation.case import Case, Repair, reason_text
+from healthd.remediation.case import Case, Repair, ended_last, reason_text
 from healthd.remediation.commands import Commands
 from healthd.remediation.drive import Seen, decided_about, is_due, is_untried, own, turns, why_turned
 from healthd.remediation.fleet import Scope
@@ -68,6 +68,7 @@ class Engine:
         self._commands = Commands(parts, as_repair=self._as_repair)
         self._decided_last = Decision(action=Action.HOLD, reason="nothing has been decided yet")
         self._turn: Turn | None = None
+        self._ended: Case | None = None
         self._has_case = False
         self._failing_since_s: float | None = None
         self.decision = self._decided_last
@@ -194,8 +195,9 @@ class Engine:
 
     @property
     def ended(self) -> Case | None:
-        """The case that ended last since this process began, where none is open; None else."""
-        return self._turn.case if self._turn is not None and not self._turn.case.is_open else None
+        """The case that ended last since this process began, where none is open; None else. A slot that was found alone
+        is none: what had the node out before is."""
+        return self._ended if self.case is None else None
 
     def budget(self) -> tuple[Scope, ...]:
         """How many nodes are out and may be, as the fleet was read last; nothing where that is of no use any more."""
@@ -408,6 +410,7 @@ class Engine:
             case = turn.case
             self.tally.wait(turn)
             self._turn = turn
+            self._ended = ended_last(case, self._ended)
             if not turn.go_on or case.end is not None or self._ending.is_set():
                 return turn.said
 

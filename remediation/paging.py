@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from healthd.model import Action, Decision, Refusal, Remedy, Step
 from healthd.remediation.case import Case, End, Phase
@@ -67,18 +67,28 @@ def due(case: Case, limits: Limits) -> datetime:
     take, an order a day, a job under a fatal fault ``idle_patience_s``. One that settles counts from then on.
 
     What an operator ordered out counts from that order, whatever became of its drain since; each step towards it, and
-    back, from its own beginning.
+    back, from its own beginning. A drain that was found counts from when it was made, and
+    is verified first.
     """
     if Step.STAY in case.steps:
-        ordered = case.opened + timedelta(seconds=ORDERED_FOR_S)
+        ordered = out_since(case) + timedelta(seconds=ORDERED_FOR_S)
         return ordered if case.step is Step.STAY else min(ordered, case.since + timedelta(seconds=limits.overdue_s))
     if case.step is Step.REPLACE and case.phase is Phase.INTENDED:
         return case.since + timedelta(seconds=max(limits.overdue_s, limits.replace_timeout_s))
-    began = max(case.opened, case.good_since or case.opened)
-    overdue = began + timedelta(seconds=limits.overdue_s)
+    began = max(out_since(case), case.good_since or out_since(case))
+    overdue = max(began + timedelta(seconds=limits.overdue_s), case.opened + timedelta(seconds=STUCK_AFTER_S))
     if case.step is Step.WAIT_IDLE and case.remedy in FATAL:
         return min(overdue, case.since + timedelta(seconds=limits.idle_patience_s))
     return overdue
+
+
+def out_since(case: Case) -> datetime:
+    """Since when the node is out: as its own drain says that a daemon before this one made, else since the case was
+    opened. The cluster's own drains are older than what healthd keeps out by them."""
+    hold = case.hold
+    if hold is None or hold.stamp <= 0 or hold.text != case.text or case.adopted:
+        return case.opened
+    return min(case.opened, datetime.fromtimestamp(hold.stamp, UTC))
 
 
 def _of_case(decided: Decision, stands: Stands, problem: str, now: datetime, limits: Limits) -> Decision:
@@ -98,7 +108,7 @@ def _of_case(decided: Decision, stands: Stands, problem: str, now: datetime, lim
 def _overdue(case: Case, problem: str) -> str:
     """``out of service since 2026-01-01 03:00 UTC for gpu.xid.79 on gpu:3 [id]: waits for 12.`` and what to do."""
     what = "not moved" if case.hold is None and Step.DRAIN in case.steps else "out of service"
-    about = f"{what} since {case.opened:%Y-%m-%d %H:%M} UTC for {case.code} on {case.component} [{case.id}]"
+    about = f"{what} since {out_since(case):%Y-%m-%d %H:%M} UTC for {case.code} on {case.component} [{case.id}]"
     return f"{about}: {problem or case.note}. {_HINTS.get(case.step, _HELP)}"
 
 

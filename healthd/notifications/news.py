@@ -38,6 +38,8 @@ NODE_KEY = "node"
 MOST_LINES = 20
 """So many pieces of news stand in one message; of the others it says how many there are."""
 _MOST_CAUSES = 8
+_NOT_BACK = frozenset({End.LOST, End.ACKNOWLEDGED, End.ABANDONED})
+"""Ends of a case by which healthd has not put its node back: its last words say whose the node is."""
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -234,7 +236,7 @@ def _node(decision: Decision | None, case: Case | None, ended: Case | None) -> I
         about = decision.diagnosis
         still = f", although {about.code} on {about.component} is still open" if about is not None else ""
         yield Topic(key=NODE_KEY, words=f"in service by an operator's order{still}", last=True)
-    elif ended is not None and ended.end in (End.LOST, End.ACKNOWLEDGED):
+    elif ended is not None and ended.end in _NOT_BACK:
         words = f"ours no more [{ended.id}]: {ended.note}"
         yield Topic(key=NODE_KEY, words=words, cause=f"case {ended.id}", last=True)
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Any
 
 from healthd.checkup import Checkup
@@ -20,10 +21,12 @@ from healthd.notifications.delivery import Deliver
 from healthd.notifications.news import NODE_KEY, PAGED, Topic, of_absent, topics, unkept
 from healthd.notifications.notifier import NEWS, Notifier, channels_of, still_told
 from healthd.remediation.absent import AbsentNode
+from healthd.remediation.case import Case, ended_last
 from healthd.remediation.engine import Engine
 from healthd.store import Store
 
 TICK_S = 5.0
+_NO_CASE: Case | None = None
 
 
 def open_notifier(
@@ -68,15 +71,16 @@ def node_notifier(
     """The same for these receivers, whatever is configured; ``about`` says who speaks. Raises StoreError."""
     kept = store.fact(NEWS)
     before = [topic for topic in still_told(kept) if topic.key == NODE_KEY or topic.key.startswith(PAGED)]
+    ended = reduce(lambda last, case: ended_last(case, last), store.cases(), _NO_CASE)
 
     def wrong() -> Sequence[Topic]:
         found = [
-            *wrong_with(monitor, engine, Severity(config.severity)),
+            *wrong_with(monitor, engine, Severity(config.severity), ended=ended),
             *(of_absent(each.node, each.message) for each in absent()),
         ]
         if engine is None or engine.has_decided:
             return found
-        keys = {topic.key for topic in found}
+        keys = {topic.key for topic in found if not topic.last}
         return [*found, *(topic for topic in before if topic.key not in keys)]
 
     return Notifier(
@@ -89,9 +93,11 @@ def node_notifier(
     )
 
 
-def wrong_with(monitor: Monitor, engine: Engine | None, least: Severity) -> Sequence[Topic]:
+def wrong_with(
+    monitor: Monitor, engine: Engine | None, least: Severity, *, ended: Case | None = None
+) -> Sequence[Topic]:
     """What is wrong with this node now and worth telling: from severity ``least`` on. Nothing is read from the disk: a
-    store that fails hides nothing, and is told itself."""
+    store that fails hides nothing, and is told itself. ``ended``: the case that ended last before this daemon began."""
     diagnoses = monitor.diagnoses()
     found = topics(
         verdict=monitor.verdict(monitor.outcomes().values()),
@@ -100,7 +106,7 @@ def wrong_with(monitor: Monitor, engine: Engine | None, least: Severity) -> Sequ
         decision=engine.decision if engine is not None else None,
         case=engine.case if engine is not None else None,
         least=least,
-        ended=engine.ended if engine is not None else None,
+        ended=engine.ended or ended if engine is not None and engine.case is None else None,
         faults=monitor.history.faults.values(),
     )
     return [*found, *unkept(monitor.store_problem)]

@@ -232,6 +232,37 @@ def test_a_node_that_is_out_by_order_is_recalled_each_day(tmp_path: Path) -> Non
     world.close()
 
 
+def test_a_node_that_is_out_by_order_is_recalled_in_time_after_its_disk_was_lost(tmp_path: Path) -> None:
+    """The drain was made before the daemon that found it began."""
+    world = World(tmp_path / "n1", mode=Mode.OBSERVE)
+    world.at(10, lambda: world.orders(OUT)).at(8 * 3_600.0, world.lose_store)
+    told = Told(world).run(10).until(2.5 * DAY_S)
+    assert "our drain was found" in "".join(world.audit("step"))
+    assert [round(at / DAY_S, 1) for at, _ in told.states("page ")] == [1.0, 2.0]
+    world.close()
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_node_that_stays_drained_by_the_cluster_itself_is_not_over(tmp_path: Path, is_killed: bool) -> None:
+    """The fault ended and nothing was repaired, and Slurm's own drain is not healthd's to undo: people hear that, also
+    where the daemon that saw the end did not live to tell it."""
+    world = World(tmp_path / "n1", mode=Mode.REPAIR)
+    world.rules = replace(world.rules, adopt_automatic=True)
+    link = Trouble(code="efa.missing", remedy=Remedy.REBOOT_NODE, clears_by=None)
+    world.at(3, world.start_job).at(10, lambda: world.cluster.drains_by_itself(NODE), lambda: world.levels.add(link))
+    world.at(120, lambda: world.levels.discard(link)).at(150, world.end_jobs)
+    told = Told(world).run(20)
+    while world.store.open_case() is not None:
+        told.run(1)
+    if is_killed:
+        world.restart_daemon()
+    told.run(10)
+    assert not world.orchestrator.view().in_service
+    assert [state for _, state in told.states("node")] == ["wrong", "ended"]
+    assert "stays drained by the cluster itself" in told.words("node", "ended")[0]
+    world.close()
+
+
 def test_a_node_whose_order_is_made_again_is_recalled_a_day_after_the_order(tmp_path: Path) -> None:
     """The controller restarts after hours and loses the drain, which is made again: no page for that, and no day more
     of silence."""

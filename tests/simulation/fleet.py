@@ -96,6 +96,7 @@ class Fleet:
                 acts=self.watch.acts,
                 tells=self._tells,
                 forgets=self.watch.forgets,
+                dies=self.watch.dies,
                 notes=self.watch.note,
             )
         if delegates:

@@ -17,6 +17,7 @@ from healthd.remediation.budget import out_limit
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.ledger import repairs_of
 from healthd.remediation.marks import Answer, parse
+from healthd.remediation.record import ACTS
 from healthd.sim.cluster import FakeUpdate
 from tests.simulation.daemon import Ground
 from tests.simulation.head import Head
@@ -105,6 +106,7 @@ class Invariants:
         self.seen: dict[str, Seen] = defaultdict(Seen)
         self.released: dict[str, deque[tuple[float, tuple[str, str]]]] = defaultdict(lambda: deque(maxlen=40))
         self.ordered: dict[str, float] = {}
+        self.perhaps: set[tuple[str, Remedy]] = set()
         self.asked: dict[tuple[str, Remedy], float] = {}
         self.trails: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=TRAIL))
         self.counted: Counter[str] = Counter()
@@ -161,6 +163,13 @@ class Invariants:
         again."""
         told = self.told[name]
         told.standing = {key: words for key, words in told.standing.items() if key.startswith(CONTROLLERS)}
+
+    def dies(self, name: str, asked_itself: bool) -> None:
+        """A daemon was killed. What it had written down, and asks of its platform by itself, it may have done: whoever
+        comes after cannot know."""
+        case = self.case(name)
+        if asked_itself and case is not None and case.step in ACTS and case.phase is Phase.INTENDED:
+            self.perhaps.add((case.id, ACTS[case.step]))
 
     def _told_of(self, node: str, speaker: str, key: str, words: str, news: News) -> None:
         told = self.told[node]
@@ -329,12 +338,19 @@ class Invariants:
         is_paged = any(asks_for_a_person(key) for key in told.standing)
         seen.silent_s = _since(seen.silent_s, seen.held_s is not None and not is_paged, s)
         most_s = REPEAT_S if case is not None and case.order else OVERDUE_S
-        if seen.silent_s is not None and s - seen.silent_s > most_s:
+        if seen.silent_s is not None and s - max(seen.silent_s, self._awaited_s(name, case)) > most_s:
             self.fail(
                 "nothing_out_in_silence", name, f"held by healthd for {(s - seen.silent_s) / HOUR:.1f} h, no page"
             )
         if is_paged and seen.held_s is not None and told.paged_s is not None and s - told.paged_s > REPEAT_S:
             self.fail("paged_every_day", name, f"held by healthd, paged {(s - told.paged_s) / HOUR:.1f} h ago")
+
+    def _awaited_s(self, name: str, case: Case | None) -> float:
+        """Since when another machine is awaited: that is as long as it may take, whatever was before."""
+        if case is None or case.step is not Step.REPLACE or case.phase is not Phase.INTENDED:
+            return -DAY
+        asked = (each.s for each in self.done if each.node == name and each.remedy is Remedy.REPLACE_NODE)
+        return max(asked, default=-DAY)
 
     def every_slot_lives(self, name: str, seen: Seen, s: float, case: Case | None, *, has_slot: bool) -> None:
         """A slot has an open case behind it, or is found within a bounded time: slots that leak stop all repairs."""
@@ -387,7 +403,7 @@ class Invariants:
 
     def what_counts_was_begun(self, name: str) -> None:
         """Only an act that was begun counts as a repair: else the next larger one is taken although none was made."""
-        acts = {(each.case, each.remedy) for each in self.done}
+        acts = self.perhaps | {(each.case, each.remedy) for each in self.done}
         store = self._nodes[name].disk.store
         for case in store.cases():
             counted = repairs_of([case])

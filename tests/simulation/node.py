@@ -57,7 +57,8 @@ class Platform(FakeProvisioner):
 class Node:
     """``asks`` is told of each request to the controller, ``acts`` of each act before it is made.
 
-    ``tells`` is told of each message, ``forgets`` of each disk that is lost, ``notes`` of what happens to the node.
+    ``tells`` is told of each message, ``forgets`` of each disk that is lost, ``dies`` of each daemon that is killed,
+    and whether it asks its platform by itself; ``notes`` of what happens to the node.
     """
 
     def __init__(
@@ -72,10 +73,12 @@ class Node:
         acts: Callable[[str, Remedy], None],
         tells: Callable[[str, Message], None],
         forgets: Callable[[str], None],
+        dies: Callable[[str, bool], None],
         notes: Callable[[str, str], None],
     ) -> None:
         self.name, self.rack, self._ground, self._random, self._delegates = name, rack, ground, random, delegates
-        self._asked, self._acts, self._tells, self._forgets, self._notes = asks, acts, tells, forgets, notes
+        self._asked, self._acts, self._tells, self._notes = asks, acts, tells, notes
+        self._forgets, self._dies = forgets, dies
         self.wall = WallClock(ground.timeline)
         self.machine, self.boot, self.up, self.blind = 1, 1, True, ""
         self.ailments: list[Ailment] = []
@@ -131,6 +134,7 @@ class Node:
 
     def _daemon_died(self, back_in_s: float | None = None) -> None:
         self.note("the daemon was killed")
+        self._dies(self.name, not self._delegates)
         power = self._power
         wait_s = self._random.uniform(*DAEMON_STARTS_S) if back_in_s is None else back_in_s
         self._ground.timeline.after(wait_s, lambda: self.start_daemon() if power == self._power else None)

@@ -19,7 +19,7 @@ from tests.simulation.invariants import Invariants
 from tests.simulation.law import Rates
 
 DAY_H = 24.0
-MENDED = ((1008, 37.0), (1021, 255.0), (1047, 196.0), (1060, 43.0), (1072, 168.5), (1079, 120.5))
+MENDED = ((1008, 37.0), (1021, 255.0), (1047, 196.0), (1060, 43.0), (1072, 168.5), (1079, 120.5), (2095, 145.0))
 """Seeds that once broke an invariant, each with the hours until then, in fleets as large as the seed says."""
 FOUND = ("needless-act-counts", "slot-leaks")
 """The changes that this fleet of three days finds; `make simulate SIMULATE_ARGS="--change NAME"` plays the others."""

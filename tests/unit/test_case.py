@@ -7,8 +7,19 @@ from datetime import timedelta
 import pytest
 
 from healthd.model import Component, Step
-from healthd.remediation.case import End, Phase, case_of, code_of, is_our_text, parts_of, reason_text, shifted
+from healthd.remediation.case import (
+    End,
+    Phase,
+    case_of,
+    code_of,
+    ended_last,
+    is_our_text,
+    parts_of,
+    reason_text,
+    shifted,
+)
 from healthd.remediation.playbook import REBOOT
+from healthd.remediation.ports import Hold
 from tests.judgement import a_case, at, diagnosis
 
 
@@ -28,6 +39,15 @@ def test_a_case_names_the_step_it_stands_at(index: int, step: Step) -> None:
 def test_a_case_is_open_while_our_drain_may_stand(end: End | None) -> None:
     """Without an end, and where it was given up: then the node is out by our hand all the same, and is watched."""
     assert a_case(end=end).is_open == (end in (None, End.FAILED))
+
+
+def test_the_last_end_is_that_of_a_case_that_had_the_node_out() -> None:
+    """Neither one that goes on or owes its slot, nor a slot that was found alone, says what became of the node."""
+    before, hold = a_case(end=End.LOST), Hold(text="t", user="healthd", stamp=1)
+    for case in (a_case(), a_case(end=End.FAILED), a_case(end=End.LOST, fenced=True), a_case(end=End.ABANDONED)):
+        assert ended_last(case, before) is before
+    for case in (a_case(end=End.LOST), a_case(end=End.RELEASED), a_case(end=End.ABANDONED, hold=hold)):
+        assert ended_last(case, before) is case
 
 
 def test_the_reason_is_what_the_issue_says() -> None:

@@ -9,13 +9,14 @@ import pytest
 
 from healthd.model import Action, Decision, Refusal, Refused, Remedy, Step
 from healthd.remediation.case import Case, End, Phase
-from healthd.remediation.paging import ORDERED_FOR_S, Limits, Stands, due, wanted
+from healthd.remediation.paging import ORDERED_FOR_S, STUCK_AFTER_S, Limits, Stands, due, out_since, wanted
 from healthd.remediation.playbook import QUARANTINE, REBOOT, REPLACE, kept_out
 from healthd.remediation.ports import Hold
 from tests.judgement import a_case
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 LIMITS = Limits()
+STAMP = int(T0.timestamp())
 HOLD = Hold(text="t", user="healthd", stamp=1)
 REPAIR = Decision(action=Action.REPAIR, reason="repair for gpu.xid.79")
 CASE = replace(a_case(steps=REBOOT, index=1, hold=HOLD, note="drained"), opened=T0, since=T0, remedy=Remedy.REBOOT_NODE)
@@ -116,6 +117,26 @@ def test_what_lasts_longer_than_its_bound_pages(case: Case, seconds: float) -> N
     """Out, or not moved; with what it waits for and what the operator can do. Not a second sooner."""
     assert (due(case, LIMITS), stands(case, seconds)) == (at(seconds), "page overdue")
     assert not stands(case, seconds - 1).startswith("page")
+
+
+def test_a_drain_that_was_found_counts_from_when_it_was_made() -> None:
+    """A lost disk gives no node four hours more of silence; what was found has ten minutes to verify. A text of the
+    cluster's own, or a drain of its own that was adopted, says nothing of when healthd began."""
+    found = replace(CASE, opened=at(10_000), since=at(10_000), hold=replace(HOLD, text=CASE.text, stamp=STAMP))
+    assert due(found, LIMITS) == at(LIMITS.overdue_s)
+    assert due(replace(found, opened=at(80_000)), LIMITS) == at(80_000 + STUCK_AFTER_S)
+    words = wanted(REPAIR, Stands(case=found), "", at(LIMITS.overdue_s), LIMITS).reason
+    assert words.startswith("out of service since 2026-01-01 00:00 UTC")
+    ordered = replace(found, steps=ORDERED, index=ORDERED.index(Step.STAY))
+    assert due(ordered, LIMITS) == at(ORDERED_FOR_S)
+    assert out_since(replace(found, opened=at(-9))) == at(-9)
+    for other in (
+        replace(found, hold=HOLD),
+        replace(found, adopted=True),
+        replace(found, hold=replace(HOLD, text=CASE.text, stamp=0)),
+        replace(found, hold=None),
+    ):
+        assert out_since(other) == at(10_000)
 
 
 def test_an_overdue_case_says_what_it_waits_for() -> None:
