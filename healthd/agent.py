@@ -111,12 +111,14 @@ class Agent:
             self._release_absent(fleet, now)
 
     def _release_absent(self, fleet: FleetLevel, now: datetime) -> None:
-        """Every agent may release; what an operator has to see is one agent's to say: the first in service."""
+        """Every agent may release; what an operator has to see is one agent's to say: the first in service. Where
+        another one is first by now, it says so as well, and this one goes on: the page is over when its cause is."""
         if self.absent is None or self.orchestrator is None:
             return
         before, slots = self.paged_absent, self.orchestrator.slots() if fleet.asleep or fleet.down else ()
         found = self.absent.release(fleet, slots, now)
-        self.paged_absent = tuple(each for each in found if each.page and fleet.first == self.machine.name)
+        said, is_first = {each.node for each in before}, fleet.first == self.machine.name
+        self.paged_absent = tuple(each for each in found if each.page and (is_first or each.node in said))
         for each in found:
             if not each.page or (each in self.paged_absent and each not in before):
                 self.monitor.record(Event(at=now, kind="decision", text=f"{each.node}: {each.message}"))

@@ -15,25 +15,38 @@ from healthd.errors import SourceError
 from healthd.kernel_tables import nvlink5_rules
 from healthd.model import ClearsBy
 from healthd.node import Tree
+from healthd.remediation.case import ORDERED
 from healthd.sources.identity import boot_time
 from healthd.sources.journal import JournalBatch, read_kernel_since
-from healthd.tables import xid_cases, xid_number, xid_row
+from healthd.tables import xid_cases, xid_number, xid_row, xid_table
 
 _ENDS = (ClearsBy.GPU_RESET, ClearsBy.DRIVER_RELOAD, ClearsBy.REBOOT, ClearsBy.REPLACE)
-_SXID = "nvswitch.sxid."
+_SXID, _XID = "nvswitch.sxid.", "gpu.xid."
 
 
 def ends_by(code: str) -> ClearsBy | None:
     """What alone ends faults of this code, the most far-reaching where that depends on the line; None for what a check
-    sees again, what ends with its job, and what no table knows."""
+    sees again, what ends with its job, and an operator's order. What no check of this version declares and no table
+    knows, an older version must not take for over: a boot at least."""
     declared = [each.clears_by for check in discover().values() for each in check.codes if each.code == code]
     if code.startswith(_SXID):
         declared.append(ClearsBy.REBOOT)  # a fatal line, whatever the number: checks/kernel_sxid.py
-    elif (xid := xid_number(code)) is not None:
+    elif (xid := xid_number(code)) is not None and xid in xid_table():
         declared.append(xid_row(xid).clears_by)
         declared += [case.clears_by for (number, _), case in xid_cases().items() if number == xid]
         declared += [rule.verdict.clears_by for rule in nvlink5_rules() if rule.xid == xid]
+    if not (declared or _is_known(code)):
+        return ClearsBy.REBOOT
     return _largest(each for each in declared if each is not None)
+
+
+def _is_known(code: str) -> bool:
+    """Whether it needs no check of ours: no code, an order, or one of a family that a check judges anew."""
+    families = (
+        each.code.removesuffix("*") for check in discover().values() for each in check.codes if "*" in each.code
+    )
+    named = (family for family in families if family not in (_XID, _SXID))
+    return code in ("", *ORDERED) or code.startswith(tuple(named))
 
 
 def _largest(ends: Iterable[ClearsBy]) -> ClearsBy | None:

@@ -1,7 +1,8 @@
 """What Slurm itself writes into a node's reason: whole texts, and what it appends to a text that stands. Pure.
 
 None of it is a person's order, although its user is root or SlurmUser (slurmstepd's ``Kill task failed`` is root's). A
-text that is in no row of this table is a person's, or another program's, whoever signed it.
+text that is in no row of this table is a person's, or another program's, whoever signed it; so is one that another user
+signed, which the orchestrator tells, since it knows SlurmUser.
 
 slurmctld's ``set_node_reason`` writes its text where there is none, and appends it behind `` : `` where there is one
 ("message to be set/appended", slurmctld.h); 22.05 appends the words about reboots only. ``Kill task failed`` comes as

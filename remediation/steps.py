@@ -328,7 +328,7 @@ class Steps:
             verify = case.steps.index(Step.VERIFY)
             case = replace(case, index=verify, phase=Phase.PLANNED, since=now, good_since=None)
             return Turn(case=case, said=f"release taken back: {trouble}")
-        if case.adopted and not (case.acts or case.earlier or case.release_order):
+        if self._is_clusters(case) and not (case.acts or case.earlier or case.release_order):
             return left_to_cluster(case, "nothing was repaired")
         if down := self._guards.down_unexplained(case, view):
             return waits(case, "release", Refused(kind=Refusal.DOWN, words=down))
@@ -353,6 +353,12 @@ class Steps:
         if view.standing:
             return self._undrained(case, view, now)
         return Turn(case=case, said="release: not to be seen yet, will be read back")
+
+    def _is_clusters(self, case: Case) -> bool:
+        """Whether what keeps the node out is the cluster's own word: it drained the node before us, or in this boot it
+        wrote over our drain what it found (a process that does not end). The end of our fault says nothing of that."""
+        is_written_over = case.hold is not None and case.hold.automatic
+        return case.adopted or (is_written_over and self._judgement.boot_id == case.drain_boot_id)
 
     def _undrained(self, case: Case, view: NodeView, now: datetime) -> Turn:
         """The end, unless a drain or an undrain is still on its way: a controller that slept applies what it finds when

@@ -44,6 +44,7 @@ JOB_FIELDS = "%i %u %N"
 _OUT = re.compile(r"DRAIN(ED|ING)?|DOWN|FAIL(ING)?|REBOOT\w*|INVALID_REG")
 # A node in no partition has no Partitions=, and a comment or a reason may say the word as well.
 _PARTITIONS = re.compile(r" MCS_label=\S*\s+(?:Partitions=(\S+))?")
+_ROOT = "root"
 _NODE_NAME_FIELD, _STATE = re.compile(r"NodeName=(\S+) "), re.compile(r" State=(\S+)")
 _OUR_REASON = re.compile(r"(healthd: .*?) \[[^\[\]@\s]+@(\d{1,11})\](?: |$)")  # with SLURM_TIME_FORMAT=%s
 # A killed slurmctld can leave MAINTENANCE on a node for good, without RESERVED and a reservation; jobs run there.
@@ -114,12 +115,12 @@ class SlurmOrchestrator:
         BackendRefused if slurmctld does not know the node, BackendUnknown if it could not be read.
         """
         if not jobs:
-            return parse_view(self._node, self._state())
+            return self._as_signed(parse_view(self._node, self._state()))
         queue = self._read("squeue", "-h", "-a", "-w", self._node, "-o", JOB_FIELDS)
         window = parse_maintenance(self._reservations(), self._node)
         state = self._state()
         config = self._read("scontrol", "show", "config")
-        view = parse_view(self._node, state, controller=parse_boot_time(config))
+        view = self._as_signed(parse_view(self._node, state, controller=parse_boot_time(config)), config)
         ids, work = parse_jobs(queue)
         return replace(view, maintenance=window, may_sleep=may_sleep(config, self._node), jobs=ids, work=work)
 
@@ -224,6 +225,16 @@ class SlurmOrchestrator:
         result = self._call("scontrol", "update", f"nodename={self._node}", *settings)
         if result.code:
             raise update_error(f"scontrol update {self._node} {' '.join(settings)}", result.stderr + result.stdout)
+
+    def _as_signed(self, view: NodeView, config: str = "") -> NodeView:
+        """The view, in which a text of Slurm's own is Slurm's only if root or SlurmUser set it: else a person wrote it.
+        ``config`` is read where it has to be and was not."""
+        hold = view.hold
+        if hold is None or not hold.automatic or hold.user == _ROOT:
+            return view
+        if hold.user in parse_slurm_user(config or self._read("scontrol", "show", "config")):
+            return view
+        return replace(view, hold=replace(hold, automatic=False))
 
     def _read(self, tool: str, *args: str, limit_bytes: int = 4 * 1024 * 1024) -> str:
         result = self._call(tool, *args, limit_bytes=limit_bytes)
@@ -378,6 +389,13 @@ def parse_boot_time(answer: str) -> str:
     if not match:
         raise BackendUnknown(f"scontrol show config has no BOOT_TIME: {answer[:200]!r}")
     return match[1]
+
+
+def parse_slurm_user(answer: str) -> frozenset[str]:
+    """SlurmUser's name and number from ``scontrol show config`` (``SlurmUser = slurm(64030)``); none if it is not
+    there."""
+    match = re.search(r"^SlurmUser\s*=\s*([^\s(]+)(?:\((\d+)\))?", answer, re.MULTILINE)
+    return frozenset(filter(None, match.groups())) if match else frozenset()
 
 
 def update_error(what: str, said: str) -> BackendRefused | BackendUnknown:

@@ -67,6 +67,27 @@ def test_what_a_sleeping_node_left_is_released_by_the_second_reading(mode: Mode,
         agent.close(keep_open=True)
 
 
+def test_a_page_for_a_dead_node_is_not_over_because_another_agent_is_first(tmp_path: Path) -> None:
+    """The first node in service changes twice: the page stands until the dead node is back."""
+    world = World(tmp_path / "world", mode=Mode.REPAIR)
+    world.cluster.claim("cluster", 0, "n7")
+    world.cluster.update("n7", "down", "psu")
+    world.cluster.update("n1", "drain", "psu")
+    agent = agent_of(world, "n10", tmp_path, Mode.REPAIR)
+    try:
+        learns(world, agent, 60)
+        for word in ("drain", "resume", "drain"):
+            world.cluster.update("n1", word, "psu")
+            learns(world, agent, DEAD_S)
+            assert [each.node for each in agent.paged_absent] == ["n7"]
+        assert sum("n7" in text for text in world.audit("decision")) == 1
+        world.cluster.update("n7", "resume")
+        learns(world, agent, 500)
+        assert agent.paged_absent == ()
+    finally:
+        agent.close(keep_open=True)
+
+
 @pytest.mark.parametrize(("name", "pages"), [("n1", True), ("n2", False)])
 def test_a_dead_node_with_a_slot_pages_once_for_the_fleet(name: str, pages: bool, tmp_path: Path) -> None:
     """By the first node in service, for as long as it is so."""

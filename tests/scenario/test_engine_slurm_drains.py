@@ -90,6 +90,20 @@ def test_a_person_who_drains_over_slurms_text_keeps_the_node(tmp_path: Path) -> 
     assert (world.hold_text, world.ending().ends, world.cluster.slots) == (ADMIN, ("lost",), {})
 
 
+def test_a_quarantine_over_which_slurm_wrote_stays_out_for_an_operator(tmp_path: Path) -> None:
+    """Its fault ends without a repair; the process that Slurm could not end may be there still."""
+    fault = replace(XID_79, clears_by=None)
+    world = World(tmp_path, mode=Mode.QUARANTINE)
+    world.levels.add(fault)
+    _until(world, "out until it is well")
+    world.cluster.drains_by_itself(NODE)
+    _until(world, "out until it is well")
+    world.levels.clear()
+    world.run_to_end()
+    assert (world.hold_text, world.ending().ends, world.cluster.slots) == (KTF, ("abandoned",), {})
+    assert any("stays drained by the cluster itself" in text for text in world.audit("step"))
+
+
 def test_a_person_who_undoes_slurms_text_gives_an_order(tmp_path: Path) -> None:
     """The drain that Slurm wrote over was ours: undoing it acknowledges the fault as ever."""
     world = World(tmp_path, mode=Mode.QUARANTINE).at(10, lambda: world.log_line(XID_79))

@@ -22,17 +22,21 @@ from tests.judgement import START, a_case
         ("gpu.xid.54", ClearsBy.REPLACE),
         ("gpu.xid.149", ClearsBy.REPLACE),
         ("gpu.xid.31", None),
-        ("gpu.xid.999", None),
+        ("gpu.xid.999", ClearsBy.REBOOT),
+        ("gpu.xid.later.7", ClearsBy.REBOOT),
         ("nvswitch.sxid.10001", ClearsBy.REBOOT),
         ("efa.admin_queue", ClearsBy.REBOOT),
         ("gpu.xid.repeated_across_jobs.13", None),
         ("efa.missing", None),
-        ("of.a.plugin", None),
+        ("of.a.later.version", ClearsBy.REBOOT),
+        ("plugin.of_ours", None),
+        ("site.of_ours", None),
+        ("operator.quarantine", None),
         ("", None),
     ],
 )
 def test_what_ends_a_fault_is_what_its_table_says(code: str, ends: ClearsBy | None) -> None:
-    """A level, an error of a job, and what no table knows need no proof."""
+    """A level, an error of a job and an order need no proof; what only a later version knows needs a boot."""
     assert ends_by(code) is ends
 
 

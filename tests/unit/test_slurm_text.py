@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.errors import BackendRefused, BackendUnknown, ConfigError
+from healthd.node import CommandResult
 from healthd.remediation.fleet import scopes_of
 from healthd.remediation.orchestrators.slurm import (
     SlurmOrchestrator,
@@ -18,6 +19,7 @@ from healthd.remediation.orchestrators.slurm import (
     parse_jobs,
     parse_level,
     parse_partitions,
+    parse_slurm_user,
     parse_view,
     update_error,
 )
@@ -504,6 +506,46 @@ def test_only_a_known_refusal_is_a_refusal(said: str, kind: type[Exception]) -> 
     assert type(error) is kind
     assert str(error).startswith("scontrol update n0001 state=drain: ")
     assert not said or any(line in str(error) for line in said.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("config", "users"),
+    [
+        ("X = 1\nSlurmUser               = slurm(64030)\nY = 2\n", {"slurm", "64030"}),
+        ("SlurmUser = root\n", {"root"}),
+        ("SlurmdUser              = root(0)\n", set()),
+    ],
+)
+def test_slurm_user_is_known_by_name_and_number(config: str, users: set[str]) -> None:
+    """As ``scontrol show config`` prints it; a number where the account has no name on this machine."""
+    assert parse_slurm_user(config) == users
+
+
+@pytest.mark.parametrize(
+    ("user", "text", "is_slurms"),
+    [
+        ("root", "Kill task failed", True),
+        ("slurm", "Kill task failed", True),
+        ("64030", "Epilog error", True),
+        ("anna", "Kill task failed", False),
+        ("anna", "psu", False),
+        ("slurm", "psu", False),
+    ],
+)
+@pytest.mark.parametrize("jobs", [False, True])
+def test_a_text_of_slurms_is_slurms_only_if_slurm_signed_it(user: str, text: str, is_slurms: bool, jobs: bool) -> None:
+    """An operator who writes the same words has given an order."""
+    record = _record(reason=text).replace("|root|", f"|{user}|")
+    answers = {"sinfo": record, "config": "BOOT_TIME = 1\nSlurmUser = slurm(64030)\n"}
+
+    def run(argv: list[str], **_: object) -> CommandResult:
+        said = answers.get(argv[0], answers["config"] if argv[-1] == "config" else "")
+        return CommandResult(argv=tuple(argv), code=0, stdout=said, stderr="", duration_s=0.1)
+
+    view = SlurmOrchestrator(node="n0001", run=run).view(jobs=jobs)
+    assert view.hold is not None
+    assert (view.hold.text, view.hold.user, view.hold.automatic) == (text, user, is_slurms)
+    assert view.drained_by_itself is is_slurms
 
 
 # ---------------------------------------------------------------------------------------------------------------------
