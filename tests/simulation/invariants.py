@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from healthd.model import Action, Remedy, Step
 from healthd.notifications.delivery import Message
@@ -88,6 +89,7 @@ class Seen:
     good_s: float | None = None
     uncaused_s: float | None = None
     unanswered_s: float | None = None
+    asked: tuple[datetime, float] | None = None
 
 
 class Invariants:
@@ -395,7 +397,9 @@ class Invariants:
         is_taken = mark is not None and mark.asks and mark.answer is Answer.TAKEN and mark.asked is not None
         acted = False
         if is_taken and mark is not None and mark.asked is not None:
-            asked_s = mark.asked.timestamp() - self._nodes[name].wall.seconds() + s
+            if seen.asked is None or seen.asked[0] != mark.asked:  # a clock that is set later moves no request
+                seen.asked = (mark.asked, mark.asked.timestamp() - self._nodes[name].wall.seconds() + s)
+            asked_s = seen.asked[1]
             acted = any(each.node == name and each.s > asked_s - 60.0 for each in self.done)
         seen.unanswered_s = _since(seen.unanswered_s, is_taken and not acted, s)
         if seen.unanswered_s is not None and s - seen.unanswered_s > ANSWERED_WITHIN_S:
