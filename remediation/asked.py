@@ -60,6 +60,13 @@ def wanted(node: str, mark: CaseMark, now: datetime, *, reboot_timeout_s: float)
     return Wanted(node=node, case=mark.case, remedy=mark.remedy, attempt=mark.attempt, asked=mark.asked)
 
 
+def withdrawn(node: str, mark: CaseMark) -> Wanted | None:
+    """The request that a node has withdrawn, or None. Nothing is begun for it: it tells what may have been begun."""
+    if not mark.is_withdrawn or mark.withdrawn is None or mark.asked is None or not mark.case:
+        return None
+    return Wanted(node=node, case=mark.case, remedy=mark.withdrawn, attempt=mark.attempt, asked=mark.asked)
+
+
 def refusal(
     want: Wanted,
     mark: CaseMark,

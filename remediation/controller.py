@@ -16,7 +16,7 @@ from typing import Protocol
 from healthd.clockwatch import ClockWatch, was_set
 from healthd.errors import BackendError
 from healthd.model import Event, Mode, Refusal, Refused, Remedy, Step
-from healthd.remediation.asked import Wanted, is_silent, needs_person, refusal, wanted
+from healthd.remediation.asked import Wanted, is_silent, needs_person, refusal, wanted, withdrawn
 from healthd.remediation.case import Case, End, Phase, shifted
 from healthd.remediation.errand import Errand, Found
 from healthd.remediation.fleet import DAY_WINDOW, RATE_WINDOW, day_limit, rate_held, replacements
@@ -24,6 +24,7 @@ from healthd.remediation.marks import Answer, CaseMark, instance_of, launched_af
 from healthd.remediation.playbook import STEPS
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import FleetLevel, Mark, NodeView, Provisioner, Slot
+from healthd.remediation.record import with_act
 from healthd.remediation.repairs import Door
 from healthd.remediation.standings import STATES, Looks, Reckoning, Standing, State
 from healthd.remediation.turns import Patience, Turn
@@ -116,7 +117,8 @@ class Controller:
         names = {found.want.node for found in wants}
         self._silent = {name: since_s for name, since_s in self._silent.items() if name in names}
         self._asked &= {found.want.id for found in wants}
-        self._unsure = {found.want.id: self._unsure.get(found.want.id, self._monotonic_s()) for found in wants}
+        sent = {found.want.id for found in wants if self._may_be_sent(found.want.id)}
+        self._unsure = {each: self._unsure.get(each, self._monotonic_s()) for each in sent}
         self.reckoning.keep(names)
         standings = []
         for found in sorted(wants, key=lambda each: each.want.node):
@@ -142,6 +144,7 @@ class Controller:
             return None
         at = self._by_its_age(shown.node, mark, now)
         want = wanted(shown.node, mark, at, reboot_timeout_s=self._patience.reboot_timeout_s)
+        want = want or self._begun_before(shown.node, mark)
         has_place = shown.node in places
         if want is None or (want.unanswered and not (has_place and shown.node in level.out)):
             return None
@@ -149,6 +152,18 @@ class Controller:
         if known is not None and known.end is End.DONE and mark.said == plain(known.note):
             return None  # it is done, and the node was told
         return Found(want=want, mark=mark, text=shown.text, has_place=has_place)
+
+    def _begun_before(self, node: str, mark: CaseMark) -> Wanted | None:
+        """A request that its node has withdrawn and that was begun, or may have been: the node has to know."""
+        want = withdrawn(node, mark)
+        case = self._known.get(want.id) if want is not None else None
+        is_begun = case is not None and (self._may_be_sent(case.id) or case.end is End.DONE)
+        return want if is_begun else None
+
+    def _may_be_sent(self, case_id: str) -> bool:
+        """Whether the platform may have been asked, and nothing shows what became of it."""
+        case = self._known.get(case_id)
+        return case is not None and case.end is None and case.phase is Phase.INTENDED
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -183,6 +198,8 @@ class Controller:
 
     def _followed(self, found: Found, case: Case, now: datetime) -> Standing:
         """It was asked for, or may have been: only its evidence counts now, which AWS is not asked for all the time."""
+        if found.mark.is_withdrawn:
+            self._answer(found, case)
         if (known := self._looks.lately(case.id)) is not None:
             return known
         errand = self._errand(found)
@@ -193,12 +210,15 @@ class Controller:
 
     def _may_repeat(self, found: Found, turn: Turn) -> bool:
         """Whether nothing shows what became of it, its platform gave this controller no answer, and a second request is
-        safe by now."""
+        safe by now. What its node has withdrawn is not asked for again."""
         want, case = found.want, turn.case
-        if want.id in self._asked or case.end is not None or case.step is not _STEP[want.remedy]:
+        if case.end is not None or case.step is not _STEP[want.remedy]:
+            return False
+        if want.id in self._asked or found.mark.withdrawn is not None:
             return False
         after_s = self._provisioner_of(found).repeats_after_s(want.remedy)
-        return after_s is not None and self._monotonic_s() - self._unsure[want.id] >= after_s
+        since_s = self._unsure.get(want.id, self._monotonic_s())
+        return after_s is not None and self._monotonic_s() - since_s >= after_s
 
     def _again(self, found: Found, errand: Errand, turn: Turn, now: datetime) -> Turn:
         """A controller before this one died in it, or its platform did not answer. Judged as before the first time."""
@@ -330,7 +350,7 @@ class Controller:
             self._put_back(found)
             said = f"it did not come back from its reboot, and is not replaced yet: {why.words}"
             return _standing(found, said, State.SILENT, page=True, refusal=why.kind)
-        self._tell(found, replace(found.mark, answer=Answer.WAITS, said=why.words), begun=False)
+        self._tell(found, replace(found.mark, answer=Answer.WAITS, said=why.words), begun=None)
         return _standing(found, why.words, State.WAITS, page=page, refusal=why.kind)
 
     def _answer(self, found: Found, case: Case) -> None:
@@ -345,35 +365,36 @@ class Controller:
                 told = replace(told, answer=Answer.TAKEN, became=became, said=case.note)
             case _:
                 told = replace(told, answer=Answer.REFUSED, said=case.note)
-        self._tell(found, told, begun=bool(case.acts))
+        self._tell(found, told, begun=case if case.acts else None)
 
-    def _tell(self, found: Found, told: CaseMark, *, begun: bool) -> None:
+    def _tell(self, found: Found, told: CaseMark, *, begun: Case | None) -> None:
         """Write the mark anew, if the node has not moved on meanwhile and there is something new to say. Of an act that
-        was not ``begun`` nothing is counted."""
+        was not ``begun`` nothing is counted, and a request that is withdrawn stays so."""
         want, orchestrator = found.want, self._node(found.want.node)
         there = parse(orchestrator.marked())
         mine = (want.case, found.mark.machine, want.remedy, want.attempt, want.asked)
-        if there is None or (there.case, there.machine, there.remedy, there.attempt, there.asked) != mine:
+        if there is None or (there.case, there.machine, _asked_for(there), there.attempt, there.asked) != mine:
+            return
+        if there.is_withdrawn and told.answer is not Answer.TAKEN:
             return
         is_new = (there.answer, there.became) != (told.answer, told.became)
         if not is_new and (there.said == plain(told.said) or self._told_lately(want.node)):
             return
+        if begun is not None and there.answer is not Answer.TAKEN:
+            there = with_act(there, want.remedy, begun.since, boot_id=begun.boot_id, after_silence=want.unanswered)
         orchestrator.mark(
             replace(
-                told,
-                asked=there.asked,
-                following=there.following,
-                code=there.code,
-                since=there.since,
-                driver=there.driver,
-                kernel=there.kernel,
-                image=there.image,
-                slept=there.slept,
-                awake=there.awake,
-                history=there.history if begun else found.mark.history,
+                there,
+                asks=True,
+                remedy=want.remedy,
+                attempt=want.attempt,
+                answer=told.answer,
+                became=told.became,
+                said=told.said,
+                history=there.history if begun is not None else found.mark.history,
                 answered=there.answered if there.answer is told.answer else self._clock(),
                 boot=there.boot if told.answer is Answer.TAKEN else "",
-                replaced=there.replaced if begun else found.mark.replaced,
+                replaced=there.replaced if begun is not None else found.mark.replaced,
             ).text
         )
         self._written_s[want.node] = self._monotonic_s()
@@ -466,6 +487,10 @@ class Controller:
         known = self._known.values()
         acts = [case for case in known if Remedy.REPLACE_NODE in case.acts and case.since > now - window]
         return replacements(level.marks, window, now) | Counter(case.id.partition("/")[0] for case in acts)
+
+
+def _asked_for(mark: CaseMark) -> Remedy | None:
+    return mark.withdrawn if mark.is_withdrawn else mark.remedy
 
 
 def _standing(found: Found, said: str, state: State, *, page: bool = False, refusal: Refusal | None = None) -> Standing:

@@ -14,20 +14,10 @@ from healthd.model import Clearance, Event, Mode, Refusal, Refused, Remedy
 from healthd.remediation.asked import Wanted, is_away, is_silent
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.guards import in_maintenance
-from healthd.remediation.marks import (
-    Answer,
-    CaseMark,
-    Helped,
-    PastRepair,
-    instance_of,
-    parse,
-    remembering,
-    with_outcome,
-    word,
-)
+from healthd.remediation.marks import Answer, CaseMark, instance_of, parse, word
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import Hold, NodeView, Provisioner, Slot
-from healthd.remediation.record import PAST_OF
+from healthd.remediation.record import with_act
 from healthd.remediation.repairs import Door, Repairs
 from healthd.remediation.turns import Patience, Turn, ended
 
@@ -70,7 +60,7 @@ class Errand:
         self._orchestrator, self._provisioner, self._places = orchestrator, provisioner, places
         self._booted, self._rules, self._save, self._boot_id = booted, rules, save, boot_id
         self._case: Case | None = None
-        self._fenced, self._marked = False, ""
+        self._fenced, self._marked, self._is_wanted = False, "", True
         self._repairs = Repairs(
             orchestrator=self,
             provisioner=provisioner,
@@ -153,8 +143,9 @@ class Errand:
         return self._orchestrator.view(jobs=jobs)
 
     def mark(self, text: str) -> None:
-        """Leave the mark."""
-        self._orchestrator.mark(text)
+        """Leave the mark, unless the node has written its own anew: the look that follows finds that, and forbids."""
+        if self._is_wanted:
+            self._orchestrator.mark(text)
 
     def marked(self) -> str:
         """The mark as the last look found it."""
@@ -221,35 +212,26 @@ class Errand:
 
     def _taken(self, case: Case, now: datetime) -> tuple[None, str]:
         """The mark that says so to the node, to another controller, and to the machine that follows. Where nothing is
-        begun after all, the controller's answer takes its place."""
+        begun after all, the controller's answer takes its place.
+
+        The mark is read once more: since the last look the platform was asked, and the node may have withdrawn."""
+        self._marked = self._orchestrator.marked()
+        self._is_wanted = _request(self._marked) == _request(self._expected)
+        if not self._is_wanted:
+            return None, self._marked
         want, there = self.found.want, parse(self._marked) or self.found.mark
         taken = replace(
-            self.found.mark,
+            with_act(there, want.remedy, now, boot_id=case.boot_id, after_silence=want.unanswered),
             asks=True,
             remedy=want.remedy,
             attempt=want.attempt,
-            following=() if want.unanswered else self.found.mark.following,
+            following=() if want.unanswered else there.following,
             answer=Answer.TAKEN,
             answered=now,
-            boot=word(case.boot_id) if want.remedy is Remedy.REBOOT_NODE else "",
-            replaced=now if want.remedy is Remedy.REPLACE_NODE else self.found.mark.replaced,
-            code=there.code,
-            since=there.since,
-            driver=there.driver,
-            kernel=there.kernel,
-            image=there.image,
-            history=self._history(there, now),
             said="",
         )
         self._expected = taken.text
         return None, self._expected
-
-    def _history(self, there: CaseMark, now: datetime) -> tuple[PastRepair, ...]:
-        """With the act that is begun now. A reboot from which the node did not come back has not helped."""
-        want = self.found.want
-        past = with_outcome(there.history, Helped.FAILED) if want.unanswered else there.history
-        code = there.code or (there.history[-1].code if there.history else "")
-        return remembering(past, PastRepair(act=PAST_OF[want.remedy], at=now, code=code))
 
 
 def _is_still(view: NodeView, before: Hold | None) -> bool:

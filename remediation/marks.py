@@ -4,7 +4,8 @@
         replaced=EPOCH slept=EPOCH awake=EPOCH code=… since=EPOCH driver=… kernel=… image=…
         history=reboot:EPOCH:CODE:helped,… said=…
 
-``does=`` in the place of ``asks=``: the node repairs itself. ``code=`` and ``since=``: the finding for which the node
+``does=`` in the place of ``asks=``: the node repairs itself; ``withdrew=``: it needs no more what it asked for.
+``code=`` and ``since=``: the finding for which the node
 wants to be out, for the others to see. A mark outlives the disk and is evidence, never permission (anybody who may
 write a Slurm comment can forge one). Words that are not known are left out, in whatever order they come; ``said`` is
 the last and takes the rest of the line. Each writer carries on what the disk forgets: when the machine was last
@@ -78,19 +79,21 @@ class CaseMark:
 
     ``remedy``: what is or was being done to ``machine``, the ``attempt``-th time, since ``asked``. ``asks``: the
     controller is to do it. ``following``: the remedies of the ladder that are left after it, as far as they can be
-    carried out. ``answer`` was given at ``answered``. ``boot``: of a reboot that was taken, the boot that it is to end,
-    as the controller knows it. ``became``: what the controller saw behind the name afterwards. ``replaced``: when a
-    machine of this name was last given away. ``slept``: when the cluster had powered the node down while it was held,
-    and another daemon released its drain and slots. ``awake``: since when the cluster's power saving is told to leave
-    the node alone. ``code``: the finding for which the node is, or wants to be, out;
-    it was there ``since``. ``driver``, ``kernel`` and ``image``: which versions the node runs. ``history``: the last
-    acts on this node, newest last, whichever machine was behind the name then.
+    carried out. ``withdrawn``: what the node asked for and then withdrew, before it saw that the controller had taken
+    it; it stays beside an answer that comes too late. ``answer`` was given at ``answered``. ``boot``: of a reboot that
+    was taken, the boot that it is to end, as the controller knows it. ``became``: what the controller saw behind the
+    name afterwards. ``replaced``: when a machine of this name was last given away. ``slept``: when the cluster had
+    powered the node down while it was held, and another daemon released its drain and slots. ``awake``: since when the
+    cluster's power saving is told to leave the node alone. ``code``: the finding for which the node is, or wants to
+    be, out; it was there ``since``. ``driver``, ``kernel`` and ``image``: which versions the node runs. ``history``:
+    the last acts on this node, newest last, whichever machine was behind the name then.
     """
 
     case: str = ""
     machine: str = ""
     remedy: Remedy | None = None
     asks: bool = False
+    withdrawn: Remedy | None = None
     attempt: int = 0
     asked: datetime | None = None
     following: tuple[Remedy, ...] = ()
@@ -115,12 +118,18 @@ class CaseMark:
         return self.remedy is Remedy.REPLACE_NODE or (self.remedy is None and self.replaced is not None)
 
     @property
+    def is_withdrawn(self) -> bool:
+        """Whether the node has withdrawn its request, and no controller has said since that it may have begun it."""
+        return self.withdrawn is not None and self.remedy is None
+
+    @property
     def text(self) -> str:
         """The mark as it is left: one line, without ``|``, without a quote or a space at its ends."""
         words = {
             "case": word(self.case),
             "machine": word(self.machine),
             "asks" if self.asks else "does": self.remedy or "",
+            "withdrew": self.withdrawn or "",
             "attempt": str(self.attempt or ""),
             "asked": _epoch(self.asked),
             "next": ",".join(self.following),
@@ -159,6 +168,7 @@ def parse(text: str) -> CaseMark | None:
         machine=words.get("machine", ""),
         remedy=_remedy(words.get("asks", "")) or _remedy(words.get("does", ""), _DOES),
         asks=_remedy(words.get("asks", "")) is not None,
+        withdrawn=_remedy(words.get("withdrew", "")),
         attempt=int(number) if (number := words.get("attempt", "")) and _EPOCH.fullmatch(number) else 0,
         asked=_time(words.get("asked")),
         following=tuple(left for name in words.get("next", "").split(",") if (left := _remedy(name)) is not None),
@@ -225,6 +235,13 @@ def showing(before: str, code: str, since: datetime | None, versions: Versions |
 def said_of(mark: CaseMark) -> str:
     """The text of a mark, or "" where it tells only which versions the node runs."""
     return "" if replace(mark, driver="", kernel="", image="") == CaseMark() else mark.text
+
+
+def withdrawing(mark: CaseMark) -> CaseMark:
+    """A record whose request is withdrawn. What tells this request from others stays: a controller that has begun it
+    says so by that."""
+    asked = mark.remedy if mark.remedy in _ASKED else None
+    return replace(mark, remedy=None, asks=False, withdrawn=asked, following=(), answer=None, answered=None, said="")
 
 
 def remembering(history: Sequence[PastRepair], entry: PastRepair) -> tuple[PastRepair, ...]:

@@ -255,7 +255,8 @@ class Provisioner(Protocol):
 
     def take_back(self, *, carried_out: bool) -> bool:
         """Take back what was asked for, where a request stands until it is: once its evidence is there
-        (``carried_out``), so that nothing more comes of it, else only while nothing has. Returns whether it was.
+        (``carried_out``), so that nothing more comes of it, else only while nothing has. Returns whether it was: where
+        that shows only later, False until then, and it is asked again.
 
         What was done at once by being asked for cannot be: False, and nothing is done. Raises BackendError.
         """

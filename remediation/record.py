@@ -23,6 +23,7 @@ from healthd.remediation.marks import (
     remembering,
     said_of,
     with_outcome,
+    word,
 )
 
 ACTS: Mapping[Step, Remedy] = {
@@ -56,10 +57,33 @@ def followed(old: CaseMark, case: Case) -> tuple[PastRepair, ...]:
 def is_begun(mark: CaseMark) -> bool:
     """Whether the act that a mark names was begun. A request to the controller is none until the controller has taken
     it, which it says by its answer and by its entry in the history; one that it refused without taking never was."""
+    if mark.is_withdrawn:
+        return False
     if not mark.asks or mark.answer is Answer.TAKEN or mark.remedy is None or mark.asked is None:
         return True
     act, since = PAST_OF[mark.remedy], mark.asked - CLOSE
     return any(each.act is act and each.at >= since for each in mark.history)
+
+
+def with_act(there: CaseMark, remedy: Remedy, at: datetime, *, boot_id: str, after_silence: bool = False) -> CaseMark:
+    """A record with the act that the controller begins at that moment, or began: then nothing is entered twice.
+
+    ``boot_id``: the boot that a reboot is to end. ``after_silence``: the node did not come back from its last repair,
+    which has not helped.
+    """
+    made = PastRepair(
+        act=PAST_OF[remedy],
+        at=at.replace(microsecond=0),
+        code=there.code or (there.history[-1].code if there.history else ""),
+    )
+    is_entered = any((each.act, each.at) == (made.act, made.at) for each in there.history)
+    past = with_outcome(there.history, Helped.FAILED) if after_silence and not is_entered else there.history
+    return replace(
+        there,
+        history=past if is_entered else remembering(past, made),
+        boot=word(boot_id) if remedy is Remedy.REBOOT_NODE else "",
+        replaced=at if remedy is Remedy.REPLACE_NODE else there.replaced,
+    )
 
 
 def after(before: str, case: Case) -> str:

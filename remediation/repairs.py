@@ -19,7 +19,7 @@ from healthd.errors import BackendBusy, BackendError, BackendRefused, BackendUnk
 from healthd.model import NODE, Clearance, ClearsBy, Event, Refusal, Refused, Remedy, Step
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.drive import is_replaced
-from healthd.remediation.marks import instance_of, parse, word
+from healthd.remediation.marks import CaseMark, instance_of, parse, word
 from healthd.remediation.playbook import STEPS, without_drain
 from healthd.remediation.ports import NodeView, Provisioner, StateOwner
 from healthd.remediation.record import ACTS, is_begun
@@ -352,9 +352,9 @@ class Repairs:
         boot_id = self._judgement.boot_id
         if case.boot_id and boot_id != case.boot_id:
             said = f"rebooted: boot id {case.boot_id[:8]} became {boot_id[:8]}"
-            case = self._without_untaken(case)
+            case = self._taken_over(self._without_untaken(case), came=True)
             self._provisioner.take_back(carried_out=True)
-            return Turn(case=at_next(self._taken_over(case, came=True), now), said=said, go_on=True)
+            return Turn(case=at_next(case, now), said=said, go_on=True)
         if (turn := self._taken_back(case, now, "reboot")) is not None:
             return turn
         try:  # asked of the controller it may be refused; asked of the platform, only the boot tells
@@ -401,14 +401,24 @@ class Repairs:
         return Turn(case=at_next(self._not_begun(case), now), said=said, go_on=True)
 
     def _came_to_nothing(self, case: Case, now: datetime, why: str) -> Turn:
-        """What was awaited failed, or took too long."""
+        """What was awaited failed, or took too long. A request that the node itself withdrew is not even an attempt."""
+        if self._is_withdrawn(case):
+            return Turn(case=before_the_act(self._not_begun(case), now), said=f"{why}; judged anew")
         return self.again_or_fail(self._without_untaken(case), now, why)
 
     def _without_untaken(self, case: Case) -> Case:
         """What no controller took is an attempt, and no repair: also where somebody else did it meanwhile."""
+        mark = self._own_request(case)
+        return replace(case, acts=case.acts[:-1]) if mark is not None and not is_begun(mark) else case
+
+    def _is_withdrawn(self, case: Case) -> bool:
+        mark = self._own_request(case)
+        return mark is not None and mark.is_withdrawn
+
+    def _own_request(self, case: Case) -> CaseMark | None:
+        """The record of this case, where a controller acts for it."""
         mark = parse(self._orchestrator.marked()) if self._provisioner.delegates else None
-        is_untaken = mark is not None and mark.case == case.id and not is_begun(mark)
-        return replace(case, acts=case.acts[:-1]) if is_untaken else case
+        return mark if mark is not None and mark.case == case.id else None
 
     def _held_up(self, case: Case, now: datetime, act: str, why: BackendBusy) -> Turn:
         """Asked for, and held up by what a person must see to. It is waited for as long as for the act itself."""

@@ -7,23 +7,26 @@ counts only where a machine keeps its id when it moves.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from healthd.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.model import Remedy
-from healthd.remediation.marks import Answer, CaseMark, instance_of, parse
+from healthd.remediation.marks import Answer, CaseMark, instance_of, parse, withdrawing
 from healthd.remediation.ports import Provisioner, StateOwner
 
 UNTAKEN_S, UNASKED_S = 180.0, 60.0
-"""After how many seconds a request that nobody took pages, and one that was never left counts as not made."""
+"""After how many seconds a request that nobody took pages, and one that was never left counts as not made, or one that
+was withdrawn as not begun. A controller that has begun it says so in its next round, some seconds later."""
 
 
 class DelegatedProvisioner:
     """``inner``: the node's platform as seen from elsewhere; asked only what it could do, which needs no right.
 
-    ``read`` and ``write`` are of this node's mark and raise BackendError.
+    ``read`` and ``write`` are of this node's mark and raise BackendError. ``monotonic_s`` counts for how long a request
+    has been withdrawn.
     """
 
     state_owner = StateOwner.ENGINE
@@ -37,10 +40,12 @@ class DelegatedProvisioner:
         read: Callable[[], str],
         write: Callable[[str], None],
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.kind = inner.kind
         self._inner, self._instance_id, self._read, self._write = inner, instance_id, read, write
-        self._clock = clock
+        self._clock, self._monotonic_s = clock, monotonic_s
+        self._withdrawn: tuple[str, datetime | None, float] | None = None
 
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be asked for here, or ""."""
@@ -71,7 +76,16 @@ class DelegatedProvisioner:
         return 0.0
 
     def take_back(self, *, carried_out: bool) -> bool:
-        """The controller may have acted already: its answer is waited for."""
+        """Withdraw a request that nobody has taken. True once it has been withdrawn for UNASKED_S: by then a controller
+        that was at it has said so. What was taken is waited for."""
+        mark = parse(self._read())
+        if mark is None or instance_of(mark.machine) != self._instance_id:
+            return False
+        if mark.is_withdrawn:
+            return self._withdrawn_s(mark) >= UNASKED_S
+        self._withdrawn = None
+        if mark.remedy is not None and mark.answer in (None, Answer.WAITS):
+            self._write(withdrawing(mark).text)
         return False
 
     def progress(self) -> str:
@@ -80,6 +94,10 @@ class DelegatedProvisioner:
         age = self._clock() - mark.asked if mark is not None and mark.asked is not None else timedelta()
         if mark is None or instance_of(mark.machine) != self._instance_id:
             raise BackendUnknown("the request is not to be seen in the node's mark")
+        if mark.is_withdrawn:
+            if self._withdrawn_s(mark) > 2 * UNASKED_S:
+                raise BackendRefused("the request was withdrawn before any controller began it")
+            raise BackendUnknown("the request is withdrawn; a controller that has begun it says so within a minute")
         if not mark.asks:
             if age > timedelta(seconds=UNASKED_S):
                 raise BackendRefused("the request was never left with the cluster")
@@ -107,6 +125,13 @@ class DelegatedProvisioner:
             raise BackendRefused("no request could be left: the node's mark is not what was written a moment ago")
         if not mark.asks:
             self._write(replace(mark, asks=True).text)
+
+    def _withdrawn_s(self, mark: CaseMark) -> float:
+        """For how many seconds this process has seen this request withdrawn."""
+        now_s = self._monotonic_s()
+        if self._withdrawn is None or self._withdrawn[:2] != (mark.case, mark.asked):
+            self._withdrawn = (mark.case, mark.asked, now_s)
+        return now_s - self._withdrawn[2]
 
     def _untaken(self, age: timedelta) -> str:
         if age > timedelta(seconds=UNTAKEN_S):

@@ -11,7 +11,7 @@ import pytest
 
 from healthd.errors import BackendRefused, BackendUnknown, HealthdError
 from healthd.model import Mode, Remedy
-from healthd.remediation.marks import Answer
+from healthd.remediation.marks import Answer, withdrawing
 from healthd.remediation.record import PAST_OF
 from tests.controller_rig import NODE, STEP_S, AskedWorld
 from tests.engine_wire import kill, no_answer
@@ -235,3 +235,44 @@ def test_a_request_that_its_node_has_given_up_is_not_repeated(tmp_path: Path) ->
     world.clock.advance(901.0)
     world.run(5)
     assert (world.acts, world.mark.answer) == (0, Answer.REFUSED)
+
+
+def test_the_wait_for_a_reboot_to_show_begins_when_it_is_sent(tmp_path: Path) -> None:
+    """The request waited for minutes behind a job. Sent, and without an answer, it is not sent once more before a first
+    one must have shown."""
+    shows_s = 100.0
+    world = STORIES["reboot"](tmp_path).repeats(shows_s)
+    sent: list[float] = []
+    world.provisioner._reboots = lambda: unanswered(world, sent)
+    world.cluster.nodes[NODE].jobs.append("7")
+    world.run(int(2 * shows_s / STEP_S))
+    assert not sent
+    world.cluster.nodes[NODE].jobs.clear()
+    world.run(int(2 * shows_s / STEP_S))
+    assert len(sent) == 2
+    assert sent[1] - sent[0] >= shows_s
+
+
+def unanswered(world: AskedWorld, sent: list[float]) -> None:
+    sent.append(world.clock())
+    raise BackendUnknown("no answer")
+
+
+@pytest.mark.parametrize("remedy", [Remedy.REBOOT_NODE, Remedy.REPLACE_NODE])
+def test_a_withdrawal_over_an_act_is_answered_and_the_act_counts(remedy: Remedy, tmp_path: Path) -> None:
+    """The node's update overwrites the answer after the controller's last look: the next round writes it once more,
+    with the act in the history, and repeats nothing, although the platform gave no answer."""
+    world = AskedWorld(tmp_path, remedy).repeats(0.0)
+    sent: list[float] = []
+    world.provisioner._reboots = world.provisioner._replaces = lambda: unanswered(world, sent)
+    before = world.mark
+    while not sent:
+        world.run(1)
+    world.cluster.nodes[NODE].mark = withdrawing(before).text
+    world.run(20)
+    assert (len(sent), world.mark.answer, world.mark.withdrawn) == (1, Answer.TAKEN, remedy)
+    assert [past.act for past in world.mark.history] == [PAST_OF[remedy]]
+    assert (world.mark.replaced is None) is (remedy is Remedy.REBOOT_NODE)
+    world.restart()
+    world.run(20)
+    assert len(sent) == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from healthd.model import Action, Mode, Remedy
 from healthd.remediation.ledger import repairs_of
-from healthd.remediation.marks import PastAct, parse
+from healthd.remediation.marks import CaseMark, PastAct, parse
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from tests.engine_rig import XID_79, Trouble, World
 
@@ -22,6 +22,7 @@ def asking(folder: Path) -> World:
         read=world.orchestrator.marked,
         write=world.orchestrator.mark,
         clock=world.clock.now,
+        monotonic_s=world.clock,
     )
     world.restart_daemon()
     return world
@@ -44,11 +45,40 @@ def test_a_request_that_no_controller_took_is_no_repair(tmp_path: Path) -> None:
 
 
 def test_a_node_that_came_back_while_it_asked_has_returned(tmp_path: Path) -> None:
-    """The fault ends while the request stands. The node waits the request out, verifies, and comes back: a return, by
-    which flapping is bounded, and no repair."""
+    """The fault ends while the request stands. The node withdraws it, verifies, and comes back within minutes: a
+    return, by which flapping is bounded, and no repair."""
     world = asking(tmp_path)
     world.at(10, lambda: world.levels.add(LINK)).at(120, lambda: world.levels.discard(LINK))
     assert world.run_to_end().ending().in_service
+    assert world.clock() < 120 + 600
+    assert repairs_of(world.store.cases()) == ()
+    assert acts(world) == [PastAct.RETURN]
+    assert not (parse(world.orchestrator.marked()) or CaseMark()).asks
+
+
+def test_a_fault_that_comes_and_goes_uses_up_no_attempt(tmp_path: Path) -> None:
+    """It is back while the withdrawal is waited for, time after time: the node asks again and again for the same
+    reboot, and never for another machine because a reboot that nobody made did not help."""
+    world = asking(tmp_path)
+    for number in range(6):
+        world.at(10 + 300 * number, lambda: world.levels.add(LINK))
+        world.at(80 + 300 * number, lambda: world.levels.discard(LINK))
+        world.at(110 + 300 * number, lambda: world.levels.add(LINK))
+        world.at(250 + 300 * number, lambda: world.levels.discard(LINK))
+    world.run(360)
+    assert not [said for said in world.said if "did not help" in said or "replacement" in said or "given up" in said]
+    assert [said for said in world.said if "judged anew" in said]
+    assert acts(world) == []
+
+
+def test_a_boot_by_another_hand_ends_the_request_and_is_no_repair(tmp_path: Path) -> None:
+    """An operator reboots the node while nobody takes its request: the evidence counts, the request goes, and what
+    nobody began is no act of ours."""
+    world = asking(tmp_path)
+    world.at(10, lambda: world.log_line(XID_79)).at(200, world.power_cycle)
+    assert world.run_to_end().ending().in_service
+    mark = parse(world.orchestrator.marked()) or CaseMark()
+    assert (mark.asks, mark.remedy, mark.is_withdrawn) == (False, None, True)
     assert repairs_of(world.store.cases()) == ()
     assert acts(world) == [PastAct.RETURN]
 

@@ -16,7 +16,7 @@ from healthd.remediation.marks import CaseMark, parse
 from healthd.remediation.parts import Parts
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import FleetLevel, Mark, NodeView, Orchestrator, Slot
-from tests.engine_wire import Wire, WiredCases, WiredOrchestrator
+from tests.engine_wire import Wire, WiredCases, WiredOrchestrator, WiredProvisioner
 
 
 class Quiet(Wire):
@@ -222,6 +222,20 @@ class OrderFromMemory(Change):
         return Mark(node=shown.node, text=replace(mark, asked=first.asked).text)
 
 
+class _NeverTakenBack(WiredProvisioner):
+    def take_back(self, *, carried_out: bool) -> bool:
+        return False
+
+
+class RequestStands(Change):
+    """What a node has asked of the controller is done to it, also once its fault is over."""
+
+    found_by = ("law_of_requests",)
+
+    def parts(self, parts: Parts, node: str) -> Parts:
+        return replace(parts, provisioner=_NeverTakenBack(parts.provisioner, Quiet(), lambda _: None))
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # messages
 
@@ -253,6 +267,7 @@ CHANGES: Mapping[str, Callable[[], Change]] = {
     "repairs-without-end": RepairsWithoutEnd,
     "budget-from-memory": BudgetFromMemory,
     "order-from-memory": OrderFromMemory,
+    "request-stands": RequestStands,
     "first-cause-stays": FirstCauseStays,
 }
 """The old faults by their names, for ``--change`` of the command line."""

@@ -164,9 +164,9 @@ class Fleet:
     def _asks(self, name: str) -> bool:
         node = self.slurm.nodes.get(name)
         mark = parse(node.mark) if node is not None and node.mark else None
-        if node is None or mark is None or mark.remedy is None:
+        if node is None or mark is None or (mark.remedy is None and not mark.is_withdrawn):
             return False
-        return (mark.asks and mark.answer is not Answer.REFUSED) or "NOT_RESPONDING" in node.flags
+        return mark.is_withdrawn or (mark.asks and mark.answer is not Answer.REFUSED) or "NOT_RESPONDING" in node.flags
 
 
 def _config(random: Random, max_out: str | int | None) -> Config:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from healthd.model import Action, Remedy, Step
 from healthd.notifications.delivery import Message
@@ -89,7 +88,6 @@ class Seen:
     good_s: float | None = None
     uncaused_s: float | None = None
     unanswered_s: float | None = None
-    asked: tuple[datetime, float] | None = None
 
 
 class Invariants:
@@ -392,15 +390,11 @@ class Invariants:
 
     def an_answer_has_its_act(self, name: str, seen: Seen, s: float) -> None:
         """A request that the controller has taken was carried out after it was made: an order is not answered from
-        memory."""
+        memory. When it was made the mark says by a clock that may be set since, so it is not asked."""
         mark = parse(self._ground.slurm.nodes[name].mark)
-        is_taken = mark is not None and mark.asks and mark.answer is Answer.TAKEN and mark.asked is not None
-        acted = False
-        if is_taken and mark is not None and mark.asked is not None:
-            if seen.asked is None or seen.asked[0] != mark.asked:  # a clock that is set later moves no request
-                seen.asked = (mark.asked, mark.asked.timestamp() - self._nodes[name].wall.seconds() + s)
-            asked_s = seen.asked[1]
-            acted = any(each.node == name and each.s > asked_s - 60.0 for each in self.done)
+        is_taken = mark is not None and mark.asks and mark.answer is Answer.TAKEN
+        asked_s = max((self.asked.get((name, each), -DAY) for each in Remedy), default=-DAY)
+        acted = any(each.node == name and each.s >= asked_s for each in self.done)
         seen.unanswered_s = _since(seen.unanswered_s, is_taken and not acted, s)
         if seen.unanswered_s is not None and s - seen.unanswered_s > ANSWERED_WITHIN_S:
             self.fail("an_answer_has_its_act", name, f"taken, and nothing was done: {mark and mark.text}")

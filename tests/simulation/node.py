@@ -163,6 +163,7 @@ class Node:
             read=door.marked,
             write=lambda text: self._asks(door, text),
             clock=self.wall.now,
+            monotonic_s=self._ground.timeline,
         )
 
     def _asks(self, door: Door, text: str) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from healthd.model import Refusal, Remedy
-from healthd.remediation.asked import Wanted, is_away, is_silent, needs_person, refusal, wanted
-from healthd.remediation.marks import Answer, CaseMark
+from healthd.remediation.asked import Wanted, is_away, is_silent, needs_person, refusal, wanted, withdrawn
+from healthd.remediation.marks import Answer, CaseMark, withdrawing
 from healthd.remediation.ports import Hold, NodeView
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -174,3 +174,12 @@ def test_when_a_silent_node_needs_a_person() -> None:
     assert "not what its policy has next" in needs_person(replace(LATE, following=()), None)
     assert "fell silent again" in needs_person(LATE, NOW)
     assert needs_person(replace(LATE, asked=None), NOW) == ""
+
+
+def test_what_is_withdrawn_is_not_wanted_and_is_the_same_request() -> None:
+    """Nothing is begun for it; what was begun before is found by its id."""
+    left = withdrawing(MARK)
+    assert want(left) is None
+    assert withdrawn("n1", left) == want(MARK)
+    for other in (MARK, replace(left, asked=None), replace(left, case=""), replace(MARK, withdrawn=REPLACE)):
+        assert withdrawn("n1", other) is None

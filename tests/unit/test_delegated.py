@@ -9,9 +9,10 @@ import pytest
 
 from healthd.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.model import Remedy
-from healthd.remediation.marks import Answer, CaseMark, parse
+from healthd.remediation.marks import Answer, CaseMark, parse, withdrawing
 from healthd.remediation.provisioners.delegated import UNASKED_S, UNTAKEN_S, DelegatedProvisioner
 from healthd.sim.cluster import FakeProvisioner
+from healthd.testing import FakeClock
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 LEFT = CaseMark(case="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, attempt=1, asked=NOW)
@@ -35,7 +36,9 @@ class Comment:
         self.text = text
 
 
-def asking(comment: Comment, *, after_s: float = 1.0, instance: str = "i-1") -> DelegatedProvisioner:
+def asking(
+    comment: Comment, *, after_s: float = 1.0, instance: str = "i-1", monotonic_s: FakeClock | None = None
+) -> DelegatedProvisioner:
     inner = FakeProvisioner(called, called)
     inner.others = "it cannot be told what the platform does: no rights"
     return DelegatedProvisioner(
@@ -44,6 +47,7 @@ def asking(comment: Comment, *, after_s: float = 1.0, instance: str = "i-1") -> 
         read=comment.read,
         write=comment.write,
         clock=lambda: NOW + timedelta(seconds=after_s),
+        monotonic_s=monotonic_s or FakeClock(),
     )
 
 
@@ -120,3 +124,56 @@ def test_a_request_that_was_never_left_can_be_made_again() -> None:
     for gone in (None, replace(ASKED, machine="i-2")):
         with pytest.raises(BackendUnknown, match="not to be seen"):
             progress(gone, after_s=9_999)
+
+
+@pytest.mark.parametrize("there", [LEFT, ASKED, replace(ASKED, answer=Answer.WAITS, answered=NOW, said="no time")])
+def test_what_nobody_took_is_withdrawn_and_taken_back_a_minute_later(there: CaseMark) -> None:
+    """A controller that was at it has said so by then. Until then the request may have been begun."""
+    comment, clock = Comment(there), FakeClock()
+    asked = asking(comment, monotonic_s=clock)
+    assert not asked.take_back(carried_out=False)
+    assert parse(comment.text) == withdrawing(there)
+    clock.advance(UNASKED_S)
+    assert not asked.take_back(carried_out=False)
+    clock.advance(UNASKED_S - 1)
+    assert not asked.take_back(carried_out=False)
+    clock.advance(1)
+    assert asked.take_back(carried_out=False)
+    assert not asking(comment, monotonic_s=clock).take_back(carried_out=False), "a new process waits anew"
+
+
+@pytest.mark.parametrize("answer", [Answer.TAKEN, Answer.REFUSED])
+def test_what_was_answered_is_not_withdrawn(answer: Answer) -> None:
+    """What was taken is waited for, and what was refused is the engine's to go on from; nor is another's request."""
+    for there in (replace(ASKED, answer=answer, answered=NOW), replace(ASKED, machine="i-2"), None):
+        comment = Comment(there)
+        before = comment.text
+        assert not asking(comment).take_back(carried_out=False)
+        assert comment.text == before
+
+
+def test_a_controller_that_had_begun_it_starts_the_wait_anew() -> None:
+    """Its answer stands over the withdrawal; were that overwritten once more, the minute begins again."""
+    comment, clock = Comment(withdrawing(ASKED)), FakeClock()
+    asked = asking(comment, monotonic_s=clock)
+    assert not asked.take_back(carried_out=False)
+    clock.advance(UNASKED_S)
+    comment.text = replace(ASKED, withdrawn=ASKED.remedy, answer=Answer.TAKEN, answered=NOW).text
+    assert not asked.take_back(carried_out=False)
+    assert asked.progress() == "the controller has taken it"
+    comment.text = withdrawing(ASKED).text
+    assert not asked.take_back(carried_out=False)
+
+
+def test_a_request_that_is_wanted_again_after_its_withdrawal_is_made_anew() -> None:
+    """The fault is back while the minute runs: nothing can be told until no controller can have begun the old one."""
+    comment, clock = Comment(withdrawing(ASKED)), FakeClock()
+    asked = asking(comment, monotonic_s=clock)
+    with pytest.raises(BackendUnknown, match="is withdrawn"):
+        asked.progress()
+    clock.advance(2 * UNASKED_S)
+    with pytest.raises(BackendUnknown, match="is withdrawn"):
+        asked.progress()
+    clock.advance(1)
+    with pytest.raises(BackendRefused, match="before any controller began it"):
+        asked.progress()

@@ -26,6 +26,7 @@ from healthd.remediation.marks import (
     remembering,
     showing,
     with_outcome,
+    withdrawing,
     word,
 )
 
@@ -60,6 +61,7 @@ def marks(draw: st.DrawFn) -> CaseMark:
         machine=draw(WORDS),
         remedy=remedy,
         asks=remedy is not None and draw(st.booleans()),
+        withdrawn=draw(st.none() | REMEDIES),
         attempt=draw(st.integers(0, 99)),
         asked=draw(st.none() | recent),
         following=tuple(draw(st.lists(REMEDIES, max_size=3))),
@@ -254,3 +256,13 @@ def test_a_node_that_shows_a_finding_shows_what_it_runs_now() -> None:
 def test_when_a_machine_was_launched(machine: str, at: datetime | None, is_after: bool) -> None:
     """As EC2's provisioner names one that can move, by what the AWS child writes of a time."""
     assert launched_after(machine, at) is is_after
+
+
+@given(marks())
+def test_a_request_that_is_withdrawn_asks_for_nothing_and_stays_known(mark: CaseMark) -> None:
+    """Which request it was can be told, for a controller that has begun it; what the disk forgets is carried on."""
+    left = withdrawing(mark)
+    assert (left.asks, left.remedy, left.answer, left.withdrawn) == (False, None, None, mark.remedy)
+    assert left.is_withdrawn is (mark.remedy is not None)
+    assert (left.case, left.machine, left.attempt, left.asked) == (mark.case, mark.machine, mark.attempt, mark.asked)
+    assert (left.history, left.replaced, left.code) == (mark.history, mark.replaced, mark.code)

@@ -9,9 +9,9 @@ import pytest
 
 from healthd.model import Remedy, Step
 from healthd.remediation.case import QUARANTINE_CODE, End
-from healthd.remediation.marks import Answer, CaseMark, PastAct, PastRepair, parse
+from healthd.remediation.marks import Answer, CaseMark, PastAct, PastRepair, parse, withdrawing
 from healthd.remediation.playbook import QUARANTINE, REBOOT, REPLACE, RESET
-from healthd.remediation.record import after, begun, is_begun
+from healthd.remediation.record import after, begun, is_begun, with_act
 from healthd.remediation.successor import repair_mark
 from tests.judgement import START, a_case
 
@@ -132,6 +132,8 @@ REQUEST = CaseMark(case=CASE.id, machine="i-1", remedy=Remedy.REBOOT_NODE, asks=
         (replace(REQUEST, answer=Answer.REFUSED, answered=LATER), False),
         (replace(REQUEST, answer=Answer.TAKEN, answered=LATER), True),
         (replace(REQUEST, asks=False), True),
+        (withdrawing(REQUEST), False),
+        (replace(REQUEST, withdrawn=Remedy.REBOOT_NODE, answer=Answer.TAKEN, answered=LATER), True),
         (CaseMark(), True),
     ],
 )
@@ -164,3 +166,27 @@ def test_a_request_that_was_never_taken_leaves_a_return_and_fails_nothing() -> N
     assert words(repair_mark(replace(CASE, attempts=2), LATER, before=before.text, delegated=True)) == [
         "reboot gpu.xid.79"
     ]
+
+
+def test_the_controllers_act_is_entered_once_however_often_it_is_written() -> None:
+    """With the boot that it is to end; of a replacement, when the machine was given away."""
+    asked = replace(REQUEST, code="efa.missing")
+    rebooted = with_act(asked, Remedy.REBOOT_NODE, LATER, boot_id="b 1")
+    assert words(rebooted.text) == ["reboot efa.missing"]
+    assert (rebooted.boot, rebooted.replaced) == ("b_1", None)
+    assert with_act(rebooted, Remedy.REBOOT_NODE, LATER, boot_id="b 1") == rebooted
+    replaced = with_act(
+        replace(rebooted, code="gpu.xid.79"), Remedy.REPLACE_NODE, LATER, boot_id="", after_silence=True
+    )
+    assert words(replaced.text) == ["reboot efa.missing failed", "replace gpu.xid.79"]
+    assert (replaced.boot, replaced.replaced) == ("", LATER)
+    again = with_act(replaced, Remedy.REPLACE_NODE, LATER, boot_id="", after_silence=True)
+    assert words(again.text) == words(replaced.text)
+
+
+def test_a_node_whose_request_was_withdrawn_has_returned() -> None:
+    """No repair was made: the entry before it gets no outcome."""
+    earlier = PastRepair(act=PastAct.REBOOT, at=START - timedelta(days=1), code="gpu.xid.79")
+    before = withdrawing(replace(REQUEST, history=(earlier,)))
+    returned = replace(CASE, acts=(), end=End.RELEASED, since=LATER)
+    assert words(after(before.text, returned)) == ["reboot gpu.xid.79", "return gpu.xid.79"]
