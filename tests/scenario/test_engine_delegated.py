@@ -77,18 +77,8 @@ def test_a_boot_by_another_hand_ends_the_request_and_is_no_repair(tmp_path: Path
     world = asking(tmp_path)
     world.at(10, lambda: world.log_line(XID_79)).at(200, world.power_cycle)
     assert world.run_to_end().ending().in_service
+    assert any("rebooted: boot id" in line for line in world.audit("step"))
     mark = parse(world.orchestrator.marked()) or CaseMark()
     assert (mark.asks, mark.remedy, mark.is_withdrawn) == (False, None, True)
-    assert repairs_of(world.store.cases()) == ()
-    assert acts(world) == [PastAct.RETURN]
-
-
-def test_a_boot_that_somebody_else_made_is_no_repair(tmp_path: Path) -> None:
-    """A person power-cycles the node while nobody takes its request. The boot is evidence that the fault is over; the
-    ledger and the record know of no act."""
-    world = asking(tmp_path)
-    world.at(10, lambda: world.log_line(XID_79)).at(120, world.power_cycle)
-    assert world.run_to_end().ending().in_service
-    assert any("rebooted: boot id" in line for line in world.audit("step"))
     assert repairs_of(world.store.cases()) == ()
     assert acts(world) == [PastAct.RETURN]
