@@ -11,8 +11,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from healthd.errors import BackendError
+from healthd.model import Refusal, Refused
+from healthd.remediation.brakes import many_returns, returns_of
 from healthd.remediation.case import Case
-from healthd.remediation.marks import parse
+from healthd.remediation.marks import CaseMark, parse
 from healthd.remediation.parts import Parts
 from healthd.remediation.rules import roots_of
 from healthd.remediation.successor import found_case, has_booted, must_be_shown
@@ -108,4 +110,13 @@ class Leftovers:
             return None
         if parts.cases.knows(case.id):  # and what became of its fault
             return replace(case, id=parts.new_id())
-        return self._shown(case)
+        return self._shown(self._returning(case, shown or CaseMark(), now))
+
+    def _returning(self, case: Case, shown: CaseMark, now: datetime) -> Case:
+        """With how often the node was let in after the same finding: an empty disk lets it in no sooner. Another
+        machine has not returned, and what an operator ordered waits for no settling."""
+        if case.attempts or case.order:
+            return case
+        returns = returns_of(shown.history, case.code, now)
+        words = many_returns(returns, case.code, self._parts.rules().bounds)
+        return replace(case, returns=returns, asks=Refused(kind=Refusal.LEMON, words=words) if words else None)

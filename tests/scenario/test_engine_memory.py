@@ -48,6 +48,28 @@ def test_each_attempt_that_did_not_help_is_an_entry(tmp_path: Path) -> None:
     assert told(world) == ["reboot efa.missing failed"] * 2
 
 
+@pytest.mark.parametrize(("returns", "comes_back"), [(3, True), (4, False)])
+def test_an_empty_disk_lets_no_node_in_sooner_that_comes_and_goes(
+    tmp_path: Path, returns: int, comes_back: bool
+) -> None:
+    """The daemon that finds the drain reads in the record how often the node came back, and pages as the one before."""
+    world = World(tmp_path / "n1", mode=Mode.QUARANTINE)
+    link = Trouble(code="efa.missing", remedy=Remedy.REBOOT_NODE, clears_by=None)
+    entries = (
+        PastRepair(act=PastAct.RETURN, at=world.clock.now() - timedelta(hours=hour), code=link.code)
+        for hour in range(returns, 0, -1)
+    )
+    world.orchestrator.mark(CaseMark(history=tuple(entries)).text)
+    world.at(10, lambda: world.levels.add(link)).at(100, lambda: world.levels.discard(link)).run(25)
+    world.lose_store()
+    world.run(150)
+    assert any("our drain was found" in line for line in world.audit("step"))
+    assert world.orchestrator.view().in_service is comes_back
+    decision = world.engine.decision
+    assert comes_back or (decision.action, decision.refusal) == (Action.PAGE, Refusal.LEMON)
+    world.close()
+
+
 class BusyPlatform(World):
     """Its platform has no time for the first three askings."""
 
