@@ -29,13 +29,13 @@ from healthd.monitor import Monitor, gone_jobs
 from healthd.node import KernelLogState
 from healthd.notifications.notifier import Notifier
 from healthd.plugin_restart import PluginRestart, open_plugin_restart
-from healthd.remediation.absent import AbsentNode, AbsentNodes
+from healthd.remediation.absent import AbsentNode, AbsentNodes, AbsentWatch
 from healthd.remediation.case import Case
 from healthd.remediation.engine import Engine
 from healthd.remediation.orchestrators.local import LocalOrchestrator
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
 from healthd.remediation.policy_files import policy_of
-from healthd.remediation.ports import FleetLevel, Orchestrator
+from healthd.remediation.ports import Orchestrator
 from healthd.remediation.rules import Policy
 from healthd.report import as_data
 from healthd.sources.identity import boot_time
@@ -70,10 +70,8 @@ class Agent:
     """Tells whoever turns the engine that there is something to do."""
     drills: Drills | None = None
     """Plays faults that are not there; None where no daemon runs."""
-    absent: AbsentNodes | None = None
+    absent: AbsentWatch | None = None
     """Releases what healthd holds of nodes that Slurm has powered down; None where the cluster is not Slurm."""
-    paged_absent: tuple[AbsentNode, ...] = ()
-    """What this agent has to call an operator for although it is another node's."""
     plugin_restart: PluginRestart | None = None
     """Asks for the device plugin's restart after a GPU reset, where that is configured."""
 
@@ -108,20 +106,13 @@ class Agent:
             return  # nobody else is there; or who is out is one small object, read when it is needed
         if fleet := self.engine.learn():
             self.store.keep(FLEET, kept_of(fleet, now))
-            self._release_absent(fleet, now)
+            for said in self.absent.look(fleet, now) if self.absent is not None else ():
+                self.monitor.record(Event(at=now, kind="decision", text=said))
 
-    def _release_absent(self, fleet: FleetLevel, now: datetime) -> None:
-        """Every agent may release; what an operator has to see is one agent's to say: the first in service. Where
-        another one is first by now, it says so as well, and this one goes on: the page is over when its cause is."""
-        if self.absent is None or self.orchestrator is None:
-            return
-        before, slots = self.paged_absent, self.orchestrator.slots() if fleet.asleep or fleet.down else ()
-        found = self.absent.release(fleet, slots, now)
-        said, is_first = {each.node for each in before}, fleet.first == self.machine.name
-        self.paged_absent = tuple(each for each in found if each.page and (is_first or each.node in said))
-        for each in found:
-            if not each.page or (each in self.paged_absent and each not in before):
-                self.monitor.record(Event(at=now, kind="decision", text=f"{each.node}: {each.message}"))
+    @property
+    def paged_absent(self) -> tuple[AbsentNode, ...]:
+        """What this agent has to call an operator for although it is another node's."""
+        return () if self.absent is None else self.absent.paged
 
     def housekeeping(self, now: datetime) -> None:
         """What falls due from time to time: jobs that ended, a word to the cluster, a disk that takes writes again."""
@@ -187,7 +178,7 @@ def acting_agent(
     agent.store, agent.orchestrator, agent.changed = store, orchestrator, changed
     agent.ends += [close] if (close := getattr(orchestrator, "close", None)) is not None else []
     agent.plugin_restart = open_plugin_restart(config, orchestrator, store)
-    agent.absent = _open_absent(config, orchestrator, policy)
+    agent.absent = _open_absent(config, machine.name, orchestrator, policy)
     agent.engine = make_engine(
         config=config,
         machine=machine,
@@ -226,16 +217,17 @@ def open_orchestrator(config: Config, machine: Machine, environ: Mapping[str, st
     )
 
 
-def _open_absent(config: Config, orchestrator: Orchestrator, policy: Policy) -> AbsentNodes | None:
+def _open_absent(config: Config, name: str, orchestrator: Orchestrator, policy: Policy) -> AbsentWatch | None:
     if not isinstance(orchestrator, SlurmOrchestrator):
         return None
     cluster = cluster_of(config, orchestrator)
-    return AbsentNodes(
+    absent = AbsentNodes(
         node=lambda name: SlurmOrchestrator.of(config, name),
         rules=lambda: rules_of(config, policy, cluster),
         patience=patience_of(config, cluster),
         monotonic_s=time.monotonic,
     )
+    return AbsentWatch(absent, orchestrator, name)
 
 
 def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Callable[[], str] | None:

@@ -4,32 +4,39 @@ No daemon runs there, so another one releases the drain and the slots: ``healthd
 the agent that sees it first. It writes into the handoff record first that the node slept. A machine that wakes with its
 old disk so knows that no operator undid its drain.
 
-A name that is being replaced or rebooted is left to that act. A drain that is not healthd's is never touched, nor is
-one that an operator ordered; the slot of either is released, for it counts a machine that is not there.
+A name that is being replaced or rebooted is left to that act. The slots of any other name are released, for they count
+a machine that is not there. Its drain is released where a slot or the handoff record shows that healthd made it, never
+by its text alone. It stays where an operator ordered it, where healthd gave the node up, and where nothing can be
+written into the record; an operator is then called, because no job wakes a drained node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from healthd.errors import BackendError, BackendRefused
 from healthd.model import Mode, Remedy
 from healthd.remediation.awake import released
-from healthd.remediation.case import QUARANTINE_CODE, parts_of
-from healthd.remediation.marks import CaseMark, is_ahead, parse
+from healthd.remediation.brakes import returns_of
+from healthd.remediation.case import QUARANTINE_CODE, case_of, code_of
+from healthd.remediation.ledger import Bounds
+from healthd.remediation.marks import CaseMark, PastAct, PastRepair, by_now, is_ahead, parse, remembering
+from healthd.remediation.paging import ORDERED_FOR_S
 from healthd.remediation.policy import Rules
-from healthd.remediation.ports import FleetLevel, NodeView, Orchestrator, Slot, is_drain
+from healthd.remediation.ports import FleetLevel, HeldNode, Hold, NodeView, Orchestrator, Slot, is_drain
+from healthd.remediation.record import is_begun
 from healthd.remediation.turns import Patience
 
 SETTLE_S = 60.0
 """How long a name has to be without a machine before anything of it is released."""
 
 DEAD_S = 14_400.0
-"""How long a node that is DOWN may hold a slot before that pages: as long as a replacement may take."""
+"""How long a node that is DOWN and does not answer may hold a slot before that pages: as a replacement may take."""
 
 _ASLEEP = "Slurm powered it down while healthd held it"
+_ORDERED = "an operator ordered it"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,10 +77,13 @@ class AbsentNodes:
         if self._rules().mode is Mode.OBSERVE:
             return ()
         holders = {slot.node for slot in slots}
-        ripe = self._since(self._asleep, without_machine(level, slots, now, self._takes), self._settle_s)
+        bounds = self._rules().bounds
+        ripe = self._since(self._asleep, without_machine(level, slots, now, self._takes, bounds), self._settle_s)
         dead = self._since(self._dead, level.down & holders, self._dead_s)
-        released = [found for name in ripe if (found := self._released(name, now)) is not None]
-        return (*released, *(_dead(name, slots, self._dead_s) for name in dead))
+        found = [found for name in ripe if (found := self._released(name, now)) is not None]
+        known = {each.node for each in found}
+        kept = (each for each in kept_drains(level, holders, now, bounds) if each.node not in known)
+        return (*found, *kept, *(_dead(name, slots, self._dead_s) for name in dead))
 
     def _since(self, known: dict[str, float], names: frozenset[str], long_s: float) -> list[str]:
         """The names that have been so for that long, each as ``known`` remembers it."""
@@ -84,69 +94,157 @@ class AbsentNodes:
 
     def _released(self, name: str, now: datetime) -> AbsentNode | None:
         try:
-            what = self._release(self._node(name), name, now)
+            return self._release(self._node(name), name, now)
         except BackendError as error:
             return AbsentNode(node=name, message=f"{_ASLEEP}; not released yet: {error}")
-        return AbsentNode(node=name, message=f"{_ASLEEP}; released {', '.join(what)}") if what else None
 
-    def _release(self, node: Orchestrator, name: str, now: datetime) -> list[str]:
+    def _release(self, node: Orchestrator, name: str, now: datetime) -> AbsentNode | None:
         """Everything is read again right before."""
         view = node.view()
         if not view.asleep or self._rules().hands_off(view):
-            return []
+            return None
         own = [slot for slot in node.slots() if slot.node == name]
-        drain = _our_drain(view)
-        if not own and not drain:
-            return []
-        _note_sleep(node, now)
-        if drain:
+        mark = parse(node.marked())
+        drain = _our_drain(view, mark, now, self._rules().bounds, has_slot=bool(own))
+        if not own and drain is None:
+            return None
+        code = "" if drain is None else code_of(drain.text) or (mark.code if mark is not None else "")
+        is_kept = drain is None and is_drain(view.flags)
+        problem = _without_exception(node) if is_kept else _note_sleep(node, now, code)
+        if drain is not None and not problem:
             node.release(resume="DOWN" in view.flags)
         for slot in own:
             node.give_back(slot)
-        return [*([f'its drain "{drain}"'] if drain else []), *(f"slot {slot.scope} {slot.index}" for slot in own)]
+        places = [f"slot {slot.scope} {slot.index}" for slot in own]
+        if drain is None or not problem:
+            what = [*([f'its drain "{drain.text}"'] if drain else []), *places]
+            return AbsentNode(node=name, message=f"{_ASLEEP}; released {', '.join(what)}")
+        stays = _stays(name, drain.text, f"its record cannot say that it slept: {problem}")
+        said = "".join(f"{each} was released; " for each in places)
+        return AbsentNode(node=name, message=f"{_ASLEEP}; {said}{stays}", page=True)
+
+
+class AbsentWatch:
+    """The same as the agent of ``node`` looks to it: each agent releases, and the first in service calls an operator.
+    Where another one is first by now, it says so as well, and this one goes on: the page is over when its cause is.
+
+    ``paged``: what this agent has to call an operator for although it is another node's.
+    """
+
+    def __init__(self, absent: AbsentNodes, orchestrator: Orchestrator, node: str) -> None:
+        self._absent, self._orchestrator, self._node = absent, orchestrator, node
+        self.paged: tuple[AbsentNode, ...] = ()
+
+    def look(self, fleet: FleetLevel, now: datetime) -> tuple[str, ...]:
+        """Release what the fleet shows. Returns the sentences for the trail. Raises BackendUnknown."""
+        before, slots = self.paged, self._orchestrator.slots() if fleet.asleep or fleet.down else ()
+        found = self._absent.release(fleet, slots, now)
+        said, is_first = {each.node for each in before}, fleet.first == self._node
+        self.paged = tuple(each for each in found if each.page and (is_first or each.node in said))
+        news = (each for each in found if not each.page or (each in self.paged and each not in before))
+        return tuple(f"{each.node}: {each.message}" for each in news)
 
 
 def without_machine(
-    level: FleetLevel, slots: Iterable[Slot], now: datetime, takes_s: dict[Remedy, float]
+    level: FleetLevel, slots: Iterable[Slot], now: datetime, takes_s: dict[Remedy, float], bounds: Bounds
 ) -> frozenset[str]:
-    """The names without a machine that hold a slot or a drain of healthd's, and for which no act is under way.
+    """The names without a machine that hold a slot or a drain that is healthd's to release, and for which no act is
+    under way.
 
     ``takes_s``: how long an act may take before its record is no reason to wait any more.
     """
-    drained = {held.node for held in level.held if _is_released(held.text)}
-    acting = {mark.node for mark in level.marks if _is_acted_on(parse(mark.text), now, takes_s)}
-    return (level.asleep & ({slot.node for slot in slots} | drained)) - acting
+    marks = {mark.node: parse(mark.text) for mark in level.marks}
+    holders = {slot.node for slot in slots}
+    drained = {
+        held.node
+        for held in level.held
+        if not why_it_stays(held.text, marks.get(held.node), now, bounds, has_slot=held.node in holders)
+    }
+    acting = {name for name, mark in marks.items() if _is_acted_on(mark, now, takes_s)}
+    return (level.asleep & (holders | drained)) - acting
+
+
+def why_it_stays(text: str, mark: CaseMark | None, now: datetime, bounds: Bounds, *, has_slot: bool) -> str:
+    """Why a drain of this text under a name without a machine is not released, or "". ``mark``: the node's own record.
+
+    A text alone proves nothing, since anybody can write it. What an operator ordered stands until it is taken back, and
+    a node that was given up stays out until an operator says otherwise. One that went out for the same code each time
+    that it woke costs a job each time: as with any other return, it stays out past the bound of a day.
+    """
+    if code_of(text) == QUARANTINE_CODE:
+        return _ORDERED
+    if mark is not None and mark.given_up:
+        return f"healthd gave the node up [{mark.given_up}]"
+    many = 0 if mark is None else returns_of(by_now(mark, now).history, code_of(text), now)
+    if many >= bounds.returns_per_day:
+        return f"the node went out for {code_of(text)} again after each of {many} returns within a day"
+    recorded = mark is not None and bool(case_of(text)) and (mark.case == case_of(text) or mark.code == code_of(text))
+    return "" if has_slot or recorded else "neither a slot nor the node's record shows that healthd made it"
+
+
+def kept_drains(level: FleetLevel, holders: set[str], now: datetime, bounds: Bounds) -> tuple[AbsentNode, ...]:
+    """The names without a machine whose drain stays: no daemon runs there to call an operator. Of an ordered drain the
+    operator knows for a day. A name with a slot is heard of once that is released."""
+    marks = {mark.node: parse(mark.text) for mark in level.marks}
+    kept = []
+    for held in level.held:
+        why = why_it_stays(held.text, marks.get(held.node), now, bounds, has_slot=False)
+        is_known = why == _ORDERED and not _is_older(held, ORDERED_FOR_S, now)
+        if held.node in level.asleep - holders and why and not is_known:
+            words = f"Slurm powered it down; {_stays(held.node, held.text, why)}"
+            kept.append(AbsentNode(node=held.node, message=words, page=True))
+    return tuple(kept)
+
+
+def _is_older(held: HeldNode, seconds: float, now: datetime) -> bool:
+    return now - datetime.fromtimestamp(held.stamp, UTC) >= timedelta(seconds=seconds)
+
+
+def _stays(name: str, text: str, why: str) -> str:
+    todo = f"`scontrol update nodename={name} state=resume` undoes it"
+    return f'its drain "{text}" stays, because {why}. No job can wake the node: {todo}'
 
 
 def _is_acted_on(mark: CaseMark | None, now: datetime, takes_s: dict[Remedy, float]) -> bool:
     if mark is None or mark.remedy not in takes_s or mark.asked is None or is_ahead(mark.asked, now):
         return False
-    return now - mark.asked < timedelta(seconds=takes_s[mark.remedy])
+    return is_begun(mark) and now - mark.asked < timedelta(seconds=takes_s[mark.remedy])
 
 
-def _is_released(text: str) -> bool:
-    """Whether a drain of this text is healthd's own decision: an operator's order stands until it is taken back."""
-    parts = parts_of(text)
-    return parts is not None and parts[0] != QUARANTINE_CODE
+def _our_drain(view: NodeView, mark: CaseMark | None, now: datetime, bounds: Bounds, *, has_slot: bool) -> Hold | None:
+    """The drain that is healthd's to undo, or None."""
+    hold = view.hold
+    if hold is None or not is_drain(view.flags):
+        return None
+    if view.drained_by_itself and has_slot and mark is not None:  # the cluster wrote its own text over that of a case
+        is_ours = bool(mark.case or mark.code) and not mark.given_up and mark.code != QUARANTINE_CODE
+    else:
+        is_ours = bool(case_of(hold.text)) and not why_it_stays(hold.text, mark, now, bounds, has_slot=has_slot)
+    return hold if is_ours else None
 
 
-def _our_drain(view: NodeView) -> str:
-    is_ours = view.hold is not None and is_drain(view.flags) and _is_released(view.hold.text)
-    return view.hold.text if view.hold is not None and is_ours else ""
+def _without_exception(node: Orchestrator) -> str:
+    """The drain stays, and whoever undoes it gives an order: nothing says that the node slept."""
+    released(node)
+    return ""
 
 
-def _note_sleep(node: Orchestrator, now: datetime) -> None:
-    """Leave it in the record. Where somebody else's comment is in its place, the release goes on without."""
+def _note_sleep(node: Orchestrator, now: datetime, code: str) -> str:
+    """Leave it in the record, and that the node returns after it was out for ``code``. Returns why that cannot be, or
+    "": somebody else's comment is in its place."""
     released(node)
     mark = parse(node.marked()) or CaseMark()
+    returned = PastRepair(act=PastAct.RETURN, at=now.replace(microsecond=0), code=code)
+    history = remembering(mark.history, returned) if code else mark.history
     try:
-        node.mark(replace(mark, slept=now).text)
-    except BackendRefused:
-        return
+        node.mark(replace(mark, slept=now, history=history).text)
+    except BackendRefused as error:
+        return str(error)
+    return ""
 
 
 def _dead(name: str, slots: Iterable[Slot], dead_s: float) -> AbsentNode:
     held = [f"{slot.scope} {slot.index}" for slot in slots if slot.node == name]
-    long = f"it has been DOWN for {dead_s / 3600:g} h and holds slot {', '.join(held)}, which no daemon gives back"
+    long = f"it has been DOWN without an answer for {dead_s / 3600:g} h and holds slot {', '.join(held)}"
     todo = "bring the machine back or have it replaced; `scontrol show reservation` lists its slots"
     return AbsentNode(node=name, message=f"{long}: {todo}", page=True)

@@ -246,6 +246,8 @@ class Controller:
             self._silent.pop(want.node, None)
             said = f"opted out: {hands_off}; nothing is touched, its mark neither"
             return _standing(found, said, State.LEFT_ALONE, refusal=Refusal.OPTED_OUT)
+        if view.powered_down:
+            return self._powered_down(found)
         why = self._refusal(found, view, now)
         if want.unanswered and (why or not is_silent(view)):
             self._silent.pop(want.node, None)
@@ -266,6 +268,14 @@ class Controller:
         if cannot:
             return self._refused(found, Refused(kind=Refusal.CANNOT, words=cannot), now)
         return self._came_of(found, errand.go(self._opened(found, view, now), now))
+
+    def _powered_down(self, found: Found) -> Standing:
+        """Nothing is there to act on. What the node left is released (``absent``), and its daemon asks again."""
+        self._silent.pop(found.want.node, None)
+        why = Refused(kind=Refusal.MANAGED, words="power saving has taken its machine away")
+        if found.want.unanswered:
+            return _standing(found, why.words, State.LEFT_ALONE, refusal=why.kind)
+        return self._waits(found, why)
 
     def _refusal(self, found: Found, view: NodeView, now: datetime) -> Refused | None:
         return refusal(

@@ -142,10 +142,12 @@ class Guards:
         return ended(case, End.ACKNOWLEDGED, why)
 
     def _slept_since(self, case: Case, now: datetime) -> bool:
-        """Whether another daemon released the node because it had no machine: see ``absent``."""
+        """Whether another daemon released the node because it had no machine: see ``absent``. What the daemon did since
+        it woke, before it looked at its drain, is no reason to forget that."""
         mark = parse(self._orchestrator.marked())
         slept = by_now(mark, now).slept if mark is not None else None
-        return slept is not None and slept > case.since
+        held = case.since if case.hold is None else datetime.fromtimestamp(case.hold.stamp, UTC)
+        return slept is not None and slept > held
 
     def comes_until(self, case: Case, now: datetime) -> datetime | None:
         """Until when a drain or an undrain of this case that got no answer may still be applied, or None: a controller

@@ -1,7 +1,7 @@
 """What healthd leaves with the cluster under a node's name, and how it is read back: the one grammar of marks. Pure.
 
     healthd case=ID machine=INSTANCE asks=replace_node attempt=1 asked=EPOCH next=… taken=EPOCH boot=…
-        replaced=EPOCH slept=EPOCH awake=EPOCH code=… since=EPOCH driver=… kernel=… image=…
+        replaced=EPOCH slept=EPOCH awake=EPOCH gaveup=ID code=… since=EPOCH driver=… kernel=… image=…
         history=reboot:EPOCH:CODE:helped,… said=…
 
 ``does=`` in the place of ``asks=``: the node repairs itself; ``withdrew=``: it needs no more what it asked for.
@@ -84,7 +84,8 @@ class CaseMark:
     was taken, the boot that it is to end, as the controller knows it. ``became``: what the controller saw behind the
     name afterwards. ``replaced``: when a machine of this name was last given away. ``slept``: when the cluster had
     powered the node down while it was held, and another daemon released its drain and slots. ``awake``: since when the
-    cluster's power saving is told to leave the node alone. ``code``: the finding for which the node is, or wants to
+    cluster's power saving is told to leave the node alone. ``given_up``: the case that was given up, so that the node
+    stays out until an operator says otherwise; "" for none. ``code``: the finding for which the node is, or wants to
     be, out; it was there ``since``. ``driver``, ``kernel`` and ``image``: which versions the node runs. ``history``:
     the last acts on this node, newest last, whichever machine was behind the name then.
     """
@@ -104,6 +105,7 @@ class CaseMark:
     replaced: datetime | None = None
     slept: datetime | None = None
     awake: datetime | None = None
+    given_up: str = ""
     code: str = ""
     since: datetime | None = None
     driver: str = ""
@@ -139,6 +141,7 @@ class CaseMark:
             "replaced": _epoch(self.replaced),
             "slept": _epoch(self.slept),
             "awake": _epoch(self.awake),
+            "gaveup": word(self.given_up),
             "code": word(self.code),
             "since": _epoch(self.since),
             "driver": word(self.driver),
@@ -179,6 +182,7 @@ def parse(text: str) -> CaseMark | None:
         replaced=_time(words.get("replaced")),
         slept=_time(words.get("slept")),
         awake=_time(words.get("awake")),
+        given_up=words.get("gaveup", ""),
         code=words.get("code", ""),
         since=_time(words.get("since")),
         driver=words.get("driver", ""),
@@ -222,11 +226,12 @@ class Versions:
 
 
 def showing(before: str, code: str, since: datetime | None, versions: Versions | None = None) -> str:
-    """The mark ``before`` with this finding in it, or with none for ""; "" where nothing is left to say.
+    """The mark ``before`` with this finding in it, or with none for ""; "" where nothing is left to say. A node that is
+    out for it was not given up.
 
     ``versions``: what the node runs now; left out, they stay as they are.
     """
-    mark = replace(parse(before) or CaseMark(), code=code, since=since)
+    mark = replace(parse(before) or CaseMark(), code=code, since=since, given_up="")
     if versions is not None:
         mark = replace(mark, driver=versions.driver, kernel=versions.kernel, image=versions.image)
     return said_of(mark)

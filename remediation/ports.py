@@ -76,6 +76,12 @@ class NodeView:
         return "POWERED_DOWN" in self.flags and not self.flags & {"POWERING_UP", "POWER_UP"}
 
     @property
+    def powered_down(self) -> bool:
+        """Whether no machine is behind the name, or the cluster is taking it away now."""
+        is_leaving = bool(self.flags & {"POWERING_DOWN", "POWER_DOWN"}) and not self.flags & {"POWERING_UP", "POWER_UP"}
+        return self.asleep or is_leaving
+
+    @property
     def standing(self) -> bool:
         """Neither drained nor down nor failing: a reservation at most keeps new jobs off."""
         return self.in_service or self.fenced
@@ -123,9 +129,10 @@ class FleetLevel:
 
     A held slot alone does not count here. ``scopes``: the partitions or groups of this node. ``marks``: every mark that
     any node shows. ``held``: the nodes whose reason is a healthd's. ``asleep``: the names that the cluster has powered
-    down, which have no machine and are neither out nor in the total. ``down``: the machines that are out because they
-    are DOWN. ``first``: the first name of a machine in service, whose agent speaks for the fleet. ``limit``: how many
-    may be out, where the cluster itself holds everybody to a number; None where each node's configuration says it.
+    down, which have no machine and are neither out nor in the total. ``down``: the machines that are DOWN and do not
+    answer: a node that rebooted behind a drain is DOWN as well, and answers. ``first``: the first name of a machine in
+    service, whose agent speaks for the fleet. ``limit``: how many may be out, where the cluster itself holds everybody
+    to a number; None where each node's configuration says it.
     """
 
     out: frozenset[str]

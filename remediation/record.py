@@ -88,9 +88,11 @@ def with_act(there: CaseMark, remedy: Remedy, at: datetime, *, boot_id: str, aft
 
 def after(before: str, case: Case) -> str:
     """The mark of a node whose case has come to its end: it wants to be out no more, and what was done has helped or
-    not. A node that came back without a repair has returned; that is an entry as well."""
+    not. A node that came back without a repair has returned; that is an entry as well. One that was given up stays out
+    for its finding."""
     mark = parse(before) or CaseMark()
-    over = mark if case.end is End.FAILED else replace(mark, code="", since=None)
+    is_given_up = case.end is End.FAILED
+    over = replace(mark, given_up=case.id) if is_given_up else replace(mark, given_up="", code="", since=None)
     return said_of(replace(over, history=_ended(mark, case)))
 
 

@@ -64,7 +64,8 @@ class FakeCluster:
     wipe them. ``clock`` gives seconds since the epoch, of which stamps keep the whole ones. ``updates`` lists what was
     applied. ``partitions``: name to its nodes. ``slots``: scope and index to the holder; a slot fences its holder.
     ``maintenance``: the nodes that an administrator's own reservation fences. ``asleep``: the nodes that are powered
-    down: names that keep what is set for them, without a machine. ``power_saving``: "" for none, else the version of
+    down: names that keep what is set for them, without a machine; ``powering``: those on their way there or back, each
+    with its flag. ``power_saving``: "" for none, else the version of
     Slurm that has it; from 23.02 on it leaves those in ``awake`` alone.
     ``appends``: whether it adds words of its own to a reason that stands, as Slurm does from 24.11 on.
     ``stale_s``: how old the lists of nodes and slots are that it hands out, by ``monotonic_s`` where the clock may
@@ -83,6 +84,7 @@ class FakeCluster:
         self.slots: dict[tuple[str, int], str] = {}
         self.maintenance: set[str] = set()
         self.asleep: set[str] = set()
+        self.powering: dict[str, str] = {}
         self.power_saving = ""
         self.awake: set[str] = set()
         self.updates: list[FakeUpdate] = []
@@ -118,8 +120,10 @@ class FakeCluster:
         self.updates.append(FakeUpdate(node=name, word=word, user=user, before=before, after=node.hold))
 
     def restart(self, *, losing: Sequence[str] = ()) -> None:
-        """Start the controller anew; the drains of some nodes had not been saved, and waiting updates are gone."""
+        """Start the controller anew; the drains of some nodes had not been saved, and waiting updates are gone. So is
+        what power saving was told."""
         self.starts, self.hung, self._waiting = self.starts + 1, False, []
+        self.awake.clear()
         for name in losing:
             self.nodes[name].flags.discard("DRAIN")
             self.nodes[name].hold = self.nodes[name].hold if self.nodes[name].flags else None
@@ -230,6 +234,7 @@ class FakeOrchestrator:
         is_fenced = self._node in self._cluster.slots.values() or self._node in self._cluster.maintenance
         fence = {"MAINTENANCE", "RESERVED"} if is_fenced else set()
         power = {"POWERED_DOWN"} if self._node in self._cluster.asleep else set()
+        power |= {self._cluster.powering[self._node]} if self._node in self._cluster.powering else set()
         return NodeView(
             name=self._node,
             in_service=not node.flags and not fence,
@@ -246,7 +251,8 @@ class FakeOrchestrator:
 
     def level(self) -> FleetLevel:
         """Who is out, and who is in the partitions of this node."""
-        nodes, asleep = self._cluster.shown().nodes, frozenset(self._cluster.asleep) - {self._node}
+        nodes = self._cluster.shown().nodes
+        asleep = (frozenset(self._cluster.asleep) | self._cluster.powering.keys()) - {self._node}
         out = frozenset(name for name, node in nodes.items() if node.flags) - asleep
         mine = {
             name: frozenset(members) - asleep
@@ -257,7 +263,7 @@ class FakeOrchestrator:
             out=out,
             total=len(nodes.keys() - asleep),
             asleep=asleep,
-            down=frozenset(name for name in out if "DOWN" in nodes[name].flags),
+            down=frozenset(name for name in out if nodes[name].flags >= {"DOWN", "NOT_RESPONDING"}),
             first=min(nodes.keys() - asleep - out, default=""),
             scopes=tuple(ScopeLevel(scope=name, out=out & mine[name], total=len(mine[name])) for name in sorted(mine)),
             marks=tuple(Mark(node=name, text=node.mark) for name, node in nodes.items() if node.mark),

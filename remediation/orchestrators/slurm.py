@@ -335,7 +335,7 @@ def parse_level(node: str, answer: str) -> FleetLevel:
             asleep.add(name)
         else:
             is_out[name] = is_out.get(name, False) or out
-            down |= {name} if out and "DOWN" in _words(state[1]) else set()
+            down |= {name} if out and _is_dead(state[1]) else set()
             partitions[name] = (label[1] or "") if label else ""
         if comment := _comment(free or fields):
             marks.append(Mark(node=name, text=comment))
@@ -362,6 +362,11 @@ def _is_out(state: str) -> bool | None:
     """Whether a state takes a node out; None for a node that does not exist yet."""
     flags = _words(state)
     return None if "FUTURE" in flags else any(_OUT.fullmatch(flag) for flag in flags)
+
+
+def _is_dead(state: str) -> bool:
+    """Whether a node is DOWN and does not answer: ``DOWN*`` (22.05) or ``DOWN+NOT_RESPONDING``."""
+    return "DOWN" in _words(state) and ("*" in state or "NOT_RESPONDING" in _words(state))
 
 
 def _scope(name: str, partitions: Mapping[str, str], is_out: Mapping[str, bool]) -> ScopeLevel:

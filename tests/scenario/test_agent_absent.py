@@ -11,7 +11,7 @@ from healthd.agent import Agent, looking_agent
 from healthd.check import discover
 from healthd.config.load import load
 from healthd.model import Mode
-from healthd.remediation.absent import DEAD_S, AbsentNodes
+from healthd.remediation.absent import DEAD_S, AbsentNodes, AbsentWatch
 from healthd.sim.cluster import FakeOrchestrator
 from tests.engine_rig import World
 
@@ -34,12 +34,13 @@ def agent_of(world: World, name: str, tmp_path: Path, mode: Mode) -> Agent:
         world.engine,
         world.orchestrator,
     )
-    agent.absent = AbsentNodes(
+    absent = AbsentNodes(
         node=lambda each: FakeOrchestrator(world.cluster, each),
         rules=lambda: world.rules,
         patience=world.patience,
         monotonic_s=world.clock,
     )
+    agent.absent = AbsentWatch(absent, world.orchestrator, name)
     return agent
 
 
@@ -72,6 +73,7 @@ def test_a_page_for_a_dead_node_is_not_over_because_another_agent_is_first(tmp_p
     world = World(tmp_path / "world", mode=Mode.REPAIR)
     world.cluster.claim("cluster", 0, "n7")
     world.cluster.update("n7", "down", "psu")
+    world.cluster.nodes["n7"].flags.add("NOT_RESPONDING")
     world.cluster.update("n1", "drain", "psu")
     agent = agent_of(world, "n10", tmp_path, Mode.REPAIR)
     try:
@@ -94,6 +96,7 @@ def test_a_dead_node_with_a_slot_pages_once_for_the_fleet(name: str, pages: bool
     world = World(tmp_path / "world", mode=Mode.REPAIR)
     world.cluster.claim("cluster", 0, "n7")
     world.cluster.update("n7", "down", "psu")
+    world.cluster.nodes["n7"].flags.add("NOT_RESPONDING")
     agent = agent_of(world, name, tmp_path, Mode.REPAIR)
     try:
         learns(world, agent, 60)

@@ -13,6 +13,7 @@ from tests.engine_rig import NODE, XID_79, Trouble, World
 
 WORN = Trouble(code="gpu.remap.failure", remedy=Remedy.REPLACE_NODE, clears_by=None)
 """What a check sees on the machine in every boot."""
+NO_EFA = Trouble(code="efa.missing", remedy=Remedy.REBOOT_NODE, clears_by=None)
 
 
 def sleeps(world: World) -> None:
@@ -59,6 +60,21 @@ def test_a_fault_that_the_power_cycle_ended_leaves_the_node_in_service(tmp_path:
     sleeps(world)
     ending = world.run_to_end().ending()
     assert (ending.in_service, ending.drains, world.cluster.slots) == (True, 1, {})
+
+
+def test_a_wake_in_the_middle_of_a_reboot_is_no_operators_order(tmp_path: Path) -> None:
+    """The boot moves the case before it looks at its drain: the drain's own stamp tells what came after it."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.never_boots = True
+    world.at(10, lambda: world.levels.add(NO_EFA)).run(30)
+    assert world.provisioner.requests == 1
+    world.cluster.asleep.add(NODE)
+    world.clock.advance(world.patience.reboot_timeout_s)
+    sleeps(world)
+    assert world.hold_text == ""
+    world.run(12)
+    assert world.hold_text.startswith("healthd: efa.missing"), world.said
+    assert not [text for text in world.audit("step") if "by a person" in text]
 
 
 def test_an_operator_who_undoes_the_next_drain_is_obeyed(tmp_path: Path) -> None:

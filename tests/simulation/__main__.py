@@ -102,7 +102,8 @@ def summary(reports: list[Report]) -> str:
         f"node-years per CPU-hour {years / cpu_s * 3600 if cpu_s else 0:,.0f}\n"
         + "".join(f"{act} {acts[act]}, " for act in sorted(acts))
         + f"drains {sum(each.drains for each in reports)}, pages {sum(each.pages for each in reports)}, "
-        f"messages {sum(each.messages for each in reports)}, kills {sum(each.kills for each in reports)}\n"
+        f"messages {sum(each.messages for each in reports)}, kills {sum(each.kills for each in reports)}, "
+        f"sleeps {sum(each.sleeps for each in reports)}\n"
         f"violations {rules.total()}" + "".join(f", {rule} {count}" for rule, count in rules.most_common())
     )
 

@@ -17,12 +17,14 @@ from healthd.check import Check, NoSettings, judged, unknown
 from healthd.clockwatch import ClockWatch, was_set
 from healthd.cluster import Cluster
 from healthd.config.schema import Config
+from healthd.errors import BackendError, StoreError
 from healthd.model import Event, Finding, Mode, Outcome, Result
 from healthd.monitor import Monitor
 from healthd.node import Node
 from healthd.notifications.delivery import Deliver
 from healthd.notifications.notifier import NEWS
 from healthd.notifications.telling import node_notifier
+from healthd.remediation.absent import AbsentNodes, AbsentWatch
 from healthd.remediation.engine import Engine
 from healthd.remediation.fleet import CLUSTER
 from healthd.remediation.ledger import repairs_of
@@ -151,7 +153,7 @@ class Daemon:
         self._levels, self._ring, self._blind = levels, ring, blind
         self.alive, self._due_s, self._poll_s = True, float("inf"), POLL_S
         self._looks_at_s, self._awake_s = float("inf"), ground.timeline.s + STAYS_UP_S
-        self.said, self.turns = "", 0
+        self.said, self.turns, self.began_s = "", 0, ground.timeline.s
         now, store = wall.now(), disk.store
         self._clock_watch = ClockWatch(now, ground.timeline())
         self.monitor = Monitor(CHECKS, store, changed=self.wake, policy=ground.policy)
@@ -168,6 +170,7 @@ class Daemon:
             engine=self.engine,
             store=store,
             about=lambda: {"node": name, "verdict": "", "notices": ()},
+            absent=lambda: self.absent.paged,
         )
         self.read_log()
         self.look_soon(_LOOK_TAKES_S)
@@ -214,6 +217,21 @@ class Daemon:
             self.wake(self.engine.next_in_s(poll_s))
             self._poll_s = poll_s
 
+    def learn(self) -> None:
+        """As ``Agent.learn_fleet``: what it finds of other nodes' is released, and told where it has to be."""
+        self._died_of(self._learn)
+
+    def _learn(self) -> None:
+        before, now = self.absent.paged, self._wall.now()
+        try:
+            fleet = self.engine.learn()
+            for said in self.absent.look(fleet, now) if fleet is not None else ():
+                self.monitor.record(Event(at=now, kind="decision", text=said))
+        except (BackendError, StoreError):
+            return  # it is read again
+        if before or self.absent.paged:
+            self.notifier.tick(now)
+
     def _knows_something(self) -> bool:
         return bool(self.monitor.history.faults) or '"seen":{}' not in self.disk.store.fact(NEWS)
 
@@ -256,6 +274,13 @@ class Daemon:
         cluster = ground.cluster()
         door = ground.change.orchestrator(Door(ground.slurm, self.name), self.name)
         orchestrator = WiredOrchestrator(door, fuse, lambda _: None, lambda: None)
+        absent = AbsentNodes(
+            node=lambda other: WiredOrchestrator(Door(ground.slurm, other), fuse, lambda _: None, lambda: None),
+            rules=lambda: self._rules(cluster),
+            patience=patience_of(ground.config, cluster),
+            monotonic_s=ground.timeline,
+        )
+        self.absent = AbsentWatch(absent, orchestrator, self.name)
         return Parts(
             orchestrator=orchestrator,
             provisioner=WiredProvisioner(provisioner, fuse, lambda _: None),

@@ -19,12 +19,14 @@ from tests.simulation.head import Head
 from tests.simulation.invariants import Invariants, Violation
 from tests.simulation.law import Law, Rates
 from tests.simulation.node import Node
+from tests.simulation.power import LOOKS_S, PowerSaving
 from tests.simulation.slurm import Slurm
 from tests.simulation.timeline import Timeline, WallClock
 
 YEAR_S = 365 * 86_400.0
 SWEEP_S = 600.0
 RACK = 8
+AGENTS_LOOK = 5
 
 
 @dataclass(kw_only=True)
@@ -41,6 +43,7 @@ class Report:
     messages: int = 0
     turns: int = 0
     kills: int = 0
+    sleeps: int = 0
     violations: list[Violation] = field(default_factory=list)
 
 
@@ -81,7 +84,13 @@ class Fleet:
             new_id=self._new_id,
         )
         self.nodes: dict[str, Node] = {}
-        self.watch = Invariants(self.ground, self.nodes, exempt, goes_on=goes_on)
+        self.power = PowerSaving(
+            self.ground,
+            self.nodes,
+            Random(f"power {seed}"),  # noqa: S311
+            breaks_days=(rates or Rates()).breaks,
+        )
+        self.watch = Invariants(self.ground, self.nodes, self.power, exempt, goes_on=goes_on)
         self.slurm.heard, self.slurm.touched = self.watch.heard, self._touched
         delegates = random.random() < 0.5
         self.head: Head | None = None
@@ -106,7 +115,9 @@ class Fleet:
                 asks=self._any_asks,
                 deliver=lambda message: self._tells("controller", message),
             )
-        self.law = Law(self.ground, self.nodes, self.head, self.watch, random=random, rates=rates or Rates())
+        self.law = Law(
+            self.ground, self.nodes, self.head, self.watch, self.power, random=random, rates=rates or Rates()
+        )
 
     def run(self, hours: float) -> Report:
         """Let it live for so long, or to the first violation."""
@@ -119,6 +130,8 @@ class Fleet:
 
     def _lives(self, hours: float) -> None:
         self.law.begin()
+        self.power.begin()
+        self.timeline.after(LOOKS_S, self._agents_look)
         self.timeline.after(SWEEP_S, self._sweep)
         with suppress(Violation):
             self.timeline.run(hours * 3600.0)
@@ -136,12 +149,23 @@ class Fleet:
             messages=watch.messages,
             turns=sum(daemon.turns for daemon in daemons),
             kills=self.law.kills,
+            sleeps=self.power.sleeps,
             violations=list(watch.found.values()),
         )
 
     def _sweep(self) -> None:
         self.watch.sweep()
         self.timeline.after(SWEEP_S, self._sweep)
+
+    def _agents_look(self) -> None:
+        """While somebody has left something under a name without a machine, a few agents read the fleet in quiet."""
+        if self.power.leftovers():
+            for daemon in [self.nodes[name].daemon for name in self.power.in_service()[:AGENTS_LOOK]]:
+                if daemon is not None and daemon.alive:
+                    daemon.learn()
+            if self.head is not None:
+                self.head.wake(5.0)
+        self.timeline.after(LOOKS_S, self._agents_look)
 
     def _new_id(self) -> str:
         self._ids += 1

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+from healthd.controller.slurm import SlurmRounds
 from healthd.controller.telling import wrong_with_controller
 from healthd.course import Course
 from healthd.errors import BackendError, StoreError
 from healthd.model import Event, Mode
 from healthd.notifications.delivery import Deliver
 from healthd.notifications.notifier import NEWS, Notifier
+from healthd.remediation.absent import AbsentNodes
 from healthd.remediation.case import Case
 from healthd.remediation.controller import Controller
 from healthd.remediation.ports import FleetLevel, Provisioner, Slot
@@ -70,18 +72,19 @@ class Head:
             return
         ground, self.alive = self._ground, True
         section, remediation = ground.config.controller, ground.config.remediation
-        door = Door(ground.slurm, next(iter(ground.slurm.nodes)))
+        door = Door(ground.slurm, "")  # the head node is none of the nodes
+        patience = Patience(
+            reboot_timeout_s=remediation.reboot_timeout_s, replace_timeout_s=remediation.replace_timeout_s
+        )
         self.course = Course(orchestrator="slurm", provisioner="simulated", mode=Mode.REPAIR, leads=lambda: True)
-        self.controller = Controller(
+        controller = Controller(
             fleet=_Fleet(door, self.fuse, ground.change.seen_by_head),
-            node=lambda name: WiredOrchestrator(Door(ground.slurm, name), self.fuse, lambda _: None, lambda: None),
+            node=self._node,
             booted=ground.slurm.boots.get,
             provisioner=lambda name, _: WiredProvisioner(self._platform(name), self.fuse, lambda _: None),
             kept=_Kept(self.store, self.fuse),
             rules=ground.head_rules,
-            patience=Patience(
-                reboot_timeout_s=remediation.reboot_timeout_s, replace_timeout_s=remediation.replace_timeout_s
-            ),
+            patience=patience,
             silent_s=section.silent_s,
             monotonic_s=ground.timeline,
             clock=self.wall.now,
@@ -89,6 +92,8 @@ class Head:
             platform_texts=OUR_TEXTS,
             reckoning=self.course.reckoning,
         )
+        absent = AbsentNodes(node=self._node, rules=ground.head_rules, patience=patience, monotonic_s=ground.timeline)
+        self.rounds = SlurmRounds(controller, absent)
         self.notifier = Notifier(
             {"oncall": self._deliver},
             per_hour=ground.config.notify.per_hour,
@@ -98,6 +103,9 @@ class Head:
             kept=self.store.fact(NEWS),
         )
         self.wake()
+
+    def _node(self, name: str) -> WiredOrchestrator:
+        return WiredOrchestrator(Door(self._ground.slurm, name), self.fuse, lambda _: None, lambda: None)
 
     def stop(self, back_in_s: float) -> None:
         """kill -9, and away for so long."""
@@ -124,7 +132,7 @@ class Head:
 
     def _round(self, now: datetime) -> None:
         try:
-            before, self.course.standings = self.course.standings, self.controller.round(now)
+            before, self.course.standings = self.course.standings, self.rounds(now)
             self._poll_s = self._poll_s if before == self.course.standings else BUSY_S
             self.course.problem = ""
         except (BackendError, StoreError) as error:

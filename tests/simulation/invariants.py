@@ -14,7 +14,7 @@ from healthd.model import Action, Remedy, Step
 from healthd.notifications.delivery import Message
 from healthd.notifications.news import NODE_KEY, PAGED, News
 from healthd.remediation.budget import out_limit
-from healthd.remediation.case import Case, End, Phase
+from healthd.remediation.case import QUARANTINE_CODE, Case, End, Phase, code_of
 from healthd.remediation.ledger import repairs_of
 from healthd.remediation.marks import Answer, parse
 from healthd.remediation.record import ACTS
@@ -22,13 +22,15 @@ from healthd.sim.cluster import FakeUpdate
 from tests.simulation.daemon import Ground
 from tests.simulation.head import Head
 from tests.simulation.node import Node
+from tests.simulation.power import PowerSaving
 from tests.simulation.slurm import SLURM, US
-from tests.simulation.timeline import shown
+from tests.simulation.timeline import BEGINNING, shown
 
 HOUR, DAY = 3600.0, 86_400.0
 TRAIL = 60
-CONTROLLERS = ("silent ", "overdue ")
-"""How the keys of what the controller pages for begin."""
+_ABSENT = f"{PAGED}absent "
+OTHERS = ("silent ", "overdue ", _ABSENT)
+"""How the keys of what others page for begin: the controller, and the agent that speaks for a name without one."""
 
 SETTLES_S = 180.0
 """A node that went out so lately may not be on the list by which another was let out: deadline, settle time, slack."""
@@ -41,6 +43,11 @@ BACK_WITHIN_S = 2 * HOUR
 """From the last of its faults to service: verification and settling take minutes; a cluster that hangs, longer."""
 NEW_CAUSE_WITHIN_S = 1800.0
 ANSWERED_WITHIN_S = HOUR
+WITHOUT_MACHINE_S = HOUR
+"""How much longer what is held under a name without a machine may go untold: another daemon has to find it."""
+STEADY_S = 900.0
+"""After a drain, a start or a hang: a daemon has told Slurm by then to leave its node awake."""
+ACT_TAKES_S = 4 * HOUR
 JUST_ASKED_S = 120.0  # a controller's round, and the clock of a node that was set by a little
 RETURNS_A_DAY = 4
 REBOOTS_A_WEEK, REPLACEMENTS_A_WEEK = 8, 4
@@ -88,6 +95,9 @@ class Seen:
     good_s: float | None = None
     uncaused_s: float | None = None
     unanswered_s: float | None = None
+    left_s: float | None = None
+    dead_s: float | None = None
+    excepted_s: float | None = None
 
 
 class Invariants:
@@ -96,8 +106,16 @@ class Invariants:
     ``goes_on``: what is violated is kept in ``found``, the first of each rule and node, and the fleet lives on."""
 
     def __init__(
-        self, ground: Ground, nodes: Mapping[str, Node], exempt: frozenset[str], *, goes_on: bool = False
+        self,
+        ground: Ground,
+        nodes: Mapping[str, Node],
+        power: PowerSaving,
+        exempt: frozenset[str],
+        *,
+        goes_on: bool = False,
     ) -> None:
+        self._power = power
+        power.powers_down = self.held_nodes_stay_awake
         self._ground, self._nodes, self._exempt, self._goes_on = ground, nodes, exempt, goes_on
         self.found: dict[tuple[str, str], Violation] = {}
         self.head: Head | None = None
@@ -124,6 +142,7 @@ class Invariants:
         self.note(name, f"ACT {remedy} for {code} [{case_id}]")
         self.counted[remedy] += 1
         self.law_of_acts(name, remedy)
+        self.a_machine_is_there(name, remedy)
         self.nothing_under_a_job(name, remedy)
         s, ordered = self._ground.timeline.s, self._is_ordered(name)
         machine = self._nodes[name].instance
@@ -156,13 +175,15 @@ class Invariants:
         """People are told."""
         self.messages += 1
         for piece in message.data["news"]:
-            self._told_of(_named(name, piece["words"]), name, piece["key"], piece["words"], News(piece["state"]))
+            self._told_of(
+                node_of(name, piece["key"], piece["words"]), name, piece["key"], piece["words"], News(piece["state"])
+            )
 
     def forgets(self, name: str) -> None:
         """The disk of a node is lost. Nobody tells the end of what its daemon told: a page counts when it is told
         again."""
         told = self.told[name]
-        told.standing = {key: words for key, words in told.standing.items() if key.startswith(CONTROLLERS)}
+        told.standing = {key: words for key, words in told.standing.items() if key.startswith(OTHERS)}
 
     def dies(self, name: str, asked_itself: bool) -> None:
         """A daemon was killed. What it had written down, and asks of its platform by itself, it may have done: whoever
@@ -220,6 +241,12 @@ class Invariants:
         if name in slurm.maintenance:
             self.fail("nothing_in_a_window", name, f"{remedy} in a maintenance window of an administrator")
 
+    def a_machine_is_there(self, name: str, remedy: Remedy) -> None:
+        """A name that Slurm has powered down is neither rebooted nor replaced: nothing is there, and a platform may
+        start a machine that nobody asked for."""
+        if self._nodes[name].asleep:
+            self.fail("a_machine_is_there", name, f"{remedy} of a name without a machine")
+
     def bounded_by_name(self, name: str, remedy: Remedy) -> None:
         """One name is rebooted and replaced a few times a week at most, whatever its disks remember: then the machine
         is not what is wrong."""
@@ -269,17 +296,17 @@ class Invariants:
 
     def within_the_budget(self, name: str) -> None:
         """No node is drained while as many as may be are out for any cause, as they have been for a while: a mistake of
-        ours stops early."""
+        ours stops early. A name without a machine is neither out nor in the total: it is nobody's capacity."""
         s = self._ground.timeline.s
         slurm = self._ground.slurm
-        limit = out_limit(self._ground.config.budget.max_out, len(slurm.nodes))
-        ours = sum(slurm.is_ours(each) for each in slurm.nodes)
+        limit = out_limit(self._ground.config.budget.max_out, self._power.machines())
+        ours = sum(slurm.is_ours(each) and not self._nodes[each].asleep for each in slurm.nodes)
         if ours > limit:
             self.fail("within_the_budget", name, f"healthd holds {ours} nodes, {limit} may be out")
         out = [
             each
             for each, seen in self.seen.items()
-            if each != name and slurm.is_out(each) and seen.out_s is not None and s - seen.out_s > SETTLES_S
+            if each != name and self._is_out(each) and seen.out_s is not None and s - seen.out_s > SETTLES_S
         ]
         if len(out) >= limit:
             self.fail("within_the_budget", name, f"drained while {len(out)} others were out, {limit} may be: {out}")
@@ -315,10 +342,18 @@ class Invariants:
         holders, answers = slurm.holders(), not slurm.hung
         for name, node in self._nodes.items():
             seen = self.seen[name]
-            is_out, has_slot = slurm.is_out(name), name in holders
+            is_out, has_slot = self._is_out(name), name in holders
+            self.power_saving_gets_it_back(name, seen, s)
+            if node.up:
+                self.told[name].standing.pop(f"{_ABSENT}{name}", None)  # the agent that told it may sleep by now
             if not (
-                is_out or has_slot or seen.out_s or seen.held_s or (node.daemon and node.daemon.monitor.diagnoses())
+                slurm.is_out(name)
+                or has_slot
+                or seen.out_s
+                or seen.held_s
+                or (node.daemon and node.daemon.monitor.diagnoses())
             ):
+                seen.left_s = seen.dead_s = None
                 continue
             case = self.case(name)
             ours = has_slot or slurm.is_ours(name)
@@ -329,6 +364,9 @@ class Invariants:
             self.the_good_come_back(name, seen, s, case, ours=ours and answers)
             self.a_page_has_its_cause(name, seen, s, case)
             self.an_answer_has_its_act(name, seen, s)
+            self.what_sleeps_keeps_nothing(name, seen, s, has_slot=has_slot and answers)
+            self.a_slot_of_a_dead_machine_pages(name, seen, s, has_slot=has_slot)
+        self._power.machines()
         self.done = [each for each in self.done if each.s > s - 8 * DAY] if len(self.done) > 500 else self.done
 
     def nothing_out_in_silence(self, name: str, seen: Seen, s: float, case: Case | None) -> None:
@@ -338,6 +376,7 @@ class Invariants:
         is_paged = any(asks_for_a_person(key) for key in told.standing)
         seen.silent_s = _since(seen.silent_s, seen.held_s is not None and not is_paged, s)
         most_s = REPEAT_S if case is not None and case.order else OVERDUE_S
+        most_s += 0.0 if self._nodes[name].has_machine else WITHOUT_MACHINE_S
         if seen.silent_s is not None and s - max(seen.silent_s, self._awaited_s(name, case)) > most_s:
             self.fail(
                 "nothing_out_in_silence", name, f"held by healthd for {(s - seen.silent_s) / HOUR:.1f} h, no page"
@@ -359,6 +398,49 @@ class Invariants:
         seen.orphan_s = _since(seen.orphan_s, has_slot and not reason and node.up, s)
         if seen.orphan_s is not None and s - seen.orphan_s > ADOPTED_WITHIN_S:
             self.fail("every_slot_lives", name, f"a slot without a case for {(s - seen.orphan_s) / HOUR:.1f} h")
+
+    def what_sleeps_keeps_nothing(self, name: str, seen: Seen, s: float, *, has_slot: bool) -> None:
+        """A name that Slurm has powered down keeps no slot, and no drain of healthd's that no operator knows of: no job
+        can wake it, and no daemon is there. An act that is under way has its time."""
+        slurm = self._ground.slurm
+        hold, mark = slurm.nodes[name].hold, parse(slurm.nodes[name].mark)
+        is_told = any(asks_for_a_person(key) for key in self.told[name].standing)
+        is_ordered = hold is not None and code_of(hold.text) == QUARANTINE_CODE
+        is_left = has_slot or (slurm.is_ours(name) and not (is_told or is_ordered))
+        seen.left_s = _since(seen.left_s, name in slurm.asleep and is_left and not slurm.hung, s)
+        asked = mark.asked if mark is not None else None
+        acts_until_s = asked.timestamp() - self._nodes[name].wall.seconds() + s + ACT_TAKES_S if asked else 0.0
+        if seen.left_s is not None and s - max(seen.left_s, acts_until_s) > WITHOUT_MACHINE_S:
+            self.fail("what_sleeps_keeps_nothing", name, f"asleep, with {'a slot, ' * has_slot}{hold}")
+
+    def a_slot_of_a_dead_machine_pages(self, name: str, seen: Seen, s: float, *, has_slot: bool) -> None:
+        """A slot whose holder has no living machine pages: only an operator can have that put right."""
+        node, told = self._nodes[name], self.told[name]
+        is_told = any(asks_for_a_person(key) for key in told.standing)
+        seen.dead_s = _since(seen.dead_s, has_slot and node.dead and not is_told, s)
+        if seen.dead_s is not None and s - seen.dead_s > OVERDUE_S + WITHOUT_MACHINE_S:
+            self.fail("a_slot_of_a_dead_machine_pages", name, f"dead for {(s - seen.dead_s) / HOUR:.1f} h, no page")
+
+    def power_saving_gets_it_back(self, name: str, seen: Seen, s: float) -> None:
+        """What is over is no reason to keep a node awake: machines that idle cost money."""
+        node = self._nodes[name]
+        lives = node.daemon is not None and node.daemon.alive
+        is_left = name in self._ground.slurm.awake and lives and self.case(name) is None
+        seen.excepted_s = _since(seen.excepted_s, is_left, s)
+        if seen.excepted_s is not None and s - seen.excepted_s > BACK_WITHIN_S:
+            self.fail("power_saving_gets_it_back", name, "kept awake, and no case is open")
+
+    def held_nodes_stay_awake(self, name: str) -> None:
+        """A node that healthd holds is not powered down under it where Slurm can be told so: its evidence and its
+        repair would be lost."""
+        slurm, s, daemon = self._ground.slurm, self._ground.timeline.s, self._nodes[name].daemon
+        hold, case = slurm.nodes[name].hold, self.case(name)
+        if slurm.power_saving == "22.05" or hold is None or not slurm.is_ours(name) or daemon is None:
+            return
+        lives = daemon.alive and case is not None and not case.has_ended
+        since_s = max(hold.stamp - BEGINNING.timestamp(), daemon.began_s, self._power.steady_since_s)
+        if lives and s - since_s > STEADY_S:
+            self.fail("held_nodes_stay_awake", name, f"powered down while held by {hold}")
 
     def the_good_come_back(self, name: str, seen: Seen, s: float, case: Case | None, *, ours: bool) -> None:
         """A node that is good, and whose faults are over, comes back: unless an operator said otherwise, or was told
@@ -408,6 +490,9 @@ class Invariants:
             if counted and case.has_ended and (case.id, counted[0].remedy) not in acts:
                 self.fail("what_counts_was_begun", name, f"case {case.id} counts as {counted[0].remedy}: {case.note}")
 
+    def _is_out(self, name: str) -> bool:
+        return self._ground.slurm.is_out(name) and not self._nodes[name].asleep
+
     def _is_ordered(self, name: str) -> bool:
         """Whether an operator ordered what is done to a node."""
         case = self.case(name)
@@ -441,13 +526,16 @@ class Invariants:
 
 def asks_for_a_person(key: str) -> bool:
     """Whether a topic of this key is a page."""
-    return key.startswith((PAGED, *CONTROLLERS))
+    return key.startswith((PAGED, *OTHERS))
 
 
 def _since(before: float | None, is_so: bool, s: float) -> float | None:
     return (s if before is None else before) if is_so else None
 
 
-def _named(speaker: str, words: str) -> str:
-    """The node that a piece of news is about: the speaker, or the one that the controller names first."""
+def node_of(speaker: str, key: str, words: str) -> str:
+    """The node that a piece of news is about: the speaker, the one that the controller names first, or one that has no
+    daemon to speak for it."""
+    if key.startswith(_ABSENT):
+        return key.removeprefix(_ABSENT)
     return words.partition(":")[0] if speaker == "controller" else speaker

@@ -27,8 +27,9 @@ from tests.simulation.ailments import (
 )
 from tests.simulation.daemon import Ground
 from tests.simulation.head import Head
-from tests.simulation.invariants import Invariants, asks_for_a_person
+from tests.simulation.invariants import Invariants, asks_for_a_person, node_of
 from tests.simulation.node import Node
+from tests.simulation.power import PowerSaving
 from tests.simulation.slurm import KILL_FAILED
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
@@ -75,6 +76,8 @@ class Rates:
     order: float = 20.0
     people_come: bool = True
     """Whether somebody sees to what a page asks for."""
+    breaks: float = 20.0
+    """Machines that break for good, where Slurm saves power."""
 
 
 class Law:
@@ -86,12 +89,13 @@ class Law:
         nodes: Mapping[str, Node],
         head: Head | None,
         watch: Invariants,
+        power: PowerSaving,
         *,
         random: Random,
         rates: Rates,
     ) -> None:
         self._ground, self._nodes, self._head, self._watch = ground, nodes, head, watch
-        self._random, self._rates = random, rates
+        self._random, self._rates, self._power = random, rates, power
         self._timeline, self._slurm = ground.timeline, ground.slurm
         self._called: set[str] = set()
         self._kinds = [kind for kind, weight in ONE_NODE for _ in range(weight)]
@@ -179,7 +183,8 @@ class Law:
         slurm = self._slurm.nodes[node.name]
         free = not slurm.flags and node.name not in self._slurm.holders() | self._slurm.maintenance
         if not (free and node.up):
-            self._timeline.after(20 * MINUTE, lambda: self._job_starts(node))
+            in_s = self._power.resumes(node.name) if free else 20 * MINUTE
+            self._timeline.after(in_s, lambda: self._job_starts(node))
             return
         slurm.jobs.append("job")
         hangs = self._random.random() < 0.005
@@ -193,7 +198,8 @@ class Law:
             if self._slurm.is_ours(node.name) and self._random.random() < self._rates.kill_failed_share:
                 self._kill_failed(node.name)
             self._slurm.touched(node.name)
-        self._timeline.after(self._random.expovariate(1 / HOUR), lambda: self._job_starts(node))
+        gap_s = self._power.gap_s() if node.name in self._power.cloud else self._random.expovariate(1 / HOUR)
+        self._timeline.after(gap_s, lambda: self._job_starts(node))
 
     # -- people and Slurm ---------------------------------------------------------------------------------------------
 
@@ -202,7 +208,7 @@ class Law:
         if not self._rates.people_come:
             return
         for piece in message.data["news"]:
-            about = piece["words"].partition(":")[0] if name == "controller" else name
+            about = node_of(name, piece["key"], piece["words"])
             if asks_for_a_person(piece["key"]) and not piece["over"] and about in self._nodes:
                 self._call(about)
 
@@ -218,6 +224,9 @@ class Law:
         node, chance = self._nodes[name], self._random.random()
         if any(asks_for_a_person(key) for key in self._watch.told[name].standing):
             self._timeline.after(DAY, lambda: self._call_again(name))
+        if not node.has_machine:
+            self._watch.note(name, "a person sees to the name")
+            self._power.seen_to(name)
         if not node.up or not (node.ailments or self._slurm.is_out(name)):
             return
         self._watch.note(name, "a person sees to it")
@@ -257,6 +266,10 @@ class Law:
         """A command of an operator; one that has to wait, or whose daemon is away, is given again."""
         node = self._nodes[name]
         daemon = node.daemon
+        if node.asleep and order.verb is Verb.RELEASE:
+            self._power.seen_to(name)
+        if node.asleep:
+            return
         if daemon is None or not daemon.alive:
             self._timeline.after(10 * MINUTE, lambda: self._order(name, order))
             return

@@ -81,6 +81,7 @@ class Node:
         self._forgets, self._dies = forgets, dies
         self.wall = WallClock(ground.timeline)
         self.machine, self.boot, self.up, self.blind = 1, 1, True, ""
+        self.asleep = self.dead = False
         self.ailments: list[Ailment] = []
         self.ring: list[Finding] = []
         self.disk = self._new_disk()
@@ -95,6 +96,11 @@ class Node:
     @property
     def instance(self) -> str:
         return f"i-{self.name}m{self.machine}"
+
+    @property
+    def has_machine(self) -> bool:
+        """Whether one is there, or on its way up: not powered down, and not broken for good."""
+        return not (self.asleep or self.dead)
 
     @property
     def is_sound(self) -> bool:
@@ -176,8 +182,8 @@ class Node:
     # -- what is wrong with it ----------------------------------------------------------------------------------------
 
     def falls_ill(self, kind: Kind) -> Ailment | None:
-        """It begins; None where it has it already."""
-        if any(each.kind is kind for each in self.ailments):
+        """It begins; None where it has it already, or nothing is there that could break."""
+        if (self.asleep and not kind.of_the_name) or any(each.kind is kind for each in self.ailments):
             return None
         ailment = Ailment(kind=kind, component=component_of(kind, self.uuid(self._random.randrange(8))))
         self.ailments.append(ailment)
@@ -210,7 +216,7 @@ class Node:
     def _show(self, ailment: Ailment) -> None:
         if ailment.cured or ailment.shows or not self.up:
             if not self.up and not ailment.cured:
-                self._ground.timeline.after(60.0, lambda: self._show(ailment))
+                self._ground.timeline.after(60.0 if self.has_machine else 1800.0, lambda: self._show(ailment))
             return
         self.changed_s = self._ground.timeline.s
         if ailment.kind.on == "gpu":
@@ -268,24 +274,57 @@ class Node:
 
     def _replaced(self) -> None:
         self._replacing = False
+        if self.asleep:
+            self.note("nothing is replaced: Slurm has powered the machine down")
+            return
         if self.up:
             self._goes_down()
-        self.machine, self.boot = self.machine + 1, 0
+        self._another_machine()
+        self._booted(Act.REPLACE)
+
+    def _another_machine(self) -> None:
+        self.machine, self.boot, self.dead = self.machine + 1, 0, False
         self.platform.instance = self.instance
         self.disk = self._new_disk()
         self.note(f"another machine: {self.instance}")
-        self._booted(Act.REPLACE)
+
+    def powered_down(self) -> None:
+        """Slurm's power saving takes the machine away."""
+        self._goes_off("is powered down")
+        self.asleep, self.dead = True, False
+
+    def powered_up(self, *, another: bool) -> None:
+        """And gives one back: ``another``, with an empty disk, or the same one."""
+        self.asleep = False
+        if another:
+            self._another_machine()
+        self._booted(Act.REPLACE if another else Act.REBOOT, announced=True)
+
+    def dies(self) -> None:
+        """The machine goes down, and does not come back by itself."""
+        if self.up:
+            self._goes_down()
+            self.dead = True
+
+    def brought_back(self) -> None:
+        """A person has it put right."""
+        if self.dead:
+            self.dead = False
+            self._booted(Act.HAND)
 
     def _goes_down(self) -> None:
-        self.note("goes down")
+        power = self._goes_off("goes down")
+        self._ground.timeline.after(SLURMD_TIMEOUT_S, lambda: self._is_missed() if power == self._power else None)
+
+    def _goes_off(self, said: str) -> int:
+        self.note(said)
         self.up = False
         self._power += 1
         self.changed_s = self._ground.timeline.s
         if self.daemon is not None:
             self.daemon.alive = False
         self._ground.slurm.nodes[self.name].jobs.clear()
-        power = self._power
-        self._ground.timeline.after(SLURMD_TIMEOUT_S, lambda: self._is_missed() if power == self._power else None)
+        return self._power
 
     def _is_missed(self) -> None:
         """slurmctld gives up a node that does not answer."""
@@ -293,12 +332,14 @@ class Node:
             self._ground.slurm.nodes[self.name].flags |= {"DOWN", "NOT_RESPONDING"}
             self._ground.slurm.touched(self.name)
 
-    def _booted(self, act: Act) -> None:
+    def _booted(self, act: Act, *, announced: bool = False) -> None:
+        """``announced``: slurmctld has started the machine itself, and takes its boot for no surprise."""
         self.up, self.boot, self._power = True, self.boot + 1, self._power + 1
         self.ring.clear()
         slurm = self._ground.slurm
         slurm.nodes[self.name].flags.discard("NOT_RESPONDING")
-        slurm.rebooted(self.name)
+        if not announced:
+            slurm.rebooted(self.name)
         slurm.booted(self.name)
         self.note(f"is back, boot {self.boot} of {self.instance}")
         self.undergoes(act)

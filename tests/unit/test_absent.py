@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from healthd.errors import BackendRefused
 from healthd.model import Mode, Remedy
 from healthd.notifications.news import PAGED, of_absent
 from healthd.remediation.absent import DEAD_S, SETTLE_S, AbsentNode, AbsentNodes
 from healthd.remediation.case import QUARANTINE_CODE, parts_of
 from healthd.remediation.marks import CaseMark, parse
+from healthd.remediation.paging import ORDERED_FOR_S
 from healthd.remediation.policy import Rules
 from healthd.remediation.turns import Patience
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
@@ -25,20 +27,34 @@ ORDER = f"healthd: {QUARANTINE_CODE} node [k3v9]"
 PATIENCE = Patience(reboot_timeout_s=600.0, replace_timeout_s=900.0)
 
 
+class Commented(FakeOrchestrator):
+    """A node whose comment is somebody else's."""
+
+    def __init__(self, cluster: FakeCluster, node: str, comment: str) -> None:
+        super().__init__(cluster, node)
+        self._comment = comment
+
+    def mark(self, text: str) -> None:
+        raise BackendRefused(f"the comment is {self._comment}")
+
+    def marked(self) -> str:
+        return ""
+
+
 class Rig:
     """A cluster of three nodes and one daemon that looks at it from n3."""
 
     def __init__(self, mode: Mode = Mode.REPAIR) -> None:
         self.clock = FakeClock()
         self.cluster = FakeCluster("n1", "n2", "n3", clock=lambda: self.clock.now().timestamp())
-        self.rules = Rules(mode=mode)
+        self.rules, self.comment = Rules(mode=mode), ""
         self.absent = self.daemon()
 
     def daemon(self) -> AbsentNodes:
         return AbsentNodes(node=self.node, rules=lambda: self.rules, patience=PATIENCE, monotonic_s=self.clock)
 
     def node(self, name: str) -> FakeOrchestrator:
-        return FakeOrchestrator(self.cluster, name)
+        return Commented(self.cluster, name, self.comment) if self.comment else FakeOrchestrator(self.cluster, name)
 
     def look(self) -> tuple[AbsentNode, ...]:
         me = self.node("n3")
@@ -128,14 +144,16 @@ def test_a_drain_that_an_operator_made_or_ordered_stays(text: str) -> None:
     assert hold.text == text
 
 
-def test_a_drain_of_ours_without_a_slot_is_released_too() -> None:
+@pytest.mark.parametrize("record", [CaseMark(case="k3v9"), CaseMark(code="gpu.xid.79")])
+def test_a_drain_that_the_record_knows_is_released_without_a_slot(record: CaseMark) -> None:
     """A daemon that was killed between the two, or a controller that lost the reservation."""
     rig = Rig()
     rig.cluster.update("n1", "drain", TEXT, user="healthd")
     rig.cluster.nodes["n1"].flags.add("DOWN")
+    rig.node("n1").mark(record.text)
     rig.cluster.asleep.add("n1")
     rig.look()
-    assert [found.node for found in rig.after(SETTLE_S)] == ["n1"]
+    assert [(found.node, found.page) for found in rig.after(SETTLE_S)] == [("n1", False)]
     assert rig.cluster.nodes["n1"].flags == set()
 
 
@@ -148,6 +166,123 @@ def test_an_act_of_a_time_that_has_not_come_is_no_reason_to_wait(ahead: timedelt
     rig.cluster.asleep.add("n1")
     rig.look()
     assert [found.node for found in rig.after(SETTLE_S)] == ["n1"]
+
+
+@pytest.mark.parametrize("record", ["", CaseMark(case="other", code="gpu.xid.48").text])
+def test_a_text_alone_undoes_no_drain_and_pages(record: str) -> None:
+    """Anybody can write it: without a slot and without a record of its case an operator has to decide."""
+    rig = Rig()
+    rig.cluster.update("n1", "drain", TEXT, user="bob")
+    rig.node("n1").mark(record)
+    rig.cluster.asleep.add("n1")
+    rig.look()
+    (found,) = rig.after(SETTLE_S)
+    assert found.page
+    assert "neither a slot nor the node's record shows that healthd made it" in found.message
+    assert rig.cluster.nodes["n1"].flags == {"DRAIN"}
+    rig.cluster.update("n1", "resume")
+    assert rig.look() == ()
+
+
+def test_a_node_that_was_given_up_stays_out_and_pages_while_it_sleeps() -> None:
+    """Only its slot is released, and its daemon is not there to call an operator."""
+    rig = Rig()
+    rig.held()
+    rig.node("n1").mark(CaseMark(case="k3v9", code="gpu.xid.79", given_up="k3v9").text)
+    rig.cluster.asleep.add("n1")
+    assert rig.look() == ()
+    (found,) = rig.after(SETTLE_S)
+    assert found.message.endswith("released slot cluster 0")
+    for seconds in (0.0, 600.0):
+        (page,) = rig.after(seconds)
+        assert page.page
+        assert "stays, because healthd gave the node up [k3v9]" in page.message
+    assert rig.cluster.slots == {}
+    assert rig.cluster.nodes["n1"].flags == {"DRAIN"}
+
+
+def test_a_node_that_goes_out_again_each_time_it_wakes_stays_out_past_the_bound() -> None:
+    """Each time that a job wakes it, the job is lost: a release while it sleeps is a return like any other."""
+    rig = Rig()
+    rig.node("n1").mark(CaseMark(code="gpu.xid.79").text)
+    for _ in range(rig.rules.bounds.returns_per_day):
+        rig.held()
+        rig.cluster.asleep.add("n1")
+        rig.look()
+        (found,) = rig.after(SETTLE_S)
+        assert "its drain" in found.message
+        rig.cluster.asleep.clear()
+        rig.after(600)
+    rig.held()
+    slept = rig.cluster.nodes["n1"].mark
+    rig.cluster.asleep.add("n1")
+    rig.look()
+    (found,) = rig.after(SETTLE_S)
+    assert found.message.endswith("released slot cluster 0")
+    assert rig.cluster.nodes["n1"].mark == slept, "whoever undoes the drain gives an order"
+    (page,) = rig.after(60)
+    assert page.page
+    assert "went out for gpu.xid.79 again after each of 4 returns within a day" in page.message
+    rig.look()
+    (found,) = [found for found in (*rig.after(86_400), *rig.after(SETTLE_S)) if not found.page]
+    assert "released its drain" in found.message
+
+
+def test_an_ordered_drain_pages_after_a_day_of_sleep() -> None:
+    """Its operator knows of it until then."""
+    rig = Rig()
+    rig.cluster.update("n1", "drain", ORDER, user="healthd")
+    rig.cluster.asleep.add("n1")
+    assert rig.look() == rig.after(ORDERED_FOR_S - 1) == ()
+    (found,) = rig.after(1)
+    assert found.page
+    assert "stays, because an operator ordered it" in found.message
+
+
+def test_a_record_that_cannot_be_written_keeps_the_drain_and_pages() -> None:
+    """A machine that wakes with its old disk would take the release for an operator's command. The slot counts a
+    machine that is not there."""
+    rig = Rig()
+    rig.held()
+    rig.comment = "rack 7, ask bob"
+    rig.cluster.asleep.add("n1")
+    rig.look()
+    (found,) = rig.after(SETTLE_S)
+    assert found.page
+    assert "slot cluster 0 was released; its drain" in found.message
+    assert "its record cannot say that it slept: the comment is rack 7, ask bob" in found.message
+    assert (rig.cluster.slots, rig.cluster.nodes["n1"].flags) == ({}, {"DRAIN"})
+    (again,) = rig.after(600)
+    assert again.page
+    rig.comment = ""
+    assert [found.page for found in rig.after(1)] == [True], "no slot and no record shows by now that it is ours"
+
+
+def test_a_text_of_slurms_own_over_our_drain_is_released_with_its_slot() -> None:
+    """`Kill task failed` overwrites a drain of healthd's: the slot and the record show whose it is."""
+    rig = Rig()
+    rig.held()
+    rig.node("n1").mark(CaseMark(code="gpu.xid.79").text)
+    rig.cluster.drains_by_itself("n1")
+    rig.cluster.asleep.add("n1")
+    rig.look()
+    (found,) = rig.after(SETTLE_S)
+    assert found.message.endswith('released its drain "Kill task failed", slot cluster 0')
+    assert rig.cluster.nodes["n1"].flags == set()
+
+
+@pytest.mark.parametrize("record", [CaseMark(), CaseMark(code=QUARANTINE_CODE), CaseMark(code="x", given_up="k3v9")])
+def test_slurms_own_drain_stays_where_the_one_under_it_would(record: CaseMark) -> None:
+    """Ordered, given up, or of no case."""
+    rig = Rig()
+    rig.held()
+    rig.node("n1").mark(record.text)
+    rig.cluster.drains_by_itself("n1")
+    rig.cluster.asleep.add("n1")
+    rig.look()
+    (found,) = rig.after(SETTLE_S)
+    assert found.message.endswith("released slot cluster 0")
+    assert rig.cluster.nodes["n1"].flags == {"DRAIN"}
 
 
 def test_a_cluster_that_does_not_answer_is_asked_again() -> None:
@@ -171,10 +306,12 @@ def test_a_node_that_is_down_for_long_with_a_slot_pages() -> None:
     rig = Rig()
     rig.held()
     rig.cluster.update("n1", "down", TEXT)
+    assert rig.look() == rig.after(DEAD_S) == (), "it is DOWN since its reboot, and answers"
+    rig.cluster.nodes["n1"].flags.add("NOT_RESPONDING")
     assert rig.look() == rig.after(DEAD_S - 1) == ()
     (found,) = rig.after(1)
     assert found.page
-    assert "DOWN for 4 h and holds slot cluster 0" in found.message
+    assert "DOWN without an answer for 4 h and holds slot cluster 0" in found.message
     topic = of_absent(found.node, found.message)
     assert (topic.key, topic.words) == (f"{PAGED}absent n1", f"an operator is needed: n1: {found.message}")
     assert rig.cluster.slots == {("cluster", 0): "n1"}
@@ -188,7 +325,7 @@ _HAPPENS = st.sampled_from(["claim", "drain", "foreign", "order", "sleep", "wake
 @given(st.lists(st.tuples(_HAPPENS, st.sampled_from(["n1", "n2"]), st.integers(0, 3)), max_size=40))
 def test_nothing_of_a_machine_and_nothing_of_an_operator_is_ever_released(story: list[tuple[str, str, int]]) -> None:
     """Whatever happens in whatever order: a machine keeps its slots and drains, a foreign or an ordered drain stays.
-    In the end no name without a machine holds a slot or a drain of healthd's."""
+    In the end no name without a machine holds a slot or a drain that is known to be healthd's; another one pages."""
     rig = Rig()
     for what, name, minutes in story:
         rig.clock.advance(60.0 * minutes)
@@ -196,10 +333,11 @@ def test_nothing_of_a_machine_and_nothing_of_an_operator_is_ever_released(story:
     for _ in range(3):
         _look_lawfully(rig)
         rig.clock.advance(SETTLE_S)
+    paged = {found.node for found in rig.look() if found.page}
     for name in rig.cluster.asleep:
         hold = rig.cluster.nodes[name].hold
         assert name not in rig.cluster.slots.values()
-        assert hold is None or hold.text != TEXT
+        assert hold is None or hold.text != TEXT or name in paged
 
 
 def _happens(rig: Rig, what: str, name: str) -> None:

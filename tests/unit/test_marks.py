@@ -70,6 +70,7 @@ def marks(draw: st.DrawFn) -> CaseMark:
         answered=draw(recent) if answer else None,
         boot=draw(WORDS),
         replaced=draw(st.none() | recent),
+        given_up=draw(WORDS),
         code=draw(WORDS),
         since=draw(st.none() | recent),
         driver=draw(WORDS),
@@ -94,7 +95,7 @@ def test_what_is_written_is_read_back(mark: CaseMark) -> None:
     assert " Extra=" not in mark.text
     assert (back.case, back.machine, back.became) == (word(mark.case), word(mark.machine), word(mark.became))
     assert (back.driver, back.kernel, back.image) == (word(mark.driver), word(mark.kernel), word(mark.image))
-    assert back.said == plain(mark.said)
+    assert (back.given_up, back.said) == (word(mark.given_up), plain(mark.said))
     assert back.history == newest(mark.history)
     for name in ("remedy", "asks", "attempt", "asked", "following", "answer", "answered", "replaced", "since"):
         assert getattr(back, name) == getattr(mark, name), name

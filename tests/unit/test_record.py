@@ -9,7 +9,7 @@ import pytest
 
 from healthd.model import Remedy, Step
 from healthd.remediation.case import QUARANTINE_CODE, End
-from healthd.remediation.marks import Answer, CaseMark, PastAct, PastRepair, parse, withdrawing
+from healthd.remediation.marks import Answer, CaseMark, PastAct, PastRepair, parse, showing, withdrawing
 from healthd.remediation.playbook import QUARANTINE, REBOOT, REPLACE, RESET
 from healthd.remediation.record import after, begun, is_begun, with_act
 from healthd.remediation.successor import repair_mark
@@ -118,7 +118,9 @@ def test_a_case_that_was_given_up_is_out_for_its_finding_all_the_same() -> None:
     given_up = parse(after("healthd code=gpu.xid.79 since=1795226977", replace(OUT, end=End.FAILED)))
     over = after("healthd code=gpu.xid.79 since=1795226977", replace(OUT, end=End.LOST))
     assert given_up is not None
-    assert (given_up.code, over) == ("gpu.xid.79", "")
+    assert (given_up.code, given_up.given_up, over) == ("gpu.xid.79", OUT.id, "")
+    assert after(given_up.text, replace(OUT, end=End.LOST)) == "", "an operator has decided"
+    assert showing(given_up.text, "gpu.xid.48", START) == CaseMark(code="gpu.xid.48", since=START).text
 
 
 REQUEST = CaseMark(case=CASE.id, machine="i-1", remedy=Remedy.REBOOT_NODE, asks=True, attempt=1, asked=START)
