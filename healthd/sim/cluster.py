@@ -132,7 +132,7 @@ class FakeCluster:
         """End a hang: what was waiting is applied."""
         self.hung, waiting, self._waiting = False, self._waiting, []
         for apply in waiting:
-            with contextlib.suppress(SlotTaken):  # whoever asked is no longer listening
+            with contextlib.suppress(SlotTaken, BackendRefused, BackendUnknown):  # whoever asked is no longer listening
                 apply()
 
     def claim(self, scope: str, index: int, node: str) -> None:
