@@ -19,6 +19,7 @@ from functools import partial
 from tests.simulation.changes import CHANGES
 from tests.simulation.exempt import EXEMPT
 from tests.simulation.fleet import Fleet, Report
+from tests.simulation.mutations import table
 
 
 def main() -> int:
@@ -29,9 +30,12 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=None, help="of each fleet; left out, the seed says it")
     parser.add_argument("--all", action="store_true", help="hold also what tests/simulation/exempt.py excuses")
     parser.add_argument("--change", choices=sorted(CHANGES), help="an old fault that is put back: it is to be found")
+    parser.add_argument("--mutations", action="store_true", help="put each old fault back in turn: which is found?")
     parser.add_argument("--go-on", action="store_true", help="report all violations, and let the fleet live on")
     parser.add_argument("--workers", type=int, default=1, help="processes that share the seeds")
     arguments = parser.parse_args()
+    if arguments.mutations:
+        return 0 if table(range(arguments.seed, arguments.seed + arguments.seeds), out) else 1
     exempt = frozenset() if arguments.all else frozenset(EXEMPT)
     live = partial(
         lived,

@@ -36,6 +36,8 @@ class Kind:
     returns_s: tuple[float, float] = (60.0, 600.0)
     severity: Severity = Severity.CRITICAL
     on: str = "gpu"
+    flaps: bool = False
+    """Whether it comes and goes by itself, until it is cured."""
     of_the_name: bool = False
     """Whether the next machine of the name has it as well: a slot of the rack, the image, the driver."""
 
@@ -88,6 +90,7 @@ LOOSE = Kind(
     remedy=Remedy.REBOOT_NODE,
     clears_by=None,
     cured_by=frozenset({Act.REPLACE, Act.HAND}),
+    flaps=True,
 )
 AGEING = Kind(
     name="corrected errors grow from day to day",
@@ -161,6 +164,15 @@ MOUNT_LOST = Kind(
     clears_by=None,
     cured_by=frozenset({Act.OUTSIDE, Act.HAND, Act.REPLACE}),
     on="mount:/fsx",
+)
+MOUNT_FLAPS = Kind(
+    name="a mount comes and goes",
+    code="mount.missing",
+    remedy=Remedy.ASK_HUMAN,
+    clears_by=None,
+    cured_by=frozenset({Act.OUTSIDE, Act.HAND, Act.REPLACE}),
+    on="mount:/fsx",
+    flaps=True,
 )
 POWER = Kind(
     name="a rack lost a feed: its fabric is down",

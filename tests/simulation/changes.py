@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
-from healthd.model import Event
+from healthd.model import Component, Diagnosis, Event
 from healthd.notifications.delivery import Deliver, Message
 from healthd.remediation.case import Case
 from healthd.remediation.marks import CaseMark, parse
 from healthd.remediation.parts import Parts
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import FleetLevel, Mark, NodeView, Orchestrator, Slot
+from healthd.remediation.turns import Cases, Judgement
 from tests.engine_wire import Wire, WiredCases, WiredOrchestrator, WiredProvisioner
 
 
@@ -55,6 +57,10 @@ class Change:
     def seen_by_head(self, level: FleetLevel) -> FleetLevel:
         """The fleet as the controller reads it."""
         return level
+
+    def at_head(self, door: Orchestrator, node: str) -> Orchestrator:
+        """The controller's door to one node."""
+        return door
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -110,19 +116,25 @@ class StormGoesOn(_Unbounded):
     """A code that takes its time over the fleet holds nothing."""
 
     found_by = ("no_slow_storm",)
-    bounds: Mapping[str, int] = {"storm_nodes": 999, "repairs_in_vain": 999, "replacements_in_vain": 999}
+    bounds: Mapping[str, int] = {
+        "same_fault_nodes": 999,
+        "storm_nodes": 999,
+        "repairs_in_vain": 999,
+        "replacements_in_vain": 999,
+    }
 
 
 class RepairsWithoutEnd(_Unbounded):
     """Nothing is counted by name and code: what comes back is repaired again, and again."""
 
-    found_by = ("bounded_by_name",)
+    found_by = ("bounded_by_name", "returns_are_bounded")
     bounds: Mapping[str, int] = {
         "repairs_per_remedy": 999,
         "repairs_per_fault": 999,
         "lemon_repairs": 999,
         "repairs_in_vain": 999,
         "replacements_in_vain": 999,
+        "returns_per_day": 999,
         "storm_nodes": 999,
     }
 
@@ -144,6 +156,58 @@ class NeedlessActCounts(Change):
 
     def parts(self, parts: Parts, node: str) -> Parts:
         return replace(parts, cases=_CountsAll(parts.cases, Quiet()))  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# judgement
+
+
+class _Judged:
+    """A judgement that a change alters in a call or two."""
+
+    def __init__(self, inner: Judgement, cases: Cases) -> None:
+        self._inner, self._cases = inner, cases
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+
+class _AnyFaultIsOurs(_Judged):
+    def diagnoses(self) -> tuple[Diagnosis, ...]:
+        found, case = self._inner.diagnoses(), self._cases.open_case()
+        if case is None or not case.acts or any(each.code == case.code for each in found):
+            return found
+        return tuple(self._taken_for_ours(each, case) for each in found)
+
+    def _taken_for_ours(self, other: Diagnosis, case: Case) -> Diagnosis:
+        kind, _, name = case.component.partition(":")
+        where = Component(kind=kind, id=name)
+        return replace(other, code=case.code, component=where, remedy=case.remedy, roots=())
+
+
+class ForeignFaultDrives(Change):
+    """Whatever is open after a repair says that it did not help: a machine is rebooted because a mount is missing."""
+
+    found_by = ("law_of_acts",)
+
+    def parts(self, parts: Parts, node: str) -> Parts:
+        return replace(parts, judgement=_AnyFaultIsOurs(parts.judgement, parts.cases))  # type: ignore[arg-type]
+
+
+class _Forever(_Judged):
+    def acknowledge_shown(
+        self, code: str, component: str, *, by: datetime, until: datetime, now: datetime, why: str
+    ) -> None:
+        self._inner.acknowledge(now, why)
+
+
+class ResumeHoldsForever(Change):
+    """``scontrol update nodename=ALL state=resume`` acknowledges what is open, however bad, until it ends."""
+
+    found_by = ("a_resume_holds_a_day",)
+
+    def parts(self, parts: Parts, node: str) -> Parts:
+        return replace(parts, judgement=_Forever(parts.judgement, parts.cases))  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -203,6 +267,23 @@ class BudgetFromMemory(Change):
 # the controller
 
 
+class _FirstOrder(Through):
+    """``first``: the mark as it would be if the node's first order were its last."""
+
+    first: Callable[[CaseMark], CaseMark] = lambda mark: mark
+    _asked: datetime | None = None
+
+    def marked(self) -> str:
+        text = super().marked()
+        mark = parse(text)
+        self._asked = mark.asked if mark is not None else None
+        return text if mark is None else self.first(mark).text
+
+    def mark(self, text: str) -> None:
+        mark = parse(text)
+        super().mark(text if mark is None else replace(mark, asked=self._asked).text)
+
+
 class OrderFromMemory(Change):
     """A second order of a node is taken for the first, and answered by what came of that."""
 
@@ -212,14 +293,22 @@ class OrderFromMemory(Change):
         self._asked: dict[tuple[str, str, str, int], CaseMark] = {}
 
     def seen_by_head(self, level: FleetLevel) -> FleetLevel:
-        return replace(level, marks=tuple(self._first(each) for each in level.marks))
+        return replace(level, marks=tuple(self._first_shown(each) for each in level.marks))
 
-    def _first(self, shown: Mark) -> Mark:
+    def at_head(self, door: Orchestrator, node: str) -> Orchestrator:
+        first = _FirstOrder(door)
+        first.first = lambda mark: self._first(node, mark)
+        return first
+
+    def _first_shown(self, shown: Mark) -> Mark:
         mark = parse(shown.text)
-        if mark is None or not mark.asks:
-            return shown
-        first = self._asked.setdefault((shown.node, mark.case, str(mark.remedy), mark.attempt), mark)
-        return Mark(node=shown.node, text=replace(mark, asked=first.asked).text)
+        return shown if mark is None else Mark(node=shown.node, text=self._first(shown.node, mark).text)
+
+    def _first(self, node: str, mark: CaseMark) -> CaseMark:
+        if not mark.asks:
+            return mark
+        first = self._asked.setdefault((node, mark.case, str(mark.remedy), mark.attempt), mark)
+        return replace(mark, asked=first.asked)
 
 
 class _NeverTakenBack(WiredProvisioner):
@@ -262,6 +351,8 @@ CHANGES: Mapping[str, Callable[[], Change]] = {
     "needless-act-counts": NeedlessActCounts,
     "kill-failed-is-an-order": KillFailedIsAnOrder,
     "slot-leaks": SlotLeaks,
+    "foreign-fault-drives": ForeignFaultDrives,
+    "resume-holds-forever": ResumeHoldsForever,
     "flaps-without-end": FlapsWithoutEnd,
     "storm-goes-on": StormGoesOn,
     "repairs-without-end": RepairsWithoutEnd,

@@ -63,6 +63,7 @@ class Fleet:
         exempt: frozenset[str] = frozenset(),
         rates: Rates | None = None,
         max_out: str | int | None = None,
+        delegates: bool | None = None,
         goes_on: bool = False,
     ) -> None:
         self.seed, self.random, self.timeline = seed, Random(seed), Timeline()  # noqa: S311 - a fleet, no secret
@@ -92,7 +93,8 @@ class Fleet:
         )
         self.watch = Invariants(self.ground, self.nodes, self.power, exempt, goes_on=goes_on)
         self.slurm.heard, self.slurm.touched = self.watch.heard, self._touched
-        delegates = random.random() < 0.5
+        drawn = random.random() < 0.5
+        delegates = drawn if delegates is None else delegates
         self.head: Head | None = None
         for number, name in enumerate(names):
             self.nodes[name] = Node(

@@ -20,7 +20,7 @@ from healthd.notifications.notifier import NEWS, Notifier
 from healthd.remediation.absent import AbsentNodes
 from healthd.remediation.case import Case
 from healthd.remediation.controller import Controller
-from healthd.remediation.ports import FleetLevel, Provisioner, Slot
+from healthd.remediation.ports import FleetLevel, Orchestrator, Provisioner, Slot
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS
 from healthd.remediation.turns import Patience
 from healthd.store import Store
@@ -104,8 +104,9 @@ class Head:
         )
         self.wake()
 
-    def _node(self, name: str) -> WiredOrchestrator:
-        return WiredOrchestrator(Door(self._ground.slurm, name), self.fuse, lambda _: None, lambda: None)
+    def _node(self, name: str) -> Orchestrator:
+        door = self._ground.change.at_head(Door(self._ground.slurm, name), name)
+        return WiredOrchestrator(door, self.fuse, lambda _: None, lambda: None)
 
     def stop(self, back_in_s: float) -> None:
         """kill -9, and away for so long."""

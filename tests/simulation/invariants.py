@@ -10,7 +10,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from healthd.model import Action, Remedy, Step
+from healthd.model import Action, Remedy, Severity, Step
 from healthd.notifications.delivery import Message
 from healthd.notifications.news import NODE_KEY, PAGED, News
 from healthd.remediation.budget import out_limit
@@ -98,6 +98,8 @@ class Seen:
     left_s: float | None = None
     dead_s: float | None = None
     excepted_s: float | None = None
+    critical_s: float | None = None
+    harmful_s: float | None = None
 
 
 class Invariants:
@@ -125,6 +127,7 @@ class Invariants:
         self.released: dict[str, deque[tuple[float, tuple[str, str]]]] = defaultdict(lambda: deque(maxlen=40))
         self.ordered: dict[str, float] = {}
         self.perhaps: set[tuple[str, Remedy]] = set()
+        self.written_over: dict[str, str] = {}
         self.asked: dict[tuple[str, Remedy], float] = {}
         self.trails: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=TRAIL))
         self.counted: Counter[str] = Counter()
@@ -158,6 +161,7 @@ class Invariants:
         if update.before is not None and update.after is None:  # in again, if only until the next sweep
             seen = self.seen[update.node]
             seen.held_s = seen.silent_s = None
+        self._note_owner(update)
         if update.user != US:
             return
         if not late:
@@ -170,6 +174,15 @@ class Invariants:
             code, machine = case.code if case is not None else "", self._nodes[update.node].instance
             self.released[update.node].append((self._ground.timeline.s, (code, machine)))
             self.returns_are_bounded(update.node)
+
+    def _note_owner(self, update: FakeUpdate) -> None:
+        """A drain of ours stays ours under a text that Slurm writes over it."""
+        before, after = update.before, update.after
+        if after is None or after.user not in SLURM:
+            self.written_over.pop(update.node, None)
+        elif before is not None and before.user == US:
+            case = self.case(update.node)
+            self.written_over[update.node] = case.id if case is not None else ""
 
     def tells(self, name: str, message: Message) -> None:
         """People are told."""
@@ -346,17 +359,12 @@ class Invariants:
             self.power_saving_gets_it_back(name, seen, s)
             if node.up:
                 self.told[name].standing.pop(f"{_ABSENT}{name}", None)  # the agent that told it may sleep by now
-            if not (
-                slurm.is_out(name)
-                or has_slot
-                or seen.out_s
-                or seen.held_s
-                or (node.daemon and node.daemon.monitor.diagnoses())
-            ):
+            ill = node.daemon and node.daemon.monitor.diagnoses()
+            if not (slurm.is_out(name) or has_slot or seen.out_s or seen.held_s or seen.harmful_s or ill):
                 seen.left_s = seen.dead_s = None
                 continue
             case = self.case(name)
-            ours = has_slot or slurm.is_ours(name)
+            ours = has_slot or slurm.is_ours(name) or self._is_written_over(name)
             seen.out_s = _since(seen.out_s, is_out, s)
             seen.held_s = _since(seen.held_s, ours, s)
             self.nothing_out_in_silence(name, seen, s, case)
@@ -366,6 +374,7 @@ class Invariants:
             self.an_answer_has_its_act(name, seen, s)
             self.what_sleeps_keeps_nothing(name, seen, s, has_slot=has_slot and answers)
             self.a_slot_of_a_dead_machine_pages(name, seen, s, has_slot=has_slot)
+            self.a_resume_holds_a_day(name, seen, s, serves=not (is_out or has_slot))
         self._power.machines()
         self.done = [each for each in self.done if each.s > s - 8 * DAY] if len(self.done) > 500 else self.done
 
@@ -481,6 +490,22 @@ class Invariants:
         if seen.unanswered_s is not None and s - seen.unanswered_s > ANSWERED_WITHIN_S:
             self.fail("an_answer_has_its_act", name, f"taken, and nothing was done: {mark and mark.text}")
 
+    def a_resume_holds_a_day(self, name: str, seen: Seen, s: float, *, serves: bool) -> None:
+        """A critical fault harms jobs for a day at most after somebody undid a drain: a bulk resume is no word about
+        one fault. By then the node is out again, or paged; an operator's command is such a word."""
+        daemon = self._nodes[name].daemon
+        if daemon is None or not daemon.alive:
+            return
+        calling = self._ground.policy.calling(daemon.monitor.diagnoses())
+        critical = any(each.severity is Severity.CRITICAL for each in calling)
+        seen.critical_s = _since(seen.critical_s, critical, s)
+        is_paged = any(asks_for_a_person(key) for key in self.told[name].standing)
+        seen.harmful_s = _since(seen.harmful_s, critical and serves and not is_paged, s)
+        most_s = self._ground.config.remediation.undrain_holds_s + HOUR
+        if seen.harmful_s is None or s - seen.harmful_s <= most_s or self._is_let_in(name, seen.critical_s or s):
+            return
+        self.fail("a_resume_holds_a_day", name, f"in service with {calling[0].code} for {most_s / HOUR:.0f} h, no page")
+
     def what_counts_was_begun(self, name: str) -> None:
         """Only an act that was begun counts as a repair: else the next larger one is taken although none was made."""
         acts = self.perhaps | {(each.case, each.remedy) for each in self.done}
@@ -497,6 +522,16 @@ class Invariants:
         """Whether an operator ordered what is done to a node."""
         case = self.case(name)
         return bool(case is not None and case.order) or self._ground.timeline.s - self.ordered.get(name, -DAY) < HOUR
+
+    def _is_let_in(self, name: str, since_s: float) -> bool:
+        """Whether an operator's command let the node in as it is, or spoke of it since."""
+        return self.ordered.get(name, -DAY) > since_s - HOUR
+
+    def _is_written_over(self, name: str) -> bool:
+        """Whether Slurm's own text stands over a drain of ours. What nothing was repaired for may be left to Slurm."""
+        case_id = self.written_over.get(name)
+        cases = self._nodes[name].disk.store.cases() if case_id else ()
+        return any(each.id == case_id and each.end is not End.ABANDONED for each in cases)
 
     # -- parts --------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ Each happening comes by itself, at random, with a mean time between two of its k
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
@@ -17,7 +18,6 @@ from tests.engine_wire import Killed, disk_is_full, kill, no_answer
 from tests.simulation.ailments import (
     BAD_DRIVER,
     FILE_SERVER,
-    LOOSE,
     ONE_NODE,
     POWER,
     WORN_DRIVER,
@@ -50,7 +50,9 @@ _ASKED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """Mean days between two happenings of a kind in the whole fleet; faults: so many for each node in a year."""
+    """Mean days between two happenings of a kind in the whole fleet, 0 for never; ``faults``: so many for each node in
+    a year, of these ``kinds``, each so often beside the others. ``person_s``: the median until somebody sees to a page;
+    ``ordered_share``: of those who do, so many order a repair."""
 
     faults: float = 12.0
     driver: float = 45.0
@@ -78,6 +80,9 @@ class Rates:
     """Whether somebody sees to what a page asks for."""
     breaks: float = 20.0
     """Machines that break for good, where Slurm saves power."""
+    person_s: float = math.exp(8.6)
+    ordered_share: float = 0.2
+    kinds: tuple[tuple[Kind, int], ...] = ONE_NODE
 
 
 class Law:
@@ -98,12 +103,12 @@ class Law:
         self._random, self._rates, self._power = random, rates, power
         self._timeline, self._slurm = ground.timeline, ground.slurm
         self._called: set[str] = set()
-        self._kinds = [kind for kind, weight in ONE_NODE for _ in range(weight)]
+        self._kinds = [kind for kind, weight in rates.kinds for _ in range(weight)]
         self.kills = 0
 
     def begin(self) -> None:
         rates = self._rates
-        self._every(YEAR / (rates.faults * len(self._nodes)), self._fault)
+        self._every(YEAR / (rates.faults * len(self._nodes)) if rates.faults else 0.0, self._fault)
         for days, happening in (
             (rates.driver, lambda: self._roll_out(BAD_DRIVER)),
             (rates.worn_driver, lambda: self._roll_out(WORN_DRIVER)),
@@ -136,7 +141,7 @@ class Law:
     def _fault(self) -> None:
         node, kind = self._any(), self._random.choice(self._kinds)
         ailment = node.falls_ill(kind)
-        if ailment is not None and kind is LOOSE:
+        if ailment is not None and kind.flaps:
             self._flap(node, ailment, self._random.uniform(4 * MINUTE, 40 * MINUTE))
         if self._random.random() < 0.1:  # rarely alone: what is beside it must not drive its repair
             self._timeline.after(
@@ -215,7 +220,8 @@ class Law:
     def _call(self, name: str) -> None:
         if name not in self._called:
             self._called.add(name)
-            self._timeline.after(min(2 * DAY, self._random.lognormvariate(8.6, 1.2)), lambda: self._see_to(name))
+            after_s = self._random.lognormvariate(math.log(self._rates.person_s), 1.2)
+            self._timeline.after(min(2 * DAY, after_s), lambda: self._see_to(name))
 
     def _see_to(self, name: str) -> None:
         """A person looks at the node, puts right what they find, most of the time, and lets it in by one way or
@@ -236,7 +242,7 @@ class Law:
             node.undergoes(Act.OUTSIDE)
         if chance < 0.5:
             node.power_cycle(300.0, Act.HAND)
-        if chance < 0.2:
+        if chance < self._rates.ordered_share:
             remedy = self._random.choice((Remedy.REBOOT_NODE, Remedy.REPLACE_NODE))
             self._order(name, Order(verb=Verb.REPAIR, who="uid 0", remedy=remedy))
         elif chance < 0.65:
@@ -276,6 +282,7 @@ class Law:
         try:
             obeyed = daemon.engine.obey(order, node.wall.now())
         except Killed:
+            self._watch.ordered[name] = self._timeline.s  # it may be on disk
             node.kill_daemon()
             return
         except HealthdError as error:

@@ -45,7 +45,8 @@ class PowerSaving:
         self._slurm.power_saving = random.choice(("22.05", "23.02"))
         self.cloud = frozenset(random.sample(names, int(random.choice((0.2, 0.5)) * len(names))))
         self._timeline.after(CHECKS_S, self._checks)
-        self._timeline.after(random.expovariate(1 / (self._breaks_days * DAY)), self._breaks)
+        if self._breaks_days:
+            self._timeline.after(random.expovariate(1 / (self._breaks_days * DAY)), self._breaks)
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
