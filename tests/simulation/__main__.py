@@ -8,17 +8,13 @@ before it, and the end of one is no end of the others.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 
 from tests.simulation.changes import CHANGES
-from tests.simulation.exempt import EXEMPT
-from tests.simulation.fleet import Fleet, Report
+from tests.simulation.fleet import Report
+from tests.simulation.many import lived, lives
 from tests.simulation.mutations import table
 
 
@@ -28,7 +24,6 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1, help="how many, one after another")
     parser.add_argument("--hours", type=float, default=24 * 14, help="of simulated time, each")
     parser.add_argument("--nodes", type=int, default=None, help="of each fleet; left out, the seed says it")
-    parser.add_argument("--all", action="store_true", help="hold also what tests/simulation/exempt.py excuses")
     parser.add_argument("--change", choices=sorted(CHANGES), help="an old fault that is put back: it is to be found")
     parser.add_argument("--mutations", action="store_true", help="put each old fault back in turn: which is found?")
     parser.add_argument("--go-on", action="store_true", help="report all violations, and let the fleet live on")
@@ -36,12 +31,10 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.mutations:
         return 0 if table(range(arguments.seed, arguments.seed + arguments.seeds), out) else 1
-    exempt = frozenset() if arguments.all else frozenset(EXEMPT)
     live = partial(
         lived,
         hours=arguments.hours,
         nodes=arguments.nodes,
-        exempt=exempt,
         goes_on=arguments.go_on,
         change=arguments.change,
     )
@@ -59,41 +52,7 @@ def main() -> int:
         if report.violations and not arguments.go_on:
             break
     out(summary(reports))
-    if exempt:
-        out(f"not held: {', '.join(sorted(exempt))}")
     return 1 if lost or any(report.violations for report in reports) else 0
-
-
-def lives(live: Callable[[int], Report], seeds: Iterable[int], workers: int) -> Iterator[tuple[int, Report | None]]:
-    """Each seed, in their order, and what its fleet came to; None where its process ended without saying. Whoever stops
-    asking waits for those that live, and for no other."""
-    if workers == 1:
-        yield from ((seed, live(seed)) for seed in seeds)
-        return
-    with ThreadPoolExecutor(max_workers=workers) as pool:
-        living = [(seed, pool.submit(apart, live, seed)) for seed in seeds]
-        try:
-            yield from ((seed, report.result()) for seed, report in living)
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def apart(live: Callable[[int], Report], seed: int) -> Report | None:
-    """What one fleet came to in a process of its own; None where that ended abruptly."""
-    with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as process:
-        try:
-            return process.submit(live, seed).result()
-        except BrokenProcessPool:
-            return None
-
-
-def lived(
-    seed: int, *, hours: float, nodes: int | None, exempt: frozenset[str], goes_on: bool, change: str | None
-) -> Report:
-    """What one fleet came to."""
-    return Fleet(seed, nodes=nodes, exempt=exempt, goes_on=goes_on, change=CHANGES[change]() if change else None).run(
-        hours
-    )
 
 
 def summary(reports: list[Report]) -> str:

@@ -50,8 +50,8 @@ class Report:
 class Fleet:
     """``seed`` decides everything. ``nodes`` None: the seed says how many; ``max_out`` None: and how many may be out.
 
-    ``exempt``: invariants that are not held against it. ``goes_on``: each violation is reported, and none ends the run.
-    ``change``: what a test puts in the place of production's parts.
+    ``goes_on``: each violation is reported, and none ends the run. ``change``: what a test puts in the place of
+    production's parts.
     """
 
     def __init__(
@@ -60,7 +60,6 @@ class Fleet:
         *,
         nodes: int | None = None,
         change: Change | None = None,
-        exempt: frozenset[str] = frozenset(),
         rates: Rates | None = None,
         max_out: str | int | None = None,
         delegates: bool | None = None,
@@ -91,7 +90,7 @@ class Fleet:
             Random(f"power {seed}"),  # noqa: S311
             breaks_days=(rates or Rates()).breaks,
         )
-        self.watch = Invariants(self.ground, self.nodes, self.power, exempt, goes_on=goes_on)
+        self.watch = Invariants(self.ground, self.nodes, self.power, goes_on=goes_on)
         self.slurm.heard, self.slurm.touched = self.watch.heard, self._touched
         drawn = random.random() < 0.5
         delegates = drawn if delegates is None else delegates

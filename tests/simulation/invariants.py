@@ -103,22 +103,19 @@ class Seen:
 
 
 class Invariants:
-    """``exempt``: the names of those that are not held against this run, each with the reason, in the test module.
-
-    ``goes_on``: what is violated is kept in ``found``, the first of each rule and node, and the fleet lives on."""
+    """``goes_on``: what is violated is kept in ``found``, the first of each rule and node, and the fleet lives on."""
 
     def __init__(
         self,
         ground: Ground,
         nodes: Mapping[str, Node],
         power: PowerSaving,
-        exempt: frozenset[str],
         *,
         goes_on: bool = False,
     ) -> None:
         self._power = power
         power.powers_down = self.held_nodes_stay_awake
-        self._ground, self._nodes, self._exempt, self._goes_on = ground, nodes, exempt, goes_on
+        self._ground, self._nodes, self._goes_on = ground, nodes, goes_on
         self.found: dict[tuple[str, str], Violation] = {}
         self.head: Head | None = None
         self.done: list[Done] = []
@@ -545,7 +542,7 @@ class Invariants:
 
     def fail(self, rule: str, name: str, text: str) -> None:
         """Raises Violation, with the trail of the node."""
-        if rule in self._exempt or (rule, name) in self.found:
+        if (rule, name) in self.found:
             return
         words = "\n".join(["", *self._trail(name)])
         violation = Violation(rule, f"at {shown(self._ground.timeline.s)} on {name}: {text}{words}")

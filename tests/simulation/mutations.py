@@ -26,7 +26,6 @@ from tests.simulation.ailments import (
     Kind,
 )
 from tests.simulation.changes import CHANGES
-from tests.simulation.exempt import EXEMPT
 from tests.simulation.fleet import Fleet, Report
 from tests.simulation.law import DAY, Rates
 
@@ -61,7 +60,6 @@ class Life:
             max_out=self.max_out,
             delegates=self.delegates,
             change=CHANGES[change]() if change else None,
-            exempt=frozenset(EXEMPT),
             goes_on=True,
         )
         return fleet.run(self.hours)

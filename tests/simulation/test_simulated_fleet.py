@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
-from tests.simulation.__main__ import lives
+from tests.running import ROOT
 from tests.simulation.changes import CHANGES
-from tests.simulation.exempt import EXEMPT
 from tests.simulation.fleet import Fleet, Report
 from tests.simulation.invariants import Invariants
+from tests.simulation.many import lives
 from tests.simulation.mutations import LIVES, found
 
 DAY_H = 24.0
@@ -29,7 +31,7 @@ NAMED_IN_CALLS = {"bounded_in_a_day", "paged_every_day"}
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_no_fleet_breaks_an_invariant_in_ten_days(seed: int) -> None:
     """Whatever befalls a fleet, no invariant is violated."""
-    report = Fleet(seed, nodes=40, exempt=frozenset(EXEMPT)).run(10 * DAY_H)
+    report = Fleet(seed, nodes=40).run(10 * DAY_H)
     assert not report.violations, str(report.violations[0])
     assert report.drains, "nothing happened in this fleet"
 
@@ -38,7 +40,7 @@ def test_no_fleet_breaks_an_invariant_in_ten_days(seed: int) -> None:
 @pytest.mark.parametrize(("seed", "hours"), MENDED)
 def test_what_once_broke_an_invariant_breaks_none(seed: int, hours: float) -> None:
     """The rules behind them: news.py, paging.py, brakes.py, the engine between an order and a turn."""
-    report = Fleet(seed, exempt=frozenset(EXEMPT)).run(hours)
+    report = Fleet(seed).run(hours)
     assert not report.violations, str(report.violations[0])
 
 
@@ -88,6 +90,9 @@ def test_each_old_fault_names_an_invariant_that_exists() -> None:
     assert {rule for change in CHANGES.values() for rule in change().found_by} <= set(vars(Invariants)) | NAMED_IN_CALLS
 
 
-def test_what_is_exempt_is_an_invariant() -> None:
-    """No exemption outlives the name of its invariant."""
-    assert set(EXEMPT) <= {name for name in dir(Invariants) if not name.startswith("_")}
+def test_the_command_lives_its_seeds_in_processes_of_their_own() -> None:
+    """``python -m tests.simulation --workers 2``: no seed is lost, and the figures are of all."""
+    argv = [sys.executable, "-m", "tests.simulation", "--seeds", "2", "--nodes", "2", "--hours", "1", "--workers", "2"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "seeds 2, " in done.stdout
