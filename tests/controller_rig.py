@@ -11,44 +11,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from healthd.errors import BackendBusy
-from healthd.model import Event, Mode, Remedy, Step
-from healthd.remediation.case import Case, Phase
+from healthd.model import Mode, Remedy, Step
+from healthd.remediation.case import Phase
 from healthd.remediation.controller import Controller
 from healthd.remediation.marks import Answer, CaseMark, parse
 from healthd.remediation.policy import Rules
-from healthd.remediation.ports import FleetLevel, Provisioner, Slot
+from healthd.remediation.ports import Provisioner
 from healthd.remediation.standings import Standing
 from healthd.remediation.turns import Patience
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeProvisioner
 from healthd.store import Store
 from healthd.testing import FakeClock
-from tests.engine_wire import Killed, Wire, WiredOrchestrator, WiredProvisioner
+from tests.engine_wire import Killed, Wire, WiredFleet, WiredKept, WiredOrchestrator, WiredProvisioner
 
 NODE, TEXT = "n1", "healthd: gpu.xid.79 gpu:0 [k3]"
 PATIENCE = Patience(reboot_timeout_s=600.0, replace_timeout_s=900.0)
 SILENT_S, TAKES_S, STEP_S = 60.0, 45.0, 10.0
-
-
-class WiredFleet:
-    def __init__(self, cluster: FakeCluster, wire: Wire) -> None:
-        self._inner, self._wire = FakeOrchestrator(cluster, NODE), wire
-
-    def fleet(self) -> FleetLevel:
-        return self._wire.around("fleet", self._inner.level)
-
-    def slots(self) -> tuple[Slot, ...]:
-        return self._wire.around("slots", self._inner.slots)
-
-
-class WiredKept:
-    def __init__(self, store: Store, wire: Wire) -> None:
-        self._store, self._wire = store, wire
-
-    def cases(self) -> tuple[Case, ...]:
-        return self._store.cases()
-
-    def save_case(self, case: Case, event: Event) -> None:
-        self._wire.around("save", lambda: self._store.save_case(case, event))
 
 
 class AskedWorld:
@@ -93,7 +71,7 @@ class AskedWorld:
         """A new process on the same disk."""
         self.store = Store(self.folder / "controller.db", now=self.clock.now())
         self.controller = Controller(
-            fleet=WiredFleet(self.cluster, self.wire),
+            fleet=WiredFleet(FakeOrchestrator(self.cluster, NODE), self.wire),
             node=lambda name: WiredOrchestrator(
                 FakeOrchestrator(self.cluster, name), self.wire, self._acts, lambda: None
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from healthd.errors import BackendRefused, BackendUnknown, StoreError
 from healthd.model import Event, Remedy, Step
@@ -186,3 +186,37 @@ class WiredCases:
 
     def save_case(self, case: Case, event: Event) -> None:
         self.wire.around("save", lambda: self.inner.save_case(case, event))
+
+
+class Fleetwide(Protocol):
+    """What the controller reads of the whole fleet."""
+
+    def level(self) -> FleetLevel: ...
+
+    def slots(self) -> tuple[Slot, ...]: ...
+
+
+class WiredFleet:
+    """``seen``: what becomes of the fleet on its way to the controller."""
+
+    def __init__(self, door: Fleetwide, wire: Wire, seen: Callable[[FleetLevel], FleetLevel] = lambda it: it) -> None:
+        self._door, self._wire, self._seen = door, wire, seen
+
+    def fleet(self) -> FleetLevel:
+        return self._seen(self._wire.around("fleet", self._door.level))
+
+    def slots(self) -> tuple[Slot, ...]:
+        return self._wire.around("slots", self._door.slots)
+
+
+class WiredKept:
+    """The controller's cases on their way to its store."""
+
+    def __init__(self, store: Store, wire: Wire) -> None:
+        self._store, self._wire = store, wire
+
+    def cases(self) -> tuple[Case, ...]:
+        return self._store.cases()
+
+    def save_case(self, case: Case, event: Event) -> None:
+        self._wire.around("save", lambda: self._store.save_case(case, event))

@@ -14,44 +14,21 @@ from healthd.controller.slurm import SlurmRounds
 from healthd.controller.telling import wrong_with_controller
 from healthd.course import Course
 from healthd.errors import BackendError, StoreError
-from healthd.model import Event, Mode
+from healthd.model import Mode
 from healthd.notifications.delivery import Deliver
 from healthd.notifications.notifier import NEWS, Notifier
 from healthd.remediation.absent import AbsentNodes
-from healthd.remediation.case import Case
 from healthd.remediation.controller import Controller
-from healthd.remediation.ports import FleetLevel, Orchestrator, Provisioner, Slot
+from healthd.remediation.ports import Orchestrator, Provisioner
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS
 from healthd.remediation.turns import Patience
 from healthd.store import Store
-from tests.engine_wire import Killed, Wire, WiredOrchestrator, WiredProvisioner
+from tests.engine_wire import Killed, WiredFleet, WiredKept, WiredOrchestrator, WiredProvisioner
 from tests.simulation.daemon import Fuse, Ground
 from tests.simulation.slurm import Door
 from tests.simulation.timeline import WallClock
 
 BUSY_S, STILL_S, QUIET_S, GROWS = 10.0, 60.0, 600.0, 1.3
-
-
-class _Fleet:
-    def __init__(self, door: Door, wire: Wire, seen: Callable[[FleetLevel], FleetLevel]) -> None:
-        self._door, self._wire, self._seen = door, wire, seen
-
-    def fleet(self) -> FleetLevel:
-        return self._seen(self._wire.around("fleet", self._door.level))
-
-    def slots(self) -> tuple[Slot, ...]:
-        return self._wire.around("slots", self._door.slots)
-
-
-class _Kept:
-    def __init__(self, store: Store, wire: Wire) -> None:
-        self._store, self._wire = store, wire
-
-    def cases(self) -> tuple[Case, ...]:
-        return self._store.cases()
-
-    def save_case(self, case: Case, event: Event) -> None:
-        self._wire.around("save", lambda: self._store.save_case(case, event))
 
 
 class Head:
@@ -78,11 +55,11 @@ class Head:
         )
         self.course = Course(orchestrator="slurm", provisioner="simulated", mode=Mode.REPAIR, leads=lambda: True)
         controller = Controller(
-            fleet=_Fleet(door, self.fuse, ground.change.seen_by_head),
+            fleet=WiredFleet(door, self.fuse, ground.change.seen_by_head),
             node=self._node,
             booted=ground.slurm.boots.get,
             provisioner=lambda name, _: WiredProvisioner(self._platform(name), self.fuse, lambda _: None),
-            kept=_Kept(self.store, self.fuse),
+            kept=WiredKept(self.store, self.fuse),
             rules=ground.head_rules,
             patience=patience,
             silent_s=section.silent_s,
