@@ -195,9 +195,9 @@ class Engine:
 
     @property
     def ended(self) -> Case | None:
-        """The case that ended last since this process began, where none is open; None else. A slot that was found alone
-        is none: what had the node out before is."""
-        return self._ended if self.case is None else None
+        """The case that ended last since this process began, or None. A slot that was found alone is none: what had the
+        node out before is."""
+        return self._ended
 
     def budget(self) -> tuple[Scope, ...]:
         """How many nodes are out and may be, as the fleet was read last; nothing where that is of no use any more."""

@@ -106,7 +106,7 @@ def wrong_with(
         decision=engine.decision if engine is not None else None,
         case=engine.case if engine is not None else None,
         least=least,
-        ended=engine.ended or ended if engine is not None and engine.case is None else None,
+        ended=engine.ended or ended if engine is not None else None,
         faults=monitor.history.faults.values(),
     )
     return [*found, *unkept(monitor.store_problem)]

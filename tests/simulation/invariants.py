@@ -59,8 +59,11 @@ class Violation(AssertionError):
     """An invariant does not hold. ``rule``: the function that says so."""
 
     def __init__(self, rule: str, text: str) -> None:
-        super().__init__(f"{rule}: {text}")
-        self.rule = rule
+        super().__init__(rule, text)  # both, so that it survives the way from one process to another
+        self.rule, self.text = rule, text
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.text}"
 
 
 @dataclass(frozen=True, kw_only=True)

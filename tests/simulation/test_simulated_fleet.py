@@ -21,7 +21,16 @@ from tests.simulation.many import lives
 from tests.simulation.mutations import LIVES, found
 
 DAY_H = 24.0
-MENDED = ((1008, 37.0), (1021, 255.0), (1047, 196.0), (1060, 43.0), (1072, 168.5), (1079, 120.5), (2095, 145.0))
+MENDED = (
+    (1008, 37.0),
+    (1021, 255.0),
+    (1047, 196.0),
+    (1060, 43.0),
+    (1072, 168.5),
+    (1079, 120.5),
+    (2095, 145.0),
+    (3015, 184.0),
+)
 """Seeds that once broke an invariant, each with the hours until then, in fleets as large as the seed says."""
 NAMED_IN_CALLS = {"bounded_in_a_day", "paged_every_day"}
 """Invariants that a function of another name holds beside its own."""

@@ -324,8 +324,10 @@ def test_how_our_part_ended_is_said_where_the_node_is_not_simply_back() -> None:
     assert topic.words == "in service by an operator's order"
     (topic,) = told(ended=replace(CASE, end=End.LOST, note="held by root"))
     assert (topic.last, topic.cause, topic.words) == (True, "case c1", "ours no more [c1]: held by root")
-    (stays,) = told(ended=replace(CASE, end=End.ABANDONED, note="the node stays drained by the cluster itself"))
-    assert (stays.last, stays.words) == (True, "ours no more [c1]: the node stays drained by the cluster itself")
+    left = replace(CASE, end=End.ABANDONED, note="the node stays drained by the cluster itself")
+    for next_case in (None, replace(CASE, id="c2", hold=None, index=CASE.steps.index(Step.SLOT))):
+        (stays,) = (each for each in told(case=next_case, ended=left) if each.key == "node")
+        assert (stays.last, stays.words) == (True, "ours no more [c1]: the node stays drained by the cluster itself")
     assert told(ended=replace(CASE, end=End.RELEASED)) == ()
 
 
