@@ -115,6 +115,7 @@ class Fleet:
                 platform=lambda name: self.nodes[name].platform,
                 asks=self._any_asks,
                 deliver=lambda message: self._tells("controller", message),
+                dies=self.watch.head_dies,
             )
         self.law = Law(
             self.ground, self.nodes, self.head, self.watch, self.power, random=random, rates=rates or Rates()

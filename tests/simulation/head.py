@@ -6,7 +6,7 @@ every ten minutes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from healthd.model import Mode
 from healthd.notifications.delivery import Deliver
 from healthd.notifications.notifier import NEWS, Notifier
 from healthd.remediation.absent import AbsentNodes
+from healthd.remediation.case import Case
 from healthd.remediation.controller import Controller
 from healthd.remediation.ports import Orchestrator, Provisioner
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS
@@ -32,12 +33,19 @@ BUSY_S, STILL_S, QUIET_S, GROWS = 10.0, 60.0, 600.0, 1.3
 
 
 class Head:
-    """The head node: ``platform`` gives who acts on a machine, ``asks`` says whether any node asks for anything."""
+    """The head node: ``platform`` gives who acts on a machine, ``asks`` says whether any node asks for anything.
+    ``dies`` is told its cases where it is killed in a round."""
 
     def __init__(
-        self, ground: Ground, *, platform: Callable[[str], Provisioner], asks: Callable[[], bool], deliver: Deliver
+        self,
+        ground: Ground,
+        *,
+        platform: Callable[[str], Provisioner],
+        asks: Callable[[], bool],
+        deliver: Deliver,
+        dies: Callable[[Sequence[Case]], None],
     ) -> None:
-        self._ground, self._platform, self._asks, self._deliver = ground, platform, asks, deliver
+        self._ground, self._platform, self._asks, self._deliver, self._dies = ground, platform, asks, deliver, dies
         self.wall, self.fuse = WallClock(ground.timeline), Fuse()
         self.store = Store(Path(":memory:"), now=self.wall.now())
         self.alive, self._due_s, self._poll_s = False, float("inf"), BUSY_S
@@ -103,6 +111,7 @@ class Head:
         try:
             self._round(self.wall.now())
         except Killed:
+            self._dies(self.store.cases())
             self.stop(30.0)
             return
         self._poll_s = min(STILL_S, self._poll_s * GROWS)

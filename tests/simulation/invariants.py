@@ -7,7 +7,7 @@ were really told.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from healthd.model import Action, Remedy, Severity, Step
@@ -204,6 +204,12 @@ class Invariants:
         case = self.case(name)
         if asked_itself and case is not None and case.step in ACTS and case.phase is Phase.INTENDED:
             self.perhaps.add((case.id, ACTS[case.step]))
+
+    def head_dies(self, cases: Sequence[Case]) -> None:
+        """The controller was killed in a round: what it had written down it may have asked for."""
+        for case in cases:
+            if case.end is None and case.phase is Phase.INTENDED:
+                self.perhaps.add((case.id.split("/")[1], ACTS[case.step]))
 
     def _told_of(self, node: str, speaker: str, key: str, words: str, news: News) -> None:
         told = self.told[node]
@@ -486,6 +492,7 @@ class Invariants:
         is_taken = mark is not None and mark.asks and mark.answer is Answer.TAKEN
         asked_s = max((self.asked.get((name, each), -DAY) for each in Remedy), default=-DAY)
         acted = any(each.node == name and each.s >= asked_s for each in self.done)
+        acted |= mark is not None and (mark.case, mark.remedy) in self.perhaps
         seen.unanswered_s = _since(seen.unanswered_s, is_taken and not acted, s)
         if seen.unanswered_s is not None and s - seen.unanswered_s > ANSWERED_WITHIN_S:
             self.fail("an_answer_has_its_act", name, f"taken, and nothing was done: {mark and mark.text}")

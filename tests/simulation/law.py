@@ -287,6 +287,7 @@ class Law:
             return
         except HealthdError as error:
             self._watch.note(name, f"ordered {order.verb}: {error}")
+            self._watch.ordered[name] = self._timeline.s  # what did not answer, or was not written, may be applied
             return
         self._watch.note(name, f"ordered {order.verb}: {obeyed.said}")
         if obeyed.done:
