@@ -8,6 +8,8 @@ A name that is being replaced or rebooted is left to that act. The slots of any 
 a machine that is not there. Its drain is released where a slot or the handoff record shows that healthd made it, never
 by its text alone. It stays where an operator ordered it, where healthd gave the node up, and where nothing can be
 written into the record; an operator is then called, because no job wakes a drained node.
+
+The same daemons page for a node that has its machine and that healthd holds, while its own daemon says nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from healthd.remediation.policy import Rules
 from healthd.remediation.ports import FleetLevel, HeldNode, Hold, NodeView, Orchestrator, Slot, is_drain
 from healthd.remediation.record import is_begun
 from healthd.remediation.turns import Patience
+from healthd.remediation.unwatched import HeldOut, held_out
 
 SETTLE_S = 60.0
 """How long a name has to be without a machine before anything of it is released."""
@@ -68,7 +71,10 @@ class AbsentNodes:
         self._node, self._rules, self._monotonic_s = node, rules, monotonic_s
         self._settle_s, self._dead_s = settle_s, dead_s
         self._takes = {Remedy.REBOOT_NODE: patience.reboot_timeout_s, Remedy.REPLACE_NODE: patience.replace_timeout_s}
+        self._overdue_s = patience.overdue_s
         self._asleep: dict[str, float] = {}
+        self._quiet: dict[str, float] = {}
+        self._pages: dict[str, float] = {}
         self._dead: dict[str, float] = {}
 
     def release(self, level: FleetLevel, slots: Sequence[Slot], now: datetime) -> tuple[AbsentNode, ...]:
@@ -83,7 +89,34 @@ class AbsentNodes:
         found = [found for name in ripe if (found := self._released(name, now)) is not None]
         known = {each.node for each in found}
         kept = (each for each in kept_drains(level, holders, now, bounds) if each.node not in known)
-        return (*found, *kept, *(_dead(name, slots, self._dead_s) for name in dead))
+        return (
+            *found,
+            *kept,
+            *(_dead(name, slots, self._dead_s) for name in dead),
+            *self._unwatched(level, slots, now),
+        )
+
+    def _unwatched(self, level: FleetLevel, slots: Sequence[Slot], now: datetime) -> tuple[AbsentNode, ...]:
+        """The nodes that healthd holds and whose own daemon says nothing. The times in the cluster tell it after a
+        restart of this daemon; what it saw itself, where a clock was set or there is no time."""
+        marks = {mark.node: parse(mark.text) for mark in level.marks}
+        held = [each for each in held_out(level, slots) if not _is_acted_on(marks.get(each.node), now, self._takes)]
+        quiet = self._quiet_s(held)
+        return tuple(
+            AbsentNode(node=each.node, message=each.message, page=True)
+            for each in held
+            if each.is_silent(now, self._overdue_s) or quiet[each.seen] >= each.bound_s(self._overdue_s)
+        )
+
+    def _quiet_s(self, held: Iterable[HeldOut]) -> dict[str, float]:
+        """For how long this daemon has seen each of them unchanged."""
+        now_s = self._monotonic_s()
+        self._quiet = {each.seen: self._quiet.get(each.seen, now_s) for each in held}
+        return {seen: now_s - since_s for seen, since_s in self._quiet.items()}
+
+    def lasting(self, pages: frozenset[str], long_s: float) -> list[str]:
+        """Which of the names that page this daemon has found so for that long."""
+        return self._since(self._pages, pages, long_s)
 
     def _since(self, known: dict[str, float], names: frozenset[str], long_s: float) -> list[str]:
         """The names that have been so for that long, each as ``known`` remembers it."""
@@ -126,7 +159,8 @@ class AbsentNodes:
 
 class AbsentWatch:
     """The same as the agent of ``node`` looks to it: each agent releases, and the first in service calls an operator.
-    Where another one is first by now, it says so as well, and this one goes on: the page is over when its cause is.
+    The daemon of that one may be away too, so the second calls as well what stands DEAD_S later. Where another one is
+    first by now, it says so as well, and this one goes on: the page is over when its cause is.
 
     ``paged``: what this agent has to call an operator for although it is another node's.
     """
@@ -137,10 +171,13 @@ class AbsentWatch:
 
     def look(self, fleet: FleetLevel, now: datetime) -> tuple[str, ...]:
         """Release what the fleet shows. Returns the sentences for the trail. Raises BackendUnknown."""
-        before, slots = self.paged, self._orchestrator.slots() if fleet.asleep or fleet.down else ()
+        before, speaks = self.paged, self._node in fleet.speakers
+        slots = self._orchestrator.slots() if fleet.asleep or fleet.down or speaks else ()
         found = self._absent.release(fleet, slots, now)
-        said, is_first = {each.node for each in before}, fleet.first == self._node
-        self.paged = tuple(each for each in found if each.page and (is_first or each.node in said))
+        pages = frozenset(each.node for each in found if each.page)
+        lasting = self._absent.lasting(pages, 0.0 if fleet.speakers[:1] == (self._node,) else DEAD_S)
+        told = {each.node for each in before}.union(lasting if speaks else ())
+        self.paged = tuple(each for each in found if each.page and each.node in told)
         news = (each for each in found if not each.page or (each in self.paged and each not in before))
         return tuple(f"{each.node}: {each.message}" for each in news)
 

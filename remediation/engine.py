@@ -94,6 +94,7 @@ class Engine:
             self._steps.hurry = hurry
             case = self._resumed(now)
             said = self._consider(now) if case is None else self._go_on(case, now)
+            self._watch()
         except StoreError as error:
             said = problem = f"nothing was done: {error}"
         except BackendError as error:
@@ -460,6 +461,14 @@ class Engine:
         self._steps.write(case, f"is not repaired any more: {why}")
         self.tally.refuse(Refusal.LOWERED)
         return case
+
+    def _watch(self) -> None:
+        """Tell the other daemons, after a turn that came through, that this one watches over the node."""
+        decided = self._decided_last
+        pages = decided.action is Action.PAGE or decided.refusal is Refusal.ORPHAN
+        held = self.case is not None if self._has_case else pages
+        if self._rules().mode is not Mode.OBSERVE:
+            self._surroundings.watch(holds=held)
 
     def _stand(self, now: datetime, problem: str) -> None:
         """Recompute what an operator is wanted for. ``problem``: why this turn did not succeed, or ""."""

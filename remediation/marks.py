@@ -1,7 +1,7 @@
 """What healthd leaves with the cluster under a node's name, and how it is read back: the one grammar of marks. Pure.
 
     healthd case=ID machine=INSTANCE asks=replace_node attempt=1 asked=EPOCH next=… taken=EPOCH boot=…
-        replaced=EPOCH slept=EPOCH awake=EPOCH gaveup=ID code=… since=EPOCH driver=… kernel=… image=…
+        replaced=EPOCH slept=EPOCH awake=EPOCH watched=EPOCH gaveup=ID code=… since=EPOCH driver=… kernel=… image=…
         history=reboot:EPOCH:CODE:helped,… said=…
 
 ``does=`` in the place of ``asks=``: the node repairs itself; ``withdrew=``: it needs no more what it asked for.
@@ -84,7 +84,8 @@ class CaseMark:
     was taken, the boot that it is to end, as the controller knows it. ``became``: what the controller saw behind the
     name afterwards. ``replaced``: when a machine of this name was last given away. ``slept``: when the cluster had
     powered the node down while it was held, and another daemon released its drain and slots. ``awake``: since when the
-    cluster's power saving is told to leave the node alone. ``given_up``: the case that was given up, so that the node
+    cluster's power saving is told to leave the node alone. ``watched``: when the daemon of a node that is out last said
+    that it watches over it; without that word others page. ``given_up``: the case that was given up, so that the node
     stays out until an operator says otherwise; "" for none. ``code``: the finding for which the node is, or wants to
     be, out; it was there ``since``. ``driver``, ``kernel`` and ``image``: which versions the node runs. ``history``:
     the last acts on this node, newest last, whichever machine was behind the name then.
@@ -105,6 +106,7 @@ class CaseMark:
     replaced: datetime | None = None
     slept: datetime | None = None
     awake: datetime | None = None
+    watched: datetime | None = None
     given_up: str = ""
     code: str = ""
     since: datetime | None = None
@@ -141,6 +143,7 @@ class CaseMark:
             "replaced": _epoch(self.replaced),
             "slept": _epoch(self.slept),
             "awake": _epoch(self.awake),
+            "watched": _epoch(self.watched),
             "gaveup": word(self.given_up),
             "code": word(self.code),
             "since": _epoch(self.since),
@@ -182,6 +185,7 @@ def parse(text: str) -> CaseMark | None:
         replaced=_time(words.get("replaced")),
         slept=_time(words.get("slept")),
         awake=_time(words.get("awake")),
+        watched=_time(words.get("watched")),
         given_up=words.get("gaveup", ""),
         code=words.get("code", ""),
         since=_time(words.get("since")),
@@ -212,6 +216,7 @@ def by_now(mark: CaseMark, now: datetime) -> CaseMark:
         replaced=come(mark.replaced),
         slept=come(mark.slept),
         awake=come(mark.awake),
+        watched=come(mark.watched),
         history=tuple(each for each in mark.history if not is_ahead(each.at, now)),
     )
 

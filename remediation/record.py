@@ -92,7 +92,11 @@ def after(before: str, case: Case) -> str:
     for its finding."""
     mark = parse(before) or CaseMark()
     is_given_up = case.end is End.FAILED
-    over = replace(mark, given_up=case.id) if is_given_up else replace(mark, given_up="", code="", since=None)
+    over = (
+        replace(mark, given_up=case.id)
+        if is_given_up
+        else replace(mark, given_up="", code="", since=None, watched=None)
+    )
     return said_of(replace(over, history=_ended(mark, case)))
 
 

@@ -54,6 +54,7 @@ def repair_mark(
         image=old.image,
         slept=old.slept,
         awake=old.awake,
+        watched=old.watched,
         history=followed(old, case) if is_asked else begun(old, case, remedy, now),
     ).text
 

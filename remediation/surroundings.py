@@ -3,7 +3,8 @@
 The node's own state is read for each question. The fleet is dear to read where many nodes ask at once, so a question
 says how old its reading may be: an old one lets a node ask for a slot or wait, and is never enough to take it out.
 
-It decides nothing. What it writes is one finding in this node's own mark, and what came of its cases.
+It decides nothing. What it writes is one finding in this node's own mark, what came of its cases, and that a daemon
+watches over a node that is out.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from healthd.remediation.ports import FleetLevel, NodeView, Orchestrator
 from healthd.remediation.record import after
 from healthd.remediation.slots import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from healthd.remediation.turns import Slots
+from healthd.remediation.unwatched import WATCH_S
 
 _JUST_READ_S = 2.0  # in the same turn, that is
+_WATCH_AGAIN_S = 600.0  # after a start, and after the record could not be written
 
 
 class Surroundings:
@@ -46,6 +49,7 @@ class Surroundings:
         self._pause_s = 0.0
         self._shown: tuple[str, datetime] | None = None
         self._remembered = ""
+        self._watch_due_s = self._began_s + _WATCH_AGAIN_S
         self.viewed: NodeView | None = None  # the last reading of the node for a decision
 
     # -- what is asked ------------------------------------------------------------------------------------------------
@@ -154,6 +158,18 @@ class Surroundings:
             with contextlib.suppress(BackendRefused):
                 self._mark(lambda before: after(before, case))
             self._remembered = case.id
+
+    def watch(self, *, holds: bool) -> None:
+        """Say in the mark, every WATCH_S while healthd ``holds`` the node, that its daemon watches over it. What cannot
+        be written is written later; others may page meanwhile."""
+        now_s = self._monotonic_s()
+        if not holds or now_s < self._watch_due_s:
+            self._watch_due_s = self._watch_due_s if holds else now_s + WATCH_S
+            return
+        self._watch_due_s = now_s + _WATCH_AGAIN_S
+        with contextlib.suppress(BackendError):
+            self._mark(lambda before: replace(parse(before) or CaseMark(), watched=self._clock()).text)
+            self._watch_due_s = now_s + WATCH_S
 
     # -----------------------------------------------------------------------------------------------------------------
 

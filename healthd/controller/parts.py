@@ -71,7 +71,11 @@ def controller_rules(config: Config, opt_out: str, feature_is: str = FEATURE) ->
 def controller_patience(config: Config) -> Patience:
     """How long the controller waits for what it asked a platform for."""
     remediation = config.remediation
-    return Patience(reboot_timeout_s=remediation.reboot_timeout_s, replace_timeout_s=remediation.replace_timeout_s)
+    return Patience(
+        reboot_timeout_s=remediation.reboot_timeout_s,
+        replace_timeout_s=remediation.replace_timeout_s,
+        overdue_s=remediation.overdue_s,
+    )
 
 
 def metadata_of(config: Config) -> Callable[[str], str | None]:

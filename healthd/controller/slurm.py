@@ -109,10 +109,17 @@ class SlurmRounds:
     def __call__(self, now: datetime) -> Sequence[Standing]:
         """The controller's own, and what nodes left behind that Slurm powered down. Raises BackendError, StoreError."""
         standings = self._controller.round(now)
-        known, level = {each.node for each in standings}, self._controller.level
+        level = self._controller.level
         found = () if level is None else self._absent.release(level, self._controller.slots, now)
-        more = [Standing(node=each.node, said=each.message, page=each.page) for each in found if each.node not in known]
-        return (*standings, *more)
+        return _joined(standings, [Standing(node=each.node, said=each.message, page=each.page) for each in found])
+
+
+def _joined(standings: Sequence[Standing], found: Sequence[Standing]) -> tuple[Standing, ...]:
+    """One standing for each node: the controller's own, unless only the other one pages."""
+    pages = {each.node for each in found if each.page} - {each.node for each in standings if each.page}
+    kept = [each for each in standings if each.node not in pages]
+    known = {each.node for each in kept}
+    return (*kept, *(each for each in found if each.node not in known))
 
 
 class StoreTold:

@@ -264,7 +264,7 @@ class FakeOrchestrator:
             total=len(nodes.keys() - asleep),
             asleep=asleep,
             down=frozenset(name for name in out if nodes[name].flags >= {"DOWN", "NOT_RESPONDING"}),
-            first=min(nodes.keys() - asleep - out, default=""),
+            speakers=tuple(sorted(nodes.keys() - asleep - out)[:2]),
             scopes=tuple(ScopeLevel(scope=name, out=out & mine[name], total=len(mine[name])) for name in sorted(mine)),
             marks=tuple(Mark(node=name, text=node.mark) for name, node in nodes.items() if node.mark),
             held=tuple(

@@ -354,7 +354,7 @@ def parse_level(node: str, answer: str) -> FleetLevel:
         held=tuple(held),
         asleep=frozenset(asleep),
         down=frozenset(down),
-        first=min((name for name, out in is_out.items() if not out), default=""),
+        speakers=tuple(sorted(name for name, out in is_out.items() if not out)[:2]),
     )
 
 

@@ -12,6 +12,8 @@ from healthd.check import discover
 from healthd.config.load import load
 from healthd.model import Mode
 from healthd.remediation.absent import DEAD_S, AbsentNodes, AbsentWatch
+from healthd.remediation.marks import CaseMark
+from healthd.remediation.unwatched import SILENT_S
 from healthd.sim.cluster import FakeOrchestrator
 from tests.engine_rig import World
 
@@ -85,6 +87,28 @@ def test_a_page_for_a_dead_node_is_not_over_because_another_agent_is_first(tmp_p
         assert sum("n7" in text for text in world.audit("decision")) == 1
         world.cluster.update("n7", "resume")
         learns(world, agent, 500)
+        assert agent.paged_absent == ()
+    finally:
+        agent.close(keep_open=True)
+
+
+@pytest.mark.parametrize(("name", "pages"), [("n1", 1), ("n10", 2), ("n2", 9)])
+def test_a_node_whose_daemon_is_away_pages_by_the_first_agent_and_later_by_the_second(
+    name: str, pages: int, tmp_path: Path
+) -> None:
+    """A drain of ours and a living slurmd, and no word of the daemon: n1 tells after SILENT_S, n10 DEAD_S later."""
+    world = World(tmp_path / "world", mode=Mode.REPAIR)
+    world.cluster.claim("cluster", 0, "n7")
+    world.cluster.update("n7", "drain", TEXT, user="healthd")
+    agent = agent_of(world, name, tmp_path, Mode.REPAIR)
+    try:
+        learns(world, agent, 600)
+        for turn in range(1, 4):
+            learns(world, agent, max(SILENT_S, DEAD_S))
+            assert [each.node for each in agent.paged_absent] == ["n7"] * (turn >= pages)
+        assert sum("its own healthd has said nothing" in text for text in world.audit("decision")) == (pages <= 3)
+        FakeOrchestrator(world.cluster, "n7").mark(CaseMark(watched=world.clock.now()).text)
+        learns(world, agent, 600)
         assert agent.paged_absent == ()
     finally:
         agent.close(keep_open=True)

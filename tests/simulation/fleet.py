@@ -117,6 +117,7 @@ class Fleet:
                 deliver=lambda message: self._tells("controller", message),
                 dies=self.watch.head_dies,
             )
+        self.watch.head = self.head
         self.law = Law(
             self.ground, self.nodes, self.head, self.watch, self.power, random=random, rates=rates or Rates()
         )
@@ -160,7 +161,8 @@ class Fleet:
         self.timeline.after(SWEEP_S, self._sweep)
 
     def _agents_look(self) -> None:
-        """While somebody has left something under a name without a machine, a few agents read the fleet in quiet."""
+        """While something of ours is under a name without a machine or without a daemon, a few agents read the fleet in
+        quiet."""
         if self.power.leftovers():
             for daemon in [self.nodes[name].daemon for name in self.power.in_service()[:AGENTS_LOOK]]:
                 if daemon is not None and daemon.alive:

@@ -59,7 +59,9 @@ class Head:
         section, remediation = ground.config.controller, ground.config.remediation
         door = Door(ground.slurm, "")  # the head node is none of the nodes
         patience = Patience(
-            reboot_timeout_s=remediation.reboot_timeout_s, replace_timeout_s=remediation.replace_timeout_s
+            reboot_timeout_s=remediation.reboot_timeout_s,
+            replace_timeout_s=remediation.replace_timeout_s,
+            overdue_s=remediation.overdue_s,
         )
         self.course = Course(orchestrator="slurm", provisioner="simulated", mode=Mode.REPAIR, leads=lambda: True)
         controller = Controller(

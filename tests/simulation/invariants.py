@@ -29,6 +29,7 @@ from tests.simulation.timeline import BEGINNING, shown
 HOUR, DAY = 3600.0, 86_400.0
 TRAIL = 60
 _ABSENT = f"{PAGED}absent "
+UNWATCHED = "its own healthd has said nothing"
 OTHERS = ("silent ", "overdue ", _ABSENT)
 """How the keys of what others page for begin: the controller, and the agent that speaks for a name without one."""
 
@@ -43,6 +44,10 @@ BACK_WITHIN_S = 2 * HOUR
 """From the last of its faults to service: verification and settling take minutes; a cluster that hangs, longer."""
 NEW_CAUSE_WITHIN_S = 1800.0
 ANSWERED_WITHIN_S = HOUR
+UNWATCHED_S = 2.5 * HOUR
+"""And under a name without a daemon: the others count from its last word, and look now and then."""
+SECOND_S = 4.25 * HOUR
+"""And where no controller runs and the daemon of the first node in service is away as well: the second one tells."""
 WITHOUT_MACHINE_S = HOUR
 """How much longer what is held under a name without a machine may go untold: another daemon has to find it."""
 STEADY_S = 900.0
@@ -220,6 +225,8 @@ class Invariants:
                 self.over_is_over(node, key, words)
             return
         told.standing[key] = words
+        if UNWATCHED in words and news is News.WRONG:
+            self.the_watched_speak_for_themselves(node, words)
         if asks_for_a_person(key):
             self.pages += 1
             told.paged_s = self._ground.timeline.s
@@ -353,6 +360,14 @@ class Invariants:
         if key == NODE_KEY and "out of service" in words and hold is not None:
             self.fail("over_is_over", name, f"said to be over, and held by {hold}: {words}")
 
+    def the_watched_speak_for_themselves(self, name: str, words: str) -> None:
+        """Nobody says of a node that its daemon is silent while that runs, and writes its record: two pages for one
+        cause, one of them untrue."""
+        daemon = self._nodes[name].daemon
+        lives = self._nodes[name].is_watched and daemon is not None
+        if lives and daemon is not None and self._ground.timeline.s - daemon.began_s > HOUR:
+            self.fail("the_watched_speak_for_themselves", name, words)
+
     # -- now and then -------------------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
@@ -363,7 +378,7 @@ class Invariants:
             seen = self.seen[name]
             is_out, has_slot = self._is_out(name), name in holders
             self.power_saving_gets_it_back(name, seen, s)
-            if node.up:
+            if node.is_watched:
                 self.told[name].standing.pop(f"{_ABSENT}{name}", None)  # the agent that told it may sleep by now
             ill = node.daemon and node.daemon.monitor.diagnoses()
             if not (slurm.is_out(name) or has_slot or seen.out_s or seen.held_s or seen.harmful_s or ill):
@@ -392,12 +407,20 @@ class Invariants:
         seen.silent_s = _since(seen.silent_s, seen.held_s is not None and not is_paged, s)
         most_s = REPEAT_S if case is not None and case.order else OVERDUE_S
         most_s += 0.0 if self._nodes[name].has_machine else WITHOUT_MACHINE_S
+        later_s = self._unwatched_s(name)
+        most_s += later_s
         if seen.silent_s is not None and s - max(seen.silent_s, self._awaited_s(name, case)) > most_s:
             self.fail(
                 "nothing_out_in_silence", name, f"held by healthd for {(s - seen.silent_s) / HOUR:.1f} h, no page"
             )
-        if is_paged and seen.held_s is not None and told.paged_s is not None and s - told.paged_s > REPEAT_S:
+        if is_paged and seen.held_s is not None and told.paged_s is not None and s - told.paged_s > REPEAT_S + later_s:
             self.fail("paged_every_day", name, f"held by healthd, paged {(s - told.paged_s) / HOUR:.1f} h ago")
+
+    def _unwatched_s(self, name: str) -> float:
+        """How much later others tell of a node whose own daemon is away."""
+        if self._nodes[name].is_watched:
+            return 0.0
+        return UNWATCHED_S + (0.0 if self.head is not None else SECOND_S)
 
     def _awaited_s(self, name: str, case: Case | None) -> float:
         """Since when another machine is awaited: that is as long as it may take, whatever was before."""

@@ -69,6 +69,9 @@ class Rates:
     restart: float = 10.0
     no_answer: float = 2.0
     killed: float = 1.0
+    away: float = 0.0
+    """Daemons of nodes with something going on that stay away for hours or days. 0: none, so that the seeds that are
+    held live as before."""
     head_killed: float = 5.0
     disk_lost: float = 20.0
     disk_full: float = 15.0
@@ -123,6 +126,7 @@ class Law:
             (rates.restart, self._restart),
             (rates.no_answer, lambda: self._arm(no_answer, _ASKED)),
             (rates.killed, self._kill),
+            (rates.away, self._stays_away),
             (rates.head_killed, self._kill_head),
             (rates.disk_lost, self._lose_disk),
             (rates.disk_full, lambda: self._arm(disk_is_full, ("before save",))),
@@ -362,6 +366,10 @@ class Law:
             self._arm(kill)
         else:
             self._any().kill_daemon(back_in_s=self._random.choice((10.0, 10.0, 600.0, 4 * HOUR)))
+
+    def _stays_away(self) -> None:
+        """A daemon crashes and is not started again, until an operator is called or somebody happens to see it."""
+        self._busy_one().kill_daemon(back_in_s=self._random.uniform(6 * HOUR, 3 * DAY))
 
     def _kill_head(self) -> None:
         if self._head is not None and self._random.random() < 0.5:

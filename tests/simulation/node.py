@@ -103,6 +103,11 @@ class Node:
         return not (self.asleep or self.dead)
 
     @property
+    def is_watched(self) -> bool:
+        """Whether its machine is up, and its daemon runs."""
+        return self.up and self.daemon is not None and self.daemon.alive
+
+    @property
     def is_sound(self) -> bool:
         """Whether nothing is wrong with the machine, as nature has it."""
         return self.up and not self.ailments and not self.blind

@@ -128,10 +128,10 @@ class PowerSaving:
         return max(count for _, count in self._machines)
 
     def leftovers(self) -> bool:
-        """Whether healthd has left something under a name whose machine is off."""
+        """Whether healthd has left something under a name whose machine is off, or whose daemon is away."""
         slurm, holders = self._slurm, self._slurm.holders()
         return any(
-            not node.up and (name in holders or (node.asleep and slurm.is_ours(name)))
+            not node.is_watched and (name in holders or ((node.asleep or node.up) and slurm.is_ours(name)))
             for name, node in self._nodes.items()
         )
 

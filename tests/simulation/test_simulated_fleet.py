@@ -17,6 +17,7 @@ from tests.running import ROOT
 from tests.simulation.changes import CHANGES
 from tests.simulation.fleet import Fleet, Report
 from tests.simulation.invariants import Invariants
+from tests.simulation.law import Rates
 from tests.simulation.many import lives
 from tests.simulation.mutations import LIVES, found
 
@@ -34,6 +35,8 @@ MENDED = (
 """Seeds that once broke an invariant, each with the hours until then, in fleets as large as the seed says."""
 NAMED_IN_CALLS = {"bounded_in_a_day", "paged_every_day"}
 """Invariants that a function of another name holds beside its own."""
+AWAY = (13, 55)
+"""Seeds in whose fleets nobody told of a node whose daemon stayed away."""
 
 
 @pytest.mark.slow
@@ -50,6 +53,14 @@ def test_no_fleet_breaks_an_invariant_in_ten_days(seed: int) -> None:
 def test_what_once_broke_an_invariant_breaks_none(seed: int, hours: float) -> None:
     """The rules behind them: news.py, paging.py, brakes.py, the engine between an order and a turn."""
     report = Fleet(seed).run(hours)
+    assert not report.violations, str(report.violations[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", AWAY)
+def test_a_node_whose_daemon_stays_away_is_told_of_by_others_and_no_other_one_is(seed: int) -> None:
+    """Two daemons a day stay away for hours or days: each of their nodes pages, and none whose daemon is there."""
+    report = Fleet(seed, nodes=30, rates=Rates(away=0.5)).run(10 * DAY_H)
     assert not report.violations, str(report.violations[0])
 
 

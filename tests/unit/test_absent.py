@@ -19,6 +19,7 @@ from healthd.remediation.marks import CaseMark, parse
 from healthd.remediation.paging import ORDERED_FOR_S
 from healthd.remediation.policy import Rules
 from healthd.remediation.turns import Patience
+from healthd.remediation.unwatched import SILENT_S
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.testing import FakeClock
 
@@ -306,7 +307,7 @@ def test_a_node_that_is_down_for_long_with_a_slot_pages() -> None:
     rig = Rig()
     rig.held()
     rig.cluster.update("n1", "down", TEXT)
-    assert rig.look() == rig.after(DEAD_S) == (), "it is DOWN since its reboot, and answers"
+    assert rig.look() == rig.after(DEAD_S - 1) == (), "it is DOWN since its reboot, and answers"
     rig.cluster.nodes["n1"].flags.add("NOT_RESPONDING")
     assert rig.look() == rig.after(DEAD_S - 1) == ()
     (found,) = rig.after(1)
@@ -317,6 +318,47 @@ def test_a_node_that_is_down_for_long_with_a_slot_pages() -> None:
     assert rig.cluster.slots == {("cluster", 0): "n1"}
     rig.cluster.update("n1", "resume")
     assert rig.look() == ()
+
+
+def test_a_node_whose_daemon_says_nothing_pages_and_nothing_of_it_is_released() -> None:
+    """By the times in the cluster at once after a restart of this daemon; each word of its own daemon ends the page."""
+    rig = Rig()
+    rig.held()
+    assert rig.look() == rig.after(SILENT_S - 1) == ()
+    for looks in (rig.absent, rig.daemon()):
+        rig.absent = looks
+        (found,) = rig.after(1)
+        assert found.page
+        assert "its own healthd has said nothing of it" in found.message
+    rig.node("n1").mark(CaseMark(watched=rig.clock.now()).text)
+    assert rig.look() == rig.after(SILENT_S - 1) == ()
+    assert [each.node for each in rig.after(1)] == ["n1"]
+    assert (rig.cluster.slots, rig.cluster.nodes["n1"].flags) == ({("cluster", 0): "n1"}, {"DRAIN"})
+
+
+@pytest.mark.parametrize("is_drained", [False, True])
+def test_silence_is_seen_also_where_no_time_tells_of_it(is_drained: bool) -> None:
+    """A slot alone has no time; a word of a time ahead tells nothing. What this daemon has seen for so long pages."""
+    rig = Rig()
+    if is_drained:
+        rig.held()
+        rig.node("n1").mark(CaseMark(watched=rig.clock.now() + timedelta(days=9)).text)
+    else:
+        rig.cluster.claim("cluster", 0, "n1")
+    assert rig.look() == rig.after(SILENT_S - 1) == ()
+    assert [(each.node, each.page) for each in rig.after(1)] == [("n1", True)]
+
+
+def test_a_node_that_is_being_repaired_says_nothing_for_as_long_as_that_takes() -> None:
+    """Its machine is on the way; after the time of the act it pages like any other."""
+    rig = Rig()
+    rig.held()
+    asked = rig.clock.now() + timedelta(seconds=SILENT_S)
+    rig.look()
+    rig.clock.advance(SILENT_S)
+    rig.node("n1").mark(CaseMark(remedy=Remedy.REPLACE_NODE, asked=asked).text)
+    assert rig.look() == rig.after(PATIENCE.replace_timeout_s - 1) == ()
+    assert [each.node for each in rig.after(1)] == ["n1"]
 
 
 _HAPPENS = st.sampled_from(["claim", "drain", "foreign", "order", "sleep", "wake", "look", "restart", "release"])

@@ -256,7 +256,7 @@ def test_a_reason_of_several_lines_adds_no_node() -> None:
     """The rest of a reason with newlines is not a record."""
     text = _line("me", "IDLE+DRAIN", "Reason=one [root@1]") + "two State=DOWN\n" + _line("n1", "IDLE")
     level = parse_level("me", text)
-    assert (level.out, level.total, level.first) == (frozenset({"me"}), 2, "n1")
+    assert (level.out, level.total, level.speakers) == (frozenset({"me"}), 2, ("n1",))
 
 
 @pytest.mark.parametrize("answer", ["", "No nodes in the system\n", _line("n1", "IDLE"), "NodeName=me\n"])
@@ -269,7 +269,7 @@ def test_a_list_without_our_own_node_is_unknown(answer: str) -> None:
 def test_from_elsewhere_no_node_is_our_own() -> None:
     """The head node need not be a node: every partition is another's, and no nodes at all is still no level."""
     level = parse_level("", _line("n1", "IDLE") + _line("n2", "DOWN*"))
-    assert level == FleetLevel(out=frozenset({"n2"}), total=2, down=frozenset({"n2"}), first="n1")
+    assert level == FleetLevel(out=frozenset({"n2"}), total=2, down=frozenset({"n2"}), speakers=("n1",))
     with pytest.raises(BackendUnknown, match="does not have any"):
         parse_level("", "No nodes in the system\n")
 
