@@ -357,14 +357,10 @@ class Repairs:
             return Turn(case=at_next(case, now), said=said, go_on=True)
         if (turn := self._taken_back(case, now, "reboot")) is not None:
             return turn
-        try:  # asked of the controller it may be refused; asked of the platform, only the boot tells
-            progress = self._provisioner.progress() if self._provisioner.delegates else ""
-        except BackendBusy as error:
-            return self._held_up(case, now, "reboot", error)
-        except BackendRefused as error:
-            return self._came_to_nothing(case, now, f"the reboot failed: {error}")
-        except BackendUnknown as error:
-            progress = f"it cannot be told how far it is: {error}"
+        # asked of the controller it may be refused; asked of the platform, only the boot tells
+        progress = self._progress(case, now, "reboot") if self._provisioner.delegates else ""
+        if isinstance(progress, Turn):
+            return progress
         if now - case.since > timedelta(seconds=self._patience.reboot_timeout_s):
             return self._came_to_nothing(case, now, "the reboot that was asked for never showed as a new boot id")
         waits_for = "waiting for a new boot id"
@@ -375,23 +371,39 @@ class Repairs:
     def _await_new_machine(self, case: Case, now: datetime) -> Turn:
         """Only another instance id says that the replacement happened. No capacity is a wait, not an end."""
         try:
-            machine, progress = self._provisioner.machine(), self._provisioner.progress()
-        except BackendBusy as error:
-            return self._held_up(case, now, f"replacement of {case.machine}", error)
+            machine, unread = self._provisioner.machine(), ""
         except BackendRefused as error:
-            return self._came_to_nothing(case, now, f"the replacement failed: {error}")
+            return self._said_no(case, now, "replacement", error)
         except BackendUnknown as error:
-            machine, progress = case.machine, f"it cannot be told how far it is: {error}"
+            machine, unread = case.machine, f"it cannot be told how far it is: {error}"
         if machine != case.machine:
             said = f"replaced: {case.machine} became {machine}"
             case = self._taken_over(case, came=True)
             return Turn(case=at_next(replace(case, machine=machine), now), said=said, go_on=True)
         if (turn := self._taken_back(case, now, "replacement")) is not None:
             return turn
+        progress = unread or self._progress(case, now, "replacement")
+        if isinstance(progress, Turn):
+            return progress
         if now - case.since > timedelta(seconds=self._patience.replace_timeout_s):
             return self._came_to_nothing(case, now, f"no other machine came: {progress or 'nothing was said'}")
         said = f"replacement of {case.machine} {self._asked}; {progress or 'waiting for another instance'}"
         return Turn(case=case, said=said)
+
+    def _progress(self, case: Case, now: datetime, act: str) -> str | Turn:
+        """How far it is; else what it comes to that it failed, or is held up."""
+        try:
+            return self._provisioner.progress()
+        except BackendRefused as error:
+            return self._said_no(case, now, act, error)
+        except BackendUnknown as error:
+            return f"it cannot be told how far it is: {error}"
+
+    def _said_no(self, case: Case, now: datetime, act: str, why: BackendRefused) -> Turn:
+        """For now: it is waited for, and pages. Or for good."""
+        if isinstance(why, BackendBusy):
+            return self._held_up(case, now, act, why)
+        return self._came_to_nothing(case, now, f"the {act} failed: {why}")
 
     def _taken_back(self, case: Case, now: datetime, act: str) -> Turn | None:
         """What was asked for is not needed any more, and its platform lets it be taken back in time; else None."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from healthd.model import Action, Mode, Remedy
 from healthd.remediation.ledger import repairs_of
-from healthd.remediation.marks import CaseMark, PastAct, parse
+from healthd.remediation.marks import Answer, CaseMark, PastAct, parse
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from tests.engine_rig import XID_79, Trouble, World
 
@@ -54,6 +57,34 @@ def test_a_node_that_came_back_while_it_asked_has_returned(tmp_path: Path) -> No
     assert repairs_of(world.store.cases()) == ()
     assert acts(world) == [PastAct.RETURN]
     assert not (parse(world.orchestrator.marked()) or CaseMark()).asks
+
+
+@pytest.mark.parametrize("answer", [None, Answer.WAITS])
+@pytest.mark.parametrize("remedy", [Remedy.REBOOT_NODE, Remedy.REPLACE_NODE])
+def test_what_waits_at_the_controller_is_withdrawn_when_its_fault_ends(
+    remedy: Remedy, answer: Answer | None, tmp_path: Path
+) -> None:
+    """Whatever was asked for, taken by nobody or held up by a platform without time: the request goes with its fault,
+    and no act can follow. The node comes back within minutes."""
+    world = asking(tmp_path)
+    trouble = replace(LINK, remedy=remedy)
+    world.at(10, lambda: world.levels.add(trouble)).at(90, lambda: answers(world, remedy, answer))
+    assert not world.run(60).orchestrator.view().in_service
+    world.at(int(world.clock()) + 1, lambda: world.levels.discard(trouble)).run(4)
+    mark = parse(world.orchestrator.marked()) or CaseMark()
+    assert (mark.asks, mark.withdrawn, mark.is_withdrawn) == (False, remedy, True)
+    since_s = world.clock()
+    assert world.run_to_end().ending().in_service
+    assert world.clock() < since_s + 300
+    assert (repairs_of(world.store.cases()), acts(world)) == ((), [PastAct.RETURN])
+
+
+def answers(world: World, remedy: Remedy, answer: Answer | None) -> None:
+    """The controller's answer, in the place of a round of it."""
+    mark = parse(world.orchestrator.marked()) or CaseMark()
+    assert (mark.asks, mark.remedy) == (True, remedy)
+    if answer is not None:
+        world.orchestrator.mark(replace(mark, answer=answer, answered=world.clock.now(), said="throttled").text)
 
 
 def test_a_fault_that_comes_and_goes_uses_up_no_attempt(tmp_path: Path) -> None:

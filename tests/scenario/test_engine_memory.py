@@ -283,6 +283,22 @@ def test_a_node_that_comes_and_goes_is_let_in_four_times_a_day(tmp_path: Path, m
     assert world.run_to_end().ending().in_service
 
 
+def test_what_an_operator_lets_in_uses_up_no_return(tmp_path: Path) -> None:
+    """Bad for 70 s of every ten minutes, and released by order the first time: four returns of its own follow, and no
+    fifth. Then an operator lets it in once more, and it stays out for the next time at once."""
+    world = World(tmp_path / "n1", mode=Mode.QUARANTINE)
+    loose = Trouble(code="gpu.pcie.degraded", remedy=Remedy.REBOOT_NODE, clears_by=None)
+    for second in range(10, 20 * 3_600, 600):
+        world.at(second, lambda: world.levels.add(loose)).at(second + 70, lambda: world.levels.discard(loose))
+    world.at(85, lambda: world.orders(IN)).run(4 * 720)
+    assert (world.ending().releases, told(world)) == (5, ["return gpu.pcie.degraded"] * 4)
+    world.run(720)
+    assert world.ending().releases == 5
+    world.at(5 * 3_600 + 150, lambda: world.orders(IN)).run(720)
+    assert (world.ending().releases, world.orchestrator.view().in_service) == (6, False)
+    assert world.engine.decision.action is Action.PAGE
+
+
 def storm(world: World, others: int) -> None:
     """Other nodes were out for the same today, and came back after a reset. The store of this one's driver is new."""
     past = PastRepair(act=PastAct.RESET, at=world.clock.now() - timedelta(hours=5), code="gpu.xid.79")

@@ -175,10 +175,14 @@ class Invariants:
             self.drains += 1
             self.within_the_budget(update.node)
         if update.word in ("undrain", "resume") and update.before is not None:
-            case = self.case(update.node)
-            code, machine = case.code if case is not None else "", self._nodes[update.node].instance
-            self.released[update.node].append((self._ground.timeline.s, (code, machine)))
-            self.returns_are_bounded(update.node)
+            self._let_in(update.node)
+
+    def _let_in(self, name: str) -> None:
+        """By healthd's own decision: what an operator lets in is theirs to answer for."""
+        case = self.case(name)
+        if case is not None and not case.release_order:
+            self.released[name].append((self._ground.timeline.s, (case.code, self._nodes[name].instance)))
+            self.returns_are_bounded(name)
 
     def _note_owner(self, update: FakeUpdate) -> None:
         """A drain of ours stays ours under a text that Slurm writes over it."""
@@ -339,7 +343,7 @@ class Invariants:
 
     def returns_are_bounded(self, name: str) -> None:
         """A machine goes out and comes back for one code four times a day at most, then it stays out: each return may
-        cost a job. Another one under the name has not returned."""
+        cost a job. Another one under the name has not returned, nor one that an operator let in: they saw to it."""
         s, what = self._ground.timeline.s, self.released[name][-1][1]
         code, count = what[0], sum(each > s - DAY and of == what for each, of in self.released[name])
         if code and count > RETURNS_A_DAY:

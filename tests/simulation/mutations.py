@@ -32,7 +32,7 @@ from tests.simulation.law import DAY, Rates
 _STAY = ("person_s", "ordered_share")
 
 
-def _only(*kinds: Kind, **rates: float) -> Rates:
+def only(*kinds: Kind, **rates: float) -> Rates:
     """A law by which nothing happens but these kinds of faults, and what ``rates`` name."""
     none: dict[str, Any] = {
         each.name: 0.0 for each in fields(Rates) if isinstance(each.default, float) and each.name not in _STAY
@@ -66,21 +66,21 @@ class Life:
 
 
 LIVES: Mapping[str, Life] = {
-    "successor-forgets": Life(hours=48, rates=_only(BAD_IMAGE, faults=300)),
-    "needless-act-counts": Life(rates=_only(OFF_THE_BUS, NO_EFA, faults=300, person_s=600)),
-    "kill-failed-is-an-order": Life(rates=_only(OFF_THE_BUS, UNCONTAINED, faults=300, kill_failed_share=1.0)),
-    "slot-leaks": Life(hours=24, rates=_only(OFF_THE_BUS, faults=200)),
-    "foreign-fault-drives": Life(max_out=8, rates=_only(OFF_THE_BUS, MOUNT_LOST, faults=800)),
-    "resume-holds-forever": Life(hours=72, rates=_only(WORN_OUT, MOUNT_LOST, faults=300, bulk_resume=0.2)),
-    "flaps-without-end": Life(rates=_only(MOUNT_FLAPS, faults=300)),
-    "storm-goes-on": Life(nodes=24, hours=30, max_out=8, rates=_only(BAD_DRIVER, faults=300, person_s=DAY)),
-    "repairs-without-end": Life(nodes=8, hours=48, max_out=8, rates=_only(BAD_SLOT, faults=600, person_s=20 * DAY)),
-    "budget-from-memory": Life(hours=60, max_out=4, rates=_only(UNCONTAINED, faults=1200, admin_drain=0.3)),
-    "order-from-memory": Life(nodes=8, hours=48, delegates=True, rates=_only(POWER, faults=300, ordered_share=0.95)),
+    "successor-forgets": Life(hours=48, rates=only(BAD_IMAGE, faults=300)),
+    "needless-act-counts": Life(rates=only(OFF_THE_BUS, NO_EFA, faults=300, person_s=600)),
+    "kill-failed-is-an-order": Life(rates=only(OFF_THE_BUS, UNCONTAINED, faults=300, kill_failed_share=1.0)),
+    "slot-leaks": Life(hours=24, rates=only(OFF_THE_BUS, faults=200)),
+    "foreign-fault-drives": Life(max_out=8, rates=only(OFF_THE_BUS, MOUNT_LOST, faults=800)),
+    "resume-holds-forever": Life(hours=72, rates=only(WORN_OUT, MOUNT_LOST, faults=300, bulk_resume=0.2)),
+    "flaps-without-end": Life(rates=only(MOUNT_FLAPS, faults=300)),
+    "storm-goes-on": Life(nodes=24, hours=30, max_out=8, rates=only(BAD_DRIVER, faults=300, person_s=DAY)),
+    "repairs-without-end": Life(nodes=8, hours=48, max_out=8, rates=only(BAD_SLOT, faults=600, person_s=20 * DAY)),
+    "budget-from-memory": Life(hours=60, max_out=4, rates=only(UNCONTAINED, faults=1200, admin_drain=0.3)),
+    "order-from-memory": Life(nodes=8, hours=48, delegates=True, rates=only(POWER, faults=300, ordered_share=0.95)),
     "request-stands": Life(
-        hours=48, max_out=8, delegates=True, rates=_only(LOOSE, NO_EFA, faults=600, busy=0.1, person_s=600)
+        hours=48, max_out=8, delegates=True, rates=only(LOOSE, NO_EFA, faults=600, busy=0.1, person_s=600)
     ),
-    "first-cause-stays": Life(hours=60, max_out=8, rates=_only(MOUNT_LOST, faults=200, person_s=DAY)),
+    "first-cause-stays": Life(hours=60, max_out=8, rates=only(MOUNT_LOST, faults=200, person_s=DAY)),
 }
 """In which life each of :data:`CHANGES` is found."""
 

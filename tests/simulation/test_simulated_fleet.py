@@ -10,16 +10,18 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from tests.running import ROOT
+from tests.simulation.ailments import LOOSE
 from tests.simulation.changes import CHANGES
 from tests.simulation.fleet import Fleet, Report
 from tests.simulation.invariants import Invariants
 from tests.simulation.law import Rates
 from tests.simulation.many import lives
-from tests.simulation.mutations import LIVES, found
+from tests.simulation.mutations import LIVES, Life, found, only
 
 DAY_H = 24.0
 MENDED = (
@@ -33,6 +35,7 @@ MENDED = (
     (3015, 184.0),
 )
 """Seeds that once broke an invariant, each with the hours until then, in fleets as large as the seed says."""
+LOOSE_ONLY = Life(hours=30, max_out=8, delegates=True, rates=only(LOOSE, faults=800, busy=0.1))
 NAMED_IN_CALLS = {"bounded_in_a_day", "paged_every_day"}
 """Invariants that a function of another name holds beside its own."""
 AWAY = (13, 55)
@@ -62,6 +65,14 @@ def test_a_node_whose_daemon_stays_away_is_told_of_by_others_and_no_other_one_is
     """Two daemons a day stay away for hours or days: each of their nodes pages, and none whose daemon is there."""
     report = Fleet(seed, nodes=30, rates=Rates(away=0.5)).run(10 * DAY_H)
     assert not report.violations, str(report.violations[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("life", [replace(LIVES["request-stands"], seed=2), LOOSE_ONLY, replace(LOOSE_ONLY, seed=2)])
+def test_what_once_broke_a_small_life_breaks_none(life: Life) -> None:
+    """A request that waited outlived its fault (repairs.py); an operator's release counted as a fifth return."""
+    violations = life.lived(None).violations
+    assert not violations, str(violations[0])
 
 
 def test_a_process_that_ends_without_a_report_names_its_seed_and_ends_no_other() -> None:
