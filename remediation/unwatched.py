@@ -37,8 +37,9 @@ class HeldOut:
 
     @property
     def seen(self) -> str:
-        """Changes with each word of its daemon and with each drain: another daemon counts from the last change."""
-        return f"{self.node} {self.since} {self.watched}"
+        """Changes with each word of its daemon: another daemon counts from the last one. What the cluster writes over
+        the drain meanwhile is no such word."""
+        return f"{self.node} {self.watched}"
 
     def is_silent(self, now: datetime, overdue_s: float) -> bool:
         """Whether the times that the cluster and the record show are old enough to page. A time ahead is no time."""
