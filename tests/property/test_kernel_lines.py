@@ -6,7 +6,7 @@ import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from healthd import nvrm
@@ -44,12 +44,14 @@ def test_any_code_pid_and_name_round_trip(xid: int, pid: int, name: str, text: s
 
 
 @given(st.integers(0, 10**9 - 1), st.integers(0, 2**22), comms, texts)
+@example(xid=79, pid=1, name=", ", text="")  # what comes before the first comma is no name at all
 def test_no_name_hides_the_code(xid: int, pid: int, name: str, text: str) -> None:
     """A name with commas, brackets or a false code in it changes neither code nor process id, and none is lost."""
     line = nvrm.parse_line(f"NVRM: Xid (PCI:0000:01:00): {xid}, pid={pid}, name={name}, {text}")
     assert isinstance(line, nvrm.XidLine)
     assert (line.xid, line.pid) == (xid, pid)
-    assert f"{line.process or '<unknown>'}, {line.text}" == f"{name}, {text}"
+    process = "<unknown>" if line.process is None else line.process
+    assert f"{process}, {line.text}" == f"{name}, {text}"
 
 
 @given(
