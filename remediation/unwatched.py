@@ -26,7 +26,7 @@ SILENT_S = 2 * WATCH_S
 class HeldOut:
     """A node that healthd holds, as another daemon sees it. ``text``: of its drain, or which slot holds it where there
     is no drain of healthd's. ``since``: when the cluster says that it was drained. ``watched``: when its own daemon
-    said last that it watches over it, by that node's clock."""
+    said last that it watches over it, by that node's clock. ``found``: when the finding of its record began."""
 
     node: str
     text: str
@@ -34,12 +34,13 @@ class HeldOut:
     case: str = ""
     since: datetime | None = None
     watched: datetime | None = None
+    found: datetime | None = None
 
     @property
     def seen(self) -> str:
-        """Changes with each word of its daemon: another daemon counts from the last one. What the cluster writes over
-        the drain meanwhile is no such word."""
-        return f"{self.node} {self.watched}"
+        """Changes with each word of its daemon, and with what the node is out for: another daemon counts from the last
+        change. What the cluster writes over the drain meanwhile is none."""
+        return f"{self.node} {self.found} {self.watched}"
 
     def is_silent(self, now: datetime, overdue_s: float) -> bool:
         """Whether the times that the cluster and the record show are old enough to page. A time ahead is no time."""
@@ -81,8 +82,14 @@ def _held_out(name: str, drain: HeldNode | None, holders: Mapping[str, Slot], ma
     if drain is None:
         slot = holders[name]
         text = f"slot {slot.scope} {slot.index}"
-        return HeldOut(node=name, text=text, code=mark.code, case=mark.case, watched=mark.watched)
+        return HeldOut(node=name, text=text, code=mark.code, case=mark.case, watched=mark.watched, found=mark.since)
     since, code = datetime.fromtimestamp(drain.stamp, UTC), code_of(drain.text)
     return HeldOut(
-        node=name, text=drain.text, code=code, case=case_of(drain.text) or "", since=since, watched=mark.watched
+        node=name,
+        text=drain.text,
+        code=code,
+        case=case_of(drain.text) or "",
+        since=since,
+        watched=mark.watched,
+        found=mark.since,
     )
