@@ -41,7 +41,7 @@ def ends_by(code: str) -> ClearsBy | None:
 
 
 def _is_known(code: str) -> bool:
-    """Whether it needs no check of ours: no code, an order, or one of a family that a check judges anew."""
+    """Whether it needs no check of ours: no code, an order, or one of a family that a check judges again."""
     families = (
         each.code.removesuffix("*") for check in discover().values() for each in check.codes if "*" in each.code
     )

@@ -99,7 +99,7 @@ class AbsentNodes:
     def _unwatched(self, level: FleetLevel, slots: Sequence[Slot], now: datetime) -> tuple[AbsentNode, ...]:
         """The nodes that healthd holds and whose own daemon says nothing. The times in the cluster tell it after a
         restart of this daemon; what it saw itself, where a clock was set or there is no time."""
-        marks = {mark.node: parse(mark.text) for mark in level.marks}
+        marks = _marks(level)
         held = [each for each in held_out(level, slots) if not _is_acted_on(marks.get(each.node), now, self._takes)]
         quiet = self._quiet_s(held)
         return tuple(
@@ -142,8 +142,9 @@ class AbsentNodes:
         if not own and drain is None:
             return None
         code = "" if drain is None else code_of(drain.text) or (mark.code if mark is not None else "")
-        is_kept = drain is None and is_drain(view.flags)
-        problem = _without_exception(node) if is_kept else _note_sleep(node, now, code)
+        is_kept = drain is None and is_drain(view.flags)  # an order undoes it: nothing says that the node slept
+        released(node)
+        problem = "" if is_kept else _note_sleep(node, now, code)
         if drain is not None and not problem:
             node.release(resume="DOWN" in view.flags)
         for slot in own:
@@ -190,7 +191,7 @@ def without_machine(
 
     ``takes_s``: how long an act may take before its record is no reason to wait any more.
     """
-    marks = {mark.node: parse(mark.text) for mark in level.marks}
+    marks = _marks(level)
     holders = {slot.node for slot in slots}
     drained = {
         held.node
@@ -222,7 +223,7 @@ def why_it_stays(text: str, mark: CaseMark | None, now: datetime, bounds: Bounds
 def kept_drains(level: FleetLevel, holders: set[str], now: datetime, bounds: Bounds) -> tuple[AbsentNode, ...]:
     """The names without a machine whose drain stays: no daemon runs there to call an operator. Of an ordered drain the
     operator knows for a day. A name with a slot is heard of once that is released."""
-    marks = {mark.node: parse(mark.text) for mark in level.marks}
+    marks = _marks(level)
     kept = []
     for held in level.held:
         why = why_it_stays(held.text, marks.get(held.node), now, bounds, has_slot=False)
@@ -231,6 +232,10 @@ def kept_drains(level: FleetLevel, holders: set[str], now: datetime, bounds: Bou
             words = f"Slurm powered it down; {_stays(held.node, held.text, why)}"
             kept.append(AbsentNode(node=held.node, message=words, page=True))
     return tuple(kept)
+
+
+def _marks(level: FleetLevel) -> dict[str, CaseMark | None]:
+    return {mark.node: parse(mark.text) for mark in level.marks}
 
 
 def _is_older(held: HeldNode, seconds: float, now: datetime) -> bool:
@@ -260,16 +265,9 @@ def _our_drain(view: NodeView, mark: CaseMark | None, now: datetime, bounds: Bou
     return hold if is_ours else None
 
 
-def _without_exception(node: Orchestrator) -> str:
-    """The drain stays, and whoever undoes it gives an order: nothing says that the node slept."""
-    released(node)
-    return ""
-
-
 def _note_sleep(node: Orchestrator, now: datetime, code: str) -> str:
     """Leave it in the record, and that the node returns after it was out for ``code``. Returns why that cannot be, or
     "": somebody else's comment is in its place."""
-    released(node)
     mark = parse(node.marked()) or CaseMark()
     returned = PastRepair(act=PastAct.RETURN, at=now.replace(microsecond=0), code=code)
     history = remembering(mark.history, returned) if code else mark.history

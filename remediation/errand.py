@@ -143,7 +143,7 @@ class Errand:
         return self._orchestrator.view(jobs=jobs)
 
     def mark(self, text: str) -> None:
-        """Leave the mark, unless the node has written its own anew: the look that follows finds that, and forbids."""
+        """Leave the mark, unless the node has written its own since: the look that follows finds that, and forbids."""
         if self._is_wanted:
             self._orchestrator.mark(text)
 

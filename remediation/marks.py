@@ -5,11 +5,11 @@
         history=reboot:EPOCH:CODE:helped,… said=…
 
 ``does=`` in the place of ``asks=``: the node repairs itself; ``withdrew=``: it needs no more what it asked for.
-``code=`` and ``since=``: the finding for which the node
-wants to be out, for the others to see. A mark outlives the disk and is evidence, never permission (anybody who may
-write a Slurm comment can forge one). Words that are not known are left out, in whatever order they come; ``said`` is
-the last and takes the rest of the line. Each writer carries on what the disk forgets: when the machine was last
-replaced, what was done to the node before, and what the node shows of itself.
+``code=`` and ``since=``: the finding for which the node wants to be out, for the others to see. A mark outlives the
+disk and is evidence, never permission (anybody who may write a Slurm comment can forge one). Words that are not known
+are left out, in whatever order they come; ``said`` is the last and takes the rest of the line. Each writer carries on
+what the disk forgets: when the machine was last replaced, what was done to the node before, and what the node shows of
+itself.
 """
 
 from __future__ import annotations
@@ -125,6 +125,26 @@ class CaseMark:
     def is_withdrawn(self) -> bool:
         """Whether the node has withdrawn its request, and no controller has said since that it may have begun it."""
         return self.withdrawn is not None and self.remedy is None
+
+    @property
+    def lasting(self) -> CaseMark:
+        """What outlives a request: the mark without one, and without what became of it."""
+        return replace(
+            self,
+            case="",
+            machine="",
+            remedy=None,
+            asks=False,
+            withdrawn=None,
+            attempt=0,
+            asked=None,
+            following=(),
+            answer=None,
+            answered=None,
+            boot="",
+            became="",
+            said="",
+        )
 
     @property
     def text(self) -> str:

@@ -67,8 +67,7 @@ def due(case: Case, limits: Limits) -> datetime:
     take, an order a day, a job under a fatal fault ``idle_patience_s``. One that settles counts from then on.
 
     What an operator ordered out counts from that order, whatever became of its drain since; each step towards it, and
-    back, from its own beginning. A drain that was found counts from when it was made, and
-    is verified first.
+    back, from its own beginning. A drain that was found counts from when it was made, and is verified first.
     """
     if Step.STAY in case.steps:
         ordered = out_since(case) + timedelta(seconds=ORDERED_FOR_S)

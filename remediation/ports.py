@@ -73,13 +73,16 @@ class NodeView:
     @property
     def asleep(self) -> bool:
         """Whether the cluster has powered the node down and does not start it now: no machine is behind the name."""
-        return "POWERED_DOWN" in self.flags and not self.flags & {"POWERING_UP", "POWER_UP"}
+        return "POWERED_DOWN" in self.flags and not self._is_woken
 
     @property
     def powered_down(self) -> bool:
         """Whether no machine is behind the name, or the cluster is taking it away now."""
-        is_leaving = bool(self.flags & {"POWERING_DOWN", "POWER_DOWN"}) and not self.flags & {"POWERING_UP", "POWER_UP"}
-        return self.asleep or is_leaving
+        return bool(self.flags & {"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN"}) and not self._is_woken
+
+    @property
+    def _is_woken(self) -> bool:
+        return bool(self.flags & {"POWERING_UP", "POWER_UP"})
 
     @property
     def standing(self) -> bool:
@@ -130,10 +133,9 @@ class FleetLevel:
     A held slot alone does not count here. ``scopes``: the partitions or groups of this node. ``marks``: every mark that
     any node shows. ``held``: the nodes whose reason is a healthd's. ``asleep``: the names that the cluster has powered
     down, which have no machine and are neither out nor in the total. ``down``: the machines that are DOWN and do not
-    answer: a node that rebooted behind a drain is DOWN as well, and answers. ``speakers``: the
-    first two names of machines in service: the agent of the first speaks for the fleet, that of the other much later.
-    ``limit``: how many may be out, where the cluster itself holds everybody to a number; None where each node's
-    configuration says it.
+    answer: a node that rebooted behind a drain is DOWN as well, and answers. ``speakers``: the first two names of
+    machines in service: the agent of the first speaks for the fleet, that of the other much later. ``limit``: how many
+    may be out, where the cluster itself holds everybody to a number; None where each node's configuration says it.
     """
 
     out: frozenset[str]

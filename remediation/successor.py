@@ -30,31 +30,21 @@ def repair_mark(
     and makes the entry in the history when it does.
     """
     remedy, old = ACTS[case.step], parse(before) or CaseMark()
-    if remedy is Remedy.RESET_GPU:  # the machine stays, and no other daemon goes on from here
-        mark = CaseMark(case=case.id, remedy=remedy, attempt=case.attempts, became=old.became)
-    else:
-        mark = CaseMark(
-            case=case.id,
-            machine=instance_of(case.machine),
-            remedy=remedy,
-            attempt=case.attempts,
-            following=tuple(following),
-            became=old.became if instance_of(old.became) == instance_of(case.machine) else "",
-        )
-    is_asked = delegated and remedy is not Remedy.RESET_GPU
+    is_reset = remedy is Remedy.RESET_GPU  # the machine stays, and no other daemon goes on from here
+    is_same = is_reset or instance_of(old.became) == instance_of(case.machine)
+    is_asked = delegated and not is_reset
     gives_away = remedy is Remedy.REPLACE_NODE and not delegated
     return replace(
-        mark,
+        old.lasting,
+        case=case.id,
+        machine="" if is_reset else instance_of(case.machine),
+        remedy=remedy,
+        attempt=case.attempts,
         asked=_not_as_before(now, old.asked),
+        following=() if is_reset else tuple(following),
+        became=old.became if is_same else "",
         replaced=now if gives_away else old.replaced,
-        code=old.code,
-        since=old.since,
-        driver=old.driver,
-        kernel=old.kernel,
-        image=old.image,
-        slept=old.slept,
-        awake=old.awake,
-        watched=old.watched,
+        given_up="",
         history=followed(old, case) if is_asked else begun(old, case, remedy, now),
     ).text
 

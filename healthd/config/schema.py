@@ -327,7 +327,7 @@ class PolicySection:
     """How often a node that was out for a finding may be let in again within a day, with a repair or without. Without
     one it must be healthy for twice as long each time (``remediation.settle_s`` at first); after so many it stays out
     until it is healthy for a day, and pages. What you let in by `healthd release` is not counted. Four: what comes and
-    goes so often has a cause that nobody has seen yet. At most eight: the record of a node has no room for more."""
+    goes so often has a cause that is still unknown. At most eight: the record of a node has no room for more."""
 
     storm_nodes: Few = 8
     """On how many nodes the same finding within ``storm_hours`` is no node's own: then no node is rebooted or replaced

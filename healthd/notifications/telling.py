@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import reduce
 from typing import Any
 
 from healthd.checkup import Checkup
@@ -26,7 +25,6 @@ from healthd.remediation.engine import Engine
 from healthd.store import Store
 
 TICK_S = 5.0
-_NO_CASE: Case | None = None
 
 
 def open_notifier(
@@ -71,7 +69,9 @@ def node_notifier(
     """The same for these receivers, whatever is configured; ``about`` says who speaks. Raises StoreError."""
     kept = store.fact(NEWS)
     before = [topic for topic in still_told(kept) if topic.key == NODE_KEY or topic.key.startswith(PAGED)]
-    ended = reduce(lambda last, case: ended_last(case, last), store.cases(), _NO_CASE)
+    ended: Case | None = None
+    for case in store.cases():
+        ended = ended_last(case, ended)
 
     def wrong() -> Sequence[Topic]:
         found = [

@@ -65,10 +65,9 @@ class FakeCluster:
     applied. ``partitions``: name to its nodes. ``slots``: scope and index to the holder; a slot fences its holder.
     ``maintenance``: the nodes that an administrator's own reservation fences. ``asleep``: the nodes that are powered
     down: names that keep what is set for them, without a machine; ``powering``: those on their way there or back, each
-    with its flag. ``power_saving``: "" for none, else the version of
-    Slurm that has it; from 23.02 on it leaves those in ``awake`` alone.
-    ``appends``: whether it adds words of its own to a reason that stands, as Slurm does from 24.11 on.
-    ``stale_s``: how old the lists of nodes and slots are that it hands out, by ``monotonic_s`` where the clock may
+    with its flag. ``power_saving``: "" for none, else the version of Slurm that has it; from 23.02 on it leaves those
+    in ``awake`` alone. ``appends``: whether it adds words of its own to a reason that stands, as Slurm does from 24.11
+    on. ``stale_s``: how old the lists of nodes and slots are that it hands out, by ``monotonic_s`` where the clock may
     step.
     """
 
@@ -120,7 +119,7 @@ class FakeCluster:
         self.updates.append(FakeUpdate(node=name, word=word, user=user, before=before, after=node.hold))
 
     def restart(self, *, losing: Sequence[str] = ()) -> None:
-        """Start the controller anew; the drains of some nodes had not been saved, and waiting updates are gone. So is
+        """Restart the controller; the drains of some nodes had not been saved, and waiting updates are gone. So is
         what power saving was told."""
         self.starts, self.hung, self._waiting = self.starts + 1, False, []
         self.awake.clear()
@@ -132,7 +131,7 @@ class FakeCluster:
         """End a hang: what was waiting is applied."""
         self.hung, waiting, self._waiting = False, self._waiting, []
         for apply in waiting:
-            with contextlib.suppress(SlotTaken, BackendRefused, BackendUnknown):  # whoever asked is no longer listening
+            with contextlib.suppress(SlotTaken, BackendRefused, BackendUnknown):  # nobody is listening any more
                 apply()
 
     def claim(self, scope: str, index: int, node: str) -> None:

@@ -8,8 +8,9 @@ while nothing moves (five seconds, then up to five minutes, or fifteen without a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
 
 from healthd.acting import patience_of, rules_of
 from healthd.beat import Beat
@@ -18,7 +19,8 @@ from healthd.clockwatch import ClockWatch, was_set
 from healthd.cluster import Cluster
 from healthd.config.schema import Config
 from healthd.errors import BackendError, StoreError
-from healthd.model import Event, Finding, Mode, Outcome, Result
+from healthd.hindsight import ends_by
+from healthd.model import ClearsBy, Event, Finding, Mode, Outcome, Result
 from healthd.monitor import Monitor
 from healthd.node import Node
 from healthd.notifications.delivery import Deliver
@@ -36,6 +38,7 @@ from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXT
 from healthd.remediation.repairs import Resetter
 from healthd.remediation.rules import Policy
 from healthd.remediation.slots import SlotKeeper
+from healthd.remediation.turns import Hindsight
 from healthd.store import Store
 from tests.engine_wire import Killed, Wire, WiredCases, WiredOrchestrator, WiredProvisioner, WiredResetter, kill
 from tests.simulation.changes import Change
@@ -90,6 +93,25 @@ class Fuse(Wire):
             self._then()
 
 
+_ends_by = cache(ends_by)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BootAlone:
+    """The hindsight of a machine whose journal is lost with its disk: it knows since when it runs.
+
+    ``booted_at``: by the clock as it is set now, as the kernel has it.
+    """
+
+    booted_at: Callable[[], datetime | None]
+
+    def ends_by(self, code: str) -> ClearsBy | None:
+        return _ends_by(code)
+
+    def look_back(self, code: str, since: datetime) -> str:
+        return "the journal could not be read: it is lost"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ground:
     """What every daemon of a fleet stands on."""
@@ -142,6 +164,7 @@ class Daemon:
         boot: str,
         provisioner: Provisioner,
         resetter: Resetter,
+        hindsight: Hindsight,
         fuse: Fuse,
         levels: Callable[[], Sequence[Finding]],
         ring: Sequence[Finding],
@@ -162,7 +185,8 @@ class Daemon:
         self.monitor.begin_boot(boot, now)
         if disk.boot != boot:
             disk.boot, disk.read = boot, 0
-        self.engine = Engine(ground.change.parts(self._parts(provisioner, resetter, fuse), name))
+        parts = replace(self._parts(provisioner, resetter, fuse), hindsight=hindsight)
+        self.engine = Engine(ground.change.parts(parts, name))
         self.notifier = node_notifier(
             {"oncall": ground.change.deliver(deliver)},
             ground.config.notify,

@@ -108,6 +108,7 @@ class Seen:
     excepted_s: float | None = None
     critical_s: float | None = None
     harmful_s: float | None = None
+    in_window_s: float | None = None
 
 
 class Invariants:
@@ -535,8 +536,11 @@ class Invariants:
         seen.critical_s = _since(seen.critical_s, critical, s)
         is_paged = any(asks_for_a_person(key) for key in self.told[name].standing)
         seen.harmful_s = _since(seen.harmful_s, critical and serves and not is_paged, s)
+        if name in self._ground.slurm.maintenance:  # no job starts there, and the node is an administrator's
+            seen.in_window_s = s
         most_s = self._ground.config.remediation.undrain_holds_s + HOUR
-        if seen.harmful_s is None or s - seen.harmful_s <= most_s or self._is_let_in(name, seen.critical_s or s):
+        since_s = max((seen.harmful_s or s) + most_s, (seen.in_window_s or -HOUR) + HOUR)
+        if s <= since_s or self._is_let_in(name, seen.critical_s or s):
             return
         self.fail("a_resume_holds_a_day", name, f"in service with {calling[0].code} for {most_s / HOUR:.0f} h, no page")
 

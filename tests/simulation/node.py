@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
 
@@ -15,7 +16,7 @@ from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from healthd.sim.cluster import FakeProvisioner, FakeResetter
 from healthd.store import Store
 from tests.simulation.ailments import Act, Ailment, Kind, component_of
-from tests.simulation.daemon import Daemon, Disk, Fuse, Ground
+from tests.simulation.daemon import BootAlone, Daemon, Disk, Fuse, Ground
 from tests.simulation.slurm import Door
 from tests.simulation.timeline import WallClock
 
@@ -90,7 +91,7 @@ class Node:
         self.platform.instance = self.instance
         self._power, self._replacing = 0, False
         self.daemon: Daemon | None = None
-        self.changed_s = 0.0
+        self.changed_s = self._boots_s = 0.0
         self.start_daemon()
 
     @property
@@ -129,6 +130,7 @@ class Node:
             boot=f"{self.machine}-{self.boot}-{self.name}",
             provisioner=self._provisioner(),
             resetter=FakeResetter(self._asked_to_reset),
+            hindsight=BootAlone(booted_at=self._booted_at),
             fuse=self.fuse,
             levels=self._levels,
             ring=self.ring,
@@ -159,6 +161,9 @@ class Node:
             self.ring.clear()
         self.disk = self._new_disk()
         self._daemon_died()
+
+    def _booted_at(self) -> datetime:
+        return self.wall.now() - timedelta(seconds=self._ground.timeline.s - self._boots_s)
 
     def _new_disk(self) -> Disk:
         self._forgets(self.name)
@@ -340,6 +345,7 @@ class Node:
     def _booted(self, act: Act, *, announced: bool = False) -> None:
         """``announced``: slurmctld has started the machine itself, and takes its boot for no surprise."""
         self.up, self.boot, self._power = True, self.boot + 1, self._power + 1
+        self._boots_s = self._ground.timeline.s
         self.ring.clear()
         slurm = self._ground.slurm
         slurm.nodes[self.name].flags.discard("NOT_RESPONDING")

@@ -8,6 +8,8 @@ slurmctld, from the endpoint, from the platform's own hand and from the audit tr
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from healthd.remediation.case import End
@@ -88,11 +90,15 @@ def _out_with_a_job(node: NodeMachine) -> None:
 
 
 def _fenced_first(node: NodeMachine) -> None:
-    """The reservation came before the drain, and nothing else of healthd's touched the node before it."""
+    """The reservation came before the drain, and nothing else of healthd's touched the node before it.
+
+    A reservation whose answer came too late is asked for again: there may be several before the drain."""
     acts = [call for call in node.clients.calls() if call.startswith(("scontrol create", "scontrol update"))]
     states = [call for call in acts if " comment=" not in call]
-    assert states[0].startswith("scontrol create reservation reservationname=healthd-cluster-"), states
-    assert [" state=drain " in call for call in states[1:2]] == [True] * node.platform.drains, states
+    reserves = "scontrol create reservation reservationname=healthd-cluster-"
+    after = list(itertools.dropwhile(lambda call: call.startswith(reserves), states))
+    assert states[0].startswith(reserves), states
+    assert [" state=drain " in call for call in after[:1]] == [True] * node.platform.drains, states
 
 
 def _went_in_order(node: NodeMachine, *after: str) -> None:
