@@ -105,7 +105,7 @@ class Errand:
     def _against(self, case: Case, now: datetime) -> str:
         """What a look at everything has against asking once more, or ""."""
         want, view = self.found.want, self.view(jobs=True)
-        if (lost := self.not_ours_any_more(case, view, now)) is not None:
+        if (lost := self.watched(case, view, now)) is not None:
             return lost.said
         if (why := self.no_repair_now(case, view)) is not None:
             return why.words
@@ -177,7 +177,7 @@ class Errand:
         """Whether the fault is over is the node's to know: it would take its request back."""
         return ""
 
-    def not_ours_any_more(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
+    def watched(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
         """None while the node is as it was when it was judged: drain, place and mark, and silent if it was."""
         want = self.found.want
         if not _is_still(view, case.hold):

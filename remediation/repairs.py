@@ -74,8 +74,8 @@ class Witness(Protocol):
 class Permission(Protocol):
     """What is asked before an act: Guards on the node itself, the controller's own from elsewhere."""
 
-    def not_ours_any_more(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
-        """None while the node is as it was left; else what that comes to."""
+    def watched(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
+        """None while the node is as it was left, and it is kept awake; else what that comes to."""
 
     def no_repair_now(self, case: Case, view: NodeView) -> Refused | None:
         """What a look before a repair has against it: work, an opt-out, a mode that was lowered."""
@@ -224,7 +224,7 @@ class Repairs:
     def _begun(self, case: Case, now: datetime, act: str, prepared: Callable[[], Case]) -> Case | Turn:
         """The case with the intent of an act written down and everything read again after; else why it is not begun."""
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._guards.not_ours_any_more(case, view, now)) is not None:
+        if (turn := self._guards.watched(case, view, now)) is not None:
             return turn
         if case.attempts >= self._patience.max_attempts:
             return self.again_or_fail(case, now, "no attempt is left")
@@ -248,7 +248,7 @@ class Repairs:
         is as it was ``planned``: nothing was done."""
         planned = replace(planned, phase=Phase.PLANNED)
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._guards.not_ours_any_more(planned, view, now)) is not None:
+        if (turn := self._guards.watched(planned, view, now)) is not None:
             return turn
         why = self._guards.no_repair_now(planned, view)
         return None if why is None else waits(planned, act, why)

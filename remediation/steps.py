@@ -123,12 +123,16 @@ class Steps:
         return None if self._written is None else self._guards.viewed
 
     def _kept_from_repair(self, case: Case, now: datetime) -> Turn | None:
-        """What is asked before a repair is begun, and no longer once it may have been: first whether it is needed."""
+        """What is asked before a repair is begun, and no longer once it may have been: first whether it is needed.
+        However long it waits, an operator who undoes the drain is obeyed."""
         if case.step not in REPAIRS or case.phase is not Phase.PLANNED:
             return None
         if over := self._guards.is_over(case):
             return Turn(case=at_next(case, now), said=f"no {_ACTS[case.step]} is needed: {over}", go_on=True)
-        return self._places.no_repair(case, now)
+        turn = self._places.no_repair(case, now)
+        if turn is None or case.hold is None:
+            return turn
+        return self._guards.watched(case, self._orchestrator.view(jobs=True), now) or turn
 
     def seen(self, case: Case, now: datetime) -> Seen:
         """What is known now of what is open, for the question whose fault drives the case."""

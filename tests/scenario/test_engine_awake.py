@@ -54,6 +54,21 @@ def test_what_a_restart_of_the_controller_forgot_is_told_again(tmp_path: Path) -
     assert (world.cluster.awake, told(world)) == ({NODE}, 2)
 
 
+def test_a_repair_that_waits_for_a_window_tells_it_again_too(tmp_path: Path) -> None:
+    """A node that waits to be rebooted is read, and kept awake, as long as it waits."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.cluster.power_saving = "23.02"
+    world.cluster.nodes[NODE].jobs = ["12"]
+    world.at(10, lambda: world.log_line(XID_79)).run(15)
+    world.cluster.maintenance.add(NODE)
+    world.cluster.nodes[NODE].jobs = []
+    world.run(10)
+    assert world.said[-1].startswith("reboot waits: maintenance window")
+    world.cluster.restart()
+    world.run(10)
+    assert world.cluster.awake == {NODE}
+
+
 def test_what_an_operator_excepted_is_left_as_it_is(tmp_path: Path) -> None:
     """It is not told, and not taken back."""
     world = World(tmp_path, mode=Mode.REPAIR)

@@ -92,6 +92,36 @@ def test_a_node_that_is_out_already_is_not_mended_while_many_have_what_it_has(tm
     assert (world.provisioner.requests, world.ending().in_service) == (1, True)
 
 
+def held_back(folder: Path) -> World:
+    """A node that is out, whose reboot waits: three others show the same since its drain."""
+    world = World(folder, mode=Mode.REPAIR, max_out="50%")
+    world.cluster.power_saving = "23.02"
+    world.cluster.nodes[NODE].jobs = ["12"]
+    world.at(10, lambda: world.log_line(XID_79)).run(15)
+    see_it_too(world, code="gpu.xid.79")
+    world.cluster.nodes[NODE].jobs = []
+    world.run(10)
+    assert world.said[-1].startswith("reboot waits: "), world.said[-1]
+    return world
+
+
+def test_an_operator_who_undoes_the_drain_of_a_node_that_waits_is_obeyed(tmp_path: Path) -> None:
+    """However long its repair is held back: the case ends with the drain, and gives its slot back."""
+    world = held_back(tmp_path)
+    world.cluster.update(NODE, "resume")
+    world.run(5)
+    assert world.ending().ends == (End.ACKNOWLEDGED,)
+    assert (world.cluster.slots, world.provisioner.requests) == ({}, 0)
+
+
+def test_a_node_that_waits_for_its_repair_is_kept_awake(tmp_path: Path) -> None:
+    """A restart of the controller forgets what power saving was told."""
+    world = held_back(tmp_path)
+    world.cluster.restart()
+    world.run(5)
+    assert world.cluster.awake == {NODE}
+
+
 def test_a_kill_between_the_step_back_and_the_slot_leaves_no_drain(tmp_path: Path) -> None:
     """The step back is written before the slot is given back: whoever comes after finds the case at its slot."""
     plain = one_of_many(tmp_path / "plain").run(8)
