@@ -480,7 +480,7 @@ class Engine:
         stands = self._turn.stands if self._turn is not None and self._has_case else None
         before, self.decision = (
             self.decision,
-            wanted(self._decided_last, stands, stuck, now, self._parts.patience.limits),
+            wanted(self._decided_last, stands, stuck, now, self._parts.patience.limits, was=self.decision),
         )
         is_new = (self.decision.action, self.decision.refusal) != (before.action, before.refusal)
         if self.decision.action is Action.PAGE and is_new and self.decision is not self._decided_last:

@@ -8,7 +8,7 @@ that was opened to wait for an operator, one that is overdue, and turns that fai
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from healthd.model import Action, Decision, Refusal, Remedy, Step
@@ -19,6 +19,8 @@ STUCK_AFTER_S = 600.0
 """How long every turn must have failed before that pages, in seconds: slurmctld and API servers restart in minutes."""
 ORDERED_FOR_S = 86_400.0
 """How long a node is out by an operator's order before the first reminder, in seconds. The operator knows of it."""
+WELL_FOR_S = 3_600.0
+"""How long a node that is overdue must be well before that page is over, in seconds, where it is not back before."""
 FATAL = frozenset({Remedy.REBOOT_NODE, Remedy.REPLACE_NODE})
 """The remedies of faults under which a job makes no progress: it holds its other nodes for nothing."""
 _HINTS: Mapping[Step, str] = {
@@ -50,12 +52,22 @@ class Stands:
     refusal: Refusal | None = None
 
 
-def wanted(decided: Decision, stands: Stands | None, problem: str, now: datetime, limits: Limits) -> Decision:
+def wanted(
+    decided: Decision,
+    stands: Stands | None,
+    problem: str,
+    now: datetime,
+    limits: Limits,
+    *,
+    was: Decision | None = None,
+) -> Decision:
     """What the engine stands at after a turn: what was ``decided``, unless the case or a ``problem`` says otherwise.
 
     ``stands``: of the case that is open, or that ended in this turn; None without a case. ``problem``: why no turn has
-    succeeded for ``STUCK_AFTER_S``, or "".
+    succeeded for ``STUCK_AFTER_S``, or "". ``was``: what it stood at before.
     """
+    if stands is not None and was is not None and was.refusal is Refusal.OVERDUE:
+        stands = replace(stands, case=_not_well_yet(stands.case, now))
     decision = decided if stands is None else _of_case(decided, stands, problem, now, limits)
     if problem and decision.action is not Action.PAGE:
         return Decision(action=Action.PAGE, reason=problem, refusal=Refusal.STUCK)
@@ -64,7 +76,8 @@ def wanted(decided: Decision, stands: Stands | None, problem: str, now: datetime
 
 def due(case: Case, limits: Limits) -> datetime:
     """From when on an open case is overdue. A wait that is expected has its own bound: a replacement as long as it may
-    take, an order a day, a job under a fatal fault ``idle_patience_s``. One that settles counts from then on.
+    take, an order a day, a job under a fatal fault ``idle_patience_s``. One that settles counts from then on; a page
+    that stands is over ``WELL_FOR_S`` after that.
 
     What an operator ordered out counts from that order, whatever became of its drain since; each step towards it, and
     back, from its own beginning. A drain that was found counts from when it was made, and is verified first.
@@ -88,6 +101,12 @@ def out_since(case: Case) -> datetime:
     if hold is None or hold.stamp <= 0 or hold.text != case.text or case.adopted:
         return case.opened
     return min(case.opened, datetime.fromtimestamp(hold.stamp, UTC))
+
+
+def _not_well_yet(case: Case, now: datetime) -> Case:
+    """A case that is overdue, as it counts: a fault that comes and goes is one page, and not one each time."""
+    is_well = case.good_since is not None and now - case.good_since >= timedelta(seconds=WELL_FOR_S)
+    return case if is_well else replace(case, good_since=None)
 
 
 def _of_case(decided: Decision, stands: Stands, problem: str, now: datetime, limits: Limits) -> Decision:

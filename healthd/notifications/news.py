@@ -227,7 +227,8 @@ def _node(decision: Decision | None, case: Case | None, ended: Case | None) -> I
         about = decision.diagnosis
         still = f"; {about.code} on {about.component} is still open" if about is not None else ""
         again_s = AGAIN_S if about is not None and about.severity is Severity.CRITICAL else 0.0
-        title = f"{about.code} on {about.component}, on a node that another owner holds" if about is not None else ""
+        over = about or case
+        title = f"{over.code} on {over.component}, on a node that another owner holds" if over is not None else ""
         words = f"{decision.reason}{still}"
         yield Topic(key=NODE_KEY, words=words, cause="foreign", again_s=again_s, title=title)
     elif decision is not None and refusal is Refusal.ORPHAN:

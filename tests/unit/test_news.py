@@ -294,6 +294,17 @@ def test_a_node_that_another_holds_is_told_as_that() -> None:
     assert topic.again_s == 0
 
 
+def test_what_waits_for_a_slot_on_a_node_of_somebody_elses_is_over_by_its_fault() -> None:
+    """When that ends, "over" names it: the node may be out all the same."""
+    foreign = Decision(
+        action=Action.HOLD, reason="waits for a slot: already out of service", refusal=Refusal.FOREIGN_HOLD
+    )
+    waits = replace(CASE, index=0, hold=None)
+    assert [topic.title for topic in told(decision=foreign, case=waits)] == [
+        f"{CASE.code} on {CASE.component}, on a node that another owner holds"
+    ]
+
+
 def test_a_machine_that_follows_another_says_that_the_fault_of_that_is_over() -> None:
     """Its disk is empty: it takes up the topic of the fault while it is verified, so that somebody ends it."""
     steps = (Step.SLOT, Step.DRAIN, Step.REPLACE, Step.VERIFY)

@@ -9,7 +9,16 @@ import pytest
 
 from healthd.model import Action, Decision, Refusal, Refused, Remedy, Step
 from healthd.remediation.case import Case, End, Phase
-from healthd.remediation.paging import ORDERED_FOR_S, STUCK_AFTER_S, Limits, Stands, due, out_since, wanted
+from healthd.remediation.paging import (
+    ORDERED_FOR_S,
+    STUCK_AFTER_S,
+    WELL_FOR_S,
+    Limits,
+    Stands,
+    due,
+    out_since,
+    wanted,
+)
 from healthd.remediation.playbook import QUARANTINE, REBOOT, REPLACE, kept_out
 from healthd.remediation.ports import Hold
 from tests.judgement import a_case
@@ -117,6 +126,20 @@ def test_what_lasts_longer_than_its_bound_pages(case: Case, seconds: float) -> N
     """Out, or not moved; with what it waits for and what the operator can do. Not a second sooner."""
     assert (due(case, LIMITS), stands(case, seconds)) == (at(seconds), "page overdue")
     assert not stands(case, seconds - 1).startswith("page")
+
+
+def test_a_fault_that_comes_and_goes_is_one_page() -> None:
+    """What is overdue is so until it has been well for an hour, or is back; what is not overdue settles in peace."""
+    overdue = Decision(action=Action.PAGE, reason="out of service", refusal=Refusal.OVERDUE)
+    settles = replace(CASE, good_since=at(LIMITS.overdue_s))
+
+    def after(seconds: float, was: Decision, case: Case = settles) -> Refusal | None:
+        return wanted(REPAIR, Stands(case=case), "", at(LIMITS.overdue_s + seconds), LIMITS, was=was).refusal
+
+    assert after(WELL_FOR_S - 1, overdue) is Refusal.OVERDUE
+    assert (after(WELL_FOR_S, overdue), after(1, REPAIR)) == (None, None)
+    assert after(1, overdue, replace(settles, end=End.RELEASED, fenced=False)) is None
+    assert wanted(REPAIR, None, "", T0, LIMITS, was=overdue) is REPAIR
 
 
 def test_a_drain_that_was_found_counts_from_when_it_was_made() -> None:
