@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from healthd.check import FindingCode, check, judged, not_applicable
 from healthd.errors import SourceError, SourceMissing
 from healthd.model import Component, Finding, Reading, Remedy, Result, Severity
-from healthd.node import Mount, Node
+from healthd.node import Mount, Node, Space
 
 _LOCAL_TYPES = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"})
+_EXT4_POOL_SHARE, _EXT4_POOL_BYTES = 50, 4096 * 4096  # 2 % of the blocks, 4,096 at most: nobody's, root's neither
 _STOPPED = frozenset({"emergency_ro", "shutdown"})  # ext4: words of the kernel about itself, never a mount option
+_NAMED = 3  # owners in a finding
 _CRITICAL, _WARNING = Severity.CRITICAL, Severity.WARNING
 
 READ_ONLY = FindingCode(
@@ -28,7 +30,7 @@ ERRORS = FindingCode(
     symptom_of=("kernel.fs_error",),
 )
 FULL = FindingCode(
-    code="host.filesystem.full", severity=_CRITICAL, remedy=Remedy.ASK_HUMAN, meaning="Next to no room left"
+    code="host.filesystem.full", severity=_CRITICAL, remedy=Remedy.WATCH, meaning="Next to no room left, for root too"
 )
 FULL_DATA = FindingCode(
     code="host.filesystem.full_data", severity=_WARNING, remedy=Remedy.WATCH, meaning="No room where only jobs write"
@@ -46,16 +48,17 @@ class Settings:
     ignore: tuple[str, ...] = ("/var/lib/kubelet", "/run/containerd", "/snap")
     """Mount points, with all below them, that are not looked at: volumes of pods are their owners' to fill."""
 
-    must_have_room: tuple[str, ...] = ("/var", "/tmp", "/var/lib/healthd")  # noqa: S108  # nothing is written there by healthd
+    must_have_room: tuple[str, ...] = ("/var", "/var/lib/healthd")
     """Paths on whose file systems, as on those of ``writable``, nothing works without room: logs, job scripts and
-    healthd's own state are written there. Any other that is full is a warning: its users fill it and empty it. Add the
-    scratch without which no job should start."""
+    healthd's own state are written there. Any other that is full, such as a /tmp of its own, is a warning: its users
+    fill it and empty it. Add the scratch without which no job should start."""
 
     min_free_ratio: float = 0.05
-    """The share of space, or of inodes, that must be free, 0 to 1. As much as ext4 keeps back for root by default."""
+    """The share of space, or of inodes, that must be free for users, 0 to 1."""
 
     full_free_ratio: float = 0.01
-    """The share below which a file system is full, 0 to 1: logs and job scripts can no longer be written there."""
+    """The share that root must have left, 0 to 1; below it a file system is full: logs and job scripts can no longer be
+    written there. What is kept for root (5 % by default on ext4) is part of it: no user can fill that."""
 
 
 @check("host.filesystems", settings=Settings, codes=(READ_ONLY, NOT_WRITABLE, ERRORS, FULL, FULL_DATA, LOW))
@@ -64,10 +67,13 @@ def host_filesystems(node: Node, settings: Settings) -> Result:
 
     After an error, newer kernels keep ``rw`` in the options and add ``emergency_ro``; older ones show ``ro`` and count
     the error in sysfs. A reboot checks and remounts. Read-only without an error is somebody's choice or mistake: a
-    person is asked. So it is when room runs out where the system itself writes, which keeps jobs off and which no
-    repair of the machine mends. A disk that only jobs write to may be filled by one of them: that warns.
+    person is asked. When root itself has no room left where the system writes, the node is critical. It takes no slot,
+    since any user could bring that about: the finding names the uids that hold most. A disk that only jobs write to may
+    be filled by one of them: that warns.
 
-    Sources: Linux 6.18 (a real error left ``rw,…,emergency_ro`` and EROFS on write); sysfs-fs-ext4 (errors_count).
+    Sources: Linux 6.18 (a real error left ``rw,…,emergency_ro`` and EROFS on write); sysfs-fs-ext4 (errors_count);
+    statvfs(3) (f_bfree, f_bavail); btrfs super.c, btrfs_statfs: no room for metadata is f_bavail 0, also for root; ext4
+    super.c, ext4_calculate_resv_clusters: a pool that f_bfree counts and nobody can write to.
     """
     table = node.mounts()
     mounts, needed = _local(table, settings), _needed(table, settings)
@@ -77,12 +83,14 @@ def host_filesystems(node: Node, settings: Settings) -> Result:
     for mount in mounts:
         try:
             findings += _state(node, mount, settings)
-            free = {} if mount.options & {"ro", *_STOPPED} else _free(node, mount)
+            space = None if mount.options & {"ro", *_STOPPED} else node.space(mount.point)
         except SourceError as error:
             gaps.append(f"{mount.point}: {error}")
             continue
-        findings += _room(mount, free, settings, is_needed=mount.source in needed)
-        readings += [Reading(component=_component(mount), name=f"{k}_free_ratio", value=free[k]) for k in free]
+        if space is not None:
+            findings += _room(node, mount, space, settings, is_needed=mount.source in needed)
+            free = _shares(space)
+            readings += [Reading(component=_component(mount), name=f"{k}_free_ratio", value=free[k]) for k in free]
     return judged(findings, readings, gaps=gaps)
 
 
@@ -127,23 +135,48 @@ def _errors(node: Node, mount: Mount) -> int:
         return 0
 
 
-def _free(node: Node, mount: Mount) -> dict[str, float]:
-    space = node.space(mount.point)
-    counts = {"space": (space.available_bytes, space.total_bytes)}
-    counts["inodes"] = (space.available_inodes, space.total_inodes)
+def _shares(space: Space, kept_by: str = "") -> dict[str, float]:
+    """The free shares of space and inodes; with what only root may take, as the kind ``kept_by`` keeps it."""
+    kept_bytes, kept_inodes = (space.kept_bytes, space.kept_inodes) if kept_by not in ("", "btrfs") else (0, 0)
+    if kept_by == "ext4":
+        kept_bytes = max(0, kept_bytes - min(space.total_bytes // _EXT4_POOL_SHARE, _EXT4_POOL_BYTES))
+    counts = {
+        "space": (space.available_bytes + kept_bytes, space.total_bytes),
+        "inodes": (space.available_inodes + kept_inodes, space.total_inodes),
+    }
     return {kind: free / total for kind, (free, total) in counts.items() if total}
 
 
-def _room(mount: Mount, free: dict[str, float], settings: Settings, *, is_needed: bool) -> Iterator[Finding]:
-    short = {kind: ratio for kind, ratio in free.items() if ratio < settings.min_free_ratio}
-    if short:
-        full = min(short.values()) < settings.full_free_ratio
-        limit = settings.full_free_ratio if full else settings.min_free_ratio
-        amounts = ", ".join(f"{ratio:.1%} of {kind}" for kind, ratio in short.items())
-        message = f"{mount.point} has {amounts} free, less than {limit:.0%}"
-        yield (LOW if not full else FULL if is_needed else FULL_DATA).at(
-            _component(mount), message, free=short, limit_ratio=limit
-        )
+def _room(node: Node, mount: Mount, space: Space, settings: Settings, *, is_needed: bool) -> Iterator[Finding]:
+    roots = _below_limit(_shares(space, mount.fstype), settings.full_free_ratio)
+    users = _below_limit(_shares(space), settings.min_free_ratio)
+    if roots:
+        code = FULL if is_needed else FULL_DATA
+        yield _short(code, mount, roots, settings.full_free_ratio, _held(node, mount))
+    elif users:
+        yield _short(LOW, mount, users, settings.min_free_ratio)
+
+
+def _below_limit(shares: dict[str, float], limit: float) -> dict[str, float]:
+    return {kind: ratio for kind, ratio in shares.items() if ratio < limit}
+
+
+def _short(code: FindingCode, mount: Mount, short: dict[str, float], limit: float, words: str = "") -> Finding:
+    amounts = ", ".join(f"{ratio:.1%} of {kind}" for kind, ratio in short.items())
+    message = f"{mount.point} has {amounts} free, less than {limit:.0%}{words}"
+    return code.at(_component(mount), message, free=short, limit_ratio=limit)
+
+
+def _held(node: Node, mount: Mount) -> str:
+    """Who holds most of a full disk. Not to know it changes nothing of the finding."""
+    try:
+        holders = node.holders(mount.point)
+    except SourceError as error:
+        return f"; whose files fill it was not counted: {error}"
+    most = sorted(holders.bytes_of.items(), key=lambda held: held[1], reverse=True)[:_NAMED]
+    names = ", ".join(f"uid {uid} {held / 1e9:.1f} GB" for uid, held in most)
+    counted = "" if holders.whole else f" among the {holders.files} files counted within a second"
+    return f"; most is held by {names}{counted}" if most else ""
 
 
 def _component(mount: Mount) -> Component:

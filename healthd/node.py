@@ -55,13 +55,31 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Space:
-    """statvfs of one file system, in bytes and inodes; zero inodes in total means that it does not count them."""
+    """statvfs of one file system, in bytes and inodes; zero inodes in total means that it does not count them.
+
+    ``available_*``: what any user may still take (f_bavail, f_favail). ``kept_*``: what only root may take beside that,
+    such as the 5 % of ext4 (f_bfree and f_ffree, less the former).
+    """
 
     total_bytes: int
     available_bytes: int
     total_inodes: int
     available_inodes: int
     read_only: bool
+    kept_bytes: int = 0
+    kept_inodes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Holders:
+    """Who holds the room of one file system, by the owner of its files: bytes of each uid, the largest first.
+
+    ``files``: how many were counted. ``whole``: False where the time for the count was over before all were.
+    """
+
+    bytes_of: Mapping[int, int]
+    files: int
+    whole: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -286,6 +304,9 @@ class Node(Protocol):
 
     def space(self, point: str) -> Space:
         """statvfs of a mount point, in a probe worker of that mount. Raises SourceError."""
+
+    def holders(self, point: str) -> Holders:
+        """Who holds the room of the file system at a mount point, counted for a second at most. Raises SourceError."""
 
     def file_probe(self, point: str, folder: str = "", *, size_bytes: int = 1 << 18) -> FileProbe:
         """Write, read back and remove a file of this node's own in ``folder`` (default: the mount point itself).

@@ -27,6 +27,7 @@ from healthd.node import (
     FileProbe,
     GdrCopy,
     GpuAnswer,
+    Holders,
     KernelClock,
     KernelLogState,
     KernelRecord,
@@ -289,6 +290,7 @@ class FakeNode:
     active: ActiveTests = field(default_factory=FakeActive)
     mount_table: Sequence[Mount] | SourceError | None = None
     spaces: Mapping[str, Space | SourceError] = field(default_factory=dict)
+    space_holders: Mapping[str, Holders | SourceError] = field(default_factory=dict)
     file_probes: Mapping[str, FileProbe | SourceError] = field(default_factory=dict)
     mount_states: Mapping[str, ProbeState] = field(default_factory=dict)
     kernel_clock: KernelClock | SourceError | None = None
@@ -313,6 +315,10 @@ class FakeNode:
     def space(self, point: str) -> Space:
         """As given for this mount point."""
         return _given(self.spaces.get(point), f"the space of {point}")
+
+    def holders(self, point: str) -> Holders:
+        """As given for this mount point."""
+        return _given(self.space_holders.get(point), f"the holders of {point}")
 
     def file_probe(self, point: str, folder: str = "", *, size_bytes: int = 1 << 18) -> FileProbe:
         """As given for this folder, or this mount point."""

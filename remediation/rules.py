@@ -1,7 +1,7 @@
 """Policy as data: rules, which of them matches a fault, and what it then says. Pure.
 
 A policy is a list of rules; the first that matches decides. The site's own come before the shipped ones, and behind
-all stands :data:`OWN_REMEDY`, which lets the finding's own remedy decide, so every fault has an answer. A rule is
+all stand :data:`STANDING`, whose last lets the finding's own remedy decide, so every fault has an answer. A rule is
 needed only where that answer is to be another one. Nothing here knows a file, a cluster, or what happened before.
 """
 
@@ -84,12 +84,25 @@ class Rule:
         return bool(self.ladder_for(judged)) or (self.ladder is None and judged.severity is Severity.CRITICAL)
 
 
+USERS_OWN = Rule(
+    name="users-bring-it-about",
+    codes=("host.filesystem.full",),
+    ladder=(),
+    reason="Any user of the node can bring it about and take it away: it costs the node's verdict, and no slot",
+    source="A user without rights filled a disk, and the node was taken out within the minute",
+)
+"""What no user may take nodes out with, so the shipped rules do not either. A site's own rule goes before it."""
+
 OWN_REMEDY = Rule(
     name="",
     codes=("*",),
     reason="What the finding itself calls for, and what is larger where that did not help",
     source="healthd: each check's own table, whose rows have their sources",
 )
+
+
+STANDING = (USERS_OWN, OWN_REMEDY)
+"""The rules behind those of every policy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,7 +129,7 @@ class Policy:
     """Rules in their order, as they hold on one instance type."""
 
     name: str = "by remedy"
-    rules: tuple[Rule, ...] = (OWN_REMEDY,)
+    rules: tuple[Rule, ...] = STANDING
 
     def rule_for(self, code: str, component: Component, beside: Collection[str]) -> Rule:
         """The first rule that matches."""
@@ -151,11 +164,11 @@ BY_REMEDY = Policy()
 
 
 def layered(name: str, site: Iterable[Rule], shipped: Iterable[Rule], instance_type: str | None) -> Policy:
-    """The site's rules before the shipped ones, as far as they speak of this instance type, and OWN_REMEDY behind all.
+    """The site's rules before the shipped ones, as far as they speak of this instance type, and STANDING behind all.
 
     A rule that names instance types does not hold on a machine whose type is not known.
     """
-    rules = (*site, *shipped, OWN_REMEDY)
+    rules = (*site, *shipped, *STANDING)
     holding = (rule for rule in rules if not rule.instance_types or _fits(instance_type or "", rule.instance_types))
     return Policy(name=name, rules=tuple(holding))
 

@@ -19,7 +19,7 @@ from healthd.errors import UsageError
 from healthd.kernel_tables import nvlink5_rules, sxid_rows
 from healthd.model import Component, Mode, Remedy, Severity
 from healthd.remediation.policy_files import as_rule, policy_of, rules_named
-from healthd.remediation.rules import OWN_REMEDY, Ladder, Policy, Rule
+from healthd.remediation.rules import STANDING, Ladder, Policy, Rule
 from healthd.tables import XidCase, XidRow, xid_cases, xid_number, xid_row
 
 _PERSON = "a person"
@@ -59,14 +59,14 @@ def answer(options: Namespace) -> Answer:
 def shown(config: Config, use: str) -> dict[str, Any]:
     """Every rule of a policy, those of the configuration first, whatever instance type they are for."""
     policy_of(config.policy, None, use)  # what is wrong with it is told as everywhere
-    rules = [*(as_rule(row, site=True) for row in config.policy.rule), *rules_named(use), OWN_REMEDY]
+    rules = [*(as_rule(row, site=True) for row in config.policy.rule), *rules_named(use), *STANDING]
     return {"policy": use, "rules": [_rule_data(rule) for rule in rules]}
 
 
 def _rule_data(rule: Rule) -> dict[str, Any]:
     return {
         "name": rule.name or "(the finding's own remedy)",
-        "of": "site" if rule.site else "healthd" if rule is OWN_REMEDY else "shipped",
+        "of": "site" if rule.site else "healthd" if rule in STANDING else "shipped",
         "codes": list(rule.codes),
         "components": list(rule.components),
         "instance_types": list(rule.instance_types),

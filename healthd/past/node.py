@@ -22,6 +22,7 @@ from healthd.node import (
     FileProbe,
     GdrCopy,
     GpuAnswer,
+    Holders,
     KernelClock,
     KernelLogState,
     KernelRecord,
@@ -118,6 +119,10 @@ class PastNode:
         _missing("mounts")
 
     def space(self, point: str) -> Space:
+        """Missing."""
+        _missing(point)
+
+    def holders(self, point: str) -> Holders:
         """Missing."""
         _missing(point)
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from healthd.errors import SourceMissing, SourceUnreadable
+from healthd.probe.fs_holders import holders
 
 _REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 """Errors with which a server that is well says no: root squash, a foreign folder, a read-only export."""
@@ -25,7 +26,7 @@ def family(_arguments: Sequence[str]) -> FsFamily:
 
 
 class FsFamily:
-    """Questions: ``statvfs``, ``file``."""
+    """Questions: ``statvfs``, ``holders``, ``file``."""
 
     worn = False
 
@@ -35,13 +36,15 @@ class FsFamily:
         try:
             if op == "statvfs":
                 return _statvfs(path)
+            if op == "holders":
+                return holders(path)
             if op == "file":
                 return _file(path, int(args["size_bytes"]))
         except FileNotFoundError as error:
             raise SourceMissing(f"{op} {path}: it is not there") from error
         except OSError as error:
             raise SourceUnreadable(f"{op} {path}: {error.strerror} ({_word(error)})") from error
-        raise SourceUnreadable(f"the fs worker knows no question {op!r}: expected 'statvfs' or 'file'")
+        raise SourceUnreadable(f"the fs worker knows no question {op!r}: expected 'statvfs', 'holders' or 'file'")
 
 
 def _statvfs(path: str) -> dict[str, Any]:
@@ -52,6 +55,8 @@ def _statvfs(path: str) -> dict[str, Any]:
         "total_inodes": found.f_files,
         "available_inodes": found.f_favail,
         "read_only": bool(found.f_flag & os.ST_RDONLY),
+        "kept_bytes": (found.f_bfree - found.f_bavail) * found.f_frsize,
+        "kept_inodes": found.f_ffree - found.f_favail,
     }
 
 

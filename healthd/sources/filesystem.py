@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 
 from healthd.errors import SourceUnreadable
-from healthd.node import FileProbe, ProbeState, Space
+from healthd.node import FileProbe, Holders, ProbeState, Space
 from healthd.probe.supervise import Probe
 
 LOCAL_TYPES = frozenset(
@@ -67,6 +67,16 @@ class FilesystemSource:
             return Space(**answer)
         except TypeError as error:
             raise SourceUnreadable(f"statvfs {point}: the worker answered {answer!r}") from error
+
+    def holders(self, point: str, fstype: str = "") -> Holders:
+        """Who holds the room at the mount point, by the owners of the files. Raises as :meth:`space`."""
+        probe = self._probe(LOCAL if fstype in LOCAL_TYPES else point)
+        answer = probe.request("holders", {"path": point}, deadline_s=self._deadline_s)
+        try:
+            bytes_of = {int(uid): held for uid, held in answer.pop("bytes_of")}
+            return Holders(bytes_of=bytes_of, **answer)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise SourceUnreadable(f"holders {point}: the worker answered {answer!r}") from error
 
     def file_probe(self, point: str, path: str, fstype: str = "", *, size_bytes: int) -> FileProbe:
         """Write, read back and remove the file ``path`` on the mount ``point``, in the worker that :meth:`space` asks.

@@ -11,6 +11,7 @@ from healthd.config.schema import Config
 from healthd.node import (
     CommandResult,
     FileProbe,
+    Holders,
     KernelClock,
     KernelLogState,
     KernelRecord,
@@ -72,6 +73,10 @@ class Machine:
     def space(self, point: str) -> Space:
         """statvfs, in the probe worker that belongs to the mount point."""
         return self.file_systems.space(point, self._fstype(point))
+
+    def holders(self, point: str) -> Holders:
+        """A count of the files by their owner, in the same worker."""
+        return self.file_systems.holders(point, self._fstype(point))
 
     def file_probe(self, point: str, folder: str = "", *, size_bytes: int = 1 << 18) -> FileProbe:
         """Write, read back and remove a file named after this node, in the worker of the mount point."""

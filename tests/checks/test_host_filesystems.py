@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from healthd.checks.host_filesystems import Settings, host_filesystems
 from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.model import Remedy, Result, Severity, Status
-from healthd.node import Mount, Space
+from healthd.node import Holders, Mount, Space
 from healthd.testing import Entry, FakeNode, Link
 from healthd.testing import codes as codes_of
 
@@ -33,6 +34,7 @@ def run(
     *table: Mount,
     spaces: dict[str, Space | SourceError] | None = None,
     errors: str | SourceError = "0",
+    holders: Holders | SourceError | None = None,
     sys: dict[str, Entry] | None = None,
     **settings: Any,
 ) -> Result:
@@ -41,7 +43,8 @@ def run(
         "fs/ext4/nvme0n1p1/errors_count": errors,
     }
     given = {each.point: space() for each in table} if spaces is None else spaces
-    node = FakeNode(mount_table=table, sys=tree if sys is None else sys, spaces=given)
+    held = {point: holders for point in given if holders is not None}
+    node = FakeNode(mount_table=table, sys=tree if sys is None else sys, spaces=given, space_holders=held)
     return host_filesystems(node, Settings(**settings))
 
 
@@ -128,7 +131,49 @@ def test_room(free: float, inodes: float, found: list[str]) -> None:
     """Below 5 % of space or inodes is low, below 1 % full; the worse one names the finding, and there is one."""
     result = run(mount(), spaces={"/": space(free=free, inodes=inodes)})
     assert codes(result) == found
-    assert all(finding.remedy in (Remedy.WATCH, Remedy.ASK_HUMAN) for finding in result.findings)
+    assert all(finding.remedy is Remedy.WATCH for finding in result.findings)
+
+
+def kept(users: float, root: float) -> Space:
+    """A disk on which users have this share left, and root that share in all."""
+    return replace(space(free=users, inodes=users), kept_bytes=int(10_000 * (root - users)), kept_inodes=5_000)
+
+
+@pytest.mark.parametrize(("users", "root", "found"), [(0.0, 0.05, "low"), (0.0, 0.03, "low"), (0.0, 0.029, "full")])
+def test_a_disk_is_full_when_root_has_nothing_left(users: float, root: float, found: str) -> None:
+    """What ext4 keeps for root is out of any user's reach: a user who takes all the rest makes a warning. Of a small
+    disk 2 % are the kernel's own, which root cannot take either."""
+    assert codes(run(mount(), spaces={"/": kept(users, root)})) == [found]
+
+
+def test_the_kernels_own_pool_of_ext4_is_small() -> None:
+    """It has 16 MiB at most: of a large disk root may take all that is kept, and other kinds have no such pool."""
+    large = replace(kept(0.0, 0.011), total_bytes=10**12, kept_bytes=11 * 10**9)
+    assert codes(run(mount(), spaces={"/": large})) == ["low"]
+    assert codes(run(mount(fstype="f2fs"), spaces={"/": kept(0.0, 0.011)})) == ["low"]
+
+
+def test_btrfs_keeps_no_room_for_root() -> None:
+    """Where it has no room for metadata it says so by f_bavail alone, and root cannot write either."""
+    assert codes(run(mount(fstype="btrfs"), spaces={"/": kept(0.0, 0.5)})) == ["full"]
+
+
+@pytest.mark.parametrize(
+    ("holders", "words"),
+    [
+        (
+            Holders(bytes_of={0: 10**9, 65534: 9 * 10**9}, files=3, whole=True),
+            "held by uid 65534 9.0 GB, uid 0 1.0 GB",
+        ),
+        (Holders(bytes_of={7: 10**9}, files=3, whole=False), "uid 7 1.0 GB among the 3 files counted within a second"),
+        (Holders(bytes_of={}, files=0, whole=True), "less than 1%"),
+        (SourceTimeout("no answer"), "; whose files fill it was not counted: no answer"),
+    ],
+)
+def test_a_full_disk_names_the_owners_of_its_files(holders: Holders | SourceError, words: str) -> None:
+    """The uids that hold most stand in the finding, the largest first; without a count the disk is as full."""
+    (finding,) = run(mount(), spaces={"/": space(free=0.0)}, holders=holders).findings
+    assert words in finding.message
 
 
 def test_a_file_system_that_counts_no_inodes() -> None:
@@ -199,7 +244,13 @@ def test_a_disk_that_is_mounted_twice_is_needed_by_either() -> None:
     """Scratch that holds /tmp by a bind mount must have room, whichever of its points is looked at."""
     table = (mount("/"), mount("/nv", source="/dev/nvme1n1"), mount("/tmp", source="/dev/nvme1n1"))
     spaces: dict[str, Space | SourceError] = {"/": space(), "/nv": space(free=0.0), "/tmp": space(free=0.0)}
-    assert codes(run(*table, spaces=spaces)) == ["full"]
+    assert codes(run(*table, spaces=spaces, must_have_room=("/tmp",))) == ["full"]
+
+
+def test_users_fill_their_tmp_and_only_that() -> None:
+    """A /tmp of its own is its users' to fill: by default a warning, never a node that takes no job."""
+    table = (mount("/"), mount("/tmp", source="/dev/nvme1n1"))
+    assert codes(run(*table, spaces={"/": space(), "/tmp": space(free=0.0)})) == ["full_data"]
 
 
 def test_a_mount_that_begins_alike_holds_nothing() -> None:

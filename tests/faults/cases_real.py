@@ -201,7 +201,7 @@ EXT4 = (
         on_ext4(lambda disk: disk.is_remounted("-o", "ro")),
         "host.filesystem.not_writable@mount:/scratch warning ask_human",
     ),
-    ext4("filled", on_ext4(Ext4Disk.is_filled), "host.filesystem.full@mount:/scratch critical ask_human"),
+    ext4("filled", on_ext4(Ext4Disk.is_filled), "host.filesystem.full@mount:/scratch critical watch"),
     ext4("shut down", on_ext4(Ext4Disk.is_shut_down, shown_as("shutdown")), _READ_ONLY),
 )
 

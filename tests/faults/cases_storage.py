@@ -331,12 +331,12 @@ FILESYSTEMS = (
         root("rw,relatime", "rw", errors=3),
         "host.filesystem.errors@mount:/ warning watch",
     ),
-    faked("host.filesystems", "full", room(available_bytes=5), "host.filesystem.full@mount:/ critical ask_human"),
+    faked("host.filesystems", "full", room(available_bytes=5), "host.filesystem.full@mount:/ critical watch"),
     faked(
         "host.filesystems",
         "no inodes",
         room(available_inodes=5),
-        "host.filesystem.full@mount:/ critical ask_human",
+        "host.filesystem.full@mount:/ critical watch",
     ),
     faked(
         "host.filesystems", "a user fills scratch", scratch, "host.filesystem.full_data@mount:/scratch warning watch"
@@ -345,7 +345,7 @@ FILESYSTEMS = (
         "host.filesystems",
         "scratch is full, and must have room",
         scratch,
-        "host.filesystem.full@mount:/scratch critical ask_human",
+        "host.filesystem.full@mount:/scratch critical watch",
         settings={"host.filesystems": host_filesystems.Settings(must_have_room=("/scratch",))},
     ),
     faked("host.filesystems", "little room", room(available_bytes=30), "host.filesystem.low@mount:/ warning watch"),

@@ -14,7 +14,7 @@ from healthd.remediation.case import Phase, Repair
 from healthd.remediation.orders import Order, Verb
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import StateOwner
-from healthd.remediation.rules import OWN_REMEDY, Ladder, Policy, Rule
+from healthd.remediation.rules import OWN_REMEDY, Ladder, Policy, Rule, layered
 from tests.engine_replay import WELL, Replay
 from tests.engine_rig import (
     PATIENCE,
@@ -32,7 +32,7 @@ from tests.engine_rig import (
 from tests.engine_wire import kill
 
 TEXT_79 = "healthd: gpu.xid.79 gpu:GPU-5e1f [c1]"
-NO_DISK = Trouble(code="host.filesystem.full", remedy=Remedy.ASK_HUMAN, clears_by=None)
+NO_DRIVER = Trouble(code="efa.driver_absent", remedy=Remedy.ASK_HUMAN, clears_by=None)
 REBOOT = Order(verb=Verb.REPAIR, who="uid 0", why="now", remedy=Remedy.REBOOT_NODE)
 MEND = Order(verb=Verb.REPAIR, who="uid 0", why="now")
 
@@ -105,13 +105,13 @@ def test_where_the_place_alone_fences_it_is_raised_too(tmp_path: Path) -> None:
 
 
 def test_a_fault_behind_another_is_repaired_once_that_is_mended(tmp_path: Path) -> None:
-    """A full disk is for a person; the GPU that fell off the bus meanwhile is rebooted, and the page is over."""
+    """A driver that is absent is for a person; a GPU that falls off the bus meanwhile is rebooted and ends the page."""
     world = World(tmp_path, mode=Mode.REPAIR)
     ruled(world, rule("gpu.xid.79", mode=Mode.QUARANTINE))
-    world.levels = {NO_DISK}
+    world.levels = {NO_DRIVER}
     world.at(30, lambda: world.log_line(XID_79)).at(120, partial(ruled, world)).at(300, world.levels.clear)
     world.run(6)
-    assert world.hold_text == "healthd: host.filesystem.full gpu:GPU-5e1f [c1]"
+    assert world.hold_text == "healthd: efa.driver_absent gpu:GPU-5e1f [c1]"
     assert world.engine.decision.action is Action.PAGE
     assert world.run_to_end().ending() == WELL
     assert world.provisioner.requests == 1
@@ -195,18 +195,36 @@ def test_opted_out_or_observing_it_stays_as_it_is(tmp_path: Path, stop: Callable
 def test_what_only_a_person_mends_is_kept_out_and_pages(tmp_path: Path, mode: Mode) -> None:
     """In either mode, and again after a restart of the daemon."""
     world = World(tmp_path, mode=mode)
-    world.levels = {NO_DISK}
+    world.levels = {NO_DRIVER}
     for _ in range(2):
         world.run(30)
         decision = world.engine.decision
         assert (decision.action, decision.refusal) == (Action.PAGE, Refusal.PERSON)
         assert decision.reason == (
-            "quarantine for host.filesystem.full on gpu:GPU-5e1f (ask_human): only a person can mend it"
+            "quarantine for efa.driver_absent on gpu:GPU-5e1f (ask_human): only a person can mend it"
         )
         world.restart_daemon()
     world.levels.clear()
     assert world.run_to_end().ending() == WELL
     assert world.engine.decision.action is Action.HOLD
+
+
+@pytest.mark.parametrize("remedy", list(Remedy))
+def test_what_users_bring_about_takes_no_slot(tmp_path: Path, remedy: Remedy) -> None:
+    """A full disk is critical, and whatever it calls for, the node stays in service and no operator is called by its
+    decision; a rule of the site's own may say otherwise."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.rules = replace(world.rules, policy=layered("ours", (), (), None))
+    full = Trouble(code="host.filesystem.full", remedy=remedy, clears_by=None)
+    world.levels = {full}
+    world.run(30)
+    assert (world.hold_text, world.engine.decision.steps) == ("", ())
+    world.rules = replace(
+        world.rules, policy=layered("ours", (rule("host.filesystem.full", ladder=(Remedy.ASK_HUMAN,)),), (), None)
+    )
+    world.restart_daemon()
+    world.run(30)
+    assert world.hold_text.startswith("healthd: host.filesystem.full")
 
 
 def test_what_nobody_here_can_mend_is_kept_out_and_pages(tmp_path: Path) -> None:

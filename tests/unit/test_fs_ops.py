@@ -60,5 +60,5 @@ def test_a_refusal_is_an_answer() -> None:
 
 def test_an_unknown_question_is_refused() -> None:
     """A question that the worker does not know is an error that names those it knows."""
-    with pytest.raises(SourceUnreadable, match="expected 'statvfs' or 'file'"):
+    with pytest.raises(SourceUnreadable, match="expected 'statvfs', 'holders' or 'file'"):
         FsFamily().answer("chmod", {})

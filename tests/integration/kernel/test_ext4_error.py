@@ -7,6 +7,7 @@ in sysfs is what host.filesystems must recognise.
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from healthd.checks.host_filesystems import Settings, host_filesystems
-from healthd.model import Result, Status
+from healthd.model import Result, Severity, Status
 from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.trees import FileTree
 from healthd.testing import FakeNode
@@ -101,6 +102,24 @@ def test_a_full_disk(disk: Ext4Disk) -> None:
     assert [finding.code for finding in run_check(disk).findings] == ["host.filesystem.full_data"]
     needed = run_check(disk, must_have_room=(f"{disk.point}/jobs",))
     assert [finding.code for finding in needed.findings] == ["host.filesystem.full"]
+
+
+def test_a_user_who_takes_all_that_users_may_fills_no_disk_of_roots(disk: Ext4Disk) -> None:
+    """ext4 keeps 5 % for root: what a user can fill is low, and root still writes."""
+    disk.point.chmod(0o1777)
+    writer = subprocess.run(
+        ["dd", "if=/dev/zero", "of=mine", "bs=1k"],
+        cwd=disk.point,  # its parents are not the user's to enter
+        user=65534,
+        group=65534,
+        extra_groups=(),
+        capture_output=True,
+        check=False,
+    )
+    assert b"No space left" in writer.stderr
+    found = run_check(disk, must_have_room=(str(disk.point),)).findings
+    assert [(each.code, each.severity) for each in found] == [("host.filesystem.low", Severity.WARNING)]
+    (disk.point / "root").write_bytes(bytes(1 << 16))
 
 
 def test_a_shut_down_disk(disk: Ext4Disk) -> None:

@@ -26,7 +26,16 @@ def test_the_worker_reads_what_the_kernel_says(source: FilesystemSource, tmp_pat
     assert space.total_bytes == kernel.f_blocks * kernel.f_frsize
     assert space.total_inodes == kernel.f_files
     assert space.available_bytes == pytest.approx(kernel.f_bavail * kernel.f_frsize, rel=0.1)
+    assert space.kept_bytes == pytest.approx((kernel.f_bfree - kernel.f_bavail) * kernel.f_frsize, rel=0.1)
     assert space.read_only == bool(kernel.f_flag & os.ST_RDONLY)
+
+
+def test_the_worker_counts_the_owners_of_files(source: FilesystemSource, tmp_path: Path) -> None:
+    """The bytes of each uid come through the worker as they were counted."""
+    (tmp_path / "x").write_bytes(bytes(1 << 20))
+    held = source.holders(str(tmp_path), "ext4")
+    assert (held.files, held.whole) == (1, True)
+    assert held.bytes_of[os.getuid()] >= 1 << 20
 
 
 def test_a_read_only_file_system_says_so(source: FilesystemSource) -> None:
