@@ -25,7 +25,8 @@ class MetricsSection:
 
     textfile: MaybeMetricsFile = ""
     """A file for node_exporter's textfile collector, such as ``/var/lib/node_exporter/textfile/healthd.prom``, for
-    nodes on which no further port may be scraped. It is replaced whole, never written in place. Empty: none."""
+    nodes on which no further port may be scraped. It is replaced whole, never written in place. Its
+    folder must be root's: one that others may write is refused. Empty: none."""
 
     every_s: Seconds = 60.0
     """How often the file is written, in seconds. A minute: as often as most checks look; each time costs some

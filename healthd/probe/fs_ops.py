@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -64,7 +65,7 @@ def _file(path: str, size_bytes: int) -> dict[str, Any]:
     """Write, read back, remove; the file is gone afterwards whatever failed, if the file system still lets it go."""
     data, began = os.urandom(size_bytes), time.monotonic()
     try:
-        file = _fresh(path)
+        path, file = _fresh(path)
     except OSError as error:
         if error.errno not in _REFUSALS:
             raise
@@ -90,11 +91,25 @@ def _file(path: str, size_bytes: int) -> dict[str, Any]:
     }
 
 
-def _fresh(path: str) -> int:
-    """A file that did not exist. One of that name is removed first and never opened: whoever may write to the folder
-    could have put a link to another's file there, and this process is root."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+def _fresh(path: str) -> tuple[str, int]:
+    """A file that did not exist, and its path. One of that name is removed first and never opened: whoever may write to
+    the folder could have put a link to another's file there, and this process is root.
+
+    What cannot be removed is another user's: a folder, or a file that a server keeps from root. It says nothing of the
+    server, so a name that nobody can guess is taken instead.
+    """
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        return path, _new(path)
+    except OSError:
+        if not os.path.lexists(path):
+            raise
+    own = f"{path}-{secrets.token_hex(8)}"
+    return own, _new(own)
+
+
+def _new(path: str) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,30 @@ def test_a_link_to_anothers_file_is_removed_and_not_followed(tmp_path: Path, lin
     assert probe(tmp_path / "x")["same"] is True
     assert victim.read_text() == "precious"
     assert os.listdir(tmp_path) == ["victim"]
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_folder_in_the_probes_place_is_nobodys_answer(tmp_path: Path, full: bool) -> None:
+    """A user who makes a folder of the probe's name, with or without something in it, neither fails nor stops it."""
+    (tmp_path / "x").mkdir()
+    if full:
+        (tmp_path / "x" / "mine").touch()
+    assert probe(tmp_path / "x")["same"] is True
+    assert os.listdir(tmp_path) == ["x"]
+
+
+@pytest.mark.process
+def test_a_file_that_cannot_be_removed_is_nobodys_answer(tmp_path: Path) -> None:
+    """Where the server keeps root from another user's file (root squash, a sticky folder), the probe goes on beside."""
+    theirs = tmp_path / "x"
+    theirs.touch()
+    if subprocess.run(["chattr", "+i", str(theirs)], check=False, capture_output=True).returncode:
+        pytest.skip("needs a file system and rights for `chattr +i`")
+    try:
+        assert probe(theirs)["same"] is True
+    finally:
+        subprocess.run(["chattr", "-i", str(theirs)], check=True)
+    assert os.listdir(tmp_path) == ["x"]
 
 
 def test_what_an_earlier_probe_left_is_replaced(tmp_path: Path) -> None:

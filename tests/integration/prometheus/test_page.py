@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -191,6 +192,24 @@ def test_every_reading_has_a_name_by_convention() -> None:
 def test_a_unit_is_written_out_and_brought_to_its_base(reading: str, metric: tuple[str, float]) -> None:
     """The name as Prometheus wants it, and what the value is multiplied by."""
     assert metric_of(reading) == metric
+
+
+def test_the_file_follows_no_link_and_no_other_writer(tmp_path: Path) -> None:
+    """Who may write to the folder could lead root's pen to any file: such a folder is refused, and a link is not
+    followed in one of root's own either."""
+    victim = tmp_path / "victim"
+    victim.write_text("root only\n")
+    folder = tmp_path / "textfile"
+    folder.mkdir()
+    (folder / f".healthd.prom.{os.getpid()}").symlink_to(victim)
+    (folder / "healthd.prom").symlink_to(victim)
+    replace_file(folder / "healthd.prom", "new 1\n")
+    assert (victim.read_text(), (folder / "healthd.prom").read_text()) == ("root only\n", "new 1\n")
+    assert not (folder / "healthd.prom").is_symlink()
+    folder.chmod(0o777)
+    with pytest.raises(PermissionError, match="may be written by everybody"):
+        replace_file(folder / "healthd.prom", "newer 1\n")
+    assert [each.name for each in folder.iterdir()] == ["healthd.prom"]
 
 
 def test_the_file_is_replaced_whole_and_stays_where_the_disk_refuses(tmp_path: Path) -> None:

@@ -1,0 +1,76 @@
+"""Who else may write a file that root acts on: sshd's StrictModes, for what healthd reads, runs and replaces.
+
+Every folder on the way counts, and every link with the folders on its own way: whoever may write one of them decides
+what is at the end.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+_LINKS = 40  # as many as the kernel follows (path_resolution(7))
+_SYSTEM_GIDS = 100  # groups of the system itself, such as Debian's staff (Debian policy 9.2.2): nobody's own
+
+
+def others_may_write(path: Path) -> str:
+    """Which user or group beside root and this process may change what is at ``path``, in words; "" for none.
+
+    A sticky folder on the way is open to nobody (unlink(2)): what lies in it must have an owner that may be trusted. On
+    a file system that is mounted read-only nobody writes. Raises OSError for what is not there.
+    """
+    for each, found, is_end in _way(path):
+        if why := _opened_by(each, found, is_end=is_end):
+            return f"{each} {why}"
+    return ""
+
+
+def _way(path: Path) -> Iterator[tuple[Path, os.stat_result, bool]]:
+    """Every folder and link that the kernel passes on the way to ``path``, and what is at its end, marked as that."""
+    pending, seen = [Path(os.path.abspath(path))], set[Path]()
+    for _ in range(_LINKS):
+        if not pending:
+            return
+        way = pending.pop()
+        for each in (*reversed(way.parents), way):
+            found = each.lstat()
+            if stat.S_ISLNK(found.st_mode):
+                pending.append(each.parent / os.readlink(each) / way.relative_to(each))
+                yield each, found, False
+                break
+            if each not in seen:
+                seen.add(each)
+                yield each, found, each == way
+    raise OSError(f"{path}: more than {_LINKS} links on its way")
+
+
+def _opened_by(path: Path, found: os.stat_result, *, is_end: bool) -> str:
+    mode = found.st_mode
+    if found.st_uid not in {0, os.geteuid()}:
+        why = f"belongs to uid {found.st_uid}"
+    elif stat.S_ISLNK(mode) or (mode & stat.S_ISVTX and stat.S_ISDIR(mode) and not is_end):
+        return ""
+    elif mode & stat.S_IWOTH:
+        why = "may be written by everybody"
+    elif mode & stat.S_IWGRP and not _is_empty(found.st_gid):
+        why = f"may be written by the group {found.st_gid}"
+    else:
+        return ""
+    return "" if _is_read_only(path) else why
+
+
+def _is_empty(gid: int) -> bool:
+    """Whether a group gives its right to nobody but root."""
+    if gid >= _SYSTEM_GIDS:
+        return False
+    try:
+        return not set(grp.getgrgid(gid).gr_mem) - {"root"}
+    except KeyError:
+        return True
+
+
+def _is_read_only(path: Path) -> bool:
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
