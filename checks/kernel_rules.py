@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.loglines import LINE_CHARS, Burst, after_lead, label
+from healthd.loglines import LINE_CHARS, Burst, label
 from healthd.model import (
     NODE,
     REMEDY_RANK,
@@ -24,6 +24,7 @@ from healthd.model import (
 )
 from healthd.node import KernelRecord, Node
 from healthd.patterns import safe_pattern
+from healthd.record_words import after_lead, words_of
 
 FAMILY = FindingCode(
     code="site.*",
@@ -48,7 +49,8 @@ class Rule:
     """What the rule is called: lower-case letters, digits and ``_``."""
 
     pattern: str
-    """A regular expression (Python's), matched from the start of a record's words, behind time stamps and tags. Its
+    """A regular expression (Python's), matched from the start of a record's words, behind time stamps, tags and the
+    name of a process or network device, which a user may choose (begin with ``.*`` for lines of crashed programs). Its
     named groups become evidence. It must hold a few fixed characters, and must not be able to take long."""
 
     code: str = ""
@@ -150,7 +152,7 @@ def kernel_rules(node: Node, settings: Settings) -> Result:
         return not_applicable("no rules are configured")
     batch = _Batch()
     for record in node.kernel_records:
-        at = after_lead(record.text)
+        at = words_of(record.text).at if record.source == "kernel" else after_lead(record.text)
         for rule in settings.rules:
             if rule.source == record.source and rule.unit in ("", record.unit):
                 batch.take(record, at, rule)

@@ -1,13 +1,12 @@
 """Kernel lines that a table knows: recognised, folded into findings, and ended by the lines that say it is over.
 
 For checks whose facts are rows of ``checks/data/kernel_lines.csv``: a pattern, what it means, what it calls for. Pure.
-A line is recognised at the start of its record only, behind nothing but a priority, ``[…]`` tags or a syslog header:
-facility 0 says that the kernel wrote a record, not that it chose the words, and a user can have it echo a text.
+A line is recognised at the start of its record's words only (``healthd.record_words``): facility 0 says that the kernel
+wrote a record, not that it chose the words, and a user can have it echo a text or begin with a name.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,11 +15,11 @@ from typing import Any
 from healthd.check import FindingCode, judged
 from healthd.kernel_tables import LineRow, line_rows
 from healthd.model import NODE, Clearance, ClearsBy, Component, Finding, Result
-from healthd.node import RECORD_LEAD, KernelRecord
+from healthd.node import KernelRecord
+from healthd.record_words import words_of
 
 LINE_CHARS = 1024
 NOT_KERNEL = " (not from the kernel: trust_user_kmsg)"
-_LEAD = re.compile(RECORD_LEAD, re.ASCII)
 
 Groups = Mapping[str, str | None]
 Place = Callable[[LineRow, Groups], Component]
@@ -60,14 +59,6 @@ class Burst:
             "boot_id": self.first.boot_id,
             "trusted": self.first.trusted,
         }
-
-
-def after_lead(text: str) -> int:
-    """Where the words of a record begin: behind priority, syslog header and tags, if there are any."""
-    if text[:1].isupper() and not text[1:2].islower():
-        return 0  # NVRM:, EXT4-fs: no header begins so, and storms of such lines are what has to be quick
-    lead = _LEAD.match(text)
-    return lead.end() if lead else 0
 
 
 def label(record: KernelRecord) -> str:
@@ -205,8 +196,11 @@ class _Batch:
 @lru_cache(maxsize=1024)
 def _recognised(check: str, text: str) -> tuple[LineRow, Groups] | None:
     """The first row that fits a line, and what the line says. A storm repeats few lines, so it is remembered."""
-    at = after_lead(text)
-    for row in line_rows(check):
-        if row.needle in text and (match := row.pattern.match(text, at, LINE_CHARS)):
-            return row, match.groupdict()
+    rows = [row for row in line_rows(check) if row.needle in text]
+    if not rows:
+        return None
+    words = words_of(text)
+    for row in rows:
+        if match := row.pattern.match(text, words.at, LINE_CHARS):
+            return row, {"task": words.task, "pid": words.pid, **match.groupdict()}
     return None

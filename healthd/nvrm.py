@@ -5,9 +5,9 @@ Pure, and only grammar: what a code means is ``checks/data/xid.csv``'s and ``sxi
 krcReportXid in kernel_rc.c (open-gpu-kernel-modules 515.43.04 to 595.45.04), osinit.c, osapi.c, gpu.c and the
 NVSwitch's error_nvswitch.c and intr_nvswitch.h of the same.
 
-A line is recognised at the start of its record only, behind nothing but a priority, ``[…]`` tags or a syslog header.
-Facility 0 says that the kernel wrote a record, not that it chose the words: an unprivileged user can have it echo a
-text (``tmpfs: Unknown parameter '…'`` from a mount in a user namespace, measured on 6.18), but not at the start.
+A line is recognised at the start of its record's words only (``healthd.record_words``). Facility 0 says that the kernel
+wrote a record, not that it chose the words: an unprivileged user can have it echo a text (``tmpfs: Unknown parameter
+'…'`` from a mount in a user namespace, measured on 6.18), and begin a record with the name of a process.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from healthd.loglines import after_lead
 from healthd.model import pci_address
+from healthd.record_words import words_of
 
 NVLINK5_XIDS = range(144, 151)
 RECOVERY_ACTION_XID = 154
@@ -128,7 +128,7 @@ Said = XidLine | Identity | DriverLoad | ProbeHead | Other | None
 
 def parse_line(text: str) -> Said:
     """What one kernel record says, or None where it is not the NVIDIA driver's. Never raises."""
-    at = after_lead(text)
+    at = words_of(text).at
     if not text.startswith(_NVRM, at):
         return None
     at += len(_NVRM)
@@ -149,7 +149,7 @@ def parse_sxid(text: str) -> SxidLine | None:
     The forms: a severity word with a link, one without (``…, instance=2, chiplet=1``), no severity word at all (heat,
     the switch's own controller, optical modules), and lines that continue the one before with the same number.
     """
-    match = _SXID.match(text, after_lead(text))
+    match = _SXID.match(text, words_of(text).at)
     if match is None:
         return None
     switch, pci, sxid, rest = match.groups()

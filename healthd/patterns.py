@@ -3,7 +3,8 @@
 Python's matcher backtracks and cannot be given a deadline, and a kernel line may hold words that a user chose. So a
 pattern is matched from the start of a record's words, over :data:`SUBJECT_CHARS` characters at most, and is refused
 beforehand if some line of that length could cost more than :data:`MAX_STEPS` steps (a few milliseconds): repeats inside
-repeats, back-references, and more than two repeats of any length that each can give way to the next. It also has to
+repeats, back-references, and more than two repeats of any length that each can give way to the next; what stands behind
+them counts each time that it is tried. It also has to
 hold some fixed text, by which the reader of the log passes other records over without trying it.
 """
 
@@ -13,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from re import _constants as op  # type: ignore[attr-defined]  # the parser of the standard library, which has no public name
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
@@ -20,8 +22,9 @@ from typing import Any
 SUBJECT_CHARS = 512
 """How much of a record is looked at."""
 
-MAX_STEPS = 1_000_000
-"""The most steps that a pattern may need on the worst line. Two open repeats need a quarter of that: 1 ms, measured."""
+MAX_STEPS = 2_500_000
+"""The most steps that a pattern may need on the worst line, each character that a repeat passes over counted: 10 ms.
+Two repeats of any length need half a million."""
 
 MIN_FIXED_CHARS = 4
 _REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT)
@@ -61,7 +64,7 @@ def safe_pattern(expression: str) -> SafePattern:
     if tree.state.flags & re.IGNORECASE:
         raise ValueError("(?i) leaves no fixed text to look for first; write both cases where they occur: [Ee]rror")
     items = list(_flat(tree))
-    if (steps := _steps(items)) > MAX_STEPS:
+    if (steps := _steps(items, (), 1.0)) > MAX_STEPS:
         raise ValueError(
             f"some line of {SUBJECT_CHARS} characters would take {steps:.0e} steps to try, more than {MAX_STEPS:.0e};"
             " use fewer .* and \\S*, or repeats that the next character ends, such as [^:]*: or \\d+ "
@@ -81,38 +84,50 @@ def _flat(items: Any) -> Iterator[_Item]:
             yield code, argument
 
 
-def _steps(items: Sequence[_Item]) -> float:
-    """The most ways to try the items, one after the other, on a line of the full length."""
-    steps = 1.0
-    for number, (code, argument) in enumerate(items):
-        rest = items[number + 1 :]
-        if code in _REPEATS:
-            steps *= _repeat_steps(argument, rest)
-        elif code is op.BRANCH:
-            steps *= sum(_steps(list(_flat(way))) for way in argument[1])
-        elif code in (op.ASSERT, op.ASSERT_NOT):
-            steps *= _steps(list(_flat(argument[1])))
-        elif code is op.SUBPATTERN:
-            steps *= _steps(list(_flat(argument[3])))
-        elif code not in (*_SINGLE, op.AT):
-            raise ValueError(
-                f"{str(code).lower()} is not allowed in a rule: no line may take long to try; say it without"
-            )
+def _steps(items: Sequence[_Item], follow: Sequence[_Item], after: float) -> float:
+    """The most steps to try the items and then what follows them, which takes ``after`` steps each time."""
+    steps, follow = after, list(follow)
+    for item in reversed(items):
+        steps = _item_steps(item, follow, steps)
+        follow.insert(0, item)
     return steps
 
 
-def _repeat_steps(argument: Any, rest: Sequence[_Item]) -> float:
+def _item_steps(item: _Item, follow: Sequence[_Item], after: float) -> float:
+    code, argument = item
+    if code in _REPEATS:
+        return _repeat_steps(argument, follow, after)
+    if code is op.BRANCH:
+        return sum(_steps(list(_flat(way)), follow, after) for way in argument[1])
+    if code in (op.ASSERT, op.ASSERT_NOT):
+        return _steps(list(_flat(argument[1])), (), 1.0) + after  # once it holds, it is not tried again
+    if code is op.SUBPATTERN:
+        return _steps(list(_flat(argument[3])), follow, after)
+    if code in (*_SINGLE, op.AT):
+        return 1.0 + after
+    raise ValueError(f"{str(code).lower()} is not allowed in a rule: no line may take long to try; say it without")
+
+
+def _repeat_steps(argument: Any, follow: Sequence[_Item], after: float) -> float:
     least, most, body = argument
     inner = list(_flat(body))
     if len(inner) == 1 and inner[0][0] in _SINGLE:
-        if not rest or (rest[0][0] is op.LITERAL and not _can_be(inner[0], rest[0][1])):
-            return 1.0  # nothing to give way to, or the next character says where it ends
-        return float(min(int(most), SUBJECT_CHARS) - min(int(least), SUBJECT_CHARS) + 1)
+        scan = float(min(int(most), SUBJECT_CHARS))
+        if not follow or (follow[0][0] is op.LITERAL and not _can_be(inner[0], follow[0][1])):
+            return 2 * scan + after  # nothing to give way to, or the next character says where it ends: there and back
+        ends = scan - min(int(least), SUBJECT_CHARS) + 1
+        return 2 * scan + -(-ends // _apart(follow)) * after
     if most == 1:
-        return 1.0 + _steps(inner)
+        return after + _steps(inner, follow, after)
     raise ValueError(
         "a group that repeats, such as (ab)+ or (a|b)*, could take for ever; repeat single characters only"
     )
+
+
+def _apart(items: Sequence[_Item]) -> int:
+    """How far apart the fixed text that begins the items must stand on a line: ``abcabd`` at every sixth character."""
+    text = [argument for code, argument in takewhile(lambda item: item[0] is op.LITERAL, items)]
+    return next((step for step in range(1, len(text)) if text[step:] == text[:-step]), len(text) or 1)
 
 
 def _can_be(item: _Item, character: int) -> bool:

@@ -90,4 +90,4 @@ def _lustre() -> Mapping[str, str]:
         )
         for path, state in states.items()
     }
-    return {"fs/lustre/health_check": "healthy", **imports}
+    return {"module/lustre/initstate": "live", "fs/lustre/health_check": "healthy", **imports}

@@ -23,7 +23,8 @@ FSX = Mount(point="/fsx", fstype="lustre", source="192.168.50.246@tcp:/6cz4zbev"
 
 
 def judge(*texts: str, mounts: tuple[Mount, ...] | None = (FSX,), settings: Settings | None = None) -> Result:
-    return kernel_lustre(FakeNode(kernel_records=kernel_says(*texts), mount_table=mounts), settings or Settings())
+    node = FakeNode(kernel_records=kernel_says(*texts), mount_table=mounts, sys={"module/lnet/initstate": "live"})
+    return kernel_lustre(node, settings or Settings())
 
 
 @pytest.mark.parametrize(

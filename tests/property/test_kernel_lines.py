@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from healthd import nvrm
 from healthd.check import discover
 from healthd.kernel_tables import nvlink5_rules
-from healthd.loglines import after_lead
 from healthd.model import Status
 from healthd.node import KernelRecord
+from healthd.record_words import after_lead
 from healthd.sources.kmsg import Cursor, KernelLog, parse_record
 from healthd.sources.kmsg_raw import Lines, any_of
 from healthd.testing import FakeNode

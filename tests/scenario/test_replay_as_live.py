@@ -52,13 +52,13 @@ def records(lines: Sequence[str]) -> str:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Config:
-    """A machine of which there is nothing but a kernel log, an hour old: news of yesterday is no longer listed."""
+    """A machine with a kernel log, an hour old (news of yesterday is no longer listed), and Lustre's module."""
     proc = tmp_path / "proc"
     (proc / "sys/kernel/random").mkdir(parents=True)
     (proc / "sys/kernel/random/boot_id").write_text("b0b0\n")
     (proc / "stat").write_text(f"cpu 0 0\nbtime {int(time.time()) - 3_600}\n")
-    for name in ("sys", "dev"):
-        (tmp_path / name).mkdir()
+    for name in ("sys/module/lustre", "dev"):
+        (tmp_path / name).mkdir(parents=True)
     sources = SourcesSection(
         sys_root=str(tmp_path / "sys"),
         proc_root=str(proc),

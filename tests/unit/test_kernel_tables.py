@@ -22,6 +22,7 @@ from healthd.kernel_tables import (
 )
 from healthd.loglines import explain_row
 from healthd.model import REMEDY_RANK, ClearsBy, Remedy, Severity
+from healthd.record_words import words_of
 
 LINES = [row for name in ("kernel.efa", "kernel.host", "kernel.lustre") for row in line_rows(name)]
 
@@ -29,7 +30,7 @@ LINES = [row for name in ("kernel.efa", "kernel.host", "kernel.lustre") for row 
 @pytest.mark.parametrize("row", LINES, ids=lambda row: row.example[:40])
 def test_every_line_can_be_read_by_a_person(row: LineRow) -> None:
     """A row fits its own example, says what it means, why this remedy, and where that was read."""
-    assert row.pattern.match(row.example)
+    assert row.pattern.match(row.example, words_of(row.example).at)
     assert len(row.meaning) > 10
     assert row.reason.endswith(".")
     assert re.search(r"Linux|lustre-release|amzn-drivers|open-gpu-kernel-modules", row.source)

@@ -41,6 +41,11 @@ def test_what_is_accepted_holds_fixed_text(pattern: str, needle: str) -> None:
         (r"(ab){2,9} words", "repeats"),
         (r"words .*a.*b.*c", "steps"),
         (r"\S*\S*\S*words", "steps"),
+        (r"abcd\w*\w*\w+ x*", "steps"),
+        (r"abcd\w*\w*\w+:", "steps"),
+        (r"NVRM: [^:]*[^:]*[^:]*:x", "steps"),
+        (r"abcd(?:\w*|x)\w*\w*!", "steps"),
+        (r"abcd(?:x\w*)?\w*\w*!", "steps"),
         ("a?" * 24 + "a" * 24, "steps"),
         (r"(?:a|b|ab)" * 24 + " words", "steps"),
         (r"(\w+) words \1", "not allowed"),
@@ -64,13 +69,17 @@ def test_what_is_refused_says_why(pattern: str, says: str) -> None:
         (r"aaaa[a-z]*[a-z]*1", "a" * 4096),
         (r"aaaa\S* \S*x", "aaaa " + "a " * 2048),
         (r"(?:aaaa|aaab)aaaa.*a?.*z", "a" * 4096),
+        (r"aaaa\w*\w+ x*", "a" * 4096),
+        (r"aaaa[^:]*[^:]*:x", "a" * 4096),
+        (r"aaaa(?:\w*|b)\w*!", "a" * 4096),
+        (r"aaaa(?=.*.*z)x", "a" * 4096),
     ],
 )
 def test_the_worst_line_takes_milliseconds(pattern: str, line: str) -> None:
     """The most costly patterns that are allowed, on the lines that hurt them most, come back at once."""
     started = time.process_time()
     assert safe_pattern(pattern).match(line, 0) is None
-    assert time.process_time() - started < 0.5
+    assert time.process_time() - started < 0.05
 
 
 def test_only_the_beginning_of_a_record_is_looked_at() -> None:
@@ -83,13 +92,29 @@ def test_only_the_beginning_of_a_record_is_looked_at() -> None:
 
 
 pieces = st.sampled_from(
-    ["ab", ".*", r"\d+", "[a-c]*", "(?:a|bc)", "c?", "(?P<g>x+)", "(a*)*", r"\S{1,9}", "word", "x"]
+    [
+        "ab",
+        ".*",
+        r"\d+",
+        "[a-c]*",
+        "(?:a|bc)",
+        "c?",
+        "(?P<g>x+)",
+        "(a*)*",
+        r"\S{1,9}",
+        "word",
+        "x",
+        "(?:b|[a-c]*)",
+        r"\w+ ",
+    ]
 )
 
 
 @given(st.lists(pieces, max_size=8).map("".join), st.text("abcx word1 ", max_size=600))
 def test_whatever_is_accepted_is_quick_and_means_what_python_means(pattern: str, text: str) -> None:
-    """Any pattern is refused with a ValueError or matches exactly as `re` does, in little time; its needle is there."""
+    """Any pattern is refused with a ValueError or matches exactly as `re` does, in little time; its needle is there.
+
+    The time is that of the process alone; the bound of a second is two hundred times what the promise says."""
     try:
         safe = safe_pattern(pattern)
     except ValueError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -17,8 +18,10 @@ from pathlib import Path
 import pytest
 
 from healthd import nvrm
+from healthd.check import discover
 from healthd.node import KernelRecord
 from healthd.sources.kmsg import Cursor, KernelLog, read_all
+from healthd.testing import FakeNode
 from tests.kernel_objects import KMSG, write_kmsg
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -127,3 +130,21 @@ def test_echoed_text_has_facility_zero_and_is_still_no_xid() -> None:
         pytest.skip("this kernel does not log unknown mount options, or forbids user namespaces")
     assert all(record.trusted for record in records)
     assert all(nvrm.parse_line(record.text) is None for record in records)
+
+
+CRASH = "import ctypes, os; os.setuid(65534); ctypes.CDLL(None).prctl(15, {name!r}, 0, 0, 0); ctypes.string_at(0)"
+
+
+@pytest.mark.parametrize("name", ["Lustre: LBUG", "EDAC MC0: 1 UE ", "Oops: 0000 [#1]"])
+def test_a_users_crash_is_no_fault_whatever_its_name(name: str) -> None:
+    """The record of a segfault, as this kernel prints it, begins with the name that the program gave itself."""
+    with following("]: segfault at 0 ip") as log:
+        drain(log)
+        subprocess.run([sys.executable, "-c", CRASH.format(name=name.encode())], check=False, capture_output=True)
+        records = [record for record in drain(log) if record.text.startswith(name)]
+    if not records:
+        pytest.skip("this kernel prints no segfaults (debug.exception-trace), or printed too many of late")
+    node = FakeNode(kernel_records=records, sys={"module/lustre/initstate": "live"})
+    for check in discover().values():
+        if check.on == "kernel":
+            assert check.run(node, check.settings()).findings == ()
