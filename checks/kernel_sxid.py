@@ -65,8 +65,9 @@ def kernel_sxid(node: Node, _settings: NoSettings) -> Result:
     """NVSwitch errors (SXid) in the kernel log.
 
     NVSwitches that report themselves exist on Hopper and older boards; on Blackwell their faults are XID 144 to 150.
-    The severity word of a line beats any table: some errors are made fatal at run time, and one number differs between
-    generations of the switch. Forms without that word are judged by number. Lines that only add registers to the one
+    Fatal beats any table: some errors are made fatal at run time, and one number differs between generations of the
+    switch. Non-fatal is a warning, or news where NVIDIA's guide says that the number can be ignored: healthy switches
+    print such lines (22013, and corrected bits). Forms without a word are judged by number. Lines that only add registers to the one
     before are no faults. The numbers 28xxx and 29xxx were given to other errors with driver 550: without the driver's
     version, which the log or /sys tells, such a number is called ambiguous and never guessed.
 
@@ -166,11 +167,16 @@ def _finding(group: _Group, row: SxidRow | None, major: int | None) -> Finding:
 
 
 def _verdict(line: nvrm.SxidLine, row: SxidRow | None) -> _Verdict:
-    """The word decides; where there is none, the row; where that is unknown too, it is watched."""
+    """The word decides, and of a Non-fatal line the row where NVIDIA's guide says more, or that it can be ignored;
+    where there is no word, the row; where that is unknown too, it is watched."""
     if line.word is not None:
         severity, remedy, clears_by, why = _WORDS[line.word]
-        if line.word == "Non-fatal" and row is not None and row.nonfatal_remedy is not None:
+        if line.word != "Non-fatal" or row is None:
+            return severity, remedy, clears_by, why
+        if row.nonfatal_remedy is not None:
             return severity, row.nonfatal_remedy, row.clears_by, row.reason
+        if row.severity is Severity.INFO:
+            return row.severity, row.remedy, row.clears_by, row.reason
         return severity, remedy, clears_by, why
     if row is None:
         return Severity.WARNING, Remedy.WATCH, ClearsBy.NOTHING, "What is not known is recorded and takes no node out."

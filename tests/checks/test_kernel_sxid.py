@@ -10,12 +10,13 @@ import pytest
 from healthd.check import NoSettings
 from healthd.checks.kernel_sxid import explain, kernel_sxid
 from healthd.errors import SourceUnreadable
-from healthd.kernel_tables import sxid_rows, sxid_table
-from healthd.model import ClearsBy, Result, Severity, Status
+from healthd.kernel_tables import SxidRow, sxid_rows, sxid_table
+from healthd.model import ClearsBy, Remedy, Result, Severity, Status
 from healthd.testing import Entry, FakeNode
 from tests.judgement import START, at, kernel_says, only
 
 HEAD = "nvidia-nvswitch2: SXid (PCI:0000:00:09.0): "
+SEVERITIES = [Severity.INFO, Severity.WARNING, Severity.CRITICAL]
 MULTICAST = f"{HEAD}28006, Non-fatal, Link 12 MC TS crumbstore MCTO"
 LOADING = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (dvs-builder@U16)"
 
@@ -40,6 +41,40 @@ def test_every_shape_is_judged(expected: str, line: str) -> None:
     assert finding.code == f"nvswitch.sxid.{finding.evidence['sxid']}"
     assert finding.evidence["line"] == line
     assert (finding.time, finding.evidence["count"]) == (START, 1)
+
+
+# As the driver's macros print them: NVSWITCH_REPORT_* in intr_nvswitch.h, NVSWITCH_PRINT_SXID in common_nvswitch.h.
+MACROS = {
+    "Fatal": ("Fatal, Link 09 {}", "Fatal, Link 09 {} (First)", "Fatal, {}, instance=2, chiplet=1"),
+    "Non-fatal": ("Non-fatal, Link 09 {}", "Non-fatal, Link 09 {} (First)", "Non-fatal, {}, instance=2, chiplet=1"),
+    "Correctable": ("Correctable, Link 09 {}", "Correctable, Link 09 {} (First)"),
+    None: ("{}",),
+}
+
+
+@pytest.mark.parametrize("row", sxid_table().values(), ids=lambda row: f"{row.sxid}{row.drivers}")
+def test_every_row_is_judged_in_every_form_of_the_driver(row: SxidRow) -> None:
+    """Fatal keeps jobs off whatever the table says; Non-fatal never does, and is only news where the guide says so;
+    what the switch corrected is news; without a word the row speaks."""
+    sys: dict[str, Entry] = {"module/nvidia/version": "545.23.08" if row.drivers == "<550" else "580.95.05"}
+    judged_as = {
+        "Fatal": {(Severity.CRITICAL, Remedy.REBOOT_NODE)},
+        "Non-fatal": {(min(row.severity, Severity.WARNING, key=SEVERITIES.index), row.nonfatal_remedy or None)},
+        "Correctable": {(Severity.INFO, Remedy.NONE)},
+        None: {(row.severity, row.remedy)},
+    }
+    for word, forms in MACROS.items():
+        for form in forms:
+            line = f"nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): {row.sxid:05d}, {form.format('some text')}"
+            finding = only(judge(line, sys=sys))
+            ((severity, remedy),) = judged_as[word]
+            calls_for = remedy or (Remedy.NONE if severity is Severity.INFO else Remedy.WATCH)
+            assert (finding.severity, finding.remedy, str(finding.component)) == (
+                severity,
+                calls_for,
+                "nvswitch:0000:a9:00",
+            )
+            assert finding.evidence["severity_word"] == (word or "none")
 
 
 def test_no_switch_is_ok() -> None:
