@@ -67,9 +67,9 @@ def kernel_sxid(node: Node, _settings: NoSettings) -> Result:
     NVSwitches that report themselves exist on Hopper and older boards; on Blackwell their faults are XID 144 to 150.
     Fatal beats any table: some errors are made fatal at run time, and one number differs between generations of the
     switch. Non-fatal is a warning, or news where NVIDIA's guide says that the number can be ignored: healthy switches
-    print such lines (22013, and corrected bits). Forms without a word are judged by number. Lines that only add registers to the one
-    before are no faults. The numbers 28xxx and 29xxx were given to other errors with driver 550: without the driver's
-    version, which the log or /sys tells, such a number is called ambiguous and never guessed.
+    print such lines (22013, and corrected bits). Forms without a word are judged by number. Lines that only add
+    registers to the one before are no faults. The numbers 28xxx and 29xxx were given to other errors with driver 550:
+    without the driver's version, which the log or /sys tells, such a number is called ambiguous and never guessed.
 
     Sources: open-gpu-kernel-modules, error_nvswitch.c and ctrl_dev_nvswitch.h at 525 to 595; NVIDIA, Fabric Manager
     user guide, SXid tables. Unproven on hardware: no NVSwitch was at hand.

@@ -24,6 +24,8 @@ RECOVERY_ACTION_XID = 154
 BUS_DROP_XID = 79
 GSP_TIMEOUT_XID = 119
 NVLINK_XID = 74
+REMAP_FAILED_XID = 64
+LINK_DOWN_XID = 155
 
 _NVRM = "NVRM: "
 _PCI = r"(?:PCI:)?([0-9a-fA-F:.]{1,20})"
@@ -39,6 +41,11 @@ _LOADING = re.compile(r"loading NVIDIA UNIX .{0,80}?\s(\d+(?:\.\d+)+)")
 _CAUSE = re.compile(r"caused by previous Xid (\d{1,9})")
 _HEX = re.compile(r"0x([0-9a-fA-F]{1,16})")
 _FATAL = re.compile(r"(?<!non-)(?<!non )(?<!\w)fatal\b", re.IGNORECASE)
+_NO_SPARE = re.compile(
+    r"Row Remapper Error: .{0,40} - (?:All reserved rows for bank are remapped|Row Remapping table is full"
+    r"|Attempting to remap a reserved row)|DRAM Retirement failed due to (?:no spare|HW limit)"
+)
+_LINK_DOWN_NONFATAL = re.compile(r"NVLINK_SW_DEFINED_ERROR\s+Non-?fatal\b", re.IGNORECASE)
 _RATE_LIMIT = re.compile(rf"Rate limiting GSP RPC error prints for GPU at {_PCI} \(printing 1 of every (\d{{1,6}})\)")
 _REGISTERS = re.compile(r"link (-?\d{1,3}) ?\(((?:0x[0-9a-fA-F]{1,16}(?:, ?|(?=\))))+)\)")
 _SXID = re.compile(r"nvidia-nvswitch(\d{1,3}): SXid \(PCI:([0-9a-fA-F:.]{1,20})\): (\d{1,9}),\s*(.*)\Z", re.DOTALL)
@@ -166,7 +173,14 @@ def parse_sxid(text: str) -> SxidLine | None:
 
 
 def case_of(line: XidLine) -> str | None:
-    """What the text adds to the code: ``fatal``, ``to:<recovery action>``, or None. The cases of ``xid_cases.csv``."""
+    """What the text adds to the code: ``fatal``, ``to:<recovery action>``, or None. The cases of ``xid_cases.csv``.
+
+    What makes a fault milder is longer than a process' name, which stands in the text too where it holds commas.
+    """
+    if line.xid == REMAP_FAILED_XID:
+        return "no_spare" if _NO_SPARE.search(line.text) else None
+    if line.xid == LINK_DOWN_XID:
+        return "nonfatal" if _LINK_DOWN_NONFATAL.search(line.text) else None
     if line.xid == RECOVERY_ACTION_XID:
         action = recovery_action(line.text)
         return None if action is None else f"to:{action}"

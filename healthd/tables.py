@@ -90,7 +90,7 @@ UNKNOWN_XID = XidRow(
     clears_by=ClearsBy.NOTHING,
     pauses_nvml=False,
     reason="NVIDIA adds codes with every driver branch; what is not known is recorded and never takes a node out.",
-    source="open-gpu-kernel-modules nverror.h per tag: last code 121 in branch 515, 176 in branch 595",
+    source="open-gpu-kernel-modules nverror.h per tag: last code 121 in branch 515, 176 in branch 595, 179 after it",
 )
 
 _CODE = re.compile(r"(?:gpu\.)?xid[. ]?(\d{1,9})|(\d{1,9})", re.IGNORECASE)
