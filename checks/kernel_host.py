@@ -24,15 +24,18 @@ _NEEDLES = (
         "^Watchdog detected hard LOCKUP",
         "^BUG: ",
         "^kernel BUG at ",
+        "^Kernel BUG at ",
         "^Oops: ",
         "^Internal error: ",
         "^Kernel panic - ",
     ),
-    *("^mce: [Hardware Error]", "^{", "^EDAC MC", "^Memory failure: 0x", "^pcieport ", "^nvidia ", "^ena "),
+    *("^mce: [Hardware Error]", "^mce: Uncorrected ", "^MCE: Killing ", "^{", "^EDAC MC", "^Memory failure: 0x"),
+    *("^pcieport ", "^nvidia ", "^ena ", "^efa ", "^NETDEV WATCHDOG: "),
     *("^nvme ", "^critical medium error", "^blk_update_request: ", "^print_req_error: ", "^I/O error, dev "),
     *("^Buffer I/O error on dev", "beyond end of device", "^md/raid"),
     *("^EXT4-fs ", "^Aborting journal on device", "^XFS (", "^nfs: server ", "^nf_conntrack: "),
     *("^NFS: ", "^block nvme", " in libnccl.so", "^nvidia-peermem ", "^NVRM: knvlink"),
+    *("^NVRM: GPU", "^NVRM: API mismatch: ", "^NVRM: kgsp", "^NVRM: _kgsp"),
 )
 
 
@@ -41,9 +44,9 @@ def kernel_host(node: Node, _settings: NoSettings) -> Result:
     """Errors of the host itself in the kernel log.
 
     Memory that ran out, tasks and CPUs that hang, defects of the kernel, machine checks, PCIe and disk errors, file
-    systems that stopped, servers that do not answer, NVLinks that the driver cannot find, and programs that crashed
-    inside NCCL. None of these lines takes a
-    node out by itself: they are symptoms, or what a person must judge; the checks that look at the part itself do.
+    systems that stopped, servers that do not answer, GPUs and NVLinks that the driver cannot start or find, network
+    interfaces that do not send, and programs that crashed inside NCCL. None of these lines takes a node out by itself:
+    they are symptoms, or what a person must judge; the checks that look at the part itself do.
     Processes that a line names are tied to their Slurm job or pod where that can be told. Sources: in each row of the
     table, mostly the file of the Linux source that prints the line.
     """
@@ -54,7 +57,7 @@ def kernel_host(node: Node, _settings: NoSettings) -> Result:
 
 def _place(row: LineRow, groups: Groups) -> Component:
     """A GPU by its PCI address as everywhere else; an NVMe disk by its controller, whatever part of it a line names."""
-    if groups.get("driver") == "nvidia" and (pci := groups.get("pci")):
+    if (groups.get("driver") == "nvidia" or row.component == "gpu:{pci}") and (pci := groups.get("pci")):
         return gpu_component(pci=pci_address(pci))
     part = _NVME.fullmatch(groups.get("disk") or "")
     return Component(kind="disk", id=part[1]) if part else place_of(row, groups)

@@ -49,8 +49,8 @@ EXPECT = (
         "host.expect",
         "a module is not loaded",
         lambda rig: None,
-        "host.expect.module@driver:lustre warning ask_human",
-        settings=expected(modules=("lustre", "efa")),
+        "host.expect.module@driver:nvidia_fs warning ask_human",
+        settings=expected(modules=("nvidia_fs", "efa")),
     ),
     built(
         "host.expect",
