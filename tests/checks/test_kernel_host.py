@@ -94,7 +94,7 @@ def test_no_line_takes_the_node_out() -> None:
             "node",
         ),
         (
-            "NVRM: API mismatch: the client has the version 595.84, but\nNVRM: this kernel module has the version 595.71",
+            "NVRM: API mismatch: the client has the version 595.84, but\nNVRM: this kernel module has the version 595",
             "gpu.driver.client_mismatch",
             "driver:nvidia",
         ),

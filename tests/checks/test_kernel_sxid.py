@@ -16,7 +16,6 @@ from healthd.testing import Entry, FakeNode
 from tests.judgement import START, at, kernel_says, only
 
 HEAD = "nvidia-nvswitch2: SXid (PCI:0000:00:09.0): "
-SEVERITIES = [Severity.INFO, Severity.WARNING, Severity.CRITICAL]
 MULTICAST = f"{HEAD}28006, Non-fatal, Link 12 MC TS crumbstore MCTO"
 LOADING = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (dvs-builder@U16)"
 
@@ -57,23 +56,20 @@ def test_every_row_is_judged_in_every_form_of_the_driver(row: SxidRow) -> None:
     """Fatal keeps jobs off whatever the table says; Non-fatal never does, and is only news where the guide says so;
     what the switch corrected is news; without a word the row speaks."""
     sys: dict[str, Entry] = {"module/nvidia/version": "545.23.08" if row.drivers == "<550" else "580.95.05"}
+    milder = row.severity if row.severity is Severity.INFO else Severity.WARNING
+    watched = Remedy.NONE if milder is Severity.INFO else Remedy.WATCH
     judged_as = {
-        "Fatal": {(Severity.CRITICAL, Remedy.REBOOT_NODE)},
-        "Non-fatal": {(min(row.severity, Severity.WARNING, key=SEVERITIES.index), row.nonfatal_remedy or None)},
-        "Correctable": {(Severity.INFO, Remedy.NONE)},
-        None: {(row.severity, row.remedy)},
+        "Fatal": (Severity.CRITICAL, Remedy.REBOOT_NODE),
+        "Non-fatal": (milder, row.nonfatal_remedy or watched),
+        "Correctable": (Severity.INFO, Remedy.NONE),
+        None: (row.severity, row.remedy),
     }
     for word, forms in MACROS.items():
         for form in forms:
             line = f"nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): {row.sxid:05d}, {form.format('some text')}"
             finding = only(judge(line, sys=sys))
-            ((severity, remedy),) = judged_as[word]
-            calls_for = remedy or (Remedy.NONE if severity is Severity.INFO else Remedy.WATCH)
-            assert (finding.severity, finding.remedy, str(finding.component)) == (
-                severity,
-                calls_for,
-                "nvswitch:0000:a9:00",
-            )
+            assert (finding.severity, finding.remedy) == judged_as[word]
+            assert str(finding.component) == "nvswitch:0000:a9:00"
             assert finding.evidence["severity_word"] == (word or "none")
 
 
