@@ -7,6 +7,11 @@ and gets is described in ``healthd.api.wire``.
 
 import os
 import sys
+from time import monotonic
+
+TYPE_CHECKING = False  # the name that type checkers know; the module typing is too dear for the hot path
+if TYPE_CHECKING:
+    from _socket import socket
 
 DEFAULT_SOCKET = "/run/healthd/healthd.sock"
 _DEADLINE_S = {"check": 30.0, "status": 10.0, "hook": 8.0}  # a hook's own limit is 10 s, Python's start included
@@ -39,26 +44,32 @@ def _ask_daemon(arguments: list[str]) -> int | None:
         return None
     if verb == "status" and any(a in _REPEATED for a in arguments):
         return None
-    import _socket
+    from healthd.reach import connected
 
-    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    until_s, path, connection = monotonic() + _DEADLINE_S[verb], _socket_path(arguments), None
     try:
-        connection.settimeout(_DEADLINE_S[verb])
-        connection.connect(_socket_path(arguments))
-    except (OSError, ValueError):
-        return None  # nobody listens there: the command line looks for itself, and says so
-    try:
-        connection.sendall(_request(arguments))
-        connection.shutdown(_socket.SHUT_WR)
-        code = _write_out(connection)
+        connection = connected(path, _DEADLINE_S[verb])
+        if connection is None:
+            return None  # nobody listens there: the command line looks for itself, and says so
+        _send(connection, _request(arguments), until_s)
+        code = _write_out(connection, until_s)
     except (OSError, ValueError) as error:
-        passes = ", the job passes" if verb == "hook" else ""
-        os.write(2, f"healthd: the daemon did not answer: {error}{passes}; see its log\n".encode())
-        return 0 if verb == "hook" else 2
-    else:
-        return code if verb != "hook" or code in _HOOK_CODES else 0
+        return _unanswered(verb, path, arguments, error)
     finally:
-        connection.close()
+        if connection is not None:
+            connection.close()
+    return code if verb != "hook" or code in _HOOK_CODES else 0
+
+
+def _unanswered(verb: str, path: str, arguments: list[str], error: Exception) -> int:
+    """A daemon is there and does not answer: no healthy node, and no reason of ours to drain one."""
+    if verb == "hook":
+        from healthd.unseen import note
+
+        note(path, arguments)
+    passes = ", the job passes" if verb == "hook" else ""
+    os.write(2, f"healthd: the daemon did not answer: {error}{passes}; see its log\n".encode())
+    return 0 if verb == "hook" else 2
 
 
 def _socket_path(arguments: list[str]) -> str:
@@ -75,11 +86,25 @@ def _request(arguments: list[str]) -> bytes:
     return os.fsencode("\0".join(["healthd/1", str(len(arguments)), *arguments, *environ]))
 
 
-def _write_out(connection: object) -> int:
+def _send(connection: "socket", request: bytes, until_s: float) -> None:
+    import _socket
+
+    connection.settimeout(_left_s(until_s))
+    connection.sendall(request)
+    connection.shutdown(_socket.SHUT_WR)
+
+
+def _left_s(until_s: float) -> float:
+    """What is left of a deadline, monotonic. Never zero, which would be no time-out."""
+    return max(0.001, until_s - monotonic())
+
+
+def _write_out(connection: "socket", until_s: float) -> int:
     """Copy ``healthd/1 CODE OUT_BYTES ERR_BYTES\\n<out><err>`` to the two streams. Raises ValueError when torn."""
     answer = bytearray()
-    while chunk := connection.recv(65536):  # type: ignore[attr-defined]
+    while chunk := connection.recv(65536):
         answer += chunk
+        connection.settimeout(_left_s(until_s))
     head, _, body = bytes(answer).partition(b"\n")
     _, code, out_bytes, err_bytes = head.split(b" ")
     cut = int(out_bytes)

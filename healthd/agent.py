@@ -42,6 +42,7 @@ from healthd.sources.identity import boot_time
 from healthd.sources.kmsg import Batch, Cursor, KernelLog, read_all
 from healthd.sources.machine import Machine, open_machine
 from healthd.store import Store
+from healthd.unseen import Unseen
 from healthd.whoami import runs_kubernetes, runs_slurm
 
 _CATCHES_UP_WITHIN_S = 3.0
@@ -64,6 +65,8 @@ class Agent:
     """What else may be wrong with the service itself and keeps it from nothing: each says so in words, or ""."""
     hooks: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """Hooks answered, by (kind, verdict, ``passed`` or ``refused``)."""
+    unseen: Unseen | None = None
+    """Hooks that had no answer of this daemon; None where none is asked."""
     notifier: Notifier | None = None
     """Who tells people; None where nobody is to be told."""
     changed: Callable[[], None] = lambda: None
@@ -120,6 +123,8 @@ class Agent:
             self.monitor.clear(clearance, now)
         if self.plugin_restart is not None and (said := self.plugin_restart.due()):
             self.monitor.record(Event(at=now, kind="step", text=said))
+        if self.unseen is not None and (said := self.unseen.news()):
+            self.monitor.record(Event(at=now, kind="hook", text=said))
         self.monitor.flush(now)
 
 

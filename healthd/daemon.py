@@ -35,6 +35,7 @@ from healthd.sources.identity import boot_time
 from healthd.sources.kmsg import KernelLog
 from healthd.state_lock import lock_state
 from healthd.textfile import keep_writing
+from healthd.unseen import Unseen
 
 _TICK_S = 5.0  # the watchdog's, which systemd may set as low as twice this; a signal or a defect ends the wait at once
 _ENGINE_POLL_S = 5.0
@@ -93,6 +94,7 @@ class Daemon:
         )
         self._kernel_log: KernelLog = open_kernel_log(self.agent)
         self.agent.machine.kernel_log_state = self._kernel_log.state
+        self.agent.unseen = Unseen(config.daemon.socket)
         self._drills = self.agent.drills = self._open_drills()
         self._journal = journal.open_journal(self.agent.checkup, self.agent.monitor)
         self._report = open_reporter(self.agent, os.environ)

@@ -10,23 +10,24 @@ from collections.abc import Callable
 
 from healthd.api.wire import Answer, Request, read_answer, write_request
 from healthd.errors import UsageError
+from healthd.reach import connected
 
 _SILENCE_S = 60.0
 """The daemon says at least every few seconds how far it is."""
 
 
 def ask(path: str, request: Request, progress: Callable[[str], None]) -> Answer | None:
-    """The daemon's answer, or None where no daemon listens at ``path``. Raises UsageError for a torn answer."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(_SILENCE_S)
-        try:
-            connection.connect(path)
-        except OSError:
+    """The daemon's answer, or None where no daemon listens at ``path``. Raises UsageError for a torn answer, and where
+    a daemon is there and does not answer."""
+    try:
+        reached = connected(path, _SILENCE_S)
+        if reached is None:
             return None
-        try:
+        with socket.socket(fileno=reached.detach()) as connection:
+            connection.settimeout(_SILENCE_S)
             connection.sendall(write_request(request))
             connection.shutdown(socket.SHUT_WR)
             with connection.makefile("rb") as stream:
                 return read_answer(stream, progress)
-        except OSError as error:
-            raise UsageError(f"the daemon at {path} stopped answering: {error}; see its log") from error
+    except OSError as error:
+        raise UsageError(f"the daemon at {path} does not answer: {error}; see its log") from error

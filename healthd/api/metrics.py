@@ -208,7 +208,14 @@ class Page(Bounded):
         )
         for labels, count in self._agent.hooks.copy().items():
             hooks.add_metric(labels, count)
-        yield hooks
+        unseen = CounterMetricFamily(
+            "healthd_hooks_unseen",
+            "Slurm hooks without an answer since the machine came up; a prolog among them let its job pass",
+            labels=["kind"],
+        )
+        for kind, count in (self._agent.unseen.counted() if self._agent.unseen else {}).items():
+            unseen.add_metric([kind], count)
+        yield from (hooks, unseen)
 
     def _case(self) -> Iterator[Metric]:
         failing = bool(self._agent.monitor.store_problem)

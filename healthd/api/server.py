@@ -1,13 +1,11 @@
-"""The unix socket: answers command lines. Everybody may read; acts need root, or the configured group.
+"""The unix sockets: answer command lines. Everybody may read; acts need root, or the configured group.
 
 Who asks is what the kernel says (SO_PEERCRED), never what the request says.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import socket
 import threading
 import time
@@ -15,7 +13,6 @@ from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from healthd.agent import Agent
@@ -33,6 +30,7 @@ from healthd.api.board import Board
 from healthd.api.drill import drill_answer
 from healthd.api.grammar import Shown, parse
 from healthd.api.group import ActingGroup
+from healthd.api.listener import Listener
 from healthd.api.orders import ack_answer, order_answer, relearn_answer
 from healthd.api.peer import Peer, peer_of
 from healthd.api.plan import plan_answer
@@ -49,7 +47,7 @@ from healthd.api.wire import (
     write_progress,
 )
 from healthd.encodable import encodable
-from healthd.errors import HealthdError, StartError, UsageError
+from healthd.errors import HealthdError, UsageError
 from healthd.model import Event, Refusal
 
 _REQUEST_S = 5.0
@@ -100,11 +98,10 @@ class Server:
         agent.troubles.append(self._group.problem)
         self._seats: Seats[_Guest] = Seats()
         self._seldom, self._troubles = Seldom(_SELDOM_S), Seldom(_SELDOM_S)
-        self._path = path
         self._noted: set[tuple[str, int]] = set()
         self._closed, self._ended = threading.Event(), False
         self._failed_s, self._failing_since_s = -math.inf, math.inf
-        self._listener = _listen(path)
+        self._listener = Listener(path)
 
     def serve(self) -> None:
         """Let clients in until closed: the work of a thread, without which nobody is answered."""
@@ -118,29 +115,26 @@ class Server:
     def problem(self) -> str:
         """Why nobody is let in, or "": a prolog would wait for nothing, and let its job pass."""
         if self._ended and not self._closed.is_set():
-            return f"nobody lets clients in at {self._path}: its thread has ended"
+            return f"nobody lets clients in at {self._listener.path}: its thread has ended"
         now_s = self._clock()
         lasts_s = now_s - self._failing_since_s
         if now_s - self._failed_s < 10 * _AGAIN_S and lasts_s > _STUCK_AFTER_S:
-            return f"no client has been let in at {self._path} for {lasts_s:.0f} s: see the log"
+            return f"no client has been let in at {self._listener.path} for {lasts_s:.0f} s: see the log"
         return ""
 
     def close(self) -> None:
-        """Stop listening and remove the socket. Answers under way are finished by their threads."""
+        """Stop listening and remove the sockets. Answers under way are finished by their threads."""
         self._closed.set()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
 
     # -- letting in ---------------------------------------------------------------------------------------------------
 
     def _let_in(self) -> bool:
         """Wait for one client and have it answered; whether that worked."""
         try:
-            client, _ = self._listener.accept()
-        except OSError as error:  # no descriptor or no memory is left; or it was closed
+            self._listener.give_to(self._group.known())
+            client = self._listener.accept()
+        except (OSError, ValueError) as error:  # no descriptor or no memory is left; or it was closed
             return self._has_failed(f"no client can be let in: {error}")
         try:
             peer = peer_of(client)
@@ -180,7 +174,7 @@ class Server:
             self._failed_s = self._clock()
             self._failing_since_s = min(self._failing_since_s, self._failed_s)
             if (more := self._troubles.due(words)) is not None:
-                self._log.error(words, socket=self._path, not_said=more)
+                self._log.error(words, socket=self._listener.path, not_said=more)
         return False
 
     def _say_seldom(self, words: str, peer: Peer, **more: object) -> None:
@@ -331,34 +325,6 @@ def _teller(client: socket.socket) -> Tick:
             raise _ClientGone(f"while its tests ran: {error}") from error
 
     return tell
-
-
-def _listen(path: str) -> socket.socket:
-    """A listening socket at ``path``, replacing a dead one. Raises StartError if it is alive or cannot be made."""
-    try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        if _is_alive(path):
-            raise StartError(f"daemon.socket = {path}: another daemon answers there; stop it or choose another path")
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(path)
-        os.chmod(path, 0o666)  # noqa: S103 - everybody may ask; who may act is decided by SO_PEERCRED
-        listener.listen(128)
-    except OSError as error:
-        wrong = f"daemon.socket = {path}: {error}; expected a path that can be made (107 bytes at most)"
-        raise StartError(wrong) from error
-    return listener
-
-
-def _is_alive(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(path)
-        except OSError:
-            return False
-    return True
 
 
 def _received(client: socket.socket, until_s: float) -> bytes:

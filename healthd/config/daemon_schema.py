@@ -23,7 +23,9 @@ class DaemonSection:
 
     socket: SocketPath = "/run/healthd/healthd.sock"
     """The unix socket of the command line and the hooks. Clients take it from ``--socket`` or HEALTHD_SOCKET and read
-    no configuration, so a moved socket must be told to them as well."""
+    no configuration, so a moved socket must be told to them as well. Beside it, with ``.op`` behind its name, stands a
+    second one, which only root and ``group`` can open: hooks and operators come by that one, so that no other user can
+    keep them out."""
 
     state_dir: AbsolutePath = "/var/lib/healthd"
     """The folder of the store. It must outlive reboots: what was begun before one is finished after it. In mode repair

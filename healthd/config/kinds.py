@@ -9,7 +9,7 @@ from msgspec import Meta
 Seconds = Annotated[float, Meta(gt=0, le=86_400, description="seconds, more than 0 and at most 86400")]
 AbsolutePath = Annotated[str, Meta(pattern=r"^/[^\0]*\Z", description="an absolute path, such as /run/healthd")]
 SocketPath = Annotated[
-    str, Meta(pattern=r"^/[^\0]*\Z", max_length=107, description="an absolute path of 107 bytes at most")
+    str, Meta(pattern=r"^/[^\0]*\Z", max_length=104, description="an absolute path of 104 bytes at most")
 ]
 MaybePath = Annotated[str, Meta(pattern=r"^(/[^\0]*)?\Z", description='an absolute path, or ""')]
 MaybeUrl = Annotated[

@@ -1,0 +1,90 @@
+"""The daemon's two unix sockets: one for everybody, and one that only root and ``[daemon] group`` can open.
+
+Whoever can open a socket can fill its queue, and keep others out of it: hooks and operators wait in a queue of their
+own, and are let in first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+from pathlib import Path
+
+from healthd.errors import StartError
+from healthd.reach import OPERATORS, connected
+
+_QUEUE = 128
+_PROBE_S = 1.0
+
+
+class Listener:
+    """Both sockets, listening until closed. Raises StartError where another daemon answers there, or one cannot be
+    made."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._group: int | None = None
+        try:
+            _refuse_a_second(path)
+            self._operators = _listening(path + OPERATORS, 0o600)
+            self._everybody = _listening(path, 0o666)  # who may act is decided by SO_PEERCRED
+        except OSError as error:
+            wrong = f"daemon.socket = {path}: {error}; expected a path that can be made (104 bytes at most)"
+            raise StartError(wrong) from error
+        self._poll = select.poll()
+        for each in (self._operators, self._everybody):
+            self._poll.register(each, select.POLLIN)
+
+    def accept(self) -> socket.socket:
+        """Wait for a client and let it in, hooks and operators first. Raises OSError, also once it is closed."""
+        ready = {number for number, _ in self._poll.poll()}
+        first = self._operators if self._operators.fileno() in ready else self._everybody
+        client, _ = first.accept()
+        return client
+
+    def give_to(self, group: int | None) -> None:
+        """Let this group in where operators come, as soon as it is known. Raises OSError."""
+        if group is not None and group != self._group:
+            os.chown(self.path + OPERATORS, -1, group)
+            os.chmod(self.path + OPERATORS, 0o660)
+            self._group = group
+
+    def close(self) -> None:
+        """Let nobody in any more, and remove both sockets."""
+        for each in (self._everybody, self._operators):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        for path in (self.path, self.path + OPERATORS):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+
+def _refuse_a_second(path: str) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    if _is_alive(path):
+        raise StartError(f"daemon.socket = {path}: another daemon answers there; stop it or choose another path")
+
+
+def _is_alive(path: str) -> bool:
+    """Whether a daemon is there, also one whose queue is full."""
+    try:
+        reached = connected(path, _PROBE_S)
+    except BlockingIOError:
+        return True
+    if reached is not None:
+        reached.close()
+    return reached is not None
+
+
+def _listening(path: str, mode: int) -> socket.socket:
+    """A socket at ``path`` in place of a dead one; nobody is let in before it has its mode."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made.bind(path)
+    os.chmod(path, mode)
+    made.listen(_QUEUE)
+    return made

@@ -1,0 +1,166 @@
+"""When there is no daemon, and when there is one that does not answer: real sockets, real queues."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from healthd.__main__ import main
+from healthd.api.client import ask
+from healthd.api.listener import Listener
+from healthd.api.wire import Request
+from healthd.errors import StartError, UsageError
+from healthd.reach import OPERATORS, connected
+from healthd.unseen import Unseen
+
+
+@contextlib.contextmanager
+def listening(path: str, queue: int = 8) -> Iterator[socket.socket]:
+    """Somebody listens there, and takes nobody."""
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(path)
+        made.listen(queue)
+        yield made
+
+
+@contextlib.contextmanager
+def full(path: str) -> Iterator[socket.socket]:
+    """Somebody listens there, and the queue has no more room."""
+    with listening(path, 0) as listener, socket.socket(socket.AF_UNIX) as first:
+        first.connect(path)
+        yield listener
+
+
+def let_one_in(listener: socket.socket) -> None:
+    """A little later, and hang up."""
+
+    def hang_up() -> None:
+        client, _ = listener.accept()
+        client.close()
+
+    threading.Timer(0.2, hang_up).start()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "s")
+
+
+def test_no_socket_and_a_dead_one_are_no_daemon(path: str) -> None:
+    """Nothing else is: these two are what the kernel says where nobody listens."""
+    assert connected(path, 1.0) is None
+    with listening(path), listening(path + OPERATORS):
+        pass
+    assert os.path.exists(path)
+    assert connected(path, 1.0) is None
+    assert connected("/tmp/" + "s" * 200, 1.0) is None
+
+
+def test_a_full_queue_is_waited_for(path: str) -> None:
+    """Python's own time-out gives up at once; a daemon that lets others in first is there all the same."""
+    with full(path) as listener:
+        with socket.socket(socket.AF_UNIX) as hasty:
+            hasty.settimeout(8.0)
+            assert hasty.connect_ex(path) == errno.EAGAIN
+        let_one_in(listener)
+        reached = connected(path, 30.0)
+        assert reached is not None
+        reached.close()
+
+
+def test_a_queue_that_stays_full_is_a_daemon_that_does_not_answer(path: str) -> None:
+    """After the time that it was given, and never before; a second daemon is not started in its place."""
+    with full(path):
+        began = time.monotonic()
+        with pytest.raises(BlockingIOError) as told:
+            connected(path, 0.5)
+        assert (told.value.errno, time.monotonic() - began >= 0.5) == (errno.EAGAIN, True)
+        with pytest.raises(StartError, match="another daemon answers there"):
+            Listener(path)
+
+
+def test_operators_have_a_queue_of_their_own(path: str) -> None:
+    """The other one is full: nobody waits."""
+    with full(path), listening(path + OPERATORS):
+        reached = connected(path, 0.5)
+        assert reached is not None
+        reached.close()
+
+
+def test_the_operators_socket_is_not_for_everybody(path: str) -> None:
+    """Root alone, then the group too; both go at the end."""
+    listener = Listener(path)
+    try:
+        assert [os.stat(each).st_mode & 0o777 for each in (path, path + OPERATORS)] == [0o666, 0o600]
+        listener.give_to(os.getegid())
+        made = os.stat(path + OPERATORS)
+        assert (made.st_mode & 0o777, made.st_gid) == (0o660, os.getegid())
+    finally:
+        listener.close()
+    assert [os.path.exists(each) for each in (path, path + OPERATORS)] == [False, False]
+
+
+def test_operators_are_let_in_first(path: str) -> None:
+    """However many others wait: the next that is let in is the operator."""
+    listener = Listener(path)
+    with contextlib.ExitStack() as stack:
+        stack.callback(listener.close)
+        for _ in range(20):
+            stack.enter_context(socket.socket(socket.AF_UNIX)).connect(path)
+        operator = stack.enter_context(socket.socket(socket.AF_UNIX))
+        operator.connect(path + OPERATORS)
+        with listener.accept() as first:
+            first.sendall(b"you")
+        operator.settimeout(10)
+        assert operator.recv(3) == b"you"
+
+
+@pytest.mark.parametrize(("verb", "code"), [(("hook", "prolog"), 0), (("hook", "epilog"), 0), (("check",), 2)])
+def test_a_daemon_that_does_not_answer_is_no_healthy_node(
+    path: str, verb: tuple[str, ...], code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A check is unknown. A hook lets its job pass, and writes down that it did: who counts it is told."""
+    with listening(path) as listener:
+        let_one_in(listener)
+        assert main([*verb, "--socket", path]) == code
+    assert "the daemon did not answer" in capfd.readouterr().err
+    unseen = Unseen(path)
+    kinds = {kind: count for kind, count in unseen.counted().items() if count}
+    assert kinds == ({verb[1]: 1} if verb[0] == "hook" else {})
+    assert bool(unseen.news()) == (verb[0] == "hook")
+    assert unseen.news() == ""
+
+
+def test_hooks_that_passed_unseen_are_added_up(path: str) -> None:
+    """Each kind by itself, and a link in the way is not followed."""
+    unseen = Unseen(path)
+    with listening(path) as listener:
+        for kind in ("prolog", "prolog", "health-check-program"):
+            let_one_in(listener)
+            assert main(["hook", "--socket", path, kind]) == 0
+    assert unseen.counted() == {"prolog": 2, "epilog": 0, "health-check-program": 1}
+    assert unseen.news().endswith(": 2 prolog, 1 health-check-program; their jobs passed")
+    other = path + "2"
+    os.symlink("/dev/null", other + ".unseen")
+    with listening(other) as listener:
+        let_one_in(listener)
+        assert main(["hook", "prolog", "--socket", other]) == 0
+    assert os.path.islink(other + ".unseen")
+    assert Unseen(other).counted().total() == 0
+
+
+def test_a_client_is_told_that_the_daemon_does_not_answer(path: str) -> None:
+    """An order must not be taken for one that no daemon was there to take."""
+    assert ask(path, Request(arguments=("status",)), print) is None
+    with listening(path) as listener:
+        let_one_in(listener)
+        with pytest.raises(UsageError, match="does not answer|torn"):
+            ask(path, Request(arguments=("status",)), print)
