@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import chain, groupby
 from types import MappingProxyType
 from typing import Any
 
 from healthd.check import AnyLimit
+from healthd.crowd import without_crowds
 from healthd.model import (
     NODE,
     REMEDY_RANK,
@@ -132,14 +134,7 @@ def observe(
     untold = {(str(canonical(history, component)), code) for component, code in outcome.result.untold}
     reported = {_key(history, finding) for finding in findings}
     history = _end_levels(history, outcome, unsure | repeated | untold | reported)
-    signs: list[Clearance | Finding] = [*outcome.result.clearances, *findings]
-    proven: dict[FaultKey, str] = {}
-    for item in sorted(signs, key=lambda item: item.time or outcome.at):
-        if isinstance(item, Clearance):
-            history, over = clear(history, item)
-            proven.update({change.fault.key: change.why for change in over})
-        else:
-            history = _open(history, item, outcome)
+    history, proven = _apply(history, outcome, findings)
     history, old = _forget_news(history, now)
     proven.update({change.fault.key: change.why for change in old})
     return history, _changes(before, history, f"{outcome.check} no longer sees it", proven)
@@ -267,9 +262,33 @@ def _key(history: History, finding: Finding) -> FaultKey:
     return (str(canonical(history, finding.component)), finding.code)
 
 
-def _open(history: History, finding: Finding, outcome: Outcome) -> History:
+def _apply(history: History, outcome: Outcome, findings: Iterable[Finding]) -> tuple[History, dict[FaultKey, str]]:
+    """Open and end faults, in the order of time, and why those ended that did."""
+    signs: list[Clearance | Finding] = [*outcome.result.clearances, *findings]
+    proven: dict[FaultKey, str] = {}
+    in_order = sorted(signs, key=lambda sign: sign.time or outcome.at)
+    for is_over, group in groupby(in_order, key=lambda sign: isinstance(sign, Clearance)):
+        if not is_over:
+            history = _open_all(history, (sign for sign in group if isinstance(sign, Finding)), outcome)
+            continue
+        for clearance in (sign for sign in group if isinstance(sign, Clearance)):
+            history, over = clear(history, clearance)
+            proven.update({change.fault.key: change.why for change in over})
+    return history, proven
+
+
+def _open_all(history: History, findings: Iterable[Finding], outcome: Outcome) -> History:
+    faults = dict(history.faults)
+    for finding in findings:
+        fault = _fault(history, finding, outcome)
+        faults[fault.key] = _opened(fault, faults.get(fault.key))
+    return replace(history, faults=faults)
+
+
+def _fault(history: History, finding: Finding, outcome: Outcome) -> Fault:
+    """The finding as a fault that was not there before."""
     time, count = finding.time or outcome.at, finding.evidence.get("count", 1)
-    fault = Fault(
+    return Fault(
         code=finding.code,
         component=canonical(history, finding.component),
         check=outcome.check,
@@ -284,18 +303,22 @@ def _open(history: History, finding: Finding, outcome: Outcome) -> History:
         symptom_of=finding.symptom_of,
         evidence=finding.evidence,
     )
-    known = history.faults.get(fault.key)
-    if known is not None and known.clears_by is None and fault.clears_by is None:
-        worse = (
-            REMEDY_RANK[fault.remedy] > REMEDY_RANK[known.remedy]
-            or SEVERITY_RANK[fault.severity] > SEVERITY_RANK[known.severity]
-        )
-        fault = replace(fault, first=min(known.first, time), boot_id=known.boot_id)
-        if known.acknowledged and not worse:
-            fault = replace(fault, acknowledged=True, acknowledged_until=known.acknowledged_until)
-    elif known is not None:
-        fault = _merge(known, fault)
-    return replace(history, faults={**history.faults, fault.key: fault})
+
+
+def _opened(fault: Fault, known: Fault | None) -> Fault:
+    """The fault as it stands now that it was seen, again where it is known."""
+    if known is None:
+        return fault
+    if known.clears_by is not None or fault.clears_by is not None:
+        return _merge(known, fault)
+    worse = (
+        REMEDY_RANK[fault.remedy] > REMEDY_RANK[known.remedy]
+        or SEVERITY_RANK[fault.severity] > SEVERITY_RANK[known.severity]
+    )
+    fault = replace(fault, first=min(known.first, fault.first), boot_id=known.boot_id)
+    if known.acknowledged and not worse:
+        fault = replace(fault, acknowledged=True, acknowledged_until=known.acknowledged_until)
+    return fault
 
 
 def _judge_readings(
@@ -311,9 +334,11 @@ def _judge_readings(
 def _wait(
     history: History, outcome: Outcome, findings: list[Finding], now: datetime
 ) -> tuple[History, list[Finding], set[FaultKey]]:
-    """Hold back what has not lasted, or repeated, for long enough."""
+    """Hold back what has not lasted, or repeated, for long enough; of very many parts one finding is left."""
     before = Waiting(lasting=history.lasting, sightings=history.sightings)
     keyed = [(_key(history, finding), finding) for finding in findings]
+    if keyed:
+        keyed = without_crowds(keyed, chain(history.faults, history.lasting, history.sightings))
     after, counting, staying = wait(
         before, keyed, check=outcome.check, open_faults=history.faults, saw_all=_saw_all(outcome), now=now
     )
@@ -374,8 +399,10 @@ def _changes(
 
     ``why`` a fault ended, unless ``proven`` knows better.
     """
-    was = {(str(canonical(after, fault.component)), fault.code): fault for fault in before.faults.values()}
-    kept = {key for key, fault in was.items() if key in after.faults and after.faults[key].first <= fault.first}
+    if before.faults is after.faults:
+        return ()
+    was = _under_names_of(after, before)
+    kept = {key for key, fault in was.items() if _lives_on(fault, after.faults.get(key))}
     ended = [
         Change(fault=fault, opened=False, why=proven.get(key, why)) for key, fault in was.items() if key not in kept
     ]
@@ -383,3 +410,14 @@ def _changes(
         Change(fault=fault, opened=True, why=fault.message) for key, fault in after.faults.items() if key not in kept
     ]
     return (*ended, *opened)
+
+
+def _under_names_of(after: History, before: History) -> Mapping[FaultKey, Fault]:
+    """The faults of a history by the names that a later one knows."""
+    if before.names is after.names:
+        return before.faults
+    return {(str(canonical(after, fault.component)), fault.code): fault for fault in before.faults.values()}
+
+
+def _lives_on(fault: Fault, later: Fault | None) -> bool:
+    return later is fault or (later is not None and later.first <= fault.first)

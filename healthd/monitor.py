@@ -13,14 +13,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from healthd.acknowledged import acknowledge, expire, holds_as_long
 from healthd.check import Check, Learned
 from healthd.clockwatch import moved
 from healthd.counts import Counts
-from healthd.diagnose import diagnose, is_acknowledged, judge
+from healthd.diagnose import acknowledged_parts, diagnose, judge
 from healthd.errors import StoreError
 from healthd.history import (
     Change,
@@ -48,7 +48,7 @@ from healthd.model import (
     Status,
     Verdict,
 )
-from healthd.remediation.rules import BY_REMEDY, Policy, codes_beside
+from healthd.remediation.rules import BY_REMEDY, OpenCodes, Policy
 from healthd.store import Store
 from healthd.timeshift import shifted
 from healthd.trends import Highest, Key
@@ -56,6 +56,15 @@ from healthd.waiting import seen_once
 
 _PENDING_EVENTS = 10_000
 _CURSOR_EVERY_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Judgement:
+    """What these faults come to: the diagnoses, and the components whose faults a person has acknowledged."""
+
+    faults: Mapping[FaultKey, Fault]
+    diagnoses: tuple[Diagnosis, ...]
+    acknowledged: frozenset[Component]
 
 
 class Monitor:
@@ -83,7 +92,7 @@ class Monitor:
         self.counts = Counts()
         self._pending: deque[Event] = deque()
         self._dropped = 0
-        self._diagnoses = diagnose(self._history)
+        self._judged = self._judge(self._history)
         self.store_problem = ""
 
     # -- what was seen ------------------------------------------------------------------------------------------------
@@ -190,11 +199,11 @@ class Monitor:
 
     def diagnoses(self) -> tuple[Diagnosis, ...]:
         """What is wrong, most far-reaching first."""
-        return self._diagnoses
+        return self._judgement().diagnoses
 
     def is_acknowledged(self, diagnosis: Diagnosis) -> bool:
         """Whether a person has undone our drain for exactly this."""
-        return is_acknowledged(self._history, diagnosis, self._matters)
+        return diagnosis.component in self._judgement().acknowledged
 
     def acknowledge(self, now: datetime, why: str) -> None:
         """Mark every open fault as seen by a person, until it ends and comes back: an order is about the node."""
@@ -267,9 +276,10 @@ class Monitor:
     def verdict(self, outcomes: Iterable[Outcome]) -> Verdict:
         """The node's state for a job, judged from these outcomes and the faults of the checks behind them."""
         outcomes = tuple(outcomes)
-        names = {outcome.check for outcome in outcomes}
-        part = {key: fault for key, fault in self._history.faults.items() if fault.check in names}
-        return judge(diagnose(replace(self._history, faults=part)), outcomes)
+        names, history = {outcome.check for outcome in outcomes}, self._history
+        part = {key: fault for key, fault in history.faults.items() if fault.check in names}
+        is_all = len(part) == len(history.faults)
+        return judge(self.diagnoses() if is_all else diagnose(replace(history, faults=part)), outcomes)
 
     def trouble(self, since: datetime | None) -> str:
         """Why the node cannot be trusted with a job again, or "" if it can: nothing calls for it, every check has
@@ -280,7 +290,7 @@ class Monitor:
     def still_open(self) -> str:
         """The first diagnosis that calls for something and that nobody acknowledged, or ""."""
         with self._lock:
-            for diagnosis in self._policy.calling(self._diagnoses):
+            for diagnosis in self._policy.calling(self.diagnoses()):
                 if not self.is_acknowledged(diagnosis):
                     return f"{diagnosis.code} on {diagnosis.component} is still open"
         return ""
@@ -310,10 +320,21 @@ class Monitor:
                 return ""
             return f"{fault.check} has not looked since healthd started"
 
-    def _matters(self, fault: Fault) -> bool:
-        faults = self._history.faults.values()
-        beside = codes_beside(fault.component, ((each.component, (each.code,)) for each in faults))
-        return self._policy.matters(fault, fault.component, beside)
+    def _judgement(self) -> _Judgement:
+        """What the open faults come to: judged when somebody asks, and once for as long as they stay as they are."""
+        history, judged = self._history, self._judged
+        if judged.faults is not history.faults:
+            self._judged = judged = self._judge(history)
+        return judged
+
+    def _judge(self, history: History) -> _Judgement:
+        faults = history.faults
+        beside = OpenCodes((each.component, (each.code,)) for each in faults.values())
+
+        def matters(fault: Fault) -> bool:
+            return self._policy.matters(fault, fault.component, beside.beside(fault.component))
+
+        return _Judgement(faults=faults, diagnoses=diagnose(history), acknowledged=acknowledged_parts(history, matters))
 
     def _learning(self, names: Iterable[str]) -> frozenset[str]:
         limits = [limit for name in names for limit in self._checks[name].limits]
@@ -323,8 +344,6 @@ class Monitor:
 
     def _fold(self, history: History, changes: tuple[Change, ...], now: datetime, events: Iterable[Event] = ()) -> None:
         history, over = expire(history, now)
-        if history.faults is not self._history.faults:
-            self._diagnoses = diagnose(history)
         moved = history != self._history  # what lives in memory only is not worth a write
         self._history = history
         for change in changes:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from healthd.acknowledged import in_words
@@ -92,15 +93,17 @@ def as_text(report: Report) -> str:
     for diagnosis in report.diagnoses:
         lines.append(f"  {diagnosis.severity:<9} {diagnosis.code}  {diagnosis.component}  calls for {diagnosis.remedy}")
         lines += [f"            {reason}" for reason in diagnosis.reasons]
-    for view in report.checks:
-        lines += _check_lines(view)
+    loud = {view.outcome.check: _check_lines(view) for view in report.checks}
+    lines += chain.from_iterable(loud.values())
     lines += [_figure_line(figure) for view in report.checks for figure in view.figures]
-    lines.append(_well(report.checks))
+    lines.append(_well([view.outcome for view in report.checks if not loud[view.outcome.check]]))
     return "\n".join(printable(line) for line in lines) + "\n"
 
 
 def printable(line: str) -> str:
     """One line that does to a terminal what a line does: a mount may be named by whoever made it."""
+    if line.isprintable():
+        return line
     return "".join(character if character.isprintable() else "?" for character in line)
 
 
@@ -161,8 +164,7 @@ def _figure_line(figure: Reading) -> str:
     return f"  measured  {figure.component} {figure.name} {figure.value:g}{limit}"
 
 
-def _well(checks: Sequence[CheckView]) -> str:
-    quiet = [view.outcome for view in checks if not _check_lines(view)]
+def _well(quiet: Sequence[Outcome]) -> str:
     absent = [outcome.check for outcome in quiet if outcome.result.status is Status.NOT_APPLICABLE]
     well = [outcome.check for outcome in quiet if outcome.check not in absent]
     return (

@@ -25,6 +25,9 @@ from healthd.model import (
 Key = tuple[str, str]
 """A component's name and a code."""
 
+_NAMED = 8
+"""What waits, as far as a reason names it."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sightings:
@@ -98,10 +101,12 @@ def without_waiting(result: Result, is_open: Callable[[Finding], bool]) -> Resul
     waits = [each for each in result.findings if (each.lasting_s or each.repeats) and not is_open(each)]
     if not waits:
         return result
-    findings = tuple(each for each in result.findings if each not in waits)
+    waiting = {id(each) for each in waits}
+    findings = tuple(each for each in result.findings if id(each) not in waiting)
     status = Status.FINDINGS if findings else Status.UNKNOWN if result.gaps else Status.OK
-    names = dict.fromkeys(f"{each.code} on {each.component} does not count yet" for each in waits)
-    reason = "; ".join([*([result.reason] if result.reason else []), *names])
+    names = list(dict.fromkeys(f"{each.code} on {each.component} does not count yet" for each in waits))
+    more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    reason = "; ".join([*([result.reason] if result.reason else []), *names[:_NAMED], *more])
     return replace(result, status=status, findings=findings, reason=reason)
 
 

@@ -19,7 +19,7 @@ from healthd.remediation.ledger import Bounds, left_after, recent, rungs_left, s
 from healthd.remediation.opt_out import FEATURE, by_feature
 from healthd.remediation.playbook import QUARANTINE, STEPS
 from healthd.remediation.ports import FleetLevel, NodeView
-from healthd.remediation.rules import BY_REMEDY, Answer, Ladder, Policy, Rule, codes_beside
+from healthd.remediation.rules import BY_REMEDY, Answer, Ladder, OpenCodes, Policy, Rule
 
 ACKNOWLEDGED = "acknowledged: a person wants the node in service, and the fault has not gone and come back since"
 
@@ -152,17 +152,20 @@ def decide_each(
 
     What is open beside a diagnosis still counts for which rule it meets.
     """
-    answers = rules.policy.answers(diagnoses)
+    answers: dict[int, list[Answer]] = {}
+    for answer in rules.policy.answers(diagnoses):
+        answers.setdefault(id(answer.diagnosis), []).append(answer)
+    open_codes = OpenCodes((each.component, each.codes) for each in diagnoses)
 
     def considered(diagnosis: Diagnosis) -> Considered:
-        mine = [answer for answer in answers if answer.diagnosis is diagnosis]
+        mine = answers.get(id(diagnosis), [])
         if not mine:
             decision = _nothing_calls([diagnosis])
         elif acknowledged(diagnosis):
             decision = _hold(mine[0], Refusal.ACKNOWLEDGED, ACKNOWLEDGED)
         else:
             decision = _unseen(mine, situation, rules, lambda answer: _taken_out(answer, rules, why_not, ledger(), now))
-        beside = codes_beside(diagnosis.component, ((each.component, each.codes) for each in diagnoses))
+        beside = open_codes.beside(diagnosis.component)
         rule = mine[0].rule if mine else rules.policy.rule_for(diagnosis.code, diagnosis.component, beside)
         ladder = mine[0].ladder if mine else ()
         cannot = [(remedy, why_not(remedy)) for remedy in dict.fromkeys(ladder) if remedy in STEPS]
@@ -199,11 +202,11 @@ def _unseen(
 
 def _kept(live: Sequence[Answer], taken_out: Callable[[Answer], Decision]) -> Decision:
     """Of a node that is out already: the first that is this node's own."""
-    decision = taken_out(live[0])
-    if decision.refusal is not Refusal.CORRELATED or len(live) == 1:
-        return decision
-    others = _kept(live[1:], taken_out)
-    return decision if others.refusal is Refusal.CORRELATED else others
+    decisions = map(taken_out, live)
+    first = next(decisions)
+    if first.refusal is not Refusal.CORRELATED:
+        return first
+    return next((each for each in decisions if each.refusal is not Refusal.CORRELATED), first)
 
 
 def _in_place(

@@ -141,17 +141,22 @@ class Policy:
         Each root of a diagnosis is judged by itself: a rule that says never, or that is in shadow, hides no other.
         """
         found = []
+        open_codes = OpenCodes((each.component, each.codes) for each in diagnoses)
+        rules: dict[tuple[str, str, frozenset[str]], Rule] = {}  # many parts with one code: a storm of faults
         for diagnosis in diagnoses:
-            beside = codes_beside(diagnosis.component, ((each.component, each.codes) for each in diagnoses))
+            beside = open_codes.beside(diagnosis.component)
             for root in roots_of(diagnosis):
-                rule = self.rule_for(root.code, diagnosis.component, beside)
+                asked = (root.code, diagnosis.component.kind, beside)
+                if asked not in rules:
+                    rules[asked] = self.rule_for(root.code, diagnosis.component, beside)
+                rule = rules[asked]
                 if rule.takes_out(root):
                     found.append(Answer(diagnosis=diagnosis, root=root, rule=rule, ladder=rule.ladder_for(root)))
         return tuple(sorted(found, key=_reach, reverse=True))
 
     def calling(self, diagnoses: Sequence[Diagnosis]) -> tuple[Diagnosis, ...]:
         """The diagnoses that keep jobs off the node, in their order. What is only in shadow does not."""
-        live = [id(each.diagnosis) for each in self.answers(diagnoses) if each.rule.mode is not Mode.OBSERVE]
+        live = {id(each.diagnosis) for each in self.answers(diagnoses) if each.rule.mode is not Mode.OBSERVE}
         return tuple(diagnosis for diagnosis in diagnoses if id(diagnosis) in live)
 
     def matters(self, judged: Judged, component: Component, beside: Collection[str]) -> bool:
@@ -179,9 +184,19 @@ def roots_of(diagnosis: Diagnosis) -> tuple[Root, ...]:
     return diagnosis.roots or (own,)
 
 
-def codes_beside(component: Component, open_codes: Iterable[tuple[Component, Iterable[str]]]) -> frozenset[str]:
-    """The codes that are open on a component or on the node as a whole."""
-    return frozenset(code for where, codes in open_codes if where in (component, NODE) for code in codes)
+class OpenCodes:
+    """The codes that are open, by where they are."""
+
+    def __init__(self, open_codes: Iterable[tuple[Component, Iterable[str]]]) -> None:
+        found: dict[Component, set[str]] = {}
+        for where, codes in open_codes:
+            found.setdefault(where, set()).update(codes)
+        self._at = {where: frozenset(codes) for where, codes in found.items()}
+        self._on_node = self._at.get(NODE, frozenset())
+
+    def beside(self, component: Component) -> frozenset[str]:
+        """Those that are open on a component or on the node as a whole."""
+        return self._at.get(component, frozenset()) | self._on_node
 
 
 def _reach(answer: Answer) -> int:

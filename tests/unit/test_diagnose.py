@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from healthd.diagnose import diagnose, is_acknowledged, judge
+from healthd.diagnose import acknowledged_parts, diagnose, judge
 from healthd.history import Fault, History
 from healthd.model import NODE, Diagnosis, Outcome, Remedy, Root, Severity, Verdict
 from healthd.remediation.rules import BY_REMEDY
@@ -127,7 +127,7 @@ def _matters(each: Fault) -> bool:
 
 def overruled(*faults: Fault) -> list[bool]:
     known = history(*faults)
-    return [is_acknowledged(known, each, _matters) for each in diagnose(known)]
+    return [each.component in acknowledged_parts(known, _matters) for each in diagnose(known)]
 
 
 def test_all_that_takes_the_node_out_must_have_been_seen() -> None:
@@ -154,7 +154,7 @@ def test_a_late_symptom_takes_no_order_back() -> None:
 def test_another_part_is_another_order() -> None:
     """What was said about one GPU holds for that GPU, and a diagnosis of nothing open is not acknowledged."""
     assert overruled(fault(component=GPU[0], acknowledged=True), fault(component=GPU[1])) == [False, True]
-    assert not is_acknowledged(History(), diagnosis(), _matters)
+    assert acknowledged_parts(History(), _matters) == frozenset()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

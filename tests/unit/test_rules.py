@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from healthd.model import NODE, Component, Mode, Remedy, Severity
-from healthd.remediation.rules import BY_REMEDY, OWN_REMEDY, Policy, Rule, codes_beside, layered, roots_of
+from healthd.remediation.rules import BY_REMEDY, OWN_REMEDY, OpenCodes, Policy, Rule, layered, roots_of
 from tests.judgement import DRIVER, GPU, diagnosis
 
 RESET, REBOOT, REPLACE = Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE
@@ -49,8 +49,15 @@ def test_a_rule_can_need_another_fault_beside_it() -> None:
 def test_beside_means_the_same_part_or_the_node() -> None:
     """What is open on another GPU does not count."""
     found = [(GPU[0], ("a", "b")), (GPU[1], ("c",)), (NODE, ("d",))]
-    assert codes_beside(GPU[0], found) == {"a", "b", "d"}
-    assert codes_beside(DRIVER, found) == {"d"}
+    assert OpenCodes(found).beside(GPU[0]) == {"a", "b", "d"}
+    assert OpenCodes(found).beside(DRIVER) == {"d"}
+
+
+def test_the_same_fault_on_many_parts_meets_the_same_rule() -> None:
+    """Each part has its answer."""
+    many = [diagnosis(component=each) for each in (*GPU, DRIVER)]
+    policy = Policy(rules=(rule("gpu.*", components=("gpu",)), OWN_REMEDY))
+    assert [each.rule.name for each in policy.answers(many)] == [policy.rules[0].name] * len(GPU) + [""]
 
 
 @pytest.mark.parametrize(
