@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from healthd.check import FindingCode, check, judged
@@ -12,12 +13,14 @@ from healthd.model import NODE, Component, Finding, Reading, Remedy, Result, Sev
 from healthd.node import Node
 
 _UNINTERRUPTIBLE, _ZOMBIE = "D", "Z"
+_MODULE = re.compile(r"^\[<[0-9a-fx]+>\] \S+ \[(\w+)\]$", re.MULTILINE)
+_STACK_CHARACTERS = 2000
 
 STUCK = FindingCode(
     code="host.processes.nvidia_stuck",
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
-    meaning="A process of the NVIDIA driver has been in uninterruptible sleep for minutes",
+    meaning="A process has been in uninterruptible sleep inside the NVIDIA driver for minutes",
     lasting_s=300.0,
     symptom_of=("nvml.unresponsive", "gpu.lost", "gpu.xid.79", "gpu.xid.119", "gpu.xid.120"),
 )
@@ -47,28 +50,33 @@ class Settings:
     """The most processes that may wait to be collected; more than this for minutes is a parent that does not. The EKS
     node monitoring agent draws the line there."""
 
-    stuck_names: tuple[str, ...] = ("nvidia",)
-    """How the names of the processes begin whose uninterruptible sleep is a finding: the threads and tools of the
-    driver, which wait there when a GPU does not answer. Other processes sleep so for their disks."""
+    stuck_modules: tuple[str, ...] = ("nvidia",)
+    """How the names of the kernel modules begin in which uninterruptible sleep is a finding: the driver's, where
+    whoever asks a GPU that does not answer waits. Other processes sleep so for their disks."""
 
 
 @check("host.processes", interval_s=120, settings=Settings, codes=(STUCK, ZOMBIES, NEAR_LIMIT))
 def host_processes(node: Node, settings: Settings) -> Result:
-    """No process of the driver is stuck, and processes and open files are far from their limits.
+    """No process is stuck in the driver, and processes and open files are far from their limits.
 
-    Processes are read by ``/proc/PID/stat``, which does not touch their memory and so cannot wait for them. Driver
-    threads and tools that stay in uninterruptible sleep wait for a GPU that does not answer, which the GPU checks see
-    from their side; here it is a warning, unproven on hardware.
+    Processes are read by ``/proc/PID/stat``, which does not touch their memory and so cannot wait for them. Where one
+    in uninterruptible sleep waits, its kernel stack tells (``/proc/PID/stack``, for root): only a frame of the driver's
+    modules counts, and no name, which anybody may choose. A stack that cannot be read is no evidence either way. What
+    waits in the driver waits for a GPU that does not answer, which the GPU checks see from their side; here it is a
+    warning, unproven on hardware.
 
-    Sources: proc_pid_stat(5); Linux, Documentation/admin-guide/sysctl/fs.rst (file-nr) and kernel.rst (pid_max,
-    threads-max); gpud (nvidia processes in D state); EKS node monitoring agent (ApproachingKernelPidMax,
-    ApproachingMaxOpenFiles, ExcessiveZombieProcesses).
+    Sources: proc_pid_stat(5), proc_pid_stack(5) (a frame of a module ends in its name, ``[nvidia]``); Linux,
+    Documentation/admin-guide/sysctl/fs.rst (file-nr) and kernel.rst (pid_max, threads-max); gpud (nvidia processes in D
+    state); EKS node monitoring agent (ApproachingKernelPidMax, ApproachingMaxOpenFiles, ExcessiveZombieProcesses).
     """
     processes = tuple(_processes(node))
     if not processes:
         raise SourceUnreadable("/proc lists no process: is the host's /proc visible here?")
     readings = list(_levels(node, processes))
-    return judged([*_in_trouble(processes, settings), *_near(readings, settings)], readings)
+    asleep = [each for each in processes if each.state == _UNINTERRUPTIBLE]
+    stacks = {each: _stack(node, each) for each in asleep}
+    findings = [*_stuck(stacks, settings), *_zombies(processes, settings), *_near(readings, settings)]
+    return judged(findings, readings, untold=[(_where(each), STUCK.code) for each in asleep if not stacks[each]])
 
 
 def _processes(node: Node) -> Iterator[Process]:
@@ -83,11 +91,27 @@ def _processes(node: Node) -> Iterator[Process]:
                     raise
 
 
-def _in_trouble(processes: tuple[Process, ...], settings: Settings) -> Iterator[Finding]:
-    for each in processes:
-        if each.state == _UNINTERRUPTIBLE and each.name.startswith(settings.stuck_names):
-            where = Component(kind="process", id=str(each.pid))
-            yield STUCK.at(where, f"{each.name} (pid {each.pid}) is in uninterruptible sleep", process=each.name)
+def _stack(node: Node, asleep: Process) -> str:
+    """Where in the kernel it waits, or "" where that is not told: for root alone, and not by every kernel."""
+    try:
+        return node.proc.read(f"{asleep.pid}/stack")
+    except SourceError:
+        return ""
+
+
+def _where(each: Process) -> Component:
+    return Component(kind="process", id=str(each.pid))
+
+
+def _stuck(stacks: Mapping[Process, str], settings: Settings) -> Iterator[Finding]:
+    for each, stack in stacks.items():
+        modules = _MODULE.findall(stack)
+        if inside := next((module for module in modules if module.startswith(settings.stuck_modules)), ""):
+            message = f"{each.name} (pid {each.pid}) is in uninterruptible sleep in {inside}"
+            yield STUCK.at(_where(each), message, process=each.name, module=inside, stack=stack[:_STACK_CHARACTERS])
+
+
+def _zombies(processes: tuple[Process, ...], settings: Settings) -> Iterator[Finding]:
     zombies = sum(each.state == _ZOMBIE for each in processes)
     if zombies > settings.zombies:
         message = f"{zombies} ended processes wait to be collected, more than {settings.zombies}"

@@ -9,12 +9,15 @@ from typing import Any
 
 from healthd.check import FindingCode, check, judged, not_applicable
 from healthd.errors import SourceError, SourceUnreadable
-from healthd.host_text import json_object
+from healthd.host_text import json_object, json_text, plain
 from healthd.model import NODE, Component, Finding, Remedy, Result, Severity
 from healthd.node import CommandResult, Node
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _OK, _PROBLEM = 0, 1
+_COMPONENT_CHARACTERS = 128
+_EVIDENCE_CHARACTERS = 4096
+"""As JSON. It is kept with the finding, in memory, in the store and in the trail."""
 _STATUS = {"ok": _OK, "problem": _PROBLEM}
 
 PROBLEM = FindingCode(
@@ -40,7 +43,8 @@ class Plugin:
 
     json: bool = False
     """Whether it prints one JSON object instead of a line: ``status`` (``ok``, ``problem``, or anything else for
-    unknown), ``message``, and, if it likes, ``component`` and ``evidence``. Its exit status is not read then."""
+    unknown), ``message``, and, if it likes, ``component`` (128 printable characters) and ``evidence`` (4096 characters
+    of JSON; more is kept as text, cut off there). Its exit status is not read then."""
 
     timeout_s: float = 5.0
     """How long it may run, in seconds; node-problem-detector's default. At the end it is killed with every process that
@@ -126,10 +130,14 @@ def _line(answer: CommandResult) -> Mapping[str, Any]:
 
 
 def _component(said: Mapping[str, Any]) -> Component:
-    kind, _, where = str(said.get("component") or NODE).partition(":")
+    """As the plug-in names it, as far as that can be shown; a new name each time is cut off by nobody but here."""
+    kind, _, where = plain(str(said.get("component") or NODE), _COMPONENT_CHARACTERS).partition(":")
     return Component(kind=kind, id=where)
 
 
 def _evidence(said: Mapping[str, Any]) -> Mapping[str, Any]:
     given = said.get("evidence")
-    return {"given": given} if isinstance(given, Mapping) else {}
+    if not isinstance(given, Mapping):
+        return {}
+    text = json_text(given)
+    return {"given": given} if len(text) <= _EVIDENCE_CHARACTERS else {"given_cut": text[:_EVIDENCE_CHARACTERS]}

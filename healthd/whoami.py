@@ -11,7 +11,8 @@ from pathlib import Path
 from healthd.config.schema import Config
 from healthd.errors import SourceUnreadable
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator, detect
-from healthd.sources.identity import find_identity, node_name
+from healthd.sources.identity import find_identity, metadata_endpoint, node_name
+from healthd.sources.imds import MetadataSource
 from healthd.sources.trees import FileTree
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -35,9 +36,8 @@ class ThisNode:
         """The instance type, as configured, in DMI, or from IMDS. Raises SourceUnreadable where none tells it."""
         sources, configured = self._config.sources, self._config.node.instance_type
         tree = FileTree(Path(sources.sys_root))
-        identity = find_identity(
-            tree, configured_type=configured, imds_endpoint=sources.imds_endpoint, sys_root=sources.sys_root
-        )
+        imds = MetadataSource(metadata_endpoint(tree, sources.imds_endpoint, sys_root=sources.sys_root))
+        identity = find_identity(tree, imds, configured_type=configured)
         if not identity.instance_type:
             why = identity.problem or "neither DMI nor the instance metadata service tells it"
             raise SourceUnreadable(f"{why}; set [node] instance_type")

@@ -18,9 +18,10 @@ from typing import Any
 
 from healthd.errors import SourceError
 from healthd.sources.command import run_command
+from healthd.sources.exchange import Deadline, open_url
 
-TIMEOUT_S = 5.0
-"""For the connection, and for each part of the answer; a daemon that stops waits for no more than these."""
+TIMEOUT_S = 10.0
+"""For all of it, in seconds, up to the answer's end; a daemon that stops waits for no more than this."""
 COMMAND_TIMEOUT_S = 10.0
 _LONGEST_RETRY_S = 3_600.0
 _SHOWN = 200  # characters of what the other side said
@@ -54,17 +55,17 @@ def to_slack(url_file: str) -> Deliver:
 
     def deliver(message: Message) -> None:
         text = message.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        _post(_secret(url_file), {"text": text}, {})
+        _post(_secret(url_file), {"text": text}, {}, TIMEOUT_S)
 
     return deliver
 
 
-def to_webhook(url: str, token_file: str = "") -> Deliver:
+def to_webhook(url: str, token_file: str = "", *, timeout_s: float = TIMEOUT_S) -> Deliver:
     """Any HTTP server that takes JSON. ``token_file``: the file whose first line goes along as a Bearer token."""
 
     def deliver(message: Message) -> None:
         token = {"Authorization": f"Bearer {_secret(token_file)}"} if token_file else {}
-        _post(url, message.data, token)
+        _post(url, message.data, token, timeout_s)
 
     return deliver
 
@@ -90,7 +91,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """A redirected POST becomes a GET, which delivers nothing: it ends as the error that it is."""
 
 
-def _post(url: str, data: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+def _post(url: str, data: Mapping[str, Any], headers: Mapping[str, str], timeout_s: float) -> None:
     place = _place(url)
     if not url.startswith(("https://", "http://")):
         raise NotDeliveredError(f"{place}: no URL; expected https://…")
@@ -98,16 +99,23 @@ def _post(url: str, data: Mapping[str, Any], headers: Mapping[str, str]) -> None
     kind = {"Content-Type": "application/json", "User-Agent": "healthd"}
     try:
         request = urllib.request.Request(url, data=body, headers={**kind, **headers}, method="POST")  # noqa: S310
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_S) as answer:
+        with open_url(request, Deadline(timeout_s), _NoRedirect()) as answer:
             answer.read(_SHOWN)
     except urllib.error.HTTPError as error:
         with error:
-            said = error.read(_SHOWN).decode(errors="replace").strip()
+            said = _said(error)
             wait_s = _retry_after_s(error.headers.get("Retry-After", ""))
         raise NotDeliveredError(f"{place} answered {error.code} {error.reason}: {said}", retry_s=wait_s) from error
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise NotDeliveredError(f"{place} cannot be reached: {reason}") from error
+
+
+def _said(error: urllib.error.HTTPError) -> str:
+    try:
+        return error.read(_SHOWN).decode(errors="replace").strip()
+    except (OSError, HTTPException) as broken:
+        return f"({broken})"
 
 
 def _place(url: str) -> str:

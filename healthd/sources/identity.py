@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from healthd.errors import SourceError, SourceUnreadable
 from healthd.node import Tree
-from healthd.sources.imds import DEFAULT_ENDPOINT, read_metadata
+from healthd.sources.imds import DEFAULT_ENDPOINT, MetadataSource
 
 OWN_SYS = "/sys"
 """Where the kernel under this process shows its machine."""
@@ -49,21 +49,20 @@ def node_name(environ: Mapping[str, str]) -> str:
     return environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
 
 
-def find_identity(sys: Tree, *, configured_type: str, imds_endpoint: str, sys_root: str = OWN_SYS) -> Identity:
-    """Instance type and id: configuration, then firmware tables, then IMDS; ``ml.`` is stripped. ``sys_root``: where
-    ``sys`` is.
+def find_identity(sys: Tree, imds: MetadataSource, *, configured_type: str) -> Identity:
+    """Instance type and id: configuration, then firmware tables, then IMDS where there is one; ``ml.`` is stripped.
 
     On Nitro, DMI's product_name is the instance type and board_asset_tag the instance id (aws-ofi-nccl reads it so).
     """
     product, asset = _dmi(sys, "product_name"), _dmi(sys, "board_asset_tag")
-    on_ec2, endpoint = _on_ec2(sys), metadata_endpoint(sys, imds_endpoint, sys_root=sys_root)
+    on_ec2 = _on_ec2(sys)
     found_type = configured_type or (product if on_ec2 else "")
     found_id = asset if on_ec2 and asset.startswith("i-") else ""
     problem = ""
-    if endpoint and not (found_type and found_id):
+    if imds.endpoint and not (found_type and found_id):
         try:
-            found_type = found_type or read_metadata(endpoint, "instance-type")
-            found_id = found_id or read_metadata(endpoint, "instance-id")
+            found_type = found_type or imds.read("instance-type") or ""
+            found_id = found_id or imds.read("instance-id") or ""
         except SourceError as error:
             problem = str(error)
     return Identity(instance_type=found_type.removeprefix("ml."), instance_id=found_id, problem=problem)

@@ -1,4 +1,4 @@
-"""The EC2 instance metadata service, version 2: a token first, short time-outs, no proxy, no retry.
+"""The EC2 instance metadata service, version 2: a token first, one short deadline for all of it, no proxy, no retry.
 
 It is asked only on a machine whose firmware says Amazon EC2, or where an endpoint is set; never when
 ``AWS_EC2_METADATA_DISABLED=true``. (EC2 User Guide, "Use IMDSv2", read 2026.)
@@ -7,12 +7,19 @@ It is asked only on a machine whose firmware says Amazon EC2, or where an endpoi
 from __future__ import annotations
 
 import http.client
+import math
+import time
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from healthd.errors import SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.sources.exchange import Deadline, connection
 
 DEFAULT_ENDPOINT = "http://169.254.169.254"
 _TIMEOUT_S = 1.0
+"""For the token and the item together, in seconds, however their bytes come."""
+_AGAIN_S = 10.0
+"""How long a service that did not answer is not asked again, in seconds: a start asks for several items."""
 _TOKEN_TTL_S = 300
 
 
@@ -21,41 +28,48 @@ def read_metadata(endpoint: str, path: str, *, timeout_s: float = _TIMEOUT_S) ->
 
     Raises SourceMissing (404: there is no such item), SourceTimeout, SourceUnreadable (anything else).
     """
-    connection = _connection(endpoint, timeout_s)
+    asked = _connection(endpoint, Deadline(timeout_s))
     try:
         ttl = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_TTL_S)}
-        token = _answer(connection, "PUT", "/latest/api/token", ttl)
-        return _answer(connection, "GET", f"/latest/meta-data/{path}", {"X-aws-ec2-metadata-token": token})
+        token = _answer(asked, "PUT", "/latest/api/token", ttl)
+        return _answer(asked, "GET", f"/latest/meta-data/{path}", {"X-aws-ec2-metadata-token": token})
     except TimeoutError as error:
         raise SourceTimeout(f"IMDS at {endpoint} did not answer within {timeout_s:g} s") from error
     except (OSError, UnicodeError, http.client.HTTPException) as error:
         raise SourceUnreadable(f"IMDS at {endpoint}: {error}; check hop limit and [sources] imds_endpoint") from error
     finally:
-        connection.close()
+        asked.close()
 
 
 class MetadataSource:
-    """The service of one node. ``endpoint`` "": there is none to ask. A cut-off item costs a second at most."""
+    """The service of one node. ``endpoint`` "": there is none to ask. A service that is cut off costs a second at most,
+    and once in a while only."""
 
-    def __init__(self, endpoint: str) -> None:
-        self._endpoint = endpoint
+    def __init__(self, endpoint: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.endpoint, self._clock = endpoint, clock
+        self._silent_s = -math.inf
 
     def read(self, path: str) -> str | None:
         """The item, or None where the service has none of that name.
 
         Raises SourceMissing (no service here, or no token from it), SourceTimeout, SourceUnreadable.
         """
-        if not self._endpoint:
+        if not self.endpoint:
             raise SourceMissing("no instance metadata service: this is not EC2 by its DMI, or asking it is disabled")
+        if (ago_s := self._clock() - self._silent_s) < _AGAIN_S:
+            raise SourceTimeout(f"IMDS at {self.endpoint} did not answer {ago_s:.0f} s ago; it is asked again soon")
         try:
-            return read_metadata(self._endpoint, path)
+            return read_metadata(self.endpoint, path)
+        except SourceTimeout:
+            self._silent_s = self._clock()
+            raise
         except SourceMissing as error:
             if path in str(error):
                 return None
             raise SourceUnreadable(f"{error}, where every IMDSv2 has one; check [sources] imds_endpoint") from error
 
 
-def _connection(endpoint: str, timeout_s: float) -> http.client.HTTPConnection:
+def _connection(endpoint: str, deadline: Deadline) -> http.client.HTTPConnection:
     try:
         where = urlsplit(endpoint)
         host, port = where.hostname, where.port
@@ -63,12 +77,12 @@ def _connection(endpoint: str, timeout_s: float) -> http.client.HTTPConnection:
         raise SourceUnreadable(f"IMDS at {endpoint}: {error}; check [sources] imds_endpoint") from error
     if where.scheme != "http" or not host:
         raise SourceUnreadable(f"IMDS at {endpoint}: expected http://HOST[:PORT]; check [sources] imds_endpoint")
-    return http.client.HTTPConnection(host, port or 80, timeout=timeout_s)
+    return connection(host, port or 80, deadline)
 
 
-def _answer(connection: http.client.HTTPConnection, method: str, path: str, headers: dict[str, str]) -> str:
-    connection.request(method, path, headers=headers)
-    response = connection.getresponse()
+def _answer(asked: http.client.HTTPConnection, method: str, path: str, headers: dict[str, str]) -> str:
+    asked.request(method, path, headers=headers)
+    response = asked.getresponse()
     body = response.read(65536).decode("utf-8", "replace").strip()
     if response.status == 404:
         raise SourceMissing(f"IMDS has no {path}")

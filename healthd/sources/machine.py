@@ -115,24 +115,20 @@ def open_machine(config: Config, kernel_log_state: Callable[[], KernelLogState] 
     """
     sources = config.sources
     sys, proc, dev = (FileTree(Path(root)) for root in (sources.sys_root, sources.proc_root, sources.dev_root))
+    imds = MetadataSource(metadata_endpoint(sys, sources.imds_endpoint, sys_root=sources.sys_root))
     nvml = NvmlSource(library=sources.nvml_library)
     active = ActiveTestsSource(
         gpus=lambda: [answer.pci or "" for answer in nvml.ask()], sys_tree=sys, all_reduce_perf=sources.all_reduce_perf
     )
     return Machine(
         name=config.node.name or node_name(os.environ),
-        identity=find_identity(
-            sys,
-            configured_type=config.node.instance_type,
-            imds_endpoint=sources.imds_endpoint,
-            sys_root=sources.sys_root,
-        ),
+        identity=find_identity(sys, imds, configured_type=config.node.instance_type),
         sys=sys,
         proc=proc,
         dev=dev,
         nvml=nvml,
         file_systems=FilesystemSource(),
-        imds=MetadataSource(metadata_endpoint(sys, sources.imds_endpoint, sys_root=sources.sys_root)),
+        imds=imds,
         active=active,
         kernel_log_state=kernel_log_state or (lambda: KernelLogState(source=sources.kmsg, alive=True)),
     )

@@ -439,8 +439,11 @@ def _configuration(environ: Mapping[str, str], root: Path) -> str:
 
 
 def _configless_slurmd(proc: Path) -> str:
+    """Root's own alone: any user may call a process slurmd, and say with it which controller this node asks."""
     for cmdline in proc.glob("[0-9]*/cmdline"):
         try:
+            if cmdline.parent.stat().st_uid != 0:  # the effective uid of the process: proc(5)
+                continue
             words = cmdline.read_bytes().decode(errors="replace").split("\0")
         except OSError:  # ended between the listing and the reading
             continue

@@ -10,7 +10,7 @@ import pytest
 
 from healthd.checks.host_processes import STUCK, Settings, host_processes
 from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.model import Result, Severity, Status
+from healthd.model import Component, Result, Severity, Status
 from healthd.testing import Entry, FakeNode
 from healthd.testing import codes as codes_of
 
@@ -43,14 +43,42 @@ def test_far_from_all_limits() -> None:
     }
 
 
-def test_a_stuck_driver_process() -> None:
-    """A process of the driver in D state is a finding of its pid, once it lasts; D of others, or S of it, is not."""
-    result = run(processes=("7 (nvidia-smi) D 1", "8 (nvidia-modeset/) S 2", "9 (dd) D 1"))
+IN_DRIVER = """[<0>] os_acquire_mutex+0x3a/0x50 [nvidia]
+[<0>] nvidia_unlocked_ioctl+0x21/0x30 [nvidia]
+[<0>] __x64_sys_ioctl+0x94/0xd0
+[<0>] do_syscall_64+0x5b/0x80
+"""
+IN_VFORK = """[<0>] wait_for_vfork_done+0x5a/0xb0
+[<0>] kernel_clone+0x1e5/0x390
+[<0>] __x64_sys_vfork+0x2a/0x30
+"""
+
+
+def test_a_process_that_is_stuck_in_the_driver() -> None:
+    """Whatever its name: where its kernel stack stands is a finding of its pid, once it lasts. S there is not."""
+    stacks = {"7/stack": IN_DRIVER, "8/stack": IN_DRIVER, "9/stack": "[<0>] io_schedule+0x46/0x80\n"}
+    result = run(processes=("7 (python3) D 1", "8 (nvidia-modeset/) S 2", "9 (nvidia-smi) D 1"), proc=stacks)
     assert [(finding.code, str(finding.component)) for finding in result.findings] == [
         ("host.processes.nvidia_stuck", "process:7")
     ]
     assert result.findings[0].severity is Severity.WARNING
+    assert result.findings[0].message == "python3 (pid 7) is in uninterruptible sleep in nvidia"
     assert STUCK.lasting_s > 0
+
+
+def test_a_name_makes_nobody_stuck_in_the_driver() -> None:
+    """A user's process that calls itself nvidia-smi and waits for its vforked child is in no module of the driver."""
+    assert run(processes=("7 (nvidia-smi) D 1",), proc={"7/stack": IN_VFORK}).status is Status.OK
+    named = "[<0>] x [nvidia] y\n[<0>] [nvidia]\n"
+    assert run(processes=("7 (nvidia-smi) D 1",), proc={"7/stack": named}).status is Status.OK
+
+
+@pytest.mark.parametrize("stack", [SourceUnreadable("not permitted"), "", None])
+def test_a_stack_that_is_not_told_is_no_evidence_either_way(stack: Entry | None) -> None:
+    """Nothing is found, and what was found there before is not over."""
+    proc = {} if stack is None else {"7/stack": stack}
+    result = run(processes=("7 (nvidia-smi) D 1",), proc=proc)
+    assert (result.status, result.untold) == (Status.OK, ((Component(kind="process", id="7"), STUCK.code),))
 
 
 def test_zombies() -> None:

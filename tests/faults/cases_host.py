@@ -129,14 +129,19 @@ CPU = (
 # -- host.kernel, host.processes --------------------------------------------------------------------------------------
 
 
+_SYSCALL = "[<0>] do_syscall_64+0x5b/0x80\n"
+
+
 def processes(*states: str) -> Callable[[Rig], None]:
-    """Processes with these names and state letters: ``nvidia-smi D``."""
+    """Processes with these names and state letters, ``nvidia-smi D``, and the module in which one waits:
+    ``python3 D nvidia``."""
 
     def arrange(rig: Rig) -> None:
         for pid, words in enumerate(states, start=4711):
-            name, _, state = words.partition(" ")
+            name, state, *module = words.split()
             rig.put(f"proc/{pid}/stat", f"{pid} ({name}) {state} 1 1 1 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 1 0 0")
             rig.put(f"proc/{pid}/comm", name)
+            rig.put(f"proc/{pid}/stack", "".join(f"[<0>] waits+0x3a/0x50 [{each}]\n" for each in module) + _SYSCALL)
 
     return arrange
 
@@ -154,12 +159,17 @@ KERNEL = (
     ),
     built(
         "host.processes",
-        "nvidia process in D state",
-        processes("nvidia-smi D"),
+        "process in D state in the driver",
+        processes("python3 D nvidia"),
         "host.processes.nvidia_stuck@process:4711 warning ask_human",
         lasts_s=300.0,
     ),
-    built("host.processes", "another process in D state", processes("python3 D"), lasts_s=300.0),
+    built(
+        "host.processes",
+        "process in D state that only bears the driver's name",
+        processes("nvidia-smi D"),
+        lasts_s=300.0,
+    ),
     built(
         "host.processes",
         "21 zombies",

@@ -34,7 +34,7 @@ def after_the_pause(line: str, then: Callable[[Rig], Any]) -> Callable[[Rig], It
 
 def hang_with_signs(rig: Rig) -> Iterator[float]:
     """The library hangs, and whoever asks it hangs too."""
-    processes("nvidia-smi D")(rig)
+    processes("nvidia-smi D nvidia")(rig)
     yield from hangs(rig)
     rig.says(example("kernel.hung_task"))
     for _ in range(5):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,6 +80,27 @@ def test_a_redirect_delivers_nothing(receiver: Receiver) -> None:
     receiver.answers.append((302, {"Location": receiver.url}))
     with pytest.raises(NotDeliveredError, match="302"):
         to_webhook(receiver.url)(MESSAGE)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_receiver_that_drips_has_one_deadline(scheme: str) -> None:
+    """A byte at a time, of an answer or of the handshake of TLS: not one deadline for each of them."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def speak() -> None:
+            client, _ = listener.accept()
+            with client, contextlib.suppress(OSError):
+                for byte in b"\x16\x03\x03\x3f\xff\x02" + bytes(9000) if scheme == "https" else b"H" * 9000:
+                    client.sendall(bytes([byte]))
+                    time.sleep(0.05)
+
+        speaker = threading.Thread(target=speak)
+        speaker.start()
+        began = time.monotonic()
+        with pytest.raises(NotDeliveredError, match="timed out|no whole answer within"):
+            to_webhook(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/x", timeout_s=0.5)(MESSAGE)
+        assert 0.4 < time.monotonic() - began < 10
+        speaker.join()
 
 
 def test_nobody_there_is_an_error_in_words(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -13,7 +14,7 @@ import pytest
 from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.sources.identity import Identity, boot_id, boot_time, find_identity, metadata_endpoint, node_name
 from healthd.sources.imds import MetadataSource, read_metadata
-from healthd.testing import Entry, FakeTree
+from healthd.testing import Entry, FakeClock, FakeTree
 from tests.imds import Imds
 
 DMI = "devices/virtual/dmi/id"
@@ -68,6 +69,52 @@ def test_a_service_that_keeps_silent_is_a_time_out(imds: Imds) -> None:
     assert time.monotonic() - started < 0.9
 
 
+def test_a_service_that_drips_is_a_time_out(imds: Imds) -> None:
+    """A byte at a time, each in time: the deadline is one for the whole exchange."""
+    for part in ("head", "body"):
+        with dripping(part) as endpoint:
+            began = time.monotonic()
+            with pytest.raises(SourceTimeout, match=r"did not answer within 0\.5 s"):
+                read_metadata(endpoint, "instance-type", timeout_s=0.5)
+            assert 0.4 < time.monotonic() - began < 5
+
+
+def test_a_service_that_did_not_answer_is_left_alone_for_a_while(imds: Imds) -> None:
+    """A start asks for several items: the second waits for nothing, and a later one is asked again."""
+    clock = FakeClock()
+    source = MetadataSource(imds.endpoint, clock=clock)
+    imds.delay_s = 2.0
+    with pytest.raises(SourceTimeout, match="did not answer within 1 s"):
+        source.read("instance-id")
+    imds.delay_s = 0.0
+    clock.advance(9)
+    with pytest.raises(SourceTimeout, match="did not answer 9 s ago"):
+        source.read("instance-type")
+    clock.advance(1)
+    assert source.read("instance-type") == "p5.48xlarge"
+
+
+@contextlib.contextmanager
+def dripping(part: str) -> Iterator[str]:
+    """An endpoint that sends its answer a byte each 50 ms: the head of it, or what comes after."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def speak() -> None:
+            client, _ = listener.accept()
+            with client, contextlib.suppress(OSError):
+                client.recv(4096)
+                client.sendall(head if part == "body" else b"")
+                for byte in (head if part == "head" else b"") + b"A" * 60_000:
+                    client.sendall(bytes([byte]))
+                    time.sleep(0.05)
+
+        speaker = threading.Thread(target=speak)
+        speaker.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        speaker.join()
+
+
 def test_nobody_there_is_unreadable_with_the_next_step() -> None:
     """A refused connection names the endpoint and the setting."""
     with socket.socket() as taken:
@@ -117,7 +164,8 @@ def test_a_wrong_endpoint_is_unreadable_not_a_crash(endpoint: str) -> None:
 
 
 def found(sys: Mapping[str, Entry], configured: str = "", endpoint: str = "") -> Identity:
-    return find_identity(FakeTree(sys), configured_type=configured, imds_endpoint=endpoint)
+    tree = FakeTree(sys)
+    return find_identity(tree, MetadataSource(metadata_endpoint(tree, endpoint)), configured_type=configured)
 
 
 def test_the_firmware_tells_on_nitro(imds: Imds) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -596,6 +597,7 @@ def test_a_configuration_file_means_slurm(tmp_path: Path, tools: str, conf: str)
     assert f"{tools}/scontrol" in why
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, whose processes alone are believed")
 def test_the_environment_or_a_configless_slurmd_means_slurm(tmp_path: Path, tools: str) -> None:
     """SLURM_CONF is enough; so is a slurmd that slurmctld configures; one with a file of its own elsewhere is not."""
     assert detect(environ={"SLURM_CONF": "/x"}, root=str(tmp_path), bin_dir=tools)[0]
@@ -608,6 +610,8 @@ def test_the_environment_or_a_configless_slurmd_means_slurm(tmp_path: Path, tool
     found, why = detect(environ={}, root=str(tmp_path), bin_dir=tools)
     assert found
     assert "slurmd runs with --conf-server as process 11" in why
+    os.chown(tmp_path / "proc" / "11", 65534, 65534)
+    assert not detect(environ={}, root=str(tmp_path), bin_dir=tools)[0], "a user's process of that name is no slurmd"
 
 
 def test_nothing_means_no_slurm_and_says_what_was_looked_for(tmp_path: Path, tools: str) -> None:

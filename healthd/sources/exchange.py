@@ -1,0 +1,126 @@
+"""HTTP with one deadline for the whole exchange: connecting, TLS, the request and every byte of the answer.
+
+A time-out of http.client holds for each read by itself, so a server that sends a byte at a time keeps whoever asked for
+as long as it likes. Looking up a host's name has the resolver's own time-outs (resolv.conf(5)).
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import socket
+import time
+import urllib.request
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+
+class Deadline:
+    """A moment, ``within_s`` from now, on the monotonic clock."""
+
+    def __init__(self, within_s: float) -> None:
+        self._within_s, self._until_s = within_s, time.monotonic() + within_s
+
+    def left_s(self) -> float:
+        """What is left, more than 0. Raises TimeoutError where nothing is."""
+        left_s = self._until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError(f"no whole answer within {self._within_s:g} s")
+        return left_s
+
+
+def connection(host: str, port: int, deadline: Deadline) -> http.client.HTTPConnection:
+    """A connection of plain HTTP on which everything ends by the deadline, with a TimeoutError."""
+    return _bound(http.client.HTTPConnection(host, port), deadline)
+
+
+def open_url(request: urllib.request.Request, deadline: Deadline, *handlers: urllib.request.BaseHandler) -> Any:
+    """``urllib.request.urlopen`` with further handlers, of which everything ends by the deadline."""
+    return urllib.request.build_opener(_Http(deadline), _Https(deadline), *handlers).open(request)
+
+
+class _Http(urllib.request.HTTPHandler):
+    def __init__(self, deadline: Deadline) -> None:
+        super().__init__()
+        self._deadline = deadline
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_made(http.client.HTTPConnection, self._deadline), req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def __init__(self, deadline: Deadline) -> None:
+        super().__init__()
+        self._deadline = deadline
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_made(http.client.HTTPSConnection, self._deadline), req)
+
+
+def _made(kind: type[http.client.HTTPConnection], deadline: Deadline) -> Callable[..., http.client.HTTPConnection]:
+    def make(host: str, **more: Any) -> http.client.HTTPConnection:
+        more.pop("timeout", None)  # urllib's own, which holds for each read by itself
+        return _bound(kind(host, **more), deadline)
+
+    return make
+
+
+def _bound(made: http.client.HTTPConnection, deadline: Deadline) -> http.client.HTTPConnection:
+    """The connection, whose every wait is for what is left: TLS's handshake and sendall() keep to it as a whole."""
+
+    def connect(address: tuple[str, int], *_: object, **__: object) -> socket.socket:
+        return _connected(address, deadline)
+
+    def answer(connected: socket.socket, *arguments: Any, **more: Any) -> http.client.HTTPResponse:
+        return _Answer(connected, deadline, *arguments, **more)
+
+    made._create_connection = connect  # type: ignore[attr-defined]
+    made.response_class = answer  # type: ignore[assignment]
+    return made
+
+
+def _connected(address: tuple[str, int], deadline: Deadline) -> socket.socket:
+    """The first address of a host that lets us in: all of them within the deadline, and each with an even share."""
+    found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+    for index, (family, kind, protocol, _, where) in enumerate(found):
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.settimeout(deadline.left_s() / (len(found) - index))
+            made.connect(where)
+            made.settimeout(deadline.left_s())
+        except OSError:
+            made.close()
+            if index == len(found) - 1:
+                raise
+        else:
+            return made
+    raise OSError(f"{address[0]} has no address")
+
+
+class _Answer(http.client.HTTPResponse):
+    """An answer that is read up to the deadline."""
+
+    def __init__(self, connected: socket.socket, deadline: Deadline, *arguments: Any, **more: Any) -> None:
+        super().__init__(connected, *arguments, **more)
+        self.fp = io.BufferedReader(_Timed(self.fp.detach(), connected, deadline))
+
+
+class _Timed(io.RawIOBase):
+    def __init__(self, raw: io.RawIOBase, connected: socket.socket, deadline: Deadline) -> None:
+        self._raw, self._connected, self._deadline = raw, connected, deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        self._connected.settimeout(self._deadline.left_s())
+        count: int | None = self._raw.readinto(buffer)
+        return count
+
+    def close(self) -> None:
+        if not self.closed:
+            self._raw.close()
+        super().close()
