@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Any
 
+from healthd.capabilities import take_up
 from healthd.check import Check, judged, unknown
 from healthd.clockwatch import JUMP
 from healthd.config.schema import CheckConfig
@@ -57,7 +58,8 @@ class Checkup:
     ) -> None:
         self.checks, self.machine, self.monitor = checks, machine, monitor
         self._settings, self._source, self.notices = settings, source, notices
-        self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="check")
+        # A check that a client asked for begins in a thread that has put its capabilities down.
+        self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="check", initializer=take_up)
         self._running: dict[str, _Run] = {}
         self._lock, self._counting, self._active_lock = Lock(), Lock(), Lock()
         self._closed = False

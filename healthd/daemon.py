@@ -120,7 +120,7 @@ class Daemon:
         self._signals.listen()
         self._say_hello()
         daemon = self._config.daemon
-        server = Server(daemon.socket, self.agent, group=daemon.group, log=self._log)
+        server = Server(daemon.socket, self.agent, group=daemon.group, readers=daemon.readers, log=self._log)
         threads = [
             threading.Thread(target=self._or_end, args=(work,), name=name, daemon=True)
             for name, work in (
@@ -284,7 +284,8 @@ class Daemon:
         from healthd.api.http import agent_routes, open_http
 
         routes = agent_routes(self.agent, metrics=self._page, problem=self.problem)
-        return open_http(self._config.daemon.http, routes, self._log)
+        daemon = self._config.daemon
+        return open_http(daemon.http, routes, self._log, (self.agent.machine.name, *daemon.http_names))
 
     def _end(self, threads: list[threading.Thread]) -> None:
         """Stop in order. What an act is waited for is ``daemon.stop_s``; one that takes longer is left to its intent on

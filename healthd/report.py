@@ -53,13 +53,13 @@ class Report:
     notices: tuple[str, ...] = ()
 
 
-def as_json(report: Report) -> str:
-    """The verdict as one JSON object, two-space indented, ending in a newline."""
-    return json.dumps(as_data(report), indent=2, default=str) + "\n"
+def as_json(report: Report, *, evidence: bool = True) -> str:
+    """The verdict as one JSON object, two-space indented, ending in a newline. ``evidence``: as in ``as_data``."""
+    return json.dumps(as_data(report, evidence=evidence), indent=2, default=str) + "\n"
 
 
-def as_data(report: Report) -> dict[str, Any]:
-    """The verdict in the shape of ``healthd.verdict/v1``."""
+def as_data(report: Report, *, evidence: bool = True) -> dict[str, Any]:
+    """The verdict in the shape of ``healthd.verdict/v1``. ``evidence``: with what was seen; else only how often."""
     return {
         "schema": SCHEMA,
         "node": report.node,
@@ -68,7 +68,7 @@ def as_data(report: Report) -> dict[str, Any]:
         "generated_at": report.generated_at.isoformat(),
         "source": report.source,
         "verdict": report.verdict,
-        "checks": [_check_data(view) for view in report.checks],
+        "checks": [_check_data(view, evidence) for view in report.checks],
         "diagnoses": [diagnosis_data(diagnosis) for diagnosis in report.diagnoses],
     }
 
@@ -107,7 +107,7 @@ def printable(line: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in line)
 
 
-def _check_data(view: CheckView) -> dict[str, Any]:
+def _check_data(view: CheckView, evidence: bool) -> dict[str, Any]:
     figures = {"figures": [_figure_data(figure) for figure in view.figures]} if view.figures else {}
     return {
         "name": view.outcome.check,
@@ -115,7 +115,7 @@ def _check_data(view: CheckView) -> dict[str, Any]:
         "reason": view.outcome.result.reason,
         "age_s": round(view.age_s, 3),
         "duration_ms": round(view.outcome.duration_s * 1000, 3),
-        "findings": [_finding_data(fault) for fault in view.faults],
+        "findings": [_finding_data(fault, evidence) for fault in view.faults],
         **figures,
     }
 
@@ -130,14 +130,15 @@ def _figure_data(figure: Reading) -> dict[str, Any]:
     }
 
 
-def _finding_data(fault: Fault) -> dict[str, Any]:
+def _finding_data(fault: Fault, evidence: bool) -> dict[str, Any]:
+    seen_there = fault.evidence if evidence else {}
     seen = {"acknowledged": in_words(fault)} if fault.acknowledged else {}
     return {
         "code": fault.code,
         "severity": fault.severity,
         "component": str(fault.component),
         "message": fault.message,
-        "evidence": {**fault.evidence, "count": fault.count, "first": fault.first.isoformat()},
+        "evidence": {**seen_there, "count": fault.count, "first": fault.first.isoformat()},
         "time": fault.last.isoformat(),
         **seen,
     }

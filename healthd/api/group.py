@@ -1,35 +1,40 @@
-"""The unix group whose members may act through the socket.
+"""The unix groups whose members may act, and may ask, through the sockets.
 
-It is looked up by its name when somebody asks to act, and never waited for: it may come from a directory (LDAP, sssd)
-that answers only long after the boot, or be made after the configuration that names it. Until it is there only root may
-act, and log and status say so.
+They are looked up by their names, again and again until they are there, and never waited for: they may come from a
+directory (LDAP, sssd) that answers only long after the boot, or be made after the configuration that names them. Until
+then only root is let in, and log and status say so.
 """
 
 from __future__ import annotations
 
 import grp
 import threading
+import time
 from collections.abc import Callable
 
+_AGAIN_S = 10.0
+_WITHOUT = {"group": "only root may act", "readers": "only root and [daemon] group may ask"}
 
-class ActingGroup:
-    """The group of ``[daemon] group``; "" is none. ``say`` is told when it is missing, and when it is there again."""
 
-    def __init__(self, name: str, say: Callable[..., None]) -> None:
-        self._name, self._say = name, say
+class SocketGroup:
+    """A group of ``[daemon]``: ``setting`` names it, and is what ``name`` was set to; "" is none. ``say``
+    is told when it is missing, and when it is there again."""
+
+    def __init__(self, setting: str, name: str, say: Callable[..., None]) -> None:
+        self._setting, self._name, self._say = setting, name, say
         self._problem = ""
         self._known: int | None = None
         if name:  # a directory that does not answer holds this thread up, and no start
-            threading.Thread(target=self.number, name="group", daemon=True).start()
+            threading.Thread(target=self._await, name="group", daemon=True).start()
 
     def number(self) -> int | None:
         """Its number now, or None where there is none."""
         if not self._name:
             return None
         found = group_number(self._name)
-        problem = no_such_group(self._name) if found is None else ""
+        problem = no_such_group(self._setting, self._name) if found is None else ""
         if problem != self._problem:
-            self._say(problem or f"daemon.group = {self._name}: the group is there now, and its members may act")
+            self._say(problem or f"daemon.{self._setting} = {self._name}: the group is there now")
         self._problem, self._known = problem, found
         return found
 
@@ -38,8 +43,13 @@ class ActingGroup:
         return self._known
 
     def problem(self) -> str:
-        """Why nobody but root may act, as it was when somebody last asked to, or ""."""
+        """Why its members are not let in, as it was when it was last looked up, or ""."""
         return self._problem
+
+    def _await(self) -> None:
+        """Look it up until it is there."""
+        while self.number() is None:
+            time.sleep(_AGAIN_S)
 
 
 def group_number(name: str) -> int | None:
@@ -50,6 +60,7 @@ def group_number(name: str) -> int | None:
         return None
 
 
-def no_such_group(name: str) -> str:
+def no_such_group(setting: str, name: str) -> str:
     """What to say of a group that is not there."""
-    return f"daemon.group = {name}: no such group on this machine, so only root may act; create it, or leave it empty"
+    without = _WITHOUT[setting]
+    return f"daemon.{setting} = {name}: no such group on this machine, so {without}; create it, or leave it empty"

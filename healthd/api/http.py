@@ -2,8 +2,9 @@
 /metrics and /healthz alone. Loopback by default; nothing here can act.
 
 The status page and its JSON are for this machine, even where the address lets a scraper on another one in: they tell
-what was found and by whose order. Whoever comes under another name than this machine's own is refused as well, for a
-web site may give its name our address (DNS rebinding) and read what its visitor's browser then gets.
+what was found and by whose order. From another machine /verdict is told without its evidence, which may quote the log.
+Whoever comes under another name than this machine's own is refused as well, for a web site may give its name our
+address (DNS rebinding) and read what its visitor's browser then gets.
 
 /healthz says only that the process goes round; a sick node is not a sick daemon.
 
@@ -21,7 +22,7 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,6 +33,7 @@ from healthd.api.board import Board
 from healthd.api.page import HEADERS, page
 from healthd.api.seldom import Seldom
 from healthd.api.status import status_data, status_json
+from healthd.capabilities import put_down
 from healthd.report import as_json
 
 if TYPE_CHECKING:
@@ -50,6 +52,9 @@ _SELDOM_S = 60.0
 _NOT_LOCAL = """the status is for this machine only: come by `ssh -L 9809:127.0.0.1:9809 NODE` or `kubectl
 port-forward`, and ask for http://127.0.0.1:9809/; there are /metrics, /healthz and /verdict for everybody
 """
+_NOT_OURS = """this machine does not answer under that name: ask by its address or its host name, or add the name to
+[daemon] http_names
+"""
 _TEXT = "text/plain; charset=utf-8"
 
 
@@ -65,10 +70,13 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
-    """One path. ``local``: for this machine only."""
+    """One path. ``local``: for this machine only. ``afar``: what other machines get, where that is something else.
+    ``probe``: under whatever name it is asked for."""
 
     answer: Callable[[], Answer]
     local: bool = False
+    afar: Callable[[], Answer] | None = None
+    probe: bool = False
 
 
 Routes = Mapping[str, Route]
@@ -86,7 +94,7 @@ def common_routes(*, metrics: Callable[[], tuple[str, str]], problem: Callable[[
         said = problem()
         return Answer(code=503 if said else 200, text=f"{said or 'ok'}\n")
 
-    return {"/metrics": Route(answer=page), "/healthz": Route(answer=health)}
+    return {"/metrics": Route(answer=page), "/healthz": Route(answer=health, probe=True)}
 
 
 def agent_routes(agent: Agent, *, metrics: Callable[[], tuple[str, str]], problem: Callable[[], str]) -> Routes:
@@ -97,8 +105,9 @@ def agent_routes(agent: Agent, *, metrics: Callable[[], tuple[str, str]], proble
         text = status_json(status_data(agent, board, problem=problem()))
         return Answer(kind="application/json", text=text, headers=HEADERS)
 
-    def verdict() -> Answer:
-        return Answer(kind="application/json", text=as_json(agent.checkup.report(deadline_s=_REPORT_DEADLINE_S)))
+    def verdict(*, evidence: bool) -> Answer:
+        report = agent.checkup.report(deadline_s=_REPORT_DEADLINE_S)
+        return Answer(kind="application/json", text=as_json(report, evidence=evidence))
 
     def front() -> Answer:
         made = page()
@@ -108,35 +117,46 @@ def agent_routes(agent: Agent, *, metrics: Callable[[], tuple[str, str]], proble
         "/": Route(answer=front, local=True),
         "/status": Route(answer=status, local=True),
         **common_routes(metrics=metrics, problem=problem),
-        "/verdict": Route(answer=verdict),
+        "/verdict": Route(answer=partial(verdict, evidence=True), afar=partial(verdict, evidence=False)),
     }
 
 
-def open_http(address: str, routes: Routes, log: Any) -> HttpServer | None:
+def open_http(address: str, routes: Routes, log: Any, names: Collection[str] = ()) -> HttpServer | None:
     """The HTTP server, or None where none is configured. A taken address must not keep anybody from the work: it is
-    said loudly."""
+    said loudly. ``names``: as in ``HttpServer``."""
     if not address:
         return None
     try:
-        return HttpServer(address, routes, log)
+        return HttpServer(address, routes, log, names)
     except OSError as error:
         log.error("no HTTP server", address=address, error=str(error))
         return None
 
 
 class HttpServer:
-    """Serves GET requests until closed. ``[::]`` is every address, those of IPv4 among them.
+    """Serves GET requests until closed. ``[::]`` is every address, those of IPv4 among them. ``names``: by which this
+    machine may be asked beside its host name.
 
     Raises OSError where the address cannot be had.
     """
 
-    def __init__(self, address: str, routes: Routes, log: Any) -> None:
+    def __init__(self, address: str, routes: Routes, log: Any, names: Collection[str] = ()) -> None:
         host, _, port = address.rpartition(":")
-        handler = type("Handler", (_Handler,), {"routes": routes, "log": log})
+        ours = frozenset(each.lower() for each in (socket.gethostname(), *names))
+        handler = type("Handler", (_Handler,), {"routes": routes, "log": log, "names": ours})
         self._address = address
         self._server = listening(host.strip("[]"), int(port), handler, partial(_Listener, log=log))
-        self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
+        self._log = log
+        self._thread = threading.Thread(target=self._serve, name="http", daemon=True)
         self._thread.start()
+
+    def _serve(self) -> None:
+        """This thread, and each that answers a request, has no capability: nothing here can act."""
+        try:
+            put_down()
+        except OSError as error:
+            self._log.error("HTTP is served with the daemon's capabilities", error=str(error))
+        self._server.serve_forever()
 
     @property
     def port(self) -> int:
@@ -246,14 +266,35 @@ def is_local(client: str, host: str) -> bool:
 
     ``host``: the header, with or without a port. A tunnel (ssh -L, kubectl port-forward) comes from loopback.
     """
-    name = host.partition("]")[0].strip("[") if host.startswith("[") else host.partition(":")[0]
+    name = _name_in(host)
     return _is_loopback(client) and (name == "localhost" or _is_loopback(name))
 
 
-def _is_loopback(address: str) -> bool:
+def is_ours(host: str, names: Collection[str]) -> bool:
+    """Whether a request asks for this machine: by an address, by one of its names in lower case, or by the first label
+    of one, whatever its domain. Without the header it comes from no browser.
+
+    ``host``: the header, with or without a port.
+    """
+    name = _name_in(host).lower().rstrip(".")
+    if name in ("", "localhost") or name in names or _address(name) is not None:
+        return True
+    return name.partition(".")[0] in {each.partition(".")[0] for each in names}
+
+
+def _name_in(host: str) -> str:
+    return host.partition("]")[0].strip("[") if host.startswith("[") else host.partition(":")[0]
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        found = ipaddress.ip_address(address)
+        return ipaddress.ip_address(text)
     except ValueError:
+        return None
+
+
+def _is_loopback(address: str) -> bool:
+    if (found := _address(address)) is None:
         return False
     mapped = getattr(found, "ipv4_mapped", None)
     return (mapped or found).is_loopback
@@ -290,6 +331,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     routes: Routes
     log: Any
+    names: frozenset[str]
     server: _Listener
     server_version = "healthd"
     sys_version = ""
@@ -316,18 +358,26 @@ class _Handler(BaseHTTPRequestHandler):
         if found is None:
             *more, last = self.routes
             self._send(Answer(code=404, text=f"there are {', '.join(more)} and {last}\n"))
-        elif found.local and not is_local(self.client_address[0], self.headers.get("Host", "")):
-            self._send(Answer(code=403, text=_NOT_LOCAL))
         else:
-            self._send(self._answered(found))
+            self._send(self._allowed(found))
+
+    def _allowed(self, route: Route) -> Answer:
+        """The answer, as far as it is for whoever asks."""
+        host = self.headers.get("Host", "")
+        local = is_local(self.client_address[0], host)
+        if route.local and not local:
+            return Answer(code=403, text=_NOT_LOCAL)
+        if not (route.probe or is_ours(host, self.names)):
+            return Answer(code=403, text=_NOT_OURS)
+        return self._answered(route.answer if local or route.afar is None else route.afar)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the base class gives it
         """Requests go to the log at debug level."""
         self.log.debug("http request", request=format % args)
 
-    def _answered(self, route: Route) -> Answer:
+    def _answered(self, answer: Callable[[], Answer]) -> Answer:
         try:
-            return route.answer()
+            return answer()
         except Exception:  # a defect in one page must not look like a daemon that is gone; it is said loudly
             self.log.error("a page failed; this is a defect of healthd", path=self.path, exc_info=True)
             return Answer(code=500, text="the daemon failed to answer; see its log\n")

@@ -1,4 +1,5 @@
-"""The daemon's two unix sockets: one for everybody, and one that only root and ``[daemon] group`` can open.
+"""The daemon's two unix sockets: one for everybody, or for ``[daemon] readers`` alone, and one that only root and
+``[daemon] group`` can open.
 
 Whoever can open a socket can fill its queue, and keep others out of it: hooks and operators wait in a queue of their
 own, and are let in first.
@@ -17,19 +18,21 @@ from healthd.reach import OPERATORS, connected
 
 _QUEUE = 128
 _PROBE_S = 1.0
+_LOOK_MS = 10_000
+"""How often whoever waits for clients looks whether a group is there now."""
 
 
 class Listener:
-    """Both sockets, listening until closed. Raises StartError where another daemon answers there, or one cannot be
-    made."""
+    """Both sockets, listening until closed. ``everybody``: may open the first one. Raises StartError where another
+    daemon answers there, or one cannot be made."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, everybody: bool = True) -> None:
         self.path = path
-        self._group: int | None = None
+        self._groups: tuple[int | None, int | None] = (None, None)
         try:
             _refuse_a_second(path)
             self._operators = _listening(path + OPERATORS, 0o600)
-            self._everybody = _listening(path, 0o666)  # who may act is decided by SO_PEERCRED
+            self._everybody = _listening(path, 0o666 if everybody else 0o600)  # who may act, SO_PEERCRED decides
         except OSError as error:
             wrong = f"daemon.socket = {path}: {error}; expected a path that can be made (104 bytes at most)"
             raise StartError(wrong) from error
@@ -37,29 +40,42 @@ class Listener:
         for each in (self._operators, self._everybody):
             self._poll.register(each, select.POLLIN)
 
-    def accept(self) -> socket.socket:
-        """Wait for a client and let it in, hooks and operators first. Raises OSError, also once it is closed."""
-        ready = {number for number, _ in self._poll.poll()}
+    def accept(self) -> socket.socket | None:
+        """Wait for a client and let it in, hooks and operators first; None where none came for a while. Raises OSError,
+        also once it is closed."""
+        ready = {number for number, _ in self._poll.poll(_LOOK_MS)}
+        if not ready:
+            return None
         first = self._operators if self._operators.fileno() in ready else self._everybody
         client, _ = first.accept()
         return client
 
-    def give_to(self, group: int | None) -> None:
-        """Let this group in where operators come, as soon as it is known. Raises OSError."""
-        if group is not None and group != self._group:
-            os.chown(self.path + OPERATORS, -1, group)
-            os.chmod(self.path + OPERATORS, 0o660)
-            self._group = group
+    def is_due(self, operators: int | None, readers: int | None) -> bool:
+        """Whether a socket has yet to be given to one of these groups."""
+        return (operators, readers) != self._groups
 
-    def close(self) -> None:
-        """Let nobody in any more, and remove both sockets."""
+    def give_to(self, operators: int | None, readers: int | None) -> None:
+        """Let these groups in, as far as they are known. Raises OSError."""
+        self._groups = (operators, readers)
+        for path, group in ((self.path + OPERATORS, operators), (self.path, readers)):
+            if group is not None:
+                os.chown(path, -1, group)
+                os.chmod(path, 0o660)
+
+    def shut(self) -> None:
+        """Let nobody in any more, and remove both sockets. Whoever waits for a client is woken, now or when it comes to
+        wait: the descriptors stay until ``close``, because a number that is free is another file's at once."""
         for each in (self._everybody, self._operators):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
-            each.close()
         for path in (self.path, self.path + OPERATORS):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
+
+    def close(self) -> None:
+        """Give the descriptors back: nobody waits here any more."""
+        for each in (self._everybody, self._operators):
+            each.close()
 
 
 def _refuse_a_second(path: str) -> None:

@@ -29,7 +29,7 @@ from healthd.api.answers import (
 from healthd.api.board import Board
 from healthd.api.drill import drill_answer
 from healthd.api.grammar import Shown, parse
-from healthd.api.group import ActingGroup
+from healthd.api.group import SocketGroup
 from healthd.api.listener import Listener
 from healthd.api.orders import ack_answer, order_answer, relearn_answer
 from healthd.api.peer import Peer, peer_of
@@ -46,6 +46,7 @@ from healthd.api.wire import (
     write_answer,
     write_progress,
 )
+from healthd.capabilities import put_down, take_up, taken_up
 from healthd.encodable import encodable
 from healthd.errors import HealthdError, UsageError
 from healthd.model import Event, Refusal
@@ -86,31 +87,49 @@ class _ClientGone(OSError):
 class Server:
     """Listens on a socket path until closed; ``serve`` lets clients in. How many are answered at once is in ``seats``.
 
-    ``group``: whose members may act, beside root; "" for none. Raises StartError where it cannot listen.
+    ``group``: whose members may act, beside root; "" for none. ``readers``: whose members may ask, beside these; "" for
+    everybody. Raises StartError where it cannot listen.
     """
 
     def __init__(
-        self, path: str, agent: Agent, *, group: str, log: Any, clock: Callable[[], float] = time.monotonic
+        self,
+        path: str,
+        agent: Agent,
+        *,
+        group: str,
+        readers: str = "",
+        log: Any,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
         self._agent, self._board, self._log = agent, Board.of(agent), log
-        self._group = ActingGroup(group, log.info)
-        agent.troubles.append(self._group.problem)
+        self._group = SocketGroup("group", group, log.info)
+        self._readers = SocketGroup("readers", readers, log.info)
+        agent.troubles.extend((self._group.problem, self._readers.problem))
         self._seats: Seats[_Guest] = Seats()
         self._seldom, self._troubles = Seldom(_SELDOM_S), Seldom(_SELDOM_S)
         self._noted: set[tuple[str, int]] = set()
-        self._closed, self._ended = threading.Event(), False
+        self._closed, self._served, self._ended = threading.Event(), False, False
         self._failed_s, self._failing_since_s = -math.inf, math.inf
-        self._listener = Listener(path)
+        self._listener = Listener(path, everybody=not readers)
 
     def serve(self) -> None:
-        """Let clients in until closed: the work of a thread, without which nobody is answered."""
+        """Let clients in until closed: the work of a thread, without which nobody is answered.
+
+        This thread, and each that answers a client, has no capability until whoever asks may act.
+        """
+        self._served = True
+        try:
+            put_down()
+        except OSError as error:
+            self._log.error("the socket is served with the daemon's capabilities", error=str(error))
         try:
             while not self._closed.is_set():
                 if not self._let_in():
                     self._closed.wait(_AGAIN_S)
         finally:
             self._ended = True
+            self._listener.close()
 
     def problem(self) -> str:
         """Why nobody is let in, or "": a prolog would wait for nothing, and let its job pass."""
@@ -125,17 +144,21 @@ class Server:
     def close(self) -> None:
         """Stop listening and remove the sockets. Answers under way are finished by their threads."""
         self._closed.set()
-        self._listener.close()
+        self._listener.shut()
+        if not self._served:
+            self._listener.close()
 
     # -- letting in ---------------------------------------------------------------------------------------------------
 
     def _let_in(self) -> bool:
         """Wait for one client and have it answered; whether that worked."""
         try:
-            self._listener.give_to(self._group.known())
+            self._let_groups_in()
             client = self._listener.accept()
         except (OSError, ValueError) as error:  # no descriptor or no memory is left; or it was closed
             return self._has_failed(f"no client can be let in: {error}")
+        if client is None:
+            return True
         try:
             peer = peer_of(client)
         except OSError as error:
@@ -151,6 +174,13 @@ class Server:
                 client.close()
                 self._say_seldom("too many clients wait: one was turned away", peer)
                 return True
+
+    def _let_groups_in(self) -> None:
+        """Give the sockets to their groups, as soon as these are known. Raises OSError."""
+        operators, readers = self._group.known(), self._readers.known()
+        if self._listener.is_due(operators, readers):
+            with taken_up():
+                self._listener.give_to(operators, readers)
 
     def _begin(self, guest: _Guest | None) -> bool:
         """Have a client that has a seat answered, or who has it after it; whether there was a thread for the first."""
@@ -308,7 +338,11 @@ class Server:
             self._agent.monitor.record(Event(at=datetime.now(UTC), kind="order", text=words))
 
     def _may_act(self, peer: Peer) -> bool:
-        return peer.uid == 0 or peer.may_act(self._group.number())
+        """Whether it may; then this thread has the daemon's capabilities again, for what it orders."""
+        if not (peer.uid == 0 or peer.may_act(self._group.number())):
+            return False
+        take_up()
+        return True
 
     def _surely_may_act(self, peer: Peer) -> bool:
         """The same, as far as it is known at once: nobody is asked for it."""

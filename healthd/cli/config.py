@@ -61,8 +61,8 @@ def _found(config: Config) -> tuple[str, ...]:
 
 
 def _warnings(config: Config) -> tuple[str, ...]:
-    group = config.daemon.group
-    return (no_such_group(group),) if group and group_number(group) is None else ()
+    groups = {"group": config.daemon.group, "readers": config.daemon.readers}
+    return tuple(no_such_group(each, name) for each, name in groups.items() if name and group_number(name) is None)
 
 
 def _policy_problems(examined: Examined) -> tuple[Problem, ...]:

@@ -36,9 +36,19 @@ class DaemonSection:
     address of either family, ``[::]:9809``. Empty: none. Loopback by default; a scraper on another machine needs an
     address it can reach."""
 
+    http_names: tuple[Name, ...] = ()
+    """Further names under which the HTTP server may be asked, beside an address, ``localhost`` and the machine's own
+    host name in any domain: a request under another one may come from a web site that has taken our address (DNS
+    rebinding). ``/healthz`` answers under any."""
+
     group: Name = ""
-    """The unix group whose members may act through the socket, beside root. Empty: root only. Everyone may read. It is
-    looked up when somebody asks to act: one that is not there yet keeps no daemon from its start."""
+    """The unix group whose members may act through the socket, beside root. Empty: root only. Who may read, ``readers``
+    says. It is looked up until it is there: one that is not there yet keeps no daemon from its start."""
+
+    readers: Name = ""
+    """The unix group whose members may ask through the socket (``check``, ``status``, ``history``, ``plan``), beside
+    root and ``group``. Empty: every user of the node, of whom each may read what was found and by whose order. Hooks
+    need it not. HTTP on loopback (``http``) is open to every user all the same."""
 
     stop_s: Seconds = 370.0
     """How long, in seconds, the daemon waits after SIGTERM for what it is doing to its node: no further step is begun,

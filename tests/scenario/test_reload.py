@@ -126,9 +126,9 @@ def test_a_group_that_is_not_there_keeps_nobody_from_starting(node: RunningNode)
 
 _ASKS_TWICE = """
 import sys
-from healthd.api.group import ActingGroup
+from healthd.api.group import SocketGroup
 said = []
-group = ActingGroup("gpu-admins", said.append)
+group = SocketGroup("group", "gpu-admins", said.append)
 first = group.number(), bool(group.problem())
 open("/etc/group", "a").write("gpu-admins:x:4711:\\n")
 print(first, group.number(), bool(group.problem()), said[-1])
@@ -146,7 +146,7 @@ def test_a_group_that_comes_later_counts_from_then_on(tmp_path: Path) -> None:
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=30, check=False)
     if "unshare" in done.stderr or "mount" in done.stderr:
         pytest.skip(f"no mount namespace can be made here: {done.stderr.strip()}")
-    words = "daemon.group = gpu-admins: the group is there now, and its members may act"
+    words = "daemon.group = gpu-admins: the group is there now"
     assert done.stdout == f"(None, True) 4711 False {words}\n", done.stderr
 
 

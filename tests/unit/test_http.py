@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import http.client
 import socket
 import threading
 import urllib.request
@@ -10,8 +11,9 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
+import structlog
 
-from healthd.api.http import is_local, listening
+from healthd.api.http import Answer, HttpServer, Route, is_local, is_ours, listening
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -113,3 +115,55 @@ def test_an_address_that_is_taken_is_told() -> None:
 def test_the_status_is_for_this_machine_under_its_own_name(client: str, host: str, local: bool) -> None:
     """Another machine is refused, and so is a browser that a web site's own name has led here."""
     assert is_local(client, host) is local
+
+
+@pytest.mark.parametrize(
+    ("host", "ours"),
+    [
+        ("", True),
+        ("10.0.0.7:9809", True),
+        ("[fe80::1]:9809", True),
+        ("localhost:9809", True),
+        ("N1:9809", True),
+        ("n1.ec2.internal.", True),
+        ("scrape-me.example:9809", True),
+        ("rebound.example:9809", False),
+        ("10.0.0.7.rebound.example", False),
+        ("n10.example", False),
+        ("[rebound.example]", False),
+    ],
+)
+def test_a_machine_answers_by_its_addresses_and_its_own_names(host: str, ours: bool) -> None:
+    """A name that somebody else has given our address is none of them."""
+    assert is_ours(host, frozenset({"n1", "scrape-me.example"})) is ours
+
+
+@pytest.mark.parametrize(
+    ("path", "host", "code", "text"),
+    [
+        ("/verdict", "127.0.0.1", 200, "all of it"),
+        ("/verdict", "n1.example", 200, "less"),
+        ("/verdict", "rebound.example", 403, "under that name"),
+        ("/metrics", "n1", 200, "numbers"),
+        ("/metrics", "rebound.example", 403, "under that name"),
+        ("/status", "n1", 403, "for this machine only"),
+        ("/healthz", "rebound.example", 200, "ok"),
+    ],
+)
+def test_who_asks_under_which_name_gets_what(path: str, host: str, code: int, text: str) -> None:
+    """Evidence for this machine alone, nothing under a strange name, and a probe under any."""
+    routes = {
+        "/verdict": Route(answer=lambda: Answer(text="all of it"), afar=lambda: Answer(text="less")),
+        "/metrics": Route(answer=lambda: Answer(text="numbers")),
+        "/status": Route(answer=lambda: Answer(text="secret"), local=True),
+        "/healthz": Route(answer=lambda: Answer(text="ok"), probe=True),
+    }
+    server = HttpServer("127.0.0.1:0", routes, structlog.get_logger(), ("n1",))
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        connection.request("GET", path, headers={"Host": host})
+        answer = connection.getresponse()
+        assert (answer.status, text in answer.read().decode()) == (code, True)
+        connection.close()
+    finally:
+        server.close()

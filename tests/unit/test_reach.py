@@ -100,12 +100,42 @@ def test_the_operators_socket_is_not_for_everybody(path: str) -> None:
     listener = Listener(path)
     try:
         assert [os.stat(each).st_mode & 0o777 for each in (path, path + OPERATORS)] == [0o666, 0o600]
-        listener.give_to(os.getegid())
+        assert listener.is_due(os.getegid(), None)
+        listener.give_to(os.getegid(), None)
+        assert not listener.is_due(os.getegid(), None)
         made = os.stat(path + OPERATORS)
         assert (made.st_mode & 0o777, made.st_gid) == (0o660, os.getegid())
+        assert os.stat(path).st_mode & 0o777 == 0o666
     finally:
+        listener.shut()
         listener.close()
     assert [os.path.exists(each) for each in (path, path + OPERATORS)] == [False, False]
+
+
+def test_readers_can_be_a_group(path: str) -> None:
+    """Nobody but root until it is known, and then the group: the kernel lets no other user open the socket."""
+    listener = Listener(path, everybody=False)
+    try:
+        assert os.stat(path).st_mode & 0o777 == 0o600
+        listener.give_to(None, os.getegid())
+        assert (os.stat(path).st_mode & 0o777, os.stat(path).st_gid) == (0o660, os.getegid())
+    finally:
+        listener.shut()
+        listener.close()
+
+
+def test_whoever_waits_for_clients_is_woken_by_the_end(path: str) -> None:
+    """Also one that begins to wait only then, while others take descriptors: no number of ours is anybody else's."""
+    listener = Listener(path)
+    with contextlib.ExitStack() as stack:
+        stack.callback(listener.close)
+        listener.shut()
+        for each in (path + "2", path + "3"):
+            stack.enter_context(listening(each))
+        began = time.monotonic()
+        with pytest.raises(OSError, match="Invalid argument"):
+            listener.accept()
+        assert time.monotonic() - began < 5
 
 
 def test_operators_are_let_in_first(path: str) -> None:
@@ -117,7 +147,9 @@ def test_operators_are_let_in_first(path: str) -> None:
             stack.enter_context(socket.socket(socket.AF_UNIX)).connect(path)
         operator = stack.enter_context(socket.socket(socket.AF_UNIX))
         operator.connect(path + OPERATORS)
-        with listener.accept() as first:
+        first = listener.accept()
+        assert first is not None
+        with first:
             first.sendall(b"you")
         operator.settimeout(10)
         assert operator.recv(3) == b"you"
