@@ -91,13 +91,15 @@ Parse = Callable[[bytes, Dating], Line | None]
 @dataclass(frozen=True, kw_only=True)
 class Format:
     """One form. ``heads``: how each of its lines begins, behind a newline. ``before``: what stands before a record's
-    words. ``ends``: what ends a line, or a record. ``note``: what the form cannot tell."""
+    words. ``ends``: what ends a line, or a record. ``indents``: whether the further lines of a record are indented
+    under its first, as dmesg and journalctl print them. ``note``: what the form cannot tell."""
 
     name: str
     heads: re.Pattern[bytes]
     before: bytes
     parse: Parse
     ends: bytes = b"\n"
+    indents: bool = False
     weight: int = 1
     note: str = ""
     also: tuple[bytes, ...] = ()
@@ -339,6 +341,7 @@ FORMATS: tuple[Format, ...] = (
         heads=re.compile(rb"\n%b%b\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d %b \d{4}\]" % (_PRIORITY, _FACILITY, _CLOCK)),
         before=_AT_LINE + _FACILITY,
         parse=_dmesg_t,
+        indents=True,
         note=_NO_ZONE,
     ),
     Format(
@@ -346,12 +349,14 @@ FORMATS: tuple[Format, ...] = (
         heads=re.compile(rb"\n%b\d{4}-\d\d-\d\dT%b,\d{1,9}\S{0,6} " % (_FACILITY, _CLOCK)),
         before=_AT_LINE + _FACILITY + rb"\d{4}-\d\d-\d\dT\S{8,32} ",
         parse=_dmesg_iso,
+        indents=True,
     ),
     Format(
         name="dmesg",
         heads=re.compile(rb"\n%b%b\[ *\d{1,9}\.\d{1,6}\]" % (_PRIORITY, _FACILITY)),
         before=_AT_LINE + _FACILITY + rb"(?:\[ *[\d.]{3,17}\] \S{1,255} kernel: )?",
         parse=_dmesg,
+        indents=True,
         from_boot=re.compile(rb"\n%b%b\[ *(\d{1,9}\.\d{1,6})\]" % (_PRIORITY, _FACILITY)),
     ),
     Format(
@@ -359,6 +364,7 @@ FORMATS: tuple[Format, ...] = (
         heads=re.compile(rb"\n%b[A-Z][a-z]{2} [ \d]\d %b(?:\.\d{1,9})? \S" % (_PRIORITY, _CLOCK)),
         before=_AT_LINE + rb"%b[A-Z][a-z]{2} +\d{1,2} [\d:.]{8,18} \S{1,255}%b" % (_PRIORITY, _KERNEL),
         parse=_short,
+        indents=True,
         note=f"{_NO_ZONE}; {_ANYBODYS}",
         yearless=re.compile(rb"\n%b([A-Z][a-z]{2}) +(\d{1,2}) %b" % (_PRIORITY, _CLOCK)),
     ),
@@ -367,6 +373,7 @@ FORMATS: tuple[Format, ...] = (
         heads=re.compile(rb"\n%b(?:\d )?\d{4}-\d\d-\d\dT%b(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d) \S" % (_PRIORITY, _CLOCK)),
         before=_AT_LINE + rb"%b(?:\d )?\d{4}-\d\d-\d\dT\S{8,32} \S{1,255}%b" % (_PRIORITY, _KERNEL),
         parse=_iso_line,
+        indents=True,
         note=_ANYBODYS,
     ),
     Format(
@@ -374,6 +381,7 @@ FORMATS: tuple[Format, ...] = (
         heads=re.compile(rb"\n[A-Z][a-z]{2} \d{4}-\d\d-\d\d %b(?:\.\d{1,9})? \S+ \S" % _CLOCK),
         before=_AT_LINE + rb"[A-Z][a-z]{2} [\d-]{10} [\d:.]{8,18} \S+ \S{1,255}%b" % _KERNEL,
         parse=_full,
+        indents=True,
         note=f"its times are taken as UTC, whatever zone they name; {_ANYBODYS}",
     ),
 )

@@ -27,6 +27,7 @@ _SAMPLE_LINES = 2000
 _LONGEST_BYTES = 1 << 20
 _LAST_LINES = 100
 _GZIP = b"\x1f\x8b"
+_FURTHER = re.compile(rb"\n[ \t]+")
 _DATED = re.compile(rb"(?<![\d:])\d\d:\d\d:\d\d(?!:)")
 
 
@@ -51,11 +52,11 @@ class PastLog:
     def read(self, needles: tuple[bytes, ...]) -> Iterator[Line]:
         """The kernel lines that hold a needle, in the order of the file. Raises SourceUnreadable."""
         wanted = Wanted((*needles, *self.format.also), self.format.before)
-        parse, ends = self.format.parse, self.format.ends
+        form, parse = self.format, self.format.parse
         block = b""
-        for block in _blocks(self.path, ends, self._torn):
+        for block in _blocks(self.path, form, self._torn):
             self._count(block)
-            for raw in _wanted(block, wanted, ends):
+            for raw in _wanted(block, wanted, form):
                 line = parse(raw, self.dating)
                 if line is None:
                     self.unread += self.format.heads.search(b"\n" + raw) is not None
@@ -76,7 +77,8 @@ class PastLog:
     def _count(self, block: bytes) -> None:
         lines = block.count(self.format.ends)
         self.lines += lines
-        self.unread += max(0, lines - len(self.format.heads.findall(b"\n" + block)))
+        if (unread := lines - len(self.format.heads.findall(b"\n" + block))) > 0:
+            self.unread += max(0, unread - (len(_FURTHER.findall(block)) if self.format.indents else 0))
 
     def _torn(self) -> None:
         self.lines += 1
@@ -141,15 +143,15 @@ def _stem(path: Path) -> str:
     return re.sub(r"(\.(gz|log|txt|out|dmesg|kmsg))+\Z", "", path.name) or path.name
 
 
-def _blocks(path: Path, ends: bytes, torn: Callable[[], None]) -> Iterator[bytes]:
+def _blocks(path: Path, form: Format, torn: Callable[[], None]) -> Iterator[bytes]:
     """The file in blocks of whole lines, or records. What has no end in a megabyte is dropped, and told."""
-    rest, dropping = b"", False
+    rest, dropping, ends = b"", False, form.ends
     try:
         with _opened(path) as file:
             while chunk := file.read(_BLOCK_BYTES):
-                block, end, rest = (rest + chunk).rpartition(ends)
+                block, end, rest = _cut(rest + chunk, form)
                 if dropping and end:
-                    _, _, block = block.partition(ends)
+                    _, end, block = block.partition(ends)
                     dropping = False
                 if end and not dropping:
                     yield block + ends
@@ -159,18 +161,35 @@ def _blocks(path: Path, ends: bytes, torn: Callable[[], None]) -> Iterator[bytes
     except (OSError, EOFError, zlib.error) as error:
         raise SourceUnreadable(f"{path}: cannot be read to its end: {error}") from error
     if rest.strip() and not dropping:
-        yield rest + ends
+        yield rest.removesuffix(ends) + ends
 
 
-def _wanted(block: bytes, wanted: Wanted, ends: bytes) -> Iterator[bytes]:
-    """The lines, or records, of a block that hold a needle."""
-    position, width = 0, len(ends)
+def _cut(data: bytes, form: Format) -> tuple[bytes, bytes, bytes]:
+    """What is whole, its end, and the rest; whether a last line is whole only the next one tells where lines indent."""
+    if not form.indents:
+        return data.rpartition(form.ends)
+    at = data.rfind(b"\n")
+    while at >= 0 and data[at + 1 : at + 2] in (b"", b" ", b"\t"):
+        at = data.rfind(b"\n", 0, at)
+    return (data[:at], b"\n", data[at + 1 :]) if at >= 0 else (b"", b"", data)
+
+
+def _wanted(block: bytes, wanted: Wanted, form: Format) -> Iterator[bytes]:
+    """The lines, or records, of a block that hold a needle; a record of several lines without what indents them."""
+    position, ends, width = 0, form.ends, len(form.ends)
     for hit in wanted.hits(block):
         if hit < position:
             continue
         found = block.rfind(ends, max(0, position - width), hit + 1)
         start = max(position, found + width if found >= 0 else 0)
-        end = block.find(ends, hit + 1)
-        end = len(block) if end < 0 else end
+        end = _end(block, hit + 1, ends)
+        while form.indents and block[end + 1 : end + 2] in (b" ", b"\t"):
+            end = _end(block, end + 1, ends)
         position = end + width
-        yield block[start:end]
+        raw = block[start:end]
+        yield _FURTHER.sub(b"\n", raw) if form.indents and b"\n" in raw else raw
+
+
+def _end(block: bytes, at: int, ends: bytes) -> int:
+    end = block.find(ends, at)
+    return len(block) if end < 0 else end

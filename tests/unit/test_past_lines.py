@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from healthd.checks.kernel_xid import Settings, kernel_xid
 from healthd.errors import SourceMissing, SourceUnreadable
+from healthd.node import KernelRecord
+from healthd.sources import pastlogs
 from healthd.sources.pastlines import Line
 from healthd.sources.pastlogs import PastLog, open_log
+from healthd.testing import FakeNode
 
 NEEDLES = (b"^NVRM: ", b" in libnccl.so", b"^Linux version ")
 XID = "NVRM: Xid (PCI:0000:05:00): 95, pid=7062, name=python, Uncontained: LTC TAG (0x2, 0x0)"
@@ -260,3 +264,54 @@ def test_a_log_larger_than_a_block_is_read_whole(tmp_path: Path) -> None:
     log = kept(tmp_path, text)
     assert len(read(log)) == len(range(0, total, 7))
     assert (log.lines, log.unread) == (total, 0)
+
+
+# A record of several lines, as each form keeps it: dmesg and journalctl indent what follows the first line, syslog
+# writes the newline as #012, and who reads /proc/kmsg line by line gives each a head of its own.
+LOST = (
+    "NVRM: The NVIDIA GPU 0000:b3:00.0\n"
+    "NVRM: (PCI ID: 10de:2330) installed in this system has\n"
+    "NVRM: fallen off the bus and is not responding to commands."
+)
+
+
+def indented(head: str) -> str:
+    first, *further = LOST.split("\n")
+    return f"{head}{first}\n" + "".join(f"{' ' * len(head)}{line}\n" for line in further)
+
+
+SEVERAL: dict[str, str | bytes] = {
+    "/dev/kmsg records": "3,2,2500000,-;" + LOST.replace("\n", "\\x0a") + "\n SUBSYSTEM=pci\n",
+    "dmesg": indented("[    2.500000] "),
+    "dmesg -T": indented("[Sat Nov 21 05:18:14 2026] "),
+    "iso": indented("2026-11-21T05:18:14,000000+00:00 "),
+    "journalctl -o short": indented("Nov 21 05:18:14 n1 kernel: "),
+    "journalctl -o short-iso": indented("2026-11-21T05:18:14+0000 n1 kernel: "),
+    "journalctl -o short-full": indented("Sat 2026-11-21 05:18:14 UTC n1 kernel: "),
+    "syslog": f"Nov 21 05:18:14 n1 kernel: {LOST}\n".replace("\nNVRM", "#012NVRM"),
+    "line by line": "".join(f"Nov 21 05:18:14 n1 kernel: [ 12.5] {line}\n" for line in LOST.split("\n")),
+    "export": exported(journal(""))
+    .encode()
+    .replace(b"MESSAGE=\n", b"MESSAGE\n" + len(LOST).to_bytes(8, "little") + LOST.encode() + b"\n"),
+    "json": json.dumps(journal(LOST), separators=(",", ":")) + "\n",
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_a_record_of_several_lines_is_found_as_it_is_live(tmp_path: Path, name: str) -> None:
+    """A GPU that does not answer when the driver probes it carries no XID number, and three lines."""
+    log = kept(tmp_path, SEVERAL[name])
+    records = [KernelRecord(boot_id="b", sequence=0, time=line.time, text=line.text) for line in read(log)]
+    (finding,) = kernel_xid(FakeNode(kernel_records=records), Settings()).findings
+    assert (finding.code, str(finding.component)) == ("gpu.xid.79", "gpu:0000:b3:00")
+    assert log.unread == 0
+
+
+@pytest.mark.parametrize("size", [*range(1, 40), 1 << 20])
+def test_no_block_cuts_a_record_of_several_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """However the file is read, its records are whole, in order, and counted once."""
+    monkeypatch.setattr(pastlogs, "_BLOCK_BYTES", size)
+    text = f"[    1.000000] {NOISE}\n{indented('[    2.500000] ')}[    3.500000] {XID}\n{indented('[    4.500000] ')}"
+    log = kept(tmp_path, text)
+    assert [line.text for line in read(log)] == [LOST, XID, LOST]
+    assert (log.lines, log.unread) == (8, 0)
