@@ -36,6 +36,7 @@ OF_HEALTHD = {
     "nvrm",
     "patterns",
     "pci",
+    "record_words",
     "tables",
     "versions",
 }
