@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from healthd.check import FindingCode, check, judged, not_applicable, unknown
@@ -11,9 +12,11 @@ from healthd.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.model import NODE, Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.node import Node
 
-_IMPORTS = ("kernel/debug/lustre", "fs/lustre")  # debugfs; older clients had them below /proc/fs/lustre
+_PROC, _DEBUG, _SYS = "fs/lustre", "kernel/debug/lustre", "fs/lustre"
 _MOUNT_SUFFIX = re.compile(r"-[0-9a-f]{8,16}\Z")
-_KINDS = ("mdc", "osc", "mgc")
+_KINDS = {kind: re.compile(rf".+-{kind}-[0-9a-f]{{1,16}}") for kind in ("mdc", "osc")}
+"""The kinds of connection that I/O goes over, and what a client's device is called: the folders hold files beside them,
+and on a server devices of its own."""
 _STATE = re.compile(r"^\s*state:\s*([A-Z_]+)\s*$", re.MULTILINE)
 _ATTEMPTS = re.compile(r"^\s*connection_attempts:\s*(\d+)\s*$", re.MULTILINE)
 _TARGET = re.compile(r"^\s*target:\s*(\S+)\s*$", re.MULTILINE)
@@ -51,8 +54,9 @@ class Settings:
     """What ``lustre.client`` reads."""
 
     imports: bool = True
-    """Whether the state of each connection is read. It is in debugfs, which only root can read and which some systems
-    do not mount (kernel lockdown, containers): there it is unknown, unless this is switched off."""
+    """Whether the state of each connection is read: below /proc/fs/lustre up to Lustre 2.16, in debugfs from 2.17 on.
+    Only root reads debugfs, and some systems do not mount it (kernel lockdown, containers): there it is unknown, unless
+    this is switched off."""
 
 
 @check("lustre.client", interval_s=60, settings=Settings, codes=(LBUG, NOT_HEALTHY, DISCONNECTED))
@@ -62,10 +66,13 @@ def lustre_client(node: Node, settings: Settings) -> Result:
     An assertion that failed (LBUG) leaves threads of the kernel stuck for good, so it keeps jobs off and calls for a
     reboot. An idle connection is healthy: the client closes what it does not use. One that is being recovered is only
     worth a word when that lasts, and never more than a warning: fail-overs and maintenance windows look the same from
-    every node. Reading these files sends nothing to a server, so it cannot hang on one. Unproven on hardware: no Lustre
-    client was at hand; the files are those of the published sources.
+    every node. A device whose state cannot be read is unknown, and so is a mounted client that shows no device. The
+    connection to the management server (mgc) carries no I/O and is left out. Reading these files sends nothing to a
+    server, so it cannot hang on one. Unproven on hardware: no Lustre client was at hand; the files are those of the
+    published sources.
 
     Sources: lustre-release lustre/obdclass/obd_sysfs.c (health_check), lustre/ptlrpc/import.c (states);
+    lustre/mdc/lproc_mdc.c and lustre/osc/lproc_osc.c (``import`` in procfs in 2.12 to 2.16, in debugfs from 2.17);
     aws-parallelcluster-cookbook PR 3262 and 3267 (import states fired on healthy file systems, until IDLE was taken for
     healthy and trouble had to last).
     """
@@ -77,13 +84,18 @@ def lustre_client(node: Node, settings: Settings) -> Result:
         return not_applicable("no Lustre client is loaded")
     findings, gaps = list(_health(word)), [] if _is_known(word) else [f"health_check says {word!r}: expected 'healthy'"]
     readings: list[Reading] = []
-    if settings.imports:
-        try:
-            for where, text in _imports(node):
-                findings.extend(_import(where, text))
-                readings.extend(_attempts(where, text, node.boot_id))
-        except SourceError as error:
-            gaps.append(f"the states of the connections: {error}; is debugfs mounted? Or set imports = false")
+    for kind in _KINDS if settings.imports else ():
+        devices = _devices(node, kind)
+        unread: list[str] = []
+        for device in devices:
+            try:
+                text = _text(node, kind, device)
+                findings.extend(_import(_component(device), text))
+            except SourceError as error:
+                unread.append(str(error))
+            else:
+                readings.extend(_attempts(_component(device), text, node.boot_id))
+        gaps.extend(_gap(node, kind, devices, unread))
     return judged(findings, readings, gaps=gaps)
 
 
@@ -98,15 +110,33 @@ def _health(word: str) -> Iterator[Finding]:
         yield NOT_HEALTHY.at(NODE, "/sys/fs/lustre/health_check says NOT HEALTHY", health_check=word)
 
 
-def _imports(node: Node) -> Iterator[tuple[Component, str]]:
-    """Every connection with the text of its ``import`` file. Raises SourceError where the folder is not to be seen."""
-    root = next((root for root in _IMPORTS if any(node.sys.exists(f"{root}/{kind}") for kind in _KINDS)), _IMPORTS[0])
-    node.sys.names(root)
-    for kind in _KINDS:
-        for device in node.sys.names(f"{root}/{kind}") if node.sys.exists(f"{root}/{kind}") else ():
-            path = f"{root}/{kind}/{device}/import"
-            if node.sys.exists(path):
-                yield _component(device), node.sys.read(path)
+def _devices(node: Node, kind: str) -> tuple[str, ...]:
+    """The client's devices of a kind, by whichever tree names them; sysfs does on all releases since 2.12."""
+    names: set[str] = set()
+    for tree, root in ((node.sys, _SYS), (node.proc, _PROC), (node.sys, _DEBUG)):
+        with contextlib.suppress(SourceError):  # one tree may be hidden; that none shows a device is a gap
+            names.update(tree.names(f"{root}/{kind}"))
+    return tuple(sorted(filter(_KINDS[kind].fullmatch, names)))
+
+
+def _text(node: Node, kind: str, device: str) -> str:
+    """What the device says of its connection. Raises SourceUnreadable where neither place of the file can be read."""
+    problems = []
+    for tree, root in ((node.proc, _PROC), (node.sys, _DEBUG)):
+        try:
+            return tree.read(f"{root}/{kind}/{device}/import")
+        except SourceError as error:
+            problems.append(str(error))
+    raise SourceUnreadable(f"{device}: {'; '.join(problems)}")
+
+
+def _gap(node: Node, kind: str, devices: Sequence[str], unread: Sequence[str]) -> Iterator[str]:
+    """Why the connections of this kind are not all told; at most one line, however many they are."""
+    if unread:
+        advice = "is debugfs mounted? Or set imports = false"
+        yield f"{len(unread)} of {len(devices)} {kind} connections tell no state: {unread[0]}; {advice}"
+    elif not devices and any(mount.fstype == "lustre" for mount in node.mounts()):
+        yield f"a Lustre file system is mounted, and no {kind} device is to be seen below /sys, /proc or debugfs"
 
 
 def _component(device: str) -> Component:

@@ -25,6 +25,13 @@ _IMPORT = """import:
     connection:
        current_connection: 192.168.50.246@tcp
        connection_attempts: 1"""
+IMPORTS_IN: Mapping[str, str] = {
+    "2.12": "proc/fs/lustre",
+    "2.15": "proc/fs/lustre",
+    "2.17": "sys/kernel/debug/lustre",
+}
+"""Where a Lustre release has the ``import`` files of mdc and osc (lustre-release, lproc_mdc.c and lproc_osc.c; mgc has
+its own in debugfs in all of them). Amazon Linux and FSx for Lustre clients are 2.12, 2.15 or newer."""
 
 _PROC: Mapping[str, str] = {
     "1/comm": "systemd",
@@ -54,13 +61,14 @@ _SYS: Mapping[str, str] = {
 }
 
 
-def write_host(root: Path, profile: InstanceProfile, *, lustre: bool) -> None:
-    """Add the host's part to ``sys`` and ``proc`` below ``root``."""
-    for tree, entries in (("proc", _PROC), ("sys", {**_SYS, **_disks(profile), **(_lustre() if lustre else {})})):
-        for path, text in entries.items():
-            file = root / tree / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(f"{text}\n", encoding="ascii")
+def write_host(root: Path, profile: InstanceProfile, *, lustre: str) -> None:
+    """Add the host's part to ``sys`` and ``proc`` below ``root``; ``lustre``: the client's release, "" for none."""
+    entries = {f"proc/{path}": text for path, text in _PROC.items()}
+    entries |= {f"sys/{path}": text for path, text in {**_SYS, **_disks(profile)}.items()}
+    for path, text in {**entries, **lustre_files(lustre)}.items():
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{text}\n", encoding="ascii")
     (root / "sys" / _ENA).mkdir(parents=True, exist_ok=True)
     (root / "sys/bus/pci/drivers/ena").mkdir(parents=True, exist_ok=True)
     (root / "sys" / _ENA / "driver").symlink_to("../../../bus/pci/drivers/ena")
@@ -82,12 +90,17 @@ def _disks(profile: InstanceProfile) -> Mapping[str, str]:
     return facts
 
 
-def _lustre() -> Mapping[str, str]:
-    states = {"mdc/6cz4zbev-MDT0000-mdc-ffff8f1c0a5b8800": "FULL", "osc/6cz4zbev-OST0000-osc-ffff8f1c0a5b8800": "IDLE"}
-    imports = {
-        f"kernel/debug/lustre/{path}/import": _IMPORT.format(
-            device=path.partition("/")[2], target=path.partition("/")[2].rpartition("-")[0], state=state
-        )
-        for path, state in states.items()
-    }
-    return {"module/lustre/initstate": "live", "fs/lustre/health_check": "healthy", **imports}
+def lustre_files(release: str) -> Mapping[str, str]:
+    """What a client of this release (see :data:`IMPORTS_IN`) shows of itself: path from the root to text. "": none."""
+    if not release:
+        return {}
+    files = {"sys/module/lustre/initstate": "live", "sys/fs/lustre/health_check": "healthy"}
+    for kind, target, state in (("mdc", "6cz4zbev-MDT0000", "FULL"), ("osc", "6cz4zbev-OST0000", "IDLE")):
+        device = f"{target}-{kind}-ffff8f1c0a5b8800"
+        files[f"sys/fs/lustre/{kind}/{device}/active"] = "1"
+        files[f"sys/kernel/debug/lustre/{kind}/{device}/stats"] = "snapshot_time 1767225600.0 secs.nsecs"
+        text = _IMPORT.format(device=device, target=target, state=state)
+        files[f"{IMPORTS_IN[release]}/{kind}/{device}/import"] = text
+    manager = {"device": "MGC192.168.50.246@tcp", "target": "MGS", "state": "FULL"}
+    files[f"sys/kernel/debug/lustre/mgc/{manager['device']}/import"] = _IMPORT.format(**manager)
+    return files

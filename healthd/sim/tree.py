@@ -64,10 +64,11 @@ class Layout:
     efa: tuple[str, ...]
 
 
-def build(root: Path, instance_type: str = "p5.48xlarge", *, lustre: bool = True) -> Layout:
+def build(root: Path, instance_type: str = "p5.48xlarge", *, lustre: str = "2.15") -> Layout:
     """Write ``sys``, ``proc`` and ``dev`` of a healthy instance below ``root``, which must not hold them yet.
 
-    ``lustre``: with an FSx for Lustre file system mounted on /fsx. Raises KeyError for a type that the table does not
+    ``lustre``: the release of the client that has an FSx for Lustre file system mounted on /fsx, as
+    ``healthd.sim.host.IMPORTS_IN`` knows it; "" for none. Raises KeyError for a type or release that its table does not
     know, FileExistsError where something is in the way.
     """
     profile = instance_profile(instance_type)
@@ -90,7 +91,7 @@ def build(root: Path, instance_type: str = "p5.48xlarge", *, lustre: bool = True
     for name in ("nvidiactl", "nvidia-uvm", "gdrdrv", *imex):
         _write(root / "dev" / name)
     _disk(root)
-    _proc(root, lustre=lustre)
+    _proc(root, lustre=bool(lustre))
     write_host(root, profile, lustre=lustre)
     return layout
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +13,9 @@ from healthd.checks.lustre_client import DISCONNECTED, Settings, lustre_client
 from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.model import Remedy, Result, Severity, Status
 from healthd.node import Mount
+from healthd.sim.host import IMPORTS_IN
+from healthd.sim.tree import build
+from healthd.sources.trees import FileTree
 from healthd.testing import Entry, FakeNode
 
 FSX = Mount(point="/fsx", fstype="lustre", source="10.0.0.1@tcp:/abc", options=frozenset({"rw"}))
@@ -36,16 +42,71 @@ def run(
     **settings: Any,
 ) -> Result:
     tree: dict[str, Entry] = {"fs/lustre/health_check": health}
+    proc: dict[str, Entry] = {"fs/lustre/mdc/abc-MDT0000-mdc-ffff/import": IMPORT.format(state="FULL")}
     for number, state in enumerate(states or ("FULL",)):
-        tree[f"kernel/debug/lustre/osc/abc-OST{number:04}-osc-ffff/import"] = IMPORT.format(state=state)
-    return lustre_client(FakeNode(sys=tree if sys is None else sys, mount_table=mounts), Settings(**settings))
+        proc[f"fs/lustre/osc/abc-OST{number:04}-osc-ffff/import"] = IMPORT.format(state=state)
+    node = FakeNode(sys=tree if sys is None else sys, proc=proc if sys is None else {}, mount_table=mounts)
+    return lustre_client(node, Settings(**settings))
+
+
+def of_release(root: Path, release: str, *gone: str) -> FakeNode:
+    """A constructed node whose client is of this release, without these paths."""
+    build(root, lustre=release)
+    for path in gone:
+        shutil.rmtree(root / path)
+    return FakeNode(sys=FileTree(root / "sys"), proc=FileTree(root / "proc"), mount_table=[FSX])
+
+
+def says(root: Path, release: str, kind: str, state: str) -> None:
+    """The state of the connection of one kind, where this release writes it."""
+    (file,) = (root / IMPORTS_IN[release] / kind).glob("*/import")
+    file.write_text(re.sub("state: [A-Z]+", f"state: {state}", file.read_text()))
 
 
 def test_healthy() -> None:
     """Healthy by its own word and connected: ok, and attempts to connect are counted."""
     result = run()
     assert result.status is Status.OK
-    assert [(reading.name, reading.value) for reading in result.readings] == [("lustre_connection_attempts_total", 7)]
+    assert {(reading.name, reading.value) for reading in result.readings} == {("lustre_connection_attempts_total", 7)}
+    assert {reading.component.id for reading in result.readings} == {"abc-MDT0000-mdc-ffff", "abc-OST0000-osc-ffff"}
+
+
+@pytest.mark.parametrize("release", IMPORTS_IN)
+@pytest.mark.parametrize("kind", ["mdc", "osc"])
+def test_each_release_tells_its_connections(tmp_path: Path, release: str, kind: str) -> None:
+    """Wherever a release writes ``import``: a healthy client is ok with both connections, and a broken one is found."""
+    node = of_release(tmp_path, release)
+    result = lustre_client(node, Settings())
+    assert (result.status, len(result.readings)) == (Status.OK, 2)
+    says(tmp_path, release, kind, "DISCONN")
+    (finding,) = lustre_client(node, Settings()).findings
+    assert (finding.code, finding.component.id[-4:]) == ("lustre.disconnected", f"-{kind}")
+
+
+@pytest.mark.parametrize("release", IMPORTS_IN)
+def test_a_device_without_a_readable_file_is_a_gap(tmp_path: Path, release: str) -> None:
+    """sysfs names the devices on every release: without their files nothing is ok, and each kind has one line."""
+    result = lustre_client(of_release(tmp_path, release, IMPORTS_IN[release]), Settings())
+    assert result.status is Status.UNKNOWN
+    assert [gap.split(" tell ")[0] for gap in result.gaps] == ["1 of 1 mdc connections", "1 of 1 osc connections"]
+
+
+def test_a_mounted_client_that_shows_no_device_is_a_gap(tmp_path: Path) -> None:
+    """A mount has connections of both kinds; without a mount no device is none."""
+    node = of_release(tmp_path, "2.15", "sys/fs/lustre/osc", "sys/kernel/debug/lustre", "proc/fs/lustre/osc")
+    assert ["no osc device" in gap for gap in lustre_client(node, Settings()).gaps] == [True]
+    node.mount_table = []
+    assert lustre_client(node, Settings()).status is Status.OK
+
+
+def test_other_entries_are_no_devices_of_the_client() -> None:
+    """A file of the kind itself, and what a metadata server has under the same name, are passed over."""
+    own = "fs/lustre/osc/abc-OST0000-osc-ffff8881/import"
+    proc: dict[str, Entry] = {"fs/lustre/osc/num_refs": "1", "fs/lustre/osc/abc-OST0000-osc-MDT0000/import": ""}
+    sys: dict[str, Entry] = {"fs/lustre/health_check": "healthy"}
+    node = FakeNode(sys=sys, proc={**proc, own: IMPORT.format(state="FULL")}, mount_table=[])
+    result = lustre_client(node, Settings())
+    assert (result.status, len(result.readings)) == (Status.OK, 1)
 
 
 def test_idle_is_healthy() -> None:
@@ -94,10 +155,11 @@ def test_another_word_is_unknown(word: str) -> None:
 
 @pytest.mark.parametrize("text", ["import:\n  name: x", IMPORT.format(state="SLEEPING"), ""])
 def test_an_import_of_another_form_is_a_gap(text: str) -> None:
-    """A state that is missing or not known is unknown, and does not hide what the client says of itself."""
-    tree: dict[str, Entry] = {"fs/lustre/health_check": "NOT HEALTHY", "kernel/debug/lustre/mdc/x/import": text}
-    result = run(sys=tree)
-    assert [finding.code for finding in result.findings] == ["lustre.not_healthy"]
+    """A state that is missing or not known is unknown, and hides neither the client's own word nor a sibling."""
+    osc = "kernel/debug/lustre/osc/abc-OST000"
+    tree: dict[str, Entry] = {"fs/lustre/health_check": "NOT HEALTHY", f"{osc}0-osc-ffff/import": text}
+    result = run(sys={**tree, f"{osc}1-osc-ffff/import": IMPORT.format(state="EVICTED")}, mounts=())
+    assert [finding.code for finding in result.findings] == ["lustre.not_healthy", "lustre.disconnected"]
     assert len(result.gaps) == 1
 
 

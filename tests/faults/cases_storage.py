@@ -13,6 +13,7 @@ from healthd.checks import host_filesystems, lustre_mount, storage_nvme
 from healthd.errors import SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.model import Status
 from healthd.node import ProbeState, Space
+from healthd.sim.host import IMPORTS_IN, lustre_files
 from tests.faults.case import Case, Made
 from tests.faults.cases_fabric import built, tool
 from tests.faults.rig import Rig
@@ -20,7 +21,7 @@ from tests.healthy_node import QUICK, ROOM, SMART, smart_log
 
 FSX = {"lustre.mount": lustre_mount.Settings(mounts=("/fsx",))}
 _ROOT = "26 1 259:1 / / {} - ext4 /dev/nvme0n1p1 {}"
-_IMPORT = "sys/kernel/debug/lustre/osc/6cz4zbev-OST0000-osc-ffff8f1c0a5b8800/import"
+_OSC = "osc/6cz4zbev-OST0000-osc-ffff8f1c0a5b8800/import"
 _AUTOFS = "90 26 0:50 / /fsx rw,relatime shared:40 - autofs systemd-1 rw,fd=55,pgrp=1,timeout=0,direct"
 _LUSTRE = "91 90 0:51 / /fsx {} shared:41 - lustre 192.168.50.246@tcp:/6cz4zbev {},flock,lazystatfs"
 
@@ -90,12 +91,17 @@ def says_of_itself(word: str) -> Callable[[Rig], None]:
     return lambda rig: rig.put("sys/fs/lustre/health_check", word)
 
 
-def connection(state: str) -> Callable[[Rig], None]:
-    """The state of the connection to one object server."""
+def connection(state: str, release: str = "") -> Callable[[Rig], None]:
+    """The state of the connection to one object server; ``release``: of a client that writes it where this one does."""
 
     def arrange(rig: Rig) -> None:
-        text = rig.node.sys.read(_IMPORT.partition("/")[2])
-        rig.put(_IMPORT, text.replace("state: IDLE", f"state: {state}"))
+        if release:
+            rig.take("sys/kernel/debug/lustre", "proc/fs/lustre", "sys/fs/lustre")
+            for path, text in lustre_files(release).items():
+                rig.put(path, text)
+        path = f"{IMPORTS_IN[release or '2.15']}/{_OSC}"
+        name, _, below = path.partition("/")
+        rig.put(path, getattr(rig.node, name).read(below).replace("state: IDLE", f"state: {state}"))
 
     return arrange
 
@@ -110,12 +116,15 @@ CLIENT = (
         "lustre.not_healthy@node warning ask_human",
     ),
     built("lustre.client", "an idle connection", connection("IDLE"), lasts_s=600.0),
-    built(
-        "lustre.client",
-        "a connection down for minutes",
-        connection("DISCONN"),
-        f"lustre.disconnected@{_OST} warning watch",
-        lasts_s=300.0,
+    *(
+        built(
+            "lustre.client",
+            f"a connection down for minutes, Lustre {release}",
+            connection("DISCONN", release),
+            f"lustre.disconnected@{_OST} warning watch",
+            lasts_s=300.0,
+        )
+        for release in IMPORTS_IN
     ),
     built(
         "lustre.client",
@@ -134,8 +143,8 @@ CLIENT = (
     ),
     built(
         "lustre.client",
-        "debugfs is not mounted",
-        lambda rig: rig.take("sys/kernel/debug"),
+        "the states of the connections cannot be seen",
+        lambda rig: rig.take("proc/fs/lustre"),
         status=Status.UNKNOWN,
         unknown=frozenset({"lustre.client"}),
     ),

@@ -24,6 +24,7 @@ from healthd.node import (
 )
 from healthd.runner import run_check
 from healthd.sim import tree
+from healthd.sim.host import IMPORTS_IN
 from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.trees import FileTree
 from healthd.tables import InstanceProfile, instance_types
@@ -66,7 +67,7 @@ NEEDS_CONFIGURATION = {"gpu.imex", "host.expect", "host.reach", "plugin.run", "s
 
 
 def build(
-    root: Path, profile: InstanceProfile, *, lustre: bool = True, past: Mapping[str, Any] | None = None
+    root: Path, profile: InstanceProfile, *, lustre: str = "2.15", past: Mapping[str, Any] | None = None
 ) -> FakeNode:
     """A healthy node of this type: a constructed file tree, and GPUs at its addresses with nothing wrong since."""
     layout = tree.build(root, profile.type, lustre=lustre)
@@ -109,13 +110,13 @@ def outcomes(node: FakeNode) -> dict[str, Outcome]:
 
 @given(
     st.sampled_from(sorted(instance_types().values(), key=lambda p: p.type)),
-    st.booleans(),
+    st.sampled_from(["", *IMPORTS_IN]),
     st.integers(0, 10**9),
     st.sampled_from([{}, OLDER_DRIVER]),
 )
 @settings(max_examples=60, deadline=None)
 def test_a_healthy_node_of_any_type_is_silent(
-    profile: InstanceProfile, lustre: bool, old_errors: int, driver: Mapping[str, Any]
+    profile: InstanceProfile, lustre: str, old_errors: int, driver: Mapping[str, Any]
 ) -> None:
     """No check finds anything, or is unsure, on a healthy node of any type, whatever its GPUs went through before, and
     whether or not its driver knows the newest questions."""
