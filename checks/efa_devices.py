@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from healthd.check import FindingCode, Learned, check, judged, not_applicable, unknown
-from healthd.gpus import pci_gpus
 from healthd.model import NODE, Component, Finding, Reading, Remedy, Result, Severity
 from healthd.node import Node
-from healthd.pci import efa_functions, has_pci, pci_attribute, pci_children, require_pci
+from healthd.pci import efa_functions, has_pci, pci_attribute, pci_children, pci_gpus, require_pci
 from healthd.tables import instance_profile
 
 _CRITICAL, _WARNING = Severity.CRITICAL, Severity.WARNING

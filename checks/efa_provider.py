@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from healthd.check import FindingCode, check, judged, not_applicable
 from healthd.errors import SourceError, SourceMissing
-from healthd.gpus import pci_gpus
 from healthd.model import NODE, Component, Finding, Reading, Remedy, Result, Severity
 from healthd.node import CommandResult, Node
-from healthd.pci import efa_functions, pci_children
+from healthd.pci import efa_functions, pci_children, pci_gpus
 from healthd.versions import minimums, older, read_stack
 
 _FI_INFO = "/opt/amazon/efa/bin/fi_info"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from healthd.check import FindingCode, check, judged, not_applicable
 from healthd.errors import SourceTimeout
-from healthd.gpus import pci_gpus
 from healthd.model import NODE, Component, Finding, Reading, Remedy, Result, Severity, gpu_component
 from healthd.node import GdrCopy, Node
+from healthd.pci import pci_gpus
 
 _DRIVER = Component(kind="driver", id="gdrdrv")
 _W, _HUMAN = Severity.WARNING, Remedy.ASK_HUMAN

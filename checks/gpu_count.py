@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from healthd.check import FindingCode, Learned, check, judged
-from healthd.gpus import Inventory, component_of, take_inventory
+from healthd.gpus import Inventory, component_of, not_listed, take_inventory
 from healthd.model import NODE, Finding, Reading, Remedy, Result, Severity, gpu_component
 from healthd.node import Node
 from healthd.pci import has_pci, pci_driver
@@ -89,7 +89,10 @@ def gpu_count(node: Node, settings: Settings) -> Result:
     readings = [Reading(component=component_of(answer), name="gpu_index", value=answer.index) for answer in listed]
     if there == len(gpus.pci) >= (gpus.expected or 0):  # else it is found already, or sysfs shows less than there is
         readings += _to_learn(node, settings, there)
-    return judged(findings, readings, gaps=[*gpus.gaps, hidden] if hidden else gpus.gaps)
+    parts = [NODE, *(gpu_component(pci=address) for address in gpus.pci)] if gpus.trouble else []
+    untold = [(part, code.code) for part in parts for code in (DRIVER_LOST, EXCLUDED, NO_DEVICE_FILE)]
+    gaps = [*gpus.gaps, hidden] if hidden else gpus.gaps
+    return judged(findings, readings, gaps=gaps, untold=untold, left_out=gpus.trouble)
 
 
 def _to_learn(node: Node, settings: Settings, there: int) -> Iterator[Reading]:
@@ -106,18 +109,10 @@ def _against_expected(gpus: Inventory, there: int) -> Iterator[Finding]:
         yield code.at(NODE, message, found=list(gpus.pci), expected=gpus.expected)
 
 
-def _not_listed(gpus: Inventory) -> tuple[list[str], int]:
-    """The GPUs on the bus that NVML does not list, and how many of them nothing explains: one that it lists but cannot
-    name stands for any one of them."""
-    listed = gpus.listed or ()
-    missing = [address for address in gpus.pci if address not in {answer.pci for answer in listed}]
-    return missing, max(len(missing) - sum(answer.pci is None for answer in listed), 0)
-
-
 def _kept_away(node: Node, gpus: Inventory) -> str:
     """Why fewer GPUs are listed than the bus has, where a container or a device cgroup keeps the others from this
     process: their driver has them, and NVML lists exactly those whose files may be opened. Else ""."""
-    missing, unexplained = _not_listed(gpus)
+    missing, unexplained = not_listed(gpus)
     if gpus.listed is None or unexplained <= gpus.excluded or gpus.openable != len(gpus.listed):
         return ""
     if any(pci_driver(node, f"{address}.0") != "nvidia" for address in missing):
@@ -132,7 +127,7 @@ def _against_driver(gpus: Inventory, *, is_hidden: bool) -> Iterator[Finding]:
     """GPUs on the bus that NVML does not list."""
     if gpus.listed is None:
         return
-    missing, unexplained = _not_listed(gpus)
+    missing, unexplained = not_listed(gpus)
     left_out = min(gpus.excluded, unexplained)
     if left_out:
         yield EXCLUDED.at(NODE, f"{left_out} GPUs are excluded by the driver's settings", missing=missing)

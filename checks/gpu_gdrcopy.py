@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from healthd.check import FindingCode, check, judged, not_applicable
 from healthd.errors import SourceMissing, SourceUnreadable
-from healthd.gpus import pci_gpus
+from healthd.gpu_driver import has_no_driver
 from healthd.model import Component, Finding, Remedy, Result, Severity
 from healthd.node import Node
+from healthd.pci import pci_gpus
 from healthd.tables import instance_profile
 
 _MODULE, _DEVICE = "module/gdrdrv", "gdrdrv"
@@ -63,6 +64,8 @@ def gpu_gdrcopy(node: Node, settings: Settings) -> Result:
     required = usual if settings.required is None else settings.required
     if not loaded and not (required and pci_gpus(node)):
         return not_applicable("gdrdrv is not loaded, and this node does not need it")
+    if not loaded and has_no_driver(node):
+        return not_applicable("the NVIDIA driver has no GPU: gpu.driver tells it")
     if not loaded:
         return judged([ABSENT.at(_DRIVER, "module gdrdrv is not loaded; package gdrdrv-dkms brings it")])
     if not node.dev.exists(_DEVICE):

@@ -5,28 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from healthd.check import FindingCode, check, judged
-from healthd.errors import SourceUnreadable
 from healthd.gpus import GpuValues, ask_gpus
-from healthd.model import NODE, Component, Finding, Remedy, Result, Severity
+from healthd.model import NODE, Finding, Remedy, Result, Severity
 from healthd.node import Node
 from healthd.nvml_return import NvmlReturn
 
 _INFOROM, _MODEL, _VBIOS = "nvmlDeviceValidateInforom", "nvmlDeviceGetName", "nvmlDeviceGetVbiosVersion"
 _NOT_HERE = frozenset({NvmlReturn.GPU_IS_LOST, NvmlReturn.RESET_REQUIRED, NvmlReturn.NO_PERMISSION})
-_DRIVER = Component(kind="driver", id="nvidia")
 
 INFOROM = FindingCode(
     code="gpu.inforom.corrupted",
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
     meaning="The GPU's configuration memory (InfoROM) is corrupted",
-)
-MISMATCH = FindingCode(
-    code="gpu.driver.mismatch",
-    severity=Severity.WARNING,
-    remedy=Remedy.ASK_HUMAN,
-    meaning="The driver's library and its kernel module are of different versions",
-    lasting_s=300.0,
 )
 _CAUSES = ("gpu.xid.79", "gpu.xid.119", "gpu.xid.120", "gpu.count.driver_lost")
 FAILING = FindingCode(
@@ -59,27 +50,21 @@ MIXED_VBIOS = FindingCode(
 )
 
 
-@check("gpu.health", interval_s=60, codes=(INFOROM, MISMATCH, FAILING, REFUSED, MIXED_MODELS, MIXED_VBIOS))
+@check("gpu.health", interval_s=60, codes=(INFOROM, FAILING, REFUSED, MIXED_MODELS, MIXED_VBIOS))
 def gpu_health(node: Node, _settings: object) -> Result:
     """Every GPU can be opened, its InfoROM is whole, and siblings are alike.
 
-    A library that does not fit the loaded kernel module is normal while a driver is being exchanged, so it must last
-    five minutes, and so must a GPU that cannot be opened, since a reset looks like that. Whatever else NVML as a whole
-    refuses is unknown. Inside a container the library may be the stale one and the node fine, so it never takes a node
-    out. A GPU that is lost or waits for a reset is the business of gpu.recovery; one whose handle is refused for
-    another reason is found here if a sibling answers. Unknown Error (999) there keeps jobs off: no program can use that
-    GPU, and gpud calls for a reboot, about which a person is asked here. NO_PERMISSION is a gap, and no fault of a GPU:
-    a device cgroup may answer so. All else is a warning at most, and everything here is unproven on hardware.
+    A GPU that cannot be opened must stay so for five minutes, since a reset looks like that. Whatever NVML as a whole
+    refuses is unknown here. A GPU that is lost or waits for a reset is the business of gpu.recovery; one whose handle
+    is refused for another reason is found here if a sibling answers. Unknown Error (999) there keeps jobs off: no
+    program can use that GPU, and gpud calls for a reboot, about which a person is asked here. NO_PERMISSION is a gap,
+    and no fault of a GPU: a device cgroup may answer so. All else is a warning at most, and everything here is
+    unproven on hardware.
 
-    Sources: nvml.h (return codes 4, 14, 18, 999); gpud 4a8de33a (Unknown Error at the handle: reboot; InfoROM);
+    Sources: nvml.h (return codes 4, 14, 999); gpud 4a8de33a (Unknown Error at the handle: reboot; InfoROM);
     NVIDIA Health Validation, Azure NHC (VBIOS must agree between the GPUs of a node).
     """
-    try:
-        gpus = ask_gpus(node, _INFOROM, _MODEL, _VBIOS)
-    except SourceUnreadable as error:
-        if NvmlReturn.LIB_RM_VERSION_MISMATCH.name not in str(error):
-            raise
-        return judged([MISMATCH.at(_DRIVER, "library and loaded kernel module differ", nvml=str(error))])
+    gpus = ask_gpus(node, _INFOROM, _MODEL, _VBIOS)
     if isinstance(gpus, Result):
         return gpus
     findings = {gpu.gpu: tuple(_of_one(gpu, gpus)) for gpu in gpus}

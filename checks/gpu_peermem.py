@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from healthd.check import FindingCode, check, judged, not_applicable, ok
 from healthd.errors import SourceMissing
-from healthd.gpus import pci_gpus
+from healthd.gpu_driver import has_no_driver
 from healthd.model import Component, Remedy, Result, Severity
 from healthd.node import Node
+from healthd.pci import pci_gpus
 
 _DMA_BUF_SINCE = (5, 12)
 _DRIVER = Component(kind="driver", id="nvidia_peermem")
@@ -51,6 +52,8 @@ def gpu_peermem(node: Node, settings: Settings) -> Result:
     devices = _rdma(node)
     if not devices or not pci_gpus(node):
         return not_applicable("no RDMA device, or no NVIDIA GPU, on this node")
+    if has_no_driver(node):
+        return not_applicable("the NVIDIA driver has no GPU: gpu.driver tells it")
     peermem = node.sys.exists("module/nvidia_peermem")
     if settings.module_required and not peermem:
         return judged([NOT_LOADED.at(_DRIVER, "module nvidia_peermem is not loaded (modprobe nvidia-peermem)")])

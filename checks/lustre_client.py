@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from healthd.check import FindingCode, check, judged, not_applicable, unknown
 from healthd.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.lustre import KINDS, client_devices, import_text
 from healthd.model import NODE, Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.node import Node
 
-_PROC, _DEBUG, _SYS = "fs/lustre", "kernel/debug/lustre", "fs/lustre"
 _MOUNT_SUFFIX = re.compile(r"-[0-9a-f]{8,16}\Z")
-_KINDS = {kind: re.compile(rf".+-{kind}-[0-9a-f]{{1,16}}") for kind in ("mdc", "osc")}
-"""The kinds of connection that I/O goes over, and what a client's device is called: the folders hold files beside them,
-and on a server devices of its own."""
 _STATE = re.compile(r"^\s*state:\s*([A-Z_]+)\s*$", re.MULTILINE)
 _ATTEMPTS = re.compile(r"^\s*connection_attempts:\s*(\d+)\s*$", re.MULTILINE)
 _TARGET = re.compile(r"^\s*target:\s*(\S+)\s*$", re.MULTILINE)
@@ -84,12 +80,12 @@ def lustre_client(node: Node, settings: Settings) -> Result:
         return not_applicable("no Lustre client is loaded")
     findings, gaps = list(_health(word)), [] if _is_known(word) else [f"health_check says {word!r}: expected 'healthy'"]
     readings: list[Reading] = []
-    for kind in _KINDS if settings.imports else ():
-        devices = _devices(node, kind)
+    for kind in KINDS if settings.imports else ():
+        devices = client_devices(node, kind)
         unread: list[str] = []
         for device in devices:
             try:
-                text = _text(node, kind, device)
+                text = import_text(node, kind, device)
                 findings.extend(_import(_component(device), text))
             except SourceError as error:
                 unread.append(str(error))
@@ -108,26 +104,6 @@ def _health(word: str) -> Iterator[Finding]:
         yield LBUG.at(NODE, "/sys/fs/lustre/health_check says LBUG", health_check=word)
     elif "NOT HEALTHY" in word:
         yield NOT_HEALTHY.at(NODE, "/sys/fs/lustre/health_check says NOT HEALTHY", health_check=word)
-
-
-def _devices(node: Node, kind: str) -> tuple[str, ...]:
-    """The client's devices of a kind, by whichever tree names them; sysfs does on all releases since 2.12."""
-    names: set[str] = set()
-    for tree, root in ((node.sys, _SYS), (node.proc, _PROC), (node.sys, _DEBUG)):
-        with contextlib.suppress(SourceError):  # one tree may be hidden; that none shows a device is a gap
-            names.update(tree.names(f"{root}/{kind}"))
-    return tuple(sorted(filter(_KINDS[kind].fullmatch, names)))
-
-
-def _text(node: Node, kind: str, device: str) -> str:
-    """What the device says of its connection. Raises SourceUnreadable where neither place of the file can be read."""
-    problems = []
-    for tree, root in ((node.proc, _PROC), (node.sys, _DEBUG)):
-        try:
-            return tree.read(f"{root}/{kind}/{device}/import")
-        except SourceError as error:
-            problems.append(str(error))
-    raise SourceUnreadable(f"{device}: {'; '.join(problems)}")
 
 
 def _gap(node: Node, kind: str, devices: Sequence[str], unread: Sequence[str]) -> Iterator[str]:

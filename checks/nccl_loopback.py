@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from healthd.check import FindingCode, check, not_applicable
-from healthd.gpus import pci_gpus
 from healthd.model import NODE, Finding, Remedy, Result, Severity
 from healthd.nccl import codes_of, demand, outcome, own_best, reduce
 from healthd.node import AllReduce, Node
-from healthd.pci import efa_functions
+from healthd.pci import efa_functions, pci_gpus
 
 _TEST = "loopback"
 _CODES = codes_of(_TEST, "through the node's own EFA devices")

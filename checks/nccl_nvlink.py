@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from healthd.check import check, not_applicable
-from healthd.gpus import pci_gpus
 from healthd.model import Result
 from healthd.nccl import codes_of, demand, outcome, own_best, reduce
 from healthd.node import Node
+from healthd.pci import pci_gpus
 
 _TEST = "nvlink"
 _CODES = codes_of(_TEST, "over NVLink")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from healthd.check import FindingCode, check, judged, not_applicable, ok
 from healthd.errors import SourceError
+from healthd.gpu_driver import told_by_gpu_driver
 from healthd.model import Component, Finding, Remedy, Result, Severity
 from healthd.node import Node
 from healthd.versions import Stack, matches, minimums, older, read_stack
@@ -85,6 +86,8 @@ def _with_library(node: Node, stack: Stack) -> Stack:
     try:
         version = str(node.nvml.system()["driver_version"])
     except SourceError as error:
+        if told_by_gpu_driver(node, error):
+            return stack
         return Stack(versions=stack.versions, gaps=(*stack.gaps, str(error)))
     return Stack(versions={**stack.versions, _LIBRARY: version}, gaps=stack.gaps)
 

@@ -12,17 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from healthd.check import FindingCode, judged, not_applicable, unknown
-from healthd.errors import SourceError, SourceMissing
-from healthd.model import NODE, Component, Finding, Reading, Result, gpu_component, pci_address
+from healthd.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.gpu_driver import told_by_gpu_driver
+from healthd.model import NODE, Component, Finding, Reading, Result, gpu_component
 from healthd.node import GpuAnswer, Node, NvmlFailure
 from healthd.nvml_return import NvmlReturn
-from healthd.pci import pci_devices, require_pci
+from healthd.pci import pci_gpus, require_pci
 from healthd.tables import instance_profile
-
-NVIDIA = "0x10de"
-DISPLAY_CLASSES = ("0x0300", "0x0302")
-"""PCI base class and subclass of a GPU: VGA and 3D controller. An NVSwitch is a bridge (0x0680) and is not counted.
-Source: PCI Code and ID Assignment Specification 1.11, class 03h; NVIDIA data-centre GPUs report 0302h."""
 
 NO_SUCH_QUESTION = frozenset({NvmlReturn.NOT_SUPPORTED, NvmlReturn.FUNCTION_NOT_FOUND})
 """This GPU, or this driver, does not have that number. Neither good nor bad."""
@@ -53,11 +49,16 @@ class GpuValues:
 def ask_gpus(node: Node, *calls: str, fields: Sequence[int | tuple[int, int]] = ()) -> tuple[GpuValues, ...] | Result:
     """The sorted answers of every GPU; or, where no GPU can answer at all, the result that says why.
 
-    No library, or no GPU in its list: *not applicable* on a node without NVIDIA GPUs, *unknown* on one with them.
+    No library, or no GPU in its list: *not applicable* on a node without NVIDIA GPUs, *unknown* on one with them. Where
+    the driver as a whole is certainly gone, *not applicable*: gpu.driver tells it once, and is unknown until it counts.
     """
     try:
         answers = node.nvml.ask(*calls, fields=fields)
-    except SourceMissing as error:
+    except (SourceMissing, SourceUnreadable) as error:
+        if trouble := told_by_gpu_driver(node, error):
+            return not_applicable(trouble)
+        if isinstance(error, SourceUnreadable):
+            raise
         return without_answers(node, str(error))
     if not answers:
         return without_answers(node, "NVML lists no GPU")
@@ -124,16 +125,12 @@ def _named(node: Node, answers: Sequence[GpuAnswer]) -> tuple[GpuAnswer, ...]:
     return tuple(replace(answer, pci=min(left)) if answer in nameless else answer for answer in answers)
 
 
-def pci_gpus(node: Node) -> tuple[str, ...]:
-    """The PCI addresses of the NVIDIA GPUs, whether a driver has them or not. Raises SourceError as ``pci_devices``."""
-    return tuple(pci_address(pci.name) for pci in pci_devices(node, NVIDIA) if pci.device_class[:6] in DISPLAY_CLASSES)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inventory:
     """The same GPUs seen four ways. ``listed`` and ``files`` are None where they could not be read: see ``gaps``.
 
-    ``openable``: how many of the files this process may open.
+    ``openable``: how many of the files this process may open. ``trouble``: why the driver lists none, where
+    ``gpu.driver`` tells it and it is no gap; else "".
     """
 
     expected: int | None
@@ -143,6 +140,7 @@ class Inventory:
     files: int | None
     openable: int
     gaps: tuple[str, ...]
+    trouble: str = ""
 
 
 def take_inventory(node: Node, configured: int | None) -> Inventory | Result:
@@ -156,15 +154,16 @@ def take_inventory(node: Node, configured: int | None) -> Inventory | Result:
         require_pci(node)
     gaps: list[str] = []
     listed: tuple[GpuAnswer, ...] | None = None
-    excluded, files, openable = 0, None, 0
+    excluded, files, openable, trouble = 0, None, 0, ""
     try:
         listed, excluded = node.nvml.ask(), node.nvml.system().get("excluded_count") or 0
-    except SourceMissing as error:
-        if not pci and not expected:
-            return not_applicable("no NVIDIA GPU on the PCI bus, and none is expected")
-        gaps.append(without_answers(node, str(error), configured).reason)
     except SourceError as error:
-        gaps.append(str(error))
+        is_missing = isinstance(error, SourceMissing)
+        if is_missing and not pci and not expected:
+            return not_applicable("no NVIDIA GPU on the PCI bus, and none is expected")
+        trouble = told_by_gpu_driver(node, error)
+        if not trouble:
+            gaps.append(without_answers(node, str(error), configured).reason if is_missing else str(error))
     if listed == () and not pci and not expected:
         return not_applicable("no NVIDIA GPU on the PCI bus or in NVML, and none is expected")
     try:
@@ -180,7 +179,16 @@ def take_inventory(node: Node, configured: int | None) -> Inventory | Result:
         files=files,
         openable=openable,
         gaps=tuple(gaps),
+        trouble=trouble,
     )
+
+
+def not_listed(gpus: Inventory) -> tuple[list[str], int]:
+    """The GPUs on the bus that NVML does not list, and how many of them nothing explains: one that it lists but cannot
+    name stands for any one of them."""
+    listed = gpus.listed or ()
+    missing = [address for address in gpus.pci if address not in {answer.pci for answer in listed}]
+    return missing, max(len(missing) - sum(answer.pci is None for answer in listed), 0)
 
 
 def expected_gpus(node: Node, configured: int | None = None) -> int | None:

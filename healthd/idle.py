@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from healthd.errors import BackendError, SourceError, SourceMissing
-from healthd.gpus import pci_gpus
 from healthd.node import Node
+from healthd.pci import pci_gpus
 from healthd.remediation.ports import Orchestrator
 
 _HOLDERS = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")

@@ -9,11 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from healthd.errors import SourceMissing, SourceUnreadable
+from healthd.model import pci_address
 from healthd.node import Node
 
 _DEVICES = "bus/pci/devices"
 _AMAZON, _EFA = "0x1d0f", "0xefa"
 """Amazon as a vendor, and how the device id of an EFA begins. Source: amzn-drivers (ids 0x1d0f:0xefa0 to 0xefa4)."""
+
+NVIDIA = "0x10de"
+DISPLAY_CLASSES = ("0x0300", "0x0302")
+"""PCI base class and subclass of a GPU: VGA and 3D controller. An NVSwitch is a bridge (0x0680) and is not counted.
+Source: PCI Code and ID Assignment Specification 1.11, class 03h; NVIDIA data-centre GPUs report 0302h."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +53,11 @@ def pci_devices(node: Node, vendor: str) -> tuple[PciDevice, ...]:
         for name in names
         if pci_attribute(node, name, "vendor") == vendor
     )
+
+
+def pci_gpus(node: Node) -> tuple[str, ...]:
+    """The PCI addresses of the NVIDIA GPUs, whether a driver has them or not. Raises SourceError as ``pci_devices``."""
+    return tuple(pci_address(pci.name) for pci in pci_devices(node, NVIDIA) if pci.device_class[:6] in DISPLAY_CLASSES)
 
 
 def efa_functions(node: Node) -> tuple[PciDevice, ...]:

@@ -231,13 +231,15 @@ def fake_pci(index: int) -> str:
 def pci_tree(*, gpus: Sequence[str] = (), efa: Sequence[str] = ()) -> dict[str, Entry]:
     """Entries of a /sys with these PCI addresses, and the host bridge that every bus has.
 
-    GPUs are H100 (``0000:53:00``); EFA devices (``0000:4f:00``) are complete up to user space.
+    GPUs are H100 (``0000:53:00``), and their driver has them. EFA devices (``0000:4f:00``) are complete up to user
+    space.
     """
     devices: dict[str, dict[str, Entry]] = {
         "0000:00:00.0": {"vendor": "0x8086", "device": "0x1237", "class": "0x060000"}
     }
     for address in gpus:
-        devices[f"{address}.0"] = {"vendor": "0x10de", "device": "0x2330", "class": "0x030200"}
+        gpu = {"vendor": "0x10de", "device": "0x2330", "class": "0x030200"}
+        devices[f"{address}.0"] = {**gpu, "driver": Link("../../bus/pci/drivers/nvidia")}
     for number, address in enumerate(efa):
         name = f"rdmap{int(address.split(':')[1], 16)}s0"
         devices[f"{address}.0"] = {

@@ -13,10 +13,9 @@ from typing import Any
 
 from healthd.drill.chain import DrillOrder, sxid_line, xid_line
 from healthd.errors import SourceError, SourceMissing, UsageError
-from healthd.gpus import NVIDIA, pci_gpus
 from healthd.model import pci_address
 from healthd.node import GpuAnswer, Mount, Tree
-from healthd.pci import efa_functions, pci_children, pci_devices
+from healthd.pci import NVIDIA, efa_functions, pci_children, pci_devices, pci_gpus
 from healthd.sources.filesystem import FilesystemSource
 from healthd.sources.machine import Machine
 from healthd.sources.mounts import parse_mountinfo

@@ -22,9 +22,8 @@ from healthd.api.wire import Request
 from healthd.check import discover
 from healthd.config.schema import Config
 from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.gpus import pci_gpus
 from healthd.model import Mode, Result, Status
-from healthd.pci import efa_functions
+from healthd.pci import efa_functions, pci_gpus
 from healthd.runner import run_check
 from healthd.setup.doctor import Line, Told
 from healthd.setup.lasting import not_lasting

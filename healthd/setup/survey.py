@@ -15,9 +15,8 @@ from typing import TypeVar
 from healthd.config.provisioner_schema import ProvisionerSection
 from healthd.config.schema import Config
 from healthd.errors import SourceError
-from healthd.gpus import pci_gpus
 from healthd.node import Mount
-from healthd.pci import efa_functions
+from healthd.pci import efa_functions, pci_gpus
 from healthd.remediation.orchestrators.slurm import detect as detect_slurm
 from healthd.remediation.provisioners.aws_calls import Platform
 from healthd.remediation.provisioners.opening import found_on

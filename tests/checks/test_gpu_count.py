@@ -9,10 +9,15 @@ import pytest
 from healthd.checks.gpu_count import Settings, gpu_count
 from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.model import Remedy, Result, Severity, Status
-from healthd.testing import FakeNode, FakeNvml, Link, codes, failed_gpu, fake_pci, healthy_gpu, pci_tree
+from healthd.testing import Entry, FakeNode, FakeNvml, codes, failed_gpu, fake_pci, healthy_gpu, pci_tree
 from tests.over_time import diagnoses, open_codes
 
 NO_LIBRARY = SourceMissing("NVML: libnvidia-ml.so.1 is not there")
+
+
+def unbound(sys: dict[str, Entry]) -> dict[str, Entry]:
+    """The bus as a driver leaves it that has given up a GPU, or never got it."""
+    return {path: entry for path, entry in sys.items() if not path.endswith("/driver")}
 
 
 def node(
@@ -26,7 +31,7 @@ def node(
 ) -> FakeNode:
     device_files = listed if files is None else files
     given: dict[str, Any] = {
-        "sys": pci_tree(gpus=[fake_pci(index) for index in range(on_pci)]),
+        "sys": unbound(pci_tree(gpus=[fake_pci(index) for index in range(on_pci)])),
         "dev": {"null": "", "nvidiactl": "", **{f"nvidia{index}": "" for index in range(device_files)}},
         "nvml": nvml or FakeNvml(*(healthy_gpu(index) for index in range(listed))),
         "instance_type": instance_type,
@@ -75,12 +80,12 @@ def test_the_driver_does_not_list_one() -> None:
     assert finding.remedy is Remedy.REBOOT_NODE
 
 
-BOUND = {f"bus/pci/devices/{fake_pci(index)}.0/driver": Link("../../bus/pci/drivers/nvidia") for index in range(8)}
+BOUND = pci_tree(gpus=[fake_pci(index) for index in range(8)])
 
 
 def hidden(listed: int, dev: dict[str, Any], *, bound: bool = True, excluded: int = 0) -> Result:
     """What a process finds to which NVML lists so many of eight GPUs."""
-    sys = {**pci_tree(gpus=[fake_pci(index) for index in range(8)]), **(BOUND if bound else {})}
+    sys = BOUND if bound else unbound(BOUND)
     gpus = FakeNvml(*(healthy_gpu(index) for index in range(listed)), excluded=excluded)
     return run(node(nvml=gpus, sys=sys, dev={"null": "", **dev}))
 
@@ -230,9 +235,18 @@ def test_a_node_without_gpus() -> None:
 )
 def test_a_silent_driver_is_unknown(error: SourceError) -> None:
     """GPUs on the bus and no answer from NVML is unknown, with the reason."""
-    result = run(node(nvml=FakeNvml(error=error)))
+    result = run(node(nvml=FakeNvml(error=error), sys=BOUND))
     assert result.status is Status.UNKNOWN
     assert str(error) in result.reason
+
+
+def test_gpus_without_a_driver_are_told_by_gpu_driver() -> None:
+    """That the driver has none is certain and told once: no gap here, and nothing that only it tells is over."""
+    machine = node(nvml=FakeNvml(error=NO_LIBRARY))
+    assert (run(machine).status, run(machine).gaps) == (Status.OK, ())
+    one_lost = run(node(nvml=FakeNvml(*(healthy_gpu(index) for index in range(8) if index != 5)), files=8))
+    assert open_codes("gpu.count", [one_lost, one_lost, run(machine)])[-1] == {"gpu.count.driver_lost"}
+    assert codes(run(node(on_pci=7, nvml=FakeNvml(error=NO_LIBRARY)))) == ["gpu.count.off_bus"]
 
 
 def test_a_silent_driver_does_not_hide_what_the_bus_shows() -> None:

@@ -99,13 +99,6 @@ def test_lost_and_reset_required_belong_to_another_check(failure: NvmlFailure) -
     assert (result.status, result.findings, len(result.gaps)) == (Status.UNKNOWN, (), 1)
 
 
-def test_driver_and_library_differ() -> None:
-    """NVML's word for a half-done upgrade is a finding of the driver."""
-    error = SourceUnreadable("NVML: nvmlInit answered LIB_RM_VERSION_MISMATCH (18): library and loaded driver differ")
-    (finding,) = run(error=error).findings
-    assert (finding.code, str(finding.component)) == ("gpu.driver.mismatch", "driver:nvidia")
-
-
 @pytest.mark.parametrize("error", [SourceUnreadable("NVML: nvmlInit answered UNKNOWN (999)"), SourceTimeout("5 s")])
 def test_other_silence_is_unknown(error: SourceError) -> None:
     """Whatever else NVML as a whole answers is an error of the source."""

@@ -23,11 +23,13 @@ CODES: Mapping[str, FindingCode] = {code.code: code for check in CHECKS.values()
 OF_HEALTHD = {
     "check",
     "errors",
+    "gpu_driver",
     "gpus",
     "host_text",
     "jobs",
     "kernel_tables",
     "loglines",
+    "lustre",
     "model",
     "nccl",
     "node",

@@ -7,6 +7,8 @@ from typing import Any
 
 from healthd.checks import gpu_processes, gpu_temperature, gpu_throttle
 from healthd.model import Status
+from healthd.sim import tree
+from healthd.testing import Link
 from tests.faults.case import Case, Made
 from tests.faults.rig import Rig
 
@@ -19,7 +21,7 @@ ASK_NVML = frozenset(
         *("temperature", "throttle"),
     )
 )
-BLIND = ASK_NVML | {"nvml.probe", "stack.versions"}
+BLIND = ASK_NVML | {"gpu.driver", "nvml.probe", "stack.versions"}
 OF_EACH_GPU = ASK_NVML - {"gpu.count"}
 EVERY_GPU = range(8)
 
@@ -109,15 +111,6 @@ RECOVERY = (
         "InfoROM corrupted",
         on_gpu("nvmlDeviceValidateInforom = error 14"),
         "gpu.inforom.corrupted@gpu:2 warning ask_human",
-    ),
-    case(
-        "gpu.health",
-        "library does not fit the driver",
-        lambda rig: rig.state("lib.fault = version_mismatch"),
-        "gpu.driver.mismatch@driver:nvidia warning ask_human",
-        lasts_s=300.0,
-        every_s=300.0,
-        unknown=BLIND - {"gpu.health"},
     ),
     case(
         "gpu.health",
@@ -352,17 +345,78 @@ NVML = (
         "answers nothing for long",
         hangs,
         "nvml.unresponsive@driver:nvidia critical reboot_node",
-        unknown=ASK_NVML | {"stack.versions"},
+        unknown=BLIND - {"nvml.probe"},
     ),
     case("nvml.probe", "healthd's own worker crashes", crashes, status=Status.UNKNOWN, unknown=BLIND),
     case("nvml.probe", "nvmlInit takes 25 s", starts_late, status=Status.UNKNOWN, unknown=BLIND),
+)
+
+# -- gpu.driver -------------------------------------------------------------------------------------------------------
+
+
+def on_host(rig: Rig) -> None:
+    """No container: the namespaces that the kernel boots with."""
+    for kind, number in (("pid", 836), ("ipc", 839), ("cgroup", 835)):
+        rig.put(f"proc/self/ns/{kind}", Link(f"{kind}:[4026531{number}]"))
+
+
+def library(fault: str, *, host: bool = True) -> Arrange:
+    """What NVML says as a whole, on a host or in a container; the GPUs are bound to their driver."""
+
+    def arrange(rig: Rig) -> None:
+        rig.state(f"lib.fault = {fault}")
+        if host:
+            on_host(rig)
+
+    return arrange
+
+
+def unbound(rig: Rig) -> None:
+    """The tree of a node whose driver never was loaded: no module, no device file, no GPU bound."""
+    rig.state("lib.fault = driver_not_loaded")
+    modules = [name for name in rig.node.sys.names("module") if name.startswith(("nvidia", "gdrdrv"))]
+    files = [name for name in rig.node.dev.names("") if name.startswith("nvidia") or name == "gdrdrv"]
+    bound = [f"bus/pci/devices/{address}/driver" for address in tree.layout_of(rig.profile).gpus]
+    rig.take(*(f"sys/module/{name}" for name in modules), *(f"dev/{name}" for name in files))
+    rig.take("proc/driver/nvidia", *(f"sys/{path}" for path in bound))
+
+
+_ABSENT, _MISMATCH = "gpu.driver.absent@driver:nvidia critical ask_human", "gpu.driver.mismatch@driver:nvidia critical"
+DRIVER = (
+    case("gpu.driver", "GPUs on the bus without a driver", unbound, _ABSENT, made=Made.TREE, lasts_s=300.0),
     case(
-        "nvml.probe",
-        "driver not loaded",
-        lambda rig: rig.state("lib.fault = driver_not_loaded"),
+        "gpu.driver",
+        "GPUs on the bus without a driver for minutes, as in an upgrade",
+        unbound,
+        made=Made.TREE,
+        lasts_s=240.0,
+        status=Status.UNKNOWN,
+        unknown=frozenset({"gpu.driver"}),
+    ),
+    case("gpu.driver", "not loaded, on the host", library("driver_not_loaded"), _ABSENT, lasts_s=300.0),
+    case(
+        "gpu.driver",
+        "not loaded, in a container whose GPUs are bound",
+        library("driver_not_loaded", host=False),
+        lasts_s=600.0,
+        status=Status.UNKNOWN,
+        unknown=BLIND,
+    ),
+    case(
+        "gpu.driver",
+        "library does not fit the module, on the host",
+        library("version_mismatch"),
+        f"{_MISMATCH} ask_human",
+        lasts_s=300.0,
+    ),
+    case(
+        "gpu.driver",
+        "library does not fit the module, in a container",
+        library("version_mismatch", host=False),
+        lasts_s=600.0,
         status=Status.UNKNOWN,
         unknown=BLIND,
     ),
 )
 
-CASES: tuple[Case, ...] = (*RECOVERY, *HEAT, *NVML)
+CASES: tuple[Case, ...] = (*RECOVERY, *HEAT, *NVML, *DRIVER)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.faults.case import Case, Made
-from tests.faults.cases_gpu import ASK_NVML, EVERY_GPU, OF_EACH_GPU, hangs
+from tests.faults.cases_gpu import BLIND, EVERY_GPU, OF_EACH_GPU, hangs
 from tests.faults.cases_gpu_memory import unlisted
 from tests.faults.cases_host import processes
 from tests.faults.cases_kernel import xid
@@ -147,7 +147,7 @@ GPUS = (
         after_gsp,
         "gpu.xid.119@gpu:2 critical reset_gpu",
         "nvml.unresponsive@driver:nvidia",
-        unknown=ASK_NVML | {"stack.versions"},
+        unknown=BLIND - {"nvml.probe"},
     ),
     fold(
         "nvml.probe",
@@ -156,7 +156,7 @@ GPUS = (
         "nvml.unresponsive@driver:nvidia critical reboot_node",
         "host.processes.nvidia_stuck@process:4711",
         "kernel.hung_task@node",
-        unknown=ASK_NVML | {"stack.versions"},
+        unknown=BLIND - {"nvml.probe"},
     ),
     fold(
         "gpu.nvlink",
@@ -212,7 +212,7 @@ GPUS = (
         "gpu.xid.79@gpu:0 critical reboot_node",
         "kernel.pcie_fatal@gpu:0",
         made=Made.LINE,
-        unknown=ASK_NVML | {"nvml.probe", "stack.versions"},
+        unknown=BLIND,
     ),
 )
 

@@ -42,6 +42,8 @@ CERTAIN: Mapping[str, str] = {
     "gpu.repair.pending": "NVIDIA XID catalog, 160: a repair takes effect with a GPU reset; nvml.h",
     "gpu.pages.pending": "NVIDIA, Dynamic Page Retirement: a pending retirement takes effect with a driver reload",
     "gpu.sram.threshold": f"{_MEMORY}: the SRAM threshold is its criterion for an exchange",
+    "gpu.driver.absent": "Linux sysfs shows which driver has a device; nvml.h, DRIVER_NOT_LOADED",
+    "gpu.driver.mismatch": "nvml.h, LIB_RM_VERSION_MISMATCH: no program that begins now can use a GPU",
     "gpu.lost": "nvml.h, GPU_IS_LOST: fallen off the bus or otherwise inaccessible",
     "gpu.failing": "gpud 4a8de33a: Unknown Error for a device handle calls for a reboot, so no job can use that GPU",
     "gpu.reset_required": "nvml.h, RESET_REQUIRED: needs a reset before it can be used again",

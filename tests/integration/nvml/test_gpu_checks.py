@@ -22,7 +22,10 @@ from tests.faults.cases_gpu import OF_HEALTH
 
 pytestmark = pytest.mark.nvml
 
-NAMES = ("ecc", "fabric", "health", "nvlink", "pcie", "power", "processes", "remap", "sram", "temperature", "throttle")
+NAMES = (
+    *("driver", "ecc", "fabric", "health", "nvlink", "pcie", "power", "processes", "remap", "sram", "temperature"),
+    "throttle",
+)
 CHECKS: Mapping[str, Check] = {name: discover()[name] for name in (f"gpu.{word}" for word in NAMES)}
 HEALTHY = sim.healthy_state()
 RETIRED = " ".join(f"{page:#x} 1700000000" for page in range(63))
@@ -111,15 +114,23 @@ def test_every_level_is_in_the_matrix() -> None:
         "gpu.throttle.slower_than_siblings",
         "gpu.fabric.split",
         "gpu.fabric.no_imex",
+        "gpu.driver.absent",
         "gpu.driver.mismatch",
     }
     assert {code for _, code in FAULTS} == levels - over_time - elsewhere
 
 
-def test_a_library_that_does_not_fit_the_driver(machine: Any, root: Path) -> None:
-    """NVML as a whole: the mismatch is found, and every other check is unknown."""
-    machine.becomes(sim.with_library_fault(HEALTHY, "version_mismatch"))
+@pytest.mark.parametrize(
+    ("fault", "code"), [("version_mismatch", "gpu.driver.mismatch"), ("driver_not_loaded", "gpu.driver.absent")]
+)
+def test_a_library_without_its_driver(machine: Any, root: Path, fault: str, code: str) -> None:
+    """NVML as a whole, on a host: one check tells it, and no other one is unknown; in a container all are."""
+    machine.becomes(sim.with_library_fault(HEALTHY, fault))
+    assert {result.status for result in look(machine, root).values()} == {Status.UNKNOWN}
+    namespaces = root / "proc/self/ns"
+    namespaces.mkdir()
+    for kind, number in (("pid", 836), ("ipc", 839), ("cgroup", 835)):
+        (namespaces / kind).symlink_to(f"{kind}:[4026531{number}]")
     results = look(machine, root)
-    assert found(results) == {"gpu.driver.mismatch"}
-    others = {name: result.status for name, result in results.items() if name != "gpu.health"}
-    assert set(others.values()) == {Status.UNKNOWN}
+    assert found(results) == {code}
+    assert Status.UNKNOWN not in {result.status for result in results.values()}

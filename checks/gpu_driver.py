@@ -1,0 +1,55 @@
+"""The check ``gpu.driver``: whether the NVIDIA driver is loaded, and fits its library."""
+
+from __future__ import annotations
+
+from healthd.check import FindingCode, check, judged, ok
+from healthd.errors import SourceError, SourceMissing
+from healthd.gpu_driver import DriverFault, driver_trouble
+from healthd.gpus import without_answers
+from healthd.model import Component, Remedy, Result, Severity
+from healthd.node import Node
+
+_DRIVER = Component(kind="driver", id="nvidia")
+ABSENT = FindingCode(
+    code="gpu.driver.absent",
+    severity=Severity.CRITICAL,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="GPUs are on the PCI bus, and no NVIDIA driver has them",
+    lasting_s=300.0,
+)
+MISMATCH = FindingCode(
+    code="gpu.driver.mismatch",
+    severity=Severity.CRITICAL,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="The driver's library and its kernel module are of different versions",
+    lasting_s=300.0,
+)
+_CODES = {DriverFault.ABSENT: ABSENT, DriverFault.MISMATCH: MISMATCH}
+_NEXT = {
+    DriverFault.ABSENT: "load the nvidia module; see the kernel log (NVRM), and dkms status after a kernel upgrade",
+    DriverFault.MISMATCH: "a half-done upgrade: reload the driver or reboot",
+}
+
+
+@check("gpu.driver", interval_s=30, codes=(ABSENT, MISMATCH))
+def gpu_driver(node: Node, _settings: object) -> Result:
+    """The NVIDIA driver is loaded and has the GPUs, and its library fits.
+
+    No program can use a GPU while this is open, so it keeps jobs off. It takes positive evidence: NVIDIA GPUs on the
+    PCI bus that no driver is bound to, or NVML's word (return codes 9 and 18) outside of any container. Inside one the
+    GPUs may be bound and the node fine: there it is unknown. A driver is exchanged within minutes, so it must last
+    five, and is unknown meanwhile. While it holds, the other GPU checks do not apply: they would tell the same again.
+
+    Sources: nvml.h (return codes 9 and 18); Linux sysfs (the link ``driver`` of a PCI device) and proc_ns.h.
+    """
+    try:
+        node.nvml.system()
+    except SourceError as error:
+        trouble = driver_trouble(node, error)
+        if trouble is not None:
+            message = f"{trouble.words}; {_NEXT[trouble.fault]}"
+            return judged([_CODES[trouble.fault].at(_DRIVER, message, nvml=str(error))], gaps=[str(error)])
+        if isinstance(error, SourceMissing):
+            return without_answers(node, str(error))
+        raise
+    return ok()
