@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from healthd.check import FindingCode, check, not_applicable
-from healthd.gpus import MIG, GpuValues, ask_gpus, judged_gpus, not_supporting, of_the_node
+from healthd.fabric_health import faults_of
+from healthd.gpus import MIG, GpuValues, ask_gpus, in_mig, judged_gpus, not_supporting, of_the_node
 from healthd.model import NODE, Finding, Reading, Remedy, Result, Severity
 from healthd.node import Node
-from healthd.tables import filled, instance_profile, keyed_rows
+from healthd.tables import instance_profile
 
 _INFO = "nvmlDeviceGetGpuFabricInfoV"
 _NOT_SUPPORTED, _COMPLETED = 0, 3  # nvmlGpuFabricState_t (nvml.h); between them not started and in progress
@@ -19,41 +20,20 @@ _SUMMARIES = {2: "unhealthy", 3: "limited capacity"}  # NVML_GPU_FABRIC_HEALTH_S
 _CHANNELS = "nvidia-caps-imex-channels"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MaskPart:
-    """One part of the health mask: where its bits are, and which of its values are a fault. Zero is: not told."""
-
-    part: str
-    shift: int
-    bits: int
-    faults: frozenset[int]
-    meaning: str
-    source: str
-
-
-def _mask_part(cells: Mapping[str, str]) -> MaskPart:
-    return MaskPart(
-        part=filled(cells, "part"),
-        shift=int(cells["shift"]),
-        bits=int(cells["bits"]),
-        faults=frozenset(map(int, cells["faults"].split())),
-        meaning=filled(cells, "meaning"),
-        source=filled(cells, "source"),
-    )
-
-
-MASK = keyed_rows("fabric_health.csv", _mask_part, lambda row: row.part)
 _W, _HUMAN = Severity.WARNING, Remedy.ASK_HUMAN
 
 NOT_READY = FindingCode(
     code="gpu.fabric.not_ready",
-    severity=_W,
+    severity=Severity.CRITICAL,
     remedy=_HUMAN,
     meaning="A GPU has not joined the NVLink fabric: is the Fabric Manager running?",
     lasting_s=300.0,
 )
 FAILED = FindingCode(
-    code="gpu.fabric.failed", severity=_W, remedy=_HUMAN, meaning="A GPU could not join the NVLink fabric"
+    code="gpu.fabric.failed",
+    severity=Severity.CRITICAL,
+    remedy=_HUMAN,
+    meaning="A GPU could not join the NVLink fabric",
 )
 UNHEALTHY = FindingCode(
     code="gpu.fabric.unhealthy", severity=_W, remedy=_HUMAN, meaning="The NVLink fabric says that it is not healthy"
@@ -78,10 +58,12 @@ def gpu_fabric(node: Node, _settings: object) -> Result:
     after a driver load, so what is under way is a finding only after five minutes. On UltraServers (GB200) the GPUs of
     a node share cluster and clique, and IMEX channels are there. That all 36 or 72 GPUs of an UltraServer are in the
     domain its own GPUs do not tell: gpu.imex asks. What all GPUs have alike, as when the Fabric Manager does not run,
-    is one finding of the node. Unproven on hardware, and a warning at most.
+    is one finding of the node. A GPU that has not joined keeps jobs off, since CUDA does not start there (802, system
+    not yet initialized); with MIG on it is a warning. All else is a warning, and all of it is unproven on hardware.
 
-    Sources: nvml.h (nvmlGpuFabricInfo_v3_t); EKS node monitoring agent 1.7.0 dcgm_watchfield.go; fabric_health.csv;
-    NVIDIA IMEX guide (/dev/nvidia-caps-imex-channels).
+    Sources: nvml.h (nvmlGpuFabricInfo_v3_t); EKS node monitoring agent 1.7.0 dcgm_watchfield.go (a fabric that is not
+    joined is fatal); NVIDIA Fabric Manager user guide (CUDA error 802); fabric_health.csv; NVIDIA IMEX guide
+    (/dev/nvidia-caps-imex-channels).
     """
     profile = instance_profile(node.instance_type)
     if profile is None or profile.nvlink not in ("nvswitch", "nvl72"):
@@ -106,9 +88,11 @@ def _findings(gpu: GpuValues) -> Iterator[Finding]:
     info = gpu.values[_INFO]
     state, status = info["state"], info["status"]
     if state != _COMPLETED:
-        yield NOT_READY.at(gpu.gpu, f"joining the fabric: {_STATES.get(state, f'state {state}')}", state=state)
+        message = f"joining the fabric: {_STATES.get(state, f'state {state}')}"
+        yield _less_with_mig(gpu, NOT_READY.at(gpu.gpu, message, state=state))
     elif status:
-        yield FAILED.at(gpu.gpu, f"joining the fabric ended with NVML status {status}", status=status)
+        message = f"joining the fabric ended with NVML status {status}"
+        yield _less_with_mig(gpu, FAILED.at(gpu.gpu, message, status=status))
     words = [*faults_of(info.get("healthMask", 0))]
     if summary := _SUMMARIES.get(info.get("healthSummary", 0)):
         words.append(summary)
@@ -116,12 +100,9 @@ def _findings(gpu: GpuValues) -> Iterator[Finding]:
         yield UNHEALTHY.at(gpu.gpu, "; ".join(words), health_mask=info.get("healthMask", 0))
 
 
-def faults_of(mask: int) -> Iterator[str]:
-    """What the parts of a health mask say that is wrong."""
-    for row in MASK.values():
-        value = mask >> row.shift & (1 << row.bits) - 1
-        if value in row.faults:
-            yield row.meaning if len(row.faults) == 1 else f"{row.meaning} (reason {value})"
+def _less_with_mig(gpu: GpuValues, finding: Finding) -> Finding:
+    """A job in a MIG instance uses no NVLink."""
+    return replace(finding, severity=_W) if in_mig(gpu) else finding
 
 
 def _domain(node: Node, gpus: Sequence[GpuValues]) -> Iterator[Finding]:

@@ -4,34 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from healthd import nvlink
 from healthd.check import FindingCode, Limit, Rate, check, judged, not_applicable
-from healthd.gpus import MIG, GpuValues, ask_gpus, driver_epoch, gaps_of, in_mig
+from healthd.gpus import MIG, GpuValues, ask_gpus, driver_epoch, gaps_of, in_mig, of_the_node
 from healthd.model import ClearsBy, Finding, Remedy, Repeats, Result, Severity
 from healthd.node import Node
-from healthd.nvlink import OF_A_GPU, OF_A_LINK, counted, questions, untold
 from healthd.tables import filled, instance_profile, keyed_rows
 
-_P2P = "nvmlDeviceGetP2PStatus(2)"  # 2: NVML_P2P_CAPS_INDEX_NVLINK
 _LINKS_SLEEP_IN_MIG = "A100"  # NVIDIA MIG user guide: no NVLink between GPUs while MIG is on
-# nvmlGpuP2PStatus_t (nvml.h), from 0 on
-_P2P_WORDS = (
-    *("OK", "CHIPSET_NOT_SUPPORTED", "GPU_NOT_SUPPORTED", "IOH_TOPOLOGY_NOT_SUPPORTED", "DISABLED_BY_REGKEY"),
-    *("NOT_SUPPORTED", "UNKNOWN"),
-)
 LINKS = keyed_rows(
     "nvlinks.csv", lambda row: (row["model"], int(row["links"]), filled(row, "source")), lambda row: row[0]
 )
 
 _W, _HUMAN = Severity.WARNING, Remedy.ASK_HUMAN
+DEAD = FindingCode(
+    code="gpu.nvlink.dead",
+    severity=Severity.CRITICAL,
+    remedy=_HUMAN,
+    meaning="All NVLinks of a GPU are down",
+    lasting_s=120.0,
+    symptom_of=("gpu.fabric.not_ready", "gpu.fabric.failed"),
+)
+_DOWN = "NVLinks of a GPU are down"
 DOWN = FindingCode(
-    code="gpu.nvlink.down", severity=_W, remedy=_HUMAN, meaning="NVLinks of a GPU are down", lasting_s=120.0
+    code="gpu.nvlink.down", severity=_W, remedy=_HUMAN, meaning=_DOWN, lasting_s=120.0, symptom_of=(DEAD.code,)
 )
 NO_P2P = FindingCode(
     code="gpu.nvlink.no_p2p",
     severity=_W,
     remedy=_HUMAN,
     meaning="A GPU cannot reach a sibling over NVLink",
-    symptom_of=(DOWN.code,),
+    symptom_of=(DEAD.code, DOWN.code),
     lasting_s=120.0,
 )
 STORM = FindingCode(
@@ -55,16 +58,16 @@ NOT_RECOVERED = FindingCode(
 _DCGM = "NVIDIA DCGM 4.6: fails at 100 CRC errors per second; here over a minute"
 _NVRX = "NVIDIA resiliency extension d8686d9c: growth in more than 15 of 30 one-minute looks"
 _RECOVERY = "nvml.h field 214: a recovery that fails leaves the link down, so none is acceptable"
-_COMING = (*OF_A_GPU.values(), OF_A_LINK[208])
-_FED_BY = ((STORM, {OF_A_GPU[38]}), (GROWING, {*OF_A_GPU.values()}), (GROWING, {OF_A_LINK[208]}))
+_COMING = (*nvlink.OF_A_GPU.values(), nvlink.OF_A_LINK[208])
+_FED_BY = ((STORM, {nvlink.OF_A_GPU[38]}), (GROWING, {*nvlink.OF_A_GPU.values()}), (GROWING, {nvlink.OF_A_LINK[208]}))
 _LIMITS: tuple[Rate | Limit, ...] = (
-    Rate(reading=OF_A_GPU[38], max_increase=6000.0, window_s=60.0, code=STORM, source=_DCGM),
+    Rate(reading=nvlink.OF_A_GPU[38], max_increase=6000.0, window_s=60.0, code=STORM, source=_DCGM),
     *(Limit(reading=name, max_increase=0, code=GROWING, source=_NVRX) for name in _COMING),
-    Limit(reading=OF_A_LINK[214], max_increase=0, code=NOT_RECOVERED, source=_RECOVERY),
+    Limit(reading=nvlink.OF_A_LINK[214], max_increase=0, code=NOT_RECOVERED, source=_RECOVERY),
 )
 
 
-@check("gpu.nvlink", interval_s=60, codes=(DOWN, NO_P2P, STORM, GROWING, NOT_RECOVERED), limits=_LIMITS)
+@check("gpu.nvlink", interval_s=60, codes=(DEAD, DOWN, NO_P2P, STORM, GROWING, NOT_RECOVERED), limits=_LIMITS)
 def gpu_nvlink(node: Node, _settings: object) -> Result:
     """All NVLinks that the instance type has are up, join every GPU with every other, and have few errors.
 
@@ -72,8 +75,9 @@ def gpu_nvlink(node: Node, _settings: object) -> Result:
     are normal and repeated by the hardware: what counts is that they keep coming, or come in masses. Before Hopper a
     GPU counts them in fields; H100 and H200 are asked link by link, as nvidia-smi does; Blackwell has fields for each
     link. A GPU that does not tell its counters is said, and nothing of them is over. A GPU with MIG on
-    reaches no sibling and is reached by none, and the links of an A100 are down then, which is no fault. Unproven on
-    hardware, and a warning at most; XID 74 and 144 to 150 tell of fatal link errors and act.
+    reaches no sibling and is reached by none, and the links of an A100 are down then, which is no fault. A GPU without
+    any link keeps jobs off, unless MIG is on there: NCCL and CUDA peers fail on it. All else is a warning. Unproven on
+    hardware; XID 74 and 144 to 150 tell of fatal link errors and act.
 
     Sources: nvml.h (nvmlDeviceGetNvLinkState, nvmlDeviceGetNvLinkErrorCounter, nvmlDeviceGetP2PStatus, fields 38, 52,
     59, 208, 214); Datadog agent, pull request 55966 (Hopper); nvlinks.csv.
@@ -83,45 +87,36 @@ def gpu_nvlink(node: Node, _settings: object) -> Result:
     if row is None:
         return not_applicable("this instance type has no NVLink between its GPUs, or is not in healthd's table")
     links = range(row[1])
-    counters, fields = questions(row[0], links)
-    gpus = ask_gpus(node, *map(_state, links), *counters, _P2P, MIG, fields=fields)
+    counters, fields = nvlink.questions(row[0], links)
+    gpus = ask_gpus(node, *map(nvlink.state_of, links), *counters, nvlink.P2P, MIG, fields=fields)
     if isinstance(gpus, Result):
         return gpus
     epoch = driver_epoch(node)
     awake = [gpu for gpu in gpus if not (in_mig(gpu) and row[0] == _LINKS_SLEEP_IN_MIG)]
-    findings = [*(finding for gpu in awake for finding in _down(gpu, links, row[2])), *_apart(gpus)]
-    readings = [reading for gpu in gpus for reading in counted(gpu, links, epoch)]
-    not_told = [each for gpu in gpus for each in untold(gpu, counters, links, _FED_BY)]
+    dead = of_the_node((finding for gpu in gpus for finding in _dead(gpu, links, row[2])), len(gpus))
+    findings = [*dead, *(finding for gpu in awake for finding in _down(gpu, links, row[2])), *_apart(gpus)]
+    readings = [reading for gpu in gpus for reading in nvlink.counted(gpu, links, epoch)]
+    not_told = [each for gpu in gpus for each in nvlink.untold(gpu, counters, links, _FED_BY)]
     silent = {part for part, _ in not_told} & {gpu.gpu for gpu in gpus}
     left_out = f"{len(silent)} of {len(gpus)} GPUs do not tell all of their NVLink error counters" if silent else ""
     return judged(findings, readings, gaps=gaps_of(gpus), untold=not_told, left_out=left_out)
 
 
-def _state(link: int) -> str:
-    return f"nvmlDeviceGetNvLinkState({link})"
-
-
 def _down(gpu: GpuValues, links: Sequence[int], source: str) -> Iterator[Finding]:
-    """A link that NVML does not know where there must be one is down as well."""
-    down = [link for link in links if gpu.values.get(_state(link)) == 0 or _state(link) in gpu.unsupported]
+    down = [link for link in links if nvlink.is_down(gpu, link)]
     if down:
         up = len(links) - len(down)
         message = f"{up} of {len(links)} NVLinks are up; down: {', '.join(map(str, down))}"
         yield DOWN.at(gpu.gpu, message, down=down, limit=len(links), limit_source=source)
 
 
+def _dead(gpu: GpuValues, links: Sequence[int], source: str) -> Iterator[Finding]:
+    """A job in a MIG instance uses no link."""
+    if nvlink.none_is_up(gpu, links) and not in_mig(gpu):
+        yield DEAD.at(gpu.gpu, f"none of {len(links)} NVLinks is up", limit=len(links), limit_source=source)
+
+
 def _apart(gpus: Sequence[GpuValues]) -> Iterator[Finding]:
-    """Those that cannot reach siblings, the loneliest first: what a sibling misses because of it is not said again."""
-    split = {index for index, gpu in enumerate(gpus) if in_mig(gpu)}
-    alone = [() if index in split else gpu.values.get(_P2P, ()) for index, gpu in enumerate(gpus)]
-    said = set[int]()
-    for index in sorted(range(len(gpus)), key=lambda each: -sum(map(bool, alone[each]))):
-        apart = {str(peer): _word(at) for peer, at in enumerate(alone[index]) if at and peer not in said | split}
-        if apart:
-            said.add(index)
-            message = f"no NVLink to GPU {', '.join(f'{peer} ({word})' for peer, word in apart.items())}"
-            yield NO_P2P.at(gpus[index].gpu, message, by_index=apart)
-
-
-def _word(status: int) -> str:
-    return _P2P_WORDS[status] if status < len(_P2P_WORDS) else f"status {status}"
+    for gpu, apart in nvlink.apart_by_index(gpus):
+        message = f"no NVLink to GPU {', '.join(f'{peer} ({word})' for peer, word in apart.items())}"
+        yield NO_P2P.at(gpu.gpu, message, by_index=apart)

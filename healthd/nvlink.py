@@ -1,4 +1,5 @@
-"""What a GPU counts of its NVLinks: how it is asked, which differs from one architecture to the next, and the readings.
+"""What a GPU tells of its NVLinks: whether they are up, and what it counts of them, how it is asked (which differs from
+one architecture to the next), and the readings.
 
 Pure over what NVML answered. It judges nothing: ``gpu.nvlink`` does.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence, Set
 
 from healthd.check import FindingCode
-from healthd.gpus import GpuValues
+from healthd.gpus import GpuValues, in_mig
 from healthd.model import Component, Reading, ReadingKind
 
 OF_A_GPU = {38: "gpu_nvlink_crc_errors_total", 52: "gpu_nvlink_replays_total", 59: "gpu_nvlink_recoveries_total"}
@@ -19,6 +20,14 @@ _HOPPER = frozenset({"H100", "H200"})
 _OF_HOPPER = {2: OF_A_GPU[38], 0: OF_A_GPU[52], 1: OF_A_GPU[59]}
 """nvmlNvLinkErrorCounter_t of nvml.h: 0 replay, 1 recovery, 2 CRC of flits. On Hopper the fields of a GPU succeed with
 0 whatever happens, and nvidia-smi asks each link for these (Datadog agent, pull request 55966, 2026-09)."""
+
+P2P = "nvmlDeviceGetP2PStatus(2)"
+"""How a GPU reaches each sibling over NVLink (2: NVML_P2P_CAPS_INDEX_NVLINK)."""
+# nvmlGpuP2PStatus_t (nvml.h), from 0 on
+_P2P_WORDS = (
+    *("OK", "CHIPSET_NOT_SUPPORTED", "GPU_NOT_SUPPORTED", "IOH_TOPOLOGY_NOT_SUPPORTED", "DISABLED_BY_REGKEY"),
+    *("NOT_SUPPORTED", "UNKNOWN"),
+)
 
 
 def questions(model: str, links: Sequence[int]) -> tuple[list[str], list[tuple[int, int]]]:
@@ -75,3 +84,35 @@ def _of_links(gpu: GpuValues, links: Sequence[int]) -> Iterator[tuple[Component,
 
 def _counter(link: int, kind: int) -> str:
     return f"nvmlDeviceGetNvLinkErrorCounter({link}, {kind})"
+
+
+def state_of(link: int) -> str:
+    """The question whether a link is up; it is answered with 1 or 0."""
+    return f"nvmlDeviceGetNvLinkState({link})"
+
+
+def is_down(gpu: GpuValues, link: int) -> bool:
+    """Whether NVML says that the link is down, or does not know it: where there must be one, that is down as well."""
+    return gpu.values.get(state_of(link)) == 0 or state_of(link) in gpu.unsupported
+
+
+def none_is_up(gpu: GpuValues, links: Sequence[int]) -> bool:
+    """Whether every link is down, and NVML says so itself of one at least."""
+    return any(state_of(link) in gpu.values for link in links) and all(is_down(gpu, link) for link in links)
+
+
+def apart_by_index(gpus: Sequence[GpuValues]) -> Iterator[tuple[GpuValues, dict[str, str]]]:
+    """The GPUs that cannot reach siblings, by the index of each, the loneliest first: what a sibling misses because of
+    it is not said again. :data:`P2P` and ``MIG`` must have been asked; a GPU with MIG on reaches none."""
+    split = {index for index, gpu in enumerate(gpus) if in_mig(gpu)}
+    alone = [() if index in split else gpu.values.get(P2P, ()) for index, gpu in enumerate(gpus)]
+    said = set[int]()
+    for index in sorted(range(len(gpus)), key=lambda each: -sum(map(bool, alone[each]))):
+        apart = {str(peer): _word(at) for peer, at in enumerate(alone[index]) if at and peer not in said | split}
+        if apart:
+            said.add(index)
+            yield gpus[index], apart
+
+
+def _word(status: int) -> str:
+    return _P2P_WORDS[status] if status < len(_P2P_WORDS) else f"status {status}"

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.check import NoSettings
-from healthd.checks.gpu_fabric import faults_of, gpu_fabric
+from healthd.checks.gpu_fabric import gpu_fabric
+from healthd.fabric_health import faults_of
 from healthd.model import REMEDY_RANK, Remedy, Result, Severity, Status
 from healthd.node import GpuAnswer
 from healthd.testing import (
@@ -33,11 +34,17 @@ GB200 = "p6e-gb200.36xlarge"
 IMEX: dict[str, Entry] = {"nvidia-caps-imex-channels/channel0": ""}
 
 
-def run(*gpus: GpuAnswer, instance_type: str | None = "p5.48xlarge", dev: dict[str, Entry] | None = None) -> Result:
+def run(
+    *gpus: GpuAnswer,
+    instance_type: str | None = "p5.48xlarge",
+    dev: dict[str, Entry] | None = None,
+    severity: Severity = Severity.CRITICAL,
+) -> Result:
     sys, dev = pci_tree(gpus=[fake_pci(0)]), {"null": "", **IMEX} if dev is None else dev
     result = gpu_fabric(FakeNode(sys=sys, dev=dev, nvml=FakeNvml(*gpus), instance_type=instance_type), NoSettings())
     for finding in result.findings:  # unproven on hardware
-        assert finding.severity is Severity.WARNING
+        joined = finding.code not in ("gpu.fabric.not_ready", "gpu.fabric.failed")
+        assert finding.severity is (Severity.WARNING if joined else severity)
         assert REMEDY_RANK[finding.remedy] < REMEDY_RANK[Remedy.RESET_GPU]
     return result
 
@@ -68,6 +75,12 @@ def test_joining_failed() -> None:
     """Completed with an error is a failure, and not the same as not ready."""
     assert codes(run(fabric(0, status=999))) == ["gpu.fabric.failed"]
     assert codes(run(fabric(0, status=999, state=2))) == ["gpu.fabric.not_ready"]
+
+
+@pytest.mark.parametrize("changes", [{"state": 2}, {"status": 999}])
+def test_a_gpu_in_mig_needs_no_fabric(changes: dict[str, int]) -> None:
+    """A job in a MIG instance uses no NVLink: it keeps no job off."""
+    run(gpu_with(0, {INFO: {**HEALTHY_GPU[INFO], **changes}, MIG: [1, 1]}), severity=Severity.WARNING)
 
 
 # Two bits each from 0 on: degraded bandwidth, route recovery, route unhealthy, access time-out; from 8 on four bits.

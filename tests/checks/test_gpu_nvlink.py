@@ -37,7 +37,7 @@ def run(*gpus: GpuAnswer, instance_type: str | None = "p5.48xlarge") -> Result:
     node = FakeNode(sys=pci_tree(gpus=[fake_pci(0)]), nvml=FakeNvml(*gpus), instance_type=instance_type)
     result = gpu_nvlink(node, NoSettings())
     for finding in result.findings:  # unproven on hardware
-        assert finding.severity is Severity.WARNING
+        assert finding.severity is (Severity.CRITICAL if finding.code == "gpu.nvlink.dead" else Severity.WARNING)
         assert REMEDY_RANK[finding.remedy] < REMEDY_RANK[Remedy.RESET_GPU]
     return result
 
@@ -62,6 +62,32 @@ def test_links_down() -> None:
     assert (finding.code, finding.component.id) == ("gpu.nvlink.down", gpu_uuid(1))
     assert finding.message == "16 of 18 NVLinks are up; down: 3, 17"
     assert open_codes("gpu.nvlink", [result] * 3) == [set(), set(), {"gpu.nvlink.down"}]
+
+
+def test_no_link_is_up() -> None:
+    """A GPU with no link keeps jobs off once it lasts; when that is every GPU it is one fault of the node."""
+    sick = gpu_with(1, dict.fromkeys(map(state, range(18)), 0))
+    result = run(healthy_gpu(0), sick)
+    assert [(each.code, each.component.id) for each in result.findings] == [
+        ("gpu.nvlink.dead", gpu_uuid(1)),
+        ("gpu.nvlink.down", gpu_uuid(1)),
+    ]
+    assert open_codes("gpu.nvlink", [result] * 3)[1:] == [set(), {"gpu.nvlink.dead", "gpu.nvlink.down"}]
+    assert str(run(sick, gpu_with(0, dict.fromkeys(map(state, range(18)), 0))).findings[0].component) == "node"
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {**dict.fromkeys(map(state, range(18)), 0), MIG: [1, 1]},
+        {**dict.fromkeys(map(state, range(18)), 0), state(4): 1},
+        {**dict.fromkeys(map(state, range(18)), 0), state(4): UNKNOWN},
+        dict.fromkeys(map(state, range(18)), NOT_SUPPORTED),
+    ],
+)
+def test_what_is_not_certainly_dead(answers: dict[str, Any]) -> None:
+    """With MIG on, with one link up or silent, or where NVML knows no link at all, it is a warning as before."""
+    assert codes(run(healthy_gpu(0), gpu_with(1, answers))) == ["gpu.nvlink.down"]
 
 
 def test_a_link_that_is_not_known_is_down() -> None:
@@ -111,7 +137,7 @@ def test_the_links_of_an_a100_sleep_in_mig() -> None:
     asleep = {state(link): 0 for link in range(18)}
     for instance_type, mode, found in (("p4d.24xlarge", 1, 0), ("p4d.24xlarge", 0, 1), ("p5.48xlarge", 1, 1)):
         result = run(gpu_with(0, {**asleep, MIG: [mode, mode]}), instance_type=instance_type)
-        assert codes(result) == ["gpu.nvlink.down"] * found
+        assert codes(result)[-1:] == ["gpu.nvlink.down"] * found
 
 
 def over_time(key: str, *values: int, instance_type: str = HOPPER) -> list[set[str]]:

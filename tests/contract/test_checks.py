@@ -23,6 +23,7 @@ CODES: Mapping[str, FindingCode] = {code.code: code for check in CHECKS.values()
 OF_HEALTHD = {
     "check",
     "errors",
+    "fabric_health",
     "gpu_driver",
     "gpus",
     "host_text",

@@ -44,6 +44,12 @@ def asleep(rig: Rig) -> None:
             rig.nvml[key] = "0"
 
 
+def dead_fabric(rig: Rig) -> None:
+    """No GPU of the node has joined, and none has a link."""
+    for gpu in range(rig.profile.gpus):
+        rig.gpu(gpu, **{_FABRIC: "0 0 1 0 1", "nvmlDeviceGetNvLinkState": "0"})
+
+
 NVLINK = (
     case(
         "gpu.nvlink",
@@ -63,8 +69,15 @@ NVLINK = (
         "gpu.nvlink",
         "all links down, and no way to the siblings",
         on_gpu("nvmlDeviceGetNvLinkState = 0", "nvmlDeviceGetP2PStatus = 5"),
+        "gpu.nvlink.dead@gpu:2 critical ask_human",
+        symptoms=("gpu.nvlink.down@gpu:2", "gpu.nvlink.no_p2p@gpu:2"),
+        lasts_s=120.0,
+    ),
+    case(
+        "gpu.nvlink",
+        "all links down, MIG on",
+        on_gpu("nvmlDeviceGetNvLinkState = 0", "nvmlDeviceGetP2PStatus = 5", "nvmlDeviceGetMigMode = 1 1"),
         "gpu.nvlink.down@gpu:2 warning ask_human",
-        symptoms=("gpu.nvlink.no_p2p@gpu:2",),
         lasts_s=120.0,
     ),
     case(
@@ -112,7 +125,7 @@ NVLINK = (
         "gpu.fabric",
         "not joined",
         on_gpu(f"{_FABRIC} = 0 0 2 0 1"),
-        "gpu.fabric.not_ready@gpu:2 warning ask_human",
+        "gpu.fabric.not_ready@gpu:2 critical ask_human",
         lasts_s=300.0,
     ),
     case("gpu.fabric", "joining, for a minute", on_gpu(f"{_FABRIC} = 0 0 2 0 1"), lasts_s=60.0),
@@ -120,7 +133,7 @@ NVLINK = (
         "gpu.fabric",
         "joining failed",
         on_gpu(f"{_FABRIC} = 999 0 3 0 1"),
-        "gpu.fabric.failed@gpu:2 warning ask_human",
+        "gpu.fabric.failed@gpu:2 critical ask_human",
     ),
     case(
         "gpu.fabric",
@@ -139,8 +152,17 @@ NVLINK = (
         "gpu.fabric",
         "the Fabric Manager has joined no GPU",
         on_gpu(f"{_FABRIC} = 0 0 1 0 1", gpus=EVERY_GPU),
-        "gpu.fabric.not_ready@node warning ask_human",
+        "gpu.fabric.not_ready@node critical ask_human",
         lasts_s=300.0,
+    ),
+    case(
+        "gpu.fabric",
+        "UltraServer: a dead fabric, and no link is up",
+        dead_fabric,
+        "gpu.fabric.not_ready@node critical ask_human",
+        symptoms=("gpu.nvlink.dead@node", *(f"gpu.nvlink.{word}@gpu:{gpu}" for word in ("down",) for gpu in range(4))),
+        lasts_s=300.0,
+        instance_type=GB200,
     ),
     case(
         "gpu.fabric",

@@ -112,6 +112,7 @@ def test_every_level_is_in_the_matrix() -> None:
         "gpu.processes.leftover",
         "gpu.processes.memory",
         "gpu.throttle.slower_than_siblings",
+        "gpu.nvlink.dead",
         "gpu.fabric.split",
         "gpu.fabric.no_imex",
         "gpu.driver.absent",

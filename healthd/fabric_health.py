@@ -1,0 +1,42 @@
+"""The health mask of the NVLink fabric, as a GPU tells it: which of its parts say that something is wrong. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from healthd.tables import filled, keyed_rows
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MaskPart:
+    """One part of the health mask: where its bits are, and which of its values are a fault. Zero is: not told."""
+
+    part: str
+    shift: int
+    bits: int
+    faults: frozenset[int]
+    meaning: str
+    source: str
+
+
+def _mask_part(cells: Mapping[str, str]) -> MaskPart:
+    return MaskPart(
+        part=filled(cells, "part"),
+        shift=int(cells["shift"]),
+        bits=int(cells["bits"]),
+        faults=frozenset(map(int, cells["faults"].split())),
+        meaning=filled(cells, "meaning"),
+        source=filled(cells, "source"),
+    )
+
+
+MASK = keyed_rows("fabric_health.csv", _mask_part, lambda row: row.part)
+
+
+def faults_of(mask: int) -> Iterator[str]:
+    """What the parts of a health mask say that is wrong."""
+    for row in MASK.values():
+        value = mask >> row.shift & (1 << row.bits) - 1
+        if value in row.faults:
+            yield row.meaning if len(row.faults) == 1 else f"{row.meaning} (reason {value})"
