@@ -11,7 +11,8 @@ from healthd.node import Node
 from healthd.nvml_return import NvmlReturn
 
 _INFOROM, _MODEL, _VBIOS = "nvmlDeviceValidateInforom", "nvmlDeviceGetName", "nvmlDeviceGetVbiosVersion"
-_NOT_HERE = frozenset({NvmlReturn.GPU_IS_LOST, NvmlReturn.RESET_REQUIRED, NvmlReturn.NO_PERMISSION})
+
+_NOT_ALLOWED = NvmlReturn.NO_PERMISSION
 
 INFOROM = FindingCode(
     code="gpu.inforom.corrupted",
@@ -75,10 +76,16 @@ def gpu_health(node: Node, _settings: object) -> Result:
 def _of_one(gpu: GpuValues, all_gpus: Sequence[GpuValues]) -> Iterator[Finding]:
     if NvmlReturn.CORRUPTED_INFOROM in gpu.codes:
         yield INFOROM.at(gpu.gpu, "NVML answers CORRUPTED_INFOROM (14)", nvml_return=NvmlReturn.CORRUPTED_INFOROM.value)
-    elif not gpu.values and gpu.codes and not gpu.unsupported and not gpu.codes & _NOT_HERE:
+    elif (
+        not gpu.values
+        and gpu.codes
+        and not gpu.unsupported
+        and gpu.refused is None
+        and NvmlReturn.NO_PERMISSION not in gpu.codes
+    ):
         answering = sum(bool(other.values) for other in all_gpus)
         if answering:
-            message = f"NVML cannot open this GPU ({'; '.join(gpu.gaps)}), while {answering} others answer"
+            message = f"NVML cannot open this GPU ({'; '.join(map(str, gpu.gaps))}), while {answering} others answer"
             whole = len(gpu.gaps) == 1  # its handle was refused, and not question after question
             code = FAILING if whole and gpu.codes == {NvmlReturn.UNKNOWN} else REFUSED
             yield code.at(gpu.gpu, message, nvml_return=sorted(gpu.codes))

@@ -31,6 +31,7 @@ def _action(number: int, slug: str) -> FindingCode:
 _CRITICAL = Severity.CRITICAL
 LOST = _code("gpu.lost", _CRITICAL, Remedy.REBOOT_NODE, "The driver lists the GPU and cannot reach it any more")
 MUST_RESET = _code("gpu.reset_required", _CRITICAL, Remedy.RESET_GPU, "The GPU refuses work until it is reset")
+_REFUSED = {NvmlReturn.GPU_IS_LOST.value: LOST, NvmlReturn.RESET_REQUIRED.value: MUST_RESET}
 OTHER = _code("gpu.recovery.other", Severity.WARNING, Remedy.ASK_HUMAN, "A recovery action that healthd does not know")
 ACTIONS = {
     1: _action(1, "gpu.recovery.reset"),
@@ -50,8 +51,9 @@ def gpu_recovery(node: Node, _settings: object) -> Result:
     From branch 565 on the driver names the recovery that a GPU needs, in a field that starts at 0, *none*. An older
     driver answers NOT_SUPPORTED, or INVALID_ARGUMENT, with the value 0: that is no answer, never *none*, and ends no
     action. Two return codes say as much on any driver, and are all that is judged there: GPU_IS_LOST (it does not
-    answer on PCIe; only a reboot helps) and RESET_REQUIRED. Any other refusal is unknown for that GPU alone. One lost
-    GPU hides no other.
+    answer on PCIe; only a reboot helps) and RESET_REQUIRED, on whatever call of any check they came. While one stands,
+    the other GPU checks are not unknown for that GPU. Any other refusal is unknown for that GPU alone. One lost GPU
+    hides no other.
 
     Sources: nvml.h (return codes 15 and 16, field 230); open-gpu-kernel-modules 595.45.04 gpu.c (actions 0 to 5);
     pynvml 13.615.71 (6 and 7); DCGM issue 263 (DCGM can say Healthy while this field says Reset).
@@ -71,10 +73,10 @@ def gpu_recovery(node: Node, _settings: object) -> Result:
 
 def _findings(gpu: GpuValues) -> Iterator[Finding]:
     """A GPU that is out of reach has no action to tell, and whatever it told before it was would be stale."""
-    if NvmlReturn.GPU_IS_LOST in gpu.codes:
-        yield LOST.at(gpu.gpu, "NVML answers GPU_IS_LOST (15)", nvml_return=NvmlReturn.GPU_IS_LOST.value)
-    elif NvmlReturn.RESET_REQUIRED in gpu.codes:
-        yield MUST_RESET.at(gpu.gpu, "NVML answers RESET_REQUIRED (16)", nvml_return=NvmlReturn.RESET_REQUIRED.value)
+    if gpu.refused is not None:
+        code, failure = _REFUSED[gpu.refused.failure.code], gpu.refused.failure
+        message = f"NVML answers {failure.name} ({failure.code}) to {gpu.refused.call}"
+        yield code.at(gpu.gpu, message, nvml_return=failure.code, call=gpu.refused.call)
     elif action := gpu.values.get(_ACTION, 0):
         code = ACTIONS.get(action, OTHER)
         yield code.at(gpu.gpu, f"{code.meaning} (recovery action {action})", recovery_action=action)

@@ -307,11 +307,20 @@ def ok(readings: Iterable[Reading] = (), *, clearances: Iterable[Clearance] = ()
     return Result(status=Status.OK, reason=reason, readings=tuple(readings), clearances=tuple(clearances))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeftTo:
+    """Among gaps: a component that did not answer for a cause that another check finds. It makes nothing unknown here,
+    and ends nothing either. ``words``: the cause, and the check that tells it."""
+
+    component: Component
+    words: str
+
+
 def judged(
     findings: Iterable[Finding],
     readings: Iterable[Reading] = (),
     *,
-    gaps: Iterable[str] = (),
+    gaps: Iterable[str | LeftTo] = (),
     clearances: Iterable[Clearance] = (),
     untold: Iterable[tuple[Component, str]] = (),
     left_out: str = "",
@@ -320,16 +329,17 @@ def judged(
 
     ``untold``: see Result. ``left_out``: in words, what this node does not tell and need not; it makes nothing unknown.
     """
-    findings, gaps = tuple(findings), tuple(gaps)
-    status = Status.FINDINGS if findings else Status.UNKNOWN if gaps else Status.OK
+    findings, mixed = tuple(findings), tuple(gaps)
+    left = [gap for gap in mixed if isinstance(gap, LeftTo)]
+    real = tuple(gap for gap in mixed if isinstance(gap, str))
     return Result(
-        status=status,
-        reason="; ".join([*gaps, left_out] if left_out else gaps),
+        status=Status.FINDINGS if findings else Status.UNKNOWN if real else Status.OK,
+        reason="; ".join([*real, *(each.words for each in left), *([left_out] if left_out else [])]),
         findings=findings,
         readings=tuple(readings),
         clearances=tuple(clearances),
-        gaps=gaps,
-        untold=tuple(untold),
+        gaps=real,
+        untold=(*untold, *((each.component, "") for each in left)),
     )
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Any
 
-from healthd.check import FindingCode, judged, not_applicable, unknown
+from healthd.check import FindingCode, LeftTo, judged, not_applicable, unknown
 from healthd.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.gpu_driver import told_by_gpu_driver
 from healthd.model import NODE, Component, Finding, Reading, Result, gpu_component
-from healthd.node import GpuAnswer, Node, NvmlFailure
+from healthd.node import GpuAnswer, Node, NvmlFailure, Refusal
 from healthd.nvml_return import NvmlReturn
 from healthd.pci import pci_gpus, require_pci
 from healthd.tables import instance_profile
@@ -36,14 +36,16 @@ MIG = "nvmlDeviceGetMigMode"
 class GpuValues:
     """The answers of one GPU, sorted: values, questions that it does not know, and what it failed to answer.
 
-    ``codes``: every NVML return code other than success among the answers.
+    ``codes``: every NVML return code other than success among the answers. ``refused``: the refusal that stands, of one
+    that is lost or waits for a reset, which ``gpu.recovery`` judges; the GPU has no other gap then.
     """
 
     gpu: Component
     values: Mapping[str, Any]
     unsupported: frozenset[str]
     codes: frozenset[int]
-    gaps: tuple[str, ...]
+    gaps: tuple[str | LeftTo, ...]
+    refused: Refusal | None = None
 
 
 def ask_gpus(node: Node, *calls: str, fields: Sequence[int | tuple[int, int]] = ()) -> tuple[GpuValues, ...] | Result:
@@ -80,19 +82,25 @@ def sort_out(answer: GpuAnswer) -> GpuValues:
     gpu = component_of(answer)
     failures = {call: value for call, value in answer.values.items() if isinstance(value, NvmlFailure)}
     unsupported = frozenset(call for call, failure in failures.items() if _is_no_such(call, failure))
-    if answer.failure is not None:
-        gaps: tuple[str, ...] = (f"{gpu}: NVML answered {_words(answer.failure)}",)
-    else:
-        refused = ((call, failure) for call, failure in failures.items() if call not in unsupported)
-        gaps = tuple(f"{gpu}: {call} answered {_words(failure)}" for call, failure in refused)
     whole = [] if answer.failure is None else [answer.failure.code]
     return GpuValues(
         gpu=gpu,
         values={call: value for call, value in answer.values.items() if call not in failures},
         unsupported=unsupported,
         codes=frozenset([*whole, *(failure.code for failure in failures.values())]),
-        gaps=gaps,
+        gaps=tuple(_gaps(answer, gpu, {call: each for call, each in failures.items() if call not in unsupported})),
+        refused=answer.refused,
     )
+
+
+def _gaps(answer: GpuAnswer, gpu: Component, failures: Mapping[str, NvmlFailure]) -> Iterator[str | LeftTo]:
+    if answer.refused is not None:
+        words = f"{gpu}: {answer.refused.call} was refused with {_words(answer.refused.failure)}: gpu.recovery tells it"
+        yield LeftTo(component=gpu, words=words)
+    elif answer.failure is not None:
+        yield f"{gpu}: NVML answered {_words(answer.failure)}"
+    else:
+        yield from (f"{gpu}: {call} answered {_words(failure)}" for call, failure in failures.items())
 
 
 def _is_no_such(call: str, failure: NvmlFailure) -> bool:
@@ -225,7 +233,7 @@ def _of_all(findings: Sequence[Finding]) -> Finding:
     return replace(first, component=NODE, message=message, evidence={**first.evidence, "gpus": parts})
 
 
-def gaps_of(gpus: Iterable[GpuValues]) -> tuple[str, ...]:
+def gaps_of(gpus: Iterable[GpuValues]) -> tuple[str | LeftTo, ...]:
     """All gaps of all GPUs."""
     return tuple(gap for gpu in gpus for gap in gpu.gaps)
 

@@ -11,7 +11,7 @@ for a day.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import chain, groupby
@@ -131,9 +131,8 @@ def observe(
     history = _learn_names(history, outcome)
     history, broken, unsure = _judge_readings(history, outcome.result.readings, limits, now)
     history, findings, repeated = _wait(history, outcome, [*outcome.result.findings, *broken], now)
-    untold = {(str(canonical(history, component)), code) for component, code in outcome.result.untold}
     reported = {_key(history, finding) for finding in findings}
-    history = _end_levels(history, outcome, unsure | repeated | untold | reported)
+    history = _end_levels(history, outcome, unsure | repeated | reported)
     history, proven = _apply(history, outcome, findings)
     history, old = _forget_news(history, now)
     proven.update({change.fault.key: change.why for change in old})
@@ -355,10 +354,21 @@ def _end_levels(history: History, outcome: Outcome, reported: set[FaultKey]) -> 
     """End the levels of this check that it no longer reports, if it saw everything it looks at."""
     if not _saw_all(outcome):
         return history
-    return _without(
-        history,
-        lambda fault: fault.check == outcome.check and fault.clears_by is None and fault.key not in reported,
-    )
+    untold = {(str(canonical(history, component)), code) for component, code in outcome.result.untold}
+    silent, stays = {component for component, code in untold if not code}, reported | untold
+
+    def is_over(fault: Fault) -> bool:
+        is_level = fault.check == outcome.check and fault.clears_by is None
+        return is_level and fault.key not in stays and not _belongs_to(fault.component, silent)
+
+    return _without(history, is_over)
+
+
+def _belongs_to(component: Component, silent: Set[str]) -> bool:
+    """Whether a component is one of these or a part of one, such as ``nvlink:GPU-…/3`` of ``gpu:GPU-…``. The node is a
+    part of any: what is said of all GPUs is said of the silent one as well."""
+    whole = component.id.partition("/")[0]
+    return bool(silent) and (component == NODE or str(component) in silent or f"gpu:{whole}" in silent)
 
 
 def _saw_all(outcome: Outcome) -> bool:

@@ -284,7 +284,8 @@ class Result:
     ``gaps`` are parts that could not be read while others could: each counts as unknown, none hides the rest.
     ``clearances`` are evidence, seen on the way, that earlier faults are over.
     ``untold`` are codes, each at its component, about which this look heard nothing although it saw the rest: a tool
-    that is not installed, a question that a GPU does not answer. None of them is over because it was not reported.
+    that is not installed, a question that a GPU does not answer. None of them is over because it was not reported. The
+    code "" is every code, at the component, its parts (``nvlink:GPU-…/3``) and the node.
     """
 
     status: Status

@@ -160,11 +160,20 @@ class NvmlFailure:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal:
+    """A call that NVML refused with GPU_IS_LOST or RESET_REQUIRED: the GPU does not work until something is done."""
+
+    call: str
+    failure: NvmlFailure
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GpuAnswer:
     """All answers of one GPU to one question.
 
     ``uuid`` and ``pci`` are None where even the handle could not be had; ``failure`` then says why.
-    ``values`` maps each call to its JSON-like value or to an :class:`NvmlFailure`.
+    ``values`` maps each call to its JSON-like value or to an :class:`NvmlFailure`. ``refused``: the worst refusal that
+    stands, of this question or of an earlier one.
     """
 
     index: int
@@ -172,6 +181,7 @@ class GpuAnswer:
     pci: str | None
     failure: NvmlFailure | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
+    refused: Refusal | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ asking raises it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
 from typing import Any, Literal, TypeVar
@@ -39,6 +39,7 @@ from healthd.node import (
     Tree,
 )
 from healthd.nvml_return import NvmlReturn
+from healthd.sources.refusals import Refusals
 from healthd.testing_gpu import (
     HEALTHY_GPU,
     HEALTHY_LINKS,
@@ -394,5 +395,4 @@ def _only(gpu: GpuAnswer, keys: tuple[str, ...]) -> GpuAnswer:
     missing = [key for key in keys if key not in gpu.values]
     if missing:
         raise SourceUnreadable(f"this FakeNvml has no answer of GPU {gpu.index} to {', '.join(missing)}")
-    values = {key: gpu.values[key] for key in keys}
-    return GpuAnswer(index=gpu.index, uuid=gpu.uuid, pci=gpu.pci, failure=gpu.failure, values=values)
+    return Refusals(lambda: 0.0).noted(replace(gpu, values={key: gpu.values[key] for key in keys}))

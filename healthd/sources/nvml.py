@@ -10,12 +10,14 @@ import copy
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from healthd.errors import SourceUnreadable
 from healthd.model import pci_address
 from healthd.node import GpuAnswer, NvmlFailure, ProbeState
 from healthd.probe.supervise import Probe
+from healthd.sources.refusals import Refusals
 
 
 class NvmlSource:
@@ -39,6 +41,8 @@ class NvmlSource:
         self._deadline_s = deadline_s
         self._alter: Callable[[GpuAnswer], GpuAnswer] | None = None
         self._known: dict[int, tuple[str, str | None]] = {}
+        self._refusals = Refusals(clock)
+        self._worker: int | None = None
         self._probe = Probe(
             "nvml",
             module=module,
@@ -51,7 +55,7 @@ class NvmlSource:
         """See ``healthd.node.Nvml.ask``. Without calls and fields, the GPUs alone."""
         wanted = [list(field) if isinstance(field, tuple) else [field, 0] for field in fields]
         answers = self._probe.request("ask", {"calls": calls, "fields": wanted}, deadline_s=self._deadline_s)
-        named = self._named([_answer(answer) for answer in answers])
+        named = self._noted(self._named([_answer(answer) for answer in answers]))
         return named if self._alter is None else tuple(map(self._alter, named))
 
     def altered(self, alter: Callable[[GpuAnswer], GpuAnswer]) -> NvmlSource:
@@ -85,6 +89,13 @@ class NvmlSource:
         """The process id of the worker, or None while there is none."""
         return self._probe.worker_pid()
 
+    def _noted(self, answers: Sequence[GpuAnswer]) -> tuple[GpuAnswer, ...]:
+        """The answers with what stands of earlier refusals. A GPU is reset only while no worker holds it."""
+        if (worker := self.worker_pid()) != self._worker:
+            self._refusals.forget()
+        self._worker = worker
+        return tuple(map(self._refusals.noted, answers))
+
     def _named(self, answers: Sequence[GpuAnswer]) -> tuple[GpuAnswer, ...]:
         """The answers, with GPUs that did not say who they are named by what their index was known as."""
         present = {answer.uuid for answer in answers if answer.uuid}
@@ -95,7 +106,7 @@ class NvmlSource:
         known = self._known.get(answer.index)
         if answer.uuid or known is None or known[0] in present:  # that one moved to another index: not this GPU
             return answer
-        return GpuAnswer(index=answer.index, uuid=known[0], pci=known[1], failure=answer.failure, values=answer.values)
+        return replace(answer, uuid=known[0], pci=known[1])
 
 
 def _answer(raw: Mapping[str, Any]) -> GpuAnswer:

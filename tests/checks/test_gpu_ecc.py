@@ -180,10 +180,16 @@ def test_unknown_error_is_unknown_and_not_zero() -> None:
 
 
 def test_a_lost_gpu_hides_no_other() -> None:
-    """The error of one GPU is found while another is lost, and the lost one is one gap."""
+    """The error of one GPU is found while another is lost, which gpu.recovery tells: no gap, and nothing of it ends."""
     result = run(failed_gpu(0, GPU_IS_LOST, named=True), gpu_with(1, {VOLATILE: 1}))
     assert [finding.component.id for finding in result.findings] == [gpu_uuid(1)]
-    assert result.gaps == (f"gpu:{gpu_uuid(0)}: NVML answered GPU_IS_LOST (15)",)
+    assert result.gaps == ()
+    assert result.reason == f"gpu:{gpu_uuid(0)}: its handle was refused with GPU_IS_LOST (15): gpu.recovery tells it"
+    looks = [
+        run(gpu_with(0, {VOLATILE: 1}), healthy_gpu(1)),
+        run(failed_gpu(0, GPU_IS_LOST, named=True), healthy_gpu(1)),
+    ]
+    assert open_codes("gpu.ecc", looks)[-1] == {"gpu.ecc.uncorrected"}
 
 
 def test_without_a_library() -> None:

@@ -94,9 +94,10 @@ def test_all_failing_is_unknown() -> None:
 
 @pytest.mark.parametrize("failure", [GPU_IS_LOST, RESET_REQUIRED])
 def test_lost_and_reset_required_belong_to_another_check(failure: NvmlFailure) -> None:
-    """gpu.recovery finds these; here they are parts that were not seen."""
-    result = run(healthy_gpu(0), failed_gpu(1, failure))
-    assert (result.status, result.findings, len(result.gaps)) == (Status.UNKNOWN, (), 1)
+    """gpu.recovery finds these: here they are no gap, and whatever was open there stays."""
+    result = run(healthy_gpu(0), failed_gpu(1, failure, named=True))
+    assert (result.status, result.findings, result.gaps) == (Status.OK, (), ())
+    assert [(part.id, code) for part, code in result.untold] == [(gpu_uuid(1), "")]
 
 
 @pytest.mark.parametrize("error", [SourceUnreadable("NVML: nvmlInit answered UNKNOWN (999)"), SourceTimeout("5 s")])

@@ -206,15 +206,16 @@ def test_what_other_fields_feed_is_told() -> None:
 
 
 def test_blackwell_tells_by_link() -> None:
-    """There each link has its own counter, and one that goes quiet is not over; a GPU that is lost is a gap, and not
-    said to have no counters."""
+    """There each link has its own counter, and one that goes quiet is not over; a GPU that is lost ends
+    nothing of its links either."""
     looks = [run(gpu_with(0, {"field:208/3": look}), instance_type=BLACKWELL) for look in range(17)]
     assert open_codes("gpu.nvlink", looks)[-1] == {"gpu.nvlink.growing"}
     quiet = run(gpu_with(0, {"field:208/3": NOT_SUPPORTED}), instance_type=BLACKWELL)
     assert (quiet.status, [str(part) for part, _ in quiet.untold]) == (Status.OK, [f"nvlink:{gpu_uuid(0)}/3"])
     assert open_codes("gpu.nvlink", [*looks, *[quiet] * 40])[-1] == {"gpu.nvlink.growing"}
-    lost = run(failed_gpu(0), instance_type=BLACKWELL)
-    assert (lost.status, lost.untold) == (Status.UNKNOWN, ())
+    lost = run(failed_gpu(0, named=True), instance_type=BLACKWELL)
+    assert lost.status is Status.OK
+    assert open_codes("gpu.nvlink", [*looks, *[lost] * 40])[-1] == {"gpu.nvlink.growing"}
 
 
 def test_a_burst_is_not_growth() -> None:
@@ -245,7 +246,7 @@ def test_older_gpus_have_no_counters_by_link() -> None:
     assert (result.status, len(result.readings)) == (Status.OK, 3)
 
 
-def test_a_lost_gpu_is_unknown() -> None:
-    """A GPU that does not answer hides no finding of another."""
-    result = run(failed_gpu(0), gpu_with(1, {state(3): 0}))
+def test_a_gpu_that_does_not_answer_is_unknown() -> None:
+    """It hides no finding of another."""
+    result = run(failed_gpu(0, UNKNOWN), gpu_with(1, {state(3): 0}))
     assert (codes(result), len(result.gaps)) == (["gpu.nvlink.down"], 1)

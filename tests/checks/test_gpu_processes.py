@@ -125,7 +125,7 @@ def test_an_unreadable_proc_is_unknown() -> None:
 
 
 def test_gpus_that_do_not_say() -> None:
-    """Not supported is out of scope; a lost GPU is unknown beside its siblings."""
+    """Not supported is out of scope; a GPU that fails to answer is unknown beside its siblings."""
     refused = gpu_with(0, dict.fromkeys((COMPUTE, GRAPHICS), NOT_SUPPORTED))
     assert run(refused).status is Status.NOT_APPLICABLE
-    assert run(healthy_gpu(0), failed_gpu(1)).status is Status.UNKNOWN
+    assert run(healthy_gpu(0), failed_gpu(1, UNKNOWN)).status is Status.UNKNOWN

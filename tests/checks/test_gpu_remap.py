@@ -143,7 +143,7 @@ def test_unknown_error_is_a_gap() -> None:
 
 def test_unsupported_and_broken_is_not_applicable_nowhere() -> None:
     """One GPU without a remapper and one that fails to answer is unknown."""
-    assert run(gpu_with(0, {ROWS: NOT_SUPPORTED}), failed_gpu(1)).status is Status.UNKNOWN
+    assert run(gpu_with(0, {ROWS: NOT_SUPPORTED}), failed_gpu(1, UNKNOWN)).status is Status.UNKNOWN
 
 
 HISTOGRAM, PAGES_PENDING = "nvmlDeviceGetRowRemapperHistogram", "nvmlDeviceGetRetiredPagesPendingStatus"

@@ -65,6 +65,14 @@ def lost_and_back(rig: Rig) -> Iterator[float]:
     rig.state("gpu2.fault = none")
 
 
+def reset_and_back(rig: Rig) -> Iterator[float]:
+    """Every call is refused until a person resets the GPU."""
+    rig.state("gpu2.fault = reset_required")
+    yield 60.0
+    yield 60.0
+    rig.state("gpu2.fault = none")
+
+
 def asks_then_silent(rig: Rig) -> Iterator[float]:
     """A GPU that asks for a reset, and then says that it does not know the question."""
     rig.state("gpu2.field.230 = 1")
@@ -79,15 +87,24 @@ RECOVERY = (
         "lost",
         on_gpu("fault = lost"),
         "gpu.lost@gpu:2 critical reboot_node",
-        unknown=OF_EACH_GPU - {"gpu.recovery"},
     ),
     case(
         "gpu.recovery",
         "reset required",
         on_gpu("fault = reset_required"),
         "gpu.reset_required@gpu:2 critical reset_gpu",
-        unknown=OF_EACH_GPU - {"gpu.recovery"},
     ),
+    *(
+        case(
+            "gpu.recovery",
+            f"reset required, said to the call of another check: {call}",
+            on_gpu(f"{call} = error 16"),
+            "gpu.reset_required@gpu:2 critical reset_gpu",
+            lasts_s=60.0,
+        )
+        for call in ("nvmlDeviceGetRemappedRows", "nvmlDeviceGetVbiosVersion")
+    ),
+    case("gpu.recovery", "reset required, and then reset", reset_and_back),
     action(1, "gpu.recovery.reset@gpu:2 critical reset_gpu", "action 1: reset"),
     action(2, "gpu.recovery.reboot@gpu:2 critical reboot_node", "action 2: reboot"),
     action(3, "gpu.recovery.drain_p2p@gpu:2 critical ask_human", "action 3: drain P2P"),

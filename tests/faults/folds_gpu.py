@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.faults.case import Case, Made
-from tests.faults.cases_gpu import BLIND, EVERY_GPU, OF_EACH_GPU, hangs
+from tests.faults.cases_gpu import BLIND, EVERY_GPU, hangs
 from tests.faults.cases_gpu_memory import unlisted
 from tests.faults.cases_host import processes
 from tests.faults.cases_kernel import xid
@@ -83,7 +83,6 @@ GPUS = (
         after_the_pause(_BUS_DROP.format("0000:75:00"), lines("gpu2.fault = lost")),
         "gpu.xid.79@gpu:2 critical reboot_node",
         "gpu.lost@gpu:2",
-        unknown=OF_EACH_GPU - {"gpu.recovery"},
     ),
     fold(
         "gpu.count",

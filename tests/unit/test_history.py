@@ -91,6 +91,15 @@ def test_a_level_stays_where_the_check_was_not_told_about_it() -> None:
         assert fold(after, [looked(seconds=120)]).faults == {}
 
 
+def test_what_belongs_to_a_component_that_told_nothing_stays() -> None:
+    """The code "" is every code: of the component, by whichever of its names, of its parts, and of the node."""
+    link, other = Component(kind="nvlink", id=f"{GPU[0].id}/3"), Component(kind="nvlink", id=f"{GPU[1].id}/3")
+    start = fold(History(), [looked(*(finding(component=each) for each in (GPU[0], GPU[1], link, other, NODE)))])
+    for name in (GPU[0], BY_PCI[0]):
+        after = fold(start, [looked(untold=[(name, "")], seconds=60)])
+        assert {where for where, _ in after.faults} == {str(GPU[0]), str(link), "node"}
+
+
 def test_a_count_that_is_no_number_counts_as_one() -> None:
     """``count`` in an evidence may be words; the fold does not stumble over them."""
     known = fold(History(), [looked(finding(evidence={"count": "3 of 8"}))])

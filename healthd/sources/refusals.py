@@ -1,0 +1,53 @@
+"""What a GPU refused for good: GPU_IS_LOST and RESET_REQUIRED, on whatever call they came, until it answers again.
+
+Some calls meet such a code while others still answer from the driver's memory. Here it is remembered by GPU, so that
+one check can judge it whatever that check itself asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from healthd.node import GpuAnswer, NvmlFailure, Refusal
+from healthd.nvml_return import NvmlReturn
+
+KEPT_S = 900.0
+"""How long a refusal counts that nobody asked about again: three times the longest interval of a GPU check."""
+_FOR_GOOD = (NvmlReturn.GPU_IS_LOST, NvmlReturn.RESET_REQUIRED)  # the worse one first
+_HANDLE = "its handle"
+
+
+class Refusals:
+    """The refusals that stand, by GPU and call. ``clock`` returns monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._standing: dict[str, dict[str, tuple[float, NvmlFailure]]] = {}
+
+    def forget(self) -> None:
+        """A new worker has initialised NVML: what was refused before is asked anew."""
+        self._standing.clear()
+
+    def noted(self, answer: GpuAnswer) -> GpuAnswer:
+        """The answer with the worst refusal that stands. A call that was refused and is now answered is evidence that
+        the GPU was reset, or came back: nothing of before stands then."""
+        now, gpu = self._clock(), answer.uuid or str(answer.index)
+        before, met = self._standing.get(gpu, {}), dict(_refused(answer))
+        asked = {_HANDLE, *answer.values} if answer.failure is None else {_HANDLE}
+        kept = {} if (before.keys() & asked) - met.keys() else before
+        standing = {call: each for call, each in kept.items() if now - each[0] <= KEPT_S}
+        standing |= {call: (now, failure) for call, failure in met.items()}
+        self._standing[gpu] = standing
+        if not standing:
+            return answer
+        call, (_, failure) = min(standing.items(), key=lambda each: _FOR_GOOD.index(NvmlReturn(each[1][1].code)))
+        return replace(answer, refused=Refusal(call=call, failure=failure))
+
+
+def _refused(answer: GpuAnswer) -> Iterator[tuple[str, NvmlFailure]]:
+    """The calls that this answer refuses for good. Without a handle no call was made, whatever is noted of it."""
+    calls = answer.values.items() if answer.failure is None else [(_HANDLE, answer.failure)]
+    for call, value in calls:
+        if isinstance(value, NvmlFailure) and value.code in _FOR_GOOD:
+            yield call, value
