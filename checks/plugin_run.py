@@ -9,13 +9,12 @@ from typing import Any
 
 from healthd.check import FindingCode, check, judged, not_applicable
 from healthd.errors import SourceError, SourceUnreadable
-from healthd.host_text import json_object, json_text, plain
+from healthd.host_text import json_object, json_text
 from healthd.model import NODE, Component, Finding, Remedy, Result, Severity
 from healthd.node import CommandResult, Node
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _OK, _PROBLEM = 0, 1
-_COMPONENT_CHARACTERS = 128
 _EVIDENCE_CHARACTERS = 4096
 """As JSON. It is kept with the finding, in memory, in the store and in the trail."""
 _STATUS = {"ok": _OK, "problem": _PROBLEM}
@@ -43,7 +42,7 @@ class Plugin:
 
     json: bool = False
     """Whether it prints one JSON object instead of a line: ``status`` (``ok``, ``problem``, or anything else for
-    unknown), ``message``, and, if it likes, ``component`` (128 printable characters) and ``evidence`` (4096 characters
+    unknown), ``message``, and, if it likes, ``component`` (128 characters at most) and ``evidence`` (4096 characters
     of JSON; more is kept as text, cut off there). Its exit status is not read then."""
 
     timeout_s: float = 5.0
@@ -130,8 +129,7 @@ def _line(answer: CommandResult) -> Mapping[str, Any]:
 
 
 def _component(said: Mapping[str, Any]) -> Component:
-    """As the plug-in names it, as far as that can be shown; a new name each time is cut off by nobody but here."""
-    kind, _, where = plain(str(said.get("component") or NODE), _COMPONENT_CHARACTERS).partition(":")
+    kind, _, where = str(said.get("component") or NODE).partition(":")
     return Component(kind=kind, id=where)
 
 

@@ -113,11 +113,6 @@ def tracking(text: str) -> Tracking:
         raise SourceUnreadable(f"chronyc -c tracking {_cut(text)}: expected 14 fields, the fifth a number") from error
 
 
-def plain(text: str, most: int) -> str:
-    """A name that somebody else gave, for a line of text: printable characters, and so many at most."""
-    return "".join(each if each.isprintable() else "?" for each in text[:most])
-
-
 def json_object(text: str, what: str) -> Mapping[str, Any]:
     """One JSON object. ``what`` names who printed it in the error."""
     value = _json(text, what)

@@ -387,7 +387,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(answer.code)
         self.send_header("Content-Type", answer.kind)
         self.send_header("Content-Length", str(len(body)))
-        for name, value in answer.headers.items():
+        for name, value in {"X-Content-Type-Options": "nosniff", **answer.headers}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)

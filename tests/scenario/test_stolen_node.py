@@ -1,4 +1,4 @@
-"""What root on a node of a Slurm cluster can have ``healthd controller`` do: SECURITY.md says so, and these hold it to it.
+"""What root on a node of a Slurm cluster can have ``healthd controller`` do, as SECURITY.md says it.
 
 To Slurm root of one node is root of all, so the thief writes whatever healthd would write, at every node: places of the
 budget, drains in healthd's words, requests, and over what the controller wrote there.

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from healthd.check import Check, NoSettings, judged, not_applicable, ok
+from healthd.encodable import encodable
 from healthd.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.model import Component, Result, Status
+from healthd.model import Clearance, ClearsBy, Component, Result, Status
 from healthd.node import Node
 from healthd.runner import run_check
 from healthd.testing import FakeNode
-from tests.judgement import at, finding
+from tests.judgement import GPU, any_component, at, counter, finding
 
 
 def a_check(run: Callable[[Node, Any], Result]) -> Check:
@@ -53,6 +57,41 @@ def test_findings_without_a_time_get_that_of_the_run() -> None:
     """A level is dated by the look; what happened at a known time keeps it."""
     outcome = outcome_of(lambda _node, _settings: judged([finding(), finding("dated", time=at(5))]))
     assert [each.time for each in outcome.result.findings] == [outcome.at, at(5)]
+
+
+ODD = Component(kind="gpu", id="\x1b[31m\u202e" + "A" * 9000)
+
+
+def test_a_part_has_a_name_that_can_be_shown() -> None:
+    """128 printable characters: what is cut or replaced has a digest, so that two parts stay two."""
+    other = replace(ODD, id=ODD.id + "B")
+    result = outcome_of(lambda _node, _settings: judged([finding("x", each) for each in (ODD, other)])).result
+    one, two = (str(each.component) for each in result.findings)
+    assert one.startswith("gpu:?[31m?AAAA")
+    assert (len(one), one.isprintable(), one[:-8] == two[:-8], one != two) == (128, True, True, True)
+
+
+def test_the_same_part_has_the_same_name_wherever_it_is_told() -> None:
+    """In findings, readings and clearances, and where nothing was told of it; a plain name stays as it is."""
+    seen = Result(
+        status=Status.FINDINGS,
+        findings=(finding("x", ODD), finding("x", GPU[0])),
+        readings=(counter(1, ODD),),
+        clearances=(Clearance(by=ClearsBy.REBOOT, component=ODD),),
+        untold=((ODD, "x"),),
+    )
+    result = outcome_of(lambda _node, _settings: seen).result
+    named = [result.findings[0], result.readings[0], result.clearances[0]]
+    assert {str(each.component) for each in named} == {str(component) for component, _ in result.untold}
+    assert result.findings[1].component is GPU[0]
+
+
+@given(st.lists(any_component, max_size=4))
+def test_names_are_shown_whatever_they_are(parts: list[Component]) -> None:
+    """Any characters, any aliases: as many parts come out as went in."""
+    found = outcome_of(lambda _node, _settings: judged([finding("x", each) for each in parts])).result.findings
+    assert all(len(name) <= 128 and name.isprintable() for each in found for name in each.component.all_names())
+    assert len({each.component for each in found}) == len(set(map(encodable, parts)))
 
 
 @pytest.mark.parametrize("kind", [SourceMissing, SourceTimeout, SourceBusy, SourceUnreadable, SourceError])
