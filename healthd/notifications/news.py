@@ -29,6 +29,9 @@ UNREADABLE_LASTS_S = 300.0
 """The same for a cluster that does not answer while a fault is open: slurmctld restarts in minutes."""
 AGAIN_S = 86_400.0
 """How often a page, and a critical fault that nothing is done about, is told again while it stands, in seconds."""
+COMES_AND_GOES_S = 3_600.0
+"""How long at most it must be over, in seconds, before that is said of what came back: four times as long each time
+within a day, so that what comes and goes every few minutes is told of a few times a day."""
 KNOWN_CHANGES_EVERY_S = 3_600.0
 """How soon a cause that was told before is news again, in seconds: two that take turns are no stream of messages."""
 PAGED = "page "
@@ -75,7 +78,8 @@ class Topic:
 class Seen:
     """What is remembered of a topic. ``told``: people know of it, by these ``words`` since ``at``. ``gone``: since when
     it is over. ``causes``: those that were told, newest last. ``changed``: since when its cause is another one.
-    ``title``: what will be said to be over."""
+    ``title``: what will be said to be over. ``over``: when that was said last, which is remembered for a day;
+    ``returns``: how often it was back within a day of that."""
 
     words: str
     since: datetime
@@ -85,6 +89,8 @@ class Seen:
     causes: tuple[str, ...] = ()
     changed: datetime | None = None
     title: str = ""
+    over: datetime | None = None
+    returns: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -278,25 +284,47 @@ def tell(
     """What is remembered from now on, and what is news: each topic when it has lasted, when its cause is another one,
     as often as it is to be told again, and once when it is over.
 
-    A topic that is back before it was said to be over is no news.
+    A topic that is back before it was said to be over is no news; one that is back after that, within a day, must be
+    over for longer each time.
     """
     after: dict[str, Seen] = {}
     news: list[Piece] = []
     for topic in (each for each in wrong if not each.last):
-        seen = memory.get(topic.key, Seen(words=topic.words, since=now))
-        after[topic.key], what = _heard(replace(seen, gone=None), topic, now)
+        seen = _standing(memory.get(topic.key), topic, now)
+        after[topic.key], what = _heard(seen, topic, now)
         if what is not None:
             news.append(Piece(key=topic.key, words=topic.words, since=seen.since, news=what))
     endings = {topic.key: topic for topic in wrong if topic.last}
     for key, seen in memory.items():
-        if key in after or not seen.told:
+        if key in after:
             continue
         gone = seen.gone or now
-        if now - gone >= timedelta(seconds=LASTS_S):
+        if seen.told and now - gone >= _over_after(key, seen, gone):
             news.append(_ending(key, seen, endings.get(key), gone))
-        else:
+            after[key] = Seen(words="", since=gone, gone=gone, over=now, returns=seen.returns)
+        elif seen.told or _is_within_a_day(seen.over, now):
             after[key] = replace(seen, gone=gone)
     return after, tuple(news)
+
+
+def _standing(seen: Seen | None, topic: Topic, now: datetime) -> Seen:
+    """What is remembered of a topic that stands now."""
+    if seen is None:
+        return Seen(words=topic.words, since=now)
+    is_back = seen.gone is not None and not seen.told
+    return replace(seen, gone=None, since=now if is_back else seen.since)
+
+
+def _over_after(key: str, seen: Seen, gone: datetime) -> timedelta:
+    """How long it must be over before that is said: what stood for a day is none that comes and goes. That the node is
+    in service again is said at once: another may take it out within the hour, and it would be untrue."""
+    if key == NODE_KEY or not _is_within_a_day(seen.since, gone):
+        return timedelta(seconds=LASTS_S)
+    return timedelta(seconds=min(COMES_AND_GOES_S, LASTS_S * 4.0 ** min(seen.returns, 9)))
+
+
+def _is_within_a_day(then: datetime | None, now: datetime) -> bool:
+    return then is not None and now - then < timedelta(seconds=AGAIN_S)
 
 
 def _heard(seen: Seen, topic: Topic, now: datetime) -> tuple[Seen, News | None]:
@@ -312,7 +340,8 @@ def _heard(seen: Seen, topic: Topic, now: datetime) -> tuple[Seen, News | None]:
     )
     if not seen.told:
         lasts = now - seen.since >= timedelta(seconds=topic.lasts_s)
-        return (told, News.WRONG) if lasts else (seen, None)
+        returns = seen.returns + 1 if _is_within_a_day(seen.over, now) else 0
+        return (replace(told, returns=returns), News.WRONG) if lasts else (seen, None)
     quiet_s = (now - (seen.at or seen.since)).total_seconds()
     is_same = seen.causes[-1:] == (topic.cause,)
     if 0 < topic.again_s <= quiet_s:
@@ -341,6 +370,7 @@ def shifted(seen: Seen, by: timedelta, now: datetime) -> Seen:
         gone=seen.gone and moved(seen.gone, by, now),
         at=seen.at and moved(seen.at, by, now),
         changed=seen.changed and moved(seen.changed, by, now),
+        over=seen.over and moved(seen.over, by, now),
     )
 
 

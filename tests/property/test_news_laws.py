@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from healthd.model import Action, Component, Decision, Diagnosis, Refusal, Refused, Remedy, Severity, Step, Verdict
 from healthd.notifications.news import (
     AGAIN_S,
+    COMES_AND_GOES_S,
     KNOWN_CHANGES_EVERY_S,
     LASTS_S,
     NODE_KEY,
@@ -109,7 +110,21 @@ def test_what_lasts_is_told_and_again_each_day_and_ends_with_its_cause(moments: 
             known = key in teller.told
             assert known or not teller.lasted(since, LASTS_S)
             assert not known or not teller.lasted(teller.told[key][1], AGAIN_S)
-        assert not any(key in teller.told and teller.lasted(since, LASTS_S) for key, since in teller.gone.items())
+        assert not any(
+            key in teller.told and teller.lasted(since, COMES_AND_GOES_S) for key, since in teller.gone.items()
+        )
+
+
+@given(st.floats(20.0, 7_200.0), st.floats(20.0, 7_200.0))
+def test_what_comes_and_goes_is_told_a_few_times_a_day(wrong_s: float, over_s: float) -> None:
+    """However long it stays and is away: where it is away for less than an hour each time, six times a day."""
+    teller, told, day = Teller(), 0, timedelta(days=1)
+    until = teller.now + day
+    while teller.now < until:
+        for after_s, cause in ((LASTS_S, ""), (over_s, "one"), (LASTS_S, "one"), (wrong_s, "")):
+            heard = teller.lives(Moment(after_s=after_s, causes=("", cause, cause)))
+            told += sum(news is News.WRONG for key, news in heard if key != NODE_KEY)
+    assert told <= (6 if over_s < COMES_AND_GOES_S - LASTS_S else 24)
 
 
 @given(MOMENTS)

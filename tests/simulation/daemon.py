@@ -257,7 +257,7 @@ class Daemon:
             self.notifier.tick(now)
 
     def _knows_something(self) -> bool:
-        return bool(self.monitor.history.faults) or '"seen":{}' not in self.disk.store.fact(NEWS)
+        return bool(self.monitor.history.faults) or '"told":true' in self.disk.store.fact(NEWS)
 
     def _look_at_clock(self, now: datetime) -> None:
         if by := self._clock_watch.look(now, self._ground.timeline()):

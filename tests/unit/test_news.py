@@ -12,9 +12,11 @@ from healthd.history import Fault
 from healthd.model import Action, Component, Decision, Diagnosis, Refusal, Remedy, Root, Severity, Step, Verdict
 from healthd.notifications.news import (
     AGAIN_S,
+    COMES_AND_GOES_S,
     KNOWN_CHANGES_EVERY_S,
     LASTS_S,
     MOST_LINES,
+    NODE_KEY,
     UNKNOWN_LASTS_S,
     UNREADABLE_LASTS_S,
     News,
@@ -78,7 +80,48 @@ def test_what_lasts_is_told_once_and_its_end_once() -> None:
     assert teller.hears(10_000, A) == []
     assert teller.hears(10_001) == []
     assert teller.hears(10_001 + LASTS_S) == ["over a"]
-    assert (teller.memory, teller.hears(20_000)) == ({}, [])
+    assert teller.hears(20_000) == []
+    assert (teller.hears(10_001 + LASTS_S + AGAIN_S), teller.memory) == ([], {})
+
+
+def test_what_comes_back_must_be_over_for_longer_each_time() -> None:
+    """Within a day, and for an hour at most; what stood for a day begins again."""
+    teller, s = Teller(), 0.0
+    for over_s in (LASTS_S, 4 * LASTS_S, 16 * LASTS_S, 64 * LASTS_S, COMES_AND_GOES_S, COMES_AND_GOES_S):
+        teller.hears(s, A)
+        assert teller.hears(s + LASTS_S, A) == ["wrong a"]
+        teller.hears(s + 100)
+        assert teller.hears(s + 100 + over_s - 1) == []
+        s += 100 + over_s
+        assert teller.hears(s) == ["over a"]
+    teller.hears(s, A)
+    teller.hears(s + LASTS_S, A)
+    teller.hears(s := s + AGAIN_S, A)
+    teller.hears(s)
+    assert teller.hears(s + LASTS_S) == ["over a"]
+
+
+def test_that_a_node_is_in_service_again_is_said_at_once() -> None:
+    """However often it went out: how often that may be in a day is the engine's to bound."""
+    teller, node = Teller(), Topic(key=NODE_KEY, words="out of service", lasts_s=0.0)
+    for s in range(0, 5_000, 1_000):
+        assert teller.hears(s, node) == [f"wrong {NODE_KEY}"]
+        teller.hears(s + 100)
+        assert teller.hears(s + 100 + LASTS_S) == [f"over {NODE_KEY}"]
+
+
+def test_what_came_back_and_went_before_it_was_told_is_no_return() -> None:
+    """A second that nobody heard of makes the next end no later."""
+    teller = Teller()
+    teller.hears(0, A)
+    teller.hears(LASTS_S, A)
+    teller.hears(50)
+    assert teller.hears(50 + LASTS_S) == ["over a"]
+    teller.hears(200, A)
+    teller.hears(201)
+    teller.hears(300, A)
+    assert teller.hears(300 + LASTS_S, A) == ["wrong a"]
+    assert teller.memory["a"].returns == 1
 
 
 def test_what_comes_and_goes_is_nobodys_business() -> None:
@@ -167,10 +210,10 @@ def test_what_ended_otherwise_than_well_is_not_said_to_be_over() -> None:
 
 def test_the_clock_moves_what_is_remembered() -> None:
     """Nothing is told sooner or later because the clock was set."""
-    seen = Seen(words="w", since=at(0), gone=at(5), at=at(3), changed=at(4))
+    seen = Seen(words="w", since=at(0), gone=at(5), at=at(3), changed=at(4), over=at(-6))
     hour = timedelta(hours=1)
     assert shifted(seen, hour, at(10) + hour) == replace(
-        seen, since=at(0) + hour, gone=at(5) + hour, at=at(3) + hour, changed=at(4) + hour
+        seen, since=at(0) + hour, gone=at(5) + hour, at=at(3) + hour, changed=at(4) + hour, over=at(-6) + hour
     )
     assert shifted(Seen(words="w", since=at(0)), hour, at(10) + hour) == Seen(words="w", since=at(0) + hour)
 
