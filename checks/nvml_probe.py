@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from healthd.check import FindingCode, check, judged, ok, unknown
+from healthd.check import FindingCode, check, judged, ok
 from healthd.errors import SourceBusy, SourceTimeout
 from healthd.gpus import ask_gpus
 from healthd.model import Component, Remedy, Result, Severity
@@ -48,9 +48,7 @@ def nvml_probe(node: Node, settings: Settings) -> Result:
         gpus = ask_gpus(node, "nvmlDeviceGetPersistenceMode")
     except (SourceTimeout, SourceBusy) as error:
         state = node.nvml.state()
-        if state.paused_s > 0:
-            return unknown(f"NVML is paused for another {state.paused_s:.0f} s: {state.reason}")
-        if state.stalled_s < settings.unresponsive_after_s:
+        if state.paused_s > 0 or state.stalled_s < settings.unresponsive_after_s:
             raise
         message = f"NVML has answered nothing for {state.stalled_s:.0f} s"
         finding = UNRESPONSIVE.at(

@@ -21,7 +21,7 @@ from healthd.clockwatch import JUMP
 from healthd.config.schema import CheckConfig
 from healthd.errors import SourceError
 from healthd.history import UNKNOWN_BOOT
-from healthd.model import Outcome
+from healthd.model import Event, Outcome
 from healthd.monitor import Monitor
 from healthd.node import KernelLogState, KernelRecord, Node
 from healthd.report import CheckView, Report
@@ -133,9 +133,11 @@ class Checkup:
         names = [name for name, check in self.checks.items() if check.on == "kernel"]
         for name in names:
             outcome = run_check(self.checks[name], node, self._settings[name].settings, optional=self._optional(name))
-            if not past:
-                self._pause_nvml(outcome)
+            paused = () if past else self._pause_nvml(outcome)
             self.monitor.absorb(outcome, cursor=cursor if name == names[-1] else None, past=past)
+            for reason in paused:
+                text = f"NVML is {reason}: the GPU checks keep what they read last"
+                self.monitor.record(Event(at=outcome.at, kind="daemon", text=text))
 
     def judge_past_kernel(self, records: Sequence[KernelRecord], code: str) -> None:
         """Run the kernel checks on lines that may have been judged before, and fold in what tells of this code."""
@@ -205,12 +207,13 @@ class Checkup:
     # -- running ------------------------------------------------------------------------------------------------------
 
     def _run(self, name: str) -> Outcome:
+        paused = self.machine.nvml.state().paused_s > 0
         outcome = run_check(
             self.checks[name], self.machine, self._settings[name].settings, optional=self._optional(name)
         )
         with self._counting:
             if not self._closed:
-                self.monitor.absorb(outcome)
+                self.monitor.absorb(outcome, paused=paused)
         return self.monitor.outcomes().get(name, outcome)
 
     def _refreshed(self, names: Sequence[str], deadline_s: float, *, look: bool) -> tuple[Outcome, ...]:
@@ -280,12 +283,18 @@ class Checkup:
         """An active check that could not tell leaves the node as it was; whoever asked for it sees it count."""
         return self._settings[name].optional or self.checks[name].on == "active"
 
-    def _pause_nvml(self, outcome: Outcome) -> None:
-        """After some XIDs NVML is likely to hang: stop asking before it does (DESIGN: the kernel log comes first)."""
+    def _pause_nvml(self, outcome: Outcome) -> tuple[str, ...]:
+        """After some XIDs NVML is likely to hang: stop asking before it does (DESIGN: the kernel log comes first).
+        The reasons that are new."""
+        new: dict[str, None] = {}
         for finding in outcome.result.findings:
             number = xid_number(finding.code)
             if number is not None and xid_row(number).pauses_nvml:
-                self.machine.nvml.pause(NVML_PAUSE_S, f"paused for {NVML_PAUSE_S:g} s after {finding.code}")
+                reason = f"paused for {NVML_PAUSE_S:g} s after {finding.code}"
+                if self.machine.nvml.state().reason != reason:
+                    new[reason] = None
+                self.machine.nvml.pause(NVML_PAUSE_S, reason)
+        return tuple(new)
 
 
 def boot_id_or_unknown(machine: Machine) -> str:

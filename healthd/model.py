@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -304,13 +304,26 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """One run of one check: its result, when it began and how long it took."""
+    """One run of one check: its result, when it began and how long it took.
+
+    ``read_at``: when its readings were read, where it keeps those of an earlier run because its source was paused.
+    """
 
     check: str
     result: Result
     at: datetime
     duration_s: float
     optional: bool = False
+    read_at: datetime | None = None
+
+    def keeping(self, before: Outcome) -> Outcome:
+        """This run, with the readings of an earlier one that it has not read anew."""
+        own = {(str(each.component), each.name) for each in self.result.readings}
+        kept = [each for each in before.result.readings if (str(each.component), each.name) not in own]
+        if not kept:
+            return self
+        result = replace(self.result, readings=(*self.result.readings, *kept))
+        return replace(self, result=result, read_at=before.read_at or before.at)
 
     @property
     def counts_as_unknown(self) -> bool:

@@ -43,7 +43,6 @@ from healthd.model import (
     Diagnosis,
     Event,
     Outcome,
-    Result,
     Severity,
     Status,
     Verdict,
@@ -89,6 +88,7 @@ class Monitor:
         self._journal_cursor = store.journal_cursor() if store else ""
         self._cursor_saved_at = datetime.min.replace(tzinfo=UTC)
         self._outcomes: dict[str, Outcome] = {}
+        self._told: dict[str, tuple[Status, bool]] = {}
         self.counts = Counts()
         self._pending: deque[Event] = deque()
         self._dropped = 0
@@ -119,9 +119,12 @@ class Monitor:
         cursor: tuple[str, int] | None = None,
         journal_cursor: str = "",
         past: bool = False,
+        paused: bool = False,
     ) -> tuple[Change, ...]:
         """Fold one outcome in. ``cursor``: the kernel record behind it, saved together with its findings, as is
         ``journal_cursor``, the journal's line. ``past``: it tells of a boot that is over, and is no look at this one.
+        ``paused``: healthd itself kept a source from being asked. Where the check could not tell because of that, what
+        it read last is kept, and no line of the trail is spent on it: the pause has its own.
         """
         if self._store is None:  # it looks once: nothing can last
             findings = tuple(map(seen_once, outcome.result.findings))
@@ -132,14 +135,27 @@ class Monitor:
             outcome = counted(history, outcome)
             events: tuple[Event, ...] = ()
             if not past:
-                events = _outcome_events(self._outcomes.get(outcome.check), outcome)
-                self._outcomes[outcome.check] = outcome
+                events = self._remember(history, outcome, is_kept=paused and not outcome.result.is_whole)
                 self.counts.ran(outcome)
             if cursor:
                 self._cursor, self._cursor_at = cursor, outcome.at
             self._journal_cursor = journal_cursor or self._journal_cursor
             self._fold(history, changes, outcome.at, events)
         return changes
+
+    def _remember(self, history: History, outcome: Outcome, *, is_kept: bool) -> tuple[Event, ...]:
+        """Take the outcome for the check's last one; the event, where it became another than what was told last."""
+        name, before = outcome.check, self._outcomes.get(outcome.check)
+        self._outcomes[name] = outcome.keeping(before) if is_kept and before is not None else outcome
+        status = outcome.result.status
+        if status is Status.OK and _has_open(history, name):  # one from the log: it ends by other evidence than a look
+            status = Status.FINDINGS
+        told = (status, bool(outcome.result.gaps))
+        if (is_kept and before is not None) or self._told.get(name) == told:
+            return ()
+        self._told[name] = told
+        reason = f": {outcome.result.reason}" if outcome.result.reason else ""
+        return (Event(at=outcome.at, kind="check", text=f"{name} is {status}{reason}"),)
 
     def clear(self, clearance: Clearance, now: datetime) -> None:
         """Apply evidence from elsewhere than a check, such as the end of a job."""
@@ -151,7 +167,8 @@ class Monitor:
         The trail itself keeps the times that it has."""
         with self._lock:
             self._outcomes = {
-                name: replace(outcome, at=moved(outcome.at, by, now)) for name, outcome in self._outcomes.items()
+                name: replace(outcome, at=moved(outcome.at, by, now), read_at=_moved(outcome.read_at, by, now))
+                for name, outcome in self._outcomes.items()
             }
             self.counts.clock_was_set(by, now)
             self._cursor_saved_at = datetime.min.replace(tzinfo=UTC)  # due
@@ -444,13 +461,11 @@ def _expiry_event(fault: Fault, now: datetime) -> Event:
     return Event(at=now, kind="fault", text=f"no longer acknowledged: {fault.code} on {fault.component}, until {until}")
 
 
-def _outcome_events(before: Outcome | None, after: Outcome) -> tuple[Event, ...]:
-    """An event where a check's outcome became another: not one per run."""
-    if before is not None and _gist(before.result) == _gist(after.result):
-        return ()
-    reason = f": {after.result.reason}" if after.result.reason else ""
-    return (Event(at=after.at, kind="check", text=f"{after.check} is {after.result.status}{reason}"),)
+def _has_open(history: History, check: str) -> bool:
+    """Whether a fault of this check is open. News never was."""
+    faults = history.faults.values()
+    return any(fault.check == check and fault.clears_by is not ClearsBy.NOTHING for fault in faults)
 
 
-def _gist(result: Result) -> tuple[Status, bool]:
-    return (result.status, bool(result.gaps))
+def _moved(at: datetime | None, by: timedelta, now: datetime) -> datetime | None:
+    return None if at is None else moved(at, by, now)

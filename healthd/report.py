@@ -6,7 +6,7 @@ The JSON is the published schema ``healthd.verdict/v1``; fields are added to it,
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -93,10 +93,12 @@ def as_text(report: Report) -> str:
     for diagnosis in report.diagnoses:
         lines.append(f"  {diagnosis.severity:<9} {diagnosis.code}  {diagnosis.component}  calls for {diagnosis.remedy}")
         lines += [f"            {reason}" for reason in diagnosis.reasons]
-    loud = {view.outcome.check: _check_lines(view) for view in report.checks}
+    loud = {view.outcome.check: _fault_lines(view) for view in report.checks}
     lines += chain.from_iterable(loud.values())
+    lines += _unknown_lines(report.checks)
     lines += [_figure_line(figure) for view in report.checks for figure in view.figures]
-    lines.append(_well([view.outcome for view in report.checks if not loud[view.outcome.check]]))
+    quiet = [each.outcome for each in report.checks if each.outcome.result.is_whole and not loud[each.outcome.check]]
+    lines.append(_well(quiet))
     return "\n".join(printable(line) for line in lines) + "\n"
 
 
@@ -144,15 +146,19 @@ def _finding_data(fault: Fault, evidence: bool) -> dict[str, Any]:
     }
 
 
-def _check_lines(view: CheckView) -> list[str]:
-    """A line per finding that is more than news, and one for what could not be told."""
-    name, result = view.outcome.check, view.outcome.result
+def _fault_lines(view: CheckView) -> list[str]:
+    """A line per finding that is more than news."""
     ranked = sorted(view.faults, key=lambda fault: SEVERITY_RANK[fault.severity], reverse=True)
-    lines = [_fault_line(name, each) for each in ranked if each.severity is not Severity.INFO]
-    if not result.is_whole:
-        label = "unknown" if not view.outcome.optional else "(unknown)"
-        lines.append(f"  {label:<9} {name}: {result.reason}")
-    return lines
+    return [_fault_line(view.outcome.check, each) for each in ranked if each.severity is not Severity.INFO]
+
+
+def _unknown_lines(checks: Sequence[CheckView]) -> Iterator[str]:
+    """A line per reason why something could not be told: one cause is one line."""
+    said: dict[tuple[str, str], list[str]] = {}
+    for outcome in (view.outcome for view in checks if not view.outcome.result.is_whole):
+        label = "(unknown)" if outcome.optional else "unknown"
+        said.setdefault((label, outcome.result.reason), []).append(outcome.check)
+    yield from (f"  {label:<9} {', '.join(names)}: {reason}" for (label, reason), names in said.items())
 
 
 def _fault_line(name: str, fault: Fault) -> str:

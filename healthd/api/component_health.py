@@ -37,7 +37,7 @@ class Health:
         return health
 
     def _check(self, name: str, outcome: Outcome | None, faults: Iterable[Fault], history: History) -> dict[str, float]:
-        readings = outcome.result.readings if outcome else ()
+        readings = outcome.result.readings if outcome and outcome.read_at is None else ()  # what was kept tells nothing
         read = frozenset(str(canonical(history, reading.component)) for reading in readings)
         could_tell = outcome is not None and outcome.result.is_whole
         known = read if could_tell else read | self._known.get(name, frozenset())

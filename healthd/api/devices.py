@@ -89,7 +89,15 @@ def _strip(
     parts += [_absent(next(free), can_tell=can_tell) for _ in range(expected - len(parts))]
     parts.sort(key=lambda part: int(part["label"]))
     notes = [fault.message for fault in faults if fault.component.kind == "node" and fault.code.startswith(kind.codes)]
+    notes += _kept(outcomes.get(kind.listed_by))
     return {"kind": kind.kind, "title": kind.title, "expected": expected or None, "parts": parts, "notes": notes}
+
+
+def _kept(listed: Outcome | None) -> Iterator[str]:
+    """From when the strip is, where nothing is asked of its parts for a while."""
+    if listed is not None and listed.read_at is not None:
+        age_s = (listed.at - listed.read_at).total_seconds()
+        yield f"as of {listed.read_at:%H:%M:%S} UTC ({age_s:.0f} s before the last run): {listed.result.reason}"
 
 
 def _seen(kind: Kind, outcomes: Mapping[str, Outcome], names: Mapping[str, Component]) -> dict[str, Component]:

@@ -88,6 +88,11 @@ class Page(Bounded):
         ran = SummaryMetricFamily(
             "healthd_check_run_seconds", "Runs of a check, and how long they took all together", labels=["check"]
         )
+        kept = GaugeMetricFamily(
+            "healthd_check_readings_age_seconds",
+            "Age of the readings that a check keeps while their source is paused; 0 where it keeps none",
+            labels=["check"],
+        )
         untold = CounterMetricFamily(
             "healthd_check_unknown_runs", "Runs in which a check could not tell all", labels=["check"]
         )
@@ -100,12 +105,14 @@ class Page(Bounded):
             if outcome is not None:
                 age.add_metric([name], max(0.0, (now - outcome.at).total_seconds()))
                 took.add_metric([name], outcome.duration_s)
+                read_at = outcome.read_at or now
+                kept.add_metric([name], max(0.0, (now - read_at).total_seconds()))
             if check.on != "active":
                 told = (now - counted.told).total_seconds() if counted and counted.told else None
                 success.add_metric([name], time.monotonic() - self._began_s if told is None else max(0.0, told))
             ran.add_metric([name], counted.total if counted else 0, counted.took_s if counted else 0.0)
             untold.add_metric([name], counted.unknown if counted else 0)
-        yield from (status, age, success, took, ran, untold)
+        yield from (status, age, success, took, ran, kept, untold)
 
     def _faults(self) -> Iterator[Metric]:
         monitor, checks = self._agent.monitor, self._agent.checkup.checks

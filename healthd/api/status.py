@@ -252,13 +252,17 @@ def _plan_lines(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _check_lines(checks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A line for each that is not well, with its age; one for the rest, with the oldest."""
+    """A line for each that is not well, with its age, one for those that say the same, and one for the rest."""
     well = [each for each in checks if each["outcome"] == Status.OK and not each["blind"]]
     absent = [each for each in checks if each["outcome"] == Status.NOT_APPLICABLE]
+    said: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for each in checks:
         if each not in well and each not in absent:
             words = "; ".join(filter(None, [*(found["message"] for found in each["findings"]), each["reason"]]))
-            yield f"check     {each['name']} is {each['outcome']}, {each['age_s']:.0f} s ago: {words}"
+            said.setdefault((each["outcome"], words), []).append(each)
+    for (outcome, words), alike in said.items():
+        names, age_s = ", ".join(each["name"] for each in alike), max(each["age_s"] for each in alike)
+        yield f"check     {names} {'is' if len(alike) == 1 else 'are'} {outcome}, {age_s:.0f} s ago: {words}"
     oldest = max((each["age_s"] for each in well), default=0.0)
     yield f"checks    {len(well)} ok, the oldest {oldest:.0f} s ago; {len(absent)} not applicable"
 

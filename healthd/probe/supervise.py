@@ -259,7 +259,7 @@ class Probe:
     def _refuse_if_paused(self) -> None:
         left_s = self._paused_until - self._clock()
         if left_s > 0:
-            raise SourceBusy(f"{self._name} probe: paused for another {left_s:.0f} s: {self._pause_reason}; not asked")
+            raise SourceBusy(f"{self._name} probe: {self._pause_reason}; not asked")  # the same words until it ends
 
 
 def _end(code: int | None) -> str:

@@ -54,9 +54,8 @@ def test_a_long_silence_is_a_fault(error: SourceError) -> None:
 
 def test_paused_is_unknown_however_long_the_silence() -> None:
     """While healthd itself keeps NVML paused, silence means nothing."""
-    result = run(BUSY, stalled_s=600.0, paused_s=120.0, reason="XID 119 on gpu:0000:53:00")
-    assert result.status is Status.UNKNOWN
-    assert "XID 119 on gpu:0000:53:00" in result.reason
+    with pytest.raises(SourceBusy):
+        run(BUSY, stalled_s=600.0, paused_s=120.0, reason="XID 119 on gpu:0000:53:00")
 
 
 def test_an_error_is_unknown() -> None:

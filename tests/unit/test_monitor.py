@@ -112,6 +112,64 @@ def test_an_outcome_becomes_a_diagnosis_a_verdict_and_a_line(store: Store) -> No
     assert trail(store) == ["gpu.look is findings", "gpu.sick on gpu:GPU-0 opened: gpu.sick on gpu:GPU-0"]
 
 
+def test_a_check_is_not_ok_while_a_fault_from_the_log_is_open(store: Store) -> None:
+    """Batch after batch of the log has nothing new: the trail says that the check is ok once its fault is over."""
+    monitor = Monitor(CHECKS, store)
+    monitor.absorb(looked(finding(clears_by=ClearsBy.REBOOT), check="kernel.xid"))
+    for seconds in (10, 20):
+        monitor.absorb(looked(check="kernel.xid", seconds=seconds))
+    assert not any("is ok" in line for line in trail(store))
+    monitor.clear(Clearance(by=ClearsBy.REBOOT, note="rebooted"), at(30))
+    monitor.absorb(looked(check="kernel.xid", seconds=40))
+    assert trail(store)[-1] == "kernel.xid is ok"
+
+
+def test_news_keeps_no_check_from_being_ok(store: Store) -> None:
+    """News is listed for a day, and was never a state."""
+    monitor = Monitor(CHECKS, store)
+    monitor.absorb(looked(finding(clears_by=ClearsBy.NOTHING), check="kernel.xid"))
+    monitor.absorb(looked(check="kernel.xid", seconds=10))
+    assert trail(store)[-1] == "kernel.xid is ok"
+
+
+def test_what_was_read_before_a_pause_is_kept(store: Store) -> None:
+    """While healthd does not ask a source, its checks keep what they read last and from when, and are unknown all the
+    same; the trail, and what history judges, hear nothing of it."""
+    monitor = Monitor(CHECKS, store)
+    monitor.absorb(said(ok([counter(1), counter(7, name="other_total")])))
+    before = (monitor.history, trail(store))
+    for seconds in (60, 120):
+        monitor.absorb(could_not_tell(seconds=seconds, reason="paused for 300 s"), paused=True)
+    kept = monitor.outcomes()["gpu.look"]
+    assert ([each.value for each in kept.result.readings], kept.read_at, kept.at) == ([1, 7], at(0), at(120))
+    assert kept.counts_as_unknown
+    assert (monitor.history, trail(store)) == before
+    monitor.clock_was_set(timedelta(hours=1), at(3720), "the clock was set")
+    assert monitor.outcomes()["gpu.look"].read_at == at(3600)
+    monitor.absorb(said(ok([counter(1)]), seconds=3780))
+    assert (monitor.outcomes()["gpu.look"].read_at, trail(store)[-1]) == (None, "the clock was set")
+
+
+def test_what_is_read_in_a_pause_takes_the_place_of_the_old(store: Store) -> None:
+    """A check that asks other sources too keeps only what it could not read anew; one that saw everything, nothing."""
+    monitor = Monitor(CHECKS, store)
+    monitor.absorb(said(ok([counter(1), counter(7, name="other_total")])))
+    part = looked(readings=[counter(2)], gaps=["NVML is paused"], seconds=60)
+    monitor.absorb(part, paused=True)
+    assert [each.value for each in monitor.outcomes()["gpu.look"].result.readings] == [2, 7]
+    monitor.absorb(said(ok([counter(3)]), seconds=90), paused=True)
+    assert [each.value for each in monitor.outcomes()["gpu.look"].result.readings] == [3]
+
+
+def test_without_a_pause_nothing_is_kept(store: Store) -> None:
+    """A source that fails by itself has no values: old ones would look like an answer."""
+    monitor = Monitor(CHECKS, store)
+    monitor.absorb(said(ok([counter(1)])))
+    monitor.absorb(could_not_tell(seconds=60))
+    assert monitor.outcomes()["gpu.look"].result.readings == ()
+    assert trail(store)[-1] == "gpu.look is unknown: NVML is silent"
+
+
 def test_the_limits_of_the_check_are_judged(store: Store) -> None:
     """A counter that grows past its check's limit is a fault; the same reading of another check is not."""
     monitor = Monitor(CHECKS, store)

@@ -250,6 +250,13 @@ def test_news_alone_leaves_a_check_well() -> None:
     assert text.splitlines()[1:] == ["  ok        1 checks (kernel.xid); not applicable: none"]
 
 
+def test_one_reason_is_one_line() -> None:
+    """A source that is not asked blinds a dozen checks and is said once, with the name of each."""
+    views = tuple(view(name, unknown("nvml probe: paused for 300 s")) for name in ("gpu.ecc", "gpu.count"))
+    text = as_text(a_report(checks=views, diagnoses=(), verdict=Verdict.UNKNOWN))
+    assert "  unknown   gpu.ecc, gpu.count: nvml probe: paused for 300 s" in text.splitlines()
+
+
 def test_every_check_is_in_the_text() -> None:
     """Whatever came of it, each check's name is there."""
     report = a_report()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,6 +63,16 @@ def test_only_what_the_last_look_listed_is_well() -> None:
     partly = outcome("gpu.count", Reading(component=GPUS[0], name="gpu_index", value=0), gaps=("NVML hangs",))
     (strip,) = strips({"gpu.count": partly}, (), NAMES, {"gpu": 4})
     assert states(strip) == [("0", "ok"), ("1", "unknown"), ("2", "unknown"), ("3", "unknown")]
+
+
+def test_while_nobody_asks_the_parts_stand_as_they_were() -> None:
+    """NVML is paused: the GPUs keep what was read last, one note says from when, and the faulty one is critical."""
+    before = listed(*GPUS)["gpu.count"]
+    paused = replace(outcome("gpu.count", why="paused after gpu.xid.79"), at=at(45)).keeping(before)
+    fallen = fault("gpu.xid.79", GPUS[2])
+    (strip,) = strips({"gpu.count": paused}, [fallen], NAMES, {"gpu": 4})
+    assert states(strip) == [("0", "ok"), ("1", "ok"), ("2", "critical"), ("3", "ok")]
+    assert strip["notes"] == [f"as of {at(0):%H:%M:%S} UTC (45 s before the last run): paused after gpu.xid.79"]
 
 
 def test_where_the_count_could_not_tell_nothing_is_called_missing() -> None:

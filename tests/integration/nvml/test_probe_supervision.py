@@ -268,7 +268,7 @@ def test_a_pause_refuses_and_ends_by_itself(make: Callable[..., Probe], clock: C
     probe.pause(60, "XID 119 on 0000:53:00")
     probe.pause(1, "a shorter one")
     clock.advance(20)
-    with pytest.raises(SourceBusy, match="paused for another 40 s: XID 119 on 0000:53:00"):
+    with pytest.raises(SourceBusy, match="probe: XID 119 on 0000:53:00; not asked"):
         ask(probe, "echo")
     assert (probe.state().paused_s, probe.state().reason) == (40.0, "XID 119 on 0000:53:00")
     assert probe.worker_pid() is None
