@@ -6,14 +6,21 @@ from functools import partial
 
 from healthd.check import NoSettings, check
 from healthd.kernel_tables import LineRow
-from healthd.loglines import Groups, codes_of, explain_row, judge_lines
+from healthd.loglines import Groups, codes_of, explain_row, judge_lines, recognises
 from healthd.model import Component, Result
 from healthd.node import Node
 
 _NAME = "kernel.efa"
 
 
-@check(_NAME, on="kernel", needles=("^efa ",), codes=codes_of(_NAME), explain=partial(explain_row, _NAME))
+@check(
+    _NAME,
+    on="kernel",
+    needles=("^efa ",),
+    codes=codes_of(_NAME),
+    wants=partial(recognises, _NAME),
+    explain=partial(explain_row, _NAME),
+)
 def kernel_efa(node: Node, _settings: NoSettings) -> Result:
     """EFA driver errors in the kernel log.
 

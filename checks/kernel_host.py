@@ -10,7 +10,7 @@ from typing import Any
 from healthd.check import NoSettings, check
 from healthd.jobs import owner, owner_of
 from healthd.kernel_tables import LineRow
-from healthd.loglines import Groups, codes_of, explain_row, judge_lines, place_of
+from healthd.loglines import Groups, codes_of, explain_row, judge_lines, place_of, recognises
 from healthd.model import Component, Result, gpu_component, pci_address
 from healthd.node import KernelRecord, Node
 
@@ -39,7 +39,14 @@ _NEEDLES = (
 )
 
 
-@check(_NAME, on="kernel", needles=_NEEDLES, codes=codes_of(_NAME), explain=partial(explain_row, _NAME))
+@check(
+    _NAME,
+    on="kernel",
+    needles=_NEEDLES,
+    codes=codes_of(_NAME),
+    wants=partial(recognises, _NAME),
+    explain=partial(explain_row, _NAME),
+)
 def kernel_host(node: Node, _settings: NoSettings) -> Result:
     """Errors of the host itself in the kernel log.
 

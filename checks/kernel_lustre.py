@@ -11,7 +11,7 @@ from typing import Any
 from healthd.check import FindingCode, check, judged, ok
 from healthd.errors import SourceError
 from healthd.kernel_tables import LineRow
-from healthd.loglines import Groups, codes_of, explain_row, judge_lines
+from healthd.loglines import Groups, codes_of, explain_row, judge_lines, recognises
 from healthd.model import NODE, ClearsBy, Component, Finding, Remedy, Repeats, Result, Severity
 from healthd.node import Node
 
@@ -48,6 +48,7 @@ class Settings:
     needles=("^Lustre", "^LNet"),
     settings=Settings,
     codes=(*codes_of(_NAME), UNSTEADY),
+    wants=partial(recognises, _NAME),
     explain=partial(explain_row, _NAME),
 )
 def kernel_lustre(node: Node, settings: Settings) -> Result:

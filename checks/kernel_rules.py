@@ -138,7 +138,17 @@ class Settings:
         return tuple(sorted({safe_pattern(text).needle for text in patterns}))
 
 
-@check("kernel.rules", on="kernel", settings=Settings, codes=(FAMILY,))
+def _wants(text: str, settings: Settings) -> bool:
+    at = words_of(text).at if settings.rules else 0
+    return any(
+        safe_pattern(pattern).match(text, at) is not None
+        for rule in settings.rules
+        for pattern in (rule.pattern, rule.clears)
+        if pattern
+    )
+
+
+@check("kernel.rules", on="kernel", wants=_wants, settings=Settings, codes=(FAMILY,))
 def kernel_rules(node: Node, settings: Settings) -> Result:
     """The site's own rules on kernel and journal lines.
 

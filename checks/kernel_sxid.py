@@ -60,7 +60,18 @@ def explain(code: str) -> str | None:
     return "\n".join(lines if len(lines) > 1 else [*lines, "It is not in healthd's table: a warning, and watched."])
 
 
-@check("kernel.sxid", on="kernel", needles=("^nvidia-nvswitch", f"^{_LOADING}"), codes=(FAMILY,), explain=explain)
+def _wants(text: str, _settings: NoSettings) -> bool:
+    return nvrm.parse_sxid(text) is not None or _LOADING in text
+
+
+@check(
+    "kernel.sxid",
+    on="kernel",
+    needles=("^nvidia-nvswitch", f"^{_LOADING}"),
+    wants=_wants,
+    codes=(FAMILY,),
+    explain=explain,
+)
 def kernel_sxid(node: Node, _settings: NoSettings) -> Result:
     """NVSwitch errors (SXid) in the kernel log.
 

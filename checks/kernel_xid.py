@@ -84,7 +84,19 @@ def explain(code: str) -> str | None:
     return "\n".join([*lines, f"Source: {row.source}"])
 
 
-@check("kernel.xid", on="kernel", needles=("^NVRM: ",), settings=Settings, codes=(FAMILY, ACROSS_JOBS), explain=explain)
+def _wants(text: str, _settings: Settings) -> bool:
+    return _read(text)[0] is not None
+
+
+@check(
+    "kernel.xid",
+    on="kernel",
+    needles=("^NVRM: ",),
+    wants=_wants,
+    settings=Settings,
+    codes=(FAMILY, ACROSS_JOBS),
+    explain=explain,
+)
 def kernel_xid(node: Node, settings: Settings) -> Result:
     """NVIDIA driver errors (XID) in the kernel log.
 
@@ -139,7 +151,7 @@ class _Batch:
             case nvrm.DriverLoad():
                 note = f"NVIDIA driver {said.version} was loaded{label(record)}"
                 self._over.append((ClearsBy.DRIVER_RELOAD, None, record, note))
-        if said is not None and not (isinstance(said, nvrm.Other) and said.joins):
+        if said is not None:
             self._probed = said if isinstance(said, nvrm.ProbeHead) else None
 
     def _take_xid(self, record: KernelRecord, line: nvrm.XidLine, judgement: _Judgement, case: str | None) -> None:

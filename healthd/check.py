@@ -164,7 +164,9 @@ class Check:
     ``"active"`` for one that puts load on the node's hardware: it runs only when asked for, and only on an idle node.
 
     ``needles``: a kernel check sees only records whose text contains one of these, or begins with one that is written
-    with a ``^`` in front, which is much cheaper. Settings with an attribute ``needles`` add their own.
+    with a ``^`` in front, which is much cheaper. Settings with an attribute ``needles`` add their own. ``wants``:
+    whether a text, with these settings, is anything to it. Of a past log, which may hold millions of harmless lines
+    with a needle, only those are judged that some check wants; without it, all are.
     """
 
     name: str
@@ -178,6 +180,7 @@ class Check:
     limits: tuple[AnyLimit, ...] = ()
     on: Trigger = "interval"
     needles: tuple[str, ...] = ()
+    wants: Callable[[str, Any], bool] | None = field(default=None)
     explain: Callable[[str], str | None] | None = field(default=None)
 
     @property
@@ -206,6 +209,7 @@ def check(
     limits: Iterable[AnyLimit] = (),
     on: Trigger = "interval",
     needles: Iterable[str] = (),
+    wants: Callable[[str, Any], bool] | None = None,
     explain: Callable[[str], str | None] | None = None,
 ) -> Callable[[Callable[[Node, Any], Result]], Callable[[Node, Any], Result]]:
     """Register the decorated function as the check ``name``.
@@ -246,6 +250,7 @@ def check(
             limits=limits,
             on=on,
             needles=tuple(needles),
+            wants=wants,
             explain=explain,
         )
         return function

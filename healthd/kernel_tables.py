@@ -13,7 +13,10 @@ from functools import cache, lru_cache
 from types import MappingProxyType
 
 from healthd.model import REMEDY_RANK, ClearsBy, Remedy, Severity
+from healthd.record_words import words_of
 from healthd.tables import XidCase, filled, keyed_rows
+
+_FIXED = re.compile(r"[A-Za-z :]{4,}")  # of which the last may be repeated or left out
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +82,16 @@ class LineRow:
     example: str
     reason: str
     source: str
+
+    @property
+    def begins(self) -> bool:
+        """Whether each of its lines begins as the example does, with the text that begins the expression."""
+        return _begins(self.expression, self.example)
+
+    @property
+    def named(self) -> bool:
+        """Whether such a line begins with the name of a process."""
+        return _named(self.example)
 
     @property
     def pattern(self) -> re.Pattern[str]:
@@ -222,6 +235,17 @@ def _line_row(cells: Mapping[str, str]) -> LineRow:
         reason=filled(cells, "reason"),
         source=filled(cells, "source"),
     )
+
+
+@cache
+def _begins(expression: str, example: str) -> bool:
+    fixed = _FIXED.match(expression)
+    return fixed is not None and example.startswith(fixed[0][:-1])
+
+
+@cache
+def _named(example: str) -> bool:
+    return words_of(example).task is not None
 
 
 @cache

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from healthd.check import FindingCode, judged
 from healthd.kernel_tables import LineRow, line_rows
 from healthd.model import NODE, Clearance, ClearsBy, Component, Finding, Result
 from healthd.node import KernelRecord
-from healthd.record_words import words_of
+from healthd.record_words import after_lead, words_of
 
 LINE_CHARS = 1024
+_HEAD_CHARS = 3
 NOT_KERNEL = " (not from the kernel: trust_user_kmsg)"
 
 Groups = Mapping[str, str | None]
@@ -80,6 +81,11 @@ def codes_of(check: str) -> tuple[FindingCode, ...]:
         )
         for row in rows.values()
     )
+
+
+def recognises(check: str, text: str, _settings: object = None) -> bool:
+    """Whether a row of a check fits a line."""
+    return _recognised(check, text) is not None
 
 
 def explain_row(check: str, code: str) -> str | None:
@@ -196,11 +202,29 @@ class _Batch:
 @lru_cache(maxsize=1024)
 def _recognised(check: str, text: str) -> tuple[LineRow, Groups] | None:
     """The first row that fits a line, and what the line says. A storm repeats few lines, so it is remembered."""
-    rows = [row for row in line_rows(check) if row.needle in text]
-    if not rows:
-        return None
-    words = words_of(text)
-    for row in rows:
-        if match := row.pattern.match(text, words.at, LINE_CHARS):
-            return row, {"task": words.task, "pid": words.pid, **match.groupdict()}
+    by_head, others = _rows_by_head(check)
+    at = after_lead(text)
+    for row in by_head.get(text[at : at + _HEAD_CHARS], others):
+        if row.needle in text and (found := _fitting(row, text, at)) is not None:
+            return row, found
     return None
+
+
+def _fitting(row: LineRow, text: str, at: int) -> Groups | None:
+    """What a line says by this row. Most lines that hold a needle are harmless: where the words begin is asked last."""
+    if not row.named:
+        match = row.pattern.match(text, at, LINE_CHARS)
+        return match.groupdict() if match and words_of(text).at == at else None
+    words = words_of(text)
+    match = row.pattern.match(text, words.at, LINE_CHARS)
+    return {"task": words.task, "pid": words.pid, **match.groupdict()} if match else None
+
+
+@cache
+def _rows_by_head(check: str) -> tuple[Mapping[str, tuple[LineRow, ...]], tuple[LineRow, ...]]:
+    """The rows that a record may fit by how it begins, in their order, and those that any other record may fit."""
+    rows = line_rows(check)
+    others = tuple(row for row in rows if not row.begins)
+    heads = {row.example[:_HEAD_CHARS] for row in rows if row.begins}
+    fits = {head: tuple(row for row in rows if not row.begins or row.example.startswith(head)) for head in heads}
+    return fits, others

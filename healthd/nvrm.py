@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from healthd.model import pci_address
-from healthd.record_words import words_of
+from healthd.record_words import after_lead, words_of
 
 NVLINK5_XIDS = range(144, 151)
 RECOVERY_ACTION_XID = 154
@@ -35,6 +35,7 @@ _XID = re.compile(
 _WHO = re.compile(r"pid=(?:(\d{1,10})|[^,]*)(?:, name=(.*?)(?=, |\Z))?(?:, (.*))?\Z", re.DOTALL)
 _DROPPED = re.compile(rf"GPU {_PCI}: GPU has fallen off the bus")
 _PROBED = re.compile(rf"The NVIDIA GPU {_PCI}(?![0-9a-fA-F:.])")
+_OTHERWISE = "installed in this "  # and not supported, for one: what comes next is not of that GPU
 _NOT_RESPONDING = "fallen off the bus and is not responding"
 _IDENTITY = re.compile(rf"GPU at {_PCI}: (GPU-[0-9a-fA-F-]{{8,64}})")
 _LOADING = re.compile(r"loading NVIDIA UNIX .{0,80}?\s(\d+(?:\.\d+)+)")
@@ -98,13 +99,6 @@ class ProbeHead:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Other:
-    """A line of the driver that says nothing of these. ``joins``: it may stand between a ProbeHead and its end."""
-
-    joins: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class NvLink5:
     """The tail of an XID 144 to 150. ``words``: intrinfo, error status and four more registers."""
 
@@ -130,23 +124,16 @@ class SxidLine:
     continues: bool = False
 
 
-Said = XidLine | Identity | DriverLoad | ProbeHead | Other | None
+Said = XidLine | Identity | DriverLoad | ProbeHead | None
 
 
 def parse_line(text: str) -> Said:
-    """What one kernel record says, or None where it is not the NVIDIA driver's. Never raises."""
-    at = words_of(text).at
+    """What one kernel record says, or None where it is not the NVIDIA driver's, or says none of these. Never raises."""
+    at = after_lead(text)
     if not text.startswith(_NVRM, at):
         return None
-    at += len(_NVRM)
-    if match := _XID.match(text, at):
-        return _xid_line(match)
-    if match := _IDENTITY.match(text, at):
-        pci = _pci(match[1])
-        return Identity(pci=pci, uuid=match[2]) if pci else Other(joins=False)
-    if match := _LOADING.match(text, at):
-        return DriverLoad(version=match[1])
-    return _unnumbered(text, at)
+    said = _said(text, at + len(_NVRM))
+    return said if said is not None and words_of(text).at == at else None
 
 
 @lru_cache(maxsize=1024)
@@ -156,8 +143,9 @@ def parse_sxid(text: str) -> SxidLine | None:
     The forms: a severity word with a link, one without (``…, instance=2, chiplet=1``), no severity word at all (heat,
     the switch's own controller, optical modules), and lines that continue the one before with the same number.
     """
-    match = _SXID.match(text, words_of(text).at)
-    if match is None:
+    at = after_lead(text)
+    match = _SXID.match(text, at)
+    if match is None or words_of(text).at != at:
         return None
     switch, pci, sxid, rest = match.groups()
     said = _SXID_TEXT.match(rest)
@@ -221,6 +209,17 @@ def caused_by(text: str) -> int | None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+def _said(text: str, at: int) -> Said:
+    if match := _XID.match(text, at):
+        return _xid_line(match)
+    if match := _IDENTITY.match(text, at):
+        pci = _pci(match[1])
+        return Identity(pci=pci, uuid=match[2]) if pci else None
+    if match := _LOADING.match(text, at):
+        return DriverLoad(version=match[1])
+    return _unnumbered(text, at)
+
+
 def _xid_line(match: re.Match[str]) -> XidLine:
     pci, gpu_instance, compute_instance, xid, rest = match.groups()
     rest = rest or ""
@@ -237,7 +236,7 @@ def _xid_line(match: re.Match[str]) -> XidLine:
     )
 
 
-def _unnumbered(text: str, at: int) -> XidLine | ProbeHead | Other:
+def _unnumbered(text: str, at: int) -> XidLine | ProbeHead | None:
     """The forms without a number: a bus drop at run time, one when the driver probes, whole or in three lines; and the
     notice that GSP time-outs are printed one in so many from now on, which only follows time-outs."""
     if match := _DROPPED.match(text, at):
@@ -246,12 +245,14 @@ def _unnumbered(text: str, at: int) -> XidLine | ProbeHead | Other:
         if _NOT_RESPONDING in text:
             return XidLine(xid=BUS_DROP_XID, pci=_pci(match[1]), text=text[at:], numbered=False)
         return ProbeHead(pci=_pci(match[1]))
+    if text.startswith(_OTHERWISE, at):
+        return ProbeHead(pci=None)
     if text.startswith(_NOT_RESPONDING, at):
         return XidLine(xid=BUS_DROP_XID, pci=None, text=text[at:], numbered=False)
     if match := _RATE_LIMIT.match(text, at):
         every = int(match[2])
         return XidLine(xid=GSP_TIMEOUT_XID, pci=_pci(match[1]), text=text[at:], numbered=False, prints_one_of=every)
-    return Other(joins=text.startswith("(PCI ID:", at))
+    return None
 
 
 @lru_cache(maxsize=256)

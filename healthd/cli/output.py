@@ -34,6 +34,13 @@ def progress(text: str) -> None:
     sys.stdout.flush()
 
 
+def standing(text: str) -> None:
+    """Where long work stands, over what was said last; "" wipes it. Only for a person: nothing where none watches."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+
 def confirmed(question: str) -> bool | None:
     """Whether the person at the terminal says yes; None where there is no terminal."""
     if not sys.stdin.isatty():

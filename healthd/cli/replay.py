@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from healthd.api.wire import Answer
+from healthd.cli.output import standing
 from healthd.cli.settings import loaded
 from healthd.errors import UsageError
 from healthd.model import Mode
@@ -33,7 +35,8 @@ def answer(options: Namespace) -> Answer:
         mode=Mode(options.mode),
         nodes=options.nodes,
     )
-    done = replay([Path(name) for name in options.files], config, trial)
+    done = replay([Path(name) for name in options.files], config, trial, _counted())
+    standing("")
     out = json.dumps(as_data(done), indent=2, default=str) + "\n" if options.json else as_text(done)
     return Answer(code=0, out=out)
 
@@ -70,6 +73,20 @@ def as_text(done: Replayed) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+
+
+def _counted() -> Callable[[int], None]:
+    """What is called with the lines of each block that is read: says how many there are, once a second."""
+    total, again_s = 0, time.monotonic() + 1.0
+
+    def read(lines: int) -> None:
+        nonlocal total, again_s
+        total += lines
+        if time.monotonic() >= again_s:
+            again_s = time.monotonic() + 1.0
+            standing(f"healthd: {total:,} lines read")
+
+    return read
 
 
 def _source_lines(source: Source) -> Iterator[str]:

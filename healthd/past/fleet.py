@@ -18,6 +18,7 @@ from healthd.config.schema import Config
 from healthd.model import Mode, Outcome
 from healthd.past.host import PastHost
 from healthd.past.machine import LET_GO_S
+from healthd.past.node import wanted_by
 from healthd.past.story import Story
 from healthd.past.world import PastClock, World
 from healthd.remediation.fleet import CLUSTER
@@ -39,13 +40,21 @@ class PastFleet:
         self._clock = PastClock()
         self.world = _world(config, policy, self._clock, mode=mode, nodes=nodes)
         self._trusts = config.sources.trust_user_kmsg
+        self._wants = wanted_by(self.world.kernel_checks, config.checks)
         self._hosts: dict[str, PastHost] = {}
         self._batches: deque[PastHost] = deque()
         self._due: list[tuple[datetime, str]] = []
 
     def take(self, line: Line) -> None:
-        """File a line under its host. Batches that are over by its time are judged first, whosever they are."""
+        """File a line under its host. Batches that are over by its time are judged first, whosever they are.
+
+        A line that no check wants is evidence of its host alone: most lines that hold a needle are harmless.
+        """
         if not line.trusted and not self._trusts:
+            return
+        if not self._wants(line.text):
+            if line.host not in self._hosts:
+                self._new(line.host)
             return
         batches = self._batches
         while batches and batches[0].batch.until < line.time:

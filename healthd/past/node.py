@@ -5,7 +5,7 @@ A process id of then must not be looked up among the processes of now, so everyt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -32,6 +32,7 @@ from healthd.node import (
     Space,
     Tree,
 )
+from healthd.record_words import after_lead
 from healthd.runner import run_check
 from healthd.sources.pastlines import Line
 
@@ -41,6 +42,7 @@ BOOTED = "Linux version "
 _BATCH_RECORDS = 1024
 _BATCH_S = 1.0
 _SMALL = 8
+_HEAD_CHARS = 3
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
@@ -179,6 +181,34 @@ class Batch:
         """The records; the next batch begins."""
         records, self.records = tuple(self.records), []
         return records
+
+
+def wanted_by(checks: Mapping[str, Check], settings: Mapping[str, CheckConfig]) -> Callable[[str], bool]:
+    """Whether a line is anything to any check, or the first of a boot. Only checks are asked that a line which begins
+    so can concern. A check that cannot say wants every one."""
+    asked: dict[str, list[tuple[Callable[[str, Any], bool], Any]]] = {"": []}
+    for name, check in checks.items():
+        own = settings[name].settings
+        if check.wants is None:
+            return lambda _text: True
+        for head in _heads((*check.needles, *getattr(own, "needles", ()))):
+            asked.setdefault(head, []).append((check.wants, own))
+    anything = asked.pop("")
+
+    def is_wanted(text: str) -> bool:
+        at = after_lead(text)
+        for wants, own in asked.get(text[at : at + _HEAD_CHARS], ()):
+            if wants(text, own):
+                return True
+        return any(wants(text, own) for wants, own in anything) or text.startswith(BOOTED)
+
+    return is_wanted
+
+
+def _heads(needles: Sequence[str]) -> set[str]:
+    """How the lines that hold these needles can begin; "": anyhow."""
+    heads = {needle[1 : 1 + _HEAD_CHARS] if needle.startswith("^") else "" for needle in needles}
+    return {""} if any(len(head) < _HEAD_CHARS for head in heads) else heads
 
 
 def outcomes_of(

@@ -6,7 +6,7 @@ ran on after the drain, whether a repair would have worked) is assumed, and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import merge
@@ -61,8 +61,11 @@ class Trial:
     nodes: int = 0
 
 
-def replay(paths: Iterable[Path], config: Config, trial: Trial) -> Replayed:
-    """Judge these files together, line after line in the order of time, each host by itself.
+def replay(
+    paths: Iterable[Path], config: Config, trial: Trial, read: Callable[[int], None] = lambda _lines: None
+) -> Replayed:
+    """Judge these files together, line after line in the order of time, each host by itself. ``read`` is called with
+    how many lines came in, again and again, while that lasts.
 
     Raises ConfigError for a policy that cannot be used, SourceMissing and SourceUnreadable for a file.
     """
@@ -70,7 +73,7 @@ def replay(paths: Iterable[Path], config: Config, trial: Trial) -> Replayed:
     fleet = PastFleet(config, policy, mode=trial.mode, nodes=trial.nodes, instance_type=trial.instance_type)
     logs, stores = _sorted_out(paths)
     needles = _needles(fleet.world.kernel_checks, config)
-    for item in _in_order([*(log.read(needles) for log in logs), *map(_found, stores)]):
+    for item in _in_order([*(log.read(needles, read) for log in logs), *map(_found, stores)]):
         if isinstance(item, Line):
             fleet.take(item)
         else:

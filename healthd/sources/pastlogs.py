@@ -49,13 +49,14 @@ class PastLog:
     kernel_lines: int = field(default=0)
     ended: datetime | None = None
 
-    def read(self, needles: tuple[bytes, ...]) -> Iterator[Line]:
-        """The kernel lines that hold a needle, in the order of the file. Raises SourceUnreadable."""
+    def read(self, needles: tuple[bytes, ...], told: Callable[[int], None] = lambda _lines: None) -> Iterator[Line]:
+        """The kernel lines that hold a needle, in the order of the file; ``told`` how many lines each block of it has.
+        Raises SourceUnreadable."""
         wanted = Wanted((*needles, *self.format.also), self.format.before)
         form, parse = self.format, self.format.parse
         block = b""
         for block in _blocks(self.path, form, self._torn):
-            self._count(block)
+            told(self._count(block))
             for raw in _wanted(block, wanted, form):
                 line = parse(raw, self.dating)
                 if line is None:
@@ -74,11 +75,12 @@ class PastLog:
                 return line.time
         return None
 
-    def _count(self, block: bytes) -> None:
+    def _count(self, block: bytes) -> int:
         lines = block.count(self.format.ends)
         self.lines += lines
         if (unread := lines - len(self.format.heads.findall(b"\n" + block))) > 0:
             self.unread += max(0, unread - (len(_FURTHER.findall(block)) if self.format.indents else 0))
+        return lines
 
     def _torn(self) -> None:
         self.lines += 1

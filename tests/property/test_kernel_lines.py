@@ -11,15 +11,20 @@ from hypothesis import strategies as st
 
 from healthd import nvrm
 from healthd.check import discover
-from healthd.kernel_tables import nvlink5_rules
+from healthd.checks.kernel_rules import Rule
+from healthd.checks.kernel_rules import Settings as Rules
+from healthd.config.schema import CheckConfig
+from healthd.kernel_tables import line_rows, nvlink5_rules
 from healthd.model import Status
 from healthd.node import KernelRecord
+from healthd.past.node import wanted_by
 from healthd.record_words import after_lead
 from healthd.sources.kmsg import Cursor, KernelLog, parse_record
 from healthd.sources.kmsg_raw import Lines, any_of
 from healthd.testing import FakeNode
 
 BOOT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+LUSTRE = {"module/lustre/initstate": "live"}
 
 # What a command name can be: up to 15 bytes, anything but NUL; names with ", " are ambiguous in the driver's format.
 comms = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=15)
@@ -107,6 +112,43 @@ def test_no_kernel_check_raises(text: str, lead: str) -> None:
             assert result.status is not Status.UNKNOWN
 
 
+KERNEL = {name: check for name, check in discover().items() if check.on == "kernel"}
+RULES = Rules(rules=(Rule(name="hang", pattern=r"ixgbe (?P<pci>\S+) .*Hang", clears=r"ixgbe .*is Up"),))
+CONFIG = {
+    name: CheckConfig(settings=RULES if name == "kernel.rules" else check.settings()) for name, check in KERNEL.items()
+}
+EXAMPLES = tuple(
+    [row.example for check in ("kernel.efa", "kernel.host", "kernel.lustre") for row in line_rows(check)]
+    + [
+        "NVRM: Xid (PCI:0000:03:00): 4711, pid=1, name=x, Something new",
+        "NVRM: GPU at PCI:0000:55:00: GPU-3a4b5c6d-0000-1111-2222-333344445555",
+        "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.95.05  Release Build",
+        "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 20009, Non-fatal, Link 02 RX Short Error Rate",
+        "ixgbe 0000:05:00.0 eth1: Detected Tx Unit Hang",
+        "ixgbe 0000:05:00.0 eth1: NIC Link is Up",
+        "usb 1-1: new high-speed USB device number 4 using xhci_hcd",
+    ]
+)
+
+
+@given(
+    st.sampled_from(["", "<4>", "[ T12] ", "python3[1]: ", "x: "]),
+    st.one_of(st.sampled_from(EXAMPLES), st.tuples(st.sampled_from(LEADS), texts).map("".join)),
+)
+def test_what_a_check_finds_in_a_line_it_wants(lead: str, text: str) -> None:
+    """A line that replay passes over, because no check wants it, is none of which a check would have said anything."""
+    line = lead + text
+    node = FakeNode(kernel_records=[KernelRecord(boot_id="b", sequence=0, time=BOOT, text=line)], sys=LUSTRE)
+    said = False
+    for name, check in KERNEL.items():
+        result = check.run(node, CONFIG[name].settings)
+        says = bool(result.findings or result.clearances or result.readings)
+        assert check.wants is not None
+        assert check.wants(line, CONFIG[name].settings) or not says
+        said = said or says
+    assert wanted_by(KERNEL, CONFIG)(line) or not said
+
+
 @given(st.integers(0, 0xFFFFFFFF), st.integers(0, 0xFFFFFFFF))
 def test_no_word_fits_rules_that_disagree(intrinfo: int, noise: int) -> None:
     """The two register layouts exclude each other: whatever stands in the free bits, all rules that fit one word of one
@@ -165,7 +207,7 @@ def test_the_reader_finds_what_holds_a_needle_and_nothing_else(
 def test_reader_and_judge_agree_where_the_words_begin(lead: str) -> None:
     """Whatever white space a record holds, and the kernel writes as an escape: what the one passes over is nothing to
     the other either."""
-    text = f"{lead}NVRM: y"
+    text = f"{lead}NVRM: Xid (PCI:0000:01:00): 79, x"
     raw, wanted = b"6,1,1,-;%b\n" % escaped(text), any_of((b"^NVRM: ",))
     record = parse_record(raw, boot_id="b", boot_time=BOOT)
     assert wanted is not None
