@@ -16,7 +16,7 @@ from healthd.model import REMEDY_RANK, ClearsBy, Remedy, Severity
 from healthd.record_words import words_of
 from healthd.tables import XidCase, filled, keyed_rows
 
-_FIXED = re.compile(r"[A-Za-z :]{4,}")  # of which the last may be repeated or left out
+_FIXED = re.compile(r"[A-Za-z0-9 :/=_-]{4,}")  # of which the last may be repeated or left out
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,6 +28,7 @@ REMAP_FAILED_XID = 64
 LINK_DOWN_XID = 155
 
 _NVRM = "NVRM: "
+_FIRST = "XGlTifR"  # how what is known begins: the driver says much else, on healthy nodes too
 _PCI = r"(?:PCI:)?([0-9a-fA-F:.]{1,20})"
 _XID = re.compile(
     rf"Xid \({_PCI}(?: GPU-I:(\d{{1,4}}))?(?: GPU-CI:(\d{{1,4}}))?\): (\d{{1,9}})(?:, ?(.*))?\Z", re.DOTALL
@@ -130,7 +131,7 @@ Said = XidLine | Identity | DriverLoad | ProbeHead | None
 def parse_line(text: str) -> Said:
     """What one kernel record says, or None where it is not the NVIDIA driver's, or says none of these. Never raises."""
     at = after_lead(text)
-    if not text.startswith(_NVRM, at):
+    if not text.startswith(_NVRM, at) or text[at + len(_NVRM) : at + len(_NVRM) + 1] not in _FIRST:
         return None
     said = _said(text, at + len(_NVRM))
     return said if said is not None and words_of(text).at == at else None

@@ -193,14 +193,15 @@ def wanted_by(checks: Mapping[str, Check], settings: Mapping[str, CheckConfig]) 
             return lambda _text: True
         for head in _heads((*check.needles, *getattr(own, "needles", ()))):
             asked.setdefault(head, []).append((check.wants, own))
-    anything = asked.pop("")
+    anything = tuple(asked.pop(""))
+    by_head = {head: (*asked_so, *anything) for head, asked_so in asked.items()}
 
     def is_wanted(text: str) -> bool:
         at = after_lead(text)
-        for wants, own in asked.get(text[at : at + _HEAD_CHARS], ()):
+        for wants, own in by_head.get(text[at : at + _HEAD_CHARS], anything):  # a generator costs half as much again
             if wants(text, own):
                 return True
-        return any(wants(text, own) for wants, own in anything) or text.startswith(BOOTED)
+        return text.startswith(BOOTED)
 
     return is_wanted
 

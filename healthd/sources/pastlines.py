@@ -39,7 +39,7 @@ class Line(NamedTuple):
 
     def at(self, host: str) -> Line:
         """The same, filed under a host."""
-        return self._replace(host=host)
+        return Line(self.time, self.text, host, self.boot, self.trusted)
 
 
 NOT_KERNEL = Line(time=datetime.fromtimestamp(0, UTC), text="")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import sys
 from argparse import Namespace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +17,7 @@ from healthd.api.grammar import parse
 from healthd.check import discover
 from healthd.cli import policy as policy_verb
 from healthd.cli import replay as replay_verb
+from healthd.cli.output import standing
 from healthd.config.replay_schema import ReplaySection
 from healthd.config.schema import CheckConfig, Config, PolicySection, SourcesSection
 from healthd.errors import SourceMissing, UsageError
@@ -416,3 +419,25 @@ def test_the_configured_policy_is_the_default(tmp_path: Path) -> None:
     path = syslog(tmp_path, (0, "n1", FELL_OFF))
     settings = config(policy=PolicySection(use="replace-first"))
     assert tried(path, settings=settings).policy == "replace-first"
+
+
+def test_long_work_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every line of a file is counted while it is read; a terminal shows the count over the one before it."""
+    path = tmp_path / "node.log"
+    path.write_text("".join(f"6,{number},{number},-;usb 1-1: new\n" for number in range(100_000)))
+    counted: list[int] = []
+    replay([path], config(), Trial(), counted.append)
+    assert len(counted) > 1
+    assert sum(counted) == 100_000
+    mine, theirs = os.openpty()
+    with open(theirs, "w") as terminal:
+        monkeypatch.setattr("sys.stderr", terminal)
+        standing("1,000 lines read")
+        assert os.read(mine, 100) == b"\r\x1b[K1,000 lines read"
+        standing("")
+        assert os.read(mine, 100) == b"\r\x1b[K"
+    os.close(mine)
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    standing("nobody watches")
+    assert isinstance(sys.stderr, io.StringIO)
+    assert not sys.stderr.getvalue()
