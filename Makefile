@@ -6,13 +6,14 @@
 #   make test-slurm VERSION=26.05   the live Slurm tests on 22.05, 24.11 or 26.05, each in a root of its own: needs root
 #   make test-packages     the .deb from installation to purge on a Debian that is booted for it: needs root
 #   make simulate   fleets with production's daemons on one simulated cluster and clock, a life for each seed
+#   make fuzz    ten million changed inputs for every parser of text from outside, in about a quarter of an hour
 #   make check   what CI runs: lint, types, import contracts, branch coverage of the pure modules, all tests
 #   make bench   measurements; make docs: the generated reference pages and dashboards; make chart: what follows from
 #                the Helm chart; make site: all pages, in build/site; make wheel, deb,
 #                rpm: dist/, packages for the system that this is; make lock; make clean
 #
 # Variables: PYTHON (which python3), VERSION (of Slurm), TESTS (paths for make test), WORKERS (processes that share
-# it), PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS, LOCK_ARGS; of make simulate SEED (the first), SEEDS (how many), HOURS, NODES, SIMULATE_ARGS.
+# it), PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS, FUZZ_ARGS, LOCK_ARGS; of make simulate SEED (the first), SEEDS (how many), HOURS, NODES, SIMULATE_ARGS.
 
 TESTS = tests
 WORKERS = 2
@@ -43,7 +44,7 @@ SEEDS = 20
 HOURS = 336
 PURE_TESTS = tests/unit tests/property
 
-.PHONY: demo test simulate test-slurm test-kubernetes test-packages check lint types contracts coverage bench docs site chart lock wheel deb rpm clean
+.PHONY: demo test fuzz simulate test-slurm test-kubernetes test-packages check lint types contracts coverage bench docs site chart lock wheel deb rpm clean
 
 # `healthd check` may find this machine wanting (1) or hard to tell (2); only a crash of ours fails the demo.
 demo: .venv/runtime.stamp
@@ -65,6 +66,10 @@ test-slurm: .venv/dev.stamp
 test-kubernetes: .venv/dev.stamp
 	@sh tests/system-packages.sh
 	HEALTHD_TEST_KUBERNETES=1 $(VENV)/python -m pytest $(PYTEST_ARGS) $(KUBERNETES_TESTS)
+
+# Long: a quarter of an hour on two cores. FUZZ_ARGS: --inputs, --workers, --seed, names of targets (tests/fuzz).
+fuzz: .venv/dev.stamp
+	$(VENV)/python -m tests.fuzz $(FUZZ_ARGS)
 
 test-packages: .venv/dev.stamp
 	@sh tests/system-packages.sh

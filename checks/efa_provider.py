@@ -14,7 +14,7 @@ from healthd.versions import minimums, older, read_stack
 
 _FI_INFO = "/opt/amazon/efa/bin/fi_info"
 _PARTS = ("efa_installer", "aws_ofi_nccl")
-_DOMAIN = re.compile(r"^\s*domain:\s*(\S+?)(?:-(?:rdm|dgrm|dgram))?\s*$", re.MULTILINE)
+_DOMAIN = re.compile(r"^[ \t]*domain:[ \t]*(\S+?)(?:-(?:rdm|dgrm|dgram))?[ \t]*$", re.MULTILINE)
 _LOCKED = re.compile(r"^Max locked memory\s+(\S+)", re.MULTILINE)
 _STARTS_JOBS = frozenset({"slurmd", "containerd"})
 _MEMLOCK_BYTES = 16 << 30

@@ -13,9 +13,9 @@ from healthd.model import NODE, Component, Finding, Reading, ReadingKind, Remedy
 from healthd.node import Node
 
 _MOUNT_SUFFIX = re.compile(r"-[0-9a-f]{8,16}\Z")
-_STATE = re.compile(r"^\s*state:\s*([A-Z_]+)\s*$", re.MULTILINE)
-_ATTEMPTS = re.compile(r"^\s*connection_attempts:\s*(\d+)\s*$", re.MULTILINE)
-_TARGET = re.compile(r"^\s*target:\s*(\S+)\s*$", re.MULTILINE)
+_STATE = re.compile(r"^[ \t]*state:[ \t]*([A-Z_]+)[ \t]*$", re.MULTILINE)
+_ATTEMPTS = re.compile(r"^[ \t]*connection_attempts:[ \t]*(\d{1,18})[ \t]*$", re.MULTILINE)
+_TARGET = re.compile(r"^[ \t]*target:[ \t]*(\S+)[ \t]*$", re.MULTILINE)
 
 # lustre-release, ptlrpc_import_state_name(). IDLE: the client itself closes connections that it does not use.
 _WELL = frozenset({"FULL", "IDLE", "NEW"})

@@ -14,7 +14,7 @@ from typing import Any
 
 from healthd.errors import SourceUnreadable
 
-_PRESSURE = re.compile(r"avg10=([\d.]+) avg60=([\d.]+) avg300=([\d.]+) total=(\d+)")
+_PRESSURE = re.compile(r"avg10=\S+ avg60=\S+ avg300=([0-9]{1,3}(?:\.[0-9]{1,6})?) total=[0-9]+")
 _SHOWN = 120
 
 
@@ -36,15 +36,22 @@ class Tracking:
     offset_s: float
 
 
+_DIGITS = 20  # of 2**64, the largest that the kernel prints
+_MOST_CPUS = 1 << 16  # eight times CONFIG_NR_CPUS of the largest kernel (arch/x86/Kconfig)
+
+
 def cpu_list(text: str) -> frozenset[int]:
     """``0-3,8``: the CPUs. The empty text is none. (Linux, Documentation/admin-guide/cputopology.rst.)"""
     found: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
         try:
-            found.update(range(int(first), int(last or first) + 1))
+            low, high = int(first), int(last or first)
         except ValueError as error:
             raise SourceUnreadable(f"CPU list {_cut(text)}: expected ranges such as 0-3,8") from error
+        if high >= _MOST_CPUS:
+            raise SourceUnreadable(f"CPU list {_cut(text)}: expected CPUs below {_MOST_CPUS}")
+        found.update(range(low, high + 1))
     return frozenset(found)
 
 
@@ -64,7 +71,7 @@ def pressure(text: str) -> Mapping[str, float]:
         word, _, rest = line.partition(" ")
         if (parts := _PRESSURE.fullmatch(rest.strip())) is None:
             raise SourceUnreadable(f"/proc/pressure {_cut(line)}: expected 'some avg10=… avg60=… avg300=… total=…'")
-        found[word] = float(parts[3]) / 100
+        found[word] = float(parts[1]) / 100
     return found
 
 
@@ -76,16 +83,16 @@ def key_numbers(text: str) -> Mapping[str, int]:
     found = {}
     for line in text.splitlines():
         match line.replace(":", " ").split():
-            case [name, number, *unit] if number.isdecimal() and unit in ([], ["kB"]):
+            case [name, number, *unit] if number.isdecimal() and len(number) <= _DIGITS and unit in ([], ["kB"]):
                 found[name] = int(number)
     return found
 
 
 def whole(text: str, what: str) -> int:
     """One whole number of the kernel, 0 or more. ``what`` names the file in the error."""
-    if not text.strip().isdecimal():
+    if not (number := text.strip()).isdecimal() or len(number) > _DIGITS:
         raise SourceUnreadable(f"{what}: {_cut(text)}: expected a whole number")
-    return int(text)
+    return int(number)
 
 
 def units(text: str) -> tuple[Mapping[str, str], ...]:

@@ -18,7 +18,7 @@ from healthd.errors import SourceError
 from healthd.node import Node
 
 _JOB = re.compile(r"/job_(\d{1,10})(?:/|\Z)", re.MULTILINE)
-_POD = re.compile(r"kubepods\S*[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?![0-9a-f])")
+_POD = re.compile(r"[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?![0-9a-f])")
 _TICKS_PER_S = 100
 _SLACK_S = 2.0
 
@@ -27,9 +27,9 @@ def owner(cgroup: str) -> Mapping[str, str]:
     """``{"job": "42"}`` or ``{"pod_uid": "…"}`` from a control group's path or a whole /proc/PID/cgroup; else empty."""
     if job := _JOB.search(cgroup):
         return {"job": job[1]}
-    if pod := _POD.search(cgroup):
-        return {"pod_uid": pod[1].replace("_", "-")}
-    return {}
+    paths = (path for path in cgroup.split() if "kubepods" in path)
+    pods = (_POD.search(path, path.index("kubepods")) for path in paths)
+    return next(({"pod_uid": pod[1].replace("_", "-")} for pod in pods if pod), {})
 
 
 def owner_of(node: Node, pid: int | None, at: datetime) -> Mapping[str, str]:

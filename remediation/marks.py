@@ -309,7 +309,7 @@ def launched_after(machine: str, at: datetime | None) -> bool:
         launched = datetime.fromisoformat(machine.partition("@")[2])
     except ValueError:
         return False
-    return at is not None and launched > at
+    return at is not None and launched.tzinfo is not None and launched > at
 
 
 def _remedy(name: str, among: Sequence[Remedy] = _ASKED) -> Remedy | None:

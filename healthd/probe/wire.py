@@ -30,7 +30,7 @@ def decode(line: bytes) -> dict[str, Any] | None:
     """The message of a line, or None when the line is not one."""
     try:
         message = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return message if isinstance(message, dict) else None
 

@@ -35,7 +35,7 @@ def read_metadata(endpoint: str, path: str, *, timeout_s: float = _TIMEOUT_S) ->
         return _answer(asked, "GET", f"/latest/meta-data/{path}", {"X-aws-ec2-metadata-token": token})
     except TimeoutError as error:
         raise SourceTimeout(f"IMDS at {endpoint} did not answer within {timeout_s:g} s") from error
-    except (OSError, UnicodeError, http.client.HTTPException) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:  # ValueError: a token that is no header
         raise SourceUnreadable(f"IMDS at {endpoint}: {error}; check hop limit and [sources] imds_endpoint") from error
     finally:
         asked.close()

@@ -210,7 +210,7 @@ def kernel_record_of(fields: Mapping[str, Any]) -> KernelRecord | None:
             text=_text(fields.get("MESSAGE")),
             level=int(fields.get("PRIORITY", 6)),
         )
-    except (KeyError, ValueError, TypeError, OverflowError):
+    except (KeyError, ValueError, TypeError, OverflowError, OSError):  # the last two: a time beyond what there is
         return None
 
 
@@ -237,7 +237,7 @@ def record_of(fields: Mapping[str, Any], units: Iterable[str] = ()) -> KernelRec
             source="journal",
             unit=unit,
         )
-    except (KeyError, ValueError, TypeError, OverflowError):
+    except (KeyError, ValueError, TypeError, OverflowError, OSError):  # the last two: a time beyond what there is
         return None
 
 

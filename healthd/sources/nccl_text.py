@@ -17,15 +17,17 @@ from healthd.errors import SourceUnreadable
 
 # size, count, type, redop, root; then time, algbw, busbw and #wrong, out of place and in place
 _ROW = re.compile(
-    r"^\s*(\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+((?:\s+[\d.e+]+){3}\s+\S+)((?:\s+[\d.e+]+){3}\s+\S+)", re.MULTILINE
+    r"^[ \t]*(\d{1,18})[ \t]+\d+[ \t]+\w+[ \t]+\w+[ \t]+-?\d+"
+    r"((?:[ \t]+[\d.e+]+){3}[ \t]+\S+)((?:[ \t]+[\d.e+]+){3}[ \t]+\S+)",
+    re.MULTILINE,
 )
-_BOUNDS = re.compile(r"^# Out of bounds values : (\d+) (OK|FAILED)\s*$", re.MULTILINE)
-_AVERAGE = re.compile(r"^# Avg bus bandwidth\s+: (\S+)", re.MULTILINE)
+_BOUNDS = re.compile(r"^# Out of bounds values : (\d{1,18}) (OK|FAILED)[ \t\r]*$", re.MULTILINE)
+_AVERAGE = re.compile(r"^# Avg bus bandwidth[ \t]+: (\S+)", re.MULTILINE)
 _TEST_FAILED = re.compile(r"^.*Test (?:NCCL|CUDA) failure .*$", re.MULTILINE)
-_NETWORK = re.compile(r"NCCL INFO (?:Using network (.+?)|Assigned NET plugin (.+?) to comm)\s*$", re.MULTILINE)
+_NETWORK = re.compile(r"NCCL INFO (?:Using network (.+)|Assigned NET plugin (.+?) to comm)[ \t]*$", re.MULTILINE)
 _VERSION = re.compile(r"NCCL version (\S+)")
-_WARNING = re.compile(r"NCCL WARN (.+?)\s*$", re.MULTILINE)
-_SANITY = re.compile(r"Total:\s*(\d+), Passed:\s*(\d+), Failed:\s*(\d+), Waived:\s*(\d+)")
+_WARNING = re.compile(r"NCCL WARN (.+)$", re.MULTILINE)
+_SANITY = re.compile(r"Total: *(\d{1,9}), Passed: *(\d{1,9}), Failed: *(\d{1,9}), Waived: *(\d{1,9})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,12 +75,12 @@ def failure_of(stdout: str, stderr: str) -> str:
 def warning_of(log: str) -> str:
     """The first warning in NCCL's log, to be put behind an error, which is seldom more than a class of errors."""
     found = _WARNING.search(log)
-    return f"; NCCL's log: {found[1]}" if found else ""
+    return f"; NCCL's log: {found[1].strip()}" if found else ""
 
 
 def network_of(log: str) -> str:
     """The network that NCCL chose last, by its own name (``Libfabric``, ``AWS Libfabric``, ``Socket``); "" for none."""
-    names = [one or other for one, other in _NETWORK.findall(log)]
+    names = [(one or other).strip() for one, other in _NETWORK.findall(log)]
     return names[-1] if names else ""
 
 
@@ -103,7 +105,7 @@ def _count(text: str) -> int | None:
     """``0`` or ``1.2e+07``; None for ``N/A``, which nccl-tests prints where it did not check."""
     try:
         return int(float(text))
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

@@ -178,7 +178,7 @@ class KubeApi:
                 yield decode(said[0])
             except BackendUnknown:
                 raise
-            except (BackendError, msgspec.MsgspecError) as error:
+            except (BackendError, msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: no UTF-8
                 raise BackendUnknown(f"could not be read: list {plural}: {error}") from error
             if not more:
                 return
@@ -246,7 +246,14 @@ class KubeApi:
         except (httpx2.TransportError, httpx2.StreamError) as error:
             why = str(error) or type(error).__name__
             raise BackendUnknown(f"{what}: no answer within {self._timeout_s:g} s: {why}") from error
-        except (httpx2.DecodingError, msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
+        except (
+            httpx2.DecodingError,
+            msgspec.MsgspecError,
+            LookupError,
+            TypeError,
+            ValueError,
+            RecursionError,
+        ) as error:
             raise BackendUnknown(f"{what}: the answer is none of Kubernetes's: {error!r}") from error
 
     def _error(self, what: str, response: httpx2.Response) -> BackendError:

@@ -107,7 +107,10 @@ def annotations_of(lease: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     metadata = lease.get("metadata")
     if not isinstance(metadata, Mapping) or not isinstance(metadata.get("resourceVersion"), str):
         raise BackendUnknown(f"the API server's answer is no Lease: {str(lease)[:200]}")
-    return metadata["resourceVersion"], dict(metadata.get("annotations") or {})
+    notes = metadata.get("annotations") or {}
+    if not isinstance(notes, Mapping) or not all(isinstance(text, str) for text in notes.values()):
+        raise BackendUnknown(f"the API server's answer is no Lease: its annotations are {str(notes)[:200]}")
+    return metadata["resourceVersion"], dict(notes)
 
 
 def budget_of(scope: str, lease: Mapping[str, Any]) -> Budget:

@@ -12,7 +12,16 @@ from typing import Any
 
 from healthd.remediation.budget import out_limit
 from healthd.remediation.fleet import CLUSTER
-from healthd.remediation.orchestrators.kube_budget import CLAIM, COUNTED, LIMIT, MARK, NODES, Budget, budget_of
+from healthd.remediation.orchestrators.kube_budget import (
+    CLAIM,
+    COUNTED,
+    LIMIT,
+    MARK,
+    NODES,
+    Budget,
+    annotations_of,
+    budget_of,
+)
 from healthd.remediation.orchestrators.kube_node import CLAIMED, UNHEALTHY, KubeNode, away_by
 from healthd.remediation.ports import FleetLevel, HeldNode, Mark
 
@@ -70,9 +79,10 @@ class Seen:
 
 def budget_before(scope: str, lease: Mapping[str, Any]) -> Budget:
     """The claims in a Lease whose numbers may be missing, or make no sense. Raises BackendUnknown for no Lease."""
-    metadata = lease.get("metadata") or {}
-    notes = {key: text for key, text in (metadata.get("annotations") or {}).items() if key != COUNTED}
-    return budget_of(scope, {"metadata": {**metadata, "annotations": {**notes, LIMIT: "0", NODES: "0"}}})
+    version, notes = annotations_of(lease)
+    notes.pop(COUNTED, None)
+    counted = {"resourceVersion": version, "annotations": {**notes, LIMIT: "0", NODES: "0"}}
+    return budget_of(scope, {"metadata": counted})
 
 
 def count(

@@ -36,13 +36,19 @@ class Record:
 
 def record_of(lease: dict[str, Any]) -> Record:
     """What a Lease says; what is missing or makes no sense is nobody's."""
-    spec = lease.get("spec") or {}
+    spec = lease.get("spec")
+    spec = spec if isinstance(spec, dict) else {}
     return Record(
         holder=str(spec.get("holderIdentity") or ""),
         renewed=str(spec.get("renewTime") or ""),
-        duration_s=float(spec.get("leaseDurationSeconds") or 0),
-        transitions=int(spec.get("leaseTransitions") or 0),
+        duration_s=float(_whole(spec.get("leaseDurationSeconds"))),
+        transitions=_whole(spec.get("leaseTransitions")),
     )
+
+
+def _whole(value: object) -> int:
+    """An int32 of the API (Lease v1), or 0."""
+    return value if isinstance(value, int) and 0 <= value < 1 << 31 else 0
 
 
 def may_take(record: Record, identity: str, unchanged_s: float) -> bool:

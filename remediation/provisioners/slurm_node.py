@@ -30,6 +30,7 @@ starts under (aws-parallelcluster-node, clustermgtd.py, _handle_unhealthy_static
 
 _HELD = ("DRAIN", "DOWN", "FAIL", "REBOOT", "POWER", "INVALID")
 _RECORD = re.compile(r"NodeName=(\S+) .*? State=(\S+)")
+_EPOCH = re.compile(r"[0-9]{1,11}")
 _REASON = re.compile(r" Reason=(.*?) \[[^\[\]@\s]+@[^\]\s]+\]")
 
 
@@ -81,7 +82,7 @@ def read_node(scontrol: Scontrol, node: str) -> SlurmNode:
         reason=as_written(reason[1]) if reason and is_held else "",
         address=_field(fields, "NodeAddr"),
         features=frozenset(filter(None, _field(fields, "ActiveFeatures").split(","))),
-        booted=datetime.fromtimestamp(int(booted), UTC) if booted.isdecimal() else None,
+        booted=datetime.fromtimestamp(int(booted), UTC) if _EPOCH.fullmatch(booted) else None,
     )
 
 

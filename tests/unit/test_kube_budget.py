@@ -147,7 +147,10 @@ def test_a_lease_that_says_too_little_is_unknown(notes: dict[str, str | None], w
         budget(notes)
 
 
-@pytest.mark.parametrize("data", [{}, {"metadata": None}, {"metadata": {"annotations": {}}}])
+ODD_NOTES = ({"metadata": {"resourceVersion": "1", "annotations": notes}} for notes in (True, {"a": 1}))
+
+
+@pytest.mark.parametrize("data", [{}, {"metadata": None}, {"metadata": {"annotations": {}}}, *ODD_NOTES])
 def test_what_is_no_lease_is_unknown(data: dict[str, Any]) -> None:
     """Never an empty budget."""
     with pytest.raises(BackendUnknown, match="no Lease"):

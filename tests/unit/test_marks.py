@@ -252,6 +252,7 @@ def test_a_node_that_shows_a_finding_shows_what_it_runs_now() -> None:
         ("i-1@2026-11-21 12:00:01+00:00", None, False),
         ("i-1", NOW, False),
         ("i-1@soon", NOW, False),
+        ("i-1@2026-11-21 12:00:01", NOW, False),
     ],
 )
 def test_when_a_machine_was_launched(machine: str, at: datetime | None, is_after: bool) -> None:
