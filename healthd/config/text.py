@@ -5,12 +5,15 @@ It knows no setting. Nothing here prints.
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from healthd.strict_modes import others_may_write
 
 MAX_BYTES = 64 * 1024
 # tomllib's time and memory grow with the square of a dotted key's parts (131,000 parts in one line: over 20 GB).
@@ -37,10 +40,16 @@ class Problem:
 
 
 def read_text(path: Path) -> str | Problem:
-    """The text of a file, never more than MAX_BYTES of it, or what is wrong with it. Raises OSError."""
+    """The text of a file, never more than MAX_BYTES of it, or what is wrong with it. Raises OSError.
+
+    Root takes no orders from a file that others may write, or could put another in the place of.
+    """
     source = str(path)
     if not stat.S_ISREG(path.stat().st_mode):
         return Problem(source=source, wrong="not a regular file", advice="expected a TOML file here")
+    if os.geteuid() == 0 and (why := others_may_write(path)):
+        advice = "root reads no configuration that others may write: chown it to root, and chmod go-w"
+        return Problem(source=source, wrong=why, advice=advice)
     with path.open("rb") as file:
         raw = file.read(MAX_BYTES + 1)
     if len(raw) > MAX_BYTES:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from healthd.config.schema import Config
+from healthd.errors import SourceUnreadable
 from healthd.node import (
     CommandResult,
     FileProbe,
@@ -29,6 +30,7 @@ from healthd.sources.imds import MetadataSource
 from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.nvml import NvmlSource
 from healthd.sources.trees import FileTree
+from healthd.strict_modes import others_may_write
 
 
 @dataclass(kw_only=True)
@@ -36,7 +38,7 @@ class Machine:
     """One machine, as its configuration describes it. Close it to end its probe workers.
 
     ``kernel_log_state`` is answered by whoever reads the kernel log. ``kernel_records`` is empty but in the copy that a
-    kernel check is given its batch with.
+    kernel check is given its batch with. ``plugins``: the programs of the site's own checks.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Machine:
     imds: MetadataSource
     active: ActiveTestsSource
     kernel_log_state: Callable[[], KernelLogState]
+    plugins: frozenset[str] = frozenset()
     kernel_records: Sequence[KernelRecord] = field(default=())
 
     @property
@@ -96,7 +99,9 @@ class Machine:
         return self.imds.read(path)
 
     def command(self, *argv: str, timeout_s: float = 5.0) -> CommandResult:
-        """Run a command with a deadline, in its own process group."""
+        """Run a command with a deadline, in its own process group. Root runs no plug-in that others may write."""
+        if argv[0] in self.plugins and os.geteuid() == 0 and (why := _others_may_write(argv[0])):
+            raise SourceUnreadable(f"not run, since {why}: root runs no plug-in that others may write; chmod go-w")
         return run_command(argv, timeout_s=timeout_s)
 
     def _fstype(self, point: str) -> str:
@@ -120,6 +125,7 @@ def open_machine(config: Config, kernel_log_state: Callable[[], KernelLogState] 
     active = ActiveTestsSource(
         gpus=lambda: [answer.pci or "" for answer in nvml.ask()], sys_tree=sys, all_reduce_perf=sources.all_reduce_perf
     )
+    site = config.checks.get("plugin.run")
     return Machine(
         name=config.node.name or node_name(os.environ),
         identity=find_identity(sys, imds, configured_type=config.node.instance_type),
@@ -130,5 +136,14 @@ def open_machine(config: Config, kernel_log_state: Callable[[], KernelLogState] 
         file_systems=FilesystemSource(),
         imds=imds,
         active=active,
+        plugins=frozenset(plugin.command[0] for plugin in site.settings.plugins) if site is not None else frozenset(),
         kernel_log_state=kernel_log_state or (lambda: KernelLogState(source=sources.kmsg, alive=True)),
     )
+
+
+def _others_may_write(program: str) -> str:
+    """Who may write a program, beside root; "" also for one that is not there, of which its run will say so."""
+    try:
+        return others_may_write(Path(program)) if "/" in program else ""
+    except OSError:
+        return ""

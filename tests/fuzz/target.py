@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -53,3 +58,12 @@ class Target:
 def text(data: bytes) -> str:
     """As a file or a tool's output is read."""
     return data.decode("utf-8", "replace")
+
+
+@cache
+def memory_file() -> Path:
+    """One file of this process's, in memory where there is such a folder."""
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    folder = tempfile.mkdtemp(prefix="fuzz-", dir=where)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder) / "file"

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
-import tempfile
 from datetime import datetime
-from functools import cache
-from pathlib import Path
 
 from healthd.sources.journal import Wanted, kernel_record_of, record_of
 from healthd.sources.journal import _batch as journal_batch
 from healthd.sources.journal import _parsed as journal_line
 from healthd.sources.pastlines import FORMATS, PLAIN, Dating
 from healthd.sources.pastlogs import open_log
-from tests.fuzz.target import Target
+from tests.fuzz.target import Target, memory_file
 from tests.fuzz.targets_kernel import BOOT, LINES, NEEDLES, RECORDS
 
 _FIELDS = {
@@ -74,16 +70,9 @@ def _past_line(data: bytes) -> None:
             f"{line.host} {line.text}".encode()
 
 
-@cache
-def _file() -> Path:
-    """One file of this process's, in memory where there is such a folder."""
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    return Path(tempfile.mkdtemp(prefix="fuzz-", dir=where)) / "log"
-
-
 def _past_file(data: bytes) -> None:
-    _file().write_bytes(data)
-    for line in open_log(_file()).read(NEEDLES):
+    memory_file().write_bytes(data)
+    for line in open_log(memory_file()).read(NEEDLES):
         line.text.encode()
 
 

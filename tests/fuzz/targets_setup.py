@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from functools import cache
 from pathlib import Path
 
 from healthd.check import discover
@@ -12,7 +10,7 @@ from healthd.config.lines import key_lines
 from healthd.config.text import parsed
 from healthd.patterns import safe_pattern
 from healthd.remediation.policy_files import rules_in
-from tests.fuzz.target import Target, text
+from tests.fuzz.target import Target, memory_file, text
 
 _ROOT = Path(__file__).parents[2]
 _SETTINGS = {name: check.settings for name, check in discover().items()}
@@ -31,15 +29,9 @@ _PATTERNS = (
 )
 
 
-@cache
-def _file() -> int:
-    return os.memfd_create("config")
-
-
 def _configuration(data: bytes) -> None:
-    os.ftruncate(_file(), 0)
-    os.pwrite(_file(), data, 0)
-    load.load(Path(f"/proc/self/fd/{_file()}"), checks=_SETTINGS, environ={})
+    memory_file().write_bytes(data)
+    load.load(memory_file(), checks=_SETTINGS, environ={})
 
 
 def _lines(data: bytes) -> None:

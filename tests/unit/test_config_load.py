@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from healthd.config.environment import service_variables
-from healthd.config.load import MAX_PROBLEMS, Loaded, load
+from healthd.config.load import MAX_PROBLEMS, Loaded, examine, load
 from healthd.config.text import MAX_BYTES
 from healthd.errors import ConfigError, RegistrationError
 from healthd.model import Mode
@@ -362,3 +362,20 @@ def test_a_check_may_not_take_a_common_name(tmp_path: Path) -> None:
 
     with pytest.raises(RegistrationError, match=r"'gpu.clash': .*Clash has \['enabled'\]"):
         load(write(tmp_path, "[node]\nname = 'a'\n"), checks={"gpu.clash": Clash}, environ={})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only root is particular about who else may write")
+@pytest.mark.parametrize("part", ["config.toml", "conf.d/a.toml", "conf.d", "environment"])
+def test_root_reads_no_configuration_that_others_may_write(tmp_path: Path, part: str) -> None:
+    """Who may write a file, or the folder that it is in, would order what root does: each is a problem that says so."""
+    folder = tmp_path / "etc"
+    (folder / "conf.d").mkdir(parents=True)
+    for name in ("config.toml", "conf.d/a.toml", "environment"):
+        (folder / name).write_text("")
+    assert examine(None, checks={}, environ={}, default_path=folder / "config.toml").loaded is not None
+    (folder / part).chmod(0o777)
+    examined = examine(None, checks={}, environ={}, default_path=folder / "config.toml")
+    (problem,) = examined.problems
+    assert str(folder / part) in str(problem)
+    assert "may be written by everybody" in str(problem)
+    assert "chown it to root" in str(problem)
