@@ -38,7 +38,8 @@ def save_bundle(
     first. Raises StoreError where the folder itself cannot be made.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(exist_ok=True, mode=0o700)
         _forget_oldest(folder, keep)
     except OSError as error:
         raise StoreError(f"{folder}: {error.strerror}; check [daemon] state_dir") from error

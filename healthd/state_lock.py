@@ -39,7 +39,7 @@ def try_lock(folder: Path, setting: str) -> int | None:
     ``setting``: what names the folder. Raises StoreError where the folder cannot be used.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StoreError(f"{folder}: cannot be used: {error.strerror}; check {setting}") from error

@@ -34,7 +34,6 @@ CREATE TABLE event (id INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, kind
 CREATE TRIGGER event_keeps_its_words BEFORE UPDATE ON event BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
 CREATE TRIGGER event_is_new BEFORE INSERT ON event WHEN EXISTS (SELECT 1 FROM event WHERE id = NEW.id)
                     BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
-CREATE TRIGGER event_stays BEFORE DELETE ON event BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
 CREATE TABLE fault (component TEXT NOT NULL, code TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (component, code));
 CREATE TABLE baseline (component TEXT NOT NULL, reading TEXT NOT NULL, body TEXT NOT NULL,
                        PRIMARY KEY (component, reading));
@@ -47,6 +46,12 @@ CREATE TABLE name (alias TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE remedial_case (id TEXT PRIMARY KEY, open INTEGER NOT NULL, body TEXT NOT NULL);
 CREATE TABLE fact (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
+EVENTS_KEPT = 100_000
+"""Lines of the trail: some 30 MB, and years of a node that is well. Older ones go; a newer one cannot be taken out."""
+_STAYS = (
+    f"CREATE TRIGGER event_stays BEFORE DELETE ON event WHEN OLD.id > (SELECT MAX(id) FROM event) - {EVENTS_KEPT}"  # noqa: S608
+    " BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END"
+)
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "fault": ("component", "code"),
     "baseline": ("component", "reading"),
@@ -75,7 +80,7 @@ class Store:
         self.set_aside = ""
         self._lock = threading.Lock()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._db = self._opened(now)
         except (OSError, sqlite3.Error) as error:
             text = f"{path}: cannot open the state database: {error}; check [daemon] state_dir and its disk"
@@ -230,6 +235,7 @@ class _Unusable(Exception):
 
 
 def _connect(path: Path) -> sqlite3.Connection:
+    _make_private(path)
     db = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
     try:
         _prepare(db)
@@ -239,6 +245,13 @@ def _connect(path: Path) -> sqlite3.Connection:
             raise
         raise _Unusable(f"cannot be used: {error}") from error
     return db
+
+
+def _make_private(path: Path) -> None:
+    """Root's alone, whatever the umask: SQLite gives the files beside it the database's own mode."""
+    with contextlib.suppress(OSError):  # a disk that refuses this is told by what SQLite says of it
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.chmod(path, 0o600)
 
 
 def _is_of_the_disk(error: sqlite3.Error, path: Path) -> bool:
@@ -259,7 +272,7 @@ def _prepare(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA synchronous = FULL")
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version == 0 and not db.execute("SELECT 1 FROM sqlite_master").fetchone():
-        db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        db.executescript(f"BEGIN; {_SCHEMA} {_STAYS}; PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
         version = SCHEMA_VERSION
     if version != SCHEMA_VERSION:
         raise _Unusable(f"its schema version is {version}, this healthd knows {SCHEMA_VERSION}")
@@ -267,6 +280,8 @@ def _prepare(db: sqlite3.Connection) -> None:
     if state != "ok":
         raise _Unusable(f"it is damaged: {state}")
     _prove(db)
+    if db.execute("SELECT sql FROM sqlite_master WHERE name = 'event_stays'").fetchone() != (_STAYS,):
+        db.executescript(f"BEGIN; DROP TRIGGER IF EXISTS event_stays; {_STAYS}; COMMIT;")  # one that kept every line
     _try_to_write(db)
 
 
@@ -362,6 +377,7 @@ def _append(db: sqlite3.Connection, events: Iterable[Event]) -> None:
         "INSERT INTO event (at, kind, text, data) VALUES (?, ?, ?, ?)",
         [(event.at.isoformat(), event.kind, encodable(event.text), json_text(event.data)) for event in events],
     )
+    db.execute("DELETE FROM event WHERE id <= (SELECT MAX(id) FROM event) - ?", (EVENTS_KEPT,))
 
 
 def _sync(db: sqlite3.Connection, table: str, before: Mapping[Any, Any], after: Mapping[Any, Any]) -> None:

@@ -182,8 +182,8 @@ class LocalOrchestrator:
         """Write a file so that it is there in full or not at all; ``anew``: SlotTaken if there is one."""
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(part, "w", encoding="utf-8") as file:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with open(part, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 file.write(body + "\n")
                 file.flush()
                 os.fsync(file.fileno())

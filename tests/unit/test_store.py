@@ -30,7 +30,7 @@ from healthd.monitor import Monitor
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.playbook import QUARANTINE, REBOOT
 from healthd.remediation.ports import Hold
-from healthd.store import SCHEMA_VERSION, Store
+from healthd.store import EVENTS_KEPT, SCHEMA_VERSION, Store
 from healthd.trends import Days, Highest
 from healthd.waiting import Sightings
 from tests.judgement import (
@@ -319,6 +319,60 @@ def test_a_closed_store_is_a_store_error(tmp_path: Path) -> None:
 # the audit
 
 
+def test_the_trail_has_an_end(tmp_path: Path) -> None:
+    """The newest hundred thousand lines are kept, and cannot be taken out; older ones go with the next line."""
+    store = opened(tmp_path)
+    for _ in range(EVENTS_KEPT // 10_000):
+        store.append(*(EVENT for _ in range(10_000)))
+    store.append(replace(EVENT, text="one more"), replace(EVENT, text="and one"))
+    assert store.events(last=1)[0].text == "and one"
+    store.close()
+    other = sqlite3.connect(store.path)
+    assert other.execute("SELECT COUNT(*), MIN(id) FROM event").fetchone() == (EVENTS_KEPT, 3)
+    with pytest.raises(sqlite3.IntegrityError, match="the audit is append-only"):
+        other.execute("DELETE FROM event WHERE id = 3")
+    other.close()
+
+
+def test_a_database_that_kept_every_line_is_told_anew(tmp_path: Path) -> None:
+    """One of an earlier build goes on, and lets go of its oldest lines from then on."""
+    opened(tmp_path).close()
+    path = tmp_path / "healthd.db"
+    other = sqlite3.connect(path)
+    other.executescript(
+        "DROP TRIGGER event_stays; CREATE TRIGGER event_stays BEFORE DELETE ON event"
+        " BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;"
+    )
+    other.execute("INSERT INTO event (id, at, kind, text, data) VALUES (7, '', '', '', '{}')")
+    other.commit()
+    other.close()
+    store = opened(tmp_path)
+    assert store.set_aside == ""
+    other = sqlite3.connect(path)
+    other.execute("INSERT INTO event (id, at, kind, text, data) VALUES (?, '', '', '', '{}')", (EVENTS_KEPT + 7,))
+    other.commit()
+    other.close()
+    store.append(EVENT)
+    assert len(store.events(last=5)) == 2
+    store.close()
+
+
+def test_the_database_is_its_owners_alone(tmp_path: Path) -> None:
+    """Whatever the umask, and also where an earlier build was less careful; so is a folder that is made for it."""
+    before = os.umask(0)
+    try:
+        store = Store(tmp_path / "state" / "healthd.db", now=START)
+        store.append(EVENT)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+    assert {each.stat().st_mode & 0o777 for each in (tmp_path / "state").iterdir()} == {0o600}
+    store.close()
+    store.path.chmod(0o644)
+    Store(store.path, now=START).close()
+    assert store.path.stat().st_mode & 0o777 == 0o600
+
+
 @pytest.mark.parametrize(
     "statement",
     [
@@ -492,7 +546,7 @@ def test_an_empty_file_is_a_fresh_database(tmp_path: Path) -> None:
         ("INSERT INTO fact VALUES ('cursor_at', '2026-01-01T00:00:00')", "expected a time with its zone"),
         ("INSERT INTO fact VALUES ('told', CAST(x'ff' AS TEXT))", "UTF-8"),
         ("DROP TABLE fact", "no such table: fact"),
-        ("DROP TABLE event", "no such table: event"),
+        ("DROP TABLE event", "no such table: main.event"),
         ("ALTER TABLE event RENAME COLUMN text TO words", "no column named text"),
         ("CREATE TRIGGER spite BEFORE INSERT ON fact BEGIN SELECT RAISE(ABORT, 'no'); END", "no"),
     ],
