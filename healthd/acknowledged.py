@@ -27,7 +27,7 @@ def acknowledge(history: History, keys: Iterable[FaultKey], until: datetime | No
 
 def expire(history: History, now: datetime) -> tuple[History, tuple[Fault, ...]]:
     """Take the mark from those whose time is over, and name them as they were."""
-    over = tuple(fault for fault in history.faults.values() if _is_over(fault, now))
+    over = tuple(fault for fault in history.faults.values() if fault.acknowledged and _is_over(fault, now))
     if not over:
         return history, ()
     back = {fault.key: replace(fault, acknowledged=False, acknowledged_until=None) for fault in over}
@@ -59,4 +59,4 @@ def in_words(fault: Fault) -> str:
 
 
 def _is_over(fault: Fault, now: datetime) -> bool:
-    return fault.acknowledged and fault.acknowledged_until is not None and fault.acknowledged_until <= now
+    return fault.acknowledged_until is not None and fault.acknowledged_until <= now

@@ -11,7 +11,7 @@ for a day.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import chain, groupby
@@ -390,16 +390,23 @@ def _proves_over(history: History, clearance: Clearance, fault: Fault) -> bool:
 
 
 def _forget_news(history: History, now: datetime) -> tuple[History, tuple[Change, ...]]:
-    def is_old(fault: Fault) -> bool:
-        return fault.clears_by is ClearsBy.NOTHING and now - fault.last > NEWS_IS_LISTED_FOR
-
-    after = _without(history, is_old)
+    news = [(key, fault) for key, fault in history.faults.items() if fault.clears_by is ClearsBy.NOTHING]
+    after = _dropped(history, [key for key, fault in news if now - fault.last > NEWS_IS_LISTED_FOR])
     return after, _changes(history, after, "it was news, and is listed for a day")
 
 
 def _without(history: History, is_over: Callable[[Fault], bool]) -> History:
-    kept = {key: fault for key, fault in history.faults.items() if not is_over(fault)}
-    return history if len(kept) == len(history.faults) else replace(history, faults=kept)
+    return _dropped(history, [key for key, fault in history.faults.items() if is_over(fault)])
+
+
+def _dropped(history: History, over: Collection[FaultKey]) -> History:
+    """The history without these faults: nearly always there are none, of however many that are open."""
+    if not over:
+        return history
+    kept = dict(history.faults)
+    for key in over:
+        del kept[key]
+    return replace(history, faults=kept)
 
 
 def _changes(

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -138,6 +138,14 @@ class RunningNode(Running):
         with self.kmsg.open("a") as log:
             log.write(f"4,{self._sequence},{microseconds},-;{text}\n")
         return at
+
+    def kernel_say(self, texts: Sequence[str]) -> None:
+        """Append many records at once."""
+        microseconds = int(time.monotonic() * 1e6)
+        with self.kmsg.open("a") as log:
+            for text in texts:
+                self._sequence += 1
+                log.write(f"4,{self._sequence},{microseconds},-;{text}\n")
 
     # -- asking -------------------------------------------------------------------------------------------------------
 

@@ -18,8 +18,9 @@ from healthd.sources.exchange import Deadline, connection
 DEFAULT_ENDPOINT = "http://169.254.169.254"
 _TIMEOUT_S = 1.0
 """For the token and the item together, in seconds, however their bytes come."""
-_AGAIN_S = 10.0
-"""How long a service that did not answer is not asked again, in seconds: a start asks for several items."""
+_TIMES, _AGAIN_S = 3, 10.0
+"""After so many items in a row without an answer none is asked for, for so long in seconds: a start asks for several.
+One alone may be a slow moment, and what the next ones tell decides which platform this is."""
 _TOKEN_TTL_S = 300
 
 
@@ -47,7 +48,7 @@ class MetadataSource:
 
     def __init__(self, endpoint: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.endpoint, self._clock = endpoint, clock
-        self._silent_s = -math.inf
+        self._silent_s, self._silent_times = -math.inf, 0
 
     def read(self, path: str) -> str | None:
         """The item, or None where the service has none of that name.
@@ -56,13 +57,20 @@ class MetadataSource:
         """
         if not self.endpoint:
             raise SourceMissing("no instance metadata service: this is not EC2 by its DMI, or asking it is disabled")
-        if (ago_s := self._clock() - self._silent_s) < _AGAIN_S:
+        ago_s = self._clock() - self._silent_s
+        if self._silent_times >= _TIMES and ago_s < _AGAIN_S:
             raise SourceTimeout(f"IMDS at {self.endpoint} did not answer {ago_s:.0f} s ago; it is asked again soon")
         try:
-            return read_metadata(self.endpoint, path)
+            text = self._item(path)
         except SourceTimeout:
-            self._silent_s = self._clock()
+            self._silent_s, self._silent_times = self._clock(), self._silent_times + 1
             raise
+        self._silent_times = 0
+        return text
+
+    def _item(self, path: str) -> str | None:
+        try:
+            return read_metadata(self.endpoint, path)
         except SourceMissing as error:
             if path in str(error):
                 return None
