@@ -419,14 +419,12 @@ def _changes(
     if before.faults is after.faults:
         return ()
     was = _under_names_of(after, before)
-    kept = {key for key, fault in was.items() if _lives_on(fault, after.faults.get(key))}
-    ended = [
-        Change(fault=fault, opened=False, why=proven.get(key, why)) for key, fault in was.items() if key not in kept
-    ]
-    opened = [
-        Change(fault=fault, opened=True, why=fault.message) for key, fault in after.faults.items() if key not in kept
-    ]
-    return (*ended, *opened)
+    over = {key: fault for key, fault in was.items() if not _lives_on(fault, after.faults.get(key))}
+    ended = [Change(fault=fault, opened=False, why=proven.get(key, why)) for key, fault in over.items()]
+    if not over and len(was) == len(after.faults):
+        return ()
+    new = [(key, fault) for key, fault in after.faults.items() if key not in was or key in over]
+    return (*ended, *(Change(fault=fault, opened=True, why=fault.message) for _, fault in new))
 
 
 def _under_names_of(after: History, before: History) -> Mapping[FaultKey, Fault]:
