@@ -259,7 +259,10 @@ def _evidence(group: _Group, cause: int | None, owners: Sequence[Mapping[str, st
         ("gpu_instance", line.gpu_instance),
         ("compute_instance", line.compute_instance),
         ("caused_by_xid", cause),
-        ("recovery_action", nvrm.recovery_action(line.text) if line.xid == nvrm.RECOVERY_ACTION_XID else None),
+        (
+            "recovery_action",
+            nvrm.recovery_action(nvrm.own_text(line)) if line.xid == nvrm.RECOVERY_ACTION_XID else None,
+        ),
         *_link(line),
         ("count_is_at_least", f"1 in {group.prints_one_of} printed" if group.prints_one_of else None),
         ("why", group.judgement.reason),

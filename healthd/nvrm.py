@@ -17,17 +17,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from healthd.model import pci_address
-from healthd.record_words import after_lead, words_of
+from healthd.record_words import NAME_BYTES, after_lead, words_of
 
 NVLINK5_XIDS = range(144, 151)
 RECOVERY_ACTION_XID = 154
 BUS_DROP_XID = 79
 GSP_TIMEOUT_XID = 119
 NVLINK_XID = 74
-REMAP_FAILED_XID = 64
-LINK_DOWN_XID = 155
 
 _NVRM = "NVRM: "
+_NOBODY = "<unknown>"
 _FIRST = "XGlTifR"  # how what is known begins: the driver says much else, on healthy nodes too
 _PCI = r"(?:PCI:)?([0-9a-fA-F:.]{1,20})"
 _XID = re.compile(
@@ -162,22 +161,29 @@ def parse_sxid(text: str) -> SxidLine | None:
 
 
 def case_of(line: XidLine) -> str | None:
-    """What the text adds to the code: ``fatal``, ``to:<recovery action>``, or None. The cases of ``xid_cases.csv``.
-
-    What makes a fault milder is longer than a process' name, which stands in the text too where it holds commas.
-    """
-    if line.xid == REMAP_FAILED_XID:
-        return "no_spare" if _NO_SPARE.search(line.text) else None
-    if line.xid == LINK_DOWN_XID:
-        return "nonfatal" if _LINK_DOWN_NONFATAL.search(line.text) else None
-    if line.xid == RECOVERY_ACTION_XID:
-        action = recovery_action(line.text)
-        return None if action is None else f"to:{action}"
-    if line.xid in NVLINK5_XIDS and (link := nvlink5(line.text)):
+    """What the text adds to the code: ``fatal``, ``to:<recovery action>``, or None. The cases of ``xid_cases.csv``."""
+    text = own_text(line)
+    match line.xid:
+        case 64:
+            return "no_spare" if _NO_SPARE.search(text) else None
+        case 155:
+            return "nonfatal" if _LINK_DOWN_NONFATAL.search(text) else None
+        case 154:
+            action = recovery_action(text)
+            return None if action is None else f"to:{action}"
+    if line.xid in NVLINK5_XIDS and (link := nvlink5(text)):
         return "fatal" if link.fatal else None
     if line.xid in NVLINK5_XIDS or line.xid == NVLINK_XID:
-        return "fatal" if _FATAL.search(line.text) else None
+        return "fatal" if _FATAL.search(text) else None
     return None
+
+
+def own_text(line: XidLine) -> str:
+    """The text without what may be the end of the process' name: a name with a comma goes on into it, and its user
+    would say how bad the error is."""
+    rest_of_name = max(0, NAME_BYTES - len(line.process or _NOBODY))  # with the comma and the blank behind it
+    comma = line.text.rfind(", ", 0, rest_of_name)
+    return line.text if comma < 0 else line.text[comma + 2 :]
 
 
 def recovery_action(text: str) -> int | None:
@@ -231,7 +237,7 @@ def _xid_line(match: re.Match[str]) -> XidLine:
         pci=_pci(pci),
         text=text or "",
         pid=int(pid) if pid else None,
-        process=None if process == "<unknown>" else process,
+        process=None if process == _NOBODY else process,
         gpu_instance=int(gpu_instance) if gpu_instance else None,
         compute_instance=int(compute_instance) if compute_instance else None,
     )

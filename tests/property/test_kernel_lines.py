@@ -29,6 +29,7 @@ LUSTRE = {"module/lustre/initstate": "live"}
 # What a command name can be: up to 15 bytes, anything but NUL; names with ", " are ambiguous in the driver's format.
 comms = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=15)
 plain_comms = comms.filter(lambda name: ", " not in name and not name.endswith(",") and name != "<unknown>")
+ACTION = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
 addresses = st.tuples(st.integers(0, 0xFFFF), st.integers(0, 0xFF), st.integers(0, 0x1F))
 
@@ -57,6 +58,19 @@ def test_no_name_hides_the_code(xid: int, pid: int, name: str, text: str) -> Non
     assert (line.xid, line.pid) == (xid, pid)
     process = "<unknown>" if line.process is None else line.process
     assert f"{process}, {line.text}" == f"{name}, {text}"
+
+
+@given(comms, st.sampled_from([(74, "NVLink: fatal error detected on link 14(0x0)", "fatal"), (154, ACTION, "to:1")]))
+@example(name="<unknown>, 0x0", error=(154, ACTION, "to:1"))
+@example(name="x, 0x0, 0x0", error=(154, ACTION, "to:1"))
+def test_no_name_decides_how_bad_an_error_is(name: str, error: tuple[int, str, str]) -> None:
+    """The driver's own words do, whatever a process is called: its name stands before them, commas and all."""
+    xid, text, case = error
+    line = nvrm.parse_line(
+        f"NVRM: Xid (PCI:0000:01:00): {xid}, pid=7, name={name.encode()[:15].decode(errors='ignore')}, {text}"
+    )
+    assert isinstance(line, nvrm.XidLine)
+    assert nvrm.case_of(line) == case
 
 
 @given(
