@@ -293,6 +293,11 @@ OTHER = (
     ended("kernel.lustre", "lustre.connection_lost"),
     logged(
         "kernel.lustre",
+        "a process that is called as an assertion begins crashes",
+        ["Lustre: LBUG[8050]: segfault at 0 ip 000056159167c19e sp 00007ffff5329b70 error 6 in seg[119e,5615+1000]"],
+    ),
+    logged(
+        "kernel.lustre",
         "a connection lost three times in an hour",
         [LOST, RESTORED] * 3,
         "lustre.unsteady@lustre:6cz4zbev-OST0000-osc warning ask_human",
