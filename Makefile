@@ -25,7 +25,7 @@ IN_PARALLEL = --numprocesses $(WORKERS) --no-loadscope-reorder
 export AWS_EC2_METADATA_DISABLED = true
 
 # The modules that decide. Each of their branches is taken by a test that does no I/O.
-PURE := */healthd/model.py,*/healthd/trends.py,*/healthd/waiting.py,*/healthd/crowd.py,*/healthd/history.py,*/healthd/diagnose.py
+PURE := */healthd/model.py,*/healthd/trends.py,*/healthd/waiting.py,*/healthd/own_reset.py,*/healthd/crowd.py,*/healthd/history.py,*/healthd/diagnose.py
 PURE := $(PURE),*/remediation/policy.py,*/remediation/playbook.py,*/remediation/budget.py,*/remediation/case.py
 PURE := $(PURE),*/remediation/rules.py,*/remediation/ledger.py,*/remediation/opt_out.py,*/remediation/orders.py
 PURE := $(PURE),*/remediation/fleet.py,*/healthd/acknowledged.py,*/healthd/drill/chain.py

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from healthd.check import FindingCode, check, judged
 from healthd.gpus import MIG, GpuValues, ask_gpus, untold, withheld
-from healthd.model import REMEDY_RANK, Finding, Remedy, Result, Severity
+from healthd.model import REMEDY_RANK, ClearsBy, Finding, Remedy, Result, Severity
 from healthd.node import Node
 from healthd.nvml_return import NvmlReturn
 from healthd.tables import xid_cases, xid_table
@@ -32,6 +32,14 @@ _CRITICAL = Severity.CRITICAL
 LOST = _code("gpu.lost", _CRITICAL, Remedy.REBOOT_NODE, "The driver lists the GPU and cannot reach it any more")
 MUST_RESET = _code("gpu.reset_required", _CRITICAL, Remedy.RESET_GPU, "The GPU refuses work until it is reset")
 _REFUSED = {NvmlReturn.GPU_IS_LOST.value: LOST, NvmlReturn.RESET_REQUIRED.value: MUST_RESET}
+OWED = FindingCode(
+    code="gpu.reset.owed",
+    severity=_CRITICAL,
+    remedy=Remedy.RESET_GPU,
+    meaning="The Fabric Manager was stopped for a GPU reset that was not made",
+    clears_by=ClearsBy.GPU_RESET,
+)
+"""Left behind by healthd's own reset, and by no look: NVLink SHARP (NVLS) fails until the GPUs are reset."""
 OTHER = _code("gpu.recovery.other", Severity.WARNING, Remedy.ASK_HUMAN, "A recovery action that healthd does not know")
 ACTIONS = {
     1: _action(1, "gpu.recovery.reset"),
@@ -44,7 +52,7 @@ ACTIONS = {
 }
 
 
-@check("gpu.recovery", interval_s=30, codes=(LOST, MUST_RESET, *ACTIONS.values(), OTHER))
+@check("gpu.recovery", interval_s=30, codes=(LOST, MUST_RESET, OWED, *ACTIONS.values(), OTHER))
 def gpu_recovery(node: Node, _settings: object) -> Result:
     """No GPU asks to be recovered.
 

@@ -16,13 +16,17 @@ from pathlib import Path
 import msgspec
 
 from healthd.beat import Beat
+from healthd.check import judged
+from healthd.checks.gpu_recovery import OWED
 from healthd.checkup import Checkup
 from healthd.cluster import Cluster, cluster_of
 from healthd.config.schema import Config
 from healthd.errors import SourceError
 from healthd.hindsight import JournalHindsight
+from healthd.model import NODE, Outcome
 from healthd.monitor import Monitor
 from healthd.node import CommandResult
+from healthd.own_reset import OwnResets
 from healthd.remediation.case import Case
 from healthd.remediation.engine import Engine
 from healthd.remediation.gpu_reset import GpuReset
@@ -86,7 +90,16 @@ def make_engine(
                 made_by_us=lambda reason: reason in OUR_TEXTS and store.open_case() is not None,
                 run=run,
             ),
-            resetter=_resetter(config, machine, cluster, run, after_reset),
+            resetter=_resetter(
+                config,
+                machine,
+                cluster,
+                run,
+                after_reset,
+                resets=checkup.own_resets,
+                clock=clock,
+                owe=lambda why: owe(monitor, why, clock()),
+            ),
             slots=_slots(machine, orchestrator, cluster, store),
             judgement=monitor,
             cases=store,
@@ -164,11 +177,16 @@ def _resetter(
     cluster: Cluster,
     run: Callable[..., CommandResult],
     after: Callable[[], None],
+    *,
+    resets: OwnResets,
+    clock: Callable[[], datetime],
+    owe: Callable[[str], None],
 ) -> GpuReset:
     """The reset of this machine's GPUs. NVML is left alone while it lasts: our worker would hold them open."""
     nvml = machine.nvml
 
     def let_go() -> None:
+        resets.begin(clock())
         nvml.pause(_RESET_PAUSE_S, _RESET_REASON)
         nvml.close()
 
@@ -181,10 +199,18 @@ def _resetter(
         let_go=let_go,
         take_up=lambda: nvml.resume(_RESET_REASON),
         after=after,
+        over=lambda: resets.end(clock()),
+        owe=owe,
         own_pids=lambda: [pid for pid in (nvml.worker_pid(),) if pid is not None],
         proc_root=Path(config.sources.proc_root),
         dev_root=Path(config.sources.dev_root),
     )
+
+
+def owe(monitor: Monitor, why: str, now: datetime) -> None:
+    """Open the fault that only a reset ends. It is no look of the check that declares it: the gap ends nothing."""
+    result = judged([OWED.at(NODE, why)], gaps=[why])
+    monitor.absorb(Outcome(check="gpu.recovery", result=result, at=now, duration_s=0.0), past=True)
 
 
 def patience_of(config: Config, cluster: Cluster) -> Patience:

@@ -24,6 +24,7 @@ from healthd.history import UNKNOWN_BOOT
 from healthd.model import Event, Outcome
 from healthd.monitor import Monitor
 from healthd.node import KernelLogState, KernelRecord, Node
+from healthd.own_reset import OwnResets
 from healthd.report import CheckView, Report
 from healthd.runner import run_check
 from healthd.sources.machine import Machine
@@ -63,6 +64,7 @@ class Checkup:
         self._running: dict[str, _Run] = {}
         self._lock, self._counting, self._active_lock = Lock(), Lock(), Lock()
         self._closed = False
+        self.own_resets = OwnResets()
         self.journal_problem: Callable[[], str] = lambda: "nobody reads the journal"
 
     def close(self) -> None:
@@ -133,8 +135,12 @@ class Checkup:
         names = [name for name, check in self.checks.items() if check.on == "kernel"]
         for name in names:
             outcome = run_check(self.checks[name], node, self._settings[name].settings, optional=self._optional(name))
+            outcome, own = self.own_resets.without(outcome)
             paused = () if past else self._pause_nvml(outcome)
             self.monitor.absorb(outcome, cursor=cursor if name == names[-1] else None, past=past)
+            if own:
+                text = f"{own} lines of {name} about links are healthd's own: its GPU reset took them down"
+                self.monitor.record(Event(at=outcome.at, kind="daemon", text=text))
             for reason in paused:
                 text = f"NVML is {reason}: the GPU checks keep what they read last"
                 self.monitor.record(Event(at=outcome.at, kind="daemon", text=text))

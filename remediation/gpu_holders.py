@@ -20,15 +20,22 @@ MONITORS = frozenset(
     }
 )
 """Services that keep GPUs open and are nobody's job, as /proc/PID/comm cuts them: 15 characters (proc(5))."""
+FABRIC_MANAGERS = frozenset({"nv-fabricmanage"})
+_UNIT = re.compile(r"/([^/\n]+\.service)(?:/|$)", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
-    """A process with a ``/dev/nvidia<N>`` open. ``state``: the letter of proc(5); D cannot be ended by a signal."""
+    """A process with a ``/dev/nvidia<N>`` open. ``state``: the letter of proc(5); D cannot be ended by a signal.
+
+    ``unit``: the service of systemd whose process it is, by its control group, or "". ``is_pod``: Kubernetes keeps it.
+    """
 
     pid: int
     name: str
     state: str
+    unit: str = ""
+    is_pod: bool = False
 
 
 def gpu_holders(proc_root: Path, dev_root: Path) -> tuple[Holder, ...]:
@@ -41,9 +48,26 @@ def gpu_holders(proc_root: Path, dev_root: Path) -> tuple[Holder, ...]:
         return ()  # no GPU node, nobody can have one open: no need of root to say so
     pids = sorted(int(path.name) for path in proc_root.glob("[0-9]*"))
     on_gpu = [pid for pid in pids if _has_gpu_open(proc_root / f"{pid}/fd", f"{dev_root}/nvidia")]
-    return tuple(
-        Holder(pid=pid, name=_name(proc_root / str(pid)), state=_state(proc_root / str(pid))) for pid in on_gpu
+    return tuple(_holder(pid, proc_root / str(pid)) for pid in on_gpu)
+
+
+def _holder(pid: int, process: Path) -> Holder:
+    group = _cgroup(process)
+    units = _UNIT.findall(group)
+    return Holder(
+        pid=pid,
+        name=_name(process),
+        state=_state(process),
+        unit=units[-1] if units else "",
+        is_pod="kubepods" in group,
     )
+
+
+def _cgroup(process: Path) -> str:
+    try:
+        return (process / "cgroup").read_text()
+    except OSError:  # ended since it was found
+        return ""
 
 
 def _has_gpu_open(fd_dir: Path, prefix: str) -> bool:

@@ -1,11 +1,13 @@
 """Resets the GPUs of this machine: every holder stopped, ``nvidia-smi --gpu-reset``, every holder started again.
 
 A reset works only when nobody has a GPU open (NVIDIA, GPU memory error management: response flags); a process in
-uninterruptible sleep never lets go, so it is looked for first. Units of systemd are stopped at once; clients that a
-cluster keeps here end when they end, and until then the reset is *busy*. Whoever else holds a GPU is nobody's to end
-here: then there is no reset, and the sentence says whom to look at. All GPUs are reset together: those of an NVSwitch
-board cannot be reset alone. It must not decide that a reset is wanted, and what it stopped it names, so that it is
-started again whatever happens in between.
+uninterruptible sleep never lets go, so it is looked for first. Whoever holds a GPU and is nobody's to end here is
+looked for before anything is stopped: then there is no reset, and the sentence says whom to look at. Clients that a
+cluster keeps here end when they end, and until then the reset is *busy*; then the units of systemd are stopped, the
+Fabric Manager last. Where that was stopped and no reset followed, the node owes one: NVLink SHARP fails with a Fabric
+Manager that was started again over GPUs that were not reset (NVIDIA Fabric Manager user guide). All GPUs are reset
+together: those of an NVSwitch board cannot be reset alone. It must not decide that a reset is wanted, and what it
+stopped it names, so that it is started again whatever happens in between.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ from typing import Protocol
 
 from healthd.errors import BackendBusy, BackendRefused, BackendUnknown, SourceError, SourceMissing
 from healthd.node import CommandResult
-from healthd.remediation.gpu_holders import Holder, gpu_holders
+from healthd.remediation.gpu_holders import FABRIC_MANAGERS, MONITORS, Holder, gpu_holders
 
 _STOP_S = 60.0
 _RESET_S = 300.0
 _SAID_CHARACTERS = 300
+_FABRIC = "nvidia-fabricmanager"
 
 
 class Run(Protocol):
@@ -52,7 +55,7 @@ class GpuReset:
     nobody may stop them; ``help_``: what a person can do about a holder that is none of these. ``allowed``: False where
     none may be made at all. ``let_go``: ends our own NVML worker and keeps it away for a while, ``take_up`` lets it
     come back before that. ``own_pids``: our own processes, which ``let_go`` ends. ``after``: told of every reset that
-    was made.
+    was made; ``over``, of the end of every one that was begun. ``owe``: told why a reset is owed that was not made.
     """
 
     services: tuple[str, ...]
@@ -64,6 +67,8 @@ class GpuReset:
     help_: str = ""
     take_up: Callable[[], None] = lambda: None
     after: Callable[[], None] = lambda: None
+    over: Callable[[], None] = lambda: None
+    owe: Callable[[str], None] = lambda _why: None
     proc_root: Path = Path("/proc")
     dev_root: Path = Path("/dev")
 
@@ -101,26 +106,64 @@ class GpuReset:
         return tuple(active)
 
     def reset(self, stop: tuple[str, ...]) -> str:
-        """Stop, let go, make sure that nobody is left, and reset all GPUs."""
-        clients = _clients_in(stop)
-        for service in stop:
-            if service not in clients:
-                self._done(("systemctl", "stop", service), _STOP_S)
-        if self.clients is not None and clients:
-            self.clients.stop(clients)
-            if left := self._holders():
-                raise BackendBusy(f"{', '.join(clients)} asked to end; the GPUs are still held by {_named(left)}")
-        self.let_go()
+        """Stop, let go, make sure that nobody is left, and reset all GPUs. Raises BackendError where not."""
+        if others := self._others(stop):
+            raise BackendRefused(f"not reset, nothing was stopped: the GPUs are held by {_named(others)}{self.help_}")
         try:
-            if left := self._holders():
-                raise BackendRefused(f"not reset: the GPUs are held by {_named(left)}{self.help_}")
-            self._done(("nvidia-smi", "--gpu-reset"), _RESET_S)
-        except BackendRefused:
-            self.take_up()
+            self._stop(stop)
+            self._reset(tuple(service for service in stop if service.startswith(_FABRIC)))
+        except (BackendRefused, BackendUnknown, BackendBusy) as error:
+            if down := [name for name in stop if name.startswith(_FABRIC) and not self._is_active(name)]:
+                self.owe(f"{', '.join(down)} was stopped for a GPU reset that was not made: {error}")
             raise
         self.after()
         self.take_up()  # not where the answer is unknown: a reset that hangs has NVML hang
         return f"nvidia-smi --gpu-reset, after stopping {', '.join(stop) or 'nothing'}"
+
+    def _stop(self, stop: tuple[str, ...]) -> None:
+        """Everything but the Fabric Manager."""
+        clients = _clients_in(stop)
+        if self.clients is not None and clients:
+            self.clients.stop(clients)
+            if left := [holder for holder in self._holders() if holder.unit not in _units(stop)]:
+                raise BackendBusy(f"{', '.join(clients)} asked to end; the GPUs are still held by {_named(left)}")
+        for service in stop:
+            if service not in clients and not service.startswith(_FABRIC):
+                self._done(("systemctl", "stop", service), _STOP_S)
+
+    def _reset(self, fabric: tuple[str, ...]) -> None:
+        self.let_go()
+        try:
+            self._refuse_held(but=fabric)
+            for service in fabric:
+                self._done(("systemctl", "stop", service), _STOP_S)
+            self._refuse_held()
+            self._done(("nvidia-smi", "--gpu-reset"), _RESET_S)
+        except BackendRefused:
+            self.take_up()
+            raise
+        finally:
+            self.over()
+
+    def _refuse_held(self, *, but: tuple[str, ...] = ()) -> None:
+        left = [holder for holder in self._holders() if holder.unit not in _units(but)]
+        if left and not (but and all(holder.name in FABRIC_MANAGERS for holder in left)):
+            raise BackendRefused(f"not reset: the GPUs are held by {_named(left)}{self.help_}")
+
+    def _others(self, stop: tuple[str, ...]) -> list[Holder]:
+        """Holders that stopping these does not end: no unit of theirs, no monitor, no client of the cluster's."""
+        units, clients = _units(stop), _clients_in(stop)
+        return [
+            holder
+            for holder in self._holders()
+            if holder.unit not in units and holder.name not in MONITORS and not (clients and holder.is_pod)
+        ]
+
+    def _is_active(self, service: str) -> bool:
+        try:
+            return self.run(("systemctl", "is-active", service), timeout_s=_STOP_S).stdout.strip() == "active"
+        except SourceError:
+            return False  # not to be told: it may have been stopped, and a reset too many harms nobody
 
     def start(self, services: tuple[str, ...]) -> str:
         """Start them in the order in which they are configured; each that fails is named, none hides another."""
@@ -155,6 +198,10 @@ class GpuReset:
 
 def _clients_in(names: Collection[str]) -> tuple[str, ...]:
     return tuple(name for name in names if "/" in name)
+
+
+def _units(services: Collection[str]) -> frozenset[str]:
+    return frozenset(service if service.endswith(".service") else f"{service}.service" for service in services)
 
 
 def _named(holders: Sequence[Holder]) -> str:

@@ -212,8 +212,9 @@ class RemediationSection:
         "nvidia-dcgm",
         "dcgm-exporter",
     )
-    """The systemd units that hold GPUs open. Those that run are stopped before a GPU reset and started again after it,
-    in this order: with one holder left, no GPU can be reset. Add your own exporters."""
+    """The systemd units that hold GPUs open. Those that run are stopped before a GPU reset, the Fabric Manager last,
+    and started again after it, in this order: with one holder left, no GPU can be reset. Add your own exporters: a
+    holder that belongs to none of these units is found before anything is stopped."""
 
     max_attempts: Annotated[int, Meta(ge=1, le=10, description="a whole number from 1 to 10")] = 2
     """How often one act (a reset, a reboot, a replacement) is tried within one case, while the node is out, before the

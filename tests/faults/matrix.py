@@ -44,4 +44,6 @@ MODULES = (*FAMILIES, cases_stack, cases_site, cases_active, cases_real, folds_g
 CASES: tuple[Case, ...] = (*(case for module in MODULES for case in module.CASES), *brought())
 
 # Declared by a check, and expected by no case: why.
-NOT_ARRANGED: Mapping[str, str] = {}
+NOT_ARRANGED: Mapping[str, str] = {
+    "gpu.reset.owed": "no look finds it: a GPU reset of healthd's own leaves it behind (tests/unit/test_gpu_reset.py)",
+}

@@ -8,11 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from healthd.acting import owe
+from healthd.check import discover, judged, ok
+from healthd.checks.gpu_recovery import LOST
 from healthd.errors import BackendBusy, BackendRefused, BackendUnknown, SourceError, SourceMissing, SourceTimeout
+from healthd.model import Clearance, ClearsBy, Remedy, Severity, gpu_component
+from healthd.monitor import Monitor
 from healthd.node import CommandResult
 from healthd.remediation.gpu_reset import GpuReset
+from tests.judgement import at, said
 
 SERVICES = ("nvidia-persistenced", "nvidia-dcgm")
+FABRIC = "nvidia-fabricmanager"
 PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
 
 
@@ -22,10 +29,12 @@ class Tools:
     def __init__(self, **answers: object) -> None:
         self.answers: dict[str, object] = {name.replace("_", " "): answer for name, answer in answers.items()}
         self.ran: list[str] = []
+        self.happens: dict[str, Callable[[], object]] = {}
 
     def __call__(self, argv: Sequence[str], *, timeout_s: float) -> CommandResult:
         words = " ".join(argv)
         self.ran.append(words)
+        self.happens.get(words, lambda: None)()
         answer = self.answers.get(words, "")
         if isinstance(answer, SourceError):
             raise answer
@@ -40,12 +49,16 @@ class Rig:
         self.dev.mkdir()
         (self.dev / "nvidia0").touch()
         self.own: list[int] = []
+        self.owed: list[str] = []
+        self.stopping = tools.happens
         self.reset = GpuReset(
             services=SERVICES,
             run=tools,
             let_go=self._go,
             take_up=self._up,
             after=self._after,
+            over=lambda: self.nvml.append("over"),
+            owe=self.owed.append,
             own_pids=lambda: self.own,
             proc_root=self.proc,
             dev_root=self.dev,
@@ -60,10 +73,12 @@ class Rig:
     def _up(self) -> None:
         self.nvml.append("taken up")
 
-    def process(self, pid: int, name: str, state: str = "S") -> None:
+    def process(self, pid: int, name: str, state: str = "S", *, group: str = "") -> None:
         (self.proc / str(pid) / "fd").mkdir(parents=True)
         (self.proc / str(pid) / "fd" / "3").symlink_to(self.dev / "nvidia0")
         (self.proc / str(pid) / "comm").write_text(name)
+        if group:
+            (self.proc / str(pid) / "cgroup").write_text(f"{group}\n")
         (self.proc / str(pid) / "stat").write_text(f"{pid} ({name}) {state} 1 1")
 
 
@@ -90,17 +105,66 @@ def test_the_order_of_a_reset(rig: Rig, tools: Tools) -> None:
     """Services first, then our own worker, then the reset of all GPUs together."""
     said = rig.reset.reset(("nvidia-persistenced",))
     assert tools.ran == ["systemctl stop nvidia-persistenced", "nvidia-smi --gpu-reset"]
-    assert rig.nvml == ["let go", "told", "taken up"]
+    assert rig.nvml == ["let go", "over", "told", "taken up"]
     assert said == "nvidia-smi --gpu-reset, after stopping nvidia-persistenced"
 
 
 def test_nothing_is_reset_under_somebody(rig: Rig, tools: Tools) -> None:
     """A holder that is left is named, and the GPUs are not touched."""
     rig.process(4711, "python")
+    with pytest.raises(BackendRefused, match="nothing was stopped: the GPUs are held by 4711 python"):
+        rig.reset.reset(SERVICES)
+    assert (tools.ran, rig.nvml) == ([], [])
+
+
+def test_a_holder_that_comes_meanwhile_is_found_before_the_fabric_manager_is_stopped(rig: Rig, tools: Tools) -> None:
+    """The services are stopped, and somebody opens a GPU: the switches stay as they are, and no reset is owed."""
+    rig.stopping["systemctl stop nvidia-dcgm"] = lambda: rig.process(4711, "python")
+    tools.answers[f"systemctl is-active {FABRIC}"] = "active\n"
     with pytest.raises(BackendRefused, match="held by 4711 python"):
-        rig.reset.reset(())
-    assert tools.ran == []
-    assert rig.nvml == ["let go", "taken up"]
+        rig.reset.reset((FABRIC, "nvidia-dcgm"))
+    assert tools.ran == ["systemctl stop nvidia-dcgm", f"systemctl is-active {FABRIC}"]
+    assert (rig.nvml, rig.owed) == (["let go", "taken up", "over"], [])
+
+
+def test_the_fabric_manager_goes_last(rig: Rig, tools: Tools) -> None:
+    """Whatever order is configured, and though it holds GPUs itself until it is stopped."""
+    rig.process(4712, "nv-fabricmanage", group=f"0::/system.slice/{FABRIC}.service")
+    rig.stopping[f"systemctl stop {FABRIC}"] = lambda: shutil.rmtree(rig.proc / "4712")
+    rig.reset.reset((FABRIC, *SERVICES))
+    assert tools.ran == [*(f"systemctl stop {each}" for each in (*SERVICES, FABRIC)), "nvidia-smi --gpu-reset"]
+    assert rig.owed == []
+
+
+@pytest.mark.parametrize("answer", [(4, "in use"), SourceTimeout("no end within 300 s")])
+def test_a_fabric_manager_that_was_stopped_for_nothing_owes_a_reset(rig: Rig, tools: Tools, answer: object) -> None:
+    """It is started again over GPUs that were not reset: whatever the reset failed of, that is said."""
+    tools.answers["nvidia-smi --gpu-reset"] = answer
+    tools.answers[f"systemctl is-active {FABRIC}"] = (3, "inactive\n")
+    with pytest.raises((BackendRefused, BackendUnknown)):
+        rig.reset.reset((FABRIC,))
+    (owed,) = rig.owed
+    assert owed.startswith(f"{FABRIC} was stopped for a GPU reset that was not made: ")
+    rig.owed.clear()
+    tools.answers[f"systemctl is-active {FABRIC}"] = SourceTimeout("no end")
+    with pytest.raises((BackendRefused, BackendUnknown)):
+        rig.reset.reset((FABRIC,))
+    assert len(rig.owed) == 1, "what cannot be told may have been stopped"
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("dcgm-exporter", "0::/system.slice/docker-4f.scope"),
+        ("python3", "0::/system.slice/nvidia-dcgm.service/exporter"),
+    ],
+)
+def test_what_a_service_keeps_is_no_other_holder(rig: Rig, tools: Tools, name: str, group: str) -> None:
+    """A monitor by its name, or any process of a unit that is stopped, by its control group."""
+    rig.process(4711, name, group=group)
+    rig.stopping["systemctl stop nvidia-dcgm"] = lambda: shutil.rmtree(rig.proc / "4711")
+    rig.reset.reset(("nvidia-dcgm",))
+    assert tools.ran[-1] == "nvidia-smi --gpu-reset"
 
 
 def test_our_own_worker_does_not_hold_us_up(rig: Rig) -> None:
@@ -138,7 +202,7 @@ def test_a_reset_that_fails_says_what_the_tool_said(rig: Rig, tools: Tools) -> N
     rig.nvml.clear()
     with pytest.raises(BackendUnknown, match="no end within 300 s"):
         rig.reset.reset(())
-    assert rig.nvml == ["let go"], "NVML would hang as the reset does"
+    assert rig.nvml == ["let go", "over"], "NVML would hang as the reset does"
 
 
 def test_every_service_is_started_whatever_the_others_do(rig: Rig, tools: Tools) -> None:
@@ -230,3 +294,21 @@ def test_where_none_is_allowed_nothing_is_asked(tmp_path: Path) -> None:
     rig.reset.allowed = False
     assert "[remediation] gpu_reset is false" in rig.reset.why_not()
     assert rig.tools.ran == []
+
+
+def test_a_reset_that_is_owed_is_a_fault_that_only_a_reset_ends() -> None:
+    """It is open at once, beside what gpu.recovery has found; a clean look leaves it, and a GPU reset ends it."""
+    monitor = Monitor(discover(), None)
+    lost = judged([LOST.at(gpu_component(uuid="GPU-1"), "NVML answers GPU_IS_LOST (15)")])
+    monitor.absorb(said(lost, check="gpu.recovery"))
+    owe(monitor, "nvidia-fabricmanager was stopped for nothing", at(10))
+    assert {fault.code for fault in monitor.history.faults.values()} == {"gpu.lost", "gpu.reset.owed"}
+    monitor.absorb(said(ok(), check="gpu.recovery", seconds=20))
+    (diagnosis,) = monitor.diagnoses()
+    assert (diagnosis.code, diagnosis.severity, diagnosis.remedy) == (
+        "gpu.reset.owed",
+        Severity.CRITICAL,
+        Remedy.RESET_GPU,
+    )
+    monitor.clear(Clearance(by=ClearsBy.GPU_RESET, note="reset"), at(30))
+    assert monitor.diagnoses() == ()
