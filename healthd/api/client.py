@@ -5,6 +5,7 @@ Short questions take the hot path of ``healthd.__main__``.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 
@@ -29,5 +30,8 @@ def ask(path: str, request: Request, progress: Callable[[str], None]) -> Answer 
             connection.shutdown(socket.SHUT_WR)
             with connection.makefile("rb") as stream:
                 return read_answer(stream, progress)
+    except PermissionError as error:
+        who = "be root, or in [daemon] readers or group"
+        raise UsageError(f"uid {os.geteuid()} may not ask the daemon at {path}; {who}") from error
     except OSError as error:
         raise UsageError(f"the daemon at {path} does not answer: {error}; see its log") from error

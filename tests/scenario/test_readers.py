@@ -1,0 +1,61 @@
+"""``[daemon] readers``: who may ask a real daemon, as the kernel lets them open its socket."""
+
+from __future__ import annotations
+
+import grp
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.running import NOBODY, RunningNode
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to ask as another user"),
+]
+
+
+@pytest.fixture
+def node_for(tmp_path: Path) -> Iterator[Callable[[str], RunningNode]]:
+    """A node whose daemon answers this group of readers alone."""
+    made: list[RunningNode] = []
+
+    def make(readers: str) -> RunningNode:
+        node = RunningNode(tmp_path / "node", "n1", sections='[orchestrator]\nkind = "local"\n')
+        node.open_to_all()
+        node.config.write_text(node.config.read_text().replace("[daemon]", f'[daemon]\nreaders = "{readers}"'))
+        made.append(node)
+        node.start()
+        return node
+
+    yield make
+    for node in made:
+        node.stop()
+
+
+def test_a_user_who_is_no_reader_cannot_ask(node_for: Callable[[str], RunningNode]) -> None:
+    """Told why, and root is answered as ever."""
+    node = node_for("root")
+    refused = node.as_nobody("status")
+    assert refused.returncode != 0
+    assert f"uid {NOBODY} may not ask the daemon at s; be root, or in [daemon] readers or group" in refused.stderr
+    assert node.status() is not None
+
+
+def test_a_reader_asks_and_may_not_act(node_for: Callable[[str], RunningNode]) -> None:
+    """The group of the process that asks is one that may read, and no more."""
+    node = node_for(grp.getgrgid(NOBODY).gr_name)
+    node.wait(lambda: node.socket.stat().st_gid == NOBODY, 20, "the socket is the group's")
+    assert node.as_nobody("status").returncode == 0
+    refused = node.as_nobody("release")
+    assert (refused.returncode, f"uid {NOBODY} may not act here" in refused.stderr) == (64, True)
+
+
+def test_a_group_that_is_not_there_lets_only_root_ask(node_for: Callable[[str], RunningNode]) -> None:
+    """The daemon starts all the same, and says so in its status."""
+    node = node_for("gpu-readers")
+    words = "daemon.readers = gpu-readers: no such group on this machine, so only root and [daemon] group may ask"
+    node.wait(lambda: words in "".join((node.status() or {}).get("notices", ())), 20, "status says so")
+    assert node.as_nobody("status").returncode != 0
