@@ -119,10 +119,7 @@ class Server:
         This thread, and each that answers a client, has no capability until whoever asks may act.
         """
         self._served = True
-        try:
-            put_down()
-        except OSError as error:
-            self._log.error("the socket is served with the daemon's capabilities", error=str(error))
+        self._put_down()
         try:
             while not self._closed.is_set():
                 if not self._let_in():
@@ -130,6 +127,13 @@ class Server:
         finally:
             self._ended = True
             self._listener.close()
+
+    def _put_down(self) -> None:
+        try:
+            put_down()
+        except OSError as error:
+            if self._troubles.due("capabilities") is not None:
+                self._log.error("the socket is served with the daemon's capabilities", error=str(error))
 
     def problem(self) -> str:
         """Why nobody is let in, or "": a prolog would wait for nothing, and let its job pass."""
@@ -215,6 +219,7 @@ class Server:
     # -- answering ----------------------------------------------------------------------------------------------------
 
     def _serve(self, guest: _Guest) -> None:
+        self._put_down()  # it may have been begun by the thread of an order
         try:
             with guest.client as client:
                 raw = _received(client, time.monotonic() + _REQUEST_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,8 +18,9 @@ from healthd.api.client import ask
 from healthd.api.http import Answer as HttpAnswer
 from healthd.api.http import HttpServer, Route
 from healthd.api.peer import Peer
-from healthd.api.server import Server
-from healthd.api.wire import Request
+from healthd.api.seats import Who
+from healthd.api.server import Server, _Guest
+from healthd.api.wire import Request, read_answer, write_request
 from healthd.capabilities import put_down, take_up, taken_up
 from healthd.check import discover
 from healthd.config.load import load
@@ -109,6 +111,26 @@ def test_whoever_asks_is_answered_without_capabilities(agent: Agent, tmp_path: P
 
     in_thread(ask_to_act)
     assert seen == [0, ALL, ALL]
+
+
+def test_whoever_comes_after_an_order_has_none_of_its_capabilities(agent: Agent, tmp_path: Path) -> None:
+    """The next in line is answered by a thread that the thread of the one before it begins."""
+    server = Server(str(tmp_path / "s"), agent, group="", log=structlog.get_logger())
+    store, agent.store = agent.store, TellingStore()  # type: ignore[assignment]
+    ours, theirs = socket.socketpair()
+    try:
+        assert effective() == ALL
+        peer = Peer(pid=os.getpid(), uid=NOBODY, gid=NOBODY, groups=frozenset({NOBODY}))
+        assert server._begin(_Guest(client=theirs, peer=peer, who=Who(uid=NOBODY, may_act=False)))
+        ours.settimeout(20)
+        ours.sendall(write_request(Request(arguments=("history",))))
+        ours.shutdown(socket.SHUT_WR)
+        with ours.makefile("rb") as stream:
+            assert read_answer(stream, print).err == "healthd: effective 0\n"
+    finally:
+        agent.store = store
+        ours.close()
+        server.close()
 
 
 def test_http_is_answered_without_capabilities() -> None:
