@@ -31,7 +31,7 @@ _NEXT = {
 }
 
 
-@check("gpu.driver", interval_s=30, codes=(ABSENT, MISMATCH))
+@check("gpu.driver", interval_s=60, codes=(ABSENT, MISMATCH))
 def gpu_driver(node: Node, _settings: object) -> Result:
     """The NVIDIA driver is loaded and has the GPUs, and its library fits.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from healthd.check import Accelerating, FindingCode, Limit, check, not_applicable
-from healthd.gpus import MIG, GpuValues, ask_gpus, driver_epoch, judged_gpus
+from healthd.gpus import MIG, GpuValues, ask_gpus, driver_epoch, judged_gpus, of_the_node
 from healthd.model import ClearsBy, Finding, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.node import Node
 
@@ -16,6 +16,7 @@ _CALLS = {
     "nvmlDeviceGetTotalEccErrors(0, 1)": "gpu_ecc_corrected_aggregate_total",
     "nvmlDeviceGetTotalEccErrors(1, 1)": "gpu_ecc_uncorrected_aggregate_total",
 }
+_MODE = "nvmlDeviceGetEccMode"  # now, and after the next reset
 _UNCORRECTED_NOW, _CORRECTED_EVER = "nvmlDeviceGetTotalEccErrors(1, 0)", "nvmlDeviceGetTotalEccErrors(0, 1)"
 # nvmlDeviceGetMemoryErrorCounter(type, counter, location), locations as nvml.h has them; volatile counters.
 _LOCATIONS = {1: "l2_cache", 2: "dram", 3: "register_file", 7: "sram"}
@@ -50,6 +51,12 @@ RECORDED = FindingCode(
     symptom_of=(UNCORRECTED.code, *UNCORRECTED.symptom_of),
 )
 _SOURCE = "NVIDIA, GPU memory error management: every uncorrectable error calls for a GPU reset"
+OFF = FindingCode(
+    code="gpu.ecc.off",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="ECC is switched off: memory errors go unnoticed",
+)
 GROWTH = Limit(reading="gpu_ecc_uncorrected_aggregate_total", max_increase=0, code=RECORDED, source=_SOURCE)
 ACCELERATING = FindingCode(
     code="gpu.ecc.accelerating",
@@ -63,32 +70,34 @@ FASTER = Accelerating(
     code=ACCELERATING,
     source="healthd.trends: a likelihood ratio that noise passes in one of 10,000 node-days at most",
 )
-_RESTS_ON = {_UNCORRECTED_NOW: (UNCORRECTED,), _CORRECTED_EVER: (ACCELERATING,)}
+_RESTS_ON = {_UNCORRECTED_NOW: (UNCORRECTED,), _CORRECTED_EVER: (ACCELERATING,), _MODE: (OFF,)}
 
 
-@check("gpu.ecc", interval_s=60, codes=(UNCORRECTED, RECORDED, ACCELERATING), limits=(GROWTH, FASTER))
+@check("gpu.ecc", interval_s=60, codes=(UNCORRECTED, RECORDED, ACCELERATING, OFF), limits=(GROWTH, FASTER))
 def gpu_ecc(node: Node, _settings: object) -> Result:
     """No GPU has had an uncorrectable memory error since its last reset.
 
-    Two counters tell two things. *Volatile* starts at zero with each driver load and GPU reset: above zero, the GPU has
-    not been reset since its error; *Aggregate* lives in the board's InfoROM for ever: only its growth means anything,
-    and growth without a volatile count is an error whose GPU was reset before we looked, which is news and no fault.
-    Corrected errors are what ECC is for: only a rate that grows from day to day is a warning. Which memory the errors
-    are in is told besides. GPUs with ECC off, or without ECC, have no such counters, which is no fault; with MIG on
-    some are not told. A counter that is not told ends nothing, and one that siblings tell is a gap. Where the kernel
-    log or the row remapper explains it, their finding decides and this one is its symptom.
+    Two counters tell two things. *Volatile* starts at zero with each driver load and GPU reset: above zero, the GPU
+    has not been reset since its error; *Aggregate* lives in the board's InfoROM for ever: only its growth means
+    anything, and growth without a volatile count is an error whose GPU was reset before we looked, which is news and
+    no fault. Corrected errors are what ECC is for: only a rate that grows from day to day is a warning. Which memory
+    the errors are in is told besides. GPUs without ECC have no such counters, which is no fault; with MIG on some are
+    not told. ECC that is switched off is a warning: wrong results look like right ones. A counter that is not told
+    ends nothing, and one that siblings tell is a gap. Where the kernel log or the row remapper explains it, their
+    finding decides and this one is its symptom.
 
     Sources: nvml.h (counter types); NVIDIA, GPU memory error management; while errors are being handled these queries
     can answer Unknown Error (field report, driver 550.90.07), which is unknown and not zero.
     """
-    gpus = ask_gpus(node, *_CALLS, *_DETAILS, MIG)
+    gpus = ask_gpus(node, *_CALLS, *_DETAILS, _MODE, MIG)
     if isinstance(gpus, Result):
         return gpus
-    if all(gpu.unsupported.issuperset(_CALLS) for gpu in gpus):
-        return not_applicable("no GPU here counts ECC errors: ECC is off, or the GPUs have none")
+    off = of_the_node((OFF.at(gpu.gpu, "ECC is off") for gpu in gpus if gpu.values.get(_MODE, (1,))[0] == 0), len(gpus))
+    if not off and all(gpu.unsupported.issuperset(_CALLS) for gpu in gpus):
+        return not_applicable("no GPU here counts ECC errors")
     epoch = driver_epoch(node)
     readings = [reading for gpu in gpus for reading in _readings(gpu, epoch)]
-    findings = [finding for gpu in gpus for finding in _findings(gpu)]
+    findings = [*off, *(finding for gpu in gpus for finding in _findings(gpu))]
     what = "all of their ECC counters"
     return judged_gpus(gpus, findings, readings, questions=_CALLS, rests_on=_RESTS_ON, what=what)
 

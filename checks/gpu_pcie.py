@@ -30,6 +30,7 @@ WIDTH = FindingCode(
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
     meaning="The GPU's PCIe link has fewer lanes than it could have",
+    lasting_s=120.0,
 )
 GENERATION = FindingCode(
     code="gpu.pcie.generation",
@@ -59,10 +60,10 @@ _LIMITS = (
 def gpu_pcie(node: Node, _settings: object) -> Result:
     """Every GPU's PCIe link is as wide and as fast as it can be, and repeats few packets.
 
-    The width never changes in operation, so fewer lanes than the maximum are always wrong. The generation drops while
-    a GPU idles, so it is judged only while the driver says that the GPU works, and must stay low for three looks. The
-    maximum is what NVML reports for this GPU in this machine. Unproven on hardware, and a warning at most: what EC2
-    shows of a link inside an instance is not published.
+    Fewer lanes than the maximum must last for three looks: a link that is trained anew has few for a moment. The
+    generation drops while a GPU idles, so it is judged only while the driver says that the GPU works, and must last as
+    long. The maximum is what NVML reports for this GPU in this machine. Unproven on hardware, and a warning at most:
+    what EC2 shows of a link inside an instance is not published.
 
     Sources: nvml.h (nvmlDeviceGetMaxPcieLinkWidth: the most of GPU and system together); NVIDIA DCGM 4.6 (replays).
     """

@@ -72,6 +72,7 @@ HEALTHY_LINKS: Mapping[str, Any] = {
 }
 HEALTHY_GPU: Mapping[str, Any] = {
     "nvmlDeviceGetPersistenceMode": 1,
+    "nvmlDeviceGetEccMode": [1, 1],
     "nvmlDeviceGetTotalEccErrors(0, 0)": 0,
     "nvmlDeviceGetTotalEccErrors(1, 0)": 0,
     "nvmlDeviceGetTotalEccErrors(0, 1)": 0,

@@ -32,8 +32,11 @@ class Refusals:
     def noted(self, answer: GpuAnswer) -> GpuAnswer:
         """The answer with the worst refusal that stands. A call that was refused and is now answered is evidence that
         the GPU was reset, or came back: nothing of before stands then."""
-        now, gpu = self._clock(), answer.uuid or str(answer.index)
-        before, met = self._standing.get(gpu, {}), dict(_refused(answer))
+        gpu, met = answer.uuid or str(answer.index), dict(_refused(answer))
+        before = self._standing.get(gpu, {})
+        if not (before or met):  # so it is nearly always
+            return answer
+        now = self._clock()
         asked = {_HANDLE, *answer.values} if answer.failure is None else {_HANDLE}
         kept = {} if (before.keys() & asked) - met.keys() else before
         standing = {call: each for call, each in kept.items() if now - each[0] <= KEPT_S}
@@ -49,5 +52,5 @@ def _refused(answer: GpuAnswer) -> Iterator[tuple[str, NvmlFailure]]:
     """The calls that this answer refuses for good. Without a handle no call was made, whatever is noted of it."""
     calls = answer.values.items() if answer.failure is None else [(_HANDLE, answer.failure)]
     for call, value in calls:
-        if isinstance(value, NvmlFailure) and value.code in _FOR_GOOD:
+        if type(value) is NvmlFailure and value.code in _FOR_GOOD:
             yield call, value

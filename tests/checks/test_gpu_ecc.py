@@ -20,6 +20,7 @@ from healthd.testing import (
     UNKNOWN,
     FakeNode,
     FakeNvml,
+    codes,
     failed_gpu,
     fake_pci,
     gpu_uuid,
@@ -32,6 +33,7 @@ from tests.over_time import open_codes
 VOLATILE, AGGREGATE = "nvmlDeviceGetTotalEccErrors(1, 0)", "nvmlDeviceGetTotalEccErrors(1, 1)"
 ALL = [f"nvmlDeviceGetTotalEccErrors({kind}, {counter})" for kind in (0, 1) for counter in (0, 1)]
 WHERE = [f"nvmlDeviceGetMemoryErrorCounter({kind}, 0, {place})" for kind in (0, 1) for place in (1, 2, 3, 7)]
+MODE = "nvmlDeviceGetEccMode"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
@@ -138,10 +140,10 @@ def test_volatile_counters_belong_to_boot_and_driver() -> None:
     assert len([1 for name, _ in epochs if "aggregate" in name]) == 1
 
 
-def test_ecc_off_is_no_fault() -> None:
-    """GPUs with ECC off have no counters, and the check does not apply."""
-    off = [gpu_with(index, dict.fromkeys((*ALL, *WHERE), NOT_SUPPORTED)) for index in range(2)]
-    assert run(*off).status is Status.NOT_APPLICABLE
+def test_no_ecc_is_no_fault() -> None:
+    """GPUs without ECC have no counters and no mode, and the check does not apply."""
+    without = [gpu_with(index, dict.fromkeys((MODE, *ALL, *WHERE), NOT_SUPPORTED)) for index in range(2)]
+    assert run(*without).status is Status.NOT_APPLICABLE
 
 
 def test_a_gpu_without_counters_among_others_is_a_gap() -> None:
@@ -177,6 +179,15 @@ def test_unknown_error_is_unknown_and_not_zero() -> None:
     assert result.status is Status.UNKNOWN
     assert f"gpu:{gpu_uuid(0)}" in result.reason
     assert len(result.readings) == 12
+
+
+def test_ecc_that_is_off_is_said() -> None:
+    """Off on every GPU is one warning of the node; off after the next reset only, or a GPU without ECC, is none."""
+    off = {MODE: [0, 0], **dict.fromkeys((*ALL, *WHERE), NOT_SUPPORTED)}
+    (finding,) = run(gpu_with(0, off), gpu_with(1, off)).findings
+    assert (finding.code, str(finding.component), finding.severity) == ("gpu.ecc.off", "node", Severity.WARNING)
+    assert codes(run(gpu_with(0, off), healthy_gpu(1))) == ["gpu.ecc.off"]
+    assert run(gpu_with(0, {MODE: [1, 0]})).status is Status.OK
 
 
 def test_a_lost_gpu_hides_no_other() -> None:

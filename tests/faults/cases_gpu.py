@@ -176,6 +176,13 @@ def throttled(field: int) -> Arrange:
     return over(60.0, lambda rig, minute: rig.gpu(2, **{f"field.{field}": f"ull:{45 * minute * _NANO}"}), times=10)
 
 
+def few_lanes(rig: Rig) -> Iterator[float]:
+    """One look falls into it."""
+    rig.gpu(2, nvmlDeviceGetCurrPcieLinkWidth="1")
+    yield 60.0
+    rig.gpu(2, nvmlDeviceGetCurrPcieLinkWidth="16")
+
+
 def works(*slow: int) -> Arrange:
     """All GPUs work, these of them at a lower clock."""
 
@@ -263,7 +270,9 @@ HEAT = (
         "fewer lanes",
         on_gpu("nvmlDeviceGetCurrPcieLinkWidth = 8"),
         "gpu.pcie.width@gpu:2 warning ask_human",
+        lasts_s=120.0,
     ),
+    case("gpu.pcie", "fewer lanes for a moment, as a link is trained anew", few_lanes),
     case(
         "gpu.pcie",
         "slower generation under load",

@@ -122,6 +122,7 @@ COUNT = (
 # -- gpu.ecc ----------------------------------------------------------------------------------------------------------
 
 _TOTAL = "nvmlDeviceGetTotalEccErrors"
+_NO_COUNTERS = (f"{_TOTAL} = error 3", "nvmlDeviceGetMemoryErrorCounter = error 3")
 CORRECTED = "gpu2.nvmlDeviceGetTotalEccErrors(0,1)"
 
 
@@ -200,14 +201,19 @@ ECC = (
     case(
         "gpu.ecc",
         "ECC off on one GPU",
-        on_gpu(f"{_TOTAL} = error 3", "nvmlDeviceGetMemoryErrorCounter = error 3"),
-        status=Status.UNKNOWN,
-        unknown=frozenset({"gpu.ecc"}),
+        on_gpu(*_NO_COUNTERS, "nvmlDeviceGetEccMode = 0 0"),
+        "gpu.ecc.off@gpu:2 warning ask_human",
     ),
     case(
         "gpu.ecc",
         "ECC off",
-        on_gpu(f"{_TOTAL} = error 3", "nvmlDeviceGetMemoryErrorCounter = error 3", gpus=EVERY_GPU),
+        on_gpu(*_NO_COUNTERS, "nvmlDeviceGetEccMode = 0 0", gpus=EVERY_GPU),
+        "gpu.ecc.off@node warning ask_human",
+    ),
+    case(
+        "gpu.ecc",
+        "GPUs without ECC",
+        on_gpu(*_NO_COUNTERS, "nvmlDeviceGetEccMode = error 3", gpus=EVERY_GPU),
         status=Status.NOT_APPLICABLE,
     ),
 )

@@ -33,6 +33,7 @@ RETIRED = " ".join(f"{page:#x} 1700000000" for page in range(63))
 FAULTS: tuple[tuple[list[str], str], ...] = (
     (["nvmlDeviceGetTotalEccErrors(1,0) = 3"], "gpu.ecc.uncorrected"),
     (["nvmlDeviceGetSramEccErrorStatus = 0 3 0 0 3 0 0 3 0 0 0 1"], "gpu.sram.threshold"),
+    (["nvmlDeviceGetEccMode = 0 0"], "gpu.ecc.off"),
     (["nvmlDeviceGetRemappedRows = 0 1 1 0"], "gpu.remap.pending"),
     (["nvmlDeviceGetRemappedRows = 0 8 0 1"], "gpu.remap.failure"),
     (["nvmlDeviceGetRemappedRows = 6 5 0 0"], "gpu.remap.many"),
