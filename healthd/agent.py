@@ -126,6 +126,8 @@ class Agent:
         if self.unseen is not None and (said := self.unseen.news()):
             self.monitor.record(Event(at=now, kind="hook", text=said))
         self.monitor.flush(now)
+        if self.store is not None and not self.monitor.store_problem:
+            self.store.ballast.lay()
 
 
 def enabled_checks(config: Config) -> Mapping[str, Check]:
@@ -166,15 +168,17 @@ def acting_agent(
     changed: Callable[[], None],
     notices: tuple[str, ...] = (),
     beat: Beat | None = None,
+    state: Path | None = None,
 ) -> Agent:
-    """An agent with a store and an engine. ``changed`` is called when a fault opened or ended; ``beat``: make_engine's.
+    """An agent with a store and an engine. ``changed`` is called when a fault opened or ended;
+    ``beat``: make_engine's. ``state``: the folder of the store, where that is not the configured one.
 
     Raises ConfigError for an orchestrator that is not there, StoreError where the state directory cannot be used.
     """
     now = datetime.now(UTC)
     machine = open_machine(config)
     orchestrator = open_orchestrator(config, machine, environ)
-    store = Store(Path(config.daemon.state_dir) / "healthd.db", now=now)
+    store = Store((state or Path(config.daemon.state_dir)) / "healthd.db", now=now)
     checks = enabled_checks(config)
     policy = policy_of(config.policy, machine.instance_type)
     monitor = Monitor(checks, store, changed=changed, policy=policy)

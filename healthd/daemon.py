@@ -7,10 +7,14 @@ set, and waits for signals, of which SIGHUP ends in a start anew (``signals``).
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,14 +30,15 @@ from healthd.config.schema import Config
 from healthd.drill.drills import Drills
 from healthd.errors import HealthdError, SourceError
 from healthd.jsonlog import json_logger
-from healthd.model import Action, Event
+from healthd.model import Action, Event, Mode
 from healthd.notifications.telling import keep_telling, open_notifier
 from healthd.rounds import Rounds
 from healthd.sd_notify import notify, take_address
 from healthd.signals import Signals
 from healthd.sources.identity import boot_time
 from healthd.sources.kmsg import KernelLog
-from healthd.state_lock import lock_state
+from healthd.state_lock import StateUnusable, is_usable, lock_state
+from healthd.store import StoreUnopened
 from healthd.textfile import keep_writing
 from healthd.unseen import Unseen
 
@@ -57,17 +62,31 @@ def serve(config: Config, notices: tuple[str, ...] = (), *, load: Callable[[], o
     log = json_logger(config.daemon.log_level)
     manager = take_address()
     signals = Signals(manager, log, load)
-    lock = lock_state(Path(config.daemon.state_dir), wait_s=_LOCK_WAIT_S)
-    try:
-        daemon = Daemon(config, log, notices, manager=manager, signals=signals)
+    with contextlib.ExitStack() as held:
+        try:
+            lock = lock_state(Path(config.daemon.state_dir), wait_s=_LOCK_WAIT_S)
+            held.callback(os.close, lock)
+            daemon = Daemon(config, log, notices, manager=manager, signals=signals)
+        except (StateUnusable, StoreUnopened) as error:
+            held.close()
+            memory = _memory(held)
+            log.error(only_looks := f"healthd only looks, and acts on nothing until its state can be kept: {error}")
+            observing = replace(config, remediation=replace(config.remediation, mode=Mode.OBSERVE))
+            told = (*notices, only_looks)
+            daemon = Daemon(observing, log, told, manager=manager, signals=signals, memory=memory)
         daemon.run()
-    except BaseException:
-        os.close(lock)
-        raise
-    if not daemon.left:  # else the end of this process lets go of it: until then what is under way may still write
-        os.close(lock)
+        if daemon.left:  # the end of this process lets go of it: until then what is under way may still write
+            held.pop_all()
     signals.start_again()
     return EXIT_FAILED if daemon.failed else 0
+
+
+def _memory(held: contextlib.ExitStack) -> Path:
+    """A folder in memory for the state of a daemon that only looks; it goes with the end of ``held``."""
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - a folder of its own is made there
+    folder = Path(tempfile.mkdtemp(prefix="healthd-", dir=where))
+    held.callback(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 class _Door(Protocol):
@@ -84,13 +103,27 @@ class Daemon:
     """One running daemon."""
 
     def __init__(
-        self, config: Config, log: Any, notices: tuple[str, ...] = (), *, manager: str, signals: Signals
+        self,
+        config: Config,
+        log: Any,
+        notices: tuple[str, ...] = (),
+        *,
+        manager: str,
+        signals: Signals,
+        memory: Path | None = None,
     ) -> None:
         self._config, self._log, self._manager, self._signals = config, log, manager, signals
         self._wake, self._stop, self._caught_up = threading.Event(), threading.Event(), threading.Event()
+        self._waits_for_state = memory is not None
         self._beat, self._clock = Beat(), ClockWatch(datetime.now(UTC), time.monotonic())
         self.agent: Agent = acting_agent(
-            config, source="daemon", environ=os.environ, changed=self._wake.set, notices=notices, beat=self._beat
+            config,
+            source="daemon",
+            environ=os.environ,
+            changed=self._wake.set,
+            notices=notices,
+            beat=self._beat,
+            state=memory,
         )
         self._kernel_log: KernelLog = open_kernel_log(self.agent)
         self.agent.machine.kernel_log_state = self._kernel_log.state
@@ -143,6 +176,10 @@ class Daemon:
             if not self.problem():
                 notify(self._manager, "WATCHDOG=1")
             self._look_at_clock()
+            if self._waits_for_state and is_usable(Path(self._config.daemon.state_dir)):
+                self._waits_for_state = False
+                self._log.info("the state directory can be used again: starting again with it")
+                self._signals.reload()
         self._stop.set()
         self._signals.say_ending()
         self._log.info("stopping")

@@ -47,6 +47,10 @@ class Signals:
         """Have the main thread end the service. Any thread may ask for that."""
         self._words.put(Word.END)
 
+    def reload(self) -> None:
+        """Have the main thread start the service again, as a SIGHUP does. Any thread may ask for that."""
+        self._words.put(Word.RELOAD)
+
     def wait(self, timeout_s: float) -> bool:
         """Wait for a word; whether the service is to end. False after ``timeout_s`` seconds, or for a bad reload."""
         try:

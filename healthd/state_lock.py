@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -17,6 +18,11 @@ LOCK = "lock"
 """The file in the state directory."""
 
 _POLL_S = 0.05
+_SOME_BYTES = 1 << 20  # a fresh database with its log, some times over
+
+
+class StateUnusable(StoreError):
+    """The folder's disk refuses, and nobody else has it."""
 
 
 def lock_state(state_dir: Path, *, wait_s: float = 0.0) -> int:
@@ -33,6 +39,24 @@ def lock_state(state_dir: Path, *, wait_s: float = 0.0) -> int:
     return lock
 
 
+def is_usable(folder: Path) -> bool:
+    """Whether a store could be kept there now: nobody else does, and a file of some size can be made."""
+    try:
+        lock = try_lock(folder, "")
+    except StoreError:
+        return False
+    if lock is None:
+        return False
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, _SOME_BYTES)
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return True
+
+
 def try_lock(folder: Path, setting: str) -> int | None:
     """The descriptor of a folder's lock, held until it is closed or its process ends; None while another has it.
 
@@ -42,7 +66,7 @@ def try_lock(folder: Path, setting: str) -> int | None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise StoreError(f"{folder}: cannot be used: {error.strerror}; check {setting}") from error
+        raise StateUnusable(f"{folder}: cannot be used: {error.strerror}; check {setting}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

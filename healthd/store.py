@@ -19,6 +19,7 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
+from healthd.ballast import Ballast
 from healthd.encodable import encodable, json_text
 from healthd.errors import StoreError
 from healthd.history import Fault, History
@@ -69,6 +70,10 @@ _Row = TypeVar("_Row", bound=_AnyRow)
 _DECODERS: Mapping[type, msgspec.json.Decoder[Any]] = {kind: msgspec.json.Decoder(kind) for kind in get_args(_AnyRow)}
 
 
+class StoreUnopened(StoreError):
+    """The disk refuses the database, whatever is in it."""
+
+
 class Store:
     """One open database. Safe to use from several threads; every public method is one transaction.
 
@@ -78,13 +83,14 @@ class Store:
     def __init__(self, path: Path, *, now: datetime) -> None:
         self.path = path
         self.set_aside = ""
+        self.ballast = Ballast(path.parent)
         self._lock = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._db = self._opened(now)
+            self._db = self._opened_with_room(now)
         except (OSError, sqlite3.Error) as error:
             text = f"{path}: cannot open the state database: {error}; check [daemon] state_dir and its disk"
-            raise StoreError(text) from error
+            raise StoreUnopened(text) from error
 
     def close(self) -> None:
         """Close the database; what was committed stays."""
@@ -194,6 +200,15 @@ class Store:
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
+    def _opened_with_room(self, now: datetime) -> sqlite3.Connection:
+        """Once more where the disk refuses and the ballast can be given up."""
+        try:
+            return self._opened(now)
+        except (OSError, sqlite3.Error):
+            if not self.ballast.give_up():
+                raise
+            return self._opened(now)
+
     def _opened(self, now: datetime) -> sqlite3.Connection:
         """The database, or a fresh one beside the unusable old one."""
         try:
@@ -220,6 +235,8 @@ class Store:
                 self._db.execute("COMMIT")
             except (sqlite3.Error, msgspec.MsgspecError, ValueError) as error:
                 self._rollback()
+                if _is_full(error):
+                    self.ballast.give_up()  # the next attempt has its room
                 what = "written" if writes else "read"
                 text = f"{self.path}: the state was not {what}: {error}; nothing is acted on until it can be"
                 raise StoreError(text) from error
@@ -258,6 +275,11 @@ def _is_of_the_disk(error: sqlite3.Error, path: Path) -> bool:
     """Whether another file there would fare no better. A damaged header can make SQLite take a file for read-only."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     return code in _OF_THE_DISK or (code == sqlite3.SQLITE_READONLY and not os.access(path, os.W_OK))
+
+
+def _is_full(error: Exception) -> bool:
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    return code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_WRITE
 
 
 def _unused(path: Path) -> Path:

@@ -29,7 +29,8 @@ class DaemonSection:
 
     state_dir: AbsolutePath = "/var/lib/healthd"
     """The folder of the store. It must outlive reboots: what was begun before one is finished after it. In mode repair
-    ``healthd doctor`` fails where it is on tmpfs, overlay or an instance store."""
+    ``healthd doctor`` fails where it is on tmpfs, overlay or an instance store. While it is full or read-only at the
+    start, the daemon only looks, and says so. Its ``ballast`` (4 MB) is given up when a write finds the disk full."""
 
     http: MaybeAddress = "127.0.0.1:9809"
     """Address of the read-only HTTP server (metrics, health), such as ``127.0.0.1:9809``, ``[::1]:9809`` or, for every

@@ -26,6 +26,7 @@ from datetime import UTC, datetime
 from typing import IO, Any
 from uuid import UUID
 
+from healthd.encodable import encodable
 from healthd.errors import SourceMissing, SourceUnreadable
 from healthd.node import KernelRecord
 from healthd.sources.command import TRUNCATED, find_tool, run_command
@@ -271,7 +272,7 @@ def _text(message: Any) -> str:
     """A message is text, or a list of bytes where it is no UTF-8, or null where it is too long."""
     if isinstance(message, list):
         return bytes(message).decode(errors="replace")
-    return message if isinstance(message, str) else ""
+    return encodable(message) if isinstance(message, str) else ""
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:

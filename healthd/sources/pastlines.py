@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from healthd.encodable import encodable
 from healthd.sources.kmsg_raw import RECORD, unescaped
 
 _NAMES = (b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec")
@@ -297,7 +298,7 @@ def _journal(fields: Mapping[str, Any]) -> Line | None:
         return None
     trusted = str(fields.get("SYSLOG_FACILITY", "0")) == "0"
     host, boot = str(fields.get("_HOSTNAME", "")), str(fields.get("_BOOT_ID", ""))
-    return Line(time=at, text=message, host=host, boot=boot, trusted=trusted)
+    return Line(time=at, text=encodable(message), host=encodable(host), boot=encodable(boot), trusted=trusted)
 
 
 def _plain(raw: bytes, dating: Dating) -> Line | None:

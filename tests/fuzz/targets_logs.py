@@ -56,8 +56,9 @@ PAST = (
 def _journal(data: bytes) -> None:
     journal_batch(data.split(b"\n"), _WANTED)
     fields = journal_line(data)
-    kernel_record_of(fields)
-    record_of(fields, {"x.service"})
+    for record in (kernel_record_of(fields), record_of(fields, {"x.service"})):
+        if record is not None:
+            record.text.encode()
 
 
 def _past_line(data: bytes) -> None:
