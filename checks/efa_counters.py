@@ -32,8 +32,7 @@ COMMAND_ERROR = FindingCode(
     code="efa.counters.command_error",
     severity=Severity.WARNING,
     remedy=Remedy.WATCH,
-    meaning="An EFA device refused a command of its driver",
-    clears_by=ClearsBy.NOTHING,
+    meaning="An EFA device refuses many commands of its driver",
     symptom_of=(NO_COMPLETION.code,),
 )
 FABRIC = FindingCode(

@@ -10,7 +10,7 @@ from healthd.errors import SourceMissing
 from healthd.gpu_driver import has_no_driver
 from healthd.model import Component, Remedy, Result, Severity
 from healthd.node import Node
-from healthd.pci import pci_gpus
+from healthd.pci import AMAZON, pci_gpus
 
 _DMA_BUF_SINCE = (5, 12)
 _DRIVER = Component(kind="driver", id="nvidia_peermem")
@@ -44,12 +44,14 @@ def gpu_peermem(node: Node, settings: Settings) -> Result:
 
     One of three ways is enough: the module nvidia_peermem; EFA's driver with its own provider (attribute ``p2p``); or
     dma-buf, which takes NVIDIA's open kernel module and Linux 5.12 or newer. Which one a job uses is its own choice, so
-    no way at all is a warning. Without an RDMA device, or without a GPU, there is nothing to reach.
+    no way at all is a warning. Without an RDMA device, or without a GPU, there is nothing to reach. Where there are EFA
+    devices, others are not asked: those of an NVLink 5 switch board are for its management, and reach no GPU.
 
     Sources: NVIDIA GPU Operator documentation, GPUDirect RDMA (dma-buf: open kernel module, Linux 5.12; the legacy
     module nvidia_peermem); amzn-drivers (efa ``p2p``: NVIDIA, NVIDIA peermem, NEURON).
     """
-    devices = _rdma(node)
+    every = _rdma(node)
+    devices = [device for device in every if _is_efa(node, device)] or every
     if not devices or not pci_gpus(node):
         return not_applicable("no RDMA device, or no NVIDIA GPU, on this node")
     if has_no_driver(node):
@@ -75,6 +77,13 @@ def _rdma(node: Node) -> tuple[str, ...]:
         if not node.sys.exists("bus"):
             raise  # /sys itself is hidden
         return ()
+
+
+def _is_efa(node: Node, device: str) -> bool:
+    try:
+        return node.sys.read(f"class/infiniband/{device}/device/vendor") == AMAZON
+    except SourceMissing:
+        return False
 
 
 def _has_p2p(node: Node, device: str) -> bool:

@@ -13,7 +13,7 @@ from healthd.model import pci_address
 from healthd.node import Node
 
 _DEVICES = "bus/pci/devices"
-_AMAZON, _EFA = "0x1d0f", "0xefa"
+AMAZON, _EFA = "0x1d0f", "0xefa"
 """Amazon as a vendor, and how the device id of an EFA begins. Source: amzn-drivers (ids 0x1d0f:0xefa0 to 0xefa4)."""
 
 NVIDIA = "0x10de"
@@ -62,7 +62,7 @@ def pci_gpus(node: Node) -> tuple[str, ...]:
 
 def efa_functions(node: Node) -> tuple[PciDevice, ...]:
     """The Elastic Fabric Adapters, whether a driver has them or not. Raises SourceError as ``pci_devices``."""
-    return tuple(pci for pci in pci_devices(node, _AMAZON) if pci.device.startswith(_EFA))
+    return tuple(pci for pci in pci_devices(node, AMAZON) if pci.device.startswith(_EFA))
 
 
 def pci_driver(node: Node, name: str) -> str:

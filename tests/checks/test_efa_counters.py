@@ -71,9 +71,12 @@ def test_a_command_without_an_answer_stays() -> None:
     assert found == [set(), *[{"efa.counters.no_completion"}] * 4]
 
 
-def test_a_refused_command_is_news() -> None:
-    """A command that the device refused is told."""
-    assert after({}, {path(0, DEVICE, "cmds_err"): "8"})[-1] == {"efa.counters.command_error"}
+def test_refused_commands_are_told_where_they_are_many() -> None:
+    """A program that asks for what cannot be has one refused; hundreds within minutes are the device's, until calm."""
+    assert after({}, {path(0, DEVICE, "cmds_err"): "8"})[-1] == set()
+    many = {path(0, DEVICE, "cmds_err"): "800"}
+    found = after({}, *[many] * 12)
+    assert (found[1], found[-1]) == ({"efa.counters.command_error"}, set())
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,13 @@ def test_each_way_is_enough(result: Result, way: str) -> None:
     assert (result.status, result.reason) == (Status.OK, f"by {way}")
 
 
+def test_beside_efa_devices_no_other_is_asked() -> None:
+    """The management ports of an NVLink switch board have no way into GPU memory, and need none."""
+    bridge: dict[str, Entry] = {"class/infiniband/mlx5_0/device/vendor": "0x15b3"}
+    assert run(EFA, {f"{RDMA}/vendor": "0x1d0f"}, bridge).status is Status.OK
+    assert the_code(run({f"{RDMA}/p2p": "", f"{RDMA}/vendor": "0x1d0f"}, bridge)) == "gpu.peermem.no_route"
+
+
 @pytest.mark.parametrize(
     "result",
     [

@@ -84,9 +84,9 @@ def silent(rig: Rig) -> Iterator[float]:
 
 
 def unanswered(rig: Rig) -> None:
-    """A command that was never answered, which is an error as well."""
+    """A command that was never answered, and the device refuses those that follow."""
     rig.put(f"{_COUNTERS}/hw_counters/no_completion_cmds", "1")
-    rig.put(f"{_COUNTERS}/hw_counters/cmds_err", "1")
+    rig.put(f"{_COUNTERS}/hw_counters/cmds_err", "300")
 
 
 EFA = (
@@ -162,11 +162,16 @@ EFA = (
         "efa.counters",
         "a command refused",
         grows("hw_counters/cmds_err", 1, times=1),
+    ),
+    built(
+        "efa.counters",
+        "hundreds of commands refused",
+        grows("hw_counters/cmds_err", 200, times=1),
         f"efa.counters.command_error@efa:{_LAST} warning watch",
     ),
     built(
         "efa.counters",
-        "a command unanswered, and so an error",
+        "a command unanswered, and the others refused",
         unanswered,
         f"efa.counters.no_completion@efa:{_LAST} warning ask_human",
         symptoms=(f"efa.counters.command_error@efa:{_LAST}",),

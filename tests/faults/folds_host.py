@@ -24,7 +24,7 @@ def efa_dies(rig: Rig) -> Iterator[float]:
     """The driver gives up on its device."""
     rig.says(_QUEUE)
     rig.put(f"{_ON_LAST}/no_completion_cmds", "3")
-    rig.put(f"{_ON_LAST}/cmds_err", "3")
+    rig.put(f"{_ON_LAST}/cmds_err", "300")
     yield from silent(rig)
 
 
