@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from healthd.model import Action, Remedy, Severity, Step
 from healthd.notifications.delivery import Message
-from healthd.notifications.news import NODE_KEY, PAGED, News
+from healthd.notifications.news import KNOWN_CHANGES_EVERY_S, NODE_KEY, PAGED, News
 from healthd.remediation.budget import out_limit
 from healthd.remediation.case import QUARANTINE_CODE, Case, End, Phase, code_of
 from healthd.remediation.ledger import repairs_of
@@ -42,7 +42,9 @@ ADOPTED_WITHIN_S = 2 * HOUR
 """A slot without a case: its holder's daemon, or the controller, has this long to find it."""
 BACK_WITHIN_S = 2 * HOUR
 """From the last of its faults to service: verification and settling take minutes; a cluster that hangs, longer."""
-NEW_CAUSE_WITHIN_S = 1800.0
+NEW_CAUSE_WITHIN_S = KNOWN_CHANGES_EVERY_S + 1800.0
+"""One that was told before waits for the first: where two take turns (a held node that Slurm powers down every half
+hour), each is told once in that time."""
 ANSWERED_WITHIN_S = HOUR
 UNWATCHED_S = 2.5 * HOUR
 """And under a name without a daemon: the others count from its last word, and look now and then."""

@@ -33,6 +33,10 @@ MENDED = (
     (1079, 120.5),
     (2095, 145.0),
     (3015, 184.0),
+    (5164, 184.5),
+    (5205, 64.0),
+    (5229, 5.0),
+    (6087, 19.5),
 )
 """Seeds that once broke an invariant, each with the hours until then, in fleets as large as the seed says."""
 LOOSE_ONLY = Life(hours=30, max_out=8, delegates=True, rates=only(LOOSE, faults=800, busy=0.1))
