@@ -70,6 +70,10 @@ _Row = TypeVar("_Row", bound=_AnyRow)
 _DECODERS: Mapping[type, msgspec.json.Decoder[Any]] = {kind: msgspec.json.Decoder(kind) for kind in get_args(_AnyRow)}
 
 
+IN_MEMORY = Path(":memory:")
+"""SQLite's name for a database without a file."""
+
+
 class StoreUnopened(StoreError):
     """The disk refuses the database, whatever is in it."""
 
@@ -266,6 +270,8 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _make_private(path: Path) -> None:
     """Root's alone, whatever the umask: SQLite gives the files beside it the database's own mode."""
+    if path == IN_MEMORY:
+        return
     with contextlib.suppress(OSError):  # a disk that refuses this is told by what SQLite says of it
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         os.chmod(path, 0o600)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from pathlib import Path
 
 from healthd.controller.slurm import SlurmRounds
 from healthd.controller.telling import wrong_with_controller
@@ -23,7 +22,7 @@ from healthd.remediation.controller import Controller
 from healthd.remediation.ports import Orchestrator, Provisioner
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS
 from healthd.remediation.turns import Patience
-from healthd.store import Store
+from healthd.store import IN_MEMORY, Store
 from tests.engine_wire import Killed, WiredFleet, WiredKept, WiredOrchestrator, WiredProvisioner
 from tests.simulation.daemon import Fuse, Ground
 from tests.simulation.slurm import Door
@@ -47,7 +46,7 @@ class Head:
     ) -> None:
         self._ground, self._platform, self._asks, self._deliver, self._dies = ground, platform, asks, deliver, dies
         self.wall, self.fuse = WallClock(ground.timeline), Fuse()
-        self.store = Store(Path(":memory:"), now=self.wall.now())
+        self.store = Store(IN_MEMORY, now=self.wall.now())
         self.alive, self._due_s, self._poll_s = False, float("inf"), BUSY_S
         self.start()
 

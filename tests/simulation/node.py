@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from pathlib import Path
 from random import Random
 
 from healthd.errors import BackendBusy, BackendRefused
@@ -14,7 +13,7 @@ from healthd.remediation.marks import parse
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from healthd.sim.cluster import FakeProvisioner, FakeResetter
-from healthd.store import Store
+from healthd.store import IN_MEMORY, Store
 from tests.simulation.ailments import Act, Ailment, Kind, component_of
 from tests.simulation.daemon import BootAlone, Daemon, Disk, Fuse, Ground
 from tests.simulation.slurm import Door
@@ -167,7 +166,7 @@ class Node:
 
     def _new_disk(self) -> Disk:
         self._forgets(self.name)
-        return Disk(store=Store(Path(":memory:"), now=self.wall.now()))
+        return Disk(store=Store(IN_MEMORY, now=self.wall.now()))
 
     def _provisioner(self) -> Provisioner:
         if not self._delegates:
