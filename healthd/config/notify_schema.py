@@ -49,7 +49,11 @@ class NotifySection:
     because the URL is a secret, and ``healthd config show`` shows the rest. Empty: no message to Slack."""
 
     webhook_url: MaybeUrl = ""
-    """Where each message is sent to as JSON, by POST. Empty: nowhere."""
+    """Where each message is sent to as JSON, by POST. Empty: nowhere. ``healthd config show`` shows it."""
+
+    webhook_url_file: MaybePath = ""
+    """The file whose first line is that URL, where it is a secret; it is read for each message, and never shown. Set
+    one of the two. Empty: ``webhook_url`` holds."""
 
     webhook_token_file: MaybePath = ""
     """The file whose first line goes along as ``Authorization: Bearer``. Empty: no such header."""
@@ -61,3 +65,8 @@ class NotifySection:
     per_hour: PerHour = 12
     """The most messages of this node to each receiver within an hour. What is more waits, and is told in one message
     when there is room again. Twelve: one message holds all that broke together."""
+
+    def __post_init__(self) -> None:
+        """Refuse two places for one webhook."""
+        if self.webhook_url and self.webhook_url_file:
+            raise ValueError("webhook_url and webhook_url_file are both set; expected one of them")

@@ -6,6 +6,7 @@ A message counts as delivered when the other side says so: a status of 200 to 29
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.error
 import urllib.request
@@ -24,6 +25,7 @@ TIMEOUT_S = 10.0
 """For all of it, in seconds, up to the answer's end; a daemon that stops waits for no more than this."""
 COMMAND_TIMEOUT_S = 10.0
 _LONGEST_RETRY_S = 3_600.0
+_SECRET = 8  # characters: a shorter part of a path is a word, such as "hooks"
 _SHOWN = 200  # characters of what the other side said
 
 
@@ -60,12 +62,15 @@ def to_slack(url_file: str) -> Deliver:
     return deliver
 
 
-def to_webhook(url: str, token_file: str = "", *, timeout_s: float = TIMEOUT_S) -> Deliver:
-    """Any HTTP server that takes JSON. ``token_file``: the file whose first line goes along as a Bearer token."""
+def to_webhook(url: str, token_file: str = "", *, url_file: str = "", timeout_s: float = TIMEOUT_S) -> Deliver:
+    """Any HTTP server that takes JSON. ``token_file``: the file whose first line goes along as a Bearer token.
+
+    ``url_file``: the file whose first line is the URL, in the place of ``url``, where that is a secret.
+    """
 
     def deliver(message: Message) -> None:
         token = {"Authorization": f"Bearer {_secret(token_file)}"} if token_file else {}
-        _post(url, message.data, token, timeout_s)
+        _post(_secret(url_file) if url_file else url, message.data, token, timeout_s)
 
     return deliver
 
@@ -92,6 +97,14 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def _post(url: str, data: Mapping[str, Any], headers: Mapping[str, str], timeout_s: float) -> None:
+    """Send it. What is said of a failure holds no secret, whoever quotes it: the server, or the library."""
+    try:
+        _sent(url, data, headers, timeout_s)
+    except NotDeliveredError as error:
+        raise NotDeliveredError(_without(str(error), _secrets(url, headers)), retry_s=error.retry_s) from None
+
+
+def _sent(url: str, data: Mapping[str, Any], headers: Mapping[str, str], timeout_s: float) -> None:
     place = _place(url)
     if not url.startswith(("https://", "http://")):
         raise NotDeliveredError(f"{place}: no URL; expected https://…")
@@ -119,8 +132,25 @@ def _said(error: urllib.error.HTTPError) -> str:
 
 
 def _place(url: str) -> str:
-    """Where a URL leads, without its path: that is Slack's secret."""
-    return "/".join(url.split("/")[:3]) if "//" in url else "the URL"
+    """Where a URL leads, without its path and its user: these are secrets."""
+    scheme, there, rest = url.partition("//")
+    return f"{scheme}//{rest.partition('/')[0].rpartition('@')[2]}" if there else "the URL"
+
+
+def _secrets(url: str, headers: Mapping[str, str]) -> tuple[str, ...]:
+    """What no message may hold, the longest first: the path of a URL, its parts, its user, and a token."""
+    authority, _, path = url.partition("//")[2].partition("/")
+    parts = [path, *re.split(r"[/?&=]", path), authority.rpartition("@")[0]]
+    tokens = [value.removeprefix("Bearer ") for name, value in headers.items() if name == "Authorization"]
+    secrets = {*(each for each in parts if len(each) >= _SECRET), *filter(None, tokens)}
+    quoted = {repr(each)[1:-1] for each in secrets}  # as Python quotes what it refuses
+    return tuple(sorted(secrets | quoted, key=len, reverse=True))
+
+
+def _without(words: str, secrets: Sequence[str]) -> str:
+    for secret in secrets:
+        words = words.replace(secret, "…")
+    return words
 
 
 def _secret(path: str) -> str:

@@ -220,8 +220,8 @@ def channels_of(config: NotifySection) -> dict[str, Deliver]:
     found: dict[str, Deliver] = {}
     if config.slack_url_file:
         found["slack"] = to_slack(config.slack_url_file)
-    if config.webhook_url:
-        found["webhook"] = to_webhook(config.webhook_url, config.webhook_token_file)
+    if config.webhook_url or config.webhook_url_file:
+        found["webhook"] = to_webhook(config.webhook_url, config.webhook_token_file, url_file=config.webhook_url_file)
     if config.command:
         found["command"] = to_command(config.command)
     return found

@@ -57,6 +57,45 @@ def test_an_error_is_said_with_the_answer_and_without_the_secret(receiver: Recei
     assert ("secret" in str(caught.value), caught.value.retry_s) == (False, 0)
 
 
+def test_a_webhooks_url_may_be_a_secret(receiver: Receiver, url_file: str) -> None:
+    """It is read from its file for each message, as Slack's is."""
+    to_webhook("", url_file=url_file)(MESSAGE)
+    assert receiver.taken == [dict(MESSAGE.data)]
+
+
+SECRET = "T024XYZ89/B0-sesame-42"  # noqa: S105 - of nobody
+
+
+@pytest.mark.parametrize(
+    ("url", "token"),
+    [
+        (f"http://127.0.0.1:9/services/{SECRET}", "x"),
+        (f"http://127.0.0.1:9/services/{SECRET} and more", "x"),
+        (f"http://127.0.0.1:9/?key={SECRET}\x0b", "x"),
+        (f"ftp://{SECRET.replace('/', ':')}@127.0.0.1:9/", "x"),
+        ("http://127.0.0.1:9/", SECRET),
+        ("http://127.0.0.1:9/", f"{SECRET}\x0bmore"),
+        ("http://127.0.0.1:9/", f"{SECRET}\u20ac"),
+    ],
+)
+def test_no_failure_says_a_secret(tmp_path: Path, url: str, token: str) -> None:
+    """Neither the path of a URL, nor its user, nor a token: also where the library quotes what it refuses."""
+    (tmp_path / "url").write_text(url)
+    (tmp_path / "token").write_text(token)
+    with pytest.raises(NotDeliveredError) as caught:
+        to_webhook("", str(tmp_path / "token"), url_file=str(tmp_path / "url"))(MESSAGE)
+    assert "sesame" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_what_the_other_side_quotes_is_no_secret_either(receiver: Receiver, tmp_path: Path) -> None:
+    """A server that says which path or token it refuses tells it to nobody else."""
+    (tmp_path / "token").write_text("no_service")  # what this receiver says
+    receiver.answers.append((503, {}))
+    with pytest.raises(NotDeliveredError, match="answered 503 Service Unavailable: …"):
+        to_webhook(receiver.url, str(tmp_path / "token"))(MESSAGE)
+
+
 @pytest.mark.parametrize(
     ("header", "least", "most"),
     [
