@@ -16,6 +16,7 @@ NAME_BYTES = 15
 """The longest name of a process or of a network device: TASK_COMM_LEN and IFNAMSIZ less the NUL."""
 
 _LEAD = re.compile(RECORD_LEAD, re.ASCII)
+_LEADS_BEGIN = frozenset(" <[0123456789")  # or as the name of a month
 _BEHIND_COLON = (
     r"page\ allocation\ |vmalloc|attempt\ to\ access\ beyond\ end\ of\ device|unhandled\ page\ fault\ \("
     r"|sending\ ioctl\ |potentially\ unexpected\ fatal\ signal|entered\ |left\ |renamed\ from\ |port\ \d"
@@ -54,8 +55,9 @@ class Words(NamedTuple):
 
 def after_lead(text: str) -> int:
     """Where a record begins behind priority, syslog header and tags, if there are any."""
-    if text[:1].isupper() and not text[1:2].islower():
-        return 0  # NVRM:, EXT4-fs: no header begins so, and storms of such lines are what has to be quick
+    first = text[:1]
+    if first not in _LEADS_BEGIN and not (first.isupper() and text[1:2].islower()):
+        return 0  # nvme, NVRM:, EXT4-fs: no lead begins so, and storms of such lines are what has to be quick
     lead = _LEAD.match(text)
     return lead.end() if lead else 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -13,8 +14,8 @@ from healthd.checks.kernel_rules import Rule
 from healthd.checks.kernel_rules import Settings as Rules
 from healthd.kernel_tables import LineRow, line_rows
 from healthd.model import REMEDY_RANK, Finding, Remedy, Severity
-from healthd.node import KernelRecord
-from healthd.record_words import NAME_BYTES, Words, words_of
+from healthd.node import RECORD_LEAD, KernelRecord
+from healthd.record_words import NAME_BYTES, Words, after_lead, words_of
 from healthd.sources.kmsg import parse_record
 from healthd.testing import FakeNode
 from tests.judgement import START, kernel_says
@@ -149,6 +150,19 @@ def test_behind_any_name_stand_the_kernels_own_words(name: bytes, form: str, lea
     assert isinstance(record, KernelRecord)
     behind = record.text[words_of(record.text).at :]
     assert words.replace("{file}", "f").endswith(behind)
+
+
+leads = st.sampled_from(
+    ["", " ", "<4>", "[ T1] ", "Jan  2 03:04:05 h kernel: ", "2026-11-21T05:18:14Z h kernel: ", "Jan "]
+)
+
+
+@given(leads, st.text(max_size=20))
+def test_no_short_cut_changes_where_a_record_begins(lead: str, text: str) -> None:
+    """What is passed over at a glance has nothing before its words, by the one pattern that says what may stand there."""
+    found = re.compile(RECORD_LEAD, re.ASCII).match(lead + text)
+    assert found is not None
+    assert after_lead(lead + text) == found.end()
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.example[:40])
