@@ -39,7 +39,9 @@ fault.c) and powerpc, arm64_show_signal, do_trap of riscv, memfd_create; ``NAME[
 warn_bad_vsyscall; ``NAME (PID): ``: mm/mmap.c, fs/hugetlbfs/inode.c, fs/proc; ``NAME (PID) used``: kernel/exit.c;
 ``NAME: ``: warn_alloc (mm/page_alloc.c), bio_check_eod (block/blk-core.c) and, of network devices, net/core/dev.c;
 ``NAME invoked``: dump_header (mm/oom_kill.c); ``NAME uses``: net/packet/af_packet.c."""
-_NOT_A_NAME = "traps: "  # arch/x86/kernel/traps.c puts it before the name
+_NOT_A_NAME = ("traps: ", "process '", "process `")
+"""Heads of the kernel's own, before the name of a process (arch/x86/kernel/traps.c) or of a file (fs/exec.c), which may
+be long enough to hold whatever the kernel says behind a name."""
 _BYTE = re.compile(r"\\x[0-9a-fA-F]{2}|#[0-7]{3}|.", re.DOTALL)  # what is no text stands escaped
 _LONGEST_NAME = 4 * NAME_BYTES
 _WINDOW = _LONGEST_NAME + 45

@@ -78,6 +78,11 @@ def test_no_line_takes_the_node_out() -> None:
         ),
         ("XFS (dm-0): Filesystem has been shut down due to log error (0x2).", "kernel.fs_error", "disk:dm-0"),
         ("python3: attempt to access beyond end of device", "kernel.beyond_end", "node"),
+        (
+            "kworker/u8:1: attempt to access beyond end of device\nnvme1n1: rw=1, sector=8, nr_sectors = 8 limit=4",
+            "kernel.beyond_end",
+            "node",
+        ),
         ("nfs: server fs-1.example not responding, timed out", "kernel.nfs_not_responding", "nfs:fs-1.example"),
         ("NFS: nfs4_reclaim_open_state: Lock reclaim failed!", "kernel.nfs_locks_lost", "node"),
         ("block nvme1n1: no available path - failing I/O", "kernel.nvme_no_path", "disk:nvme1"),
