@@ -53,7 +53,7 @@ _NOT_LOCAL = """the status is for this machine only: come by `ssh -L 9809:127.0.
 port-forward`, and ask for http://127.0.0.1:9809/; there are /metrics, /healthz and /verdict for everybody
 """
 _NOT_OURS = """this machine does not answer under that name: ask by its address or its host name, or add the name to
-[daemon] http_names
+http_names of [daemon] or [controller]
 """
 _TEXT = "text/plain; charset=utf-8"
 

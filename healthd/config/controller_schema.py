@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from healthd.config.daemon_schema import MaybeAddress
-from healthd.config.kinds import AbsolutePath, Glob, Label, Seconds
+from healthd.config.kinds import AbsolutePath, Glob, Label, Name, Seconds
 
 Interval = Annotated[float, Meta(ge=0.2, le=3_600, description="seconds, from 0.2 to 3600")]
 LabelGlob = Annotated[Label, Meta(description="key=value, the value a glob")]
@@ -83,6 +83,9 @@ class ControllerSection:
     http: MaybeAddress = "127.0.0.1:9810"
     """Address of its read-only HTTP server: ``/metrics`` and ``/healthz``. As ``daemon.http``, and another port than
     that one, because a daemon may run beside it. Empty: none."""
+
+    http_names: tuple[Name, ...] = ()
+    """As ``daemon.http_names``: the name of a Service or an alias by which a scraper asks for it."""
 
     silent_s: Seconds = 300.0
     """How long, in seconds, a node that did not come back from its reboot must have been DOWN and not responding, at

@@ -139,8 +139,7 @@ class ControllerService:
         )
         worker = threading.Thread(target=self._or_end, name="controller", daemon=True)
         worker.start()
-        routes = common_routes(metrics=on_demand(self._page), problem=self.problem)
-        http = self._http = None if self._once else open_http(self._config.controller.http, routes, self._log)
+        http = self._http = None if self._once else self._open_http()
         notify(self._manager, "READY=1")
         while not self._signals.wait(min(_TICK_S, self._config.controller.interval_s)):
             if not self.problem():
@@ -156,6 +155,11 @@ class ControllerService:
             )
         self._log.info("stopping")
         return EXIT_FAILED if self._failed else 0
+
+    def _open_http(self) -> HttpServer | None:
+        settings = self._config.controller
+        routes = common_routes(metrics=on_demand(self._page), problem=self.problem)
+        return open_http(settings.http, routes, self._log, settings.http_names)
 
     def problem(self) -> str:
         """Why the controller itself is not going round, or ""; a cluster that does not answer is none."""
