@@ -68,15 +68,23 @@ def _named(result: Result) -> Result:
 
 
 def _is_plain(component: Component) -> bool:
-    return all(len(name) <= _NAME_CHARACTERS and name.isprintable() for name in component.all_names())
+    return all(map(_is_shown, component.all_names()))
+
+
+def _is_shown(name: str) -> bool:
+    return len(name) <= _NAME_CHARACTERS and name.isprintable()
 
 
 def _plain(component: Component) -> Component:
     """The same name for the same part, and another for each other one: what was cut or replaced is told apart by its
-    digest."""
+    digest. An alias that cannot be shown is dropped, and changes nothing else."""
     if _is_plain(component):
         return component
-    shown = "".join(each if each.isprintable() else "?" for each in str(component)[:_SHOWN_CHARACTERS])
+    name = str(component)
+    aliases = tuple(each for each in component.aliases if _is_shown(f"{component.kind}:{each}"))
+    if _is_shown(name):
+        return replace(component, aliases=aliases)
+    shown = "".join(each if each.isprintable() else "?" for each in name[:_SHOWN_CHARACTERS])
     kind, _, where = shown.partition(":")
-    digest = hashlib.sha256(str(component).encode()).hexdigest()[:8]
-    return Component(kind=kind, id=f"{where}~{digest}")
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return Component(kind=kind, id=f"{where}~{digest}", aliases=aliases)

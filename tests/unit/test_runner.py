@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from healthd.check import Check, NoSettings, judged, not_applicable, ok
@@ -86,6 +86,7 @@ def test_the_same_part_has_the_same_name_wherever_it_is_told() -> None:
     assert result.findings[1].component is GPU[0]
 
 
+@example([Component(kind="mount"), Component(kind="mount", aliases=("\x1f",))])
 @given(st.lists(any_component, max_size=4))
 def test_names_are_shown_whatever_they_are(parts: list[Component]) -> None:
     """Any characters, any aliases: as many parts come out as went in."""
