@@ -6,7 +6,7 @@
 #   make test-slurm VERSION=26.05   the live Slurm tests on 22.05, 24.11 or 26.05, each in a root of its own: needs root
 #   make test-packages     the .deb from installation to purge on a Debian that is booted for it: needs root
 #   make simulate   fleets with production's daemons on one simulated cluster and clock, a life for each seed
-#   make fuzz    ten million changed inputs for every parser of text from outside, in about a quarter of an hour
+#   make fuzz    ten million changed inputs for every parser of text from outside: minutes on two free cores
 #   make check   what CI runs: lint, types, import contracts, branch coverage of the pure modules, all tests
 #   make bench   measurements; make docs: the generated reference pages and dashboards; make chart: what follows from
 #                the Helm chart; make site: all pages, in build/site; make wheel, deb,
@@ -67,7 +67,7 @@ test-kubernetes: .venv/dev.stamp
 	@sh tests/system-packages.sh
 	HEALTHD_TEST_KUBERNETES=1 $(VENV)/python -m pytest $(PYTEST_ARGS) $(KUBERNETES_TESTS)
 
-# Long: a quarter of an hour on two cores. FUZZ_ARGS: --inputs, --workers, --seed, names of targets (tests/fuzz).
+# Five minutes on two cores that are free. FUZZ_ARGS: --inputs, --workers, --seed, names of targets (tests/fuzz).
 fuzz: .venv/dev.stamp
 	$(VENV)/python -m tests.fuzz $(FUZZ_ARGS)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from tests.fuzz.target import CORPUS, Target
 
-_LASTS_S = 15.0
-_MOST = 24
+_LASTS_S = 5.0
+_MOST = 12
 """Files of one target: a corpus is read by every run of the tests."""
 _LONGEST = 512
 
