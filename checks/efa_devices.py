@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from healthd.check import FindingCode, Learned, check, judged, not_applicable, unknown
-from healthd.errors import SourceUnreadable
+from healthd.host_text import uptime_s
 from healthd.model import NODE, Component, Finding, Reading, Remedy, Result, Severity
 from healthd.node import Node
 from healthd.pci import efa_functions, has_pci, pci_attribute, pci_children, pci_gpus, require_pci
@@ -111,11 +111,7 @@ def _to_learn(node: Node, settings: Settings, there: int) -> Iterator[Reading]:
 
 
 def _uptime_s(node: Node) -> float:
-    said = node.proc.read("uptime")
-    try:
-        return float(said.split()[0])
-    except (ValueError, IndexError) as error:
-        raise SourceUnreadable(f"/proc/uptime: {said[:80]!r}: expected seconds") from error
+    return uptime_s(node.proc.read("uptime"))
 
 
 def _counted(there: int, usual: int, settings: Settings) -> Iterator[Finding]:

@@ -9,11 +9,10 @@ from healthd.check import FindingCode, check, judged, not_applicable
 from healthd.errors import SourceError, SourceMissing
 from healthd.model import Component, Finding, Reading, Remedy, Result, Severity
 from healthd.node import Mount, Node, Space
+from healthd.room import below, held_by, shares
 
 _LOCAL_TYPES = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"})
-_EXT4_POOL_SHARE, _EXT4_POOL_BYTES = 50, 4096 * 4096  # 2 % of the blocks, 4,096 at most: nobody's, root's neither
 _STOPPED = frozenset({"emergency_ro", "shutdown"})  # ext4: words of the kernel about itself, never a mount option
-_NAMED = 3  # owners in a finding
 _CRITICAL, _WARNING = Severity.CRITICAL, Severity.WARNING
 
 READ_ONLY = FindingCode(
@@ -89,7 +88,7 @@ def host_filesystems(node: Node, settings: Settings) -> Result:
             continue
         if space is not None:
             findings += _room(node, mount, space, settings, is_needed=mount.source in needed)
-            free = _shares(space)
+            free = shares(space)
             readings += [Reading(component=_component(mount), name=f"{k}_free_ratio", value=free[k]) for k in free]
     return judged(findings, readings, gaps=gaps)
 
@@ -135,48 +134,20 @@ def _errors(node: Node, mount: Mount) -> int:
         return 0
 
 
-def _shares(space: Space, kept_by: str = "") -> dict[str, float]:
-    """The free shares of space and inodes; with what only root may take, as the kind ``kept_by`` keeps it."""
-    kept_bytes, kept_inodes = (space.kept_bytes, space.kept_inodes) if kept_by not in ("", "btrfs") else (0, 0)
-    if kept_by == "ext4":
-        kept_bytes = max(0, kept_bytes - min(space.total_bytes // _EXT4_POOL_SHARE, _EXT4_POOL_BYTES))
-    counts = {
-        "space": (space.available_bytes + kept_bytes, space.total_bytes),
-        "inodes": (space.available_inodes + kept_inodes, space.total_inodes),
-    }
-    return {kind: free / total for kind, (free, total) in counts.items() if total}
-
-
 def _room(node: Node, mount: Mount, space: Space, settings: Settings, *, is_needed: bool) -> Iterator[Finding]:
-    roots = _below_limit(_shares(space, mount.fstype), settings.full_free_ratio)
-    users = _below_limit(_shares(space), settings.min_free_ratio)
+    roots = below(shares(space, mount.fstype), settings.full_free_ratio)
+    users = below(shares(space), settings.min_free_ratio)
     if roots:
         code = FULL if is_needed else FULL_DATA
-        yield _short(code, mount, roots, settings.full_free_ratio, _held(node, mount))
+        yield _short(code, mount, roots, settings.full_free_ratio, held_by(node, mount.point))
     elif users:
         yield _short(LOW, mount, users, settings.min_free_ratio)
-
-
-def _below_limit(shares: dict[str, float], limit: float) -> dict[str, float]:
-    return {kind: ratio for kind, ratio in shares.items() if ratio < limit}
 
 
 def _short(code: FindingCode, mount: Mount, short: dict[str, float], limit: float, words: str = "") -> Finding:
     amounts = ", ".join(f"{ratio:.1%} of {kind}" for kind, ratio in short.items())
     message = f"{mount.point} has {amounts} free, less than {limit:.0%}{words}"
     return code.at(_component(mount), message, free=short, limit_ratio=limit)
-
-
-def _held(node: Node, mount: Mount) -> str:
-    """Who holds most of a full disk. Not to know it changes nothing of the finding."""
-    try:
-        holders = node.holders(mount.point)
-    except SourceError as error:
-        return f"; whose files fill it was not counted: {error}"
-    most = sorted(holders.bytes_of.items(), key=lambda held: held[1], reverse=True)[:_NAMED]
-    names = ", ".join(f"uid {uid} {held / 1e9:.1f} GB" for uid, held in most)
-    counted = "" if holders.whole else f" among the {holders.files} files counted within a second"
-    return f"; most is held by {names}{counted}" if most else ""
 
 
 def _component(mount: Mount) -> Component:

@@ -55,6 +55,14 @@ def cpu_list(text: str) -> frozenset[int]:
     return frozenset(found)
 
 
+def uptime_s(text: str) -> float:
+    """Seconds since the boot, of /proc/uptime. (proc_uptime(5).)"""
+    try:
+        return float(text.split(maxsplit=1)[0])
+    except (ValueError, IndexError) as error:
+        raise SourceUnreadable(f"/proc/uptime: {_cut(text)}: expected seconds") from error
+
+
 def process(text: str) -> Process:
     """``17 (a) b) D 2 …``: the name may hold anything, brackets too. (proc_pid_stat(5).)"""
     pid, opened, rest = text.partition(" (")

@@ -40,6 +40,7 @@ OF_HEALTHD = {
     "patterns",
     "pci",
     "record_words",
+    "room",
     "tables",
     "versions",
 }
