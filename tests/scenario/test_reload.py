@@ -81,8 +81,8 @@ def test_a_reload_that_would_end_it_changes_nothing(node: RunningNode, why: str)
 
 @pytest.mark.parametrize("why", [each for each in CANNOT_START if each != "state"])
 def test_such_a_start_is_one_to_try_again(node: RunningNode, why: str) -> None:
-    """Exit 70: by 78 systemd would leave the node without a daemon, for a folder that is mounted a second later. Without
-    its state directory the daemon starts, and looks (test_state_disk)."""
+    """Exit 70: by 78 systemd would leave the node without a daemon, for a folder that is mounted a second later.
+    Without its state directory the daemon starts, and looks (test_state_disk)."""
     cannot_start(node, why)
     done = node.healthd("run", "--config", str(node.config))
     assert done.returncode == EXIT_FAILED, done.stderr
