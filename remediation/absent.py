@@ -85,7 +85,7 @@ class AbsentNodes:
         holders = {slot.node for slot in slots}
         bounds = self._rules().bounds
         ripe = self._since(self._asleep, without_machine(level, slots, now, self._takes, bounds), self._settle_s)
-        dead = self._since(self._dead, level.down & holders, self._dead_s)
+        dead = self._dead_of(level, holders, now)
         found = [found for name in ripe if (found := self._released(name, now)) is not None]
         known = {each.node for each in found}
         kept = (each for each in kept_drains(level, holders, now, bounds) if each.node not in known)
@@ -95,6 +95,18 @@ class AbsentNodes:
             *(_dead(name, slots, self._dead_s) for name in dead),
             *self._unwatched(level, slots, now),
         )
+
+    def _dead_of(self, level: FleetLevel, holders: set[str], now: datetime) -> list[str]:
+        """The holders of slots that are DOWN and do not answer: for as long as this daemon has seen, or, after a
+        restart or another agent's turn to speak, since the last word in their record."""
+        down, marks = level.down & holders, _marks(level)
+        quiet = {
+            name
+            for name in down
+            if not _is_acted_on(mark := marks.get(name), now, self._takes)
+            and _last_word_is_older(mark, self._dead_s, now)
+        }
+        return sorted({*self._since(self._dead, down, self._dead_s), *quiet})
 
     def _unwatched(self, level: FleetLevel, slots: Sequence[Slot], now: datetime) -> tuple[AbsentNode, ...]:
         """The nodes that healthd holds and whose own daemon says nothing. The times in the cluster tell it after a
@@ -253,6 +265,12 @@ def _is_acted_on(mark: CaseMark | None, now: datetime, takes_s: dict[Remedy, flo
     return is_begun(mark) and now - mark.asked < timedelta(seconds=takes_s[mark.remedy])
 
 
+def _last_word_is_older(mark: CaseMark | None, seconds: float, now: datetime) -> bool:
+    """Whether the daemon of this record last said so long ago that it watches. A time ahead is no time."""
+    watched = mark.watched if mark is not None else None
+    return watched is not None and not is_ahead(watched, now) and now - watched >= timedelta(seconds=seconds)
+
+
 def _our_drain(view: NodeView, mark: CaseMark | None, now: datetime, bounds: Bounds, *, has_slot: bool) -> Hold | None:
     """The drain that is healthd's to undo, or None."""
     hold = view.hold
@@ -280,6 +298,6 @@ def _note_sleep(node: Orchestrator, now: datetime, code: str) -> str:
 
 def _dead(name: str, slots: Iterable[Slot], dead_s: float) -> AbsentNode:
     held = [f"{slot.scope} {slot.index}" for slot in slots if slot.node == name]
-    long = f"it has been DOWN without an answer for {dead_s / 3600:g} h and holds slot {', '.join(held)}"
+    long = f"it is DOWN, its daemon has said nothing for {dead_s / 3600:g} h, and it holds slot {', '.join(held)}"
     todo = "bring the machine back or have it replaced; `scontrol show reservation` lists its slots"
     return AbsentNode(node=name, message=f"{long}: {todo}", page=True)

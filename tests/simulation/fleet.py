@@ -26,7 +26,6 @@ from tests.simulation.timeline import Timeline, WallClock
 YEAR_S = 365 * 86_400.0
 SWEEP_S = 600.0
 RACK = 8
-AGENTS_LOOK = 5
 
 
 @dataclass(kw_only=True)
@@ -72,7 +71,7 @@ class Fleet:
         self.slurm = Slurm(names, self.timeline, WallClock(self.timeline))
         self.slurm.returns_nodes = random.random() < 0.7
         self.slurm.stale_s = random.choice((0.0, 0.0, 3.0, 8.0))
-        self._ids = 0
+        self._ids, self._paged_for_others = 0, False
         config = _config(random, max_out)
         self.ground = Ground(
             timeline=self.timeline,
@@ -161,12 +160,14 @@ class Fleet:
         self.timeline.after(SWEEP_S, self._sweep)
 
     def _agents_look(self) -> None:
-        """While something of ours is under a name without a machine or without a daemon, a few agents read the fleet in
-        quiet."""
-        if self.power.leftovers():
-            for daemon in [self.nodes[name].daemon for name in self.power.in_service()[:AGENTS_LOOK]]:
-                if daemon is not None and daemon.alive:
-                    daemon.learn()
+        """While something of ours is under a name without a machine or without a daemon, and until every page for that
+        is over, the agents read the fleet in quiet."""
+        is_left = self.power.leftovers()
+        if is_left or self._paged_for_others:
+            daemons = [node.daemon for node in self.nodes.values() if node.daemon is not None and node.daemon.alive]
+            for daemon in daemons:
+                daemon.learn()
+            self._paged_for_others = is_left or any(daemon.absent.paged for daemon in daemons)
             if self.head is not None:
                 self.head.wake(5.0)
         self.timeline.after(LOOKS_S, self._agents_look)

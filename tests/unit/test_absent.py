@@ -312,12 +312,32 @@ def test_a_node_that_is_down_for_long_with_a_slot_pages() -> None:
     assert rig.look() == rig.after(DEAD_S - 1) == ()
     (found,) = rig.after(1)
     assert found.page
-    assert "DOWN without an answer for 4 h and holds slot cluster 0" in found.message
+    assert "DOWN, its daemon has said nothing for 4 h, and it holds slot cluster 0" in found.message
     topic = of_absent(found.node, found.message)
     assert (topic.key, topic.words) == (f"{PAGED}absent n1", f"an operator is needed: n1: {found.message}")
     assert rig.cluster.slots == {("cluster", 0): "n1"}
     rig.cluster.update("n1", "resume")
     assert rig.look() == ()
+
+
+def test_the_record_of_a_dead_node_tells_a_daemon_that_has_just_begun() -> None:
+    """The last word of its own daemon is as old as a page must be; not while an act of healthd's is under way, nor by a
+    time that is ahead."""
+    rig = Rig()
+    rig.held()
+    rig.cluster.nodes["n1"].flags |= {"DOWN", "NOT_RESPONDING"}
+    mark = CaseMark(case="k3v9", watched=rig.clock.now())
+    rig.node("n1").mark(mark.text)
+    rig.clock.advance(DEAD_S - 1)
+    rig.absent = rig.daemon()
+    assert rig.look() == ()
+    acted = replace(mark, remedy=Remedy.REPLACE_NODE, asked=rig.clock.now())
+    rig.node("n1").mark(acted.text)
+    assert rig.after(1) == ()
+    rig.node("n1").mark(replace(mark, watched=rig.clock.now() + timedelta(hours=9)).text)
+    assert rig.look() == ()
+    rig.node("n1").mark(mark.text)
+    assert [found.node for found in rig.look() if found.page] == ["n1"]
 
 
 def test_a_node_whose_daemon_says_nothing_pages_and_nothing_of_it_is_released() -> None:
