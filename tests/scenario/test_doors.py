@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -387,10 +388,12 @@ def test_a_thread_of_the_socket_that_ends_is_a_problem_of_the_daemon(agent: Agen
 
     server = Server(str(tmp_path / "s"), agent, group="", log=Broken())
     assert server.problem() == ""
-    with no_more_threads(), socket.socket(socket.AF_UNIX) as client:
-        client.connect(str(tmp_path / "s"))
-        with pytest.raises(ValueError, match="a defect"):
-            server.serve()
+    with ThreadPoolExecutor(max_workers=1) as own:  # a thread that serves puts its capabilities down, for ever
+        own.submit(int).result()
+        with no_more_threads(), socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(tmp_path / "s"))
+            with pytest.raises(ValueError, match="a defect"):
+                own.submit(server.serve).result()
     assert server.problem() == f"nobody lets clients in at {tmp_path / 's'}: its thread has ended"
     server.close()
     assert server.problem() == ""
