@@ -160,6 +160,14 @@ def looking_agent(config: Config, notices: tuple[str, ...] = ()) -> Agent:
     return agent
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stopgap:
+    """A folder in memory, for the state of a daemon that only looks. ``why``: what its own folder refuses, in words."""
+
+    folder: Path
+    why: str
+
+
 def acting_agent(
     config: Config,
     *,
@@ -168,20 +176,22 @@ def acting_agent(
     changed: Callable[[], None],
     notices: tuple[str, ...] = (),
     beat: Beat | None = None,
-    state: Path | None = None,
+    stopgap: Stopgap | None = None,
 ) -> Agent:
-    """An agent with a store and an engine. ``changed`` is called when a fault opened or ended;
-    ``beat``: make_engine's. ``state``: the folder of the store, where that is not the configured one.
+    """An agent with a store and an engine. ``changed`` is called when a fault opened or ended; ``beat``: make_engine's.
+    ``stopgap``: where the store is while its own folder refuses.
 
     Raises ConfigError for an orchestrator that is not there, StoreError where the state directory cannot be used.
     """
     now = datetime.now(UTC)
     machine = open_machine(config)
     orchestrator = open_orchestrator(config, machine, environ)
-    store = Store((state or Path(config.daemon.state_dir)) / "healthd.db", now=now)
+    folder = Path(config.daemon.state_dir) if stopgap is None else stopgap.folder
+    store = Store(folder / "healthd.db", now=now)
     checks = enabled_checks(config)
     policy = policy_of(config.policy, machine.instance_type)
-    monitor = Monitor(checks, store, changed=changed, policy=policy)
+    unkept = stopgap.why if stopgap is not None else ""
+    monitor = Monitor(checks, store, changed=changed, policy=policy, unkept=unkept)
     notices = (*notices, *simulated(config), *((store.set_aside,) if store.set_aside else ()))
     agent = _assembled(config, checks, machine, monitor, source=source, notices=notices)
     agent.store, agent.orchestrator, agent.changed = store, orchestrator, changed

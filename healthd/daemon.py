@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from healthd import __version__, journal
-from healthd.agent import Agent, acting_agent, open_kernel_log, open_reporter
+from healthd.agent import Agent, Stopgap, acting_agent, open_kernel_log, open_reporter
 from healthd.api.scrape import metrics_of
 from healthd.api.server import Server
 from healthd.api.wire import EXIT_FAILED
@@ -69,11 +69,11 @@ def serve(config: Config, notices: tuple[str, ...] = (), *, load: Callable[[], o
             daemon = Daemon(config, log, notices, manager=manager, signals=signals)
         except (StateUnusable, StoreUnopened) as error:
             held.close()
-            memory = _memory(held)
-            log.error(only_looks := f"healthd only looks, and acts on nothing until its state can be kept: {error}")
+            why = f"healthd only looks, and acts on nothing until its state can be kept: {error}"
+            log.error(why)
+            stopgap = Stopgap(folder=_memory(held), why=why)
             observing = replace(config, remediation=replace(config.remediation, mode=Mode.OBSERVE))
-            told = (*notices, only_looks)
-            daemon = Daemon(observing, log, told, manager=manager, signals=signals, memory=memory)
+            daemon = Daemon(observing, log, notices, manager=manager, signals=signals, stopgap=stopgap)
         daemon.run()
         if daemon.left:  # the end of this process lets go of it: until then what is under way may still write
             held.pop_all()
@@ -110,11 +110,11 @@ class Daemon:
         *,
         manager: str,
         signals: Signals,
-        memory: Path | None = None,
+        stopgap: Stopgap | None = None,
     ) -> None:
         self._config, self._log, self._manager, self._signals = config, log, manager, signals
         self._wake, self._stop, self._caught_up = threading.Event(), threading.Event(), threading.Event()
-        self._waits_for_state = memory is not None
+        self._waits_for_state = stopgap is not None
         self._beat, self._clock = Beat(), ClockWatch(datetime.now(UTC), time.monotonic())
         self.agent: Agent = acting_agent(
             config,
@@ -123,7 +123,7 @@ class Daemon:
             changed=self._wake.set,
             notices=notices,
             beat=self._beat,
-            state=memory,
+            stopgap=stopgap,
         )
         self._kernel_log: KernelLog = open_kernel_log(self.agent)
         self.agent.machine.kernel_log_state = self._kernel_log.state

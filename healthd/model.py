@@ -317,7 +317,7 @@ class Outcome:
     read_at: datetime | None = None
 
     def keeping(self, before: Outcome) -> Outcome:
-        """This run, with the readings of an earlier one that it has not read anew."""
+        """This run, with the readings of an earlier one that it has not read again."""
         own = {(str(each.component), each.name) for each in self.result.readings}
         kept = [each for each in before.result.readings if (str(each.component), each.name) not in own]
         if not kept:

@@ -69,7 +69,8 @@ class _Judgement:
 class Monitor:
     """The state of one node, as judged. ``store`` None keeps it in memory only: ``healthd check`` without a daemon.
 
-    ``policy`` says which faults keep jobs off the node.
+    ``policy`` says which faults keep jobs off the node. ``unkept``: why what the store keeps does not last; "" where it
+    does.
     """
 
     def __init__(
@@ -79,7 +80,9 @@ class Monitor:
         *,
         changed: Callable[[], None] = lambda: None,
         policy: Policy = BY_REMEDY,
+        unkept: str = "",
     ) -> None:
+        self._unkept = unkept
         self._checks, self._store, self._changed, self._policy = checks, store, changed, policy
         self._lock = threading.RLock()
         self._history = self._saved = store.history() if store else History()
@@ -93,7 +96,7 @@ class Monitor:
         self._pending: deque[Event] = deque()
         self._dropped = 0
         self._judged = self._judge(self._history)
-        self.store_problem = ""
+        self.store_problem = unkept
 
     # -- what was seen ------------------------------------------------------------------------------------------------
 
@@ -392,7 +395,7 @@ class Monitor:
         except StoreError as error:
             self.store_problem = str(error)
             return
-        self._saved, self._cursor_saved_at, self.store_problem = self._history, now, ""
+        self._saved, self._cursor_saved_at, self.store_problem = self._history, now, self._unkept
         self._pending.clear()
         self._dropped = 0
 

@@ -228,7 +228,7 @@ def test_a_read_only_state_dir_is_said_at_once(node: RunningNode, small_disk: Pa
     node.start()
     node.kernel_says(UNCONTAINED.format(pci=PCI))
     node.wait(lambda: open_codes(node) == {"gpu.xid.95"}, 5.0, "the finding is told")
-    said = str(status_of(node)["notices"])
+    said = str(status_of(node)["store_problem"])
     assert f"{small_disk}: cannot be used: Read-only file system; check [daemon] state_dir" in said
     assert status_of(node)["mode"] == "observe"
     assert not is_held(node)

@@ -27,6 +27,8 @@ from healthd.check import (
 from healthd.model import NODE, Clearance, ClearsBy, Event, Finding, Outcome, Remedy, Repeats, Result, Severity, Verdict
 from healthd.monitor import Monitor, gone_jobs, has_live_job
 from healthd.node import Node
+from healthd.notifications.news import PAGED
+from healthd.notifications.telling import wrong_with
 from healthd.store import Store
 from tests.judgement import (
     BY_PCI,
@@ -151,12 +153,16 @@ def test_what_was_read_before_a_pause_is_kept(store: Store) -> None:
 
 
 def test_what_is_read_in_a_pause_takes_the_place_of_the_old(store: Store) -> None:
-    """A check that asks other sources too keeps only what it could not read anew; one that saw everything, nothing."""
+    """A check that asks other sources too keeps only what it could not read again; one that saw everything, nothing."""
     monitor = Monitor(CHECKS, store)
     monitor.absorb(said(ok([counter(1), counter(7, name="other_total")])))
     part = looked(readings=[counter(2)], gaps=["NVML is paused"], seconds=60)
     monitor.absorb(part, paused=True)
     assert [each.value for each in monitor.outcomes()["gpu.look"].result.readings] == [2, 7]
+    whole = looked(readings=[counter(4), counter(5, name="other_total")], gaps=["NVML is paused"], seconds=80)
+    monitor.absorb(whole, paused=True)
+    kept = monitor.outcomes()["gpu.look"]
+    assert ([each.value for each in kept.result.readings], kept.read_at) == ([4, 5], None)
     monitor.absorb(said(ok([counter(3)]), seconds=90), paused=True)
     assert [each.value for each in monitor.outcomes()["gpu.look"].result.readings] == [3]
 
@@ -418,6 +424,16 @@ def test_a_disk_that_refuses_is_said_and_caught_up_with(store: Store) -> None:
         "gpu.xid.79 on gpu:GPU-0 opened: gpu.xid.79 on gpu:GPU-0",
         "healthd started",
     ]
+
+
+def test_a_store_that_does_not_last_is_a_problem_however_well_it_writes(store: Store) -> None:
+    """It is in memory while the state directory refuses: an operator is paged for that, as for one that fails."""
+    monitor = Monitor({}, store, unkept="the state directory is read-only")
+    monitor.record(NOTE)
+    monitor.flush(START)
+    assert monitor.store_problem == "the state directory is read-only"
+    (page,) = [topic for topic in wrong_with(monitor, None, Severity.CRITICAL) if topic.key.startswith(PAGED)]
+    assert page.words.endswith("the state directory is read-only")
 
 
 def test_a_fault_that_came_and_went_while_the_disk_refused_leaves_its_lines(store: Store) -> None:
