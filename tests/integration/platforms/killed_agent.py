@@ -35,6 +35,7 @@ from healthd.config.schema import Config, PolicySection
 from healthd.model import Component, Event, Finding, Outcome, Remedy, Result, Severity
 from healthd.monitor import Monitor
 from healthd.node import CommandResult, KernelLogState, Node
+from healthd.own_reset import OwnResets
 from healthd.remediation.case import Case
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
 from healthd.remediation.policy_files import policy_of
@@ -227,6 +228,9 @@ CHECKS = {
 
 class AlwaysLooking:
     """What the engine asks of a Checkup: here every turn begins with a look."""
+
+    def __init__(self) -> None:
+        self.own_resets = OwnResets()
 
     def start_older_than(self, since: datetime) -> None:
         """Nothing is older."""
