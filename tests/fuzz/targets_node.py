@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from healthd import host_text, jobs
@@ -174,31 +173,32 @@ def _lustre(data: bytes) -> None:
     lustre_client(_HostileNode(text(data)), LustreSettings())
 
 
-class _Metadata:
-    """A metadata service that answers every request with the same bytes, whatever they are."""
+@contextlib.contextmanager
+def _answering(says: bytes) -> Iterator[str]:
+    """The endpoint of a metadata service that answers every request with the same bytes, whatever they are."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        thread = threading.Thread(target=_serve, args=(door, says))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{door.getsockname()[1]}"
+        finally:
+            door.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
-    def __init__(self) -> None:
-        self.says = b""
-        self._door = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"http://127.0.0.1:{self._door.getsockname()[1]}"
-        threading.Thread(target=self._serve, daemon=True).start()
 
-    def _serve(self) -> None:
+def _serve(door: socket.socket, says: bytes) -> None:
+    """Until nobody is let in any more."""
+    with contextlib.suppress(OSError):
         while True:
-            client, _ = self._door.accept()
+            client, _ = door.accept()
             with client, contextlib.suppress(OSError):
                 client.recv(4096)
-                client.sendall(self.says)
-
-
-@cache
-def _service() -> _Metadata:
-    return _Metadata()
+                client.sendall(says)
 
 
 def _metadata(data: bytes) -> None:
-    _service().says = data
-    imds.read_metadata(_service().endpoint, "tags/instance", timeout_s=5.0)
+    with _answering(data) as endpoint:
+        imds.read_metadata(endpoint, "tags/instance", timeout_s=5.0)
 
 
 def _probe(data: bytes) -> None:

@@ -122,7 +122,7 @@ def test_orders_and_hooks_begin_nothing_during_the_end(make: Make, tool: Path) -
     process = node.process
     assert process is not None
     process.send_signal(signal.SIGTERM)
-    node.wait(lambda: not node.socket.exists(), 3.0, "the socket to go")
+    node.wait(lambda: not node.socket.exists(), 30.0, "the socket to go")
     assert node.stop() == 0
     assert resets(tool) == ["begun", "done"]
 
