@@ -313,8 +313,8 @@ def held_by(cgroup: str) -> Arrange:
 
 
 def hangs(rig: Rig) -> Iterator[float]:
-    """The library answers nothing: the worker's deadline passes in real time."""
-    rig.own_library(deadline_s=0.2)
+    """The library answers nothing: the worker's deadline passes in real time, and its first answer is well within."""
+    rig.own_library(deadline_s=2.0)
     rig.look()
     rig.state(*(f"gpu{gpu}.fault = hang 30" for gpu in EVERY_GPU))
     yield 15.0
