@@ -60,7 +60,7 @@ _LIMITS = (
 def gpu_pcie(node: Node, _settings: object) -> Result:
     """Every GPU's PCIe link is as wide and as fast as it can be, and repeats few packets.
 
-    Fewer lanes than the maximum must last for three looks: a link that is trained anew has few for a moment. The
+    Fewer lanes than the maximum must last for three looks: a link that is trained again has few for a moment. The
     generation drops while a GPU idles, so it is judged only while the driver says that the GPU works, and must last as
     long. The maximum is what NVML reports for this GPU in this machine. Unproven on hardware, and a warning at most:
     what EC2 shows of a link inside an instance is not published.

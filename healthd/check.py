@@ -16,7 +16,19 @@ from datetime import datetime
 from typing import Any, Literal
 
 from healthd.errors import RegistrationError
-from healthd.model import Clearance, ClearsBy, Component, Finding, Reading, Remedy, Repeats, Result, Severity, Status
+from healthd.model import (
+    Clearance,
+    ClearsBy,
+    Component,
+    Finding,
+    Reading,
+    Remedy,
+    Repeats,
+    Result,
+    Severity,
+    Status,
+    status_of,
+)
 from healthd.node import Node
 
 
@@ -330,7 +342,7 @@ def judged(
     untold: Iterable[tuple[Component, str]] = (),
     left_out: str = "",
 ) -> Result:
-    """The result of having looked: findings if there are any, else unknown if a part could not be read, else ok.
+    """The result of having looked; its status is ``status_of``'s.
 
     ``untold``: see Result. ``left_out``: in words, what this node does not tell and need not; it makes nothing unknown.
     """
@@ -338,7 +350,7 @@ def judged(
     left = [gap for gap in mixed if isinstance(gap, LeftTo)]
     real = tuple(gap for gap in mixed if isinstance(gap, str))
     return Result(
-        status=Status.FINDINGS if findings else Status.UNKNOWN if real else Status.OK,
+        status=status_of(findings, real),
         reason="; ".join([*real, *(each.words for each in left), *([left_out] if left_out else [])]),
         findings=findings,
         readings=tuple(readings),

@@ -6,6 +6,7 @@ one, or the device files may be missing, while the node serves every other conta
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -54,17 +55,23 @@ def told_by_gpu_driver(node: Node, error: SourceError) -> str:
 
 def has_no_driver(node: Node) -> bool:
     """Whether there are GPUs on the PCI bus and NVIDIA's driver has none of them. Raises SourceError."""
-    drivers = {pci_driver(node, f"{address}.0") for address in pci_gpus(node)}
+    return _without_driver(node, pci_gpus(node))
+
+
+def _without_driver(node: Node, gpus: Collection[str]) -> bool:
+    drivers = {pci_driver(node, f"{address}.0") for address in gpus}
     return bool(drivers) and drivers <= _NO_DRIVER
 
 
 def _certain(node: Node, error: SourceError) -> DriverTrouble | None:
     not_loaded = NvmlReturn.DRIVER_NOT_LOADED.name in str(error)
-    if (not_loaded or isinstance(error, SourceMissing)) and has_no_driver(node):
-        words = f"the NVIDIA driver has none of the {len(pci_gpus(node))} NVIDIA GPUs on the PCI bus"
-        return DriverTrouble(fault=DriverFault.ABSENT, words=words)
     mismatch = NvmlReturn.LIB_RM_VERSION_MISMATCH.name in str(error)
-    if not (not_loaded or mismatch) or not pci_gpus(node) or not _on_host(node):
+    may_be_absent = not_loaded or isinstance(error, SourceMissing)
+    gpus = pci_gpus(node) if may_be_absent or mismatch else ()
+    if may_be_absent and _without_driver(node, gpus):
+        words = f"the NVIDIA driver has none of the {len(gpus)} NVIDIA GPUs on the PCI bus"
+        return DriverTrouble(fault=DriverFault.ABSENT, words=words)
+    if not (not_loaded or mismatch) or not gpus or not _on_host(node):
         return None
     if mismatch:
         return DriverTrouble(fault=DriverFault.MISMATCH, words="library and loaded driver differ, on the host")

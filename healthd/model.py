@@ -8,7 +8,7 @@ units are in the names.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -300,6 +300,15 @@ class Result:
     def is_whole(self) -> bool:
         """Whether the check could tell everything that it looks at: it is not unknown and has no gap."""
         return self.status is not Status.UNKNOWN and not self.gaps
+
+    def with_findings(self, findings: tuple[Finding, ...]) -> Result:
+        """The result of the same look with these findings alone."""
+        return replace(self, findings=findings, status=status_of(findings, self.gaps))
+
+
+def status_of(findings: Collection[Finding], gaps: Collection[str]) -> Status:
+    """What having looked comes to: findings if there are any, else unknown if a part could not be read, else ok."""
+    return Status.FINDINGS if findings else Status.UNKNOWN if gaps else Status.OK
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -170,7 +170,11 @@ class Monitor:
         The trail itself keeps the times that it has."""
         with self._lock:
             self._outcomes = {
-                name: replace(outcome, at=moved(outcome.at, by, now), read_at=_moved(outcome.read_at, by, now))
+                name: replace(
+                    outcome,
+                    at=moved(outcome.at, by, now),
+                    read_at=outcome.read_at and moved(outcome.read_at, by, now),
+                )
                 for name, outcome in self._outcomes.items()
             }
             self.counts.clock_was_set(by, now)
@@ -468,7 +472,3 @@ def _has_open(history: History, check: str) -> bool:
     """Whether a fault of this check is open. News never was."""
     faults = history.faults.values()
     return any(fault.check == check and fault.clears_by is not ClearsBy.NOTHING for fault in faults)
-
-
-def _moved(at: datetime | None, by: timedelta, now: datetime) -> datetime | None:
-    return None if at is None else moved(at, by, now)

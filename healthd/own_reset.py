@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from healthd.model import Finding, Outcome, Status
+from healthd.model import Finding, Outcome
 
 _OF_LINKS = re.compile(r"nvswitch\..*|gpu\.nvlink\..*|gpu\.xid\.(74|14[4-9]|150)")
 _LATE = timedelta(seconds=2)
@@ -35,9 +35,7 @@ class OwnResets:
         dropped = len(outcome.result.findings) - len(findings)
         if not dropped:
             return outcome, 0
-        result = outcome.result
-        status = Status.FINDINGS if findings else Status.UNKNOWN if result.gaps else Status.OK
-        return replace(outcome, result=replace(result, findings=findings, status=status)), dropped
+        return replace(outcome, result=outcome.result.with_findings(findings)), dropped
 
     def _is_own(self, finding: Finding) -> bool:
         if finding.time is None or not _OF_LINKS.fullmatch(finding.code):

@@ -19,7 +19,6 @@ from healthd.model import (
     Repeats,
     Result,
     Severity,
-    Status,
 )
 
 Key = tuple[str, str]
@@ -103,11 +102,10 @@ def without_waiting(result: Result, is_open: Callable[[Finding], bool]) -> Resul
         return result
     waiting = {id(each) for each in waits}
     findings = tuple(each for each in result.findings if id(each) not in waiting)
-    status = Status.FINDINGS if findings else Status.UNKNOWN if result.gaps else Status.OK
     names = list(dict.fromkeys(f"{each.code} on {each.component} does not count yet" for each in waits))
     more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
     reason = "; ".join([*([result.reason] if result.reason else []), *names[:_NAMED], *more])
-    return replace(result, status=status, findings=findings, reason=reason)
+    return replace(result.with_findings(findings), reason=reason)
 
 
 def _sighted(known: Sightings | None, finding: Finding, rule: Repeats, check: str, now: datetime) -> Sightings:

@@ -99,13 +99,13 @@ class AbsentNodes:
     def _dead_of(self, level: FleetLevel, holders: set[str], now: datetime) -> list[str]:
         """The holders of slots that are DOWN and do not answer: for as long as this daemon has seen, or, after a
         restart or another agent's turn to speak, since the last word in their record."""
-        down, marks = level.down & holders, _marks(level)
-        quiet = {
+        down = level.down & holders
+        marks = {mark.node: parse(mark.text) for mark in level.marks if mark.node in down}
+        quiet = (
             name
-            for name in down
-            if not _is_acted_on(mark := marks.get(name), now, self._takes)
-            and _last_word_is_older(mark, self._dead_s, now)
-        }
+            for name, mark in marks.items()
+            if not _is_acted_on(mark, now, self._takes) and _last_word_is_older(mark, self._dead_s, now)
+        )
         return sorted({*self._since(self._dead, down, self._dead_s), *quiet})
 
     def _unwatched(self, level: FleetLevel, slots: Sequence[Slot], now: datetime) -> tuple[AbsentNode, ...]:

@@ -96,12 +96,12 @@ class GpuReset:
         active = []
         for service in self.services:
             try:
-                answer = self.run(("systemctl", "is-active", service), timeout_s=_STOP_S)
+                is_active = self._is_active(service)
             except SourceMissing:
                 return ()  # no systemd: who holds a GPU is seen when it is to be reset
             except SourceError as error:
                 raise BackendUnknown(f"whether {service} is active could not be told: {error}") from error
-            if answer.stdout.strip() == "active":
+            if is_active:
                 active.append(service)
         return tuple(active)
 
@@ -113,7 +113,7 @@ class GpuReset:
             self._stop(stop)
             self._reset(tuple(service for service in stop if service.startswith(_FABRIC)))
         except (BackendRefused, BackendUnknown, BackendBusy) as error:
-            if down := [name for name in stop if name.startswith(_FABRIC) and not self._is_active(name)]:
+            if down := [name for name in stop if name.startswith(_FABRIC) and self._may_be_stopped(name)]:
                 self.owe(f"{', '.join(down)} was stopped for a GPU reset that was not made: {error}")
             raise
         self.after()
@@ -159,11 +159,15 @@ class GpuReset:
             if holder.unit not in units and holder.name not in MONITORS and not (clients and holder.is_pod)
         ]
 
-    def _is_active(self, service: str) -> bool:
+    def _may_be_stopped(self, service: str) -> bool:
         try:
-            return self.run(("systemctl", "is-active", service), timeout_s=_STOP_S).stdout.strip() == "active"
+            return not self._is_active(service)
         except SourceError:
-            return False  # not to be told: it may have been stopped, and a reset too many harms nobody
+            return True  # a reset too many harms nobody
+
+    def _is_active(self, service: str) -> bool:
+        """Raises SourceError."""
+        return self.run(("systemctl", "is-active", service), timeout_s=_STOP_S).stdout.strip() == "active"
 
     def start(self, services: tuple[str, ...]) -> str:
         """Start them in the order in which they are configured; each that fails is named, none hides another."""

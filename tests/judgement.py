@@ -36,6 +36,8 @@ from healthd.remediation.playbook import REBOOT
 from healthd.trends import Baseline
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+LUSTRE_IS_LOADED = {"module/lustre/initstate": "live"}
+"""The part of /sys by which a line of Lustre's counts."""
 PCI = ("0000:10:1c", "0000:20:1c")
 GPU = tuple(gpu_component(uuid=f"GPU-{index}", pci=pci) for index, pci in enumerate(PCI))
 BY_PCI = tuple(gpu_component(pci=pci) for pci in PCI)

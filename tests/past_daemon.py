@@ -35,6 +35,7 @@ from healthd.sim.cluster import FakeCluster, FakeClusterNode, FakeOrchestrator, 
 from healthd.sources.kmsg import read_all
 from healthd.store import Store
 from healthd.testing import FakeClock, FakeNode
+from tests.judgement import LUSTRE_IS_LOADED
 
 STEP_S = 5.0
 _LEVEL_EVERY = timedelta(seconds=60)
@@ -236,7 +237,7 @@ class Daemon:
             boot=boot_id,
             kernel_records=records,
             instance_type="p5.48xlarge",
-            sys={"module/lustre/initstate": "live"},  # as replay takes it of a past log
+            sys=LUSTRE_IS_LOADED,  # as replay takes it of a past log
         )
         for name, check in checks.items():
             outcome = run_check(check, node, settings[name].settings)

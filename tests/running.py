@@ -22,6 +22,15 @@ OFF_THE_BUS = "NVRM: Xid (PCI:{pci}): 79, pid='<unknown>', name=<unknown>, GPU h
 UNCONTAINED = "NVRM: Xid (PCI:{pci}): 95, pid=7062, Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-RST: No"
 RECOVERED = "NVRM: Xid (PCI:{pci}): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
 NOBODY = 65534
+QUARANTINES = """
+[remediation]
+mode = "quarantine"
+settle_s = 0.5
+opt_out_file = ""
+[orchestrator]
+kind = "local"
+"""
+"""Sections of a node that is taken out at once, on an orchestrator of its own."""
 # The interpreter may lie where only root may go, so the privilege is dropped inside.
 _AS_NOBODY = f"""
 import os, sys

@@ -26,7 +26,7 @@ class Refusals:
         self._standing: dict[str, dict[str, tuple[float, NvmlFailure]]] = {}
 
     def forget(self) -> None:
-        """A new worker has initialised NVML: what was refused before is asked anew."""
+        """A new worker has initialised NVML: what was refused before is asked again."""
         self._standing.clear()
 
     def noted(self, answer: GpuAnswer) -> GpuAnswer:

@@ -272,7 +272,7 @@ HEAT = (
         "gpu.pcie.width@gpu:2 warning ask_human",
         lasts_s=120.0,
     ),
-    case("gpu.pcie", "fewer lanes for a moment, as a link is trained anew", few_lanes),
+    case("gpu.pcie", "fewer lanes for a moment, as a link is trained again", few_lanes),
     case(
         "gpu.pcie",
         "slower generation under load",

@@ -60,6 +60,16 @@ def text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
+def each_takes(data: bytes, *parsers: Callable[[str], object]) -> None:
+    """Several parsers of one text, each of which may refuse it."""
+    said = text(data)
+    for parse in parsers:
+        try:
+            parse(said)
+        except HealthdError:
+            continue
+
+
 @cache
 def memory_file() -> Path:
     """One file of this process's, in memory where there is such a folder."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from healthd.acting import fleet_of
-from healthd.errors import BackendUnknown, HealthdError
+from healthd.errors import BackendUnknown
 from healthd.remediation import asked, marks
 from healthd.remediation.orchestrators import (
     kube_budget,
@@ -29,7 +29,7 @@ from healthd.remediation.orchestrators import (
 from healthd.remediation.orchestrators.kube_afar import _claims_in
 from healthd.remediation.provisioners.slurm_node import our_slot, read_node
 from healthd.remediation.slurm_reasons import as_written, hold_of, is_automatic, without_remarks
-from tests.fuzz.target import Target, text
+from tests.fuzz.target import Target, each_takes, text
 
 T = TypeVar("T")
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -70,18 +70,9 @@ _MARKS = (
 _JOBS = (b"17 alice n[1-2]\n18 bob n1\n", b"17|alice|n1\n")
 
 
-def _each(data: bytes, *parsers: Any) -> None:
-    said = text(data)
-    for parse in parsers:
-        try:
-            parse(said)
-        except HealthdError:
-            continue
-
-
 def _slurm_node(data: bytes) -> None:
     said = text(data)
-    _each(
+    each_takes(
         data,
         lambda _: slurm.parse_level("n1", said),
         lambda _: read_node(lambda *_: said, "n1"),
@@ -95,7 +86,7 @@ def _slurm_node(data: bytes) -> None:
 
 def _slurm_slots(data: bytes) -> None:
     said = text(data)
-    _each(
+    each_takes(
         data,
         slurm_slots.parse_slots,
         lambda _: slurm_slots.parse_maintenance(said, "n1"),
@@ -245,7 +236,7 @@ def _kube_node(data: bytes) -> None:
 
 def _kube_lease(data: bytes) -> None:
     lease = _object(data)
-    _each(data, lambda _: kube_lead.record_of(lease), lambda _: kube_count.budget_before("c", lease))
+    each_takes(data, lambda _: kube_lead.record_of(lease), lambda _: kube_count.budget_before("c", lease))
     _, notes = kube_budget.annotations_of(lease)
     kube_budget.marks_in(notes)
     kube_count.named_in(notes)

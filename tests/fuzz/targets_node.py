@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from healthd import host_text, jobs
@@ -22,7 +23,7 @@ from healthd.remediation.orchestrators.pod_resources import parse_pods
 from healthd.sources import imds, nccl_text
 from healthd.sources.mounts import parse_mountinfo
 from healthd.testing import FakeNode
-from tests.fuzz.target import Target, text
+from tests.fuzz.target import Target, each_takes, text
 
 _PAGE = 4096  # what a file in /sys has at most (Documentation/filesystems/sysfs.rst)
 _MOUNTS = (
@@ -121,25 +122,16 @@ class _HostileNode(FakeNode):
         return self.said
 
 
-def _each(data: bytes, *parsers: Any) -> None:
-    """Several parsers of one text, each of which may refuse it."""
-    said = text(data)
-    for parse in parsers:
-        try:
-            parse(said)
-        except HealthdError:
-            continue
-
-
 def _host(data: bytes) -> None:
     named = (lambda said: host_text.whole(said, "w"), lambda said: host_text.json_object(said, "w"))
     lists = (lambda said: host_text.json_objects(said, "w"), host_text.cpu_list, host_text.process, host_text.pressure)
-    _each(data, *named, *lists, host_text.key_numbers, host_text.units, host_text.tracking)
+    each_takes(data, *named, *lists, host_text.key_numbers, host_text.units, host_text.tracking)
 
 
 def _nccl(data: bytes) -> None:
     words = (nccl_text.warning_of, nccl_text.network_of, nccl_text.version_of, nccl_text.parse_sanity)
-    _each(data, lambda said: nccl_text.parse_perf(said, 1 << 29), lambda said: nccl_text.failure_of(said, said), *words)
+    perf, failure = partial(nccl_text.parse_perf, size_bytes=1 << 29), lambda said: nccl_text.failure_of(said, said)
+    each_takes(data, perf, failure, *words)
 
 
 _ON_INTERVAL = tuple(check for check in discover().values() if check.on == "interval" and check.name != "plugin.run")

@@ -22,9 +22,9 @@ from healthd.record_words import after_lead
 from healthd.sources.kmsg import Cursor, KernelLog, parse_record
 from healthd.sources.kmsg_raw import Lines, any_of
 from healthd.testing import FakeNode
+from tests.judgement import LUSTRE_IS_LOADED
 
 BOOT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-LUSTRE = {"module/lustre/initstate": "live"}
 
 # What a command name can be: up to 15 bytes, anything but NUL; names with ", " are ambiguous in the driver's format.
 comms = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=15)
@@ -152,7 +152,7 @@ EXAMPLES = tuple(
 def test_what_a_check_finds_in_a_line_it_wants(lead: str, text: str) -> None:
     """A line that replay passes over, because no check wants it, is none of which a check would have said anything."""
     line = lead + text
-    node = FakeNode(kernel_records=[KernelRecord(boot_id="b", sequence=0, time=BOOT, text=line)], sys=LUSTRE)
+    node = FakeNode(kernel_records=[KernelRecord(boot_id="b", sequence=0, time=BOOT, text=line)], sys=LUSTRE_IS_LOADED)
     said = False
     for name, check in KERNEL.items():
         result = check.run(node, CONFIG[name].settings)

@@ -18,7 +18,7 @@ from healthd.node import RECORD_LEAD, KernelRecord
 from healthd.record_words import NAME_BYTES, Words, after_lead, words_of
 from healthd.sources.kmsg import parse_record
 from healthd.testing import FakeNode
-from tests.judgement import START, kernel_says
+from tests.judgement import LUSTRE_IS_LOADED, START, kernel_says
 
 CHECKS = {name: check for name, check in discover().items() if check.on == "kernel"}
 TABLES = ("kernel.efa", "kernel.host", "kernel.lustre")
@@ -74,13 +74,12 @@ RULES = Rules(
         for number, pattern in enumerate(SITE_RULES)
     )
 )
-NODE_SYS = {"module/lustre/initstate": "live"}
 
 
 def found(text: str) -> Iterator[Finding]:
     """What every kernel check, and the site's rules, make of one record."""
     for name, check in CHECKS.items():
-        node = FakeNode(kernel_records=kernel_says(text), sys=NODE_SYS)
+        node = FakeNode(kernel_records=kernel_says(text), sys=LUSTRE_IS_LOADED)
         yield from check.run(node, RULES if name == "kernel.rules" else check.settings()).findings
 
 

@@ -21,20 +21,18 @@ from pathlib import Path
 
 import pytest
 
-from healthd.agent import Agent, acting_agent
+from healthd.agent import Agent
 from healthd.api.client import ask
 from healthd.api.http import Answer as HttpAnswer
 from healthd.api.http import HttpServer, Route, common_routes
 from healthd.api.server import Server
 from healthd.api.wire import Answer, Request, write_request
-from healthd.check import discover
-from healthd.config.load import load
 from healthd.errors import StoreError
 from healthd.model import Event, Verdict
-from healthd.sim.machine import SimulatedMachine
 from healthd.store import Store
 from healthd.testing import FakeClock
 from tests.integration.slurm.slurm_conf import free_ports
+from tests.resting_agent import resting_agent
 from tests.running import NOBODY, RunningNode
 
 pytestmark = pytest.mark.process
@@ -101,13 +99,8 @@ def node(tmp_path: Path) -> Iterator[RunningNode]:
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Agent]:
-    """The parts of a daemon at rest, on a simulated node."""
-    machine = SimulatedMachine(tmp_path / "machine")
-    checks = {name: check.settings for name, check in discover().items()}
-    config = load(machine.config, checks=checks, environ={}).config
-    made = acting_agent(config, source="daemon", environ={}, changed=lambda: None)
-    yield made
-    made.close()
+    with resting_agent(tmp_path) as made:
+        yield made
 
 
 @dataclass

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from healthd.remediation.orchestrators.local import HOLD_FILE
-from tests.running import NOBODY, OFF_THE_BUS, RunningNode
+from tests.running import NOBODY, OFF_THE_BUS, QUARANTINES, RunningNode
 
 pytestmark = [
     pytest.mark.process,
@@ -20,14 +20,6 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to ask as another user"),
 ]
 
-SECTIONS = """
-[remediation]
-mode = "quarantine"
-settle_s = 0.5
-opt_out_file = ""
-[orchestrator]
-kind = "local"
-"""
 # Connects as fast as it can, and keeps what it has; says so once the queue has had no room.
 _FLOODS = f"""
 import os, socket, sys, threading, time
@@ -72,7 +64,7 @@ def flood(node: RunningNode) -> Iterator[None]:
 
 def test_a_flood_by_a_user_lets_no_job_onto_a_critical_node(tmp_path: Path) -> None:
     """Each prolog is refused as it is without the flood, and none passes unseen; who is no operator waits in turn."""
-    node = RunningNode(tmp_path / "node", "n1", sections=SECTIONS)
+    node = RunningNode(tmp_path / "node", "n1", sections=QUARANTINES)
     node.open_to_all()
     try:
         node.start()

@@ -14,25 +14,17 @@ import pytest
 
 from healthd.api.wire import Request, write_request
 from healthd.remediation.orchestrators.local import HOLD_FILE
-from tests.running import OFF_THE_BUS, RunningNode
+from tests.running import OFF_THE_BUS, QUARANTINES, RunningNode
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
-SECTIONS = """
-[remediation]
-mode = "quarantine"
-settle_s = 0.5
-opt_out_file = ""
-[orchestrator]
-kind = "local"
-"""
 PROLOG = write_request(Request(arguments=("hook", "prolog"), environ={"SLURM_JOB_ID": "4711"}))
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     """A node that is drained by us for a GPU that fell off the bus."""
-    made = RunningNode(tmp_path_factory.mktemp("hook") / "node", "n1", sections=SECTIONS)
+    made = RunningNode(tmp_path_factory.mktemp("hook") / "node", "n1", sections=QUARANTINES)
     try:
         made.start()
         made.kernel_says(OFF_THE_BUS.format(pci="0000:05:00"))

@@ -72,7 +72,7 @@ def test_few_names_again_and_again_give_six_where_four_may_be(nodes: int, world:
 
 
 def test_no_more_machines_go_than_the_rate_of_an_hour(world: StolenWorld) -> None:
-    """The controller counts in its own store: marks that were wiped, and a start anew, give no further ones."""
+    """The controller counts in its own store: marks that were wiped, and a restart, give no further ones."""
     world.steal(AN_HOUR // 2)
     assert world.given_away == PER_HOUR
     world.restart()

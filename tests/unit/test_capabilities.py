@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from healthd.agent import Agent, acting_agent
+from healthd.agent import Agent
 from healthd.api.client import ask
 from healthd.api.http import Answer as HttpAnswer
 from healthd.api.http import HttpServer, Route
@@ -22,11 +22,9 @@ from healthd.api.seats import Who
 from healthd.api.server import Server, _Guest
 from healthd.api.wire import Request, read_answer, write_request
 from healthd.capabilities import put_down, take_up, taken_up
-from healthd.check import discover
-from healthd.config.load import load
 from healthd.errors import StoreError
 from healthd.model import Event
-from healthd.sim.machine import SimulatedMachine
+from tests.resting_agent import resting_agent
 from tests.running import NOBODY
 
 
@@ -69,13 +67,8 @@ def test_what_is_put_down_can_be_taken_up_and_others_keep_theirs() -> None:
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Agent]:
-    """The parts of a daemon at rest, on a simulated node."""
-    machine = SimulatedMachine(tmp_path / "machine")
-    checks = {name: check.settings for name, check in discover().items()}
-    config = load(machine.config, checks=checks, environ={}).config
-    made = acting_agent(config, source="daemon", environ={}, changed=lambda: None)
-    yield made
-    made.close()
+    with resting_agent(tmp_path) as made:
+        yield made
 
 
 class TellingStore:

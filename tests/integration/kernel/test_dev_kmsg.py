@@ -22,6 +22,7 @@ from healthd.check import discover
 from healthd.node import KernelRecord
 from healthd.sources.kmsg import Cursor, KernelLog, read_all
 from healthd.testing import FakeNode
+from tests.judgement import LUSTRE_IS_LOADED
 from tests.kernel_objects import KMSG, write_kmsg
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -144,7 +145,7 @@ def test_a_users_crash_is_no_fault_whatever_its_name(name: str) -> None:
         records = [record for record in drain(log) if record.text.startswith(name)]
     if not records:
         pytest.skip("this kernel prints no segfaults (debug.exception-trace), or printed too many of late")
-    node = FakeNode(kernel_records=records, sys={"module/lustre/initstate": "live"})
+    node = FakeNode(kernel_records=records, sys=LUSTRE_IS_LOADED)
     for check in discover().values():
         if check.on == "kernel":
             assert check.run(node, check.settings()).findings == ()
