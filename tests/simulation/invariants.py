@@ -168,9 +168,11 @@ class Invariants:
     def heard(self, update: FakeUpdate, late: bool) -> None:
         """The cluster applied an update."""
         self.note(update.node, f"{update.user}: {update.word} {update.before} -> {update.after}")
+        seen = self.seen[update.node]
         if update.before is not None and update.after is None:  # in again, if only until the next sweep
-            seen = self.seen[update.node]
             seen.held_s = seen.silent_s = None
+        if update.after is not None:  # out again, if only until the next sweep
+            seen.harmful_s = None
         self._note_owner(update)
         if update.user != US:
             return

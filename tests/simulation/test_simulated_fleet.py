@@ -40,6 +40,7 @@ MENDED = (
     (6211, 82.5),
     (6216, 136.5),
     (8031, 247.6),
+    (21036, 332.0),
 )
 """Seeds that once broke an invariant, each with the hours until then, in fleets as large as the seed says."""
 LOOSE_ONLY = Life(hours=30, max_out=8, delegates=True, rates=only(LOOSE, faults=800, busy=0.1))
