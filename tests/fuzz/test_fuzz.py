@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from random import Random
 
@@ -72,3 +73,36 @@ def test_a_parser_that_is_quadratic_is_found() -> None:
     assert not all(each.is_linear for each in growths(Target(name="steep", parse=steep, seeds=(b"x",))))
     assert all(each.is_linear for each in growths(Target(name="idle", parse=lambda _: time.sleep(0), seeds=(b"x",))))
     assert Growth(target="t", unit=b"x", small_s=0.1, large_s=0.8).is_linear
+
+
+def test_one_slow_moment_decides_nothing() -> None:
+    """The least of the tries counts: a slow one makes no parser steep, and a slow small one makes no steep one linear."""
+    calls: list[int] = []
+
+    def busy(seconds: float) -> None:
+        until = time.process_time() + seconds
+        while time.process_time() < until:
+            pass
+
+    def slow_once(data: bytes) -> None:
+        calls.append(len(data))
+        busy(0.07 * len(data) / (1 << 16) + (0.3 if len(calls) == 1 else 0.0))
+
+    def steep_but_once(data: bytes) -> None:
+        calls.append(len(data))
+        first_small = len(data) < 1 << 15 and not any(each < 1 << 15 for each in calls[:-1])
+        busy(0.05 if first_small else 0.07 * (len(data) / (1 << 16)) ** 3)
+
+    for parse, is_linear in ((slow_once, True), (steep_but_once, False)):
+        calls.clear()
+        assert next(growths(Target(name="t", parse=parse, seeds=(b"x",)))).is_linear is is_linear
+
+
+def test_the_collector_is_off_while_a_parser_is_measured() -> None:
+    """Each call is made without it, and it is on again for everybody else."""
+    assert gc.isenabled()
+    seen: list[bool] = []
+    for _ in growths(Target(name="t", parse=lambda _: seen.append(gc.isenabled()), seeds=(b"x",))):
+        assert gc.isenabled()
+    assert seen
+    assert not any(seen)
