@@ -76,7 +76,7 @@ def test_a_parser_that_is_quadratic_is_found() -> None:
 
 
 def test_one_slow_moment_decides_nothing() -> None:
-    """The least of the tries counts: a slow one makes no parser steep, and a slow small one makes no steep one linear."""
+    """The least of the tries counts: a slow one makes no parser steep; a slow small one makes no steep one linear."""
     calls: list[int] = []
 
     def busy(seconds: float) -> None:
