@@ -10,6 +10,7 @@ from healthd.errors import SourceMissing, SourceUnreadable
 from healthd.host_text import key_numbers, pressure, whole
 from healthd.model import NODE, Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.node import Node
+from healthd.tables import instance_profile
 
 _EDAC = "devices/system/edac/mc"
 _WARNING, _ASK, _WATCH = Severity.WARNING, Remedy.ASK_HUMAN, Remedy.WATCH
@@ -30,10 +31,17 @@ PRESSURE = FindingCode(
     code="host.memory.pressure", severity=_WARNING, remedy=_WATCH, meaning="Programs wait for memory", lasting_s=300.0
 )
 SMALL = FindingCode(code="host.memory.small", severity=_WARNING, remedy=_ASK, meaning="Less memory than configured")
+MISSING = FindingCode(
+    code="host.memory.missing", severity=_WARNING, remedy=_ASK, meaning="Less memory than the instance type has"
+)
 SWAP = FindingCode(code="host.memory.swap", severity=_WARNING, remedy=_ASK, meaning="Swap is not as configured")
 
 # A module that goes bad corrects thousands of errors a day, and one that is well a few.
 _FEW, _NONE = "healthd's choice", "each is a process that a job lost"
+# What the kernel shows of what EC2 gives: less its own tables (1.6 %: 64 bytes for each page of 4 KiB), the firmware's
+# part, and a crash kernel of up to 1 GiB.
+_SHARE, _CRASH_KERNEL_BYTES, _MIB = 0.95, 1 << 30, 1 << 20
+_SHARE_SOURCE = "AWS ParallelCluster: RealMemory of a Slurm node is 95 % of EC2's MemoryInfo; 1 GiB less (crash kernel)"
 _LIMITS = (
     Rate(reading="memory_corrected_errors_total", max_increase=100, window_s=86_400.0, code=CORRECTED, source=_FEW),
     Rate(reading="oom_kills_total", max_increase=0, window_s=600.0, code=OUT_OF_MEMORY, source=_NONE),
@@ -45,8 +53,8 @@ class Settings:
     """When ``host.memory`` calls it little."""
 
     min_total_bytes: int = 0
-    """The least main memory that this node must have, in bytes, as MemTotal of /proc/meminfo. 0: not judged. Firmware
-    and kernel keep 1 to 3 % of the nominal size for themselves."""
+    """The least main memory that this node must have, in bytes, as MemTotal of /proc/meminfo. Firmware and kernel keep
+    1 to 3 % of the nominal size for themselves. 0: what EC2 publishes for the instance type, less 5 % and 1 GiB."""
 
     max_pressure_ratio: float = 0.2
     """The share of the last 5 minutes in which everything that could run waited for memory. A training node waits for
@@ -60,7 +68,7 @@ class Settings:
     "host.memory",
     interval_s=60,
     settings=Settings,
-    codes=(UNCORRECTED, CORRECTED, OUT_OF_MEMORY, PRESSURE, SMALL, SWAP),
+    codes=(UNCORRECTED, CORRECTED, OUT_OF_MEMORY, PRESSURE, SMALL, MISSING, SWAP),
     limits=_LIMITS,
 )
 def host_memory(node: Node, settings: Settings) -> Result:
@@ -68,17 +76,23 @@ def host_memory(node: Node, settings: Settings) -> Result:
 
     Errors come from EDAC, and from the pages that the kernel had to give up (HardwareCorrupted). Most virtual machines
     have no EDAC, because their hypervisor keeps the errors to itself: there only the pages are counted. Uncorrected
-    errors are a warning here, unproven on hardware. What ran out of memory is a job, not the node.
+    errors are a warning here, unproven on hardware. What ran out of memory is a job, not the node. A memory module that
+    is lost shows as less memory than EC2 publishes for the instance type; the GPU memory of an UltraServer may count as
+    main memory, so those types are not judged.
 
     Sources: Linux, Documentation/admin-guide/RAS/main.rst (ce_count, ue_count), Documentation/mm/hwpoison.rst,
-    Documentation/accounting/psi.rst, proc_vmstat(5) oom_kill, proc_meminfo(5).
+    Documentation/accounting/psi.rst, proc_vmstat(5) oom_kill, proc_meminfo(5); EC2 DescribeInstanceTypes, MemoryInfo
+    (instance_types.toml); AWS ParallelCluster, SchedulableMemory (95 % of it is what Slurm may count on).
     """
     meminfo, vmstat = key_numbers(node.proc.read("meminfo")), key_numbers(node.proc.read("vmstat"))
     if "MemTotal" not in meminfo:
         raise SourceUnreadable("/proc/meminfo has no MemTotal: is the host's /proc visible here?")
     counts = dict(_controllers(node))
     stalled = _stalled(node)
-    findings = [*_uncorrected(meminfo, counts), *_little(meminfo, stalled, settings)]
+    profile = instance_profile(node.instance_type)
+    nominal_mib = profile.memory_mib if profile and not settings.min_total_bytes else 0
+    little = [*_lost(meminfo, nominal_mib), *_little(meminfo, stalled, settings)]
+    findings = [*_uncorrected(meminfo, counts), *little]
     return judged(findings, _readings(meminfo, vmstat, counts, stalled, node.boot_id))
 
 
@@ -108,6 +122,14 @@ def _uncorrected(meminfo: Mapping[str, int], counts: Mapping[str, tuple[int, int
     if poisoned := meminfo.get("HardwareCorrupted", 0):
         message = f"{poisoned} KiB of memory were given up after hardware errors"
         yield UNCORRECTED.at(NODE, message, hardware_corrupted_kib=poisoned)
+
+
+def _lost(meminfo: Mapping[str, int], nominal_mib: int) -> Iterator[Finding]:
+    """Less than the type has; ``nominal_mib`` 0: not judged."""
+    total, least = meminfo["MemTotal"] * 1024, int(nominal_mib * _MIB * _SHARE) - _CRASH_KERNEL_BYTES
+    if nominal_mib and total < least:
+        message = f"{total // _MIB} MiB of memory; EC2 publishes {nominal_mib} MiB for this type: is a module lost?"
+        yield MISSING.at(NODE, message, total_bytes=total, limit_bytes=least, limit_source=_SHARE_SOURCE)
 
 
 def _little(meminfo: Mapping[str, int], stalled: float | None, settings: Settings) -> Iterator[Finding]:

@@ -12,6 +12,8 @@ from pathlib import Path
 from healthd.tables import InstanceProfile
 
 _CPUS = 192
+_GRACE_MIB = 960 << 10
+"""Main memory of a tray of an UltraServer, for which EC2 publishes no MemoryInfo."""
 _ENA = "devices/pci0000:00/0000:00:05.0"
 _STATISTICS = ("rx_errors", "tx_errors", "rx_dropped", "tx_dropped")
 _MODULES_TAINT = (1 << 0) | (1 << 12) | (1 << 13)  # proprietary, out-of-tree, unsigned: as NVIDIA's modules leave it
@@ -38,7 +40,6 @@ _PROC: Mapping[str, str] = {
     "1/stat": "1 (systemd) S 0 1 1 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 1 0 0",
     "2/stat": "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 1 0 0",
     "loadavg": "0.20 0.18 0.12 1/2048 11206",
-    "meminfo": "MemTotal:       2113929216 kB\nMemAvailable:   2013929216 kB\nHardwareCorrupted:     0 kB",
     "net/route": _ROUTE,
     "pressure/cpu": _PRESSURE,
     "pressure/memory": _PRESSURE,
@@ -63,7 +64,7 @@ _SYS: Mapping[str, str] = {
 
 def write_host(root: Path, profile: InstanceProfile, *, lustre: str) -> None:
     """Add the host's part to ``sys`` and ``proc`` below ``root``; ``lustre``: the client's release, "" for none."""
-    entries = {f"proc/{path}": text for path, text in _PROC.items()}
+    entries = {f"proc/{path}": text for path, text in {**_PROC, "meminfo": _meminfo(profile)}.items()}
     entries |= {f"sys/{path}": text for path, text in {**_SYS, **_disks(profile)}.items()}
     for path, text in {**entries, **lustre_files(lustre)}.items():
         file = root / path
@@ -73,6 +74,12 @@ def write_host(root: Path, profile: InstanceProfile, *, lustre: str) -> None:
     (root / "sys/bus/pci/drivers/ena").mkdir(parents=True, exist_ok=True)
     (root / "sys" / _ENA / "driver").symlink_to("../../../bus/pci/drivers/ena")
     (root / "sys/class/net/eth0/device").symlink_to(f"../../../{_ENA}")
+
+
+def _meminfo(profile: InstanceProfile) -> str:
+    """What the kernel leaves of EC2's figure: of each page of 4 KiB it keeps 64 bytes to describe it."""
+    total_kib = (profile.memory_mib or _GRACE_MIB) * 1024 * 63 // 64
+    return f"MemTotal:       {total_kib} kB\nMemAvailable:   {total_kib * 9 // 10} kB\nHardwareCorrupted:     0 kB"
 
 
 def disk_names(profile: InstanceProfile) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from healthd.checks.host_memory import PRESSURE, Settings, host_memory
 from healthd.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.history import History, observe
 from healthd.model import Outcome, Result, Severity, Status
+from healthd.tables import InstanceProfile, instance_types
 from healthd.testing import Entry, FakeNode
 from healthd.testing import codes as codes_of
 
@@ -98,9 +99,34 @@ def test_pressure(share: float, found: list[str]) -> None:
 
 
 def test_little_memory() -> None:
-    """Less than was configured is a finding; nothing is judged by default."""
+    """Less than was configured is a finding; nothing is judged by default on a type that is not known."""
     assert codes(run(min_total_bytes=2_048_001)) == ["small"]
     assert codes(run(min_total_bytes=2_048_000)) == []
+
+
+TYPES = [profile for profile in instance_types().values() if profile.memory_mib]
+
+
+def of_type(name: str, total_mib: float, **settings: Any) -> list[str]:
+    """What is found on an instance of this type whose kernel shows so much memory."""
+    proc = {"meminfo": f"MemTotal: {int(total_mib * 1024)} kB", "vmstat": "oom_kill 0"}
+    return codes(host_memory(FakeNode(instance_type=name, proc=proc), Settings(**settings)))
+
+
+@pytest.mark.parametrize("profile", TYPES, ids=lambda profile: profile.type)
+def test_a_lost_module_shows_against_the_instance_type(profile: InstanceProfile) -> None:
+    """The kernel's tables, and a crash kernel of 1 GiB, are no loss; one module of eight is, on every type."""
+    kernel = 63 / 64
+    assert of_type(profile.type, profile.memory_mib) == []
+    assert of_type(profile.type, profile.memory_mib * kernel - 1024) == []
+    assert of_type(profile.type, profile.memory_mib * kernel * 7 / 8) == ["missing"]
+    assert of_type(profile.type, profile.memory_mib / 2, min_total_bytes=1) == []
+
+
+def test_one_module_of_sixteen_shows_on_large_instances() -> None:
+    """128 GiB of a p5's 2 TiB, with room for what firmware keeps; nothing is expected of a type without a figure."""
+    assert of_type("p5.48xlarge", 2097152 * 15 / 16 * 63 / 64) == ["missing"]
+    assert of_type("p6e-gb200.36xlarge", 1) == of_type("p99.metal", 1) == []
 
 
 def test_a_virtual_machine_has_no_edac() -> None:

@@ -124,6 +124,13 @@ CPU = (
         "host.memory.small@node warning ask_human",
         settings={"host.memory": host_memory.Settings(min_total_bytes=2 * 10**12)},
     ),
+    built(
+        "host.memory",
+        "a memory module of 128 GiB is lost",
+        replaced("proc/meminfo", "2113929216", "1981808640"),
+        "host.memory.missing@node warning ask_human",
+    ),
+    built("host.memory", "with a crash kernel", replaced("proc/meminfo", "2113929216", "2112880640")),
 )
 
 # -- host.kernel, host.processes --------------------------------------------------------------------------------------
