@@ -18,8 +18,11 @@ AMAZON, _EFA = "0x1d0f", "0xefa"
 
 NVIDIA = "0x10de"
 DISPLAY_CLASSES = ("0x0300", "0x0302")
-"""PCI base class and subclass of a GPU: VGA and 3D controller. An NVSwitch is a bridge (0x0680) and is not counted.
+"""PCI base class and subclass of a GPU: VGA and 3D controller.
 Source: PCI Code and ID Assignment Specification 1.11, class 03h; NVIDIA data-centre GPUs report 0302h."""
+
+_BRIDGE = "0x0680"
+"""PCI base class and subclass of an NVSwitch: other bridge device (same specification, class 06h)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +61,11 @@ def pci_devices(node: Node, vendor: str) -> tuple[PciDevice, ...]:
 def pci_gpus(node: Node) -> tuple[str, ...]:
     """The PCI addresses of the NVIDIA GPUs, whether a driver has them or not. Raises SourceError as ``pci_devices``."""
     return tuple(pci_address(pci.name) for pci in pci_devices(node, NVIDIA) if pci.device_class[:6] in DISPLAY_CLASSES)
+
+
+def pci_nvswitches(node: Node) -> tuple[str, ...]:
+    """The PCI addresses of the NVSwitches, with or without a driver. Raises SourceError as ``pci_devices``."""
+    return tuple(pci_address(pci.name) for pci in pci_devices(node, NVIDIA) if pci.device_class.startswith(_BRIDGE))
 
 
 def efa_functions(node: Node) -> tuple[PciDevice, ...]:

@@ -66,7 +66,8 @@ class InstanceProfile:
     ``gpu_memory_mib`` is EC2's nominal figure, up to 3 % away from what a GPU has. ``memory_mib`` is EC2's figure for
     main memory; 0 where EC2 publishes none. ``efa_max`` is how many EFA
     interfaces the type can have and ``efa_usual`` how many AWS recommends: how many *this* instance has was chosen at
-    launch. ``nvlink``: none, pcie, nvswitch (inside the node) or nvl72 (across nodes).
+    launch. ``nvlink``: none, pcie, nvswitch (inside the node) or nvl72 (across nodes). ``nvswitches``: how many the PCI
+    bus shows.
     """
 
     type: str
@@ -79,6 +80,7 @@ class InstanceProfile:
     nvlink: str
     source: str
     memory_mib: int = 0
+    nvswitches: int = 0
 
 
 # What is done about a code that NVIDIA had not published when the table was written.

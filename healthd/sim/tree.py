@@ -38,7 +38,6 @@ _GPU_DEVICE_IDS = {
     "L40S": "0x26b9",
 }
 """PCI device ids by GPU model (pci-ids.ucw.cz, vendor 10de). Nothing in healthd reads them."""
-_NVSWITCH_BUSES = {"A100": 6, "H100": 4, "H200": 4}
 _DEVICES = "devices/pci0000:00"
 _EFA_COUNTERS = ("submitted_cmds", "completed_cmds", "cmds_err", "no_completion_cmds", "keep_alive_rcvd", "reg_mr_err")
 _EFA_PORT_COUNTERS = (
@@ -103,10 +102,9 @@ def layout_of(profile: InstanceProfile) -> Layout:
     each, rest = divmod(profile.efa_usual, len(buses))
     counts = [each + (index < rest) for index in range(len(buses))]
     efa = [bus - count + step for bus, count in zip(buses, counts, strict=True) for step in range(count)]
-    switches = _NVSWITCH_BUSES.get(profile.gpu_model, 0) if profile.nvlink == "nvswitch" else 0
     return Layout(
         gpus=tuple(_address(bus) for bus in buses),
-        nvswitches=tuple(_address(0xD0 + number) for number in range(switches)),
+        nvswitches=tuple(_address(0xD0 + number) for number in range(profile.nvswitches)),
         efa=tuple(_address(bus) for bus in efa),
     )
 

@@ -186,4 +186,29 @@ NVLINK = (
     ),
 )
 
-CASES: tuple[Case, ...] = NVLINK
+SWITCHES = tuple(f"sys/bus/pci/devices/0000:{bus}:00.0" for bus in ("d0", "d1", "d2", "d3"))
+
+
+def switchless_guest(rig: Rig) -> None:
+    """A guest that was never shown its NVSwitches."""
+    rig.take(*SWITCHES)
+    rig.forget()
+
+
+NVSWITCH = (
+    built(
+        "gpu.nvswitch",
+        "one of four is off the bus",
+        lambda rig: rig.take(SWITCHES[-1]),
+        "gpu.nvswitch.missing@node warning ask_human",
+    ),
+    built(
+        "gpu.nvswitch",
+        "all are off the bus, where there were some",
+        lambda rig: rig.take(*SWITCHES),
+        "gpu.nvswitch.missing@node warning ask_human",
+    ),
+    built("gpu.nvswitch", "a guest that was never shown any", switchless_guest),
+)
+
+CASES: tuple[Case, ...] = (*NVLINK, *NVSWITCH)

@@ -20,6 +20,7 @@ NEEDS: Mapping[str, str] = {
     **{name: _GPU for name in discover() if name.startswith(("gpu.", "nvml.", "nccl.", "gdrcopy."))},
     **{name: _EFA for name in discover() if name.startswith("efa.")},
     **dict.fromkeys(("kernel.lustre", "lustre.client"), "a Lustre client"),
+    "gpu.nvswitch": _SWITCH,
     "kernel.xid": _GPU,
     "kernel.sxid": _SWITCH,
     "kernel.efa": _EFA,
