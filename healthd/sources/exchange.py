@@ -1,7 +1,9 @@
-"""HTTP with one deadline for the whole exchange: connecting, TLS, the request and every byte of the answer.
+"""HTTP with one deadline for the whole exchange: the host's name, connecting, TLS, the request and each byte of the
+answer.
 
 A time-out of http.client holds for each read by itself, so a server that sends a byte at a time keeps whoever asked for
-as long as it likes. Looking up a host's name has the resolver's own time-outs (resolv.conf(5)).
+as long as it likes. The resolver has time-outs of its own (resolv.conf(5): some 30 s for two servers that keep silent)
+and cannot be interrupted, so a name is looked up in a thread that nobody has to wait for.
 """
 
 from __future__ import annotations
@@ -9,9 +11,11 @@ from __future__ import annotations
 import http.client
 import io
 import socket
+import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -84,7 +88,7 @@ def _bound(made: http.client.HTTPConnection, deadline: Deadline) -> http.client.
 
 def _connected(address: tuple[str, int], deadline: Deadline) -> socket.socket:
     """The first address of a host that lets us in: all of them within the deadline, and each with an even share."""
-    found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+    found = _addresses(address, deadline)
     for index, (family, kind, protocol, _, where) in enumerate(found):
         made = socket.socket(family, kind, protocol)
         try:
@@ -98,6 +102,50 @@ def _connected(address: tuple[str, int], deadline: Deadline) -> socket.socket:
         else:
             return made
     raise OSError(f"{address[0]} has no address")
+
+
+_Addresses = list[tuple[Any, ...]]
+_lookups: dict[tuple[str, int], Future[_Addresses]] = {}
+_lookups_lock = threading.Lock()
+
+
+def _addresses(address: tuple[str, int], deadline: Deadline) -> _Addresses:
+    """What ``getaddrinfo`` finds, within the deadline. Raises OSError, and TimeoutError where nothing was found yet."""
+    try:
+        return socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        pass  # a name, and no address
+    try:
+        return _lookup(address).result(timeout=deadline.left_s())
+    except TimeoutError:
+        raise TimeoutError(f"the name {address[0]} was not looked up in time: check this machine's resolver") from None
+
+
+def _lookup(address: tuple[str, int]) -> Future[_Addresses]:
+    """The lookup of a name that is under way, or a new one: of those that hang there is one for each name."""
+    with _lookups_lock:
+        if (running := _lookups.get(address)) is not None:
+            return running
+        made = _lookups[address] = Future[_Addresses]()
+    try:
+        threading.Thread(target=_look_up, args=(address,), name="resolver", daemon=True).start()
+    except RuntimeError as error:  # no more threads
+        _ended(address).set_exception(OSError(f"{address[0]} could not be looked up: {error}"))
+    return made
+
+
+def _look_up(address: tuple[str, int]) -> None:
+    try:
+        found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+    except OSError as error:
+        _ended(address).set_exception(error)
+    else:
+        _ended(address).set_result(found)
+
+
+def _ended(address: tuple[str, int]) -> Future[_Addresses]:
+    with _lookups_lock:
+        return _lookups.pop(address)
 
 
 class _Answer(http.client.HTTPResponse):
