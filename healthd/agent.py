@@ -39,6 +39,7 @@ from healthd.remediation.ports import Orchestrator
 from healthd.remediation.rules import Policy
 from healthd.report import as_data
 from healthd.sources.identity import boot_time
+from healthd.sources.imds import Hurry
 from healthd.sources.kmsg import Batch, Cursor, KernelLog, read_all
 from healthd.sources.machine import Machine, open_machine
 from healthd.store import Store
@@ -177,14 +178,15 @@ def acting_agent(
     notices: tuple[str, ...] = (),
     beat: Beat | None = None,
     stopgap: Stopgap | None = None,
+    hurry: Hurry | None = None,
 ) -> Agent:
     """An agent with a store and an engine. ``changed`` is called when a fault opened or ended; ``beat``: make_engine's.
-    ``stopgap``: where the store is while its own folder refuses.
+    ``stopgap``: where the store is while its own folder refuses. ``hurry``: as of MetadataSource.
 
     Raises ConfigError for an orchestrator that is not there, StoreError where the state directory cannot be used.
     """
     now = datetime.now(UTC)
-    machine = open_machine(config)
+    machine = open_machine(config, hurry=hurry)
     orchestrator = open_orchestrator(config, machine, environ)
     folder = Path(config.daemon.state_dir) if stopgap is None else stopgap.folder
     store = Store(folder / "healthd.db", now=now)

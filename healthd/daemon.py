@@ -28,14 +28,16 @@ from healthd.beat import Beat
 from healthd.clockwatch import ClockWatch, was_set
 from healthd.config.schema import Config
 from healthd.drill.drills import Drills
-from healthd.errors import HealthdError, SourceError
+from healthd.errors import ConfigError, HealthdError, SourceError
 from healthd.jsonlog import json_logger
+from healthd.latecomer import Latecomer
 from healthd.model import Action, Event, Mode
 from healthd.notifications.telling import keep_telling, open_notifier
 from healthd.rounds import Rounds
 from healthd.sd_notify import notify, take_address
 from healthd.signals import Signals
 from healthd.sources.identity import boot_time
+from healthd.sources.imds import Hurry
 from healthd.sources.kmsg import KernelLog
 from healthd.state_lock import StateUnusable, is_usable, lock_state
 from healthd.store import StoreUnopened
@@ -54,26 +56,36 @@ _JOIN_S = 15.0  # a look at the machine or a word to the cluster, by their own d
 _LOCK_WAIT_S = 5.0  # a hook without a daemon holds it for as long as it looks
 
 
-def serve(config: Config, notices: tuple[str, ...] = (), *, load: Callable[[], object]) -> int:
+def serve(config: Config, notices: tuple[str, ...], *, load: Callable[[], object], hurry: Hurry) -> int:
     """Run until SIGTERM or SIGINT. Raises HealthdError for what cannot work from the start; returns the exit code.
 
     ``load`` says whether the configuration can be used as it is at a SIGHUP, by raising HealthdError where it cannot.
+    ``hurry``: this start's, in which the configuration may have asked the metadata service already.
     """
     log = json_logger(config.daemon.log_level)
     manager = take_address()
     signals = Signals(manager, log, load)
+
+    def begin(config: Config, stopgap: Stopgap | None = None) -> Daemon:
+        return Daemon(config, log, notices, manager=manager, signals=signals, hurry=hurry, stopgap=stopgap)
+
     with contextlib.ExitStack() as held:
         try:
             lock = lock_state(Path(config.daemon.state_dir), wait_s=_LOCK_WAIT_S)
             held.callback(os.close, lock)
-            daemon = Daemon(config, log, notices, manager=manager, signals=signals)
+            try:
+                daemon = begin(config)
+            except ConfigError:
+                if not hurry.is_over():
+                    raise
+                daemon = begin(config)  # the platform may be one that only a slow service tells
         except (StateUnusable, StoreUnopened) as error:
             held.close()
             why = f"healthd only looks, and acts on nothing until its state can be kept: {error}"
             log.error(why)
             stopgap = Stopgap(folder=_memory(held), why=why)
             observing = replace(config, remediation=replace(config.remediation, mode=Mode.OBSERVE))
-            daemon = Daemon(observing, log, notices, manager=manager, signals=signals, stopgap=stopgap)
+            daemon = begin(observing, stopgap)
         daemon.run()
         if daemon.left:  # the end of this process lets go of it: until then what is under way may still write
             held.pop_all()
@@ -110,6 +122,7 @@ class Daemon:
         *,
         manager: str,
         signals: Signals,
+        hurry: Hurry,
         stopgap: Stopgap | None = None,
     ) -> None:
         self._config, self._log, self._manager, self._signals = config, log, manager, signals
@@ -124,7 +137,9 @@ class Daemon:
             notices=notices,
             beat=self._beat,
             stopgap=stopgap,
+            hurry=hurry,
         )
+        self._metadata = Latecomer(self.agent.machine.imds)
         self._kernel_log: KernelLog = open_kernel_log(self.agent)
         self.agent.machine.kernel_log_state = self._kernel_log.state
         self.agent.unseen = Unseen(config.daemon.socket)
@@ -251,11 +266,21 @@ class Daemon:
             if said := self._report():
                 self._log.info("cluster", said=said)
 
+    def _await_metadata(self) -> None:
+        def start_again() -> None:
+            self._log.info("the metadata service answers now: starting again with what it tells")
+            self._signals.reload()
+
+        self._log.warning("the metadata service has not answered yet; what only it tells is unknown until then")
+        self._metadata.ask(self._stop, start_again)
+
     def _telling(self) -> Iterator[tuple[str, Callable[[], None]]]:
-        """What the daemon says on its own, where it is configured to."""
+        """What the daemon says and asks on its own, where there is anything."""
         notifier, metrics, page = self.agent.notifier, self._config.metrics, self._page
         if notifier is not None:
             yield "notify", lambda: keep_telling(notifier, self._stop, self._log)
+        if self._metadata.is_awaited:
+            yield "metadata", self._await_metadata
         if metrics.textfile:
             yield "textfile", lambda: keep_writing(metrics, lambda: page()[1], self._stop, self._log)
 
@@ -263,6 +288,7 @@ class Daemon:
         engine, last = self.agent.engine, ""
         assert engine is not None  # noqa: S101 - an acting agent has one
         self._caught_up.wait(_CATCH_UP_S)  # a fault early in the log may be over later in it
+        self._metadata.wait(_CATCH_UP_S)  # which platform this is decides whether a node may be drained at all
         poll_s = min(_ENGINE_POLL_S, self._config.remediation.settle_s)
         housekeeping = time.monotonic()
         while not self._stop.is_set():

@@ -12,17 +12,18 @@ from healthd.config.schema import Config
 from healthd.errors import SourceUnreadable
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator, detect
 from healthd.sources.identity import find_identity, metadata_endpoint, node_name
-from healthd.sources.imds import MetadataSource
+from healthd.sources.imds import Hurry, MetadataSource
 from healthd.sources.trees import FileTree
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 class ThisNode:
-    """The node behind a configuration, of which only what may not stand in a match is used, and how Slurm is asked."""
+    """The node behind a configuration, of which only what may not stand in a match is used, and how Slurm is asked.
+    ``hurry``: as of MetadataSource."""
 
-    def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
-        self._config, self._environ = config, environ
+    def __init__(self, config: Config, environ: Mapping[str, str], *, hurry: Hurry | None = None) -> None:
+        self._config, self._environ, self._hurry = config, environ, hurry
 
     def host(self) -> tuple[str, ...]:
         """The node's name in its cluster."""
@@ -36,7 +37,9 @@ class ThisNode:
         """The instance type, as configured, in DMI, or from IMDS. Raises SourceUnreadable where none tells it."""
         sources, configured = self._config.sources, self._config.node.instance_type
         tree = FileTree(Path(sources.sys_root))
-        imds = MetadataSource(metadata_endpoint(tree, sources.imds_endpoint, sys_root=sources.sys_root))
+        imds = MetadataSource(
+            metadata_endpoint(tree, sources.imds_endpoint, sys_root=sources.sys_root), hurry=self._hurry
+        )
         identity = find_identity(tree, imds, configured_type=configured)
         if not identity.instance_type:
             why = identity.problem or "neither DMI nor the instance metadata service tells it"

@@ -7,6 +7,7 @@ from argparse import Namespace
 
 from healthd.api.wire import Answer
 from healthd.cli.settings import loaded, served
+from healthd.latecomer import begun
 from healthd.remediation.policy_files import policy_of
 
 
@@ -15,7 +16,8 @@ def answer(options: Namespace) -> Answer:
 
     What only this machine can say of the configuration is found out before a reload, in the daemon that still runs.
     """
-    values = loaded(options)
+    hurry = begun()
+    values = loaded(options, hurry)
     policy_of(values.config.policy, None)  # rules for codes that no check finds are wrong on any machine
     from healthd.daemon import serve  # heavy: structlog, APScheduler
     from healthd.trial import try_out
@@ -23,4 +25,4 @@ def answer(options: Namespace) -> Answer:
     def load() -> None:
         try_out(loaded(options).config, os.environ)
 
-    return Answer(code=served(lambda: serve(values.config, values.notices, load=load)))
+    return Answer(code=served(lambda: serve(values.config, values.notices, load=load, hurry=hurry)))

@@ -10,14 +10,23 @@ from pathlib import Path
 from healthd.check import discover
 from healthd.config.daemon_schema import DaemonSection
 from healthd.config.load import Loaded, load
+from healthd.config.schema import Config
 from healthd.errors import ConfigError, StartError
+from healthd.sources.imds import Hurry
 from healthd.whoami import ThisNode
 
 
-def loaded(options: Namespace) -> Loaded:
-    """The configuration that a command line names, or the machine's. Raises ConfigError with every problem."""
+def loaded(options: Namespace, hurry: Hurry | None = None) -> Loaded:
+    """The configuration that a command line names, or the machine's. Raises ConfigError with every problem.
+
+    ``hurry``: as of MetadataSource.
+    """
     path = Path(options.config) if options.config else None
-    return load(path, checks=check_settings(), environ=os.environ, who=lambda config: ThisNode(config, os.environ))
+
+    def who(config: Config) -> ThisNode:
+        return ThisNode(config, os.environ, hurry=hurry)
+
+    return load(path, checks=check_settings(), environ=os.environ, who=who)
 
 
 def served(serve: Callable[[], int]) -> int:

@@ -10,9 +10,10 @@ import http.client
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from healthd.errors import SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.sources.exchange import Deadline, connection
 
 DEFAULT_ENDPOINT = "http://169.254.169.254"
@@ -21,6 +22,8 @@ _TIMEOUT_S = 1.0
 _TIMES, _AGAIN_S = 3, 10.0
 """After so many items in a row without an answer none is asked for, for so long in seconds: a start asks for several.
 One alone may be a slow moment, and what the next ones tell decides which platform this is."""
+_HURRIED_S = 0.25
+"""What a start has for an item, in seconds: the service is on the same host, and answers within some milliseconds."""
 _TOKEN_TTL_S = 300
 
 
@@ -42,13 +45,38 @@ def read_metadata(endpoint: str, path: str, *, timeout_s: float = _TIMEOUT_S) ->
         asked.close()
 
 
+@dataclass(kw_only=True, slots=True)
+class Hurry:
+    """A start, which waits for nobody: whoever asks the service in the same hurry asks it no more once it kept silent.
+
+    ``is_on``: until it ends. ``kept_silent``: whether an item was not to be had for it.
+    """
+
+    is_on: bool = False
+    kept_silent: bool = False
+
+    def is_over(self) -> bool:
+        """End it, and forget that the service kept silent; whether it did."""
+        silent, self.is_on, self.kept_silent = self.kept_silent, False, False
+        return silent
+
+
 class MetadataSource:
     """The service of one node. ``endpoint`` "": there is none to ask. A service that is cut off costs a second at most,
-    and once in a while only."""
+    and once in a while only; in a ``hurry`` a quarter of a second, once."""
 
-    def __init__(self, endpoint: str, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.endpoint, self._clock = endpoint, clock
+    def __init__(
+        self, endpoint: str, *, hurry: Hurry | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.endpoint, self.hurry, self._clock = endpoint, hurry or Hurry(), clock
         self._silent_s, self._silent_times = -math.inf, 0
+
+    def answers(self) -> bool:
+        """Whether the service tells which instance this is."""
+        try:
+            return bool(self.read("instance-id"))
+        except SourceError:
+            return False
 
     def read(self, path: str) -> str | None:
         """The item, or None where the service has none of that name.
@@ -57,20 +85,31 @@ class MetadataSource:
         """
         if not self.endpoint:
             raise SourceMissing("no instance metadata service: this is not EC2 by its DMI, or asking it is disabled")
+        if self.hurry.is_on:
+            return self._read_in_a_hurry(path)
         ago_s = self._clock() - self._silent_s
         if self._silent_times >= _TIMES and ago_s < _AGAIN_S:
             raise SourceTimeout(f"IMDS at {self.endpoint} did not answer {ago_s:.0f} s ago; it is asked again soon")
         try:
-            text = self._item(path)
+            text = self._item(path, _TIMEOUT_S)
         except SourceTimeout:
             self._silent_s, self._silent_times = self._clock(), self._silent_times + 1
             raise
         self._silent_times = 0
         return text
 
-    def _item(self, path: str) -> str | None:
+    def _read_in_a_hurry(self, path: str) -> str | None:
+        if self.hurry.kept_silent:
+            raise SourceTimeout(f"IMDS at {self.endpoint} has not answered yet; it is asked again after the start")
         try:
-            return read_metadata(self.endpoint, path)
+            return self._item(path, _HURRIED_S)
+        except SourceTimeout:
+            self.hurry.kept_silent = True
+            raise
+
+    def _item(self, path: str, timeout_s: float) -> str | None:
+        try:
+            return read_metadata(self.endpoint, path, timeout_s=timeout_s)
         except SourceMissing as error:
             if path in str(error):
                 return None

@@ -26,7 +26,7 @@ from healthd.sources.clock import kernel_clock
 from healthd.sources.command import run_command
 from healthd.sources.filesystem import FilesystemSource
 from healthd.sources.identity import Identity, boot_id, find_identity, metadata_endpoint, node_name
-from healthd.sources.imds import MetadataSource
+from healthd.sources.imds import Hurry, MetadataSource
 from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.nvml import NvmlSource
 from healthd.sources.trees import FileTree
@@ -113,14 +113,17 @@ class Machine:
         self.file_systems.close()
 
 
-def open_machine(config: Config, kernel_log_state: Callable[[], KernelLogState] | None = None) -> Machine:
-    """The machine that a configuration describes. Asks IMDS only where ``find_identity`` says that it may.
+def open_machine(
+    config: Config, kernel_log_state: Callable[[], KernelLogState] | None = None, *, hurry: Hurry | None = None
+) -> Machine:
+    """The machine that a configuration describes. Asks IMDS only where ``find_identity`` says that it may, in the given
+    ``hurry``.
 
     ``kernel_log_state``: how its kernel log is read; None for one that counts as read until its reader says otherwise.
     """
     sources = config.sources
     sys, proc, dev = (FileTree(Path(root)) for root in (sources.sys_root, sources.proc_root, sources.dev_root))
-    imds = MetadataSource(metadata_endpoint(sys, sources.imds_endpoint, sys_root=sources.sys_root))
+    imds = MetadataSource(metadata_endpoint(sys, sources.imds_endpoint, sys_root=sources.sys_root), hurry=hurry)
     nvml = NvmlSource(library=sources.nvml_library)
     active = ActiveTestsSource(
         gpus=lambda: [answer.pci or "" for answer in nvml.ask()], sys_tree=sys, all_reduce_perf=sources.all_reduce_perf

@@ -13,7 +13,7 @@ import pytest
 
 from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.sources.identity import Identity, boot_id, boot_time, find_identity, metadata_endpoint, node_name
-from healthd.sources.imds import MetadataSource, read_metadata
+from healthd.sources.imds import Hurry, MetadataSource, read_metadata
 from healthd.testing import Entry, FakeClock, FakeTree
 from tests.imds import Imds
 
@@ -104,6 +104,32 @@ def test_one_slow_answer_costs_no_other(imds: Imds) -> None:
             source.read("instance-id")
         imds.delay_s = 0.0
         assert source.read("no/such/item") is None
+
+
+def test_a_hurry_waits_for_a_silent_service_once_and_shortly(imds: Imds) -> None:
+    """All who ask in one hurry: the first goes without within less than its second, the others ask nobody. After it
+    each is answered."""
+    hurry, imds.delay_s = Hurry(is_on=True), 2.0
+    source = MetadataSource(imds.endpoint, hurry=hurry)
+    began = time.monotonic()
+    for each in (source, MetadataSource(imds.endpoint, hurry=hurry)):
+        for item in ("instance-type", "instance-id", "placement/region"):
+            with pytest.raises(SourceTimeout, match=r"IMDS at .* (did not answer within 0\.25 s|has not answered yet)"):
+                each.read(item)
+    assert time.monotonic() - began < 0.9
+    assert imds.requests == ["PUT /latest/api/token"]
+    imds.delay_s = 0.0
+    assert not source.answers()
+    assert (hurry.is_over(), hurry.is_over()) == (True, False)
+    assert source.answers()
+    assert source.read("instance-type") == "p5.48xlarge"
+
+
+def test_a_hurry_reads_what_is_answered(imds: Imds) -> None:
+    """As without one: an item, and that there is none."""
+    source = MetadataSource(imds.endpoint, hurry=Hurry(is_on=True))
+    assert (source.read("instance-type"), source.read("no/such/item")) == ("p5.48xlarge", None)
+    assert not source.hurry.is_over()
 
 
 @contextlib.contextmanager
