@@ -15,6 +15,7 @@ from pathlib import Path
 
 from healthd.errors import HealthdError, SourceError, SourceMissing, StoreError
 from healthd.sources.command import run_command
+from healthd.strict_modes import not_run_by_root
 
 BUNDLE = "{bundle}"
 """Stands for the folder in an argument of a command."""
@@ -75,6 +76,8 @@ def _named(commands: Sequence[Sequence[str]], *, taken: Container[str]) -> Itera
 
 def _ran(path: Path, command: Sequence[str], timeout_s: float) -> str:
     """Run one command and keep what it printed; why that is not all, or ""."""
+    if why := not_run_by_root(command):
+        return why
     argv = [word.replace(BUNDLE, str(path.parent)) for word in command]
     try:
         result = run_command(argv, timeout_s=timeout_s, limit_bytes=_OUTPUT_BYTES, leave_nothing=True)

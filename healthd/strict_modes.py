@@ -8,12 +8,63 @@ from __future__ import annotations
 
 import grp
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _LINKS = 40  # as many as the kernel follows (path_resolution(7))
 _SYSTEM_GIDS = 100  # groups of the system itself, such as Debian's staff (Debian policy 9.2.2): nobody's own
+_RUNS_A_FILE = re.compile(
+    # shells and languages, in any version; and what runs a program that its arguments name
+    r"(ba|da|z|k|mk|a)?sh|(python|pypy|perl|ruby|lua|node|php|tclsh|Rscript|gawk|mawk|awk)[0-9.]*"
+    r"|env|nice|ionice|timeout|setsid|nohup|stdbuf|flock|taskset|numactl|chrt|sudo|runuser|setpriv|busybox"
+)
+_SHEBANG_BYTES = 256  # of a first line the kernel reads as much (BINPRM_BUF_SIZE, include/uapi/linux/binfmts.h)
+
+
+def not_run_by_root(argv: Sequence[str]) -> str:
+    """Why root runs no such command of its configuration, in words; "" where it does, or where this is not root.
+
+    The program must be written by root alone, and so must the script that an interpreter is given, and the interpreter
+    that a script's first line names. A program without a folder is looked for where root's are. What is not there is
+    for its run to say.
+    """
+    if os.geteuid() != 0:
+        return ""
+    for each in _files_of(argv):
+        try:
+            why = others_may_write(each)
+        except OSError as error:
+            why = f"{each} cannot be looked at: {error}"
+        if why:
+            return f"not run, since {why}: root runs nothing that others may write; chown root, chmod go-w"
+    return ""
+
+
+def _files_of(argv: Sequence[str]) -> Iterator[Path]:
+    """Each file of a command that is run, up to the first that runs no other; what follows is data. A relative one is
+    below /, where commands are run."""
+    for number, word in enumerate(argv):
+        each = Path("/", word)
+        if (number or "/" in word) and os.path.isfile(each):
+            yield each
+            yield from _interpreter_of(each)
+        elif number:
+            continue
+        if not _RUNS_A_FILE.fullmatch(each.name):
+            return
+
+
+def _interpreter_of(script: Path) -> Iterator[Path]:
+    try:
+        with script.open("rb") as file:
+            first = file.readline(_SHEBANG_BYTES)
+    except OSError:
+        return
+    words = first[2:].split() if first.startswith(b"#!") else []
+    if words and os.path.isfile(words[0]):
+        yield Path(os.fsdecode(words[0]))
 
 
 def others_may_write(path: Path) -> str:

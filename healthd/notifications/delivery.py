@@ -20,6 +20,7 @@ from typing import Any
 from healthd.errors import SourceError
 from healthd.sources.command import run_command
 from healthd.sources.exchange import Deadline, open_url
+from healthd.strict_modes import not_run_by_root
 
 TIMEOUT_S = 10.0
 """For all of it, in seconds, up to the answer's end; a daemon that stops waits for no more than this."""
@@ -79,6 +80,8 @@ def to_command(argv: Sequence[str], *, timeout_s: float = COMMAND_TIMEOUT_S) -> 
     """A command, without a shell, that reads the JSON from its standard input."""
 
     def deliver(message: Message) -> None:
+        if why := not_run_by_root(argv):
+            raise NotDeliveredError(f"{argv[0]}: {why}")
         text = json.dumps(message.data) + "\n"
         try:
             done = run_command(argv, timeout_s=timeout_s, input=text, leave_nothing=True)

@@ -30,7 +30,7 @@ from healthd.sources.imds import Hurry, MetadataSource
 from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.nvml import NvmlSource
 from healthd.sources.trees import FileTree
-from healthd.strict_modes import others_may_write
+from healthd.strict_modes import not_run_by_root
 
 
 @dataclass(kw_only=True)
@@ -38,7 +38,7 @@ class Machine:
     """One machine, as its configuration describes it. Close it to end its probe workers.
 
     ``kernel_log_state`` is answered by whoever reads the kernel log. ``kernel_records`` is empty but in the copy that a
-    kernel check is given its batch with. ``plugins``: the programs of the site's own checks.
+    kernel check is given its batch with. ``plugins``: the commands of the site's own checks.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Machine:
     imds: MetadataSource
     active: ActiveTestsSource
     kernel_log_state: Callable[[], KernelLogState]
-    plugins: frozenset[str] = frozenset()
+    plugins: frozenset[tuple[str, ...]] = frozenset()
     kernel_records: Sequence[KernelRecord] = field(default=())
 
     @property
@@ -100,8 +100,8 @@ class Machine:
 
     def command(self, *argv: str, timeout_s: float = 5.0) -> CommandResult:
         """Run a command with a deadline, in its own process group. Root runs no plug-in that others may write."""
-        if argv[0] in self.plugins and os.geteuid() == 0 and (why := _others_may_write(argv[0])):
-            raise SourceUnreadable(f"not run, since {why}: root runs no plug-in that others may write; chmod go-w")
+        if argv in self.plugins and (why := not_run_by_root(argv)):
+            raise SourceUnreadable(why)
         return run_command(argv, timeout_s=timeout_s)
 
     def _fstype(self, point: str) -> str:
@@ -139,14 +139,6 @@ def open_machine(
         file_systems=FilesystemSource(),
         imds=imds,
         active=active,
-        plugins=frozenset(plugin.command[0] for plugin in site.settings.plugins) if site is not None else frozenset(),
+        plugins=frozenset(plugin.command for plugin in site.settings.plugins) if site is not None else frozenset(),
         kernel_log_state=kernel_log_state or (lambda: KernelLogState(source=sources.kmsg, alive=True)),
     )
-
-
-def _others_may_write(program: str) -> str:
-    """Who may write a program, beside root; "" also for one that is not there, of which its run will say so."""
-    try:
-        return others_may_write(Path(program)) if "/" in program else ""
-    except OSError:
-        return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import sys
 import threading
@@ -158,6 +159,20 @@ def test_nobody_there_is_an_error_in_words(tmp_path: Path) -> None:
             (tmp_path / name).write_text(text)
         with pytest.raises(NotDeliveredError, match=words):
             to_slack(str(tmp_path / name))(MESSAGE)
+
+
+@pytest.mark.process
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only root is particular about who else may write")
+def test_root_runs_no_command_that_others_may_write(tmp_path: Path) -> None:
+    """The message is not delivered, and why is said."""
+    script = tmp_path / "page.sh"
+    script.write_text(f"#!/bin/sh\ncat >{tmp_path}/got\n")
+    script.chmod(0o777)
+    with pytest.raises(NotDeliveredError, match=f"{script}: not run, since {script} may be written by everybody"):
+        to_command([str(script)])(MESSAGE)
+    script.chmod(0o755)
+    to_command([str(script)])(MESSAGE)
+    assert (tmp_path / "got").exists()
 
 
 @pytest.mark.process

@@ -28,6 +28,17 @@ def test_everything_is_saved_and_the_folder_is_roots_alone(tmp_path: Path) -> No
     assert folder.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only root is particular about who else may write")
+def test_root_runs_no_command_that_others_may_write(tmp_path: Path) -> None:
+    """Nor a script that it names: what is left out is told with the reason."""
+    script = tmp_path / "collect.sh"
+    script.write_text("echo all is lost\n")
+    script.chmod(0o777)
+    said = save_bundle(tmp_path / "c1", {}, [("sh", str(script))], timeout_s=10, keep=5)
+    assert f"; without sh: not run, since {script} may be written by everybody" in said
+    assert list((tmp_path / "c1").iterdir()) == []
+
+
 def test_two_commands_of_one_tool_have_a_file_each(tmp_path: Path) -> None:
     """Neither overwrites the other or one of our own parts, and each is named where it fails."""
     commands = [

@@ -50,6 +50,17 @@ def test_root_runs_no_plug_in_that_others_may_write(machine: Machine, program: P
         machine.command(str(program))
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only root is particular about who else may write")
+def test_root_runs_no_script_that_others_may_write(machine: Machine, program: Path) -> None:
+    """The plug-in is what the interpreter is given."""
+    command = ("sh", str(program), "--strict")
+    machine.plugins = frozenset({command})
+    assert machine.command(*command).stdout == "fine\n"
+    program.chmod(0o777)
+    with pytest.raises(SourceUnreadable, match=f"{program} may be written by everybody"):
+        machine.command(*command)
+
+
 def test_a_plug_in_that_is_not_there_is_missing(machine: Machine, program: Path) -> None:
     """As any other tool."""
     program.unlink()

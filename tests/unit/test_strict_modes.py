@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.strict_modes import others_may_write
+from healthd.strict_modes import not_run_by_root, others_may_write
 
 IS_ROOT = os.geteuid() == 0
 
@@ -95,3 +95,49 @@ def test_nobody_writes_to_a_read_only_mount() -> None:
     if found is None:
         pytest.skip("needs a read-only mount: /sys or /proc/sys")
     assert others_may_write(Path(found)) == ""
+
+
+needs_root = pytest.mark.skipif(not IS_ROOT, reason="needs root: only root is particular about who else may write")
+INTERPRETED = (
+    ("{}",),
+    ("{}", "--strict"),
+    ("python3", "{}"),
+    ("/usr/bin/env", "python3.11", "-u", "{}", "--all"),
+    ("bash", "-e", "{}"),
+    ("sh", "-c", "{}"),
+    ("timeout", "5", "perl", "{}"),
+)
+"""Commands that run a file."""
+
+
+@needs_root
+@pytest.mark.parametrize("words", INTERPRETED, ids=" ".join)
+@pytest.mark.parametrize("opened", ["file", "folder"])
+def test_root_runs_nothing_that_others_may_write(mine: Path, words: tuple[str, ...], opened: str) -> None:
+    """Neither a program nor the script of an interpreter, itself or by its folder."""
+    argv = [word.format(mine) for word in words]
+    assert not_run_by_root(argv) == ""
+    at = mine if opened == "file" else mine.parent
+    at.chmod(0o777)
+    assert not_run_by_root(argv).startswith(f"not run, since {at} may be written by everybody: root runs nothing")
+
+
+@needs_root
+def test_the_interpreter_of_a_script_counts(mine: Path) -> None:
+    """Whoever may write the Python of a plug-in's own environment is who runs."""
+    script = mine.parent / "plugin"
+    script.write_text(f"#!{mine} -u\nprint()\n")
+    assert not_run_by_root([str(script)]) == ""
+    mine.chmod(0o777)
+    assert f"{mine} may be written by everybody" in not_run_by_root([str(script)])
+    assert f"{mine} may be written by everybody" in not_run_by_root(["nice", str(script)])
+
+
+@needs_root
+def test_what_is_not_run_may_be_anybodys(mine: Path) -> None:
+    """Data that a program is given, what is not there, and a program that is looked for where root's are."""
+    mine.chmod(0o777)
+    assert not_run_by_root(["/usr/bin/test", "-f", str(mine)]) == ""
+    assert not_run_by_root(["nvidia-smi", "-q", "-f", str(mine)]) == ""
+    assert not_run_by_root(["sh", "/usr/bin/ldd", str(mine)]) == ""
+    assert not_run_by_root([f"{mine}.gone", "bad\0"]) == ""
