@@ -75,7 +75,8 @@ def _limit(reading: str, cells: Mapping[str, str], code: FindingCode, source: st
             allowed, window_s = float(cells["allowed"]), float(cells["window_s"])
             return Rate(reading=reading, max_increase=allowed, window_s=window_s, code=code, source=source)
         case "stall":
-            return Stall(reading=reading, for_s=float(cells["window_s"]), code=code, source=source)
+            for_s = float(cells["window_s"])
+            return Stall(reading=reading, for_s=for_s, code=code, source=source, among_siblings=True)
     raise ValueError(f"judgement {cells['judgement']!r}: expected growth, rate, stall, or reading without a code")
 
 
@@ -89,7 +90,9 @@ def efa_counters(node: Node, _settings: object) -> Result:
 
     Two kinds of trouble: the device's own (no keep-alive, commands that it never answered or refused), and the fabric's
     (drops, retransmissions, remote ends that do not answer), which is mostly another node's. The first sample is a
-    baseline, whatever it is. p4d has no retransmission counters; a counter that its driver refuses to read is left out.
+    baseline, whatever it is. Keep-alives are judged only while those of another device come: where all are silent, it
+    is the driver or a machine that was stopped, and the kernel log tells the first.
+    p4d has no retransmission counters; a counter that its driver refuses to read is left out.
     A device without any counter is unknown. The port state is never asked. Unproven on hardware, and a warning at most.
 
     Sources: rows of efa_counters.csv; amzn-drivers (hw_counters of device and port; reads may end with EINVAL or

@@ -115,17 +115,22 @@ class Rate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stall:
-    """A counter must advance: standing still for ``for_s``, over three looks at least, is a level until it moves."""
+    """A counter must advance: standing still for ``for_s``, over three looks at least, is a level until it moves.
+
+    ``among_siblings``: it is judged only while the same reading of another component moves. Where all stand still, the
+    cause is what they share, and no component is told from another; the level neither begins nor ends then.
+    """
 
     reading: str
     for_s: float
     code: FindingCode
     source: str
+    among_siblings: bool = False
 
     @property
     def words(self) -> str:
         """What is allowed, for a table."""
-        return f"stands still for {self.for_s:g} s"
+        return f"stands still for {self.for_s:g} s{', while a sibling moves' if self.among_siblings else ''}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

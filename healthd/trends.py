@@ -23,7 +23,7 @@ One error a day that doubles daily passes within six days, at any phase of the d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import accumulate
@@ -133,6 +133,7 @@ def judge_all(
     for limit in limits:
         by_name.setdefault(limit.reading, []).append(limit)
     changed: dict[str, dict[Key, Any]] = {}
+    told: list[_Told] = []
     for reading in readings:
         for limit in by_name.get(reading.name, ()) if math.isfinite(reading.value) else ():
             component, kind = name_of(reading.component), MEMORY[type(limit)]
@@ -143,11 +144,30 @@ def judge_all(
                 if kind not in changed:
                     changed[kind] = dict(memory[kind])  # once: it holds every component's
                 changed[kind][key] = state
-            if finding:
-                look.findings.append(finding)
-            if not sure:
-                look.unsure.add((str(component), limit.code.code))
+            told.append(_Told(limit, key, finding, sure))
+    for each in _beside_their_siblings(told):
+        if each.finding:
+            look.findings.append(each.finding)
+        if not each.sure:
+            look.unsure.add((each.key[0], each.limit.code.code))
     return look._replace(changed=changed)
+
+
+class _Told(NamedTuple):
+    """What one limit came to on one component's reading."""
+
+    limit: AnyLimit
+    key: Key
+    finding: Finding | None
+    sure: bool
+
+
+def _beside_their_siblings(told: Sequence[_Told]) -> Iterator[_Told]:
+    """What stands still is told by a sibling that moves; where it asks for one and none does, it is not told."""
+    moving = {each.key[1] for each in told if each.sure and each.finding is None}
+    for each in told:
+        alone = isinstance(each.limit, Stall) and each.limit.among_siblings and each.key[1] not in moving
+        yield each._replace(finding=None, sure=False) if alone else each
 
 
 def judge(state: Any, limit: AnyLimit, component: Component, reading: Reading, now: datetime) -> Judged:

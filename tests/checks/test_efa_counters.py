@@ -65,6 +65,21 @@ def test_no_keep_alive() -> None:
     assert found[-1] == set()
 
 
+def test_a_keep_alive_is_judged_beside_one_that_comes() -> None:
+    """Where no device shows a sign of life none is told from another, and a lone device has no sibling; a fault that is
+    open stays while all are silent, and ends when its device lives."""
+    both = {path(device, DEVICE, "keep_alive_rcvd"): "300" for device in range(2)}
+    assert after({}, *[both] * 9) == [set()] * 10
+    dead = {path(1, DEVICE, "keep_alive_rcvd"): "60"}
+    frozen = {**dead, path(0, DEVICE, "keep_alive_rcvd"): "360"}
+    found = after(
+        {}, *[dead] * 6, *[frozen] * 9, *[{path(1, DEVICE, "keep_alive_rcvd"): str(960 + n)} for n in (0, 60)]
+    )
+    assert found[6:] == [*[{"efa.counters.keep_alive"}] * 10, set(), set()]
+    lone = [run({key: each for key, each in tree().items() if EFA[1] not in key}) for _ in range(9)]
+    assert open_codes("efa.counters", lone) == [set()] * 9
+
+
 def test_a_command_without_an_answer_stays() -> None:
     """It is found when it happens, and only a reload of the driver ends it."""
     found = after({}, {path(0, DEVICE, "no_completion_cmds"): "8"}, *[{path(0, DEVICE, "no_completion_cmds"): "8"}] * 3)

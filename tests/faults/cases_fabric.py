@@ -83,6 +83,13 @@ def silent(rig: Rig) -> Iterator[float]:
         yield 60.0
 
 
+def all_silent(rig: Rig) -> Iterator[float]:
+    """No keep-alive comes to any device: a machine that was stopped, or a driver that counts none."""
+    rig.silent_efa = frozenset(domains_of(rig.profile))
+    for _ in range(8):
+        yield 60.0
+
+
 def unanswered(rig: Rig) -> None:
     """A command that was never answered, and the device refuses those that follow."""
     rig.put(f"{_COUNTERS}/hw_counters/no_completion_cmds", "1")
@@ -152,6 +159,7 @@ EFA = (
         lambda rig: rig.put(f"{_COUNTERS}/ports/1/state", "1: DOWN"),
     ),
     built("efa.counters", "no sign of life", silent, f"efa.counters.keep_alive@efa:{_LAST} warning ask_human"),
+    built("efa.counters", "no sign of life of any device", all_silent),
     built(
         "efa.counters",
         "a command unanswered",

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from healthd.check import Accelerating, FindingCode, Learned, Rate, Stall, ok
 from healthd.history import History, observe
-from healthd.model import Outcome, Remedy, Repeats, Severity
+from healthd.model import Component, Outcome, Reading, ReadingKind, Remedy, Repeats, Severity
 from healthd.trends import Days, judge, log_ratio
 from tests.judgement import GPU, at, could_not_tell, counter, looked, said
 
@@ -83,6 +83,29 @@ def test_a_rate_is_found_exactly_where_a_window_holds_more(steps: list[tuple[int
         else:
             assert is_open == was_open
         was_open = is_open
+
+
+@LAW
+@given(st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_size=12))
+def test_a_stall_among_siblings_is_found_only_beside_one_that_moves(steps: list[list[bool]]) -> None:
+    """Whatever four devices do: a fault opens on one that stands still while another moved within the window."""
+    limit, known, values, moved = replace(STALL, among_siblings=True), History(), [0] * 4, [-WINDOW_S] * 4
+    for number, step in enumerate(steps):
+        now_s = number * WINDOW_S
+        values = [value + one for value, one in zip(values, step, strict=True)]
+        moved = [now_s if one and number else at_s for at_s, one in zip(moved, step, strict=True)]
+        parts = [Component(kind="efa", id=str(index)) for index in range(4)]
+        readings = [
+            Reading(component=part, name=limit.reading, value=value, kind=ReadingKind.COUNTER, epoch="a")
+            for part, value in zip(parts, values, strict=True)
+        ]
+        before = set(known.faults)
+        outcome = said(ok(readings), seconds=now_s)
+        known, _ = observe(known, outcome, [limit], outcome.at)
+        for where, _ in set(known.faults) - before:
+            index = int(where.removeprefix("efa:"))
+            assert now_s - moved[index] >= WINDOW_S
+            assert any(now_s - at_s <= WINDOW_S for other, at_s in enumerate(moved) if other != index)
 
 
 @LAW
