@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from healthd import nvlink
 from healthd.check import FindingCode, Limit, Rate, check, judged, not_applicable
 from healthd.gpus import MIG, GpuValues, ask_gpus, driver_epoch, gaps_of, in_mig, of_the_node
-from healthd.model import ClearsBy, Finding, Remedy, Repeats, Result, Severity
+from healthd.model import ClearsBy, Component, Finding, Remedy, Repeats, Result, Severity
 from healthd.node import Node
 from healthd.tables import filled, instance_profile, keyed_rows
 
@@ -55,6 +55,13 @@ NOT_RECOVERED = FindingCode(
     meaning="An NVLink could not be recovered",
     clears_by=ClearsBy.NOTHING,
 )
+STANDS_OUT = FindingCode(
+    code="gpu.nvlink.stands_out",
+    severity=_W,
+    remedy=_HUMAN,
+    meaning="An NVLink is recovered far more often than its siblings: it may be about to fail",
+    symptom_of=(DEAD.code, DOWN.code, NOT_RECOVERED.code),
+)
 _DCGM = "NVIDIA DCGM 4.6: fails at 100 CRC errors per second; here over a minute"
 _NVRX = "NVIDIA resiliency extension d8686d9c: growth in more than 15 of 30 one-minute looks"
 _RECOVERY = "nvml.h field 214: a recovery that fails leaves the link down, so none is acceptable"
@@ -67,20 +74,23 @@ _LIMITS: tuple[Rate | Limit, ...] = (
 )
 
 
-@check("gpu.nvlink", interval_s=60, codes=(DEAD, DOWN, NO_P2P, STORM, GROWING, NOT_RECOVERED), limits=_LIMITS)
+@check(
+    "gpu.nvlink", interval_s=60, codes=(DEAD, DOWN, NO_P2P, STORM, GROWING, NOT_RECOVERED, STANDS_OUT), limits=_LIMITS
+)
 def gpu_nvlink(node: Node, _settings: object) -> Result:
     """All NVLinks that the instance type has are up, join every GPU with every other, and have few errors.
 
     How many links there are follows from the type; a type that the table does not know is not judged. Single errors
     are normal and repeated by the hardware: what counts is that they keep coming, or come in masses. Before Hopper a
     GPU counts them in fields; H100 and H200 are asked link by link, as nvidia-smi does; Blackwell has fields for each
-    link. A GPU that does not tell its counters is said, and nothing of them is over. A GPU with MIG on
+    link. A link that is recovered far more often than the others of the node, since the driver was loaded, is told
+    before it fails. A GPU that does not tell its counters is said, and nothing of them is over. A GPU with MIG on
     reaches no sibling and is reached by none, and the links of an A100 are down then, which is no fault. A GPU without
     any link keeps jobs off, unless MIG is on there: NCCL and CUDA peers fail on it. All else is a warning. Unproven on
     hardware; XID 74 and 144 to 150 tell of fatal link errors and act.
 
     Sources: nvml.h (nvmlDeviceGetNvLinkState, nvmlDeviceGetNvLinkErrorCounter, nvmlDeviceGetP2PStatus, fields 38, 52,
-    59, 208, 214); Datadog agent, pull request 55966 (Hopper); nvlinks.csv.
+    59, 208, 213, 214); Datadog agent, pull request 55966 (Hopper); nvlinks.csv.
     """
     profile = instance_profile(node.instance_type)
     row = LINKS.get(profile.gpu_model) if profile and profile.nvlink in ("nvswitch", "nvl72") else None
@@ -95,9 +105,12 @@ def gpu_nvlink(node: Node, _settings: object) -> Result:
     awake = [gpu for gpu in gpus if not (in_mig(gpu) and row[0] == _LINKS_SLEEP_IN_MIG)]
     dead = of_the_node((finding for gpu in gpus for finding in _dead(gpu, links, row[2])), len(gpus))
     findings = [*dead, *(finding for gpu in awake for finding in _down(gpu, links, row[2])), *_apart(gpus)]
+    recovered = dict(each for gpu in gpus for each in nvlink.recoveries(gpu, links))
+    findings += _standing_out({part: count for part, count in recovered.items() if count is not None})
     readings = [reading for gpu in gpus for reading in nvlink.counted(gpu, links, epoch)]
     not_told = [each for gpu in gpus for each in nvlink.untold(gpu, counters, links, _FED_BY)]
     silent = {part for part, _ in not_told} & {gpu.gpu for gpu in gpus}
+    not_told += [(part, STANDS_OUT.code) for part, count in recovered.items() if count is None]
     left_out = f"{len(silent)} of {len(gpus)} GPUs do not tell all of their NVLink error counters" if silent else ""
     return judged(findings, readings, gaps=gaps_of(gpus), untold=not_told, left_out=left_out)
 
@@ -108,6 +121,15 @@ def _down(gpu: GpuValues, links: Sequence[int], source: str) -> Iterator[Finding
         up = len(links) - len(down)
         message = f"{up} of {len(links)} NVLinks are up; down: {', '.join(map(str, down))}"
         yield DOWN.at(gpu.gpu, message, down=down, limit=len(links), limit_source=source)
+
+
+def _standing_out(recovered: Mapping[Component, int]) -> Iterator[Finding]:
+    for part, count, usual in nvlink.standing_out(recovered):
+        message = (
+            f"recovered {count} times since the driver was loaded; the median of {len(recovered)} links is {usual}"
+        )
+        source = nvlink.STANDS_OUT_SOURCE
+        yield STANDS_OUT.at(part, message, recoveries=count, median=usual, limit_source=source)
 
 
 def _dead(gpu: GpuValues, links: Sequence[int], source: str) -> Iterator[Finding]:

@@ -60,7 +60,7 @@ HEALTHY_LINKS: Mapping[str, Any] = {
     **{f"nvmlDeviceGetNvLinkState({link})": 1 for link in range(18)},
     **{f"nvmlDeviceGetNvLinkErrorCounter({link}, {kind})": 0 for kind in (0, 1, 2) for link in range(18)},
     **{f"field:{field}": 0 for field in (38, 52, 59)},
-    **{f"field:{field}/{link}" if link else f"field:{field}": 0 for field in (208, 214) for link in range(18)},
+    **{f"field:{field}/{link}" if link else f"field:{field}": 0 for field in (208, 213, 214) for link in range(18)},
     "nvmlDeviceGetGpuFabricInfoV": {
         "clusterUuid": [1] * 16,
         "status": 0,
@@ -91,7 +91,9 @@ HEALTHY_GPU: Mapping[str, Any] = {
 }
 """What a GPU with nothing wrong answers to each question of the shipped checks."""
 OLDER_DRIVER: Mapping[str, Any] = {
-    **{key: INVALID_ARGUMENT for key in HEALTHY_GPU if key.partition("/")[0] in ("field:208", "field:214")},
+    **{
+        key: INVALID_ARGUMENT for key in HEALTHY_GPU if key.partition("/")[0] in ("field:208", "field:213", "field:214")
+    },
     **{f"field:{field}": INVALID_ARGUMENT for field in (230, 269, 270, 271)},
     "nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts": refusal(NvmlReturn.FUNCTION_NOT_FOUND),
 }

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from healthd.check import NoSettings
 from healthd.checks.gpu_nvlink import LINKS, gpu_nvlink
-from healthd.model import REMEDY_RANK, Remedy, Result, Severity, Status
+from healthd.model import REMEDY_RANK, Component, Remedy, Result, Severity, Status
 from healthd.node import GpuAnswer
+from healthd.nvlink import standing_out
 from healthd.tables import instance_types
 from healthd.testing import (
     NOT_SUPPORTED,
@@ -62,6 +65,38 @@ def test_links_down() -> None:
     assert (finding.code, finding.component.id) == ("gpu.nvlink.down", gpu_uuid(1))
     assert finding.message == "16 of 18 NVLinks are up; down: 3, 17"
     assert open_codes("gpu.nvlink", [result] * 3) == [set(), set(), {"gpu.nvlink.down"}]
+
+
+@pytest.mark.parametrize("key", ["nvmlDeviceGetNvLinkErrorCounter(5, 1)", "field:213/5"])
+@pytest.mark.parametrize(("count", "found"), [(505, True), (100, True), (99, False)])
+def test_a_link_that_stands_out_is_told_before_it_fails(key: str, count: int, found: bool) -> None:
+    """505 recoveries on one link and none on its siblings are a warning of that link; 99 are noise."""
+    gpus = [gpu_with(index, {key: count} if index == 3 else {}) for index in range(8)]
+    findings = run(*gpus).findings
+    assert [(each.code, str(each.component)) for each in findings] == (
+        [("gpu.nvlink.stands_out", f"nvlink:{gpu_uuid(3)}/5")] if found else []
+    )
+
+
+@given(st.lists(st.integers(0, 2000), min_size=1, max_size=144))
+def test_links_alike_never_stand_out(counts: list[int]) -> None:
+    """A link stands out only with 100 recoveries and 20 times the median; never more than half of all do."""
+    by_link = {Component(kind="nvlink", id=f"GPU-0/{number}"): count for number, count in enumerate(counts)}
+    usual = sorted(counts)[len(counts) // 2]
+    told = [count for _, count, _ in standing_out(by_link)]
+    assert told == [count for count in counts if count >= 100 and count >= 20 * usual]
+    assert len(told) <= len(counts) / 2
+
+
+def test_a_link_whose_recoveries_are_not_told_ends_no_fault() -> None:
+    """A fault that is open on a link stays while its GPU does not tell."""
+    keys = [f"nvmlDeviceGetNvLinkErrorCounter({link}, 1)" for link in range(18)]
+    keys += [f"field:213/{link}" if link else "field:213" for link in range(18)]
+    silent = gpu_with(0, dict.fromkeys(keys, NOT_SUPPORTED))
+    sick = gpu_with(0, {"field:213/5": 505})
+    looks = [run(gpu, healthy_gpu(1)) for gpu in (sick, silent, healthy_gpu(0))]
+    assert open_codes("gpu.nvlink", looks) == [{"gpu.nvlink.stands_out"}, {"gpu.nvlink.stands_out"}, set()]
+    assert run(silent).findings == ()
 
 
 def test_no_link_is_up() -> None:
@@ -155,8 +190,8 @@ def over_time(key: str, *values: int, instance_type: str = HOPPER) -> list[set[s
 def test_errors_that_keep_coming(key: str, instance_type: str) -> None:
     """Growth in 15 looks of half an hour is noise, in 16 it is not; old errors are none. By the field of the GPU, or
     by the counter of any link."""
-    assert not set().union(*over_time(key, *range(1000, 1016), instance_type=instance_type))
-    assert over_time(key, *range(1000, 1017), instance_type=instance_type)[-1] == {"gpu.nvlink.growing"}
+    assert not set().union(*over_time(key, *range(50, 66), instance_type=instance_type))
+    assert over_time(key, *range(50, 67), instance_type=instance_type)[-1] == {"gpu.nvlink.growing"}
 
 
 def test_hopper_is_asked_link_by_link() -> None:

@@ -122,6 +122,24 @@ NVLINK = (
         "gpu.nvlink.recovery_failed@nvlink:2/5 warning ask_human",
     ),
     case(
+        "gpu.nvlink",
+        "a link that is recovered far more often than the others",
+        on_gpu("nvmlDeviceGetNvLinkErrorCounter(5,1) = 505"),
+        "gpu.nvlink.stands_out@nvlink:2/5 warning ask_human",
+    ),
+    case(
+        "gpu.nvlink",
+        "the same on Blackwell",
+        on_gpu("field.213/5 = ull:505"),
+        "gpu.nvlink.stands_out@nvlink:2/5 warning ask_human",
+        instance_type="p6-b200.48xlarge",
+    ),
+    case(
+        "gpu.nvlink",
+        "all links are recovered as often",
+        on_gpu(*(f"nvmlDeviceGetNvLinkErrorCounter({link},1) = 505" for link in range(18)), gpus=EVERY_GPU),
+    ),
+    case(
         "gpu.fabric",
         "not joined",
         on_gpu(f"{_FABRIC} = 0 0 2 0 1"),
