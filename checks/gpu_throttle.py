@@ -11,6 +11,9 @@ from healthd.model import Finding, Reading, ReadingKind, Remedy, Repeats, Result
 from healthd.node import Node
 
 _REASONS, _CLOCK = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetClockInfo(1)"  # 1: NVML_CLOCK_SM
+_POWER, _LOAD = "nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates"
+_COMPARED = {_CLOCK: ("SM clock", "MHz", 1), _POWER: ("power draw", "W", 1000)}
+_BUSY_PERCENT, _SIBLINGS = 90, 3
 _IDLE = 0x1
 _HARDWARE = {0x8: "hardware slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}  # nvml.h
 # Fields of nvml.h that count the nanoseconds for which a reason held, and the readings they become.
@@ -48,7 +51,7 @@ SLOW = FindingCode(
     code="gpu.throttle.slower_than_siblings",
     severity=Severity.WARNING,
     remedy=Remedy.WATCH,
-    meaning="A working GPU's clock is below that of its working siblings",
+    meaning="A straggler: a busy GPU's clock or power draw is far below that of its busy siblings",
     symptom_of=(HEAT.code, BRAKE.code, SLOWDOWN.code),
     lasting_s=_WINDOW_S,
 )
@@ -62,9 +65,10 @@ _LIMITS = (
 class Settings:
     """What ``gpu.throttle`` calls slow."""
 
-    siblings_ratio: float | None = None
-    """A working GPU whose SM clock is below this share of the median of its working siblings, for ten minutes, is a
-    warning (0.9 is nine tenths). Left out: clocks are readings only, since no limit for it is published."""
+    siblings_ratio: float = 0.8
+    """A busy GPU whose SM clock or power draw stays below this share of the median of its busy siblings, for ten
+    minutes, is a warning. Nothing is done about it, whatever the mode: GPUs of different jobs differ as well, and no
+    limit is published. 0: not judged."""
 
 
 @check("gpu.throttle", interval_s=60, settings=Settings, codes=(HEAT, BRAKE, SLOWDOWN, SLOW), limits=_LIMITS)
@@ -73,12 +77,15 @@ def gpu_throttle(node: Node, settings: Settings) -> Result:
 
     From driver 575 on the GPU counts the time for which each reason held, and history judges its growth: that sees what
     happens between two looks. The reasons of the moment are looked at as well; a single one is noise, six in ten
-    minutes are not. Software power capping is what a busy GPU does, and a reading. Unproven on hardware, and a warning
-    at most: heat and power are mostly the room's and the rack's.
+    minutes are not. Software power capping is what a busy GPU does, and a reading. A straggler, which every other GPU
+    of a job waits for, shows beside its siblings alone: busy is a GPU that the driver calls 90 % used, and three busy
+    siblings make a median. Unproven on hardware, and a warning at most: heat and power are mostly the room's and the
+    rack's.
 
-    Sources: nvml.h (fields 74 and 269 to 271, clocks event reasons 0x8, 0x40, 0x80); gpud 4a8de33a (0.6 a minute).
+    Sources: nvml.h (fields 74 and 269 to 271, clocks event reasons 0x8, 0x40, 0x80); gpud 4a8de33a (0.6 a minute);
+    NVIDIA resiliency extension (a straggler's score is relative to its siblings).
     """
-    gpus = ask_gpus(node, _REASONS, _CLOCK, fields=list(_FIELDS))
+    gpus = ask_gpus(node, _REASONS, *_COMPARED, _LOAD, fields=list(_FIELDS))
     if isinstance(gpus, Result):
         return gpus
     if all(gpu.unsupported.issuperset((_REASONS, *_keys())) for gpu in gpus):
@@ -99,14 +106,41 @@ def _held_back(gpu: GpuValues) -> Iterator[Finding]:
         yield SLOWDOWN.at(gpu.gpu, f"held back by {', '.join(words)}", reasons=reasons, limit_source=_SOURCE)
 
 
-def _slow(gpus: Sequence[GpuValues], ratio: float | None) -> Iterator[Finding]:
-    working = [gpu for gpu in gpus if _CLOCK in gpu.values and not int(gpu.values.get(_REASONS, _IDLE)) & _IDLE]
-    for gpu in working if ratio is not None else ():
-        others = sorted(other.values[_CLOCK] for other in working if other is not gpu)
-        if others and ratio is not None and gpu.values[_CLOCK] < ratio * (usual := others[len(others) // 2]):
-            message = f"SM clock {gpu.values[_CLOCK]} MHz, its working siblings' median is {usual} MHz"
-            limit = ratio * usual
-            yield SLOW.at(gpu.gpu, message, value_mhz=gpu.values[_CLOCK], limit_mhz=limit, limit_source="settings")
+def _slow(gpus: Sequence[GpuValues], ratio: float) -> Iterator[Finding]:
+    busy = [gpu for gpu in gpus if _is_busy(gpu)]
+    for gpu in busy:
+        told = {call: each for call in _COMPARED if (each := _behind(gpu, busy, call, ratio))}
+        if told:
+            names = {_COMPARED[call][0].replace(" ", "_").lower(): each.value for call, each in told.items()}
+            message = f"{'; '.join(each.words for each in told.values())}, while all are busy"
+            yield SLOW.at(gpu.gpu, message, behind=names, limit_ratio=ratio, limit_source="settings")
+
+
+def _is_busy(gpu: GpuValues) -> bool:
+    """Used nearly all the time, and not idle by its clocks. A GPU with MIG on does not tell how much it is used."""
+    used = gpu.values.get(_LOAD, {"gpu": 0})["gpu"]
+    return used >= _BUSY_PERCENT and not int(gpu.values.get(_REASONS, _IDLE)) & _IDLE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Lag:
+    """What one GPU has where its siblings have more."""
+
+    value: float
+    words: str
+
+
+def _behind(gpu: GpuValues, busy: Sequence[GpuValues], call: str, ratio: float) -> _Lag | None:
+    """How far the GPU is behind its busy siblings by the answers to one call; None where it is not."""
+    others = sorted(other.values[call] for other in busy if other is not gpu and call in other.values)
+    if call not in gpu.values or len(others) < _SIBLINGS:
+        return None
+    usual = others[len(others) // 2]
+    if gpu.values[call] >= ratio * usual:
+        return None
+    name, unit, per = _COMPARED[call]
+    value = gpu.values[call] / per
+    return _Lag(value=value, words=f"{name} {value:g} {unit}, its siblings' median is {usual / per:g} {unit}")
 
 
 def _readings(gpu: GpuValues, epoch: str) -> Iterator[Reading]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from healthd.check import discover
 from healthd.checks.gpu_throttle import Settings, gpu_throttle
@@ -25,6 +27,8 @@ from healthd.testing import (
 from tests.over_time import open_codes
 
 REASONS, CLOCK = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetClockInfo(1)"
+POWER, LOAD = "nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates"
+BUSY = {"gpu": 100, "memory": 0}
 SECOND = 10**9
 
 
@@ -90,24 +94,50 @@ def test_software_capping_is_a_reading() -> None:
     assert values["gpu_throttled_software_heat_seconds_total"] == pytest.approx(7)
 
 
-def working(index: int, clock: int) -> GpuAnswer:
-    return gpu_with(index, {REASONS: 0x0, CLOCK: clock})
+def busy(index: int, clock: int = 1980, *, watt: float = 650, used: int = 100) -> GpuAnswer:
+    load = {"gpu": used, "memory": 40}
+    return gpu_with(index, {REASONS: 0x4, CLOCK: clock, POWER: int(watt * 1000), LOAD: load})
 
 
-def test_slower_than_working_siblings() -> None:
-    """Where the site says what is slow, a working GPU is compared with those that work too."""
-    gpus = (working(0, 1980), working(1, 1980), working(2, 1200))
-    assert codes(run(*gpus)) == []
-    result = run(*gpus, siblings_ratio=0.9)
-    assert codes(result) == ["gpu.throttle.slower_than_siblings"]
-    assert result.findings[0].component.id == gpu_uuid(2)
-    assert codes(run(working(0, 1980), working(1, 1790), siblings_ratio=0.9)) == []
+def eight(*odd: GpuAnswer) -> list[GpuAnswer]:
+    """Busy GPUs, these among them."""
+    return [*(busy(index) for index in range(8) if index not in {gpu.index for gpu in odd}), *odd]
 
 
-def test_idle_siblings_say_nothing() -> None:
-    """A GPU that works alone, or idles, is compared with nobody."""
-    assert codes(run(healthy_gpu(0), healthy_gpu(1), working(2, 1200), siblings_ratio=0.9)) == []
-    assert codes(run(working(0, 1980), healthy_gpu(1), siblings_ratio=0.9)) == []
+@pytest.mark.parametrize("lag", [{"clock": 1583}, {"watt": 519}, {"clock": 345, "watt": 90}])
+def test_a_straggler_is_a_warning_after_ten_minutes(lag: dict[str, Any]) -> None:
+    """A busy GPU under eight tenths of its busy siblings, in clock or power, is told; nothing is done about it."""
+    result = run(*eight(busy(5, **lag)))
+    (finding,) = result.findings
+    assert (finding.code, finding.component.id) == ("gpu.throttle.slower_than_siblings", gpu_uuid(5))
+    assert (finding.severity, finding.remedy) == (Severity.WARNING, Remedy.WATCH)
+    after = open_codes("gpu.throttle", [result] * 11)
+    assert after[9:] == [set(), {"gpu.throttle.slower_than_siblings"}]
+
+
+@pytest.mark.parametrize("lag", [{"clock": 1584}, {"watt": 520}])
+def test_a_little_slower_is_no_straggler(lag: dict[str, Any]) -> None:
+    """Eight tenths and more is how chips differ; a site may draw the line elsewhere, or nowhere."""
+    assert codes(run(*eight(busy(5, **lag)))) == []
+    assert codes(run(*eight(busy(5, **lag)), siblings_ratio=0.9)) == ["gpu.throttle.slower_than_siblings"]
+    assert codes(run(*eight(busy(5, 345, watt=90)), siblings_ratio=0)) == []
+
+
+def test_only_busy_siblings_are_compared() -> None:
+    """A GPU that is used less, that idles, that does not tell, or that has few busy siblings is no straggler."""
+    slow: dict[str, Any] = {"clock": 345, "watt": 90}
+    assert codes(run(*eight(busy(5, used=89, **slow)))) == []
+    assert codes(run(*eight(healthy_gpu(5)))) == []
+    assert codes(run(*eight(gpu_with(5, {REASONS: 0x4, CLOCK: 345, LOAD: NOT_SUPPORTED})))) == []
+    assert codes(run(busy(0), busy(1), busy(2, **slow), *(healthy_gpu(index) for index in range(3, 8)))) == []
+    assert codes(run(*eight(gpu_with(5, {REASONS: 0x4, CLOCK: NOT_SUPPORTED, POWER: NOT_SUPPORTED, LOAD: BUSY})))) == []
+
+
+@given(st.lists(st.tuples(st.integers(1600, 1980), st.integers(560, 700), st.integers(0, 100)), min_size=8, max_size=8))
+def test_gpus_within_a_fifth_are_never_stragglers(gpus: list[tuple[int, int, int]]) -> None:
+    """Whatever each is doing: where none is a fifth behind another, none is told."""
+    answers = [busy(index, clock, watt=watt, used=used) for index, (clock, watt, used) in enumerate(gpus)]
+    assert codes(run(*answers)) == []
 
 
 def test_an_old_driver_has_the_reasons_only() -> None:

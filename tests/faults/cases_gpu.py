@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from healthd.checks import gpu_processes, gpu_temperature, gpu_throttle
@@ -183,14 +183,21 @@ def few_lanes(rig: Rig) -> Iterator[float]:
     rig.gpu(2, nvmlDeviceGetCurrPcieLinkWidth="16")
 
 
-def works(*slow: int) -> Arrange:
-    """All GPUs work, these of them at a lower clock."""
+def works(*slow: int, of: Iterable[int] = EVERY_GPU) -> Arrange:
+    """These GPUs are busy, some of them at a lower clock."""
 
     def arrange(rig: Rig) -> None:
-        for gpu in EVERY_GPU:
-            rig.gpu(gpu, **{_REASONS: "0", "nvmlDeviceGetClockInfo": "1200" if gpu in slow else "1980"})
+        for gpu in of:
+            busy = {_REASONS: "0", "nvmlDeviceGetUtilizationRates": "100 40", "nvmlDeviceGetPowerUsage": "650000"}
+            rig.gpu(gpu, **busy, nvmlDeviceGetClockInfo="1200" if gpu in slow else "1980")
 
     return arrange
+
+
+def drawing_little(rig: Rig) -> None:
+    """All GPUs are busy, and one draws half of what the others draw."""
+    works()(rig)
+    rig.gpu(2, nvmlDeviceGetPowerUsage="330000")
 
 
 def moment(rig: Rig) -> Iterator[float]:
@@ -201,7 +208,7 @@ def moment(rig: Rig) -> Iterator[float]:
     yield 60.0
 
 
-SIBLINGS = {"gpu.throttle": gpu_throttle.Settings(siblings_ratio=0.9)}
+STRICT = {"gpu.throttle": gpu_throttle.Settings(siblings_ratio=0.95)}
 HEAT = (
     case("gpu.throttle", "heat, as time", throttled(270), "gpu.throttle.heat@gpu:2 warning watch"),
     case("gpu.throttle", "power brake, as time", throttled(271), "gpu.throttle.power_brake@gpu:2 warning ask_human"),
@@ -216,13 +223,20 @@ HEAT = (
     case("gpu.throttle", "hardware slowdown in one look", moment),
     case(
         "gpu.throttle",
-        "slower than its siblings",
+        "slower than its busy siblings",
         works(2),
         "gpu.throttle.slower_than_siblings@gpu:2 warning watch",
         lasts_s=600.0,
-        settings=SIBLINGS,
     ),
-    case("gpu.throttle", "all as slow", works(*EVERY_GPU), lasts_s=600.0, settings=SIBLINGS),
+    case(
+        "gpu.throttle",
+        "drawing less power than its busy siblings",
+        drawing_little,
+        "gpu.throttle.slower_than_siblings@gpu:2 warning watch",
+        lasts_s=600.0,
+    ),
+    case("gpu.throttle", "all as slow", works(*EVERY_GPU), lasts_s=600.0, settings=STRICT),
+    case("gpu.throttle", "half of them busy, the others idle", works(of=EVERY_GPU[:4]), lasts_s=600.0),
     case(
         "gpu.temperature",
         "at its slowdown threshold",
