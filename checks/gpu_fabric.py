@@ -17,8 +17,6 @@ _INFO = "nvmlDeviceGetGpuFabricInfoV"
 _NOT_SUPPORTED, _COMPLETED = 0, 3  # nvmlGpuFabricState_t (nvml.h); between them not started and in progress
 _STATES = {1: "not started", 2: "in progress"}
 _SUMMARIES = {2: "unhealthy", 3: "limited capacity"}  # NVML_GPU_FABRIC_HEALTH_SUMMARY_…
-_CHANNELS = "nvidia-caps-imex-channels"
-
 
 _W, _HUMAN = Severity.WARNING, Remedy.ASK_HUMAN
 
@@ -41,29 +39,22 @@ UNHEALTHY = FindingCode(
 SPLIT = FindingCode(
     code="gpu.fabric.split", severity=_W, remedy=_HUMAN, meaning="GPUs of one node are in different NVLink domains"
 )
-NO_IMEX = FindingCode(
-    code="gpu.fabric.no_imex",
-    severity=_W,
-    remedy=_HUMAN,
-    meaning="No IMEX channel: no memory is shared across nodes",
-)
 
 
-@check("gpu.fabric", interval_s=60, codes=(NOT_READY, FAILED, UNHEALTHY, SPLIT, NO_IMEX))
+@check("gpu.fabric", interval_s=60, codes=(NOT_READY, FAILED, UNHEALTHY, SPLIT))
 def gpu_fabric(node: Node, _settings: object) -> Result:
     """Every GPU has joined the NVLink fabric, the fabric is healthy, and one node is in one domain.
 
     Judged on types with NVSwitch only. Before Hopper the driver does not tell. In the health mask each part has its own
     values, and 1 is a fault where 2 is none: a mask that is not zero says nothing by itself. Joining takes a while
     after a driver load, so what is under way is a finding only after five minutes. On UltraServers (GB200) the GPUs of
-    a node share cluster and clique, and IMEX channels are there. That all 36 or 72 GPUs of an UltraServer are in the
-    domain its own GPUs do not tell: gpu.imex asks. What all GPUs have alike, as when the Fabric Manager does not run,
+    a node share cluster and clique. That all 36 or 72 GPUs of an UltraServer are in the domain its own GPUs do not
+    tell: gpu.imex asks. What all GPUs have alike, as when the Fabric Manager does not run,
     is one finding of the node. A GPU that has not joined keeps jobs off, since CUDA does not start there (802, system
     not yet initialized); with MIG on it is a warning. All else is a warning, and all of it is unproven on hardware.
 
     Sources: nvml.h (nvmlGpuFabricInfo_v3_t); EKS node monitoring agent 1.7.0 dcgm_watchfield.go (a fabric that is not
-    joined is fatal); NVIDIA Fabric Manager user guide (CUDA error 802); fabric_health.csv; NVIDIA IMEX guide
-    (/dev/nvidia-caps-imex-channels).
+    joined is fatal); NVIDIA Fabric Manager user guide (CUDA error 802); fabric_health.csv.
     """
     profile = instance_profile(node.instance_type)
     if profile is None or profile.nvlink not in ("nvswitch", "nvl72"):
@@ -77,7 +68,7 @@ def gpu_fabric(node: Node, _settings: object) -> Result:
         return not_applicable("these GPUs, or their driver, do not tell about the fabric (Hopper and newer do)")
     findings = [*of_the_node((finding for gpu in told for finding in _findings(gpu)), len(gpus))]
     if profile.nvlink == "nvl72":
-        findings.extend(_domain(node, told))
+        findings.extend(_domain(told))
     name = "gpu_fabric_clique_id"
     readings = [Reading(component=gpu.gpu, name=name, value=gpu.values[_INFO]["cliqueId"]) for gpu in told]
     rests_on, what = {_INFO: (NOT_READY, FAILED, UNHEALTHY)}, "the state of the fabric"
@@ -105,12 +96,10 @@ def _less_with_mig(gpu: GpuValues, finding: Finding) -> Finding:
     return replace(finding, severity=_W) if in_mig(gpu) else finding
 
 
-def _domain(node: Node, gpus: Sequence[GpuValues]) -> Iterator[Finding]:
+def _domain(gpus: Sequence[GpuValues]) -> Iterator[Finding]:
     domains = {_domain_of(gpu.values[_INFO]) for gpu in gpus}
     if len(domains) > 1:
         yield SPLIT.at(NODE, f"{len(domains)} different (cluster, clique) in one node", domains=sorted(domains))
-    if not node.dev.exists(_CHANNELS):
-        yield NO_IMEX.at(NODE, f"/dev/{_CHANNELS} is missing; nvidia-modprobe and nvidia-imex.service make it")
 
 
 def _domain_of(info: Mapping[str, Any]) -> str:

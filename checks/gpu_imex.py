@@ -6,14 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from healthd.check import FindingCode, check, judged, not_applicable, unknown
+from healthd.check import FindingCode, check, judged, not_applicable, ok, unknown
 from healthd.errors import SourceMissing, SourceUnreadable
+from healthd.gpus import ask_gpus
 from healthd.host_text import json_object
-from healthd.model import NODE, Finding, Reading, Remedy, Result, Severity
+from healthd.model import NODE, Finding, Reading, Remedy, Result, Severity, Status
 from healthd.node import CommandResult, Node
 from healthd.tables import instance_profile
 
 _ASK = ("nvidia-imex-ctl", "-N", "-j")
+_CHANNELS, _PROCESSES = "nvidia-caps-imex-channels", "nvmlDeviceGetComputeRunningProcesses"
 _UP, _READY = "UP", "READY"
 _NAMED = 8  # of up to 18 nodes
 
@@ -31,6 +33,12 @@ INCOMPLETE = FindingCode(
     meaning="Fewer GPUs in the IMEX domain than this UltraServer must have",
     lasting_s=300.0,
 )
+NO_CHANNEL = FindingCode(
+    code="gpu.fabric.no_imex",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="A job runs in an IMEX domain without a channel: it shares no memory across nodes",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,17 +51,19 @@ class Settings:
     by EC2 which UltraServer it is part of."""
 
 
-@check("gpu.imex", interval_s=60, timeout_s=15, settings=Settings, codes=(NOT_UP, INCOMPLETE))
+@check("gpu.imex", interval_s=60, timeout_s=15, settings=Settings, codes=(NOT_UP, INCOMPLETE, NO_CHANNEL))
 def gpu_imex(node: Node, settings: Settings) -> Result:
     """The IMEX domain of an UltraServer is up, and has all 36 or 72 GPUs.
 
     A node sees the clique and cluster of its own GPUs only (gpu.fabric); the IMEX service knows the nodes it was
     configured with, and whether each is ready. GPUs are counted as nodes times the GPUs of the type. A domain whose
     nodes come up one after the other is a finding only after five minutes. Without IMEX, or with one that is not
-    configured, it is not applicable unless a number of GPUs is set; it is then unknown. The fault may be of another
-    node: a warning, and nothing is done. Unproven on hardware.
+    configured, it is not applicable unless a number of GPUs is set; it is then unknown. A missing channel is told only
+    where a domain is set up and a job has the GPUs: Slurm and ComputeDomains make channels for a job. The fault may
+    be of another node: a warning, and nothing is done. Unproven on hardware.
 
-    Sources: NVIDIA IMEX guide, command service (-N, -j); DCGM 4 DcgmImexManager.cpp (UP, DEGRADED, DOWN, and the words
+    Sources: NVIDIA IMEX guide, command service (-N, -j) and channels (/dev/nvidia-caps-imex-channels); Slurm 24.05,
+    switch/nvidia_imex (a channel for each job); DCGM 4 DcgmImexManager.cpp (UP, DEGRADED, DOWN, and the words
     of a missing configuration); NVIDIA's IMEX domain test for AWS (2026-09: the JSON of live domains, exit status 255).
     """
     profile = instance_profile(node.instance_type)
@@ -68,8 +78,9 @@ def gpu_imex(node: Node, settings: Settings) -> Result:
     domain = _domain(answer)
     nodes, status = domain["nodes"], str(domain["status"]).upper()
     gpus = len(nodes) * profile.gpus
-    findings = [*_not_up(nodes, status), *_incomplete(gpus, len(nodes), settings.domain_gpus)]
-    return judged(findings, [Reading(component=NODE, name="imex_domain_gpu_count", value=gpus)])
+    channel = _without_channel(node)
+    findings = [*_not_up(nodes, status), *_incomplete(gpus, len(nodes), settings.domain_gpus), *channel.findings]
+    return judged(findings, [Reading(component=NODE, name="imex_domain_gpu_count", value=gpus)], gaps=channel.gaps)
 
 
 def _without_imex(settings: Settings, why: str) -> Result:
@@ -100,6 +111,25 @@ def _not_up(nodes: Mapping[str, Mapping[str, Any]], status: str) -> Iterator[Fin
     named = ", ".join(missing[:_NAMED]) + (" …" if len(missing) > _NAMED else "")
     message = f"IMEX domain {status}: {len(nodes) - len(missing)} of {len(nodes)} nodes are ready"
     yield NOT_UP.at(NODE, f"{message}; not ready: {named}" if named else message, status=status, not_ready=missing)
+
+
+def _without_channel(node: Node) -> Result:
+    """Whether a job has the GPUs of this node and no channel is there; unknown where that is not told."""
+    if _has_channel(node):
+        return ok()
+    gpus = ask_gpus(node, _PROCESSES)
+    if isinstance(gpus, Result):
+        return judged([], gaps=[gpus.reason] if gpus.status is Status.UNKNOWN else [])
+    jobs = sum(bool(gpu.values.get(_PROCESSES)) for gpu in gpus)
+    message = f"a job has {jobs} GPUs and /dev/{_CHANNELS} has no channel; nvidia-modprobe or the scheduler makes it"
+    return judged([NO_CHANNEL.at(NODE, message, gpus_in_use=jobs)] if jobs else [])
+
+
+def _has_channel(node: Node) -> bool:
+    try:
+        return any(name.startswith("channel") for name in node.dev.names(_CHANNELS))
+    except SourceMissing:
+        return False
 
 
 def _incomplete(gpus: int, nodes: int, expected: int | None) -> Iterator[Finding]:

@@ -17,7 +17,6 @@ from healthd.testing import (
     HEALTHY_GPU,
     NOT_SUPPORTED,
     UNKNOWN,
-    Entry,
     FakeNode,
     FakeNvml,
     codes,
@@ -31,17 +30,15 @@ from tests.over_time import open_codes
 
 INFO, MIG = "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetMigMode"
 GB200 = "p6e-gb200.36xlarge"
-IMEX: dict[str, Entry] = {"nvidia-caps-imex-channels/channel0": ""}
 
 
 def run(
     *gpus: GpuAnswer,
     instance_type: str | None = "p5.48xlarge",
-    dev: dict[str, Entry] | None = None,
     severity: Severity = Severity.CRITICAL,
 ) -> Result:
-    sys, dev = pci_tree(gpus=[fake_pci(0)]), {"null": "", **IMEX} if dev is None else dev
-    result = gpu_fabric(FakeNode(sys=sys, dev=dev, nvml=FakeNvml(*gpus), instance_type=instance_type), NoSettings())
+    sys = pci_tree(gpus=[fake_pci(0)])
+    result = gpu_fabric(FakeNode(sys=sys, nvml=FakeNvml(*gpus), instance_type=instance_type), NoSettings())
     for finding in result.findings:  # unproven on hardware
         joined = finding.code not in ("gpu.fabric.not_ready", "gpu.fabric.failed")
         assert finding.severity is (Severity.WARNING if joined else severity)
@@ -174,9 +171,3 @@ def test_a_split_domain(other: dict[str, Any]) -> None:
     assert run(healthy_gpu(0), healthy_gpu(1), instance_type=GB200).status is Status.OK
     assert codes(run(healthy_gpu(0), fabric(1, **other), instance_type=GB200)) == ["gpu.fabric.split"]
     assert run(healthy_gpu(0), fabric(1, **other)).status is Status.OK
-
-
-def test_no_imex() -> None:
-    """An UltraServer without IMEX channels is found; nothing else needs them."""
-    assert codes(run(healthy_gpu(0), instance_type=GB200, dev={"null": ""})) == ["gpu.fabric.no_imex"]
-    assert run(healthy_gpu(0), dev={"null": ""}).status is Status.OK

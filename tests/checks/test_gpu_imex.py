@@ -10,8 +10,8 @@ import pytest
 from healthd.checks.gpu_imex import Settings, gpu_imex
 from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.model import Remedy, Result, Severity, Status
-from healthd.node import CommandResult
-from healthd.testing import FakeNode
+from healthd.node import CommandResult, GpuAnswer
+from healthd.testing import Entry, FakeNode, FakeNvml, codes, gpu_with, healthy_gpu, pci_tree
 from tests.over_time import open_codes
 
 ASK = ("nvidia-imex-ctl", "-N", "-j")
@@ -33,7 +33,8 @@ def domain(ready: int, unready: int = 0, *, status: str = "UP") -> CommandResult
 def run(
     answer: CommandResult | SourceError, *, instance_type: str | None = GB200, domain_gpus: int | None = None
 ) -> Result:
-    node = FakeNode(instance_type=instance_type, commands={ASK: answer})
+    channel: dict[str, Entry] = {"nvidia-caps-imex-channels/channel0": ""}
+    node = FakeNode(instance_type=instance_type, commands={ASK: answer}, dev=channel)
     return gpu_imex(node, Settings(domain_gpus=domain_gpus))
 
 
@@ -103,6 +104,34 @@ def test_a_service_that_hangs_is_unknown() -> None:
     """No answer in time is not a domain that is down."""
     with pytest.raises(SourceTimeout):
         run(SourceTimeout("10 s"))
+
+
+JOB = gpu_with(1, {"nvmlDeviceGetComputeRunningProcesses": [{"pid": 7, "usedGpuMemory": 1}]})
+EMPTY: tuple[dict[str, Entry], ...] = ({"null": ""}, {"nvidia-caps-imex-channels/": ""})
+
+
+def claimed(*gpus: GpuAnswer, answer: CommandResult | SourceError, dev: dict[str, Entry]) -> Result:
+    """An UltraServer's node with these GPUs, this answer of IMEX, and these device files."""
+    node = FakeNode(instance_type=GB200, commands={ASK: answer}, dev=dev, nvml=FakeNvml(*gpus), sys=pci_tree())
+    return gpu_imex(node, Settings())
+
+
+@pytest.mark.parametrize("dev", EMPTY)
+def test_a_channel_is_missed_only_by_a_job_in_a_domain(dev: dict[str, Entry]) -> None:
+    """Nothing is told of a node that no job has, or whose jobs have no domain: schedulers make channels for a job."""
+    assert codes(claimed(healthy_gpu(0), JOB, answer=domain(18), dev=dev)) == ["gpu.fabric.no_imex"]
+    assert claimed(healthy_gpu(0), healthy_gpu(1), answer=domain(18), dev=dev).status is Status.OK
+    absent = SourceMissing("nvidia-imex-ctl is not installed")
+    assert claimed(healthy_gpu(0), JOB, answer=absent, dev=dev).status is Status.NOT_APPLICABLE
+    with_channel: dict[str, Entry] = {"nvidia-caps-imex-channels/channel7": ""}
+    assert claimed(healthy_gpu(0), JOB, answer=domain(18), dev=with_channel).status is Status.OK
+
+
+def test_whether_a_job_has_the_gpus_may_not_be_told() -> None:
+    """Without an answer of NVML a missing channel is unknown, and what the domain says is told all the same."""
+    assert claimed(answer=domain(18), dev={"null": ""}).status is Status.UNKNOWN
+    result = claimed(answer=domain(16, 2, status="DOWN"), dev={"null": ""})
+    assert (len(result.gaps), codes(result)) == (1, ["gpu.imex.not_up"])
 
 
 @pytest.mark.parametrize("instance_type", [None, "p5.48xlarge", "p6-b200.48xlarge"])

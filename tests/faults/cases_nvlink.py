@@ -195,13 +195,6 @@ NVLINK = (
         "gpu.fabric.split@node warning ask_human",
         instance_type=GB200,
     ),
-    built(
-        "gpu.fabric",
-        "UltraServer: no IMEX channel",
-        lambda rig: rig.take("dev/nvidia-caps-imex-channels"),
-        "gpu.fabric.no_imex@node warning ask_human",
-        instance_type=GB200,
-    ),
 )
 
 SWITCHES = tuple(f"sys/bus/pci/devices/0000:{bus}:00.0" for bus in ("d0", "d1", "d2", "d3"))

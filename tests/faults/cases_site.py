@@ -13,6 +13,7 @@ from tests.faults.cases_fabric import built, tool
 from tests.faults.cases_host import processes, put
 from tests.faults.cases_nvlink import GB200
 from tests.faults.rig import Rig
+from tests.faults.together import together
 from tests.healthy_node import EBS_STATS
 
 _CPU = "sys/devices/system/cpu"
@@ -196,6 +197,16 @@ def imex(*nodes: str, status: str = "UP") -> Callable[[Rig], None]:
     return lambda rig: rig.answers(("nvidia-imex-ctl", "-N", "-j"), json.dumps(domain))
 
 
+def no_channel(rig: Rig) -> None:
+    """No IMEX channel is there."""
+    rig.take("dev/nvidia-caps-imex-channels")
+
+
+def job(rig: Rig) -> None:
+    """A job has the first GPU."""
+    rig.gpu(0, nvmlDeviceGetComputeRunningProcesses="1 1024 0 0")
+
+
 _WHOLE = {"gpu.imex": gpu_imex.Settings(domain_gpus=36)}
 STORAGE = (
     tool(
@@ -230,6 +241,21 @@ STORAGE = (
         settings=_WHOLE,
     ),
     tool("gpu.imex", "the whole domain is up", imex(*["READY"] * 9), instance_type=GB200, settings=_WHOLE),
+    tool(
+        "gpu.imex",
+        "a job without a channel",
+        together(imex(*["READY"] * 9), no_channel, job),
+        "gpu.fabric.no_imex@node warning ask_human",
+        instance_type=GB200,
+    ),
+    tool("gpu.imex", "no channel, and no job", together(imex(*["READY"] * 9), no_channel), instance_type=GB200),
+    tool(
+        "gpu.imex",
+        "a job without a channel, where no domain is set up",
+        together(no_channel, job),
+        status=Status.NOT_APPLICABLE,
+        instance_type=GB200,
+    ),
     tool("gpu.imex", "no domain is set up", lambda rig: None, status=Status.NOT_APPLICABLE, instance_type=GB200),
     tool(
         "gpu.imex",

@@ -191,11 +191,10 @@ GPUS = (
         lasts_s=300.0,
     ),
     fold(
-        "gpu.fabric",
-        "UltraServer: IMEX has failed",
+        "host.services",
+        "UltraServer: IMEX has failed, and no job has the node",
         together(failed("nvidia-imex.service"), lambda rig: rig.take("dev/nvidia-caps-imex-channels")),
-        "gpu.fabric.no_imex@node warning ask_human",
-        "host.service.failed@service:nvidia-imex.service",
+        "host.service.failed@service:nvidia-imex.service warning ask_human",
         instance_type=GB200,
     ),
     fold(
