@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Any
 
-from healthd.capabilities import take_up
+from healthd.capabilities import Hands
 from healthd.check import Check, judged, unknown
 from healthd.clockwatch import JUMP
 from healthd.config.schema import CheckConfig
@@ -59,8 +59,9 @@ class Checkup:
     ) -> None:
         self.checks, self.machine, self.monitor = checks, machine, monitor
         self._settings, self._source, self.notices = settings, source, notices
-        # A check that a client asked for begins in a thread that has put its capabilities down.
-        self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="check", initializer=take_up)
+        self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="check")
+        self.hands = Hands()
+        """For threads that have laid their capabilities down, as those of clients have."""
         self._running: dict[str, _Run] = {}
         self._lock, self._counting, self._active_lock = Lock(), Lock(), Lock()
         self._closed = False
@@ -73,6 +74,7 @@ class Checkup:
         with self._counting:
             self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self.hands.close()
 
     def interval_s(self, name: str) -> float:
         """How often a check runs: as configured, else as it declares."""
@@ -95,7 +97,8 @@ class Checkup:
         with self._lock:
             running = self._running.get(name)
             if running is None or running.future.done():
-                running = self._running[name] = _Run(self._pool.submit(self._run, name), time.monotonic())
+                run = self.hands.do(lambda: self._pool.submit(self._run, name))  # it may start a thread of the pool
+                running = self._running[name] = _Run(run, time.monotonic())
             return running.future
 
     def start_older_than(self, since: datetime) -> None:

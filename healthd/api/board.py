@@ -21,10 +21,17 @@ PATIENCE_S = 1.0
 
 
 class Board:
-    """The last plan of one agent. ``consider`` makes a new one, and may take as long as the cluster does."""
+    """The last plan of one agent. ``consider`` makes a new one, and may take as long as the cluster does; ``do`` begins
+    that, where whoever asks for the status may not ask the cluster."""
 
-    def __init__(self, consider: Callable[[], Sequence[Considered]], *, wait_s: float = PATIENCE_S) -> None:
-        self._consider, self._wait_s = consider, wait_s
+    def __init__(
+        self,
+        consider: Callable[[], Sequence[Considered]],
+        *,
+        do: Callable[[Callable[[], None]], None] = lambda work: work(),
+        wait_s: float = PATIENCE_S,
+    ) -> None:
+        self._consider, self._do, self._wait_s = consider, do, wait_s
         self._lock = threading.Lock()
         self._future: Future[tuple[Considered, ...]] | None = None
         self._of: tuple[Diagnosis, ...] = ()
@@ -34,7 +41,7 @@ class Board:
     @classmethod
     def of(cls, agent: Agent) -> Board:
         """The plan of this agent; one that only looks has none."""
-        return cls(agent.engine.considered if agent.engine is not None else tuple)
+        return cls(agent.engine.considered if agent.engine is not None else tuple, do=agent.checkup.hands.do)
 
     def plans(self, diagnoses: Sequence[Diagnosis]) -> tuple[tuple[Considered, ...], str]:
         """(the plan for each of these faults that has one, why it is not whole or not fresh, or ""). No fault, no
@@ -66,8 +73,11 @@ class Board:
 
     def _begin(self, future: Future[tuple[Considered, ...]]) -> None:
         try:
-            threading.Thread(target=self._answer, args=(future,), name="plan", daemon=True).start()
-        except RuntimeError as error:  # no more threads: the next one is tried as after any other answer
+            self._do(threading.Thread(target=self._answer, args=(future,), name="plan", daemon=True).start)
+        except (
+            RuntimeError,
+            HealthdError,
+        ) as error:  # no more threads: the next is tried as after any answer
             future.set_exception(BackendUnknown(f"no thread could be started to ask the cluster: {error}"))
 
     def _answer(self, future: Future[tuple[Considered, ...]]) -> None:

@@ -33,7 +33,7 @@ from healthd.api.board import Board
 from healthd.api.page import HEADERS, page
 from healthd.api.seldom import Seldom
 from healthd.api.status import status_data, status_json
-from healthd.capabilities import put_down
+from healthd.capabilities import lay_down
 from healthd.report import as_json
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class HttpServer:
     def _serve(self) -> None:
         """This thread, and each that answers a request, has no capability: nothing here can act."""
         try:
-            put_down()
+            lay_down()
         except OSError as error:
             self._log.error("HTTP is served with the daemon's capabilities", error=str(error))
         self._server.serve_forever()

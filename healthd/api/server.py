@@ -13,6 +13,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from healthd.agent import Agent
@@ -46,7 +47,7 @@ from healthd.api.wire import (
     write_answer,
     write_progress,
 )
-from healthd.capabilities import put_down, take_up, taken_up
+from healthd.capabilities import lay_down
 from healthd.encodable import encodable
 from healthd.errors import HealthdError, UsageError
 from healthd.model import Event, Refusal
@@ -103,6 +104,7 @@ class Server:
     ) -> None:
         self._clock = clock
         self._agent, self._board, self._log = agent, Board.of(agent), log
+        self._do = agent.checkup.hands.do
         self._group = SocketGroup("group", group, log.info)
         self._readers = SocketGroup("readers", readers, log.info)
         agent.troubles.extend((self._group.problem, self._readers.problem))
@@ -116,10 +118,11 @@ class Server:
     def serve(self) -> None:
         """Let clients in until closed: the work of a thread, without which nobody is answered.
 
-        This thread, and each that answers a client, has no capability until whoever asks may act.
+        This thread, and each that answers a client, has no capability. What is ordered, and what asks the cluster, is
+        done by the agent's hands.
         """
         self._served = True
-        self._put_down()
+        self._lay_down()
         try:
             while not self._closed.is_set():
                 if not self._let_in():
@@ -128,9 +131,9 @@ class Server:
             self._ended = True
             self._listener.close()
 
-    def _put_down(self) -> None:
+    def _lay_down(self) -> None:
         try:
-            put_down()
+            lay_down()
         except OSError as error:
             if self._troubles.due("capabilities") is not None:
                 self._log.error("the socket is served with the daemon's capabilities", error=str(error))
@@ -159,7 +162,7 @@ class Server:
         try:
             self._let_groups_in()
             client = self._listener.accept()
-        except (OSError, ValueError) as error:  # no descriptor or no memory is left; or it was closed
+        except (OSError, ValueError, HealthdError) as error:  # no descriptor or no memory is left; or it was closed
             return self._has_failed(f"no client can be let in: {error}")
         if client is None:
             return True
@@ -183,8 +186,7 @@ class Server:
         """Give the sockets to their groups, as soon as these are known. Raises OSError."""
         operators, readers = self._group.known(), self._readers.known()
         if self._listener.is_due(operators, readers):
-            with taken_up():
-                self._listener.give_to(operators, readers)
+            self._do(lambda: self._listener.give_to(operators, readers))
 
     def _begin(self, guest: _Guest | None) -> bool:
         """Have a client that has a seat answered, or who has it after it; whether there was a thread for the first."""
@@ -219,7 +221,7 @@ class Server:
     # -- answering ----------------------------------------------------------------------------------------------------
 
     def _serve(self, guest: _Guest) -> None:
-        self._put_down()  # it may have been begun by the thread of an order
+        self._lay_down()
         try:
             with guest.client as client:
                 raw = _received(client, time.monotonic() + _REQUEST_S)
@@ -237,7 +239,7 @@ class Server:
     def _answer_hook(self, client: socket.socket, raw: bytes, hook: HookReply) -> None:
         """A refusal is kept as what the job got of it: a hook that has waited for too long lets its job pass."""
         receipt = sent(client, raw, wait_s=_TAKEN_S if hook.refuses else 0.0)
-        said = hook_ended(self._agent, hook, receipt)
+        said = self._do(lambda: hook_ended(self._agent, hook, receipt))
         if hook.answer.err:
             words = said or hook.answer.err.strip()
             self._log.info("hook", kind=hook.kind, code=hook.answer.code, receipt=receipt.value, said=words)
@@ -269,35 +271,29 @@ class Server:
         options = parse(request.arguments)
         match options.verb:
             case "check":
-                if is_active(options) and not self._may_act(peer):
-                    words = f"uid {peer.uid} may not run active tests through the daemon"
-                    self._denied("check", peer)
-                    raise UsageError(f"healthd check: {words}; be root or in [daemon] group, or add --no-daemon")
-                return check_answer(
-                    self._agent, options, request.environ, tick, note=lambda event: self._note(event, peer)
-                )
+                return self._check(options, request, peer, tick)
             case "status":
                 return status_answer(self._agent, self._board, options)
             case "history":
                 most = None if self._surely_may_act(peer) else _LAST_FOR_ALL
                 return history_answer(self._agent, options, most=most)
             case "plan":
-                return plan_answer(self._agent, options)
+                return self._do(lambda: plan_answer(self._agent, options))
             case "drill":
                 self._only_who_may_act("drill", peer)
-                return drill_answer(self._agent, options, tick, who=f"uid {peer.uid}")
+                return self._do(lambda: drill_answer(self._agent, options, tick, who=f"uid {peer.uid}"))
             case "relearn":
                 if options.yes:
                     self._only_who_may_act("relearn", peer)
-                return relearn_answer(self._agent, options, who=f"uid {peer.uid}")
+                return self._do(lambda: relearn_answer(self._agent, options, who=f"uid {peer.uid}"))
             case "ack":
                 if not options.dry_run:
                     self._only_who_may_act("ack", peer)
-                return ack_answer(self._agent, options, who=f"uid {peer.uid}")
+                return self._do(lambda: ack_answer(self._agent, options, who=f"uid {peer.uid}"))
             case "quarantine" | "release" | "repair":
                 if options.verb == "repair" or not options.dry_run:  # a rehearsed repair asks the cloud
                     self._only_who_may_act(options.verb, peer)
-                answer = order_answer(self._agent, options, who=f"uid {peer.uid}")
+                answer = self._do(lambda: order_answer(self._agent, options, who=f"uid {peer.uid}"))
                 words = (answer.err or answer.out).strip()
                 self._log.info("order", verb=options.verb, uid=peer.uid, code=answer.code, said=words)
                 return answer
@@ -306,13 +302,26 @@ class Server:
             case verb:
                 raise UsageError(f"healthd: the daemon does not answer {verb!r}; run it without the socket")
 
+    def _check(self, options: Namespace, request: Request, peer: Peer, tick: Tick) -> Answer:
+        def answer() -> Answer:
+            note = partial(self._note, peer=peer)
+            return check_answer(self._agent, options, request.environ, tick, note=note)
+
+        if not is_active(options):
+            return answer()
+        if not self._may_act(peer):
+            words = f"uid {peer.uid} may not run active tests through the daemon"
+            self._denied("check", peer)
+            raise UsageError(f"healthd check: {words}; be root or in [daemon] group, or add --no-daemon")
+        return self._do(answer)
+
     def _hook(self, options: Namespace, request: Request, peer: Peer) -> Answer | HookReply:
         """A caller without the right gets a word and exit 0: another exit code would drain the node, "Prolog error"."""
         if not self._may_act(peer):
             words = f"healthd: hook {options.kind}: uid {peer.uid} may not act here, nothing was done"
             self._say_seldom(words, peer)
             return Answer(code=0, err=f"{words}; be root or in [daemon] group\n")
-        return hook_answer(self._agent, options, request.environ)
+        return self._do(lambda: hook_answer(self._agent, options, request.environ))
 
     def _note(self, event: Event, peer: Peer) -> None:
         """Put into the trail which verdict a script was told. Of whoever may not act: whose it is, and the same once a
@@ -343,11 +352,8 @@ class Server:
             self._agent.monitor.record(Event(at=datetime.now(UTC), kind="order", text=words))
 
     def _may_act(self, peer: Peer) -> bool:
-        """Whether it may; then this thread has the daemon's capabilities again, for what it orders."""
-        if not (peer.uid == 0 or peer.may_act(self._group.number())):
-            return False
-        take_up()
-        return True
+        """Whether it may."""
+        return peer.uid == 0 or peer.may_act(self._group.number())
 
     def _surely_may_act(self, peer: Peer) -> bool:
         """The same, as far as it is known at once: nobody is asked for it."""
