@@ -78,7 +78,8 @@ class ControllerSection:
     state_dir: AbsolutePath = "/var/lib/healthd-controller"
     """The folder of its store and of the lock that only one controller holds. On Kubernetes a Lease is the lock, and
     the folder may be a pod's own. Two head nodes must have the same folder,
-    shared: the second waits for the lock and goes on from what the first wrote down."""
+    shared: the second waits for the lock and goes on from what the first wrote down. Its ``ballast`` (4 MB) is given up
+    when a write finds the disk full, so that the next round can write."""
 
     http: MaybeAddress = "127.0.0.1:9810"
     """Address of its read-only HTTP server: ``/metrics`` and ``/healthz``. As ``daemon.http``, and another port than

@@ -222,6 +222,8 @@ class ControllerService:
         self._begin_telling(store, held)
         while not self._stop.is_set() and self._work.leads():
             self._tell(self._round(rounds), store)
+            if not self._course.store_failing:
+                store.ballast.lay()
             self._beat = time.monotonic()
             if self._once:
                 return

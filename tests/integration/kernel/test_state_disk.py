@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import structlog
 
 from healthd.ballast import BALLAST, Ballast
+from healthd.config.controller_schema import ControllerSection
+from healthd.config.schema import Config
+from healthd.controller.run import ControllerService
+from healthd.controller.slurm import StoreTold
+from healthd.course import Course
 from healthd.errors import StoreError
-from healthd.model import Event
+from healthd.model import Event, Mode
+from healthd.remediation.standings import Standing
+from healthd.signals import Signals
 from healthd.state_lock import is_usable, lock_state
 from healthd.store import Store
 from tests.judgement import a_case
@@ -73,6 +81,68 @@ def test_a_disk_that_is_full_at_the_start_gives_the_ballast_up(disk: Path) -> No
     store.append(EVENT)
     assert not (disk / BALLAST).exists()
     store.close()
+
+
+class Recording:
+    """The rounds of a controller that writes down what it does."""
+
+    scopes = ()
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __call__(self, now: datetime) -> Sequence[Standing]:
+        self._store.append(*[EVENT] * 20)
+        return ()
+
+
+class Leading:
+    """A controller's work that leads for so many rounds, before each of which something may happen to its disk."""
+
+    about, leader = "one node", "this one"
+
+    def __init__(self, *before: Callable[[], object]) -> None:
+        self._before = list(before)
+        self.course = Course(orchestrator="slurm", provisioner="ec2", mode=Mode.OBSERVE)
+        self.ended: list[str] = []
+
+    def take_lead(self, held: ExitStack) -> bool:
+        return True
+
+    def leads(self) -> bool:
+        self.ended += [self.course.problem] if self.course.rounds else []
+        if not self._before:
+            return False
+        self._before.pop(0)()
+        return True
+
+    def told(self, store: Store) -> StoreTold:
+        return StoreTold(store)
+
+    def rounds(self, store: Store) -> Recording:
+        return Recording(store)
+
+
+def test_a_controller_acts_once_more_on_a_full_disk(disk: Path) -> None:
+    """As the daemon does: the round that finds it full writes nothing, the one after it has the ballast's room, and
+    ballast is laid again once there is room."""
+    seen: list[bool] = []
+
+    def look() -> None:
+        seen.append((disk / BALLAST).exists())
+
+    def full() -> None:
+        look()
+        fill(disk)
+
+    work = Leading(look, full, look, look, (disk / "fill").unlink, look)
+    config = Config(controller=ControllerSection(state_dir=str(disk), interval_s=0.01))
+    log = structlog.get_logger()
+    service = ControllerService(config, log, work, once=False, manager="", signals=Signals("", log, lambda: None))
+    with ExitStack() as held:
+        service._lead(held)
+    assert [bool(problem) for problem in work.ended] == [False, True, False, False, False, False]
+    assert seen == [False, True, False, False, True]
 
 
 def test_ballast_is_laid_only_where_there_is_room(tmp_path: Path, disk: Path) -> None:
