@@ -29,7 +29,7 @@ from healthd.remediation.orchestrators.kube_api import KubeApi, connect
 from healthd.remediation.orchestrators.kube_opening import BURST, RATE_PER_S
 from healthd.remediation.orchestrators.kube_reporter import Known, KubeReporter
 from healthd.remediation.orchestrators.kube_transport import Pace
-from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
+from healthd.remediation.orchestrators.kubernetes import Fence, KubernetesOrchestrator
 from healthd.remediation.parts import Parts
 from healthd.remediation.policy import Rules
 from healthd.remediation.ports import FleetLevel
@@ -79,6 +79,7 @@ class Agent:
             node=node,
             known=lambda: known,
             verified=orchestrator.verified,
+            fenced=lambda: (orchestrator.heal_fence() is Fence.CLAIMED, ""),
             start_s=START_S,
             monotonic_s=self.monotonic_s,
             clock=self.clock,

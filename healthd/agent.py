@@ -270,9 +270,13 @@ def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Callable[[], str]
             decision=engine.decision if engine is not None else None,
         )
 
+    def fenced(words: str) -> None:
+        if engine is not None:
+            engine.fenced(words)
+
     api = open_api(config, environ)
     agent.ends.append(api.close)
-    return open_it(config, api, orchestrator, node=agent.machine.name, known=known).tick
+    return open_it(config, api, orchestrator, node=agent.machine.name, known=known, fenced=fenced).tick
 
 
 def _open_kubernetes(config: Config, node: str, environ: Mapping[str, str]) -> Orchestrator:

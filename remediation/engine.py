@@ -172,6 +172,14 @@ class Engine:
             return min(at_most_s, due_s)
         return max(at_most_s, self._parts.patience.calm_s) if self._stands else at_most_s
 
+    def fenced(self, words: str) -> None:
+        """The cluster shows a fence of ours, in these ``words``; "" for none. Unless a case is open it is said, and its
+        claim is searched. Called from another thread than turns."""
+        is_left = bool(words) and self.case is None
+        self._orphans.fence = words if is_left else ""
+        if is_left:
+            self._leftovers.search(anew=True)
+
     def learn(self) -> FleetLevel | None:
         """Read the fleet, where it is time for that and nothing is going on; None where it was not read.
 

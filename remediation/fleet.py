@@ -165,10 +165,10 @@ def plan(
     """
     if not scopes:
         return Hold(reason="no budget says how many nodes may be out, so nothing is taken out")
-    own = {slot.scope: slot for slot in sorted(slots, key=_highest_first) if slot.node == node}
+    own = {slot.scope: slot for slot in sorted(slots, key=_highest_first) if slot.node == node and slot.index >= 0}
     kept = tuple(own[scope.name] for scope in scopes if scope.name in own)
     if surplus := tuple(slot for slot in slots if slot.node == node and slot not in kept):
-        return GiveBack(slots=surplus, reason="one slot in each scope of this node is enough")
+        return GiveBack(slots=surplus, reason="one slot in each scope of this node is enough, one that is numbered")
     if len(kept) < len(scopes):
         return _take_next(node, scopes=scopes, slots=slots, kept=kept, pick=pick, committed=committed)
     if committed:

@@ -6,6 +6,7 @@ The text alone proves nothing, since anybody can write it. So it is looked for a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from healthd.errors import BackendError
@@ -23,6 +24,8 @@ class Orphans:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self.fence = ""
+        """What fences the node for a place of ours, in words, or "": as the cluster showed it last."""
         self._found: Hold | None = None
         self._due_s = parts.monotonic_s() + parts.patience.unanswered_s
         self._until_s = self._due_s
@@ -34,6 +37,8 @@ class Orphans:
 
     def named(self, decision: Decision, now: datetime) -> Decision:
         """The same, unless such a drain keeps the node out: then that is said, and paged for once it is overdue."""
+        if decision.action is Action.HOLD and self.fence:
+            return replace(decision, reason=self.fence, refusal=Refusal.ORPHAN)
         if decision.action is not Action.HOLD or (hold := self._looked()) is None:
             return decision
         since = datetime.fromtimestamp(hold.stamp, UTC)

@@ -153,8 +153,9 @@ class FleetLevel:
 class Slot:
     """One of the L places for nodes that are out, handed out atomically by the cluster's controller.
 
-    ``scope``: ``cluster``, or the partition or instance group that it is a place of. ``node``: who holds it; for a
-    place that somebody else took by hand it may be any text, and it is taken all the same.
+    ``scope``: ``cluster``, or the partition or instance group that it is a place of. ``index``: below zero for one
+    that no healthd made. ``node``: who holds it; for a place that somebody else took by hand it may be any text, and it
+    is taken all the same.
     """
 
     scope: str

@@ -229,11 +229,13 @@ def _may(api: KubeApi, right: Right) -> bool:
 
 
 def _policies(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[Line]:
-    """Three writes that the policies are there to refuse, tried dry."""
+    """Writes that the policies are there to refuse, one of each, tried dry."""
     about, namespace = "admission policies", config.orchestrator.kubernetes.namespace
 
     def ask(api: KubeApi) -> Iterator[Line]:
         from healthd.remediation.orchestrators.kube_api import How, Kind
+        from healthd.remediation.orchestrators.kube_events import News, event_of
+        from healthd.remediation.orchestrators.kube_node import CLAIMED
 
         user, _ = _user(api)
         if user != _agent_of(config):
@@ -242,10 +244,18 @@ def _policies(environ: Mapping[str, str], config: Config, machine: Machine) -> I
             yield Line(about=about, told=Told.UNTOLD, why=why, fix=fix, optional=True)
             return
         foreign = {"metadata": {"labels": {f"example.com/{_PROBE}": "1"}}}
-        taint = {"spec": {"taints": [{"key": f"healthd.io/{_PROBE}", "effect": "NoSchedule"}]}}
+        taint = {"spec": {"taints": [{"key": CLAIMED, "effect": "NoSchedule"}]}}
+        elsewhere = event_of(
+            News(reason="Probe", action="Probe", about=_PROBE, note=_PROBE),
+            node=f"{machine.name}-{_PROBE}",
+            uid="",
+            namespace="default",
+            now=datetime.now(UTC),
+        )
         claim = {"metadata": {"annotations": {f"{leases.CLAIM}{_PROBE}": "dry"}}}
         tried: list[tuple[str, Callable[[], object]]] = [
             ("healthd-agent-own-node", lambda: api.patch(Kind.NODE, machine.name, foreign)),
+            ("healthd-agent-events", lambda: api.create(Kind.EVENT, elsewhere, namespace="default")),
             ("healthd-budget", lambda: api.patch(Kind.LEASE, leases.LEASE, claim, namespace=namespace)),
         ]
         budget = leases.annotations_of(api.get(Kind.LEASE, leases.LEASE, namespace=namespace))[1]

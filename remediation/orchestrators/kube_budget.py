@@ -12,6 +12,8 @@ A further Lease, ``healthd-marks``, holds ``mark.healthd.io/<node>``: marks are 
 which must not keep anybody from claiming.
 
 An agent writes the key of its own node and no other; the limit and the counts are ``healthd controller``'s, or Helm's.
+The key alone says which node a claim or a mark belongs to. The value repeats the name, which proves nothing: a mark
+whose value names another node is odd. It is reported, and nobody reads it as a mark.
 Because claims, limit and counts are one object, one compare-and-swap on its resourceVersion sees all of them: a claim
 that is granted fits, whoever else asks at the same time. The admission policy holds the cap against agents that do not
 keep to this. A claim never ends by time: a node that died is out all the same.
@@ -39,8 +41,8 @@ CLAIM, MARK = "claim.healthd.io/", "mark.healthd.io/"
 _NAME_CHARACTERS = 63  # of the name part of an annotation's key
 _SCOPE = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _MARK_CHARACTERS = 2000
-_NOBODY = -1
-"""The index of a claim that cannot be read: it is a place that is taken all the same."""
+_UNREADABLE = -1
+"""The index of a claim that cannot be read: the node of its key has a place all the same, and can give it back."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -63,6 +65,11 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     out: frozenset[str]
     claims: Mapping[str, Claim]
     counted: datetime | None = None
+
+    @property
+    def odd(self) -> frozenset[str]:
+        """The nodes whose claim no healthd made."""
+        return frozenset(claim.node for claim in self.claims.values() if claim.index == _UNREADABLE)
 
     def of(self, node: str) -> Claim | None:
         """The claim of this node, or None."""
@@ -122,7 +129,7 @@ def budget_of(scope: str, lease: Mapping[str, Any]) -> Budget:
         limit=_number(scope, notes, LIMIT),
         total=_number(scope, notes, NODES),
         out=frozenset(notes.get(OUT, "").split()),
-        claims={key: _claim(key, text) for key, text in notes.items() if key.startswith(CLAIM)},
+        claims={key: _claim(key.removeprefix(CLAIM), text) for key, text in notes.items() if key.startswith(CLAIM)},
         counted=_time(scope, notes.get(COUNTED, "")),
     )
 
@@ -211,12 +218,13 @@ def marked_with(node: str, text: str) -> dict[str, str | None]:
 
 
 def marks_in(notes: Mapping[str, str]) -> dict[str, str]:
-    """Node to mark. What is none of healthd's is left out: marks are evidence, never permission."""
-    found = {}
-    for key, value in notes.items():
-        if key.startswith(MARK) and (mark := _mark(value)) is not None:
-            found[mark.node] = mark.text
-    return found
+    """Node to mark, by the annotation's key. Odd ones are left out: marks are evidence, never permission."""
+    return {node: text for node, text in _marks(notes).items() if text is not None}
+
+
+def odd_marks(notes: Mapping[str, str]) -> frozenset[str]:
+    """The nodes under whose key stands what is no mark, or what names another node."""
+    return frozenset(node for node, text in _marks(notes).items() if text is None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -231,22 +239,28 @@ class _Marked(msgspec.Struct, frozen=True):
 _READS_CLAIM, _READS_MARKED = msgspec.json.Decoder(Claim), msgspec.json.Decoder(_Marked)
 
 
-def _mark(value: str) -> _Marked | None:
+def _marks(notes: Mapping[str, str]) -> dict[str, str | None]:
+    named = {key.removeprefix(MARK): value for key, value in notes.items() if key.startswith(MARK)}
+    return {node: _mark(node, value) for node, value in named.items()}
+
+
+def _mark(node: str, value: str) -> str | None:
+    """The text of the mark of this node, or None for an odd one."""
     try:
-        return _READS_MARKED.decode(value)
+        mark = _READS_MARKED.decode(value)
     except msgspec.MsgspecError:
         return None
+    return mark.text if mark.node == node else None
 
 
-def _claim(key: str, text: str) -> Claim:
-    """The claim under this key; one that cannot be read is a place that is taken by whoever the key names."""
+def _claim(node: str, text: str) -> Claim:
+    """The claim of the node that the key names. One that cannot be read, or that names another node, is a place that
+    is taken all the same, by the one who alone can have written there."""
     try:
         claim = _READS_CLAIM.decode(text)
     except msgspec.MsgspecError:
-        return Claim(node=f"{key} = {text[:100]!r}: not made by healthd", index=_NOBODY)
-    if f"{CLAIM}{claim.node}" != key:
-        return Claim(node=f"{key} names {claim.node}: not made by healthd", index=_NOBODY)
-    return claim
+        return Claim(node=node, index=_UNREADABLE)
+    return claim if claim.node == node and claim.index >= 0 else Claim(node=node, index=_UNREADABLE)
 
 
 def _text(claim: Claim) -> str:

@@ -15,8 +15,10 @@ from healthd.remediation.fleet import CLUSTER
 from healthd.remediation.orchestrators.kube_budget import (
     CLAIM,
     COUNTED,
+    LEASE,
     LIMIT,
     MARK,
+    MARKS,
     NODES,
     Budget,
     annotations_of,
@@ -28,7 +30,7 @@ from healthd.remediation.ports import FleetLevel, HeldNode, Mark
 UNSHOWN_S = 900.0
 """How long a claim may stand without a taint on its Node before that is reported: longer than every settle time."""
 
-NO_CLAIM, NO_TAINT, UNREADABLE = "no claim", "no taint", "unreadable"
+NO_CLAIM, NO_TAINT, ODD_CLAIM, ODD_MARK = "no claim", "no taint", "odd claim", "odd mark"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +45,7 @@ class ScopeCount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Oddity:
-    """What no healthd leaves like that for long: ``kind`` is one of the three above; ``node`` as its claim names it."""
+    """What no healthd leaves like that for long: ``kind`` is one of the four above; ``node`` as the key names it."""
 
     node: str
     kind: str
@@ -63,7 +65,12 @@ class Oddity:
                     " whether its agent runs, else take its claim from the Lease healthd-budget"
                 )
             case _:
-                return f"the Lease has an annotation that no healthd made: {self.node}; take it away"
+                lease, key = (LEASE, CLAIM) if self.kind == ODD_CLAIM else (MARKS, MARK)
+                return (
+                    f"{key}{self.node} of the Lease {lease} is not what the healthd of that node writes, and nothing is"
+                    f" done by it: find out who wrote it; `kubectl annotate lease {lease} {key}{self.node}-` takes it"
+                    f" away"
+                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,16 +135,14 @@ def level_of(seen: Seen, budget: Budget, marks: Mapping[str, str], *, tolerated:
     )
 
 
-def oddities(seen: Seen, budget: Budget) -> frozenset[Oddity]:
-    """What does not fit together in this reading; most of it passes by itself."""
-    found = set()
-    for key, claim in budget.claims.items():
-        node = seen.nodes.get(claim.node)
-        if f"{CLAIM}{claim.node}" != key:
-            found.add(Oddity(node=claim.node, kind=UNREADABLE))
-        elif node is not None and not _is_tainted(node):
-            found.add(Oddity(node=claim.node, kind=NO_TAINT))
+def oddities(seen: Seen, budget: Budget, odd_marks: Collection[str] = ()) -> frozenset[Oddity]:
+    """What does not fit together in this reading; most of it passes by itself. ``odd_marks``: the nodes under whose key
+    stands no mark of theirs."""
     holders = {claim.node for claim in budget.claims.values()}
+    found = {Oddity(node=name, kind=ODD_MARK) for name in odd_marks}
+    found |= {Oddity(node=name, kind=ODD_CLAIM) for name in budget.odd}
+    untainted = (name for name in holders - budget.odd if name in seen.nodes and not _is_tainted(seen.nodes[name]))
+    found |= {Oddity(node=name, kind=NO_TAINT) for name in untainted}
     tainted = (node.name for node in seen.nodes.values() if _is_tainted(node) and node.name not in holders)
     return frozenset(found | {Oddity(node=name, kind=NO_CLAIM) for name in tainted})
 

@@ -77,7 +77,9 @@ class KubeFleet:
         cluster = budgets[CLUSTER]
         left = {name: text for name, text in leases.marks_in(marks).items() if name not in self._gone}
         self._level = counts.level_of(seen, cluster, left, tolerated=self._tolerated)
-        self._odd, told = counts.lasting(counts.oddities(seen, cluster), self._odd, self._monotonic_s())
+        self._odd, told = counts.lasting(
+            counts.oddities(seen, cluster, leases.odd_marks(marks)), self._odd, self._monotonic_s()
+        )
         gone, self._gone = self._gone, {}
         return Round(seen=seen, budget=cluster, gone=gone, oddities=told)
 

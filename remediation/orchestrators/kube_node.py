@@ -312,10 +312,16 @@ def release_patch(node: KubeNode) -> dict[str, Any] | None:
     return _patch(node, annotations={HOLD: None}, spec=spec)
 
 
-def leftover_patch(node: KubeNode) -> dict[str, Any] | None:
-    """The one patch that takes away what is left of a hold of which a person undid a part; None where there is no hold,
-    or it is whole: that is a drain."""
-    return release_patch(node) if hold_of(node) is None else None
+def unfence_patch(node: KubeNode) -> dict[str, Any] | None:
+    """The one patch that takes away whatever keeps pods off for a place in the budget: the fence, and what is left of a
+    hold of which a person undid a part. None where nothing is. A hold that is whole is a drain, and goes by a release.
+    """
+    is_undone = _annotated(node) is not None and hold_of(node) is None
+    gone = {CLAIMED, UNHEALTHY} if is_undone else {CLAIMED}
+    kept = tuple(taint for taint in node.taints if taint.key not in gone)
+    if kept == node.taints and not is_undone:
+        return None
+    return _patch(node, annotations={HOLD: None} if is_undone else None, spec={"taints": _plain(kept)})
 
 
 def fence_patch(node: KubeNode) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from healthd.remediation.orchestrators.kube_asking import KubeAsking
 from healthd.remediation.orchestrators.kube_gpu_clients import KubeGpuClients
 from healthd.remediation.orchestrators.kube_reporter import Known, KubeReporter
 from healthd.remediation.orchestrators.kube_transport import Pace
-from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
+from healthd.remediation.orchestrators.kubernetes import Fence, KubernetesOrchestrator
 
 __all__ = [
     "Known",
@@ -25,6 +25,12 @@ __all__ = [
 RATE_PER_S, BURST = 1.0, 30
 """A case takes some twenty requests from the fault to the taint, which must not take twenty seconds. Whatever goes
 wrong with an agent, it then asks once a second at most."""
+
+CLAIMED_FENCE = (
+    "fenced by the taint healthd.io/claimed: a claim on the budget stands, and no case is open; what it is of is"
+    " searched, and it is given back"
+)
+FENCE_LIFTED = "fence healthd.io/claimed taken away: no claim on the budget stands under this node's name"
 
 
 def open_api(config: Config, environ: Mapping[str, str], *, dry_run: bool = False) -> KubeApi:
@@ -60,13 +66,27 @@ def open_orchestrator(config: Config, api: KubeApi, node: str) -> KubernetesOrch
 
 
 def open_reporter(
-    config: Config, api: KubeApi, orchestrator: KubernetesOrchestrator, *, node: str, known: Callable[[], Known]
+    config: Config,
+    api: KubeApi,
+    orchestrator: KubernetesOrchestrator,
+    *,
+    node: str,
+    known: Callable[[], Known],
+    fenced: Callable[[str], None],
 ) -> KubeReporter:
-    """The reporter of this node. ``api``: a connection of its own, so that no report keeps a drain waiting."""
+    """The reporter of this node. ``api``: a connection of its own, so that no report keeps a drain waiting. ``fenced``
+    is told what fences the node while no case may be open, "" for nothing."""
+
+    def look() -> tuple[bool, str]:
+        fence = orchestrator.heal_fence()
+        fenced(CLAIMED_FENCE if fence is Fence.CLAIMED else "")
+        return fence is Fence.CLAIMED, FENCE_LIFTED if fence is Fence.TAKEN_AWAY else ""
+
     return KubeReporter(
         api,
         node=node,
         known=known,
         verified=orchestrator.verified,
+        fenced=look,
         start_s=config.orchestrator.kubernetes.start_s,
     )

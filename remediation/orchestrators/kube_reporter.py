@@ -1,4 +1,5 @@
-"""Tells the cluster what this node's agent knows: conditions, Events, and the end of the start-up taint.
+"""Tells the cluster what this node's agent knows: conditions, Events, and the end of the start-up taint. It sees by the
+way whether the Node is fenced, and has a fence looked at for as long as there is one.
 
 It judges nothing and takes no node out. A cluster that does not answer costs the agent nothing: what is known stays
 here and is sent whole, later; nothing on the node changes, and nothing is queued.
@@ -19,8 +20,10 @@ from healthd.remediation.orchestrators import kube_events as events
 from healthd.remediation.orchestrators.kube_api import Conflict, How, Kind, KubeApi, Missing
 from healthd.remediation.orchestrators.kube_conditions import Conditions, State
 from healthd.remediation.orchestrators.kube_events import News, Telling
-from healthd.remediation.orchestrators.kube_node import UNVERIFIED, KubeNode, node_of
+from healthd.remediation.orchestrators.kube_node import UNVERIFIED, KubeNode, node_of, unfence_patch
 
+FENCE_S = 30.0
+"""How often a fence is looked at while there is one: two or three requests."""
 _RANDOM = random.SystemRandom()
 
 
@@ -37,7 +40,8 @@ class Known:
 class KubeReporter:
     """The reporter of one node; ``tick`` is called about once a second, by one thread.
 
-    ``known``: what is known now. ``verified``: takes the start-up taint away. ``namespace``: of the Events; a Node's
+    ``known``: what is known now. ``verified``: takes the start-up taint away. ``fenced``: looks after a fence, and
+    returns whether there is one still, and what was done. ``namespace``: of the Events; a Node's
     belong to ``default``. ``start_s``: after how many seconds at most the first reading is made, so that a rollout does
     not come all at once.
     """
@@ -49,18 +53,20 @@ class KubeReporter:
         node: str,
         known: Callable[[], Known],
         verified: Callable[[], bool],
+        fenced: Callable[[], tuple[bool, str]],
         namespace: str = "default",
         start_s: float = 0.0,
         monotonic_s: Callable[[], float] = time.monotonic,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         chance: Callable[[], float] = _RANDOM.random,
     ) -> None:
-        self._api, self._name, self._known, self._verified = api, node, known, verified
+        self._api, self._name, self._known, self._verified, self._fenced = api, node, known, verified, fenced
         self._namespace, self._monotonic_s, self._clock, self._chance = namespace, monotonic_s, clock, chance
         self._conditions: Conditions | None = None
         self._telling = Telling()
         self._uid = ""
-        self._is_unverified = False
+        self._is_unverified = self._is_fenced = False
+        self._fence_s = 0.0
         self._look_s, self._pause_s = monotonic_s() + start_s * chance(), 0.0
 
     def close(self) -> None:
@@ -73,7 +79,8 @@ class KubeReporter:
             return ""
         known = self._known()
         states = conditions.states_of(known.diagnoses, known.outcomes, known.expected)
-        said = [self._write(states), self._tell(events.news_of(known.diagnoses, known.decision)), self._verify(states)]
+        news = events.news_of(known.diagnoses, known.decision)
+        said = [self._write(states), self._tell(news), self._verify(states), self._look_at_fence()]
         return "; ".join(each for each in said if each)
 
     def _begun(self) -> bool:
@@ -92,6 +99,7 @@ class KubeReporter:
 
     def _begin(self, node: KubeNode, now_s: float) -> None:
         self._uid, self._is_unverified = node.uid, node.taint(UNVERIFIED) is not None
+        self._is_fenced = unfence_patch(node) is not None
         self._conditions = Conditions(uid=node.uid, now_s=now_s, shown=conditions.shown_on(node))
 
     def _write(self, states: Mapping[str, State]) -> str:
@@ -111,6 +119,7 @@ class KubeReporter:
         if node.uid != self._uid:
             self._begin(node, self._monotonic_s())
         self._is_unverified = self._is_unverified or node.taint(UNVERIFIED) is not None
+        self._is_fenced = self._is_fenced or unfence_patch(node) is not None
         return "conditions written: " + ", ".join(f"{kind}={due[kind].state.status}" for kind in sorted(due))
 
     def _tell(self, news: tuple[News, ...]) -> str:
@@ -158,3 +167,15 @@ class KubeReporter:
             return f"start-up taint not taken away, again in {conditions.RETRY_S:.0f} s: {error}"
         self._is_unverified = False
         return "verified: start-up taint taken away" if was_there else ""
+
+    def _look_at_fence(self) -> str:
+        """A fence without a claim keeps a good node out for ever: nobody else takes it away."""
+        now_s = self._monotonic_s()
+        if not self._is_fenced or now_s < self._fence_s:
+            return ""
+        self._fence_s = now_s + FENCE_S
+        try:
+            self._is_fenced, said = self._fenced()
+        except BackendError as error:
+            return f"fence not looked at, again in {FENCE_S:.0f} s: {error}"
+        return said

@@ -21,6 +21,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any
 
 from healthd.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
@@ -41,6 +42,14 @@ _RANDOM = random.SystemRandom()
 
 NodePatch = Callable[[KubeNode], dict[str, Any] | None]
 Notes = dict[str, str | None]
+
+
+class Fence(StrEnum):
+    """What became of a fence. CLAIMED: a claim of this node stands, so that the fence stays."""
+
+    NONE = "none"
+    CLAIMED = "claimed"
+    TAKEN_AWAY = "taken away"
 
 
 class KubernetesOrchestrator:
@@ -209,11 +218,23 @@ class KubernetesOrchestrator:
         if is_last:
             self._end_requests()
             self._change_node(resumed_patch)
-            self._change_node(nodes.leftover_patch)
-            self._change_node(lambda node: nodes.without_taint_patch(node, nodes.CLAIMED))
+            self._change_node(nodes.unfence_patch)
         self._change_budget(slot.scope, lambda budget: leases.given_back(budget, self._name, slot.index))
         if is_last:
             self._leave_former_scopes()
+
+    def heal_fence(self) -> Fence:
+        """Take a fence away for which this node has no claim in any scope: a person took the claim from the Lease, or
+        deleted the Lease. May be called beside a claim that is made meanwhile, whose fence then comes back."""
+        if nodes.unfence_patch(self._node(fresh=True)) is None:
+            return Fence.NONE
+        if self._has_claim():
+            return Fence.CLAIMED
+        self._change_node(nodes.unfence_patch)
+        if self._has_claim():
+            self.fence()
+            return Fence.CLAIMED
+        return Fence.TAKEN_AWAY
 
     def mark(self, text: str) -> None:
         """Set this node's annotation of the Lease of marks. Nobody else's is touched, so nothing is compared."""
@@ -260,6 +281,18 @@ class KubernetesOrchestrator:
             name = leases.lease_name(scope)
             if key in leases.annotations_of(self._lease(name))[1]:
                 self._patch(Kind.LEASE, name, {"metadata": {"annotations": {key: None}}})
+
+    def _has_claim(self) -> bool:
+        """Whether anything stands under this node's key in any scope. Nobody has a claim in a Lease that is gone."""
+        key = leases.key_of(self._name)
+        for scope in sorted({CLUSTER, *self._wanted_scopes}):
+            try:
+                lease = self._read(Kind.LEASE, leases.lease_name(scope), fresh=True)
+            except Missing:
+                continue
+            if key in leases.annotations_of(lease)[1]:
+                return True
+        return False
 
     def _is_own(self, slot: Slot) -> bool:
         return slot.node == self._name

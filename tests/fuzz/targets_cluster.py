@@ -224,7 +224,7 @@ def _kube_node(data: bytes) -> None:
         kube_node.away_by,
         kube_node.instance_id_of,
         kube_node.release_patch,
-        kube_node.leftover_patch,
+        kube_node.unfence_patch,
         kube_node.fence_patch,
         kube_conditions.shown_on,
         kube_plugin.asked_of,
@@ -239,6 +239,7 @@ def _kube_lease(data: bytes) -> None:
     each_takes(data, lambda _: kube_lead.record_of(lease), lambda _: kube_count.budget_before("c", lease))
     _, notes = kube_budget.annotations_of(lease)
     kube_budget.marks_in(notes)
+    kube_budget.odd_marks(notes)
     kube_count.named_in(notes)
     budget = kube_budget.budget_of("c", lease)
     kube_budget.check_counted(budget, NOW, max_age_s=600.0)

@@ -22,6 +22,7 @@ from healthd.remediation.orchestrators.kube_budget import (
     lease_name,
     marked_with,
     marks_in,
+    odd_marks,
 )
 from healthd.remediation.ports import Slot
 
@@ -87,12 +88,14 @@ def test_a_node_that_is_out_and_holds_a_claim_counts_once() -> None:
 
 @pytest.mark.parametrize("text", ["mine", "{}", '{"node": "n3", "index": 0}', '{"node": "n2", "index": "0"}'])
 def test_a_claim_that_makes_no_sense_takes_a_place(text: str) -> None:
-    """Nobody's index, and a holder that says what is there."""
+    """It is of the node that its key names, whatever it says, odd, and that node alone gives it back."""
     there = budget({key_of("n2"): text}, limit=1)
     assert there.room() == 0
-    (slot,) = there.slots
-    assert slot.index == -1
-    assert "not made by healthd" in slot.node
+    assert there.slots == (Slot(scope="cluster", index=-1, node="n2"),)
+    assert there.odd == {"n2"}
+    with pytest.raises(BackendRefused, match="held by n2, not by n3"):
+        given_back(there, "n3", -1)
+    assert given_back(there, "n2", -1) == {key_of("n2"): None}
 
 
 @pytest.mark.parametrize("stamp", [-1, 10**11, 10**18])
@@ -100,8 +103,7 @@ def test_a_claim_of_no_time_is_none_of_healthds(stamp: int) -> None:
     """One agent writes it and all read it: as a time it would end each of them, and the controller with them."""
     text = f'{{"node": "n2", "index": 0, "text": "healthd: gpu.xid.79 gpu:0 [a]", "stamp": {stamp}}}'
     (claim,) = budget({key_of("n2"): text}).claims.values()
-    assert (claim.index, claim.text, claim.stamp) == (-1, "", 0)
-    assert "not made by healthd" in claim.node
+    assert (claim.node, claim.index, claim.text, claim.stamp) == ("n2", -1, "", 0)
 
 
 def test_only_its_own_place_is_given_back() -> None:
@@ -198,6 +200,14 @@ def test_marks_are_read_back_and_what_is_not_ours_is_left_out() -> None:
     notes = {**marked_with("n1", "healthd case=1"), "mark.healthd.io/n2": "by hand", "other": "x"}
     assert marks_in({key: value for key, value in notes.items() if value}) == {"n1": "healthd case=1"}
     assert marked_with("n1", "") == {"mark.healthd.io/n1": None}
+
+
+def test_a_mark_belongs_to_the_node_of_its_key() -> None:
+    """A mark under the key of n9 is never one of n1: what names another node, or is no mark, is odd and not read."""
+    honest = str(marked_with("n1", "healthd case=1")["mark.healthd.io/n1"])
+    notes = {"mark.healthd.io/n1": honest, "mark.healthd.io/n9": honest, "mark.healthd.io/n8": "by hand", "other": "x"}
+    assert marks_in(notes) == {"n1": "healthd case=1"}
+    assert set(odd_marks(notes)) == {"n8", "n9"}
 
 
 @pytest.mark.parametrize("text", ["two\nlines", "x" * 2001])

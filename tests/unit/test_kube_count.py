@@ -10,7 +10,8 @@ from healthd.remediation.orchestrators.kube_budget import COUNTED, LIMIT, NODES,
 from healthd.remediation.orchestrators.kube_count import (
     NO_CLAIM,
     NO_TAINT,
-    UNREADABLE,
+    ODD_CLAIM,
+    ODD_MARK,
     UNSHOWN_S,
     Oddity,
     Seen,
@@ -140,16 +141,17 @@ def test_the_level_has_everybody_who_is_out_and_every_mark() -> None:
 
 
 def test_what_does_not_fit_together_is_found() -> None:
-    """A taint without a claim, a claim without a taint, an annotation that no healthd made; not what fits, not whom
+    """A taint without a claim, a claim without a taint, a claim or a mark that no healthd made; not what fits, not whom
     the list lacks."""
     notes = claimed("n1", "n2", "n9")
     notes["metadata"]["annotations"]["claim.healthd.io/n5"] = "somebody's"
     there = seen(node("n1", CLAIMED), node("n2"), node("n3", UNHEALTHY), node("n4"))
-    found = oddities(there, budget_before("cluster", notes))
-    assert {(each.node.split(" ")[0], each.kind) for each in found} == {
+    found = oddities(there, budget_before("cluster", notes), {"n9"})
+    assert {(each.node, each.kind) for each in found} == {
         ("n2", NO_TAINT),
         ("n3", NO_CLAIM),
-        ("claim.healthd.io/n5", UNREADABLE),
+        ("n5", ODD_CLAIM),
+        ("n9", ODD_MARK),
     }
     assert all(each.said for each in found)
 

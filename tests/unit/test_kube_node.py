@@ -17,11 +17,11 @@ from healthd.remediation.orchestrators.kube_node import (
     features_of,
     fence_patch,
     hold_of,
-    leftover_patch,
     node_of,
     quarantine_patch,
     release_patch,
     taint_value,
+    unfence_patch,
     view_of,
     was_undone,
     without_taint_patch,
@@ -169,18 +169,20 @@ def test_a_reason_that_is_not_one_line_is_refused(text: str) -> None:
         quarantine_patch(read(node()), held, effect="NoSchedule", cordon=False)
 
 
-def test_what_a_person_left_of_our_hold_goes_with_the_claim() -> None:
+def test_what_a_person_left_of_our_hold_goes_with_the_fence() -> None:
     """The annotation alone would make whoever sets a taint of our key later look like this agent. A whole hold is a
-    drain, and goes by a release."""
-    out = taken_out(node(taints=[{"key": "theirs", "effect": "NoSchedule"}]), cordon=True)
-    assert leftover_patch(read(out)) is None
-    assert leftover_patch(read(node())) is None
-    theirs = {"key": "theirs", "effect": "NoSchedule"}
-    untainted = {**out, "spec": {**out["spec"], "taints": [theirs]}}
-    left = patched(untainted, leftover_patch(read(untainted)))
+    drain, and goes by a release: of it the fence alone goes."""
+    fence, theirs = {"key": "healthd.io/claimed", "effect": "NoSchedule"}, {"key": "theirs", "effect": "NoSchedule"}
+    out = taken_out(node(taints=[theirs, fence]), cordon=True)
+    left = patched(out, unfence_patch(read(out)))
+    assert (read(left).taint("healthd.io/claimed"), hold_of(read(left)) is None) == (None, False)
+    assert unfence_patch(read(left)) is None
+    assert unfence_patch(read(node())) is None
+    untainted = {**out, "spec": {**out["spec"], "taints": [theirs, fence]}}
+    left = patched(untainted, unfence_patch(read(untainted)))
     assert (left["metadata"]["annotations"], left["spec"]) == ({}, {"taints": [theirs], "unschedulable": True})
     uncordoned = {**out, "spec": {**out["spec"], "unschedulable": False}}
-    left = patched(uncordoned, leftover_patch(read(uncordoned)))
+    left = patched(uncordoned, unfence_patch(read(uncordoned)))
     assert (left["metadata"]["annotations"], left["spec"]["taints"]) == ({}, [theirs])
 
 

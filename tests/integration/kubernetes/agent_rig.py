@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from healthd.remediation.orchestrators.kube_api import KubeApi, connect
 from healthd.remediation.orchestrators.kube_budget import LEASE, MARKS, counts
+from healthd.remediation.orchestrators.kube_events import News, event_of
 from healthd.remediation.orchestrators.kube_transport import Pace
 from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
+from tests.integration.kubernetes.api_client import Answer
 from tests.integration.kubernetes.control_plane import LEASES, NAMESPACE, ControlPlane
 
 ROOT = Path(__file__).resolve().parents[3]
 BUDGET = f"{LEASES}/{LEASE}"
+EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 
 
 def install_policies(plane: ControlPlane) -> None:
-    """Apply the agent's rights and the policies, and return once the server enforces each of the three."""
+    """Apply the agent's rights and the policies, and return once the server enforces each of them."""
     folder = ROOT / "packaging" / "kubernetes"
     plane.add_namespace(NAMESPACE)
     plane.apply(folder / "agent-rbac.yaml", *sorted((folder / "policies").glob("*.yaml")))
@@ -35,11 +39,23 @@ def install_policies(plane: ControlPlane) -> None:
         ("healthd-agent-claim-first", "/api/v1/nodes/probe-1", cordon),
         ("healthd-budget", BUDGET, claim),
     ):
-        started = time.monotonic()
-        while f"'{policy}'" not in (answer := agent.patch(f"{path}?dryRun=All", patch, kind="merge")).message:
-            assert time.monotonic() < started + 30, f"{policy} is not in force after 30 s: {answer}"
-            time.sleep(0.05)
+        _await(policy, lambda path=path, patch=patch: agent.patch(f"{path}?dryRun=All", patch, kind="merge"))  # type: ignore[misc]
+    event = event_of(
+        News(reason="Probe", action="Probe", about="", note="-"),
+        node="probe-2",
+        uid="",
+        namespace="default",
+        now=datetime.now(UTC),
+    )
+    _await("healthd-agent-events", lambda: agent.post(f"{EVENTS}?dryRun=All", event))
     agent.close()
+
+
+def _await(policy: str, ask: Callable[[], Answer]) -> None:
+    started = time.monotonic()
+    while f"'{policy}'" not in (answer := ask()).message:
+        assert time.monotonic() < started + 30, f"{policy} is not in force after 30 s: {answer}"
+        time.sleep(0.05)
 
 
 def open_api(

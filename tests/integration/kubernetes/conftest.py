@@ -64,7 +64,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def shared_control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
-    """One for the whole session, with the agent's rights and all three policies of packaging/kubernetes in force."""
+    """One for the whole session, with the agent's rights and all policies of packaging/kubernetes in force."""
     try:
         plane = ControlPlane(say=_say(request))
     except Unavailable as error:

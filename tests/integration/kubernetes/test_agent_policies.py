@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER
-from tests.integration.kubernetes.agent_rig import BUDGET
+from healthd.remediation.orchestrators.kube_events import News, event_of
+from tests.integration.kubernetes.agent_rig import BUDGET, EVENTS
 from tests.integration.kubernetes.api_client import Answer, ApiClient, PatchKind
 from tests.integration.kubernetes.control_plane import ACCOUNT, NAMESPACE, ControlPlane
 
@@ -31,6 +34,7 @@ BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindi
 HYPERPOD = "sagemaker.amazonaws.com/node-health-status"
 REPLACE, REBOOT = "UnschedulablePendingReplacement", "UnschedulablePendingReboot"
 THEIRS = {"key": "example.com/theirs", "value": "yes", "effect": "NoSchedule"}
+HELD = json.dumps({"text": "healthd: gpu.xid.79 gpu:0 [k3v9]", "by": "healthd-agent", "stamp": 1, "cordoned": True})
 OURS = {"key": "healthd.io/unhealthy", "value": "gpu.xid.79", "effect": "NoSchedule"}
 
 
@@ -56,6 +60,13 @@ def condition(kind: str, status: str = "True", reason: str = "Because", message:
     return {"status": {"conditions": [made]}}
 
 
+def event(node: str, **changes: Any) -> dict[str, Any]:
+    """An Event as the agent of this node tells it."""
+    news = News(reason="GpuOffTheBus", action="Quarantine", about="gpu.xid.79", note="XID 79")
+    told = event_of(news, node=node, uid="", namespace="default", now=datetime(2026, 1, 1, tzinfo=UTC))
+    return {**told, **changes}
+
+
 def asked_of_eks(
     status: str = "False", reason: str = "NvidiaXID79Error", message: str = "healthd: x"
 ) -> dict[str, Any]:
@@ -78,6 +89,23 @@ def annotated(**changes: str | None) -> dict[str, Any]:
     """A merge patch of annotations; ``claim_n1`` stands for ``claim.healthd.io/n1``, ``limit`` for the limit."""
     keys = {"limit": "healthd.io/limit"}
     return {"metadata": {"annotations": {keys.get(k, k.replace("_", ".healthd.io/")): v for k, v in changes.items()}}}
+
+
+def claim_of(node: str, text: str = "") -> str:
+    """A claim as the agent of this node writes it."""
+    said = {"text": text, "stamp": 1} if text else {}
+    return json.dumps({"node": node, "index": 0, "at": "2026-01-01T00:00:00Z", **said}, ensure_ascii=False)
+
+
+def mark_of(node: str, text: str = "healthd case=k3v9") -> str:
+    """A mark as the agent of this node writes it."""
+    return json.dumps({"node": node, "text": text}, ensure_ascii=False)
+
+
+def filled(value: Callable[[str, str], str], node: str, *, characters: str = "x", more: int = 0) -> str:
+    """A claim or mark of as many bytes as one may have, and as many ``more``."""
+    room = LONGEST + more - len(value(node, "-").encode()) + 1
+    return value(node, characters * (room // len(characters.encode())))
 
 
 BY_POLICY, BY_RBAC = 422, 403
@@ -424,7 +452,7 @@ ATTEMPTS = (
     Attempt(
         name="claim for another node",
         path=BUDGET + AS_AGENT,
-        body=annotated(claim_n2="now"),
+        body=annotated(claim_n2=claim_of("n2")),
         kind="merge",
         status=BY_POLICY,
         says="only change the claim of its own node",
@@ -448,7 +476,7 @@ ATTEMPTS = (
     Attempt(
         name="raise the limit and claim in one",
         path=BUDGET + AS_AGENT,
-        body=annotated(limit="1000", claim_n1="now"),
+        body=annotated(limit="1000", claim_n1=claim_of("n1")),
         kind="merge",
         status=BY_POLICY,
         says="only change the claim of its own node",
@@ -456,7 +484,7 @@ ATTEMPTS = (
     Attempt(
         name="claim above the limit",
         path=BUDGET + AS_AGENT,
-        body=annotated(claim_n1="now"),
+        body=annotated(claim_n1=claim_of("n1")),
         kind="merge",
         status=BY_POLICY,
         says="budget exhausted: 1 of 1 nodes are out already",
@@ -480,7 +508,7 @@ ATTEMPTS = (
     Attempt(
         name="fill the budget, so that nobody else may claim",
         path=BUDGET + AS_AGENT,
-        body=annotated(claim_n1="x" * (LONGEST + 1)),
+        body=annotated(claim_n1=filled(claim_of, "n1", more=1)),
         kind="merge",
         status=BY_POLICY,
         says="at most 4096 bytes",
@@ -489,7 +517,7 @@ ATTEMPTS = (
     Attempt(
         name="fill it with few characters of many bytes",
         path=BUDGET + AS_AGENT,
-        body=annotated(claim_n1="\U0001f525" * (LONGEST // 4 + 1)),
+        body=annotated(claim_n1=filled(claim_of, "n1", characters="\U0001f525", more=4)),
         kind="merge",
         status=BY_POLICY,
         says="at most 4096 bytes",
@@ -507,7 +535,7 @@ ATTEMPTS = (
     Attempt(
         name="fill it with the mark that belongs elsewhere",
         path=BUDGET + AS_AGENT,
-        body=annotated(mark_n1="x"),
+        body=annotated(mark_n1=mark_of("n1")),
         kind="merge",
         status=BY_POLICY,
         says="only change the claim of its own node",
@@ -516,7 +544,7 @@ ATTEMPTS = (
     Attempt(
         name="fill it with the names of field managers",
         path=f"{BUDGET}?fieldManager=healthd-agent-2",
-        body=annotated(claim_n1="now"),
+        body=annotated(claim_n1=claim_of("n1")),
         kind="merge",
         status=BY_POLICY,
         says="under no other name",
@@ -525,7 +553,7 @@ ATTEMPTS = (
     Attempt(
         name="the same by server-side apply, which keeps an entry of each for ever",
         path=f"{BUDGET}?fieldManager=healthd-agent-2",
-        body={"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **annotated(claim_n1="now")},
+        body={"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **annotated(claim_n1=claim_of("n1"))},
         kind="apply",
         status=BY_POLICY,
         says="under no other name",
@@ -534,7 +562,7 @@ ATTEMPTS = (
     Attempt(
         name="fill the marks",
         path=MARKS + AS_AGENT,
-        body=annotated(mark_n1="x" * (LONGEST + 1)),
+        body=annotated(mark_n1=filled(mark_of, "n1", more=1)),
         kind="merge",
         status=BY_POLICY,
         says="at most 4096 bytes",
@@ -542,12 +570,142 @@ ATTEMPTS = (
     Attempt(
         name="a claim among the marks, which have no limit",
         path=MARKS + AS_AGENT,
-        body=annotated(claim_n1="now"),
+        body=annotated(claim_n1=claim_of("n1")),
         kind="merge",
         status=BY_POLICY,
         says="only change the claim of its own node",
     ),
     Attempt(name="delete the budget", method="DELETE", path=BUDGET, status=BY_RBAC, says="cannot delete resource"),
+    Attempt(
+        name="a mark under its own key that names another node",
+        path=MARKS + AS_AGENT,
+        body=annotated(mark_n1=mark_of("n2")),
+        kind="merge",
+        status=BY_POLICY,
+        says="that names its own node",
+    ),
+    Attempt(
+        name="a mark that names two nodes, of which a reader takes the last",
+        path=MARKS + AS_AGENT,
+        body=annotated(mark_n1='{"node": "n1", "text": "healthd", "node": "n2"}'),
+        kind="merge",
+        status=BY_POLICY,
+        says="that names its own node",
+    ),
+    Attempt(
+        name="a claim under its own key that names another node",
+        path=BUDGET + AS_AGENT,
+        body=annotated(claim_n1=claim_of("n2")),
+        kind="merge",
+        status=BY_POLICY,
+        says="that names its own node",
+        claimed=True,
+    ),
+    Attempt(
+        name="a claim that no agent can read and give back",
+        path=BUDGET + AS_AGENT,
+        body=annotated(claim_n1="garbage"),
+        kind="merge",
+        status=BY_POLICY,
+        says="that names its own node",
+        claimed=True,
+    ),
+    Attempt(
+        name="an empty claim",
+        path=BUDGET + AS_AGENT,
+        body=annotated(claim_n1=""),
+        kind="merge",
+        status=BY_POLICY,
+        says="that names its own node",
+        claimed=True,
+    ),
+    Attempt(
+        name="have the budget forget who wrote it",
+        path=BUDGET + AS_AGENT,
+        body={"metadata": {"managedFields": [{}]}},
+        kind="merge",
+        status=BY_POLICY,
+        says="empty managedFields",
+    ),
+    Attempt(
+        name="have its node forget who wrote it",
+        path=OWN,
+        body={"metadata": {"managedFields": [{}], "annotations": {"healthd.io/x": "1"}}},
+        kind="merge",
+        status=BY_POLICY,
+        says="empty managedFields",
+    ),
+    Attempt(
+        name="opt its node out",
+        path=OWN,
+        body={"metadata": {"labels": {"healthd.io/opt-out": "yes"}}},
+        status=BY_POLICY,
+        says="opt its node out, or in",
+    ),
+    Attempt(
+        name="call a hold its own that no taint of the request belongs to",
+        path=OWN,
+        body={"metadata": {"annotations": {"healthd.io/hold": HELD}}},
+        status=BY_POLICY,
+        says="belongs to the taint that the same request sets",
+    ),
+    Attempt(
+        name="call a cordon its own that it does not set",
+        path=OWN,
+        body={"metadata": {"annotations": {"healthd.io/hold": HELD}}, "spec": {"taints": [THEIRS, OURS]}},
+        status=BY_POLICY,
+        says="call a cordon its own only where the same request sets it",
+        claimed=True,
+    ),
+    Attempt(
+        name="a taint of a name that healthd has not",
+        path=OWN,
+        body={"spec": {"taints": [THEIRS, {**OURS, "key": "healthd.io/mine"}]}},
+        status=BY_POLICY,
+        says="only write unhealthy, claimed and unverified",
+        claimed=True,
+    ),
+    # events
+    Attempt(
+        name="an event about another node",
+        path=EVENTS,
+        method="POST",
+        body=event("n2"),
+        status=BY_POLICY,
+        says="only tell events about its own node",
+    ),
+    Attempt(
+        name="an event about a pod",
+        path=EVENTS,
+        method="POST",
+        body=event("n1", regarding={"kind": "Pod", "name": "n1", "namespace": "default"}),
+        status=BY_POLICY,
+        says="only tell events about its own node",
+    ),
+    Attempt(
+        name="an event under a name of another node's agent",
+        path=EVENTS,
+        method="POST",
+        body=event("n1", metadata={"name": "n1.n2.0123456789abcdef"}),
+        status=BY_POLICY,
+        says="the name of its node and 16 hexadecimal digits",
+    ),
+    Attempt(
+        name="an event in the kubelet's name",
+        path=EVENTS,
+        method="POST",
+        body=event("n1", reportingController="kubelet"),
+        status=BY_POLICY,
+        says="tells events as healthd.io/agent",
+    ),
+    Attempt(
+        name="an event that nobody can delete",
+        path=EVENTS,
+        method="POST",
+        body=event("n1", metadata={"name": "n1.0123456789abcdef", "finalizers": ["healthd.io/for-ever"]}),
+        status=BY_POLICY,
+        says="no annotations, labels, finalizers or owners",
+    ),
     # everything else
     Attempt(name="list nodes", method="GET", path="/api/v1/nodes", status=BY_RBAC, says="cannot list resource"),
     Attempt(
@@ -609,7 +767,7 @@ def agent(control_plane: ControlPlane) -> Iterator[ApiClient]:
         control_plane.add_node(name, labels=labels, taints=[THEIRS] if name == "n1" else ())
     control_plane.admin.patch(f"{OWN}/status", LARGE).must()
     control_plane.add_pod("job-0", "n1")
-    control_plane.add_lease("healthd-budget", {"healthd.io/limit": "1", "claim.healthd.io/n3": "then"})
+    control_plane.add_lease("healthd-budget", {"healthd.io/limit": "1", "claim.healthd.io/n3": claim_of("n3")})
     control_plane.add_lease("healthd-marks", {})
     client = control_plane.client(control_plane.agent_token("n1"))
     _await_budget(client)
@@ -653,7 +811,7 @@ def test_every_attempt_is_refused_and_changes_nothing(
 ) -> None:
     """Each request of the table gets the status and the sentence it names, and afterwards everything is as before."""
     if claimed:
-        control_plane.admin.patch(BUDGET, annotated(limit="2", claim_n1="now"), kind="merge").must()
+        control_plane.admin.patch(BUDGET, annotated(limit="2", claim_n1=claim_of("n1")), kind="merge").must()
         cordon = {"spec": {"unschedulable": True}}
         _await(lambda: agent.patch(f"{OWN}?dryRun=All", cordon), lambda answer: answer.ok)
     before = state(control_plane.admin)
@@ -699,7 +857,7 @@ def test_who_speaks_for_the_node_already_is_not_talked_over(
     control_plane: ControlPlane, agent: ApiClient, *, where: str, there: Any, path: str, attempt: Any, says: str
 ) -> None:
     """EKS's own agent, HyperPod's, or a person: no order is given over theirs, and none of theirs is taken back."""
-    control_plane.admin.patch(BUDGET, annotated(limit="2", claim_n1="now"), kind="merge").must()
+    control_plane.admin.patch(BUDGET, annotated(limit="2", claim_n1=claim_of("n1")), kind="merge").must()
     _await(lambda: agent.patch(f"{OWN}?dryRun=All", {"spec": {"unschedulable": True}}), lambda answer: answer.ok)
     control_plane.admin.patch(where, there).must()
     before = state(control_plane.admin)
@@ -739,7 +897,10 @@ def test_the_policies_hold_where_the_rights_are_too_wide(
 def test_a_token_without_a_node_writes_nothing(control_plane: ControlPlane, agent: ApiClient) -> None:
     """`kubectl create token healthd-agent` makes no agent: no node, no budget."""
     unbound = control_plane.client(control_plane.unbound_token())
-    for path, patch in ((f"{OWN}/status", condition("HealthdGpu")), (BUDGET + AS_AGENT, annotated(claim_n1="now"))):
+    for path, patch in (
+        (f"{OWN}/status", condition("HealthdGpu")),
+        (BUDGET + AS_AGENT, annotated(claim_n1=claim_of("n1"))),
+    ):
         answer = unbound.patch(path, patch, kind="merge")
         assert answer.status == BY_POLICY
         assert "token" in answer.message
@@ -749,9 +910,12 @@ def test_an_honest_agent_is_let_through(control_plane: ControlPlane, agent: ApiC
     """Claim, then taint, cordon, annotate, label and condition; then all of it back: each is what its work needs."""
     control_plane.admin.patch(BUDGET, annotated(limit="2"), kind="merge").must()
     agent.patch(f"{OWN}/status", condition("HealthdGpu")).must()
-    agent.patch(BUDGET + AS_AGENT, annotated(claim_n1="now"), kind="merge").must()
+    agent.patch(BUDGET + AS_AGENT, annotated(claim_n1=claim_of("n1")), kind="merge").must()
     out = {
-        "metadata": {"annotations": {"healthd.io/hold": "1", "healthd.io/asked": REBOOT}, "labels": {HYPERPOD: REBOOT}},
+        "metadata": {
+            "annotations": {"healthd.io/hold": HELD, "healthd.io/asked": REBOOT},
+            "labels": {HYPERPOD: REBOOT},
+        },
         "spec": {"unschedulable": True, "taints": [THEIRS, OURS]},
     }
     # The server's cache of the Lease may be some milliseconds behind.
@@ -770,21 +934,69 @@ def test_an_honest_agent_is_let_through(control_plane: ControlPlane, agent: ApiC
     }
     agent.patch(OWN, back).must()
     agent.patch(OWN, labelled(PLUGIN, "true", is_out=False)).must()
-    agent.patch(BUDGET + AS_AGENT, annotated(claim_n1="x" * LONGEST), kind="merge").must()
+    agent.patch(BUDGET + AS_AGENT, annotated(claim_n1=filled(claim_of, "n1")), kind="merge").must()
     agent.patch(BUDGET + AS_AGENT, annotated(claim_n1=None), kind="merge").must()
-    agent.patch(MARKS + AS_AGENT, annotated(mark_n1="x" * LONGEST), kind="merge").must()
-    event = {
-        "metadata": {"name": "n1.0123", "namespace": "default"},
-        "eventTime": "2026-01-01T00:00:00.000000Z",
-        "type": "Warning",
-        "reason": "GpuOffTheBus",
-        "action": "Quarantine",
-        "note": "XID 79",
-        "reportingController": "healthd.io/agent",
-        "reportingInstance": "n1",
-        "regarding": {"kind": "Node", "name": "n1"},
-    }
-    agent.post("/apis/events.k8s.io/v1/namespaces/default/events", event).must()
+    agent.patch(MARKS + AS_AGENT, annotated(mark_n1=filled(mark_of, "n1")), kind="merge").must()
+    told = agent.post(EVENTS, event("n1")).must()
+    series = {"series": {"count": 2, "lastObservedTime": "2026-01-01T00:01:00.000000Z"}}
+    agent.patch(f"{EVENTS}/{told['metadata']['name']}", series, kind="merge").must()
+
+
+OF_A_PERSON: tuple[tuple[Any, Any, str], ...] = (
+    # what a person did to the node; what the agent tries over it; what the server says
+    ({"spec": {"unschedulable": True}}, {"spec": {"unschedulable": None}}, "lift a cordon that somebody else set"),
+    ({"spec": {"taints": [OURS]}}, {"spec": {"taints": []}}, "a taint healthd.io/unhealthy that somebody else set"),
+    (
+        {"spec": {"taints": [OURS]}},
+        {"spec": {"taints": [{**OURS, "value": "mine"}]}},
+        "a taint healthd.io/unhealthy that somebody else set",
+    ),
+    (
+        {"spec": {"taints": [OURS]}},
+        {"metadata": {"annotations": {"healthd.io/hold": HELD}}},
+        "belongs to the taint that the same request sets",
+    ),
+    (
+        {"spec": {"taints": [{**OURS, "key": "healthd.io/mine"}]}},
+        {"spec": {"taints": []}},
+        "only write unhealthy, claimed and unverified",
+    ),
+    (
+        {"metadata": {"labels": {"healthd.io/opt-out": "yes"}}},
+        {"metadata": {"labels": {"healthd.io/opt-out": None}}},
+        "opt its node out, or in",
+    ),
+    (
+        {"metadata": {"annotations": {"healthd.io/opt-out": "yes"}}},
+        {"metadata": {"annotations": {"healthd.io/opt-out": "false"}}},
+        "opt its node out, or in",
+    ),
+)
+
+
+@pytest.mark.parametrize(("done", "attempt", "says"), OF_A_PERSON, ids=range(len(OF_A_PERSON)))
+def test_what_a_person_did_to_the_node_stays(
+    control_plane: ControlPlane, *, done: Any, attempt: Any, says: str
+) -> None:
+    """Cordon, taint and opt-out of an administrator: the node's own agent neither lifts nor takes them over."""
+    control_plane.add_node("n1")
+    control_plane.add_lease("healthd-budget", {"healthd.io/limit": "2", "claim.healthd.io/n1": claim_of("n1")})
+    agent = control_plane.client(control_plane.agent_token("n1"))
+    control_plane.admin.patch(OWN, done, kind="merge").must()
+    before = control_plane.admin.get(OWN).must()
+    answer = agent.patch(OWN, attempt, kind="merge")
+    assert (answer.status, says in answer.message) == (BY_POLICY, True), answer
+    assert control_plane.admin.get(OWN).must() == before
+
+
+def test_an_event_that_another_told_is_not_added_to(control_plane: ControlPlane, agent: ApiClient) -> None:
+    """Under a name of the agent's own form as well: what counts is which node it is about."""
+    of_another = event("n2", metadata={"name": event("n1")["metadata"]["name"]})
+    for each in (event("n2"), of_another):
+        there = control_plane.admin.post(EVENTS, each).must()
+        series = {"series": {"count": 999, "lastObservedTime": "2026-01-01T00:01:00.000000Z"}}
+        answer = agent.patch(f"{EVENTS}/{there['metadata']['name']}", series, kind="merge")
+        assert (answer.status, "only tell events about its own node" in answer.message) == (BY_POLICY, True), answer
 
 
 def test_twenty_who_claim_at_once_get_five_places(control_plane: ControlPlane) -> None:
@@ -799,7 +1011,7 @@ def test_twenty_who_claim_at_once_get_five_places(control_plane: ControlPlane) -
     def claim(name: str) -> Answer:
         client = control_plane.client(tokens[name])
         try:
-            patch = {"metadata": {"annotations": {f"claim.healthd.io/{name}": "now"}}}
+            patch = {"metadata": {"annotations": {f"claim.healthd.io/{name}": claim_of(name)}}}
             # 409 is the server's own retries used up; whoever gets it asks again, as the back end does.
             return _await(
                 lambda: client.patch(BUDGET + AS_AGENT, patch, kind="merge"), lambda answer: answer.status != 409
@@ -818,10 +1030,10 @@ def test_twenty_who_claim_at_once_get_five_places(control_plane: ControlPlane) -
 def test_a_budget_of_the_longest_claims_takes_another(control_plane: ControlPlane, agent: ApiClient) -> None:
     """Fifty hostile agents that hold the longest claims there are leave room for an honest one, and the policy, which
     reads all of them, may still cost what it costs."""
-    others = {f"claim.healthd.io/o{number}": "x" * LONGEST for number in range(50)}
+    others = {f"claim.healthd.io/o{number}": filled(claim_of, f"o{number}") for number in range(50)}
     notes = {"metadata": {"annotations": {**others, "healthd.io/limit": "60"}}}
     control_plane.admin.patch(BUDGET, notes, kind="merge").must()
-    agent.patch(BUDGET + AS_AGENT, annotated(claim_n1="x" * LONGEST), kind="merge").must()
+    agent.patch(BUDGET + AS_AGENT, annotated(claim_n1=filled(claim_of, "n1")), kind="merge").must()
 
 
 @pytest.mark.parametrize("limit", [None, "", "five"])
@@ -830,7 +1042,7 @@ def test_a_budget_without_a_number_allows_nothing(control_plane: ControlPlane, l
     control_plane.add_node("n1")
     control_plane.add_lease("healthd-budget", {} if limit is None else {"healthd.io/limit": limit})
     agent = control_plane.client(control_plane.agent_token("n1"))
-    assert agent.patch(BUDGET + AS_AGENT, annotated(claim_n1="now"), kind="merge").status == BY_POLICY
+    assert agent.patch(BUDGET + AS_AGENT, annotated(claim_n1=claim_of("n1")), kind="merge").status == BY_POLICY
 
 
 def test_the_manifests_pass_a_dry_run_of_the_server(control_plane: ControlPlane, kubectl: Path) -> None:
@@ -841,10 +1053,12 @@ def test_the_manifests_pass_a_dry_run_of_the_server(control_plane: ControlPlane,
     env = {"KUBECONFIG": str(control_plane.kubeconfig), "HOME": str(control_plane.root)}
     done = subprocess.run(argv, env=env, check=False, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("(server dry run)") == 13
+    assert done.stdout.count("(server dry run)") == 15
 
 
-@pytest.mark.parametrize("name", ["healthd-agent-own-node", "healthd-agent-claim-first", "healthd-budget"])
+@pytest.mark.parametrize(
+    "name", ["healthd-agent-own-node", "healthd-agent-claim-first", "healthd-agent-events", "healthd-budget"]
+)
 def test_no_expression_is_warned_of(control_plane: ControlPlane, name: str) -> None:
     """The controller manager checks the types of every expression against the server's schema, and finds nothing."""
     path = f"{POLICIES}/{name}"

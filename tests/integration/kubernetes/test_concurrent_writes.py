@@ -28,6 +28,7 @@ from healthd.remediation.orchestrators.kube_budget import counts
 from healthd.remediation.orchestrators.kube_conditions import states_of
 from healthd.remediation.orchestrators.kube_events import count_in
 from healthd.remediation.orchestrators.kube_reporter import Known, KubeReporter
+from healthd.remediation.orchestrators.kubernetes import Fence
 from healthd.remediation.slots import SlotKeeper
 from tests.integration.kubernetes.agent_rig import Agents, add_leases, note
 from tests.integration.kubernetes.control_plane import NAMESPACE, ControlPlane
@@ -89,6 +90,7 @@ class Agent:
             node=self.name,
             known=lambda: self.known,
             verified=self.orchestrator.verified,
+            fenced=lambda: (self.orchestrator.heal_fence() is Fence.CLAIMED, ""),
             monotonic_s=lambda: self.passed_s,
             clock=lambda: NOW + timedelta(seconds=self.passed_s),
             chance=self.dice.random,

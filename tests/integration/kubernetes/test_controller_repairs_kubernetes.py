@@ -6,6 +6,8 @@ its own kind at the real API server.
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -21,7 +23,7 @@ from tests.integration.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.integration.aws.fake_hyperpod import CLUSTER, FakeHyperPod
 from tests.integration.aws.moto_server import dummy_env, moto_serving
 from tests.integration.kubernetes.agent_rig import Agents
-from tests.integration.kubernetes.control_plane import ControlPlane, ControlPlaneError
+from tests.integration.kubernetes.control_plane import LEASES, ControlPlane, ControlPlaneError
 from tests.integration.kubernetes.fleet_controller import Fleet, FleetController
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.process]
@@ -186,6 +188,41 @@ def test_what_does_not_all_stand_for_the_act_is_refused(
     site.wait(lambda: site.mark("n1").answer is Answer.REFUSED, "the refusal")
     assert said in site.mark("n1").said
     assert hyperpod.count("BatchReplaceClusterNodes") == 0
+
+
+def rounds_of(controller: FleetController) -> int:
+    """How many rounds came to their end."""
+    found = re.search(
+        r'^healthd_controller_round_seconds_count\{result="ok"\} ([0-9.]+)$', controller.page(), re.MULTILINE
+    )
+    return int(float(found[1])) if found is not None else 0
+
+
+def test_the_agent_of_one_node_cannot_have_the_machine_of_another_replaced(site: Site, hyperpod: AwsEndpoint) -> None:
+    """n1 is out for a repair that wants no other machine. A mark under n9's key that asks for n1's is refused to n9 by
+    the policy. Where it stands all the same, as without the policy, nothing is called, n1's own mark is as it was, and
+    the controller pages for n9."""
+    machine = hyperpod.hyperpod.add("ip-10-1-2-3")
+    site.node("n1", f"aws:///usw2-az1/sagemaker/cluster/hyperpod-abc-{machine}")
+    site.plane.add_node("n9")
+    controller = site.start("hyperpod", hyperpod.url)
+    victim = site.agents("n1")
+    victim.claim("cluster", 0)
+    victim.quarantine(REASON)
+    asked = CaseMark(
+        case="k3v9", machine=machine, remedy=Remedy.REPLACE_NODE, asks=True, attempt=1, asked=datetime.now(UTC)
+    )
+    body = {"metadata": {"annotations": {"mark.healthd.io/n9": json.dumps({"node": "n1", "text": asked.text})}}}
+    marks = f"{LEASES}/healthd-marks"
+    hostile = site.plane.client(site.plane.agent_token("n9"))
+    answer = hostile.patch(f"{marks}?fieldManager=healthd-agent", body, kind="merge")
+    assert (answer.status, "names its own node" in answer.message) == (422, True), answer
+    site.plane.admin.patch(marks, body, kind="merge").must()
+    site.wait(lambda: "mark.healthd.io/n9 of the Lease healthd-marks is not what" in controller.log, "the page")
+    rounds = rounds_of(controller)
+    site.wait(lambda: rounds_of(controller) >= rounds + 3, "three more rounds")
+    assert hyperpod.count("BatchReplaceClusterNodes") == 0
+    assert site.mark("n1") == CaseMark()
 
 
 def test_a_reboot_shows_as_another_boot_id_of_the_kubelet(site: Site, hyperpod: AwsEndpoint) -> None:

@@ -63,7 +63,7 @@ def versions(plane: ControlPlane) -> list[str]:
 def test_an_agent_that_has_everything_misses_nothing_and_changes_nothing(
     control_plane: ControlPlane, node: AgentNode
 ) -> None:
-    """Token, rights, all three policies, budget and kubelet; what is tried dry leaves no trace. With a claim of its own
+    """Token, rights, all four policies, budget and kubelet; what is tried dry leaves no trace. With a claim of its own
     the policy that wants one first is not tried."""
     node.kubelet.pods.append(pod("train-1", devices={"nvidia.com/gpu": 8}))
     before = versions(control_plane)

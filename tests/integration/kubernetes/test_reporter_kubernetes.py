@@ -14,6 +14,7 @@ import pytest
 from healthd.model import Component, Diagnosis, Outcome, Remedy, Result, Severity, Status
 from healthd.remediation.orchestrators.kube_conditions import DEBOUNCE_S, HEARTBEAT_S, TYPES
 from healthd.remediation.orchestrators.kube_reporter import Known, KubeReporter
+from healthd.remediation.orchestrators.kubernetes import Fence
 from tests.integration.kubernetes.agent_rig import Agents
 from tests.integration.kubernetes.control_plane import ControlPlane
 
@@ -43,6 +44,7 @@ class Rig:
             node="n1",
             known=lambda: self.known,
             verified=orchestrator.verified,
+            fenced=lambda: (orchestrator.heal_fence() is Fence.CLAIMED, "fence looked at"),
             monotonic_s=lambda: self.passed_s,
             clock=lambda: NOW + timedelta(seconds=self.passed_s),
             chance=lambda: 0.5,
