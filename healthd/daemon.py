@@ -348,7 +348,8 @@ class Daemon:
 
         routes = agent_routes(self.agent, metrics=self._page, problem=self.problem)
         daemon = self._config.daemon
-        return open_http(daemon.http, routes, self._log, (self.agent.machine.name, *daemon.http_names))
+        names = (self.agent.machine.name, *daemon.http_names)
+        return open_http(daemon.http, routes, self._log, names, local=not daemon.readers)
 
     def _end(self, threads: list[threading.Thread]) -> None:
         """Stop in order. What an act is waited for is ``daemon.stop_s``; one that takes longer is left to its intent on

@@ -52,6 +52,9 @@ _SELDOM_S = 60.0
 _NOT_LOCAL = """the status is for this machine only: come by `ssh -L 9809:127.0.0.1:9809 NODE` or `kubectl
 port-forward`, and ask for http://127.0.0.1:9809/; there are /metrics, /healthz and /verdict for everybody
 """
+_NOT_HERE = """[daemon] readers is set, and a connection does not tell who asks: ask by `healthd status`; there are
+/metrics, /healthz and, without its evidence, /verdict for everybody
+"""
 _NOT_OURS = """this machine does not answer under that name: ask by its address or its host name, or add the name to
 http_names of [daemon] or [controller]
 """
@@ -121,13 +124,15 @@ def agent_routes(agent: Agent, *, metrics: Callable[[], tuple[str, str]], proble
     }
 
 
-def open_http(address: str, routes: Routes, log: Any, names: Collection[str] = ()) -> HttpServer | None:
+def open_http(
+    address: str, routes: Routes, log: Any, names: Collection[str] = (), *, local: bool = True
+) -> HttpServer | None:
     """The HTTP server, or None where none is configured. A taken address must not keep anybody from the work: it is
-    said loudly. ``names``: as in ``HttpServer``."""
+    said loudly. ``names``, ``local``: as in ``HttpServer``."""
     if not address:
         return None
     try:
-        return HttpServer(address, routes, log, names)
+        return HttpServer(address, routes, log, names, local=local)
     except OSError as error:
         log.error("no HTTP server", address=address, error=str(error))
         return None
@@ -135,15 +140,17 @@ def open_http(address: str, routes: Routes, log: Any, names: Collection[str] = (
 
 class HttpServer:
     """Serves GET requests until closed. ``[::]`` is every address, those of IPv4 among them. ``names``: by which this
-    machine may be asked beside its host name.
+    machine may be asked beside its host name. ``local``: whether this machine's own users are told more than others.
 
     Raises OSError where the address cannot be had.
     """
 
-    def __init__(self, address: str, routes: Routes, log: Any, names: Collection[str] = ()) -> None:
+    def __init__(
+        self, address: str, routes: Routes, log: Any, names: Collection[str] = (), *, local: bool = True
+    ) -> None:
         host, _, port = address.rpartition(":")
         ours = frozenset(each.lower() for each in (socket.gethostname(), *names))
-        handler = type("Handler", (_Handler,), {"routes": routes, "log": log, "names": ours})
+        handler = type("Handler", (_Handler,), {"routes": routes, "log": log, "names": ours, "local": local})
         self._address = address
         self._server = listening(host.strip("[]"), int(port), handler, partial(_Listener, log=log))
         self._log = log
@@ -332,6 +339,7 @@ class _Handler(BaseHTTPRequestHandler):
     routes: Routes
     log: Any
     names: frozenset[str]
+    local: bool
     server: _Listener
     server_version = "healthd"
     sys_version = ""
@@ -364,9 +372,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _allowed(self, route: Route) -> Answer:
         """The answer, as far as it is for whoever asks."""
         host = self.headers.get("Host", "")
-        local = is_local(self.client_address[0], host)
+        local = self.local and is_local(self.client_address[0], host)
         if route.local and not local:
-            return Answer(code=403, text=_NOT_LOCAL)
+            return Answer(code=403, text=_NOT_LOCAL if self.local else _NOT_HERE)
         if not (route.probe or is_ours(host, self.names)):
             return Answer(code=403, text=_NOT_OURS)
         return self._answered(route.answer if local or route.afar is None else route.afar)

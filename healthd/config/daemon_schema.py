@@ -49,7 +49,8 @@ class DaemonSection:
     readers: Name = ""
     """The unix group whose members may ask through the socket (``check``, ``status``, ``history``, ``plan``), beside
     root and ``group``. Empty: every user of the node, of whom each may read what was found and by whose order. Hooks
-    need it not. HTTP on loopback (``http``) is open to every user all the same."""
+    need it not. Over HTTP nobody is known: with a group here users of the node are told by ``http`` what another
+    machine is, which is the metrics and the verdict without its evidence; an empty ``http`` leaves nothing."""
 
     stop_s: Seconds = 370.0
     """How long, in seconds, the daemon waits after SIGTERM for what it is doing to its node: no further step is begun,

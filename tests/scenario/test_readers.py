@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
+import http.client
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.integration.slurm.slurm_conf import free_ports
 from tests.running import NOBODY, RunningNode
 
 pytestmark = [
@@ -21,9 +25,11 @@ pytestmark = [
 def node_for(tmp_path: Path) -> Iterator[Callable[[str], RunningNode]]:
     """A node whose daemon answers this group of readers alone."""
     made: list[RunningNode] = []
+    (port,) = free_ports(1)
 
     def make(readers: str) -> RunningNode:
-        node = RunningNode(tmp_path / "node", "n1", sections='[orchestrator]\nkind = "local"\n')
+        http = f"127.0.0.1:{port}"
+        node = RunningNode(tmp_path / "node", "n1", sections='[orchestrator]\nkind = "local"\n', http=http)
         node.open_to_all()
         node.config.write_text(node.config.read_text().replace("[daemon]", f'[daemon]\nreaders = "{readers}"'))
         made.append(node)
@@ -42,6 +48,30 @@ def test_a_user_who_is_no_reader_cannot_ask(node_for: Callable[[str], RunningNod
     assert refused.returncode != 0
     assert f"uid {NOBODY} may not ask the daemon at s; be root, or in [daemon] readers or group" in refused.stderr
     assert node.status() is not None
+
+
+def test_http_tells_no_more_than_another_machine_is_told(node_for: Callable[[str], RunningNode]) -> None:
+    """Who asks over HTTP, nobody knows: a user who is no reader comes to no evidence by that way either."""
+    node = node_for("root")
+    where = next(line for line in node.config.read_text().splitlines() if line.startswith("http ="))
+
+    def get(path: str) -> tuple[int, str]:
+        asked = http.client.HTTPConnection(where.split('"')[1], timeout=20)
+        asked.request("GET", path)
+        answer = asked.getresponse()
+        with contextlib.closing(asked):
+            return answer.status, answer.read().decode()
+
+    for path in ("/", "/status"):
+        code, said = get(path)
+        assert (code, "[daemon] readers is set" in said) == (403, True)
+    assert get("/healthz")[0] == get("/metrics")[0] == 200
+    node.kernel_says("NVRM: Xid (PCI:0000:53:00): 31, pid=4711, name=secretjob, MMU Fault")
+    node.wait(lambda: "secretjob" in json.dumps(node.check()), 20, "it is found")
+    code, said = get("/verdict")
+    assert code == 200
+    assert "gpu.xid.31" in said
+    assert "secretjob" not in said
 
 
 def test_a_reader_asks_and_may_not_act(node_for: Callable[[str], RunningNode]) -> None:
