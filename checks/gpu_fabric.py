@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from healthd.check import FindingCode, check, not_applicable
-from healthd.fabric_health import faults_of
+from healthd.fabric_health import faults_of, lacks_partition
 from healthd.gpus import MIG, GpuValues, ask_gpus, in_mig, judged_gpus, not_supporting, of_the_node
 from healthd.model import NODE, Finding, Reading, Remedy, Result, Severity
 from healthd.node import Node
@@ -27,6 +27,13 @@ NOT_READY = FindingCode(
     meaning="A GPU has not joined the NVLink fabric: is the Fabric Manager running?",
     lasting_s=300.0,
 )
+NO_PARTITION = FindingCode(
+    code="gpu.fabric.no_partition",
+    severity=Severity.CRITICAL,
+    remedy=_HUMAN,
+    meaning="A GPU cannot join the NVLink fabric: no partition is assigned to it",
+    lasting_s=300.0,
+)
 FAILED = FindingCode(
     code="gpu.fabric.failed",
     severity=Severity.CRITICAL,
@@ -41,13 +48,15 @@ SPLIT = FindingCode(
 )
 
 
-@check("gpu.fabric", interval_s=60, codes=(NOT_READY, FAILED, UNHEALTHY, SPLIT))
+@check("gpu.fabric", interval_s=60, codes=(NOT_READY, NO_PARTITION, FAILED, UNHEALTHY, SPLIT))
 def gpu_fabric(node: Node, _settings: object) -> Result:
     """Every GPU has joined the NVLink fabric, the fabric is healthy, and one node is in one domain.
 
     Judged on types with NVSwitch only. Before Hopper the driver does not tell. In the health mask each part has its own
     values, and 1 is a fault where 2 is none: a mask that is not zero says nothing by itself. Joining takes a while
-    after a driver load, so what is under way is a finding only after five minutes. On UltraServers (GB200) the GPUs of
+    after a driver load, so what is under way is a finding only after five minutes. A GPU without a partition cannot
+    join at all, and is told as that: its partition is to be set up, and no service of this node. One that has joined is
+    well, whatever is said of partitions. On UltraServers (GB200) the GPUs of
     a node share cluster and clique. That all 36 or 72 GPUs of an UltraServer are in the domain its own GPUs do not
     tell: gpu.imex asks. What all GPUs have alike, as when the Fabric Manager does not run,
     is one finding of the node. A GPU that has not joined keeps jobs off, since CUDA does not start there (802, system
@@ -71,7 +80,7 @@ def gpu_fabric(node: Node, _settings: object) -> Result:
         findings.extend(_domain(told))
     name = "gpu_fabric_clique_id"
     readings = [Reading(component=gpu.gpu, name=name, value=gpu.values[_INFO]["cliqueId"]) for gpu in told]
-    rests_on, what = {_INFO: (NOT_READY, FAILED, UNHEALTHY)}, "the state of the fabric"
+    rests_on, what = {_INFO: (NOT_READY, NO_PARTITION, FAILED, UNHEALTHY)}, "the state of the fabric"
     return judged_gpus(gpus, findings, readings, questions=(_INFO,), rests_on=rests_on, what=what)
 
 
@@ -79,8 +88,7 @@ def _findings(gpu: GpuValues) -> Iterator[Finding]:
     info = gpu.values[_INFO]
     state, status = info["state"], info["status"]
     if state != _COMPLETED:
-        message = f"joining the fabric: {_STATES.get(state, f'state {state}')}"
-        yield _less_with_mig(gpu, NOT_READY.at(gpu.gpu, message, state=state))
+        yield _less_with_mig(gpu, _not_joined(gpu))
     elif status:
         message = f"joining the fabric ended with NVML status {status}"
         yield _less_with_mig(gpu, FAILED.at(gpu.gpu, message, status=status))
@@ -89,6 +97,14 @@ def _findings(gpu: GpuValues) -> Iterator[Finding]:
         words.append(summary)
     if words:
         yield UNHEALTHY.at(gpu.gpu, "; ".join(words), health_mask=info.get("healthMask", 0))
+
+
+def _not_joined(gpu: GpuValues) -> Finding:
+    state = gpu.values[_INFO]["state"]
+    message = f"joining the fabric: {_STATES.get(state, f'state {state}')}"
+    if lacks_partition(gpu.values[_INFO].get("healthMask", 0)):
+        return NO_PARTITION.at(gpu.gpu, f"{message}; no NVLink partition is assigned to this GPU", state=state)
+    return NOT_READY.at(gpu.gpu, message, state=state)
 
 
 def _less_with_mig(gpu: GpuValues, finding: Finding) -> Finding:

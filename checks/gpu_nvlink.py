@@ -23,7 +23,7 @@ DEAD = FindingCode(
     remedy=_HUMAN,
     meaning="All NVLinks of a GPU are down",
     lasting_s=120.0,
-    symptom_of=("gpu.fabric.not_ready", "gpu.fabric.failed"),
+    symptom_of=("gpu.fabric.not_ready", "gpu.fabric.no_partition", "gpu.fabric.failed"),
 )
 _DOWN = "NVLinks of a GPU are down"
 DOWN = FindingCode(

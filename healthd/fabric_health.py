@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from healthd.tables import filled, keyed_rows
 
+_PARTITION_SHIFT, _TWO_BITS, _NOT_ASSIGNED = 12, 0x3, 2
+"""NVML_GPU_FABRIC_HEALTH_MASK_…_PARTITION_ASSIGNED (nvml.h): 1 true, 2 false; 0 is: not told."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MaskPart:
@@ -32,6 +35,11 @@ def _mask_part(cells: Mapping[str, str]) -> MaskPart:
 
 
 MASK = keyed_rows("fabric_health.csv", _mask_part, lambda row: row.part)
+
+
+def lacks_partition(mask: int) -> bool:
+    """Whether the mask says that no NVLink partition is assigned to the GPU: it cannot join, whoever runs."""
+    return mask >> _PARTITION_SHIFT & _TWO_BITS == _NOT_ASSIGNED
 
 
 def faults_of(mask: int) -> Iterator[str]:

@@ -40,7 +40,7 @@ def run(
     sys = pci_tree(gpus=[fake_pci(0)])
     result = gpu_fabric(FakeNode(sys=sys, nvml=FakeNvml(*gpus), instance_type=instance_type), NoSettings())
     for finding in result.findings:  # unproven on hardware
-        joined = finding.code not in ("gpu.fabric.not_ready", "gpu.fabric.failed")
+        joined = finding.code.removeprefix("gpu.fabric.") not in ("not_ready", "no_partition", "failed")
         assert finding.severity is (Severity.WARNING if joined else severity)
         assert REMEDY_RANK[finding.remedy] < REMEDY_RANK[Remedy.RESET_GPU]
     return result
@@ -66,6 +66,14 @@ def test_not_joined(state: int, word: str) -> None:
     assert word in finding.message
     after = open_codes("gpu.fabric", [result] * 6)
     assert (after[4], after[5]) == (set(), {"gpu.fabric.not_ready"})
+
+
+@given(st.integers(0, 2**16 - 1), st.integers(1, 3))
+def test_a_gpu_without_a_partition_is_told_as_that(mask: int, state: int) -> None:
+    """One that has not joined and has no partition lacks that and no service; assigned, untold or joined is no such."""
+    found = codes(run(fabric(0, state=state, healthMask=mask)))
+    assert ("gpu.fabric.no_partition" in found) is (state != 3 and mask >> 12 & 3 == 2)
+    assert ("gpu.fabric.not_ready" in found) is (state != 3 and mask >> 12 & 3 != 2)
 
 
 def test_joining_failed() -> None:

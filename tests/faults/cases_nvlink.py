@@ -146,6 +146,15 @@ NVLINK = (
         "gpu.fabric.not_ready@gpu:2 critical ask_human",
         lasts_s=300.0,
     ),
+    case(
+        "gpu.fabric",
+        "not joined, and no partition is assigned",
+        on_gpu(f"{_FABRIC} = 0 0 1 0x2000 1"),
+        "gpu.fabric.no_partition@gpu:2 critical ask_human",
+        lasts_s=300.0,
+    ),
+    case("gpu.fabric", "joined, and no partition is assigned", on_gpu(f"{_FABRIC} = 0 0 3 0x2000 1"), lasts_s=300.0),
+    case("gpu.fabric", "joined, with a partition", on_gpu(f"{_FABRIC} = 0 0 3 0x1000 1"), lasts_s=300.0),
     case("gpu.fabric", "joining, for a minute", on_gpu(f"{_FABRIC} = 0 0 2 0 1"), lasts_s=60.0),
     case(
         "gpu.fabric",

@@ -47,6 +47,7 @@ CERTAIN: Mapping[str, str] = {
     "gpu.driver.mismatch": "nvml.h, LIB_RM_VERSION_MISMATCH: no program that begins now can use a GPU",
     "gpu.lost": "nvml.h, GPU_IS_LOST: fallen off the bus or otherwise inaccessible",
     "gpu.fabric.not_ready": "NVIDIA Fabric Manager user guide: CUDA answers 802; EKS node monitoring agent 1.7.0",
+    "gpu.fabric.no_partition": "NVIDIA Fabric Manager user guide: CUDA answers 802 where a GPU has not joined",
     "gpu.fabric.failed": "NVIDIA Fabric Manager user guide: CUDA answers 802; EKS node monitoring agent 1.7.0",
     "gpu.nvlink.dead": "nvml.h, nvmlDeviceGetNvLinkState: without a link no peer is in reach over NVLink",
     "gpu.failing": "gpud 4a8de33a: Unknown Error for a device handle calls for a reboot, so no job can use that GPU",
