@@ -11,12 +11,14 @@ from healthd.fabric_health import faults_of, lacks_partition
 from healthd.gpus import MIG, GpuValues, ask_gpus, in_mig, judged_gpus, not_supporting, of_the_node
 from healthd.model import NODE, Finding, Reading, Remedy, Result, Severity
 from healthd.node import Node
-from healthd.tables import instance_profile
+from healthd.tables import InstanceProfile, instance_profile
 
 _INFO = "nvmlDeviceGetGpuFabricInfoV"
 _NOT_SUPPORTED, _COMPLETED = 0, 3  # nvmlGpuFabricState_t (nvml.h); between them not started and in progress
 _STATES = {1: "not started", 2: "in progress"}
 _SUMMARIES = {2: "unhealthy", 3: "limited capacity"}  # NVML_GPU_FABRIC_HEALTH_SUMMARY_…
+_NVLINK_5_BOARDS, _UMAD = ("B200", "B300"), "ib_umad"
+
 
 _W, _HUMAN = Severity.WARNING, Remedy.ASK_HUMAN
 
@@ -63,7 +65,8 @@ def gpu_fabric(node: Node, _settings: object) -> Result:
     not yet initialized); with MIG on it is a warning. All else is a warning, and all of it is unproven on hardware.
 
     Sources: nvml.h (nvmlGpuFabricInfo_v3_t); EKS node monitoring agent 1.7.0 dcgm_watchfield.go (a fabric that is not
-    joined is fatal); NVIDIA Fabric Manager user guide (CUDA error 802); fabric_health.csv.
+    joined is fatal); NVIDIA Fabric Manager user guide (CUDA error 802; NVLink 5 boards: ib_umad, through which the
+    subnet manager reaches the switches); fabric_health.csv.
     """
     profile = instance_profile(node.instance_type)
     if profile is None or profile.nvlink not in ("nvswitch", "nvl72"):
@@ -75,7 +78,8 @@ def gpu_fabric(node: Node, _settings: object) -> Result:
     told = [gpu for gpu in gpus if _INFO in gpu.values]
     if all(_INFO in gpu.unsupported for gpu in gpus):
         return not_applicable("these GPUs, or their driver, do not tell about the fabric (Hopper and newer do)")
-    findings = [*of_the_node((finding for gpu in told for finding in _findings(gpu)), len(gpus))]
+    hint = _hint(node, profile)
+    findings = [*of_the_node((finding for gpu in told for finding in _findings(gpu, hint)), len(gpus))]
     if profile.nvlink == "nvl72":
         findings.extend(_domain(told))
     name = "gpu_fabric_clique_id"
@@ -84,13 +88,22 @@ def gpu_fabric(node: Node, _settings: object) -> Result:
     return judged_gpus(gpus, findings, readings, questions=(_INFO,), rests_on=rests_on, what=what)
 
 
-def _findings(gpu: GpuValues) -> Iterator[Finding]:
+def _hint(node: Node, profile: InstanceProfile) -> str:
+    """What to look at first where a GPU has not joined; "" where nothing is known."""
+    if profile.gpu_model not in _NVLINK_5_BOARDS or profile.nvlink != "nvswitch":
+        return ""
+    if node.sys.exists(f"module/{_UMAD}"):
+        return ""
+    return f"; the module {_UMAD} is not loaded, without which the Fabric Manager reaches no NVSwitch here: modprobe it"
+
+
+def _findings(gpu: GpuValues, hint: str) -> Iterator[Finding]:
     info = gpu.values[_INFO]
     state, status = info["state"], info["status"]
     if state != _COMPLETED:
-        yield _less_with_mig(gpu, _not_joined(gpu))
+        yield _less_with_mig(gpu, _not_joined(gpu, hint))
     elif status:
-        message = f"joining the fabric ended with NVML status {status}"
+        message = f"joining the fabric ended with NVML status {status}{hint}"
         yield _less_with_mig(gpu, FAILED.at(gpu.gpu, message, status=status))
     words = [*faults_of(info.get("healthMask", 0))]
     if summary := _SUMMARIES.get(info.get("healthSummary", 0)):
@@ -99,12 +112,12 @@ def _findings(gpu: GpuValues) -> Iterator[Finding]:
         yield UNHEALTHY.at(gpu.gpu, "; ".join(words), health_mask=info.get("healthMask", 0))
 
 
-def _not_joined(gpu: GpuValues) -> Finding:
+def _not_joined(gpu: GpuValues, hint: str) -> Finding:
     state = gpu.values[_INFO]["state"]
     message = f"joining the fabric: {_STATES.get(state, f'state {state}')}"
     if lacks_partition(gpu.values[_INFO].get("healthMask", 0)):
         return NO_PARTITION.at(gpu.gpu, f"{message}; no NVLink partition is assigned to this GPU", state=state)
-    return NOT_READY.at(gpu.gpu, message, state=state)
+    return NOT_READY.at(gpu.gpu, f"{message}{hint}", state=state)
 
 
 def _less_with_mig(gpu: GpuValues, finding: Finding) -> Finding:

@@ -36,8 +36,9 @@ def run(
     *gpus: GpuAnswer,
     instance_type: str | None = "p5.48xlarge",
     severity: Severity = Severity.CRITICAL,
+    modules: tuple[str, ...] = (),
 ) -> Result:
-    sys = pci_tree(gpus=[fake_pci(0)])
+    sys = {**pci_tree(gpus=[fake_pci(0)]), **{f"module/{name}/initstate": "live" for name in modules}}
     result = gpu_fabric(FakeNode(sys=sys, nvml=FakeNvml(*gpus), instance_type=instance_type), NoSettings())
     for finding in result.findings:  # unproven on hardware
         joined = finding.code.removeprefix("gpu.fabric.") not in ("not_ready", "no_partition", "failed")
@@ -74,6 +75,26 @@ def test_a_gpu_without_a_partition_is_told_as_that(mask: int, state: int) -> Non
     found = codes(run(fabric(0, state=state, healthMask=mask)))
     assert ("gpu.fabric.no_partition" in found) is (state != 3 and mask >> 12 & 3 == 2)
     assert ("gpu.fabric.not_ready" in found) is (state != 3 and mask >> 12 & 3 != 2)
+
+
+@pytest.mark.parametrize("changes", [{"state": 1}, {"status": 999}])
+@pytest.mark.parametrize(
+    ("instance_type", "modules", "named"),
+    [
+        ("p6-b200.48xlarge", (), True),
+        ("p6-b300.48xlarge", ("ib_uverbs",), True),
+        ("p6-b200.48xlarge", ("ib_umad",), False),
+        ("p5.48xlarge", (), False),
+        (GB200, (), False),
+    ],
+)
+def test_ib_umad_is_named_where_it_is_needed(
+    changes: dict[str, int], instance_type: str, modules: tuple[str, ...], named: bool
+) -> None:
+    """On an NVLink 5 board of one node the message says that the module is missing; joined, nothing is found."""
+    (finding,) = run(fabric(0, **changes), instance_type=instance_type, modules=modules).findings
+    assert ("ib_umad" in finding.message) is named
+    assert run(healthy_gpu(0), instance_type=instance_type, modules=modules).findings == ()
 
 
 def test_joining_failed() -> None:

@@ -155,6 +155,14 @@ NVLINK = (
     ),
     case("gpu.fabric", "joined, and no partition is assigned", on_gpu(f"{_FABRIC} = 0 0 3 0x2000 1"), lasts_s=300.0),
     case("gpu.fabric", "joined, with a partition", on_gpu(f"{_FABRIC} = 0 0 3 0x1000 1"), lasts_s=300.0),
+    case(
+        "gpu.fabric",
+        "not joined, on a board that needs ib_umad",
+        on_gpu(f"{_FABRIC} = 0 0 1 0 1", gpus=EVERY_GPU),
+        "gpu.fabric.not_ready@node critical ask_human",
+        lasts_s=300.0,
+        instance_type="p6-b200.48xlarge",
+    ),
     case("gpu.fabric", "joining, for a minute", on_gpu(f"{_FABRIC} = 0 0 2 0 1"), lasts_s=60.0),
     case(
         "gpu.fabric",
