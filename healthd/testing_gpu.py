@@ -61,6 +61,7 @@ HEALTHY_LINKS: Mapping[str, Any] = {
     **{f"nvmlDeviceGetNvLinkErrorCounter({link}, {kind})": 0 for kind in (0, 1, 2) for link in range(18)},
     **{f"field:{field}": 0 for field in (38, 52, 59)},
     **{f"field:{field}/{link}" if link else f"field:{field}": 0 for field in (208, 213, 214) for link in range(18)},
+    **dict.fromkeys(("field:170", "field:171"), NOT_SUPPORTED),
     "nvmlDeviceGetGpuFabricInfoV": {
         "clusterUuid": [1] * 16,
         "status": 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from healthd.model import Status
@@ -239,4 +240,29 @@ NVSWITCH = (
     built("gpu.nvswitch", "a guest that was never shown any", switchless_guest),
 )
 
-CASES: tuple[Case, ...] = (*NVLINK, *NVSWITCH)
+
+def superchips(**changes: str) -> Callable[[Rig], None]:
+    """GPUs with ten links to their processors, all of them up; what is different on GPU 2."""
+
+    def arrange(rig: Rig) -> None:
+        for gpu in range(rig.profile.gpus):
+            rig.gpu(gpu, **{"field.170": "10", "field.171": "1"})
+        rig.gpu(2, **changes)
+
+    return arrange
+
+
+C2C = (
+    case(
+        "gpu.c2c",
+        "a link to the processor down",
+        superchips(**{"field.171/3": "0"}),
+        "gpu.c2c.down@gpu:2 warning ask_human",
+        lasts_s=120.0,
+        instance_type=GB200,
+    ),
+    case("gpu.c2c", "all links up", superchips(), instance_type=GB200),
+    case("gpu.c2c", "not told", lambda rig: None, status=Status.NOT_APPLICABLE, instance_type=GB200),
+)
+
+CASES: tuple[Case, ...] = (*NVLINK, *NVSWITCH, *C2C)

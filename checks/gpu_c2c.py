@@ -1,0 +1,74 @@
+"""The check ``gpu.c2c``: the NVLink-C2C links that join each GPU to the processor of its module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from healthd.check import FindingCode, check, judged, not_applicable
+from healthd.gpus import GpuValues, ask_gpus, gaps_of
+from healthd.model import Component, Finding, Reading, Remedy, Result, Severity
+from healthd.node import Node
+from healthd.tables import instance_profile
+
+_COUNT, _STATUS = 170, 171  # NVML_FI_DEV_C2C_LINK_COUNT and _GET_STATUS, the latter for each link (nvml.h)
+_MOST_LINKS = 32  # a superchip has 10 to 14
+
+DOWN = FindingCode(
+    code="gpu.c2c.down",
+    severity=Severity.WARNING,
+    remedy=Remedy.ASK_HUMAN,
+    meaning="NVLink-C2C links between a GPU and its processor are down",
+    lasting_s=120.0,
+)
+
+
+@check("gpu.c2c", codes=(DOWN,))
+def gpu_c2c(node: Node, _settings: object) -> Result:
+    """All NVLink-C2C links between the GPUs and the processors of a superchip are up.
+
+    Each GPU tells how many it has, and of each whether it is up. Asked on GB200 and GB300 alone: no other type has such
+    links. A GPU or a driver that does not tell is not judged. Unproven on hardware, and a warning.
+
+    Sources: nvml.h (fields 170, number of links, and 171, whether a link is active); NVIDIA GB200 (Grace and Blackwell
+    joined by NVLink-C2C).
+    """
+    profile = instance_profile(node.instance_type)
+    if profile is None or profile.nvlink != "nvl72":
+        return not_applicable("this instance type has no NVLink-C2C, or is not in healthd's table")
+    asked = ask_gpus(node, fields=[_COUNT])
+    if isinstance(asked, Result):
+        return asked
+    links = {gpu.gpu: _links(gpu) for gpu in asked}
+    if not gaps_of(asked) and not any(links.values()):
+        return not_applicable("no GPU here, or its driver, tells of NVLink-C2C links")
+    gpus = ask_gpus(node, fields=[(_STATUS, link) for link in range(max(links.values()))])
+    if isinstance(gpus, Result):
+        return gpus
+    readings = [
+        Reading(component=gpu.gpu, name="gpu_c2c_link_count", value=links[gpu.gpu]) for gpu in asked if links[gpu.gpu]
+    ]
+    findings = [finding for gpu in gpus for finding in _down(gpu, links.get(gpu.gpu, 0))]
+    return judged(findings, readings, gaps=[*gaps_of(asked), *gaps_of(gpus)], untold=_untold(gpus, links))
+
+
+def _links(gpu: GpuValues) -> int:
+    return min(int(gpu.values.get(f"field:{_COUNT}", 0)), _MOST_LINKS)
+
+
+def _key(link: int) -> str:
+    return f"field:{_STATUS}/{link}" if link else f"field:{_STATUS}"
+
+
+def _down(gpu: GpuValues, links: int) -> Iterator[Finding]:
+    down = [link for link in range(links) if gpu.values.get(_key(link)) == 0]
+    if down:
+        message = f"{links - len(down)} of {links} NVLink-C2C links are up; down: {', '.join(map(str, down))}"
+        yield DOWN.at(gpu.gpu, message, down=down, limit=links, limit_source="the GPU itself (NVML)")
+
+
+def _untold(gpus: tuple[GpuValues, ...], links: dict[Component, int]) -> Iterator[tuple[Component, str]]:
+    """The GPUs that do not tell how many links they have, or of one whether it is up."""
+    for gpu in gpus:
+        keys = {_key(link) for link in range(links.get(gpu.gpu, 0))}
+        if not keys or keys & gpu.unsupported:
+            yield gpu.gpu, DOWN.code
