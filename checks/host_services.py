@@ -18,7 +18,7 @@ _SWITCHED = ("nvswitch", "nvl72")
 _WARNING, _ASK, _WATCH = Severity.WARNING, Remedy.ASK_HUMAN, Remedy.WATCH
 # What a service that does not run looks like elsewhere: there the fault is, and here its reason.
 _SEEN_AS: Mapping[str, tuple[str, ...]] = {
-    "nvidia-fabricmanager.service": ("gpu.fabric.not_ready", "gpu.fabric.failed"),
+    "nvidia-fabricmanager.service": ("gpu.fabric.not_ready", "gpu.fabric.no_partition", "gpu.fabric.failed"),
     "nvidia-imex.service": ("gpu.fabric.no_imex", "gpu.imex.not_up"),
     **dict.fromkeys(("chronyd.service", "chrony.service"), ("host.clock.unsynchronised",)),
 }
