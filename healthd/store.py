@@ -237,7 +237,7 @@ class Store:
                     self._rollback()
                     raise
                 self._db.execute("COMMIT")
-            except (sqlite3.Error, msgspec.MsgspecError, ValueError) as error:
+            except (sqlite3.Error, msgspec.MsgspecError, ValueError, MemoryError) as error:  # the last: SQLITE_NOMEM
                 self._rollback()
                 if _is_full(error):
                     self.ballast.give_up()  # the next attempt has its room

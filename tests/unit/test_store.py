@@ -757,3 +757,36 @@ def test_a_disk_that_refuses_writing_can_still_be_read(tmp_path: Path, whole: by
         20, ("boot-1", 7), 21, (CASE,),
     )  # fmt: skip
     store.close()
+
+
+_OUT_OF_MEMORY = """
+import resource, sys
+from pathlib import Path
+from healthd.errors import StoreError
+from healthd.model import Event
+from healthd.store import Store
+from tests.judgement import START
+store = Store(Path(sys.argv[1]), now=START)
+large, small = (Event(at=START, kind="step", text="x" * size) for size in (64 << 20, 10))
+store.append(small)
+now = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize:")) << 10
+resource.setrlimit(resource.RLIMIT_AS, (now + (8 << 20), -1))
+try:
+    store.append(large)
+except StoreError as error:
+    print(error)
+store.append(small)
+print(len(store.events()))
+"""
+
+
+@pytest.mark.process
+def test_a_write_without_memory_is_one_that_was_not_made(tmp_path: Path) -> None:
+    """Python's word for SQLITE_NOMEM is MemoryError, which is no error of SQLite's: nothing was written, and the next
+    write is made."""
+    argv = [sys.executable, "-c", _OUT_OF_MEMORY, str(tmp_path / "healthd.db")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    said, count = done.stdout.splitlines()
+    assert "the state was not written: " in said
+    assert count == "2"
