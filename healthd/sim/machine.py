@@ -65,7 +65,7 @@ class SimulatedMachine:
     @contextlib.contextmanager
     def living(self, *, every_s: float = 20.0) -> Iterator[None]:
         """Time passes on the machine as it does here, until the block ends, in steps of so many seconds: a third of how
-        often anybody looks. Whoever runs a daemon on it for minutes needs that: its devices would look dead."""
+        often anybody looks. A daemon that runs on it for minutes needs that: nothing on it would move."""
         over = threading.Event()
 
         def live() -> None:

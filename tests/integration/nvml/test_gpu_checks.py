@@ -55,8 +55,10 @@ FAULTS: tuple[tuple[list[str], str], ...] = (
     (["nvmlDeviceGetCurrPcieLinkWidth = 8"], "gpu.pcie.width"),
     (["nvmlDeviceGetCurrPcieLinkGeneration = 1", "nvmlDeviceGetCurrentClocksEventReasons = 0"], "gpu.pcie.generation"),
     (["nvmlDeviceGetNvLinkState(17) = 0"], "gpu.nvlink.down"),
+    (["nvmlDeviceGetNvLinkErrorCounter(5,1) = 505"], "gpu.nvlink.stands_out"),
     (["nvmlDeviceGetP2PStatus(5,2) = 5"], "gpu.nvlink.no_p2p"),
     (["nvmlDeviceGetGpuFabricInfoV = 0 0 2 0 1"], "gpu.fabric.not_ready"),
+    (["nvmlDeviceGetGpuFabricInfoV = 0 0 1 0x2000 1"], "gpu.fabric.no_partition"),
     (["nvmlDeviceGetGpuFabricInfoV = 999 0 3 0 1"], "gpu.fabric.failed"),
     (["nvmlDeviceGetGpuFabricInfoV = 0 0 3 0x12a9 1"], "gpu.fabric.unhealthy"),
     (["nvmlDeviceGetComputeRunningProcesses = 4711 1048576 0 0"], "gpu.processes.ended"),
@@ -109,13 +111,12 @@ def test_every_level_is_in_the_matrix() -> None:
     """No code of these checks that one look can find is left out."""
     levels = {code.code for check in CHECKS.values() for code in check.codes}
     over_time = {limit.code.code for check in CHECKS.values() for limit in check.limits}
-    elsewhere = {  # needs a setting, another instance type, or NVML as a whole
+    elsewhere = {  # needs a setting, busy siblings, another instance type, or NVML as a whole
         "gpu.processes.leftover",
         "gpu.processes.memory",
         "gpu.throttle.slower_than_siblings",
         "gpu.nvlink.dead",
         "gpu.fabric.split",
-        "gpu.fabric.no_imex",
         "gpu.driver.absent",
         "gpu.driver.mismatch",
     }
