@@ -45,10 +45,14 @@ class DrainRule:
 
     empty_dir: bool = False
     """Whether pods that use an emptyDir may be evicted, which loses what is in it (kubectl's --delete-emptydir-data).
-    """
+    One with ``medium: Memory``, a job's /dev/shm, holds nothing that a job could keep, and needs no word."""
 
     unmanaged: bool = False
     """Whether pods may be evicted that no controller makes anew (kubectl's --force)."""
+
+    tolerating: bool = False
+    """Whether pods may be evicted that tolerate healthd's taint, such as by ``operator: Exists`` without a key. Off: a
+    pod that tolerates the taint is meant to stay. On: it is evicted once for each hold of the node."""
 
     gang: Literal["wait", "members", "whole"] = "wait"
     """What becomes of a pod of a gang (Kueue, Volcano, KAI) that has members on other nodes too. ``wait``: it is left

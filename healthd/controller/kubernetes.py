@@ -26,6 +26,7 @@ from healthd.remediation.opt_out import LABEL
 from healthd.remediation.orchestrators.kube_afar import KubeClaims, KubeNodeAfar
 from healthd.remediation.orchestrators.kube_api import KubeApi, connect
 from healthd.remediation.orchestrators.kube_drain import KubeDrain
+from healthd.remediation.orchestrators.kube_drain_record import RECORDS
 from healthd.remediation.orchestrators.kube_eviction import EvictMode, GangMode, Rule
 from healthd.remediation.orchestrators.kube_fleet import KubeFleet
 from healthd.remediation.orchestrators.kube_lead import RENEW_S, Lead, Renewal
@@ -108,6 +109,7 @@ class KubernetesWork:
             rules=drain_rules(config),
             leads=self._lead.check,
             clock=_now,
+            records=KubeTold(self._api, namespace=section.namespace, leads=self._lead.check, key=RECORDS),
             opt_out_label=config.remediation.opt_out_label,
         )
         plugins = KubePlugins(
@@ -256,6 +258,7 @@ def drain_rules(config: Config) -> tuple[Rule, ...]:
             grace_s=rule.grace_s,
             empty_dir=rule.empty_dir,
             unmanaged=rule.unmanaged,
+            tolerating=rule.tolerating,
             gang=GangMode(rule.gang),
         )
         for rule in config.controller.drain

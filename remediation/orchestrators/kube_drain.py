@@ -3,6 +3,7 @@ but where a rule says that a gang with a member there is evicted whole (``kube_g
 
 Nothing is ever deleted: the eviction API asks every PodDisruptionBudget. What it will not have now is asked again in
 the next round; what the server is too busy for is not asked before it says. A Node is read anew before its pods are.
+When a drain begins is written down before its first eviction (``kube_drain_record``).
 """
 
 from __future__ import annotations
@@ -10,12 +11,32 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
-from healthd.errors import BackendBusy, BackendError
+from healthd.errors import BackendBusy, BackendError, StoreError
 from healthd.remediation.opt_out import by_feature
 from healthd.remediation.orchestrators.kube_api import Conflict, Disrupting, Ending, Kind, KubeApi, Missing
-from healthd.remediation.orchestrators.kube_eviction import Fate, Plan, Pod, Rule, eviction_of, planned, pods_in, told
+from healthd.remediation.orchestrators.kube_drain_events import KubeDrainEvents
+from healthd.remediation.orchestrators.kube_drain_record import (
+    DrainRecord,
+    hold_digest,
+    record_of,
+    records_in,
+    records_text,
+    still_held,
+)
+from healthd.remediation.orchestrators.kube_eviction import (
+    Drain,
+    Fate,
+    Plan,
+    Pod,
+    Rule,
+    eviction_of,
+    planned,
+    pods_in,
+    told,
+)
 from healthd.remediation.orchestrators.kube_gangs import Gang, gang_of, gangs_to_see, with_gangs
-from healthd.remediation.orchestrators.kube_node import Held, features_of, hold_of, node_of
+from healthd.remediation.orchestrators.kube_node import UNHEALTHY, Held, KubeNode, features_of, hold_of, node_of
+from healthd.remediation.orchestrators.kube_told import KubeTold
 
 _DONE = ("evicted", "gone", "its namespace is being deleted")
 
@@ -23,7 +44,8 @@ _DONE = ("evicted", "gone", "its namespace is being deleted")
 class KubeDrain:
     """The drains of a fleet. ``leads`` raises BackendRefused where this controller may not act any more.
 
-    ``opt_out_label``: a node that has this label or annotation, with any value but ``false``, is left alone.
+    ``records``: where it is kept when drains began. ``opt_out_label``: a node that has this label or annotation, with
+    any value but ``false``, is left alone.
     """
 
     def __init__(
@@ -33,9 +55,11 @@ class KubeDrain:
         rules: Sequence[Rule],
         leads: Callable[[], None],
         clock: Callable[[], datetime],
+        records: KubeTold,
         opt_out_label: str = "",
     ) -> None:
         self._api, self._rules, self._leads, self._clock = api, tuple(rules), leads, clock
+        self._records, self._events = DrainRecords(records), KubeDrainEvents(api, leads=leads, clock=clock)
         self._opt_out_label = opt_out_label
 
     def round(self, drained: Collection[str], claimed: Collection[str]) -> Mapping[str, str]:
@@ -48,24 +72,42 @@ class KubeDrain:
         said = {}
         for name in sorted(set(drained) & set(claimed)):
             try:
-                if words := self._drain(name):
+                if words := self._drain(name, claimed):
                     said[name] = words
-            except BackendError as error:
+            except (BackendError, StoreError) as error:
                 said[name] = f"the drain does not go on: {error}"
         return said
 
-    def _drain(self, name: str) -> str:
+    def _drain(self, name: str, claimed: Collection[str]) -> str:
         try:
-            held = self._hold(name)
+            node = node_of(self._api.get(Kind.NODE, name))
         except Missing:
             return ""
-        if held is None:
+        if (held := self._hold_of(node)) is None:
             return ""
         pages = self._api.pages(Kind.POD, pods_in, fieldSelector=f"spec.nodeName={name}")
-        since, now = datetime.fromtimestamp(held.stamp, UTC), self._clock()
-        plans = planned([pod for page in pages for pod in page], self._rules, since, now)
+        pods, now = [pod for page in pages for pod in page], self._clock()
+        drain = self._drain_of(node, held, pods, claimed, now)
+        plans = planned(pods, self._rules, drain, now)
         members = {gang: self._members(gang) for gang in gangs_to_see(plans, self._rules)}
-        plans = with_gangs(plans, members, self._rules, node=name, since=since, now=now)
+        plans = with_gangs(plans, members, self._rules, drain, now)
+        asked = self._asked(name, held, members, plans)
+        notes = [f"{plan.pod.name}: {asked[plan.pod.metadata.uid]}" for plan in plans if plan.pod.metadata.uid in asked]
+        left = told([plan for plan in plans if plan.pod.metadata.uid not in asked])
+        return "; ".join(each for each in (*notes, left, self._events.came_back(drain, node.uid, plans)) if each)
+
+    def _drain_of(
+        self, node: KubeNode, held: Held, pods: Sequence[Pod], claimed: Collection[str], now: datetime
+    ) -> Drain:
+        made = {pod.metadata.uid: pod.metadata.creationTimestamp for pod in pods}
+        record = self._records.begun(node.name, held, made, claimed, now)
+        taints = tuple(taint for taint in node.taints if taint.key == UNHEALTHY)
+        return Drain(node=node.name, since=datetime.fromtimestamp(held.stamp, UTC), record=record, taints=taints)
+
+    def _asked(
+        self, name: str, held: Held, members: Mapping[Gang, Collection[Pod]], plans: Sequence[Plan]
+    ) -> Mapping[str, str]:
+        """Ask for each eviction that is planned; what came of it, by the uid of the pod."""
         refused = {gang: why for gang in members if (why := self._objection(name, held, gang, plans))}
         asked = {}
         for plan in plans:
@@ -74,11 +116,9 @@ class KubeDrain:
             gang = gang_of(plan.pod)
             said = refused.get(gang, "") if gang is not None else ""
             asked[plan.pod.metadata.uid] = said or self._evicted(name, held, plan)
-            if gang in members and asked[plan.pod.metadata.uid] not in _DONE:
+            if gang is not None and gang in members and asked[plan.pod.metadata.uid] not in _DONE:
                 refused[gang] = said or f"waits for its gang: {plan.pod.name} {asked[plan.pod.metadata.uid]}"
-        notes = [f"{plan.pod.name}: {asked[plan.pod.metadata.uid]}" for plan in plans if plan.pod.metadata.uid in asked]
-        left = told([plan for plan in plans if plan.pod.metadata.uid not in asked])
-        return "; ".join([*notes, *([left] if left else [])])
+        return asked
 
     def _members(self, gang: Gang) -> tuple[Pod, ...]:
         pages = self._api.pages(Kind.POD, pods_in, namespace=gang.namespace, labelSelector=gang.selector)
@@ -125,6 +165,43 @@ class KubeDrain:
         return "evicted"
 
     def _hold(self, name: str) -> Held | None:
+        """Whose drain it is now."""
+        return self._hold_of(node_of(self._api.get(Kind.NODE, name)))
+
+    def _hold_of(self, node: KubeNode) -> Held | None:
         """Whose drain it is: taint and annotation, whole; nobody's on a node that opted out."""
-        node = node_of(self._api.get(Kind.NODE, name))
         return None if by_feature(features_of(node), self._opt_out_label) else hold_of(node)
+
+
+class DrainRecords:
+    """When the drains of a fleet began, kept at ``records``: read once, and written before anything relies on it."""
+
+    def __init__(self, records: KubeTold) -> None:
+        self._kept = records
+        self._records: dict[str, DrainRecord] | None = None
+
+    def begun(
+        self,
+        node: str,
+        held: Held,
+        pods: Mapping[str, datetime | None],
+        claimed: Collection[str],
+        now: datetime,
+    ) -> DrainRecord:
+        """The record of this hold, which begins now where there is none. ``pods``: uid to creationTimestamp of those on
+        the node. Raises StoreError where it cannot be read or written: then nothing may be evicted."""
+        records = self._read()
+        known = records.get(node)
+        if known is not None and known.hold == hold_digest(held):
+            return known
+        records = {**still_held(records, claimed), node: record_of(held, pods, now)}
+        self._kept.keep(records_text(records))
+        self._records = records
+        return records[node]
+
+    def _read(self) -> dict[str, DrainRecord]:
+        if self._records is None:
+            self._records = records_in(self._kept.kept())
+        if self._records is None:
+            raise StoreError(f"nothing is evicted: {self._kept.name} is no record of drains; remove it")
+        return self._records

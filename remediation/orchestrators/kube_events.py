@@ -1,4 +1,4 @@
-"""What a node's agent tells as events.k8s.io/v1 Events, and how often. Pure.
+"""What is told as events.k8s.io/v1 Events, and how often: by a node's agent, and of drains by the controller. Pure.
 
 An event is news for a person who looks at ``kubectl describe node``, never a source of truth: the API server forgets
 it after an hour. Each code is one object under a stable name, ``<node>.<hash>``, however many parts have the fault:
@@ -70,19 +70,28 @@ def event_name(node: str, news: News) -> str:
 
 
 def event_of(news: News, *, node: str, uid: str, namespace: str, now: datetime) -> dict[str, Any]:
-    """The Event, as it is created."""
+    """The Event about a Node, as its agent creates it."""
+    regarding = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
+    return event_about(news, regarding=regarding, namespace=namespace, controller=CONTROLLER, instance=node, now=now)
+
+
+def event_about(
+    news: News, *, regarding: Mapping[str, str], namespace: str, controller: str, instance: str, now: datetime
+) -> dict[str, Any]:
+    """The Event about an object, as it is created: ``regarding`` is its reference, ``controller`` and ``instance`` say
+    who reports it."""
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"name": event_name(node, news), "namespace": namespace},
+        "metadata": {"name": event_name(regarding["name"], news), "namespace": namespace},
         "eventTime": _micro(now),
-        "reportingController": CONTROLLER,
-        "reportingInstance": node[:_INSTANCE_CHARACTERS],
+        "reportingController": controller,
+        "reportingInstance": instance[:_INSTANCE_CHARACTERS],
         "action": news.action,
         "reason": news.reason,
         "type": "Warning" if news.warning else "Normal",
         "note": one_line(news.note, _NOTE_CHARACTERS) or "-",
-        "regarding": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid},
+        "regarding": dict(regarding),
     }
 
 

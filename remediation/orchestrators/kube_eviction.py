@@ -2,7 +2,9 @@
 
 As ``kubectl drain`` filters (Kubernetes, pkg/drain/filters.go): pods of DaemonSets and mirror pods stay; finished ones
 are nobody's concern; those that would lose data in an emptyDir, or that no controller makes anew, only where the rule
-says so. Beyond kubectl, whether and when a pod is evicted at all is a mode for each namespace or selector.
+says so. Beyond kubectl, whether and when a pod is evicted at all is a mode for each namespace or selector; a pod that
+tolerates the drain's own taint is meant to stay, unless its rule says otherwise; and one that was made after the drain
+began came back, and is never evicted again (``kube_drain_record``).
 """
 
 from __future__ import annotations
@@ -12,10 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from healthd.remediation.orchestrators.kube_drain_record import DrainRecord
+from healthd.remediation.orchestrators.kube_node import Taint
+
+CAME_BACK = "made after the node was taken out"
 _MIRROR = "kubernetes.io/config.mirror"
 
 
@@ -39,9 +45,11 @@ class GangMode(StrEnum):
 
 
 class Fate(StrEnum):
-    """What comes of a pod. STAYS: it is no part of a drain. FORBIDDEN: a rule would have to allow it."""
+    """What comes of a pod. STAYS: it is no part of a drain. CAME: it came back to the node, or past its taint, and is
+    left alone. FORBIDDEN: a rule would have to allow it."""
 
     STAYS = "stays"
+    CAME = "came"
     LEAVES = "leaves"
     WAITS = "waits"
     FORBIDDEN = "forbidden"
@@ -61,7 +69,19 @@ class Rule:
     grace_s: int | None = None
     empty_dir: bool = False
     unmanaged: bool = False
+    tolerating: bool = False
     gang: GangMode = GangMode.WAIT
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drain:
+    """One node's drain. ``since``: when the node was taken out, by its agent's clock, from which a rule's times count.
+    ``taints``: those of healthd's drain, as they are on the Node."""
+
+    node: str
+    since: datetime
+    record: DrainRecord
+    taints: tuple[Taint, ...]
 
 
 class _Owner(msgspec.Struct, frozen=True):
@@ -78,7 +98,21 @@ class _PodMeta(msgspec.Struct, frozen=True):
     annotations: dict[str, str] | None = None
     ownerReferences: tuple[_Owner, ...] | None = None  # noqa: N815 - the API's own word
     deletionTimestamp: str | None = None  # noqa: N815 - as above
-    creationTimestamp: str | None = None  # noqa: N815 - as above
+    creationTimestamp: Annotated[datetime, msgspec.Meta(tz=True)] | None = None  # noqa: N815 - as above
+
+
+class _Toleration(msgspec.Struct, frozen=True):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: Taint) -> bool:
+        """As the scheduler has it (k8s.io/api core/v1 toleration.go, ToleratesTaint): no effect is every effect, no key
+        every key. Lt and Gt (1.35, alpha) compare numbers, which no value of healthd's taint is."""
+        if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
+            return False
+        return self.operator == "Exists" or (self.operator in ("", "Equal") and self.value == taint.value)
 
 
 class _Resources(msgspec.Struct, frozen=True):
@@ -89,8 +123,18 @@ class _Container(msgspec.Struct, frozen=True):
     resources: _Resources = _Resources()
 
 
+class _EmptyDir(msgspec.Struct, frozen=True):
+    medium: str = ""
+
+
 class _Volume(msgspec.Struct, frozen=True):
-    emptyDir: dict[str, Any] | None = None  # noqa: N815 - the API's own word
+    emptyDir: _EmptyDir | None = None  # noqa: N815 - the API's own word
+
+    @property
+    def keeps_data(self) -> bool:
+        """Whether it is an emptyDir on a disk. One in memory (``Memory``, ``HugePages…``; k8s.io/api core/v1
+        StorageMedium) is a job's /dev/shm: it ends with its processes, and NCCL needs one."""
+        return self.emptyDir is not None and not self.emptyDir.medium.startswith(("Memory", "HugePages"))
 
 
 class _Claim(msgspec.Struct, frozen=True):
@@ -103,6 +147,7 @@ class _PodSpec(msgspec.Struct, frozen=True):
     containers: tuple[_Container, ...] = ()
     initContainers: tuple[_Container, ...] | None = None  # noqa: N815 - as above
     resourceClaims: tuple[_Claim, ...] | None = None  # noqa: N815 - as above
+    tolerations: tuple[_Toleration, ...] | None = None
 
 
 class _PodStatus(msgspec.Struct, frozen=True):
@@ -122,9 +167,19 @@ class Pod(msgspec.Struct, frozen=True):
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
     @property
+    def source(self) -> str:
+        """Where it comes from, which stays the same when it comes again: its controller, or else its own name."""
+        owner = owner_of(self)
+        return f"{owner.kind} {self.metadata.namespace}/{owner.name}" if owner is not None else f"pod {self.name}"
+
+    @property
     def is_over(self) -> bool:
         """Whether it has ended, and only its record is left."""
         return self.status.phase in ("Succeeded", "Failed")
+
+    def tolerates(self, taints: Iterable[Taint]) -> bool:
+        """Whether it tolerates all of these."""
+        return all(any(each.tolerates(taint) for each in self.spec.tolerations or ()) for taint in taints)
 
     def holds(self, resources: Iterable[str]) -> bool:
         """Whether a container has a device of these resources (globs), an init container included: one that restarts
@@ -158,9 +213,14 @@ def pods_in(page: bytes) -> tuple[Pod, ...]:
     return _READS_PODS.decode(page).items
 
 
-def planned(pods: Sequence[Pod], rules: Sequence[Rule], since: datetime, now: datetime) -> tuple[Plan, ...]:
-    """What comes of every pod on a node that has been out since then."""
-    return tuple(_planned(pod, rules, since, now) for pod in pods)
+def planned(pods: Sequence[Pod], rules: Sequence[Rule], drain: Drain, now: datetime) -> tuple[Plan, ...]:
+    """What comes of every pod of this drain."""
+    return tuple(_planned(pod, rules, drain, now) for pod in pods)
+
+
+def came_after(pod: Pod, drain: Drain) -> bool:
+    """Whether a pod was made after the drain began: it came back, or it is the next life of one that went."""
+    return not drain.record.concerns(pod.metadata.uid, pod.metadata.creationTimestamp)
 
 
 def rule_of(pod: Pod, rules: Sequence[Rule]) -> Rule | None:
@@ -186,14 +246,20 @@ def eviction_of(plan: Plan, *, dry_run: bool = False) -> dict[str, Any]:
 
 
 def told(plans: Iterable[Plan]) -> str:
-    """How far a drain is, in one sentence without the pods that are no part of it; "" where nobody is left."""
-    left = [plan for plan in plans if plan.fate is not Fate.STAYS]
+    """How far a drain is, in one sentence without the pods that are no part of it; "" where nobody is left. Of those
+    that came back it names what they come from, so that the sentence stays the same when they come again."""
+    everyone = tuple(plans)
+    left = [plan for plan in everyone if plan.fate not in (Fate.STAYS, Fate.CAME)]
     words = ", ".join(f"{plan.pod.name} ({plan.fate}: {plan.why})" for plan in left[:5])
     more = f" and {len(left) - 5} more" if len(left) > 5 else ""
-    return f"{len(left)} pods are left: {words}{more}" if left else ""
+    said = [f"{len(left)} pods are left: {words}{more}"] if left else []
+    if sources := sorted({plan.pod.source for plan in everyone if plan.fate is Fate.CAME}):
+        more = f" and {len(sources) - 5} more" if len(sources) > 5 else ""
+        said.append(f"left alone, {CAME_BACK}: {', '.join(sources[:5])}{more}")
+    return "; ".join(said)
 
 
-def _planned(pod: Pod, rules: Sequence[Rule], since: datetime, now: datetime) -> Plan:
+def _planned(pod: Pod, rules: Sequence[Rule], drain: Drain, now: datetime) -> Plan:
     if why := _stays(pod):
         return Plan(pod=pod, fate=Fate.STAYS, why=why)
     if pod.metadata.deletionTimestamp is not None:
@@ -202,9 +268,11 @@ def _planned(pod: Pod, rules: Sequence[Rule], since: datetime, now: datetime) ->
     if rule is None or rule.mode is EvictMode.NEVER:
         named = f"rule {rule.name}" if rule is not None else "no rule names it"
         return Plan(pod=pod, fate=Fate.WAITS, why=f"it ends by itself, {named}")
-    if (until := _awaited(rule, since, now)) is not None:
+    if came_after(pod, drain):
+        return Plan(pod=pod, fate=Fate.CAME, why=CAME_BACK)
+    if (until := _awaited(rule, drain.since, now)) is not None:
         return Plan(pod=pod, fate=Fate.WAITS, why=until)
-    if why := _forbidden(pod, rule):
+    if why := _forbidden(pod, rule, drain):
         return Plan(pod=pod, fate=Fate.FORBIDDEN, why=why)
     return Plan(pod=pod, fate=Fate.EVICT, why=f"rule {rule.name}", grace_s=rule.grace_s)
 
@@ -228,10 +296,12 @@ def _awaited(rule: Rule, since: datetime, now: datetime) -> str | None:
     return f"until {until:%Y-%m-%d %H:%M:%S} UTC, rule {rule.name}" if now < until else None
 
 
-def _forbidden(pod: Pod, rule: Rule) -> str:
+def _forbidden(pod: Pod, rule: Rule, drain: Drain) -> str:
+    if not rule.tolerating and pod.tolerates(drain.taints):
+        return f"it tolerates healthd's taint: rule {rule.name} needs tolerating = true"
     if owner_of(pod) is None and not rule.unmanaged:
         return f"nobody would make it anew: rule {rule.name} needs unmanaged = true"
-    if not rule.empty_dir and any(volume.emptyDir is not None for volume in pod.spec.volumes or ()):
+    if not rule.empty_dir and any(volume.keeps_data for volume in pod.spec.volumes or ()):
         return f"it would lose what is in its emptyDir: rule {rule.name} needs empty_dir = true"
     return ""
 

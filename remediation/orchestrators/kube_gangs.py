@@ -16,7 +16,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from healthd.remediation.orchestrators.kube_eviction import Fate, GangMode, Plan, Pod, Rule, owner_of, planned, rule_of
+from healthd.remediation.orchestrators.kube_eviction import (
+    Drain,
+    Fate,
+    GangMode,
+    Plan,
+    Pod,
+    Rule,
+    came_after,
+    owner_of,
+    planned,
+    rule_of,
+)
 
 _KUEUE_GROUP, _KUEUE_SERVING = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-serving"
 _KUEUE_WORKLOAD, _KUEUE_PODSET = "kueue.x-k8s.io/workload", "kueue.x-k8s.io/podset"
@@ -74,34 +85,36 @@ def with_gangs(
     plans: Sequence[Plan],
     members: Mapping[Gang, Collection[Pod]],
     rules: Sequence[Rule],
-    *,
-    node: str,
-    since: datetime,
+    drain: Drain,
     now: datetime,
 ) -> tuple[Plan, ...]:
-    """The plans of ``node`` with each of these gangs evicted whole or not at all; what leaves other nodes comes first,
-    so that what is here is asked for again should one of those be refused."""
+    """The plans of a drain's node with each of these gangs evicted whole or not at all; what leaves other nodes comes
+    first, so that what is here is asked for again should one of those be refused."""
     elsewhere: list[Plan] = []
     here = list(plans)
     for gang, pods in members.items():
         ours = [number for number, plan in enumerate(here) if gang_of(plan.pod) == gang and plan.fate is not Fate.STAYS]
-        others = [pod for pod in pods if pod.spec.nodeName not in ("", node) and not _came_after(pod, since)]
-        away = [plan for plan in planned(others, rules, since, now) if plan.fate is not Fate.STAYS]
-        blocked = _blocked(gang, [here[number] for number in ours], away, rules)
+        others = [pod for pod in pods if pod.spec.nodeName not in ("", drain.node)]
+        there = [plan for plan in planned(others, rules, drain, now) if plan.fate is not Fate.STAYS]
+        away = [plan for plan in there if not came_after(plan.pod, drain)]
+        running = sum(plan.fate is not Fate.LEAVES for plan in there)
+        blocked = _blocked(gang, [here[number] for number in ours], away, rules, running)
         for number in ours:
             here[number] = _in_gang(here[number], gang, blocked)
         elsewhere += [] if blocked else [_in_gang(plan, gang, None) for plan in away if plan.fate is Fate.EVICT]
     return (*elsewhere, *here)
 
 
-def _blocked(gang: Gang, ours: Sequence[Plan], away: Sequence[Plan], rules: Sequence[Rule]) -> tuple[Fate, str] | None:
-    """Why no member is evicted now, or None. What is being deleted holds up nobody."""
-    running = [plan for plan in away if plan.fate is not Fate.LEAVES]
+def _blocked(
+    gang: Gang, ours: Sequence[Plan], away: Sequence[Plan], rules: Sequence[Rule], running: int
+) -> tuple[Fate, str] | None:
+    """Why no member is evicted now, or None. What is being deleted holds up nobody; what runs elsewhere holds up a
+    gang that is to be left alone, however young it is."""
     alone = [plan for plan in ours if plan.fate is Fate.EVICT and _mode(plan, rules) is GangMode.WAIT]
     if running and alone:
         wants = 'it needs gang = "whole", or "members" where its job goes on without some'
-        return Fate.FORBIDDEN, f"{alone[0].why}: {gang.words} has {len(running)} members on other nodes, so {wants}"
-    stuck = next((plan for plan in (*ours, *running) if plan.fate in (Fate.WAITS, Fate.FORBIDDEN)), None)
+        return Fate.FORBIDDEN, f"{alone[0].why}: {gang.words} has {running} members on other nodes, so {wants}"
+    stuck = next((plan for plan in (*ours, *away) if plan.fate in (Fate.WAITS, Fate.FORBIDDEN)), None)
     if stuck is None:
         return None
     return Fate.WAITS, f"{gang.words} is evicted whole or not at all, and {stuck.pod.name} {stuck.fate}: {stuck.why}"
@@ -118,9 +131,3 @@ def _in_gang(plan: Plan, gang: Gang, blocked: tuple[Fate, str] | None) -> Plan:
 def _mode(plan: Plan, rules: Sequence[Rule]) -> GangMode:
     rule = rule_of(plan.pod, rules)
     return rule.gang if rule is not None else GangMode.WAIT
-
-
-def _came_after(pod: Pod, since: datetime) -> bool:
-    """Whether a pod was made after the node was taken out: its gang's next life, which is not for us to end."""
-    made = pod.metadata.creationTimestamp
-    return made is not None and datetime.fromisoformat(made) > since

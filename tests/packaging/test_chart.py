@@ -451,7 +451,11 @@ def test_nobody_may_more_than_the_table_says() -> None:
     """Every rule that reaches a ServiceAccount is in the table above; evictions and NodeClaims only where asked for."""
     rendered = render(EVERYTHING)
     assert rights(rendered, "healthd-agent") == AGENT_MAY
-    optional = {("", "pods/eviction", "", "create"), ("karpenter.sh", "nodeclaims", "", "delete list")}
+    optional = {
+        ("", "pods/eviction", "", "create"),
+        ("events.k8s.io", "events", "", "create"),
+        ("karpenter.sh", "nodeclaims", "", "delete list"),
+    }
     assert rights(rendered, "healthd-controller") == CONTROLLER_MAY | optional
     values = {**EVERYTHING, "controller": {"enabled": True}}
     assert rights(render(values), "healthd-controller") == CONTROLLER_MAY

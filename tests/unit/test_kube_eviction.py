@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from healthd.remediation.orchestrators.kube_drain_record import record_of
 from healthd.remediation.orchestrators.kube_eviction import (
+    Drain,
     EvictMode,
     Fate,
     Plan,
@@ -19,9 +21,18 @@ from healthd.remediation.orchestrators.kube_eviction import (
     pods_in,
     told,
 )
+from healthd.remediation.orchestrators.kube_node import UNHEALTHY, Held, Taint
 
 SINCE = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
+HELD = Held(text="healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]", by="healthd", stamp=int(SINCE.timestamp()))
 OWNED = {"ownerReferences": [{"kind": "Job", "controller": True}]}
+
+
+def drain(*, began: datetime = SINCE, young: tuple[str, ...] = (), **taint: str) -> Drain:
+    """A drain of n1 that the controller first saw when it began; ``young``: uids that were new then."""
+    record = record_of(HELD, dict.fromkeys(young, began), began)
+    taints = (Taint(**{"key": UNHEALTHY, "effect": "NoSchedule", "value": "gpu.xid.79", **taint}),)
+    return Drain(node="n1", since=SINCE, record=record, taints=taints)
 
 
 def pod(name: str = "train-0", *, spec: Any = None, phase: str = "Running", **meta: Any) -> Pod:
@@ -34,7 +45,7 @@ def pod(name: str = "train-0", *, spec: Any = None, phase: str = "Running", **me
 
 
 def fate(which: Pod, *rules: Rule, after_s: float = 0.0) -> tuple[Fate, str]:
-    (plan,) = planned([which], rules, SINCE, SINCE + timedelta(seconds=after_s))
+    (plan,) = planned([which], rules, drain(), SINCE + timedelta(seconds=after_s))
     return plan.fate, plan.why
 
 
@@ -107,10 +118,72 @@ def test_what_is_being_deleted_is_not_asked_again() -> None:
     assert fate(pod(deletionTimestamp="2026-11-21T10:00:00Z"), rule()) == (Fate.LEAVES, "it is being deleted")
 
 
+@pytest.mark.parametrize("medium", ["Memory", "HugePages", "HugePages-2Mi"])
+def test_shared_memory_is_no_data(medium: str) -> None:
+    """The /dev/shm of every NCCL job is an emptyDir in memory; one on a disk beside it still counts."""
+    shm = {"name": "shm", "emptyDir": {"medium": medium, "sizeLimit": "64Gi"}}
+    assert fate(pod(spec={"volumes": [shm]}), rule())[0] is Fate.EVICT
+    assert fate(pod(spec={"volumes": [shm, {"name": "d", "emptyDir": {"medium": ""}}]}), rule())[0] is Fate.FORBIDDEN
+
+
+@pytest.mark.parametrize(
+    ("toleration", "tolerates"),
+    [
+        ({"operator": "Exists"}, True),
+        ({"operator": "Exists", "effect": "NoSchedule"}, True),
+        ({"operator": "Exists", "effect": "NoExecute"}, False),
+        ({"key": UNHEALTHY, "operator": "Exists"}, True),
+        ({"key": "nvidia.com/gpu", "operator": "Exists"}, False),
+        ({"key": UNHEALTHY, "value": "gpu.xid.79"}, True),
+        ({"key": UNHEALTHY, "operator": "Equal", "value": "gpu.xid.79"}, True),
+        ({"key": UNHEALTHY, "operator": "Equal", "value": "gpu.lost"}, False),
+        ({"key": UNHEALTHY, "operator": "Gt", "value": "79"}, False),
+    ],
+)
+def test_a_pod_that_tolerates_the_taint_is_left_unless_its_rule_says_otherwise(
+    toleration: dict[str, str], tolerates: bool
+) -> None:
+    """Who tolerates the drain is meant to stay; the table is the scheduler's own."""
+    which = pod(spec={"tolerations": [{"key": "other", "operator": "Exists"}, toleration]})
+    assert (fate(which, rule())[0] is Fate.FORBIDDEN) is tolerates
+    assert ("needs tolerating = true" in fate(which, rule())[1]) is tolerates
+    assert fate(which, rule(tolerating=True))[0] is Fate.EVICT
+
+
+def made(name: str, after_s: float, **more: Any) -> Pod:
+    return pod(name, creationTimestamp=(SINCE + timedelta(seconds=after_s)).isoformat(), **more)
+
+
+def test_a_pod_that_comes_back_is_left_alone() -> None:
+    """Whatever its rule allows; one that was there at the first look is none, however young, and neither is an old one
+    that was bound late."""
+    everything = rule(tolerating=True, unmanaged=True, empty_dir=True)
+    again = made("again", 3.0)
+    assert fate(again, everything) == (Fate.CAME, "made after the node was taken out")
+    assert fate(made("within the clocks' error", -5.0), everything)[0] is Fate.CAME
+    assert fate(made("bound late", -6.0), everything)[0] is Fate.EVICT
+    young = drain(young=("u-again",))
+    assert [plan.fate for plan in planned([again], [everything], young, SINCE)] == [Fate.EVICT]
+    assert fate(again, rule(EvictMode.NEVER)) == (Fate.WAITS, "it ends by itself, rule r")
+
+
+def test_what_comes_back_is_told_by_where_it_comes_from() -> None:
+    """So the sentence stays the same when it comes again under another name."""
+    owner: dict[str, Any] = {"ownerReferences": [{"kind": "ReplicaSet", "name": "web", "controller": True}]}
+
+    def said(*names: str) -> str:
+        return told([Plan(pod=pod(name, **owner), fate=Fate.CAME, why="") for name in names])
+
+    assert said("web-1", "web-2") == "left alone, made after the node was taken out: ReplicaSet team-a/web"
+    assert said("web-1") == said("web-3")
+    bare = [Plan(pod=pod(f"p-{number}", ownerReferences=None), fate=Fate.CAME, why="") for number in range(7)]
+    assert told(bare).endswith("pod team-a/p-3, pod team-a/p-4 and 2 more")
+
+
 @pytest.mark.parametrize("grace_s", [None, 0, 30])
 def test_an_eviction_holds_for_this_very_pod(grace_s: int | None) -> None:
     """By its uid; the grace is the pod's own unless the rule has one, and 0 is one."""
-    (plan,) = planned([pod()], [rule(grace_s=grace_s)], SINCE, SINCE)
+    (plan,) = planned([pod()], [rule(grace_s=grace_s)], drain(), SINCE)
     body = eviction_of(plan)
     assert body["deleteOptions"]["preconditions"] == {"uid": "u-train-0"}
     assert body["deleteOptions"].get("gracePeriodSeconds") == grace_s

@@ -9,7 +9,7 @@ import pytest
 
 from healthd.remediation.orchestrators.kube_eviction import EvictMode, Fate, GangMode, Plan, Pod, Rule, planned
 from healthd.remediation.orchestrators.kube_gangs import Gang, gang_of, gangs_to_see, with_gangs
-from tests.unit.test_kube_eviction import SINCE, pod
+from tests.unit.test_kube_eviction import SINCE, drain, pod
 
 NODE = "n1"
 GROUP = "kueue.x-k8s.io/pod-group-name"
@@ -34,10 +34,10 @@ def drained(here: list[Pod], elsewhere: list[Pod], *rules: Rule, now: datetime =
 
 
 def plans(here: list[Pod], elsewhere: list[Pod], *rules: Rule, now: datetime = SINCE) -> tuple[Plan, ...]:
-    first = planned(here, rules, SINCE, now)
+    first = planned(here, rules, drain(), now)
     everybody = [*here, *elsewhere]
     members = {gang: [each for each in everybody if gang_of(each) == gang] for gang in gangs_to_see(first, rules)}
-    return with_gangs(first, members, rules, node=NODE, since=SINCE, now=now)
+    return with_gangs(first, members, rules, drain(), now)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_gang_that_is_all_here_goes_by_default() -> None:
 def test_members_alone_are_evicted_where_the_job_goes_on_without_them() -> None:
     """An elastic job: nobody else is even looked at."""
     here = [member("a")]
-    assert gangs_to_see(planned(here, [rule(GangMode.MEMBERS)], SINCE, SINCE), [rule(GangMode.MEMBERS)]) == ()
+    assert gangs_to_see(planned(here, [rule(GangMode.MEMBERS)], drain(), SINCE), [rule(GangMode.MEMBERS)]) == ()
     assert drained(here, [member("b", "n2")], rule(GangMode.MEMBERS)) == [("a", Fate.EVICT)]
 
 
@@ -134,6 +134,12 @@ def test_a_gang_s_next_life_is_not_ours_to_end() -> None:
     """A pod that was made after the node went out: its job has begun anew, and must not be ended round by round."""
     born = member("b-2", "n2", made="2026-11-21T10:00:01Z")
     assert drained([member("a")], [born], rule()) == [("a", Fate.EVICT)]
+
+
+def test_a_gang_that_waits_is_not_torn_apart_because_a_member_is_young() -> None:
+    """A worker that its owner made anew elsewhere runs in the same gang."""
+    born = member("b-2", "n2", made="2026-11-21T10:00:01Z")
+    assert drained([member("a")], [born], rule(GangMode.WAIT)) == [("a", Fate.FORBIDDEN)]
 
 
 def test_a_deadline_is_the_gang_s_as_well() -> None:

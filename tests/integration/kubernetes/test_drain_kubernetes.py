@@ -1,0 +1,110 @@
+"""What a drain does with pods that come back, on a real API server: ReplicaSets whose pods name their node, so that the
+real controller puts another there as soon as one is evicted."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.integration.kubernetes.agent_rig import Agents
+from tests.integration.kubernetes.control_plane import LEASES, ControlPlane
+from tests.integration.kubernetes.fleet_controller import Fleet, Start, drained
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.process]
+RULES = """
+[budget]
+max_out = 2
+[[controller.drain]]
+name = "stubborn"
+mode = "evict"
+labels = ["app=stubborn"]
+tolerating = true
+[[controller.drain]]
+name = "rest"
+mode = "evict"
+unmanaged = true
+"""
+EVERYTHING = [{"operator": "Exists"}]
+
+
+def replica_set(plane: ControlPlane, app: str, node: str, *, replicas: int = 1, **spec: Any) -> None:
+    """Pods that ignore every taint: the scheduler, which would ask for them, is never asked."""
+    pod = {
+        "nodeName": node,
+        "containers": [{"name": "c", "image": "registry.invalid/none"}],
+        "terminationGracePeriodSeconds": 1,
+        **spec,
+    }
+    template = {"metadata": {"labels": {"app": app}}, "spec": pod}
+    body = {"replicas": replicas, "selector": {"matchLabels": {"app": app}}, "template": template}
+    plane.admin.post("/apis/apps/v1/namespaces/default/replicasets", {"metadata": {"name": app}, "spec": body}).must()
+    plane.wait(lambda: len(uids(plane, app)) == replicas, 20, f"the pods of {app}")
+
+
+def uids(plane: ControlPlane, app: str) -> set[str]:
+    """The pods of this app that are there and not on their way out."""
+    items = plane.admin.get(f"/api/v1/namespaces/default/pods?labelSelector=app%3D{app}").must()["items"]
+    return {each["metadata"]["uid"] for each in items if "deletionTimestamp" not in each["metadata"]}
+
+
+def events(plane: ControlPlane, reason: str) -> list[tuple[str, str]]:
+    """What was told for this reason: the kind and the name of what each Event is about."""
+    items = plane.admin.get("/apis/events.k8s.io/v1/events").must()["items"]
+    return [(each["regarding"]["kind"], each["regarding"]["name"]) for each in items if each["reason"] == reason]
+
+
+def test_a_pod_that_comes_back_is_evicted_once_and_told_of_once(
+    control_plane: ControlPlane, fleet: Fleet, start: Start, agents: Agents
+) -> None:
+    """Two that name their node, and one that tolerates everything with a rule that allows it, go once for the hold and
+    stay when they are back, also after the controller was started anew; one that tolerates everything never goes.
+    The next hold is another: each goes once more."""
+    fleet.add(["n1", "n2"])
+    replica_set(control_plane, "static", "n1", replicas=2)
+    replica_set(control_plane, "stubborn", "n1", tolerations=EVERYTHING)
+    replica_set(control_plane, "tolerant", "n1", tolerations=EVERYTHING)
+    first = {app: uids(control_plane, app) for app in ("static", "stubborn", "tolerant")}
+    back = "left alone, made after the node was taken out: ReplicaSet default/static, ReplicaSet default/stubborn"
+    with control_plane.reaping():
+        one = start(RULES, name="one")
+        control_plane.wait(lambda: fleet.numbers()[0] == "2", 15, "the counts")
+        drained(agents, "n1")
+        control_plane.wait(lambda: back in one.log, 20, "those that came back to be told of")
+        second = {app: uids(control_plane, app) for app in first}
+        assert not (second["static"] | second["stubborn"]) & (first["static"] | first["stubborn"])
+        assert second["tolerant"] == first["tolerant"]
+        assert "it tolerates healthd's taint: rule rest needs tolerating = true" in one.log
+        time.sleep(2.0)
+        one.stop()
+        two = start(RULES, name="two")
+        control_plane.wait(lambda: back in two.log, 20, "the next controller to know of them")
+        time.sleep(2.0)
+        assert {app: uids(control_plane, app) for app in first} == second
+        assert [kind for kind, _ in events(control_plane, "PodCameBack")] == ["Node", "Node"]
+        assert [kind for kind, _ in events(control_plane, "NodeIsOut")] == ["Pod", "Pod"]
+        agents("n1").release(resume=True)
+        control_plane.wait(lambda: not fleet.tainted(), 10, "the node to be let in")
+        time.sleep(1.1)  # holds have whole seconds
+        agents("n1").quarantine("healthd: gpu.lost gpu:GPU-8e2f [m2x7]")
+        control_plane.wait(lambda: not uids(control_plane, "static") & second["static"], 20, "the next hold's drain")
+
+
+def test_without_its_memory_nothing_is_evicted(
+    control_plane: ControlPlane, fleet: Fleet, start: Start, agents: Agents
+) -> None:
+    """An annotation that is no record of drains may hide that they were evicted before: it is said, and a person takes
+    it away."""
+    fleet.add(["n1", "n2"])
+    control_plane.add_pod("batch-0", "n1")
+    with control_plane.reaping():
+        one = start(RULES)
+        control_plane.wait(lambda: fleet.numbers()[0] == "2", 15, "the counts")
+        path, note = f"{LEASES}/healthd-controller", {"healthd.io/drains": "garbage"}
+        control_plane.admin.patch(path, {"metadata": {"annotations": note}}, kind="merge").must()
+        drained(agents, "n1")
+        control_plane.wait(lambda: "nothing is evicted: annotation healthd.io/drains" in one.log, 15, "the refusal")
+        assert fleet.pods() == {"batch-0"}
+        control_plane.admin.patch(path, {"metadata": {"annotations": {"healthd.io/drains": None}}}, kind="merge").must()
+        control_plane.wait(lambda: not fleet.pods(), 15, "the drain to go on")

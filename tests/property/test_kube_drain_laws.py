@@ -1,0 +1,117 @@
+"""Laws of a drain on Kubernetes, over whatever pods do and however often controllers are started anew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from healthd.remediation.orchestrators.kube_drain_record import (
+    DrainRecord,
+    hold_digest,
+    record_of,
+    records_in,
+    records_text,
+    still_held,
+)
+from healthd.remediation.orchestrators.kube_eviction import Drain, EvictMode, Fate, Pod, Rule, planned
+from healthd.remediation.orchestrators.kube_node import UNHEALTHY, Held, Taint
+
+START = datetime(2026, 11, 21, 12, tzinfo=UTC)
+OWNERS = ("static", "nodename", "tolerating")
+ANYTHING = Rule(name="r", mode=EvictMode.EVICT, unmanaged=True, tolerating=True, empty_dir=True)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("waits"), st.floats(0.0, 20.0)),
+        st.tuples(st.just("binds"), st.sampled_from(OWNERS)),
+        st.tuples(st.just("round"), st.booleans()),  # whether the write of the record is lost
+        st.tuples(st.just("restart"), st.none()),
+        st.tuples(st.just("holds"), st.none()),
+    ),
+    max_size=30,
+)
+
+
+@dataclass
+class World:
+    """A node, its pods and the controller's annotation. The API server's clock is the controller's and ``skew_s``; its
+    times have whole seconds. Each identity comes back as soon as it is evicted."""
+
+    skew_s: float
+    now: datetime = START
+    hold: int = 0
+    kept: str = ""
+    pods: dict[str, tuple[str, datetime]] = field(default_factory=dict)
+    made: int = 0
+    evicted: dict[tuple[int, str], int] = field(default_factory=dict)
+    memory: dict[str, DrainRecord] | None = None
+
+    def comes(self, identity: str) -> None:
+        """It was made on the node, as the API server has it."""
+        self.made += 1
+        at = (self.now + timedelta(seconds=self.skew_s)).replace(microsecond=0)
+        self.pods[f"uid-{self.made}"] = (identity, at)
+
+    def round(self, *, lost: bool) -> None:
+        """As the controller goes round: reads or writes the record, then evicts."""
+        held = Held(text="t", by="b", stamp=int(START.timestamp()) + self.hold)
+        if self.memory is None:
+            self.memory = records_in(self.kept)
+            assert self.memory is not None
+        known = self.memory.get("n1")
+        if known is None or known.hold != hold_digest(held):
+            known = record_of(held, {uid: at for uid, (_, at) in self.pods.items()}, self.now)
+            records = {**still_held(self.memory, {"n1"}), "n1": known}
+            self.kept = records_text(records)
+            if lost:
+                return  # it may have been written: nothing relies on it
+            self.memory = records
+        taints = (Taint(key=UNHEALTHY, effect="NoSchedule"),)
+        drain = Drain(node="n1", since=START, record=known, taints=taints)
+        pods = [
+            msgspec.convert(
+                {"metadata": {"name": who, "namespace": "d", "uid": uid, "creationTimestamp": at.isoformat()}}, Pod
+            )
+            for uid, (who, at) in self.pods.items()
+        ]
+        for plan in planned(pods, [ANYTHING], drain, self.now):
+            if plan.fate is Fate.EVICT:
+                identity, _ = self.pods.pop(plan.pod.metadata.uid)
+                key = (self.hold, identity)
+                self.evicted[key] = self.evicted.get(key, 0) + 1
+                self.comes(identity)
+
+
+@given(st.floats(-4.0, 4.0), STEPS)
+def test_no_identity_is_evicted_twice_for_one_hold(skew_s: float, steps: list[tuple[str, object]]) -> None:
+    """Whatever comes and goes, however often a controller forgets what it has in memory, or loses the answer to its
+    write, and with clocks that differ by less than the skew: each identity that was there goes once, at most."""
+    world = World(skew_s=skew_s)
+    for identity in OWNERS[:2]:
+        world.comes(identity)
+    for what, how in steps:
+        if what == "waits":
+            assert isinstance(how, float)
+            world.now += timedelta(seconds=how)
+        elif what == "binds" and how not in {identity for identity, _ in world.pods.values()}:
+            world.comes(str(how))
+        elif what == "round":
+            world.round(lost=bool(how))
+        elif what == "restart":
+            world.memory = None
+        elif what == "holds":
+            world.hold += 1
+    assert all(times == 1 for times in world.evicted.values())
+
+
+@given(st.floats(-4.0, 4.0), st.floats(0.0, 3600.0))
+def test_what_was_there_at_the_first_look_is_evicted(skew_s: float, waited_s: float) -> None:
+    """However old or young it was: the memory does not keep a drain from being one."""
+    world = World(skew_s=skew_s)
+    world.comes("static")
+    world.now += timedelta(seconds=waited_s)
+    world.round(lost=False)
+    assert world.evicted == {(0, "static"): 1}
