@@ -14,6 +14,7 @@ from healthd.config.daemon_schema import MaybeAddress
 from healthd.config.kinds import AbsolutePath, Glob, Label, Name, Seconds
 
 Interval = Annotated[float, Meta(ge=0.2, le=3_600, description="seconds, from 0.2 to 3600")]
+LabelKey = Annotated[str, Meta(pattern=r"^[^=,\s]+\Z", description="the key of a label")]
 LabelGlob = Annotated[Label, Meta(description="key=value, the value a glob")]
 RuleName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]+\Z", description='letters, digits, ".", "_" and "-"')]
 After = Annotated[float, Meta(ge=0, le=2_592_000, description="seconds, at most 2592000")]
@@ -55,10 +56,13 @@ class DrainRule:
     pod that tolerates the taint is meant to stay. On: it is evicted once for each hold of the node."""
 
     gang: Literal["wait", "members", "whole"] = "wait"
-    """What becomes of a pod of a gang (Kueue, Volcano, KAI) that has members on other nodes too. ``wait``: it is left
-    alone, because without it all the others only hold their GPUs. ``whole``: every member is evicted, wherever it runs,
-    or none. ``members``: it is evicted by itself, for jobs that go on without some (elastic ones). Who starts a gang
-    anew is its scheduler: Kueue (waitForPodsReady, the job itself), Volcano (``policies`` of the job), KAI."""
+    """What becomes of a pod of a gang that has members on other nodes too: pods of one JobSet, Kubeflow job, MPIJob,
+    HyperPodPyTorchJob, RayCluster, group of a LeaderWorkerSet or Indexed Job with GPUs, or that Kueue, Volcano, KAI,
+    YuniKorn, coscheduling or a Workload of Kubernetes's own schedules together; ``gang_labels`` names others. ``wait``:
+    it is left alone, because without it all the others only hold their GPUs. ``whole``: every member is evicted,
+    wherever it runs, or none. ``members``: it is evicted by itself, for jobs that go on without some (elastic ones).
+    Who starts a gang anew is its owner or scheduler: Kueue (waitForPodsReady, the job itself), Volcano (``policies`` of
+    the job), KAI."""
 
     def __post_init__(self) -> None:
         """Refuse a time that would not be kept."""
@@ -105,6 +109,10 @@ class ControllerSection:
     """Kubernetes only: which pods are evicted from nodes that healthd took out, each ``[[controller.drain]]`` with
     ``name`` and ``mode``. A pod that no rule names is left to end by itself; so is every pod where there is no rule:
     a training job of many hours is nobody's to end but its owner's. DaemonSets' pods and mirror pods always stay."""
+
+    gang_labels: tuple[LabelKey, ...] = ()
+    """Kubernetes only: keys of labels by which operators or schedulers that healthd does not know mark their gangs,
+    such as ``["example.com/job"]``: pods of one namespace with the same value are one gang."""
 
     def __post_init__(self) -> None:
         """Refuse names that are given twice: the log must tell which rule it was."""

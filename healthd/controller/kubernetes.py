@@ -29,6 +29,7 @@ from healthd.remediation.orchestrators.kube_drain import KubeDrain
 from healthd.remediation.orchestrators.kube_drain_record import RECORDS
 from healthd.remediation.orchestrators.kube_eviction import EvictMode, GangMode, Rule
 from healthd.remediation.orchestrators.kube_fleet import KubeFleet
+from healthd.remediation.orchestrators.kube_gang_kinds import GangMarks
 from healthd.remediation.orchestrators.kube_lead import RENEW_S, Lead, Renewal
 from healthd.remediation.orchestrators.kube_node import hold_of
 from healthd.remediation.orchestrators.kube_plugin import KubePlugins
@@ -110,6 +111,7 @@ class KubernetesWork:
             leads=self._lead.check,
             clock=_now,
             records=KubeTold(self._api, namespace=section.namespace, leads=self._lead.check, key=RECORDS),
+            gangs=GangMarks(labels=config.controller.gang_labels, devices=section.job_resources),
             opt_out_label=config.remediation.opt_out_label,
         )
         plugins = KubePlugins(

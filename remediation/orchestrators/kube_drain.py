@@ -34,7 +34,8 @@ from healthd.remediation.orchestrators.kube_eviction import (
     pods_in,
     told,
 )
-from healthd.remediation.orchestrators.kube_gangs import Gang, gang_of, gangs_to_see, with_gangs
+from healthd.remediation.orchestrators.kube_gang_kinds import Gang, GangMarks, gang_of
+from healthd.remediation.orchestrators.kube_gangs import gangs_to_see, with_gangs
 from healthd.remediation.orchestrators.kube_node import UNHEALTHY, Held, KubeNode, features_of, hold_of, node_of
 from healthd.remediation.orchestrators.kube_told import KubeTold
 
@@ -44,8 +45,8 @@ _DONE = ("evicted", "gone", "its namespace is being deleted")
 class KubeDrain:
     """The drains of a fleet. ``leads`` raises BackendRefused where this controller may not act any more.
 
-    ``records``: where it is kept when drains began. ``opt_out_label``: a node that has this label or annotation, with
-    any value but ``false``, is left alone.
+    ``records``: where it is kept when drains began. ``gangs``: what else is a gang. ``opt_out_label``: a node that has
+    this label or annotation, with any value but ``false``, is left alone.
     """
 
     def __init__(
@@ -56,9 +57,11 @@ class KubeDrain:
         leads: Callable[[], None],
         clock: Callable[[], datetime],
         records: KubeTold,
+        gangs: GangMarks,
         opt_out_label: str = "",
     ) -> None:
         self._api, self._rules, self._leads, self._clock = api, tuple(rules), leads, clock
+        self._gangs = gangs
         self._records, self._events = DrainRecords(records), KubeDrainEvents(api, leads=leads, clock=clock)
         self._opt_out_label = opt_out_label
 
@@ -89,8 +92,8 @@ class KubeDrain:
         pods, now = [pod for page in pages for pod in page], self._clock()
         drain = self._drain_of(node, held, pods, claimed, now)
         plans = planned(pods, self._rules, drain, now)
-        members = {gang: self._members(gang) for gang in gangs_to_see(plans, self._rules)}
-        plans = with_gangs(plans, members, self._rules, drain, now)
+        members = {gang: self._members(gang) for gang in gangs_to_see(plans, self._rules, self._gangs)}
+        plans = with_gangs(plans, members, self._rules, self._gangs, drain=drain, now=now)
         asked = self._asked(name, held, members, plans)
         notes = [f"{plan.pod.name}: {asked[plan.pod.metadata.uid]}" for plan in plans if plan.pod.metadata.uid in asked]
         left = told([plan for plan in plans if plan.pod.metadata.uid not in asked])
@@ -113,7 +116,7 @@ class KubeDrain:
         for plan in plans:
             if plan.fate is not Fate.EVICT:
                 continue
-            gang = gang_of(plan.pod)
+            gang = gang_of(plan.pod, self._gangs)
             said = refused.get(gang, "") if gang is not None else ""
             asked[plan.pod.metadata.uid] = said or self._evicted(name, held, plan)
             if gang is not None and gang in members and asked[plan.pod.metadata.uid] not in _DONE:
@@ -122,12 +125,12 @@ class KubeDrain:
 
     def _members(self, gang: Gang) -> tuple[Pod, ...]:
         pages = self._api.pages(Kind.POD, pods_in, namespace=gang.namespace, labelSelector=gang.selector)
-        return tuple(pod for page in pages for pod in page if gang_of(pod) == gang)
+        return tuple(pod for page in pages for pod in page if gang_of(pod, self._gangs) == gang)
 
     def _objection(self, name: str, held: Held, gang: Gang, plans: Sequence[Plan]) -> str:
         """Why a gang that runs on other nodes too is not begun with, or "": a node of it that opted out, or a member
         whose eviction the server would refuse now. Nothing is evicted by asking."""
-        whole = [plan for plan in plans if plan.fate is Fate.EVICT and gang_of(plan.pod) == gang]
+        whole = [plan for plan in plans if plan.fate is Fate.EVICT and gang_of(plan.pod, self._gangs) == gang]
         others = sorted({plan.pod.spec.nodeName for plan in whole} - {name})
         for other in others:
             if self._opted_out(other):

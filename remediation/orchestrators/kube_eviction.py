@@ -87,7 +87,13 @@ class Drain:
 class _Owner(msgspec.Struct, frozen=True):
     kind: str
     name: str = ""
+    apiVersion: str = ""  # noqa: N815 - the API's own word
     controller: bool = False
+
+    @property
+    def group(self) -> str:
+        """Its API group, "" for the core's."""
+        return self.apiVersion.rpartition("/")[0]
 
 
 class _PodMeta(msgspec.Struct, frozen=True):
@@ -141,6 +147,15 @@ class _Claim(msgspec.Struct, frozen=True):
     name: str
 
 
+class _WorkloadRef(msgspec.Struct, frozen=True):
+    name: str
+    podGroupReplicaKey: str | None = None  # noqa: N815 - the API's own word
+
+
+class _SchedulingGroup(msgspec.Struct, frozen=True):
+    podGroupName: str | None = None  # noqa: N815 - the API's own word
+
+
 class _PodSpec(msgspec.Struct, frozen=True):
     nodeName: str = ""  # noqa: N815 - the API's own word
     volumes: tuple[_Volume, ...] | None = None
@@ -148,6 +163,8 @@ class _PodSpec(msgspec.Struct, frozen=True):
     initContainers: tuple[_Container, ...] | None = None  # noqa: N815 - as above
     resourceClaims: tuple[_Claim, ...] | None = None  # noqa: N815 - as above
     tolerations: tuple[_Toleration, ...] | None = None
+    workloadRef: _WorkloadRef | None = None  # noqa: N815 - as above
+    schedulingGroup: _SchedulingGroup | None = None  # noqa: N815 - as above
 
 
 class _PodStatus(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from healthd.remediation.orchestrators import (
     kube_count,
     kube_events,
     kube_eviction,
-    kube_gangs,
+    kube_gang_kinds,
     kube_lead,
     kube_node,
     kube_plugin,
@@ -247,7 +247,7 @@ def _kube_lease(data: bytes) -> None:
 
 def _kube_pods(data: bytes) -> None:
     for pod in _page(kube_eviction.pods_in, data):
-        kube_gangs.gang_of(pod)
+        kube_gang_kinds.gang_of(pod, kube_gang_kinds.GangMarks(labels=("app",), devices=("*",)))
         kube_eviction.owner_of(pod)
         kube_plugin.the_plugin([pod], "n1")
 

@@ -1,4 +1,4 @@
-"""Laws of a drain on Kubernetes, over whatever pods do and however often controllers are started anew."""
+"""Laws of a drain on Kubernetes: whatever pods and gangs do, and however often controllers are started anew."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.remediation.orchestrators.kube_drain_record import (
+    SKEW_S,
     DrainRecord,
     hold_digest,
     record_of,
@@ -17,11 +18,14 @@ from healthd.remediation.orchestrators.kube_drain_record import (
     records_text,
     still_held,
 )
-from healthd.remediation.orchestrators.kube_eviction import Drain, EvictMode, Fate, Pod, Rule, planned
+from healthd.remediation.orchestrators.kube_eviction import Drain, EvictMode, Fate, GangMode, Plan, Pod, Rule, planned
+from healthd.remediation.orchestrators.kube_gang_kinds import GangMarks, gang_of
+from healthd.remediation.orchestrators.kube_gangs import gangs_to_see, with_gangs
 from healthd.remediation.orchestrators.kube_node import UNHEALTHY, Held, Taint
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 OWNERS = ("static", "nodename", "tolerating")
+TAINT = Taint(key=UNHEALTHY, effect="NoSchedule", value="gpu.xid.79")
 ANYTHING = Rule(name="r", mode=EvictMode.EVICT, unmanaged=True, tolerating=True, empty_dir=True)
 STEPS = st.lists(
     st.one_of(
@@ -69,8 +73,7 @@ class World:
             if lost:
                 return  # it may have been written: nothing relies on it
             self.memory = records
-        taints = (Taint(key=UNHEALTHY, effect="NoSchedule"),)
-        drain = Drain(node="n1", since=START, record=known, taints=taints)
+        drain = Drain(node="n1", since=START, record=known, taints=(TAINT,))
         pods = [
             msgspec.convert(
                 {"metadata": {"name": who, "namespace": "d", "uid": uid, "creationTimestamp": at.isoformat()}}, Pod
@@ -115,3 +118,78 @@ def test_what_was_there_at_the_first_look_is_evicted(skew_s: float, waited_s: fl
     world.now += timedelta(seconds=waited_s)
     world.round(lost=False)
     assert world.evicted == {(0, "static"): 1}
+
+
+# -- gangs ------------------------------------------------------------------------------------------------------------
+
+MARKS = GangMarks(labels=("example.com/job",))
+LABELS = ("jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name", "ray.io/cluster", "example.com/job")
+MEMBERS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "node": st.sampled_from(["n1", "n1", "n2", "n3", ""]),
+            "gang": st.sampled_from(["a", "b"]),
+            "made_s": st.floats(-3600.0, 3600.0),
+            "leaves": st.booleans(),
+            "phase": st.sampled_from(["Running", "Running", "Pending", "Succeeded"]),
+            "team": st.sampled_from(["x", "x", "x", "y"]),
+        }
+    ),
+    max_size=8,
+)
+
+
+def members(found: list[dict[str, object]], label: str) -> list[Pod]:
+    """Pods of one kind of gang; team y is of no rule."""
+    pods = []
+    for number, each in enumerate(found):
+        made_s = each["made_s"]
+        assert isinstance(made_s, float)
+        meta = {
+            "name": f"p{number}",
+            "namespace": "d",
+            "uid": f"u{number}",
+            "labels": {label: each["gang"], "team": each["team"]},
+            "creationTimestamp": (START + timedelta(seconds=made_s)).isoformat(),
+            "deletionTimestamp": START.isoformat() if each["leaves"] else None,
+        }
+        body = {"metadata": meta, "spec": {"nodeName": each["node"]}, "status": {"phase": each["phase"]}}
+        pods.append(msgspec.convert(body, Pod))
+    return pods
+
+
+def decided(pods: list[Pod], mode: GangMode) -> tuple[Plan, ...]:
+    """What becomes of them when n1 is drained."""
+    rules = [Rule(name="x", mode=EvictMode.EVICT, labels={"team": "x"}, unmanaged=True, gang=mode)]
+    drain = Drain(node="n1", since=START, record=DrainRecord(hold="h", began=int(START.timestamp())), taints=(TAINT,))
+    here = planned([pod for pod in pods if pod.spec.nodeName == "n1"], rules, drain, START)
+    gangs = gangs_to_see(here, rules, MARKS)
+    known = {gang: [pod for pod in pods if gang_of(pod, MARKS) == gang] for gang in gangs}
+    return with_gangs(here, known, rules, MARKS, drain=drain, now=START)
+
+
+def runs(pod: Pod) -> bool:
+    return not pod.is_over and pod.metadata.deletionTimestamp is None
+
+
+@given(MEMBERS, st.sampled_from(LABELS))
+def test_a_gang_that_runs_elsewhere_too_is_never_evicted_under_wait(found: list[dict[str, object]], label: str) -> None:
+    """Not one pod of it, here or elsewhere, whatever its owner, and however old its members are."""
+    pods = members(found, label)
+    elsewhere = {gang_of(pod, MARKS) for pod in pods if pod.spec.nodeName not in ("", "n1") and runs(pod)}
+    evicted = [plan.pod for plan in decided(pods, GangMode.WAIT) if plan.fate is Fate.EVICT]
+    assert not [pod for pod in evicted if gang_of(pod, MARKS) in elsewhere]
+    assert all(pod.spec.nodeName == "n1" for pod in evicted)
+
+
+@given(MEMBERS, st.sampled_from(LABELS))
+def test_a_whole_gang_goes_or_none_of_it(found: list[dict[str, object]], label: str) -> None:
+    """Of those that were made before the drain began: a member that may not go keeps all of them."""
+    pods = members(found, label)
+    evicted = {plan.pod.metadata.uid for plan in decided(pods, GangMode.WHOLE) if plan.fate is Fate.EVICT}
+    for gang in {gang_of(pod, MARKS) for pod in pods if pod.metadata.uid in evicted}:
+        old = [pod for pod in pods if gang_of(pod, MARKS) == gang and pod.spec.nodeName and runs(pod)]
+        for pod in old:
+            made = pod.metadata.creationTimestamp
+            assert made is not None
+            assert (pod.metadata.uid in evicted) is (made < START - timedelta(seconds=SKEW_S))

@@ -1,4 +1,4 @@
-"""A gang is evicted whole or not at all: how its pods are known, and when they go."""
+"""A gang is evicted whole or not at all: when its pods go."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from healthd.remediation.orchestrators.kube_eviction import EvictMode, Fate, GangMode, Plan, Pod, Rule, planned
-from healthd.remediation.orchestrators.kube_gangs import Gang, gang_of, gangs_to_see, with_gangs
+from healthd.remediation.orchestrators.kube_gang_kinds import GangMarks, gang_of
+from healthd.remediation.orchestrators.kube_gangs import gangs_to_see, with_gangs
 from tests.unit.test_kube_eviction import SINCE, drain, pod
 
 NODE = "n1"
 GROUP = "kueue.x-k8s.io/pod-group-name"
-KUEUE = Gang(scheduler="Kueue", namespace="team-a", name="train", selector=f"{GROUP}=train")
-OF_JOB = [{"kind": "Job", "name": "train", "controller": True}]
-PODSET = {"kueue.x-k8s.io/podset": "main"}
+MARKS = GangMarks()
 
 
 def member(name: str, node: str = NODE, *, made: str = "2026-11-20T10:00:00Z", **meta: Any) -> Pod:
@@ -36,45 +35,10 @@ def drained(here: list[Pod], elsewhere: list[Pod], *rules: Rule, now: datetime =
 def plans(here: list[Pod], elsewhere: list[Pod], *rules: Rule, now: datetime = SINCE) -> tuple[Plan, ...]:
     first = planned(here, rules, drain(), now)
     everybody = [*here, *elsewhere]
-    members = {gang: [each for each in everybody if gang_of(each) == gang] for gang in gangs_to_see(first, rules)}
-    return with_gangs(first, members, rules, drain(), now)
-
-
-@pytest.mark.parametrize(
-    ("which", "gang"),
-    [
-        (member("a"), KUEUE),
-        (member("a", annotations={"kueue.x-k8s.io/pod-group-serving": "true"}), None),
-        (
-            pod(annotations={"kueue.x-k8s.io/workload": "job-train-1f"}),
-            Gang(scheduler="Kueue", namespace="team-a", name="job-train-1f"),
-        ),
-        (
-            pod(annotations={"scheduling.k8s.io/group-name": "vj"}),
-            Gang(scheduler="Volcano", namespace="team-a", name="vj"),
-        ),
-        (
-            pod(annotations={"scheduling.volcano.sh/group-name": "vj"}),
-            Gang(scheduler="Volcano", namespace="team-a", name="vj"),
-        ),
-        (pod(annotations={"pod-group-name": "pg-x"}), Gang(scheduler="KAI", namespace="team-a", name="pg-x")),
-        (
-            pod(labels=PODSET, ownerReferences=OF_JOB),
-            Gang(scheduler="Kueue", namespace="team-a", name="Job/train", selector="kueue.x-k8s.io/podset"),
-        ),
-        (
-            pod(labels={**PODSET, "jobset.sigs.k8s.io/jobset-name": "js"}, ownerReferences=OF_JOB),
-            Gang(scheduler="Kueue", namespace="team-a", name="js", selector="jobset.sigs.k8s.io/jobset-name=js"),
-        ),
-        (pod(labels=PODSET, ownerReferences=[{"kind": "StatefulSet", "name": "s", "controller": True}]), None),
-        (pod(labels=PODSET, ownerReferences=[{"kind": "Node"}]), None),
-        (pod(ownerReferences=OF_JOB), None),
-        (pod(), None),
-    ],
-)
-def test_a_gang_is_known_by_its_scheduler_s_own_marks(which: Pod, gang: Gang | None) -> None:
-    """Kueue, Volcano, KAI; a job without any of them, and pods that serve each for itself, are no gang."""
-    assert gang_of(which) == gang
+    members = {
+        gang: [each for each in everybody if gang_of(each, MARKS) == gang] for gang in gangs_to_see(first, rules, MARKS)
+    }
+    return with_gangs(first, members, rules, MARKS, drain=drain(), now=now)
 
 
 def test_by_default_a_gang_that_runs_elsewhere_too_is_left_alone() -> None:
@@ -94,7 +58,7 @@ def test_a_gang_that_is_all_here_goes_by_default() -> None:
 def test_members_alone_are_evicted_where_the_job_goes_on_without_them() -> None:
     """An elastic job: nobody else is even looked at."""
     here = [member("a")]
-    assert gangs_to_see(planned(here, [rule(GangMode.MEMBERS)], drain(), SINCE), [rule(GangMode.MEMBERS)]) == ()
+    assert gangs_to_see(planned(here, [rule(GangMode.MEMBERS)], drain(), SINCE), [rule(GangMode.MEMBERS)], MARKS) == ()
     assert drained(here, [member("b", "n2")], rule(GangMode.MEMBERS)) == [("a", Fate.EVICT)]
 
 

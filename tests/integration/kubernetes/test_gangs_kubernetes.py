@@ -1,5 +1,5 @@
-"""Gangs of Kueue, Volcano and KAI on a real API server: evicted whole, or waited for. Their pods carry the marks that
-those schedulers leave; nothing else of them is needed."""
+"""Gangs on a real API server: evicted whole, or waited for. Their pods carry the marks that their schedulers and
+operators leave; nothing else of them is needed."""
 
 from __future__ import annotations
 
@@ -113,3 +113,86 @@ def test_the_next_life_of_a_gang_is_not_ended(
         again = gang(control_plane, "kueue", KUEUE, "n2", "n2")
         time.sleep(2.0)
         assert fleet.pods() == again
+
+
+LABELS: dict[str, tuple[dict[str, str], tuple[str, str]]] = {
+    "jobset": (
+        {"jobset.sigs.k8s.io/jobset-name": "train", "jobset.sigs.k8s.io/replicatedjob-name": "w"},
+        ("batch/v1", "Job"),
+    ),
+    "pytorchjob": (
+        {"training.kubeflow.org/job-name": "train", "training.kubeflow.org/replica-type": "worker"},
+        ("kubeflow.org/v1", "PyTorchJob"),
+    ),
+    "hyperpod": ({}, ("sagemaker.amazonaws.com/v1", "HyperPodPyTorchJob")),
+    "indexed": (
+        {"batch.kubernetes.io/job-name": "train", "batch.kubernetes.io/job-completion-index": "0"},
+        ("batch/v1", "Job"),
+    ),
+    "site": ({"example.com/job": "train"}, ("example.com/v1", "Sweep")),
+    "alone": ({"ray.io/cluster": "alone"}, ("ray.io/v1", "RayCluster")),
+}
+"""By app: what its operator puts on pods, and of which kind their owner is."""
+
+
+def owners(plane: ControlPlane) -> dict[str, str]:
+    """The uid of a real object of each kind that the API server knows; of the others, which no garbage collector
+    can look up, any will do."""
+    template = {"spec": {"containers": [{"name": "c", "image": "registry.invalid/none"}], "restartPolicy": "Never"}}
+    made = plane.admin.post(
+        "/apis/batch/v1/namespaces/default/jobs", {"metadata": {"name": "train"}, "spec": {"template": template}}
+    ).must()
+    return {"batch/v1": str(made["metadata"]["uid"])}
+
+
+def worker(plane: ControlPlane, app: str, number: int, node: str, uids: dict[str, str]) -> None:
+    """One pod as its operator makes it: its labels, its owner, a GPU, and a /dev/shm."""
+    labels, (version, kind) = LABELS[app]
+    owner = {
+        "apiVersion": version,
+        "kind": kind,
+        "name": "train",
+        "uid": uids.get(version, f"{app}-uid"),
+        "controller": True,
+    }
+    container = {
+        "name": "main",
+        "image": "registry.invalid/none",
+        "resources": {"limits": {"nvidia.com/gpu": "8"}},
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    spec = {
+        "nodeName": node,
+        "containers": [container],
+        "terminationGracePeriodSeconds": 1,
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+    }
+    meta = {"name": f"{app}-{number}", "labels": {"app": app, **labels}, "ownerReferences": [owner]}
+    plane.admin.post("/api/v1/namespaces/default/pods", {"metadata": meta, "spec": spec}).must()
+
+
+def test_a_gang_of_any_owner_waits_by_default_and_its_shared_memory_is_no_data(
+    control_plane: ControlPlane, fleet: Fleet, start: Start, agents: Agents
+) -> None:
+    """Of each owner two pods on two nodes, and a rule that evicts everything without a word about gangs, shared memory
+    or bare pods: none goes, and it is said why. One that is all on the node that is out goes."""
+    fleet.add(["n1", "n2"])
+    uids = owners(control_plane)
+    try:
+        for app in LABELS:
+            for number, node in enumerate(("n1", "n1" if app == "alone" else "n2")):
+                worker(control_plane, app, number, node, uids)
+        everyone = {f"{app}-{number}" for app in LABELS for number in (0, 1) if app != "alone"}
+        rule = '[[controller.drain]]\nname = "all"\nmode = "evict"\n'
+        with control_plane.reaping():
+            one = start(f'gang_labels = ["example.com/job"]\n[budget]\nmax_out = 2\n{rule}')
+            control_plane.wait(lambda: fleet.numbers()[0] == "2", 15, "the counts")
+            drained(agents, "n1")
+            control_plane.wait(lambda: fleet.pods() == everyone, 15, "the gang that is all here to go")
+            time.sleep(1.5)
+            assert fleet.pods() == everyone
+            for words in ("JobSet", "Kubeflow", "HyperPodPyTorchJob", "Job", "gang_labels"):
+                assert f"of {words} has 1 members on other nodes" in one.log
+    finally:
+        at_once = {"propagationPolicy": "Background"}
+        control_plane.admin.delete("/apis/batch/v1/namespaces/default/jobs/train", at_once).must()
