@@ -110,6 +110,11 @@ class ControllerSection:
     ``name`` and ``mode``. A pod that no rule names is left to end by itself; so is every pod where there is no rule:
     a training job of many hours is nobody's to end but its owner's. DaemonSets' pods and mirror pods always stay."""
 
+    drain_patience_s: Seconds = 1800.0
+    """Kubernetes only: after how many seconds a pod that a rule evicts, and that is still there, pages, with an Event
+    on the Node and on the pod: a PodDisruptionBudget without room, a right that is missing, a finalizer, a volume that
+    its rule does not allow for. Half an hour: most budgets have room again by then."""
+
     gang_labels: tuple[LabelKey, ...] = ()
     """Kubernetes only: keys of labels by which operators or schedulers that healthd does not know mark their gangs,
     such as ``["example.com/job"]``: pods of one namespace with the same value are one gang."""

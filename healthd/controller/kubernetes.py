@@ -18,7 +18,7 @@ from healthd.config.schema import Config
 from healthd.controller.parts import make_controller, metadata_of
 from healthd.course import Course
 from healthd.errors import ConfigError
-from healthd.model import Mode
+from healthd.model import Mode, Refusal
 from healthd.node import CommandResult
 from healthd.remediation.controller import Controller
 from healthd.remediation.fleet import CLUSTER, Scope
@@ -112,6 +112,7 @@ class KubernetesWork:
             clock=_now,
             records=KubeTold(self._api, namespace=section.namespace, leads=self._lead.check, key=RECORDS),
             gangs=GangMarks(labels=config.controller.gang_labels, devices=section.job_resources),
+            patience_s=config.controller.drain_patience_s,
             opt_out_label=config.remediation.opt_out_label,
         )
         plugins = KubePlugins(
@@ -226,8 +227,11 @@ class KubernetesRounds:
         if self._mode is not Mode.OBSERVE:
             drained = {node.name for node in counted.seen.nodes.values() if hold_of(node) is not None}
             claimed = {claim.node for claim in counted.budget.claims.values()}
-            told = self._drain.round(drained, claimed)
-            standings += [Standing(node=name, said=said) for name, said in told.items()]
+            states = self._drain.round(drained, claimed)
+            standings += [
+                Standing(node=name, said=state.said, page=state.stuck, refusal=Refusal.OVERDUE if state.stuck else None)
+                for name, state in states.items()
+            ]
         if self._mode is not Mode.OBSERVE and self._plugins is not None:
             told = self._plugins.round(counted.seen.nodes)
             standings += [Standing(node=name, said=said) for name, said in told.items()]

@@ -9,6 +9,7 @@ When a drain begins is written down before its first eviction (``kube_drain_reco
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from healthd.errors import BackendBusy, BackendError, StoreError
@@ -23,6 +24,7 @@ from healthd.remediation.orchestrators.kube_drain_record import (
     records_text,
     still_held,
 )
+from healthd.remediation.orchestrators.kube_drain_stalls import overdue
 from healthd.remediation.orchestrators.kube_eviction import (
     Drain,
     Fate,
@@ -42,11 +44,21 @@ from healthd.remediation.orchestrators.kube_told import KubeTold
 _DONE = ("evicted", "gone", "its namespace is being deleted")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DrainState:
+    """How far one node's drain is, in a sentence, "" where there is nothing to say; ``stuck``: a person has to see to
+    it."""
+
+    said: str
+    stuck: bool = False
+
+
 class KubeDrain:
     """The drains of a fleet. ``leads`` raises BackendRefused where this controller may not act any more.
 
     ``records``: where it is kept when drains began. ``gangs``: what else is a gang. ``opt_out_label``: a node that has
-    this label or annotation, with any value but ``false``, is left alone.
+    this label or annotation, with any value but ``false``, is left alone. ``patience_s``: after so many seconds in
+    which a pod that should go did not, a person is needed.
     """
 
     def __init__(
@@ -58,46 +70,60 @@ class KubeDrain:
         clock: Callable[[], datetime],
         records: KubeTold,
         gangs: GangMarks,
+        patience_s: float,
         opt_out_label: str = "",
     ) -> None:
         self._api, self._rules, self._leads, self._clock = api, tuple(rules), leads, clock
-        self._gangs = gangs
+        self._gangs, self._patience_s = gangs, patience_s
+        self._failing: dict[str, datetime] = {}  # node to since when nothing could be asked for
         self._records, self._events = DrainRecords(records), KubeDrainEvents(api, leads=leads, clock=clock)
         self._opt_out_label = opt_out_label
 
-    def round(self, drained: Collection[str], claimed: Collection[str]) -> Mapping[str, str]:
-        """Go on with every node that is ``drained`` by a healthd and ``claimed``; how far each is, in a sentence.
+    def round(self, drained: Collection[str], claimed: Collection[str]) -> Mapping[str, DrainState]:
+        """Go on with every node that is ``drained`` by a healthd and ``claimed``; how far each is.
 
         ``claimed``: who holds a claim of the cluster's budget in this round's reading.
         """
         if not self._rules:
             return {}
-        said = {}
+        states, failing = {}, self._failing
+        self._failing = {}
         for name in sorted(set(drained) & set(claimed)):
             try:
-                if words := self._drain(name, claimed):
-                    said[name] = words
+                if (state := self._drain(name, claimed)).said:
+                    states[name] = state
             except (BackendError, StoreError) as error:
-                said[name] = f"the drain does not go on: {error}"
-        return said
+                since = self._failing[name] = failing.get(name, self._clock())
+                stuck = (self._clock() - since).total_seconds() >= self._patience_s
+                states[name] = DrainState(said=f"the drain does not go on: {error}", stuck=stuck)
+        return states
 
-    def _drain(self, name: str, claimed: Collection[str]) -> str:
+    def _drain(self, name: str, claimed: Collection[str]) -> DrainState:
         try:
             node = node_of(self._api.get(Kind.NODE, name))
         except Missing:
-            return ""
+            return DrainState(said="")
         if (held := self._hold_of(node)) is None:
-            return ""
+            return DrainState(said="")
         pages = self._api.pages(Kind.POD, pods_in, fieldSelector=f"spec.nodeName={name}")
         pods, now = [pod for page in pages for pod in page], self._clock()
         drain = self._drain_of(node, held, pods, claimed, now)
         plans = planned(pods, self._rules, drain, now)
         members = {gang: self._members(gang) for gang in gangs_to_see(plans, self._rules, self._gangs)}
         plans = with_gangs(plans, members, self._rules, self._gangs, drain=drain, now=now)
-        asked = self._asked(name, held, members, plans)
+        return self._state(drain, node, plans, self._asked(name, held, members, plans), now)
+
+    def _state(
+        self, drain: Drain, node: KubeNode, plans: Sequence[Plan], asked: Mapping[str, str], now: datetime
+    ) -> DrainState:
+        """How far it is, told in Events too where a person has to know."""
+        done = {uid for uid, said in asked.items() if said in _DONE}
+        late = overdue(plans, self._rules, drain, done=done, patience_s=self._patience_s, now=now)
+        stuck = {plan.pod.metadata.uid: asked.get(plan.pod.metadata.uid, plan.why) for plan in late}
         notes = [f"{plan.pod.name}: {asked[plan.pod.metadata.uid]}" for plan in plans if plan.pod.metadata.uid in asked]
         left = told([plan for plan in plans if plan.pod.metadata.uid not in asked])
-        return "; ".join(each for each in (*notes, left, self._events.came_back(drain, node.uid, plans)) if each)
+        said = "; ".join(each for each in (*notes, left, self._events.tell(drain, node.uid, plans, stuck)) if each)
+        return DrainState(said=f"the drain does not end: {said}" if stuck else said, stuck=bool(stuck))
 
     def _drain_of(
         self, node: KubeNode, held: Held, pods: Sequence[Pod], claimed: Collection[str], now: datetime

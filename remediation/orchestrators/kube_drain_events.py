@@ -6,7 +6,8 @@ A stable name makes them once: a controller that was started anew is told by the
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -19,41 +20,57 @@ _CONTROLLER = "healthd.io/controller"
 _NODES_EVENTS = "default"  # where the API server wants Events about what is in no namespace
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _PodNews:
+    reason: str
+    pod: Pod
+    words: str
+
+
+def _news(plans: Iterable[Plan], stuck: Mapping[str, str]) -> Iterator[_PodNews]:
+    left = "healthd evicts nothing twice for one hold: it is left alone"
+    for plan in plans:
+        if plan.fate is Fate.CAME:
+            yield _PodNews(reason="PodCameBack", pod=plan.pod, words=f"{CAME_BACK}; {left}")
+        elif why := stuck.get(plan.pod.metadata.uid, ""):
+            yield _PodNews(reason="DrainStuck", pod=plan.pod, words=f"it does not go: {why}")
+
+
 class KubeDrainEvents:
     """``leads`` raises BackendRefused where this controller may not write any more."""
 
     def __init__(self, api: KubeApi, *, leads: Callable[[], None], clock: Callable[[], datetime]) -> None:
         self._api, self._leads, self._clock, self._host = api, leads, clock, socket.gethostname()
-        self._told: dict[str, tuple[str, set[str]]] = {}  # node to (hold, sources of pods)
+        self._told: dict[str, tuple[str, set[tuple[str, str]]]] = {}  # node to (hold, what was told of it)
 
-    def came_back(self, drain: Drain, uid: str, plans: Iterable[Plan]) -> str:
-        """Tell of each that came back, once for one hold and whatever they come from. ``uid``: the Node's. Why that
-        cannot be done, or ""."""
-        hold, told = self._told.get(drain.node, ("", set[str]()))
+    def tell(self, drain: Drain, uid: str, plans: Iterable[Plan], stuck: Mapping[str, str]) -> str:
+        """Tell of each pod that came back or does not go, once for one hold and whatever it comes from. ``uid``: the
+        Node's. ``stuck``: why a pod does not go, by its uid. Why that cannot be told, or ""."""
+        hold, told = self._told.get(drain.node, ("", set[tuple[str, str]]()))
         if hold != drain.record.hold:
             told = set()
         self._told[drain.node] = (drain.record.hold, told)
-        came = {plan.pod.source: plan.pod for plan in plans if plan.fate is Fate.CAME}
+        news = {(each.reason, each.pod.source): each for each in _news(plans, stuck)}
         try:
-            for source in sorted(came.keys() - told):
-                self._tell(drain, uid, source, came[source])
-                told.add(source)
+            for key in sorted(news.keys() - told):
+                self._tell(drain, uid, news[key])
+                told.add(key)
         except BackendBusy:
             raise
         except BackendError as error:
             return f"no Event says so: {error}"
         return ""
 
-    def _tell(self, drain: Drain, uid: str, source: str, pod: Pod) -> None:
-        left = "healthd evicts nothing twice for one hold: it is left alone"
-        about = f"{drain.record.hold} {source}"
+    def _tell(self, drain: Drain, uid: str, news: _PodNews) -> None:
+        about, meta = f"{drain.record.hold} {news.pod.source}", news.pod.metadata
         node = {"apiVersion": "v1", "kind": "Node", "name": drain.node, "uid": uid}
-        words = f"{pod.name} of {source} was {CAME_BACK}; {left}"
-        self._once(News(reason="PodCameBack", action="Drain", about=about, note=words), node, _NODES_EVENTS)
-        meta = pod.metadata
+        note = f"{news.pod.name} of {news.pod.source}: {news.words}"
+        self._once(News(reason=news.reason, action="Drain", about=about, note=note), node, _NODES_EVENTS)
         here = {"apiVersion": "v1", "kind": "Pod", "namespace": meta.namespace, "name": meta.name, "uid": meta.uid}
-        words = f"it runs on {drain.node}, and was {CAME_BACK}; {left}"
-        self._once(News(reason="NodeIsOut", action="Drain", about=about, note=words), here, meta.namespace)
+        note = f"healthd drains {drain.node}: {news.words}"
+        self._once(
+            News(reason="NodeIsOut", action="Drain", about=f"{news.reason} {about}", note=note), here, meta.namespace
+        )
 
     def _once(self, news: News, regarding: dict[str, str], namespace: str) -> None:
         self._leads()

@@ -96,6 +96,9 @@ class _Owner(msgspec.Struct, frozen=True):
         return self.apiVersion.rpartition("/")[0]
 
 
+_Time = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
 class _PodMeta(msgspec.Struct, frozen=True):
     name: str
     namespace: str
@@ -103,8 +106,8 @@ class _PodMeta(msgspec.Struct, frozen=True):
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     ownerReferences: tuple[_Owner, ...] | None = None  # noqa: N815 - the API's own word
-    deletionTimestamp: str | None = None  # noqa: N815 - as above
-    creationTimestamp: Annotated[datetime, msgspec.Meta(tz=True)] | None = None  # noqa: N815 - as above
+    deletionTimestamp: _Time | None = None  # noqa: N815 - as above
+    creationTimestamp: _Time | None = None  # noqa: N815 - as above
 
 
 class _Toleration(msgspec.Struct, frozen=True):

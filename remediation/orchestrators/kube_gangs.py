@@ -69,7 +69,7 @@ def _blocked(
     alone = [plan for plan in ours if plan.fate is Fate.EVICT and _mode(plan, rules) is GangMode.WAIT]
     if running and alone:
         wants = 'it needs gang = "whole", or "members" where its job goes on without some'
-        return Fate.FORBIDDEN, f"{alone[0].why}: {gang.words} has {running} members on other nodes, so {wants}"
+        return Fate.WAITS, f"{alone[0].why}: {gang.words} has {running} members on other nodes, so {wants}"
     stuck = next((plan for plan in (*ours, *away) if plan.fate in (Fate.WAITS, Fate.FORBIDDEN)), None)
     if stuck is None:
         return None

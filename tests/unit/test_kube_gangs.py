@@ -44,7 +44,7 @@ def plans(here: list[Pod], elsewhere: list[Pod], *rules: Rule, now: datetime = S
 def test_by_default_a_gang_that_runs_elsewhere_too_is_left_alone() -> None:
     """Without one member the others would only hold their GPUs; the sentence says which word is needed."""
     (plan,) = plans([member("a")], [member("b", "n2")], rule(GangMode.WAIT))
-    assert plan.fate is Fate.FORBIDDEN
+    assert plan.fate is Fate.WAITS
     assert "rule r: gang team-a/train of Kueue has 1 members on other nodes" in plan.why
     assert 'gang = "whole"' in plan.why
 
@@ -103,7 +103,7 @@ def test_a_gang_s_next_life_is_not_ours_to_end() -> None:
 def test_a_gang_that_waits_is_not_torn_apart_because_a_member_is_young() -> None:
     """A worker that its owner made anew elsewhere runs in the same gang."""
     born = member("b-2", "n2", made="2026-11-21T10:00:01Z")
-    assert drained([member("a")], [born], rule(GangMode.WAIT)) == [("a", Fate.FORBIDDEN)]
+    assert drained([member("a")], [born], rule(GangMode.WAIT)) == [("a", Fate.WAITS)]
 
 
 def test_a_deadline_is_the_gang_s_as_well() -> None:

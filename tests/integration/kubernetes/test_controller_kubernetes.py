@@ -84,7 +84,7 @@ def test_the_claim_of_a_node_that_is_gone_goes_and_no_other(
     """A deleted Node's claim and mark are taken away; those of one that is only NotReady stay, however long."""
     fleet.add(["n1", "n2", "n3", "n4"])
     one = start("[budget]\nmax_out = 2\n")
-    control_plane.wait(lambda: fleet.numbers()[0] == "2", 15, "the counts")
+    control_plane.wait(lambda: fleet.numbers()[0] == "2", 60, "the counts")
     drained(agents, "n1")
     agents("n1").mark("healthd code=gpu.xid.79")
     dead = agents("n2")
@@ -150,7 +150,7 @@ def test_what_a_rule_names_is_evicted_and_a_protected_pod_is_not(
     fleet.cordon("n2")
     with control_plane.reaping():
         one = start("[budget]\nmax_out = 2\n" + DRAIN)
-        control_plane.wait(lambda: fleet.numbers()[0] == "2", 15, "the counts")
+        control_plane.wait(lambda: fleet.numbers()[0] == "2", 60, "the counts")
         time.sleep(1.5)
         everyone = {f"{app}-{number}" for app in ("batch", "awaited", "bare", "other") for number in (1, 2)}
         assert fleet.pods() == everyone | {"guarded-1"}, "nothing is evicted from a node that others took out"

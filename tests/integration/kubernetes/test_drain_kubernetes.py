@@ -24,6 +24,7 @@ tolerating = true
 [[controller.drain]]
 name = "rest"
 mode = "evict"
+namespaces = ["default"]
 unmanaged = true
 """
 EVERYTHING = [{"operator": "Exists"}]
@@ -69,9 +70,9 @@ def test_a_pod_that_comes_back_is_evicted_once_and_told_of_once(
     back = "left alone, made after the node was taken out: ReplicaSet default/static, ReplicaSet default/stubborn"
     with control_plane.reaping():
         one = start(RULES, name="one")
-        control_plane.wait(lambda: fleet.numbers()[0] == "2", 15, "the counts")
+        control_plane.wait(lambda: fleet.numbers()[0] == "2", 60, "the counts")
         drained(agents, "n1")
-        control_plane.wait(lambda: back in one.log, 20, "those that came back to be told of")
+        control_plane.wait(lambda: back in one.log, 60, "those that came back to be told of")
         second = {app: uids(control_plane, app) for app in first}
         assert not (second["static"] | second["stubborn"]) & (first["static"] | first["stubborn"])
         assert second["tolerant"] == first["tolerant"]
@@ -79,7 +80,7 @@ def test_a_pod_that_comes_back_is_evicted_once_and_told_of_once(
         time.sleep(2.0)
         one.stop()
         two = start(RULES, name="two")
-        control_plane.wait(lambda: back in two.log, 20, "the next controller to know of them")
+        control_plane.wait(lambda: back in two.log, 60, "the next controller to know of them")
         time.sleep(2.0)
         assert {app: uids(control_plane, app) for app in first} == second
         assert [kind for kind, _ in events(control_plane, "PodCameBack")] == ["Node", "Node"]
@@ -100,7 +101,7 @@ def test_without_its_memory_nothing_is_evicted(
     control_plane.add_pod("batch-0", "n1")
     with control_plane.reaping():
         one = start(RULES)
-        control_plane.wait(lambda: fleet.numbers()[0] == "2", 15, "the counts")
+        control_plane.wait(lambda: fleet.numbers()[0] == "2", 60, "the counts")
         path, note = f"{LEASES}/healthd-controller", {"healthd.io/drains": "garbage"}
         control_plane.admin.patch(path, {"metadata": {"annotations": note}}, kind="merge").must()
         drained(agents, "n1")
@@ -108,3 +109,56 @@ def test_without_its_memory_nothing_is_evicted(
         assert fleet.pods() == {"batch-0"}
         control_plane.admin.patch(path, {"metadata": {"annotations": {"healthd.io/drains": None}}}, kind="merge").must()
         control_plane.wait(lambda: not fleet.pods(), 15, "the drain to go on")
+
+
+def test_a_drain_that_cannot_end_pages_after_its_patience(
+    control_plane: ControlPlane, fleet: Fleet, start: Start, agents: Agents
+) -> None:
+    """Without the right to evict (403), with a finalizer, and with a bare pod that its rule does not allow for: each is
+    paged for, and told on the Node and the pod, and not before its patience is over. One that is awaited is not."""
+    fleet.add(["n1", "n2"])
+    control_plane.add_pod("batch-0", "n1")
+    control_plane.add_pod("bare-0", "n1")
+    control_plane.add_pod("awaited-0", "n1")
+    control_plane.add_pod("stuck-0", "n1")
+    stuck = "/api/v1/namespaces/default/pods/stuck-0"
+    control_plane.admin.patch(stuck, {"metadata": {"finalizers": ["example.com/never"]}}, kind="merge").must()
+    rules = """drain_patience_s = 4
+[budget]
+max_out = 2
+[[controller.drain]]
+name = "bare"
+mode = "evict"
+labels = ["app=bare"]
+[[controller.drain]]
+name = "awaited"
+mode = "complete"
+labels = ["app=awaited"]
+[[controller.drain]]
+name = "rest"
+mode = "evict"
+namespaces = ["default"]
+unmanaged = true
+"""
+    role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/healthd-controller"
+    try:
+        with control_plane.reaping():
+            one = start(rules)
+            control_plane.wait(lambda: fleet.numbers()[0] == "2", 60, "the counts")
+            full = control_plane.admin.get(role).must()["rules"]
+            less = [each for each in full if "pods/eviction" not in each["resources"]]
+            control_plane.admin.patch(role, {"rules": less}, kind="merge").must()
+            control_plane.admin.delete(stuck).must()
+            drained(agents, "n1")
+            control_plane.wait(lambda: "default/batch-0: not evicted: " in one.log, 20, "the refusal")
+            control_plane.wait(lambda: len(events(control_plane, "DrainStuck")) == 3, 30, "those that do not go")
+            control_plane.wait(lambda: "the drain does not end" in one.log, 10, "the page")
+            paged = next(line for line in one.log.splitlines() if "the drain does not end" in line)
+            assert '"page": true' in paged
+            first = next(line for line in one.log.splitlines() if "default/batch-0: not evicted: " in line)
+            assert '"page": false' in first, "before its patience was over"
+            control_plane.wait(lambda: "healthd_controller_person_needed 1" in one.page(), 10, "the metric")
+            told = {name for kind, name in events(control_plane, "NodeIsOut") if kind == "Pod"}
+            assert told == {"batch-0", "bare-0", "stuck-0"}
+    finally:
+        control_plane.admin.patch(stuck, {"metadata": {"finalizers": None}}, kind="merge")

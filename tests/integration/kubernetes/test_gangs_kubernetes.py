@@ -50,7 +50,7 @@ def test_whole_members_or_wait(control_plane: ControlPlane, fleet: Fleet, start:
     here = gang(control_plane, "here", {"annotations": {"pod-group-name": "small"}}, "n1", "n1")
     with control_plane.reaping():
         one = start(rules(kueue="whole", volcano="wait", kai="members", here="wait"))
-        control_plane.wait(lambda: fleet.numbers()[0] == "2", 15, "the counts")
+        control_plane.wait(lambda: fleet.numbers()[0] == "2", 60, "the counts")
         drained(agents, "n1")
         control_plane.wait(lambda: not (whole | here | {"kai-0"}) & fleet.pods(), 15, "what may go to be gone")
         time.sleep(1.5)
@@ -71,7 +71,7 @@ def test_a_gang_of_which_one_is_protected_is_not_begun_with(
     fleet.protect("guarded")
     with control_plane.reaping():
         one = start(rule)
-        control_plane.wait(lambda: fleet.numbers()[0] == "2", 15, "the counts")
+        control_plane.wait(lambda: fleet.numbers()[0] == "2", 60, "the counts")
         drained(agents, "n1")
         control_plane.wait(lambda: "is evicted whole or not at all, and default/kueue-1" in one.log, 15, "the no")
         time.sleep(1.5)
@@ -89,7 +89,7 @@ def test_a_gang_with_a_member_on_a_node_that_opted_out_is_left_alone(
     fleet.label("n2", "healthd.io/opt-out", "")
     with control_plane.reaping():
         one = start(rules(volcano="whole"))
-        control_plane.wait(lambda: fleet.numbers()[0] == "2", 15, "the counts")
+        control_plane.wait(lambda: fleet.numbers()[0] == "2", 60, "the counts")
         drained(agents, "n1")
         control_plane.wait(lambda: "a member on n2, which opted out" in one.log, 15, "the refusal")
         time.sleep(1.5)
@@ -106,7 +106,7 @@ def test_the_next_life_of_a_gang_is_not_ended(
     gang(control_plane, "kueue", KUEUE, "n1", "n2")
     with control_plane.reaping():
         start(rules(kueue="whole"))
-        control_plane.wait(lambda: fleet.numbers()[0] == "2", 15, "the counts")
+        control_plane.wait(lambda: fleet.numbers()[0] == "2", 60, "the counts")
         drained(agents, "n1")
         control_plane.wait(lambda: not fleet.pods(), 15, "the gang to go")
         time.sleep(1.1)  # the API server's times have whole seconds
@@ -186,7 +186,7 @@ def test_a_gang_of_any_owner_waits_by_default_and_its_shared_memory_is_no_data(
         rule = '[[controller.drain]]\nname = "all"\nmode = "evict"\n'
         with control_plane.reaping():
             one = start(f'gang_labels = ["example.com/job"]\n[budget]\nmax_out = 2\n{rule}')
-            control_plane.wait(lambda: fleet.numbers()[0] == "2", 15, "the counts")
+            control_plane.wait(lambda: fleet.numbers()[0] == "2", 60, "the counts")
             drained(agents, "n1")
             control_plane.wait(lambda: fleet.pods() == everyone, 15, "the gang that is all here to go")
             time.sleep(1.5)
