@@ -61,6 +61,7 @@ _ROUTES = {
 class _Handler(http._Handler):
     routes = _ROUTES
     names = frozenset({"node-1"})
+    local = True
     log = _Silent()
 
 
