@@ -55,10 +55,10 @@ def held_back(remedy: Remedy, code: str, me: str, records: Records, *, now: date
 
 def returns_of(history: Sequence[PastRepair], code: str, now: datetime) -> int:
     """How often the node was let in again after it was out for this code, within the last day: by itself, or after a
-    repair that helped."""
+    repair that helped. It counts from when it was let in, which may be a day after the repair."""
     since = now - timedelta(days=1)
     came = (each for each in history if each.act is PastAct.RETURN or each.outcome is Helped.HELPED)
-    return sum(each.code == code and each.at > since for each in came)
+    return sum(each.code == code and (each.back or each.at) > since for each in came)
 
 
 def settle_s(returns: int, plain_s: float, bounds: Bounds, *, is_repaired: bool) -> float:

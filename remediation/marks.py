@@ -28,7 +28,7 @@ _EPOCH = re.compile(r"[0-9]{1,11}")
 _SAID_CHARACTERS = 200
 _ASKED = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)  # what a controller can do
 _DOES = (Remedy.RESET_GPU, *_ASKED)
-_PAST_ENTRY = re.compile(r"(reset|reboot|replace|return):([0-9]{1,11}):([^:,]*):(helped|failed|)")
+_PAST_ENTRY = re.compile(r"(reset|reboot|replace|return):([0-9]{1,11}):([^:,]*):(helped|failed|)(?::([0-9]{1,11}))?")
 CLOSE = timedelta(minutes=1)
 """So far apart the same moment may stand in two records: one has whole seconds, and no two clocks are alike."""
 AHEAD = timedelta(minutes=5)
@@ -65,12 +65,14 @@ class Helped(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PastRepair:
-    """One entry of a node's history: what was begun, when, for which finding, and what came of it."""
+    """One entry of a node's history: what was begun, when, for which finding, and what came of it. ``back``: when the
+    node was let in again after a repair that helped; of a return, ``at`` says it."""
 
     act: PastAct
     at: datetime
     code: str = ""
     outcome: Helped = Helped.NOT_KNOWN
+    back: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -237,7 +239,7 @@ def by_now(mark: CaseMark, now: datetime) -> CaseMark:
         slept=come(mark.slept),
         awake=come(mark.awake),
         watched=come(mark.watched),
-        history=tuple(each for each in mark.history if not is_ahead(each.at, now)),
+        history=tuple(replace(each, back=come(each.back)) for each in mark.history if come(each.at)),
     )
 
 
@@ -279,12 +281,14 @@ def remembering(history: Sequence[PastRepair], entry: PastRepair) -> tuple[PastR
     return _kept((*history, entry))
 
 
-def with_outcome(history: Sequence[PastRepair], outcome: Helped) -> tuple[PastRepair, ...]:
+def with_outcome(
+    history: Sequence[PastRepair], outcome: Helped, back: datetime | None = None
+) -> tuple[PastRepair, ...]:
     """A history whose newest repair came to this, unless it is known what that came to, or there is none."""
     newest = max((number for number, each in enumerate(history) if each.act is not PastAct.RETURN), default=None)
     if newest is None or history[newest].outcome is not Helped.NOT_KNOWN:
         return tuple(history)
-    return (*history[:newest], replace(history[newest], outcome=outcome), *history[newest + 1 :])
+    return (*history[:newest], replace(history[newest], outcome=outcome, back=back), *history[newest + 1 :])
 
 
 def word(text: str) -> str:
@@ -317,7 +321,8 @@ def _remedy(name: str, among: Sequence[Remedy] = _ASKED) -> Remedy | None:
 
 
 def _entry(past: PastRepair) -> str:
-    return f"{past.act}:{_epoch(past.at)}:{re.sub('[:,]', '_', word(past.code))}:{past.outcome}"
+    back = f":{_epoch(past.back)}" if past.back is not None else ""
+    return f"{past.act}:{_epoch(past.at)}:{re.sub('[:,]', '_', word(past.code))}:{past.outcome}{back}"
 
 
 def _history(text: str) -> tuple[PastRepair, ...]:
@@ -339,7 +344,7 @@ def _past(text: str) -> PastRepair | None:
     at = _time(found[2]) if found else None
     if found is None or at is None:
         return None
-    return PastRepair(act=PastAct(found[1]), at=at, code=found[3], outcome=Helped(found[4]))
+    return PastRepair(act=PastAct(found[1]), at=at, code=found[3], outcome=Helped(found[4]), back=_time(found[5]))
 
 
 def _time(value: str | None) -> datetime | None:

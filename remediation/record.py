@@ -106,13 +106,16 @@ def _ended(mark: CaseMark, case: Case) -> tuple[PastRepair, ...]:
         return with_outcome(history, Helped.FAILED) if mark.case == case.id and is_begun(mark) else history
     if case.end is not End.RELEASED or case.forced:
         return history
-    if mark.case == case.id and is_begun(mark):
-        return with_outcome(history, Helped.HELPED)
-    returned = PastRepair(act=PastAct.RETURN, at=case.since.replace(microsecond=0), code=case.code)
-    is_known = returned in history
-    return history if is_known or not _is_return(case) else remembering(history, returned)
+    back = case.since.replace(microsecond=0)
+    is_repaired = mark.case == case.id and is_begun(mark)
+    told = with_outcome(history, Helped.HELPED, back) if is_repaired else history
+    is_known = told != history or any(back in (each.at, each.back) for each in history)
+    if is_known or not _is_return(case, is_repaired=is_repaired):
+        return told
+    return remembering(history, PastRepair(act=PastAct.RETURN, at=back, code=case.code))
 
 
-def _is_return(case: Case) -> bool:
-    """Whether the node was out for a finding and came back although nothing was done to it."""
-    return not (case.acts or case.earlier or case.settling or case.by_order or case.code in ORDERED)
+def _is_return(case: Case, *, is_repaired: bool) -> bool:
+    """Whether the node was out for a finding and came back although nothing was done to it, or nothing that helped."""
+    by_itself = is_repaired or not (case.acts or case.earlier)
+    return by_itself and not (case.settling or case.by_order or case.code in ORDERED)

@@ -40,6 +40,8 @@ MENDED = (
     (6211, 82.5),
     (6216, 136.5),
     (8031, 247.6),
+    (20060, 202.0),
+    (20121, 176.0),
     (21036, 332.0),
 )
 """Seeds that once broke an invariant, each with the hours until then, in fleets as large as the seed says."""

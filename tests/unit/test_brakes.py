@@ -253,6 +253,9 @@ def test_returns_of_a_day_are_counted_by_code() -> None:
         past(PastAct.RETURN, 1),
     ]
     assert returns_of(history, CODE, NOW) == 3
+    late = replace(past(PastAct.REBOOT, 30, outcome=Helped.HELPED), back=NOW - timedelta(hours=20))
+    assert returns_of([late, *history], CODE, NOW) == 4, "it counts from when the node was let in"
+    assert returns_of([replace(late, back=None), *history], CODE, NOW) == 3
 
 
 @settings(deadline=None)

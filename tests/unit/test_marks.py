@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -36,7 +37,12 @@ REMEDIES = st.sampled_from([Remedy.REBOOT_NODE, Remedy.REPLACE_NODE])
 TIMES = st.integers(0, 4_000_000_000).map(lambda s: datetime.fromtimestamp(s, UTC))
 CODES = st.from_regex(r"[a-z0-9_.-]{0,40}", fullmatch=True)
 PASTS = st.builds(
-    PastRepair, act=st.sampled_from(list(PastAct)), at=TIMES, code=CODES, outcome=st.sampled_from(list(Helped))
+    PastRepair,
+    act=st.sampled_from(list(PastAct)),
+    at=TIMES,
+    code=CODES,
+    outcome=st.sampled_from(list(Helped)),
+    back=st.none() | TIMES,
 )
 
 
@@ -161,9 +167,13 @@ def test_a_node_that_comes_and_goes_keeps_its_repairs(before: list[PastRepair], 
 def test_what_is_ahead_counts_for_nothing(mark: CaseMark, now: datetime) -> None:
     """No time of a record is more than five minutes ahead; what is not stays, and a second reading finds no more."""
     limit, read = now + timedelta(minutes=5), by_now(mark, now)
-    times = (read.since, read.asked, read.replaced, read.slept, read.awake, *(each.at for each in read.history))
-    assert all(at is None or at <= limit for at in times)
-    assert read.history == tuple(each for each in mark.history if each.at <= limit)
+    past = [at for each in read.history for at in (each.at, each.back)]
+    assert all(
+        at is None or at <= limit for at in (read.since, read.asked, read.replaced, read.slept, read.awake, *past)
+    )
+    assert [replace(each, back=None) for each in read.history] == [
+        replace(each, back=None) for each in mark.history if each.at <= limit
+    ]
     assert read.code == ("" if is_ahead(mark.since, now) else mark.code)
     assert by_now(read, now) == read
     assert by_now(mark, now + timedelta(days=100_000)) == mark
@@ -179,6 +189,14 @@ def test_only_the_newest_repair_gets_an_outcome_and_only_once(before: list[PastR
     is_waited_for = bool(repairs) and before[repairs[-1]].outcome is Helped.NOT_KNOWN
     assert changed == (repairs[-1:] if is_waited_for else [])
     assert with_outcome(told, Helped.FAILED) == told or not is_waited_for
+
+
+@given(st.lists(PASTS, max_size=8), TIMES)
+def test_an_outcome_may_say_since_when_the_node_is_back(before: list[PastRepair], back: datetime) -> None:
+    """The entry whose outcome is told has the time, and no other one changes."""
+    told = with_outcome(before, Helped.HELPED, back)
+    new = [each for old, each in zip(before, told, strict=True) if old != each]
+    assert all((each.outcome, each.back) == (Helped.HELPED, back) for each in new)
 
 
 def test_a_mark_of_the_first_healthd_is_understood() -> None:

@@ -83,6 +83,24 @@ def test_the_end_of_a_case_says_what_its_act_came_to(changes: dict[str, object],
     assert words(after(repair_mark(CASE, START), replace(CASE, **changes))) == left  # type: ignore[arg-type]
 
 
+def test_a_repair_that_helped_says_when_the_node_was_let_in() -> None:
+    """That may be a day later: the node waited for its other faults. It is told once."""
+    case = replace(CASE, end=End.RELEASED, since=START + timedelta(hours=20))
+    left = after(repair_mark(CASE, START), case)
+    assert [(each.at, each.back) for each in parse(left).history] == [(START, case.since)]  # type: ignore[union-attr]
+    assert after(left, case) == left
+
+
+def test_a_node_that_was_given_up_and_is_well_by_itself_has_returned() -> None:
+    """What was done failed, and the node came back all the same: as much a return as one without a repair."""
+    given_up = after(repair_mark(CASE, START), replace(CASE, end=End.FAILED))
+    case = replace(CASE, end=End.RELEASED, since=LATER)
+    left = after(given_up, case)
+    assert words(left) == ["reboot gpu.xid.79 failed", "return gpu.xid.79"]
+    assert after(left, case) == left
+    assert words(after(given_up, replace(case, settling=True))) == ["reboot gpu.xid.79 failed"]
+
+
 def test_only_the_case_whose_act_it_was_says_what_it_came_to() -> None:
     """A later case that is given up says nothing about an older repair."""
     before = repair_mark(CASE, START)
