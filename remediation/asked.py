@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from healthd.model import Refusal, Refused, Remedy
 from healthd.remediation.case import case_of
-from healthd.remediation.marks import Answer, CaseMark
+from healthd.remediation.marks import CLOSE, Answer, CaseMark
 from healthd.remediation.ports import NodeView
 
 _SILENT = frozenset({"DOWN", "NOT_RESPONDING"})
@@ -99,6 +99,11 @@ def is_silent(view: NodeView) -> bool:
 def is_away(view: NodeView) -> bool:
     """Whether the node may be in its reboot."""
     return bool(view.flags & _AWAY)
+
+
+def is_moot(want: Wanted, booted: datetime | None) -> bool:
+    """Whether the node has booted since it asked for a reboot: it says itself what is still wrong, once it can."""
+    return want.remedy is Remedy.REBOOT_NODE and booted is not None and booted > want.asked + CLOSE
 
 
 def needs_person(mark: CaseMark, booted: datetime | None) -> str:

@@ -16,7 +16,7 @@ from typing import Protocol
 from healthd.clockwatch import ClockWatch, was_set
 from healthd.errors import BackendError
 from healthd.model import Event, Mode, Refusal, Refused, Remedy, Step
-from healthd.remediation.asked import Wanted, is_silent, needs_person, refusal, wanted, withdrawn
+from healthd.remediation.asked import Wanted, is_moot, is_silent, needs_person, refusal, wanted, withdrawn
 from healthd.remediation.case import Case, End, Phase, shifted
 from healthd.remediation.errand import Errand, Found
 from healthd.remediation.fleet import DAY_WINDOW, RATE_WINDOW, day_limit, rate_held, replacements
@@ -240,7 +240,7 @@ class Controller:
 
     def _begin(self, found: Found, level: FleetLevel, now: datetime) -> Standing:
         """Judge everything anew, and act."""
-        want, mode = found.want, self._rules().mode
+        want = found.want
         view = self._node(want.node).view()
         if hands_off := self._rules().hands_off(view):
             self._silent.pop(want.node, None)
@@ -257,9 +257,8 @@ class Controller:
             return self._refused(found, why, now)
         if want.unanswered and (waiting := self._silence(found)) is not None:
             return waiting
-        if mode is not Mode.REPAIR:
-            kind = Refusal.OBSERVE if mode is Mode.OBSERVE else Refusal.LOWERED
-            return self._waits(found, Refused(kind=kind, words=f"the controller is in {mode} mode"))
+        if (later := self._not_now(want)) is not None:
+            return self._waits(found, later)
         errand = self._errand(found, too_many=lambda: self._too_many(want, level))
         try:
             cannot = errand.why_not()
@@ -268,6 +267,16 @@ class Controller:
         if cannot:
             return self._refused(found, Refused(kind=Refusal.CANNOT, words=cannot), now)
         return self._came_of(found, errand.go(self._opened(found, view, now), now))
+
+    def _not_now(self, want: Wanted) -> Refused | None:
+        mode = self._rules().mode
+        if mode is not Mode.REPAIR:
+            kind = Refusal.OBSERVE if mode is Mode.OBSERVE else Refusal.LOWERED
+            return Refused(kind=kind, words=f"the controller is in {mode} mode")
+        if is_moot(want, self._booted(want.node)):
+            words = "it has booted since it asked: its daemon says what is still wrong"
+            return Refused(kind=Refusal.MANAGED, words=words)
+        return None
 
     def _powered_down(self, found: Found) -> Standing:
         """Nothing is there to act on. What the node left is released (``absent``), and its daemon asks again."""

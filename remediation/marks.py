@@ -47,7 +47,7 @@ class Answer(StrEnum):
 
 
 class PastAct(StrEnum):
-    """What was done to a node once. RETURN: it was taken out, and came back without a repair."""
+    """What was done to a node once. RETURN: it was taken out, and came back without a repair for that finding."""
 
     RESET = "reset"
     REBOOT = "reboot"

@@ -61,8 +61,12 @@ def is_begun(mark: CaseMark) -> bool:
         return False
     if not mark.asks or mark.answer is Answer.TAKEN or mark.remedy is None or mark.asked is None:
         return True
-    act, since = PAST_OF[mark.remedy], mark.asked - CLOSE
-    return any(each.act is act and each.at >= since for each in mark.history)
+    return has_entry(mark, mark.remedy, mark.asked)
+
+
+def has_entry(mark: CaseMark, remedy: Remedy, since: datetime) -> bool:
+    """Whether a history says that this was begun then or later."""
+    return any(each.act is PAST_OF[remedy] and each.at >= since - CLOSE for each in mark.history)
 
 
 def with_act(there: CaseMark, remedy: Remedy, at: datetime, *, boot_id: str, after_silence: bool = False) -> CaseMark:
@@ -88,8 +92,8 @@ def with_act(there: CaseMark, remedy: Remedy, at: datetime, *, boot_id: str, aft
 
 def after(before: str, case: Case) -> str:
     """The mark of a node whose case has come to its end: it wants to be out no more, and what was done has helped or
-    not. A node that came back without a repair has returned; that is an entry as well. One that was given up stays out
-    for its finding."""
+    not. A node that came back without a repair for its last finding has returned; that is an entry as well. One that
+    was given up stays out for its finding."""
     mark = parse(before) or CaseMark()
     is_given_up = case.end is End.FAILED
     over = (
@@ -106,16 +110,10 @@ def _ended(mark: CaseMark, case: Case) -> tuple[PastRepair, ...]:
         return with_outcome(history, Helped.FAILED) if mark.case == case.id and is_begun(mark) else history
     if case.end is not End.RELEASED or case.forced:
         return history
-    back = case.since.replace(microsecond=0)
+    back, code = case.since.replace(microsecond=0), case.code or mark.code
     is_repaired = mark.case == case.id and is_begun(mark)
     told = with_outcome(history, Helped.HELPED, back) if is_repaired else history
-    is_known = told != history or any(back in (each.at, each.back) for each in history)
-    if is_known or not _is_return(case, is_repaired=is_repaired):
+    is_known = any(each.code == code and back in (each.at, each.back) for each in told)
+    if is_known or case.settling or case.by_order or case.code in ORDERED:
         return told
-    return remembering(history, PastRepair(act=PastAct.RETURN, at=back, code=case.code))
-
-
-def _is_return(case: Case, *, is_repaired: bool) -> bool:
-    """Whether the node was out for a finding and came back although nothing was done to it, or nothing that helped."""
-    by_itself = is_repaired or not (case.acts or case.earlier)
-    return by_itself and not (case.settling or case.by_order or case.code in ORDERED)
+    return remembering(told, PastRepair(act=PastAct.RETURN, at=back, code=code))

@@ -22,7 +22,7 @@ from healthd.remediation.drive import is_replaced
 from healthd.remediation.marks import CaseMark, instance_of, parse, word
 from healthd.remediation.playbook import STEPS, without_drain
 from healthd.remediation.ports import NodeView, Provisioner, StateOwner
-from healthd.remediation.record import ACTS, is_begun
+from healthd.remediation.record import ACTS, has_entry, is_begun
 from healthd.remediation.successor import repair_mark
 from healthd.remediation.turns import Patience, Turn, at_next, ended, waits
 
@@ -419,18 +419,21 @@ class Repairs:
         return self.again_or_fail(self._without_untaken(case), now, why)
 
     def _without_untaken(self, case: Case) -> Case:
-        """What no controller took is an attempt, and no repair: also where somebody else did it meanwhile."""
-        mark = self._own_request(case)
-        return replace(case, acts=case.acts[:-1]) if mark is not None and not is_begun(mark) else case
+        """What no controller took is an attempt, and no repair: also where somebody else did it meanwhile. A record in
+        which the request never stood has it in its history, if any controller began it."""
+        mark = self._record()
+        if mark is None or not case.acts:
+            return case
+        was_begun = is_begun(mark) if mark.case == case.id else has_entry(mark, case.acts[-1], case.since)
+        return case if was_begun else replace(case, acts=case.acts[:-1])
 
     def _is_withdrawn(self, case: Case) -> bool:
-        mark = self._own_request(case)
-        return mark is not None and mark.is_withdrawn
+        mark = self._record()
+        return mark is not None and mark.case == case.id and mark.is_withdrawn
 
-    def _own_request(self, case: Case) -> CaseMark | None:
-        """The record of this case, where a controller acts for it."""
-        mark = parse(self._orchestrator.marked()) if self._provisioner.delegates else None
-        return mark if mark is not None and mark.case == case.id else None
+    def _record(self) -> CaseMark | None:
+        """The node's record, where a controller acts for it."""
+        return parse(self._orchestrator.marked()) if self._provisioner.delegates else None
 
     def _held_up(self, case: Case, now: datetime, act: str, why: BackendBusy) -> Turn:
         """Asked for, and held up by what a person must see to. It is waited for as long as for the act itself."""

@@ -46,6 +46,7 @@ class DelegatedProvisioner:
         self._inner, self._instance_id, self._read, self._write = inner, instance_id, read, write
         self._clock, self._monotonic_s = clock, monotonic_s
         self._withdrawn: tuple[str, datetime | None, float] | None = None
+        self._lacking_since_s: float | None = None
 
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be asked for here, or ""."""
@@ -92,14 +93,15 @@ class DelegatedProvisioner:
         """What the controller answered. BackendBusy: nobody took the request, or its taker waits for a person."""
         mark = parse(self._read())
         age = self._clock() - mark.asked if mark is not None and mark.asked is not None else timedelta()
-        if mark is None or instance_of(mark.machine) != self._instance_id:
+        lacking = timedelta(seconds=self._lacking_s(mark))
+        if mark is None or instance_of(mark.machine) not in ("", self._instance_id):
             raise BackendUnknown("the request is not to be seen in the node's mark")
         if mark.is_withdrawn:
             if self._withdrawn_s(mark) > 2 * UNASKED_S:
                 raise BackendRefused("the request was withdrawn before any controller began it")
             raise BackendUnknown("the request is withdrawn; a controller that has begun it says so within a minute")
         if not mark.asks:
-            if age > timedelta(seconds=UNASKED_S):
+            if max(age, lacking) > timedelta(seconds=UNASKED_S):
                 raise BackendRefused("the request was never left with the cluster")
             raise BackendUnknown("the request is not to be seen in the node's mark yet")
         match mark.answer:
@@ -125,6 +127,14 @@ class DelegatedProvisioner:
             raise BackendRefused("no request could be left: the node's mark is not what was written a moment ago")
         if not mark.asks:
             self._write(replace(mark, asks=True).text)
+
+    def _lacking_s(self, mark: CaseMark | None) -> float:
+        """For how many seconds this process has seen a record of this node without any request: the daemon before it
+        was killed before it left one."""
+        now_s = self._monotonic_s()
+        lacks = mark is not None and not mark.machine and mark.remedy is None
+        self._lacking_since_s = (now_s if self._lacking_since_s is None else self._lacking_since_s) if lacks else None
+        return 0.0 if self._lacking_since_s is None else now_s - self._lacking_since_s
 
     def _withdrawn_s(self, mark: CaseMark) -> float:
         """For how many seconds this process has seen this request withdrawn."""

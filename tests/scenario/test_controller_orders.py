@@ -46,6 +46,20 @@ def raising(error: Exception):  # type: ignore[no-untyped-def]
     return act
 
 
+def test_a_node_that_has_booted_since_it_asked_is_not_rebooted_again(tmp_path: Path) -> None:
+    """A person was quicker than the controller, and the node's daemon could not take its request back yet: it is told
+    to speak for itself, and asks anew if it must."""
+    world = AskedWorld(tmp_path, Remedy.REBOOT_NODE)
+    world.clock.advance(120)
+    world.booted = world.clock.now()
+    world.run(3)
+    assert (world.acts, world.mark.answer) == (0, Answer.WAITS)
+    assert "it has booted since it asked" in world.said[-1]
+    again(world)
+    world.run(3)
+    assert (world.acts, world.mark.answer) == (1, Answer.TAKEN)
+
+
 def test_what_was_done_yesterday_is_done_again(tmp_path: Path) -> None:
     """A replacement that succeeded is no answer to the next one, of the machine that it brought."""
     world = AskedWorld(tmp_path).run(12)

@@ -368,8 +368,9 @@ class Invariants:
         still = [each for each in daemon.monitor.diagnoses() if each.code == code and str(each.component) == where]
         if still and not key.startswith(PAGED):
             self.fail("over_is_over", name, f"{key} is said to be over, and is open")
-        hold = self._ground.slurm.nodes[name].hold
-        if key == NODE_KEY and "out of service" in words and hold is not None:
+        slurm = self._ground.slurm
+        hold, is_ours = slurm.nodes[name].hold, slurm.is_ours(name) or self._is_written_over(name)
+        if key == NODE_KEY and "out of service" in words and hold is not None and is_ours:
             self.fail("over_is_over", name, f"said to be over, and held by {hold}: {words}")
 
     def the_watched_speak_for_themselves(self, name: str, words: str) -> None:

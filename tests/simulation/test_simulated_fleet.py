@@ -42,6 +42,10 @@ MENDED = (
     (8031, 247.6),
     (20060, 202.0),
     (20121, 176.0),
+    (20274, 120.0),
+    (20282, 30.0),
+    (21248, 24.0),
+    (30023, 43.0),
     (21036, 332.0),
 )
 """Seeds that once broke an invariant, each with the hours until then, in fleets as large as the seed says."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from healthd.model import Refusal, Remedy
-from healthd.remediation.asked import Wanted, is_away, is_silent, needs_person, refusal, wanted, withdrawn
+from healthd.remediation.asked import Wanted, is_away, is_moot, is_silent, needs_person, refusal, wanted, withdrawn
 from healthd.remediation.marks import Answer, CaseMark, withdrawing
 from healthd.remediation.ports import Hold, NodeView
 
@@ -174,6 +174,17 @@ def test_when_a_silent_node_needs_a_person() -> None:
     assert "not what its policy has next" in needs_person(replace(LATE, following=()), None)
     assert "fell silent again" in needs_person(LATE, NOW)
     assert needs_person(replace(LATE, asked=None), NOW) == ""
+
+
+@pytest.mark.parametrize(
+    ("remedy", "after_s", "moot"),
+    [(REBOOT, None, False), (REBOOT, -60, False), (REBOOT, 30, False), (REBOOT, 61, True), (REPLACE, 61, False)],
+)
+def test_a_reboot_is_moot_once_the_node_has_booted(remedy: Remedy, after_s: float | None, moot: bool) -> None:
+    """By more than two clocks differ. Whether another machine is needed, a boot does not tell."""
+    found = want(replace(MARK, remedy=remedy, asked=NOW))
+    assert found is not None
+    assert is_moot(found, None if after_s is None else NOW + timedelta(seconds=after_s)) is moot
 
 
 def test_what_is_withdrawn_is_not_wanted_and_is_the_same_request() -> None:

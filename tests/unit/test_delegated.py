@@ -126,6 +126,24 @@ def test_a_request_that_was_never_left_can_be_made_again() -> None:
             progress(gone, after_s=9_999)
 
 
+def test_a_record_of_before_the_request_tells_that_it_was_never_left() -> None:
+    """Killed before its mark: the record has the finding and no request, at every look for a minute. A look at which
+    the record is gone begins that minute again, since it tells nothing."""
+    before = CaseMark(code="gpu.xid.79", since=NOW)
+    comment, clock = Comment(before), FakeClock()
+    asked = asking(comment, monotonic_s=clock)
+    for text in (before.text, "", before.text):
+        comment.text = text
+        with pytest.raises(BackendUnknown, match="not to be seen"):
+            asked.progress()
+        clock.advance(UNASKED_S)
+    with pytest.raises(BackendUnknown, match="yet"):
+        asked.progress()
+    clock.advance(1)
+    with pytest.raises(BackendRefused, match="never left"):
+        asked.progress()
+
+
 @pytest.mark.parametrize("there", [LEFT, ASKED, replace(ASKED, answer=Answer.WAITS, answered=NOW, said="no time")])
 def test_what_nobody_took_is_withdrawn_and_taken_back_a_minute_later(there: CaseMark) -> None:
     """A controller that was at it has said so by then. Until then the request may have been begun."""

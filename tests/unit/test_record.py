@@ -101,6 +101,15 @@ def test_a_node_that_was_given_up_and_is_well_by_itself_has_returned() -> None:
     assert words(after(given_up, replace(case, settling=True))) == ["reboot gpu.xid.79 failed"]
 
 
+def test_a_repair_for_another_finding_is_no_repair_of_the_last_one() -> None:
+    """The GPU was reset for one fault, and the link that came and went is why the node was out: it has returned."""
+    before = repair_mark(replace(CASE, code="gpu.xid.95"), START)
+    case = replace(CASE, code="gpu.pcie.degraded", end=End.RELEASED, since=LATER)
+    left = after(before, case)
+    assert words(left) == ["reboot gpu.xid.95 helped", "return gpu.pcie.degraded"]
+    assert after(left, case) == left
+
+
 def test_only_the_case_whose_act_it_was_says_what_it_came_to() -> None:
     """A later case that is given up says nothing about an older repair."""
     before = repair_mark(CASE, START)
@@ -116,7 +125,7 @@ OUT = a_case(steps=QUARANTINE, opened=START, end=End.RELEASED)
         ({}, True),
         ({"end": End.ABANDONED}, False),
         ({"end": End.ACKNOWLEDGED}, False),
-        ({"acts": (Remedy.REBOOT_NODE,)}, False),
+        ({"acts": (Remedy.REBOOT_NODE,)}, True),
         ({"settling": True}, False),
         ({"release_order": "psu was changed (uid 0)"}, False),
         ({"code": QUARANTINE_CODE}, False),
