@@ -424,7 +424,8 @@ class Repairs:
         mark = self._record()
         if mark is None or not case.acts:
             return case
-        was_begun = is_begun(mark) if mark.case == case.id else has_entry(mark, case.acts[-1], case.since)
+        stands = mark.case == case.id and mark.asks
+        was_begun = is_begun(mark) if stands else has_entry(mark, case.acts[-1], case.since)
         return case if was_begun else replace(case, acts=case.acts[:-1])
 
     def _is_withdrawn(self, case: Case) -> bool:

@@ -182,7 +182,7 @@ def test_past_the_bound_of_a_day_a_replacement_waits_and_pages(tmp_path: Path) -
 
 
 def test_a_person_s_order_passes_the_bound_of_a_day(tmp_path: Path) -> None:
-    """The same case goes on, with its drain and its place."""
+    """The same case goes on, with its drain and its place; the node is back after it was out for its fault."""
     world = with_a_busy_day(tmp_path)
     text = world.hold_text
     obeyed = world.orders(Order(verb=Verb.REPAIR, who="uid 0", why="seen it", remedy=Remedy.REPLACE_NODE))
@@ -190,7 +190,7 @@ def test_a_person_s_order_passes_the_bound_of_a_day(tmp_path: Path) -> None:
     world.run(5)
     assert (world.provisioner.replacements, world.hold_text) == (1, text)
     world.run_to_end()
-    assert told(world) == ["replace operator.repair helped"]
+    assert told(world) == ["replace operator.repair helped", "return gpu.remap.failure"]
 
 
 # -- the store is lost, and the kernel's ring has rolled over ----------------------------------------------------------

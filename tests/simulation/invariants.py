@@ -436,11 +436,12 @@ class Invariants:
         return UNWATCHED_S + (0.0 if self.head is not None else SECOND_S)
 
     def _awaited_s(self, name: str, case: Case | None) -> float:
-        """Since when another machine is awaited: that is as long as it may take, whatever was before."""
+        """Since when another machine is awaited: that is as long as it may take, whatever was before. It counts from the
+        request, also where the controller that took it died before it acted."""
         if case is None or case.step is not Step.REPLACE or case.phase is not Phase.INTENDED:
             return -DAY
-        asked = (each.s for each in self.done if each.node == name and each.remedy is Remedy.REPLACE_NODE)
-        return max(asked, default=-DAY)
+        acted = (each.s for each in self.done if each.node == name and each.remedy is Remedy.REPLACE_NODE)
+        return max((*acted, self.asked.get((name, Remedy.REPLACE_NODE), -DAY)))
 
     def every_slot_lives(self, name: str, seen: Seen, s: float, case: Case | None, *, has_slot: bool) -> None:
         """A slot has an open case behind it, or is found within a bounded time: slots that leak stop all repairs."""
