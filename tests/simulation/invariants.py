@@ -436,8 +436,8 @@ class Invariants:
         return UNWATCHED_S + (0.0 if self.head is not None else SECOND_S)
 
     def _awaited_s(self, name: str, case: Case | None) -> float:
-        """Since when another machine is awaited: that is as long as it may take, whatever was before. It counts from the
-        request, also where the controller that took it died before it acted."""
+        """Since when another machine is awaited: that is as long as it may take, whatever was before. It counts from
+        the request, also where the controller that took it died before it acted."""
         if case is None or case.step is not Step.REPLACE or case.phase is not Phase.INTENDED:
             return -DAY
         acted = (each.s for each in self.done if each.node == name and each.remedy is Remedy.REPLACE_NODE)
