@@ -201,13 +201,14 @@ def instance_id_of(node: KubeNode) -> str:
 def view_of(node: KubeNode, *, tolerated: Collection[str] = (), jobs: tuple[str, ...] = ()) -> NodeView:
     """The node as the engine reads it. ``tolerated``: globs of further taints that the jobs of this fleet tolerate.
 
-    The start-up taint is this agent's own question to itself: a node that joins broken is taken out and mended like any
-    other, so it shows as the flag UNVERIFIED and does not count as somebody's hold.
+    Our hold, whole, is a drain: DRAINED. The start-up taint is this agent's own question to itself: a node that joins
+    broken is taken out and mended like any other, so it shows as the flag UNVERIFIED and is nobody's hold.
     """
     held = hold_of(node)
     undone = held is None and was_undone(node) is not None
     away = away_by(node, tolerated) - ({f"TAINTED:{UNHEALTHY}"} if undone else set())
     fenced = not away and (undone or node.taint(CLAIMED) is not None)
+    away |= {"DRAINED"} if held is not None else set()
     flags = away | ({"UNVERIFIED"} if node.taint(UNVERIFIED) else set()) | ({"FENCED"} if fenced else set())
     return NodeView(
         name=node.name,

@@ -17,6 +17,7 @@ __all__ = [
     "KubeAsking",
     "KubeGpuClients",
     "KubernetesOrchestrator",
+    "look_at_fence",
     "open_api",
     "open_orchestrator",
     "open_reporter",
@@ -76,17 +77,18 @@ def open_reporter(
 ) -> KubeReporter:
     """The reporter of this node. ``api``: a connection of its own, so that no report keeps a drain waiting. ``fenced``
     is told what fences the node while no case may be open, "" for nothing."""
-
-    def look() -> tuple[bool, str]:
-        fence = orchestrator.heal_fence()
-        fenced(CLAIMED_FENCE if fence is Fence.CLAIMED else "")
-        return fence is Fence.CLAIMED, FENCE_LIFTED if fence is Fence.TAKEN_AWAY else ""
-
     return KubeReporter(
         api,
         node=node,
         known=known,
         verified=orchestrator.verified,
-        fenced=look,
+        fenced=lambda: look_at_fence(orchestrator, fenced),
         start_s=config.orchestrator.kubernetes.start_s,
     )
+
+
+def look_at_fence(orchestrator: KubernetesOrchestrator, fenced: Callable[[str], None]) -> tuple[bool, str]:
+    """Whether the node is fenced still, and what was done about it. ``fenced`` is told what fences it, see above."""
+    fence = orchestrator.heal_fence()
+    fenced(CLAIMED_FENCE if fence is Fence.CLAIMED else "")
+    return fence is Fence.CLAIMED, FENCE_LIFTED if fence is Fence.TAKEN_AWAY else ""

@@ -169,6 +169,14 @@ def test_a_reason_that_is_not_one_line_is_refused(text: str) -> None:
         quarantine_patch(read(node()), held, effect="NoSchedule", cordon=False)
 
 
+def test_our_whole_hold_is_a_drain() -> None:
+    """By the word that the engine looks for where a drain of ours has no case; a part of one, or a fence, is none."""
+    out = taken_out(node(), cordon=True)
+    assert "DRAINED" in view_of(read(out)).flags
+    for part in ({**out, "spec": {**out["spec"], "unschedulable": False}}, {**out, "spec": {}}, node()):
+        assert "DRAINED" not in view_of(read(part)).flags
+
+
 def test_what_a_person_left_of_our_hold_goes_with_the_fence() -> None:
     """The annotation alone would make whoever sets a taint of our key later look like this agent. A whole hold is a
     drain, and goes by a release: of it the fence alone goes."""

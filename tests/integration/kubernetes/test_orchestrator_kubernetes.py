@@ -141,7 +141,7 @@ def test_a_cordon_of_ours_goes_with_the_taint(control_plane: ControlPlane, agent
     one = agents("n1", cordon=True)
     one.claim("cluster", 0)
     one.quarantine(REASON)
-    assert one.view().flags == {"CORDONED", "TAINTED:healthd.io/unhealthy"}
+    assert one.view().flags == {"CORDONED", "DRAINED", "TAINTED:healthd.io/unhealthy"}
     one.release(resume=False)
     assert "unschedulable" not in node_of(control_plane, "n1")["spec"]
 
