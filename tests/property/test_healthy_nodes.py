@@ -62,8 +62,8 @@ DOES_WITHOUT = {
     ("ena.allowances", "command"),  # no ethtool
     ("storage.nvme", "command"),  # no nvme-cli: the disks and their states are in sysfs
 }
-# What a site configures; and an NVL72 domain, and an XFS file system, which this type has not.
-NEEDS_CONFIGURATION = {"gpu.imex", "host.expect", "host.reach", "plugin.run", "storage.xfs"}
+# What a site configures; and an NVL72 domain and its C2C links, and an XFS file system, which this type has not.
+NEEDS_CONFIGURATION = {"gpu.c2c", "gpu.imex", "host.expect", "host.reach", "plugin.run", "storage.xfs"}
 
 
 def build(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import msgspec
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from healthd.remediation.orchestrators.kube_drain_record import (
@@ -111,6 +111,7 @@ def test_no_identity_is_evicted_twice_for_one_hold(skew_s: float, steps: list[tu
 
 
 @given(st.floats(-4.0, 4.0), st.floats(0.0, 3600.0))
+@example(skew_s=-2.0, waited_s=3.5)  # five seconds old by whole seconds, and more by the clock
 def test_what_was_there_at_the_first_look_is_evicted(skew_s: float, waited_s: float) -> None:
     """However old or young it was: the memory does not keep a drain from being one."""
     world = World(skew_s=skew_s)
