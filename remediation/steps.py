@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from healthd.clockwatch import JUMP, ClockWatch, moved, was_set
 from healthd.errors import BackendRefused, BackendUnknown, HealthdError
 from healthd.model import ClearsBy, Event, Refusal, Refused, Step
-from healthd.remediation.brakes import settle_s
+from healthd.remediation.brakes import returns_of, settle_s
 from healthd.remediation.case import Case, End, Phase, shifted
 from healthd.remediation.drive import Seen, not_helped
 from healthd.remediation.guards import Guards, lost, seen
@@ -45,7 +45,7 @@ class Steps:
         self, parts: Parts, *, surroundings: Surroundings, forbidden: Callable[[datetime], Refused | None]
     ) -> None:
         self._orchestrator, self._judgement, self._cases = parts.orchestrator, parts.judgement, parts.cases
-        self._guards = Guards(parts)
+        self._surroundings, self._guards = surroundings, Guards(parts)
         self._repairs = Repairs(
             orchestrator=parts.orchestrator,
             provisioner=parts.provisioner,
@@ -242,6 +242,8 @@ class Steps:
         if is_adopted:
             case = replace(case, adopted=True, drain_boot_id=self._judgement.boot_id)
             said = f'goes on with the cluster\'s own drain, "{view.hold.shown}" by {view.hold.user}, for {case.why}'
+        if not case.order:  # it may have been let in by others while it was asleep, which is one return more
+            case = replace(case, returns=returns_of(self._surroundings.record().history, case.code, now))
         case = replace(is_out(case, now), hold=view.hold, controller=view.controller)
         return Turn(case=case, said=said, go_on=True)
 

@@ -48,6 +48,7 @@ MENDED = (
     (30023, 43.0),
     (40064, 54.5),
     (41314, 336.0),
+    (60037, 207.0),
     (21036, 332.0),
 )
 """Seeds that once broke an invariant, each with the hours until then, in fleets as large as the seed says."""
