@@ -14,7 +14,7 @@ The same daemons page for a node that has its machine and that healthd holds, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -22,7 +22,8 @@ from healthd.errors import BackendError, BackendRefused
 from healthd.model import Mode, Remedy
 from healthd.remediation.awake import released
 from healthd.remediation.brakes import returns_of
-from healthd.remediation.case import QUARANTINE_CODE, case_of, code_of
+from healthd.remediation.case import QUARANTINE_CODE, case_of, code_of, visible_text
+from healthd.remediation.fleet import learning_s
 from healthd.remediation.ledger import Bounds
 from healthd.remediation.marks import CaseMark, PastAct, PastRepair, by_now, is_ahead, parse, remembering
 from healthd.remediation.paging import ORDERED_FOR_S
@@ -37,6 +38,11 @@ SETTLE_S = 60.0
 
 DEAD_S = 14_400.0
 """How long a node that is DOWN and does not answer may hold a slot before that pages: as a replacement may take."""
+
+_SEEN_ON_S = 3_600.0
+"""A look that comes longer than this after the one before, in seconds, or than two of a large fleet's pauses, says
+nothing of the time between: an agent that has a case of its own does not look, and a node may have been in meanwhile.
+"""
 
 _ASLEEP = "Slurm powered it down while healthd held it"
 _ORDERED = "an operator ordered it"
@@ -76,12 +82,14 @@ class AbsentNodes:
         self._quiet: dict[str, float] = {}
         self._pages: dict[str, float] = {}
         self._dead: dict[str, float] = {}
+        self._looked_s = monotonic_s()
 
     def release(self, level: FleetLevel, slots: Sequence[Slot], now: datetime) -> tuple[AbsentNode, ...]:
         """Release what is held of names without a machine. Returns what was released and what pages; nothing in
         observe mode."""
         if self._rules().mode is Mode.OBSERVE:
             return ()
+        self._forget_what_was_not_seen(level.total)
         holders = {slot.node for slot in slots}
         bounds = self._rules().bounds
         ripe = self._since(self._asleep, without_machine(level, slots, now, self._takes, bounds), self._settle_s)
@@ -95,6 +103,13 @@ class AbsentNodes:
             *(_dead(name, slots, self._dead_s) for name in dead),
             *self._unwatched(level, slots, now),
         )
+
+    def _forget_what_was_not_seen(self, total: int) -> None:
+        now_s = self._monotonic_s()
+        if now_s - self._looked_s > max(_SEEN_ON_S, 2 * learning_s(total)):
+            for known in (self._asleep, self._quiet, self._pages, self._dead):
+                known.clear()
+        self._looked_s = now_s
 
     def _dead_of(self, level: FleetLevel, holders: set[str], now: datetime) -> list[str]:
         """The holders of slots that are DOWN and do not answer: for as long as this daemon has seen, or, after a
@@ -157,6 +172,8 @@ class AbsentNodes:
         is_kept = drain is None and is_drain(view.flags)  # an order undoes it: nothing says that the node slept
         released(node)
         problem = "" if is_kept else _note_sleep(node, now, code)
+        if is_kept and own:
+            _note_kept(node, view)
         if drain is not None and not problem:
             node.release(resume="DOWN" in view.flags)
         for slot in own:
@@ -221,15 +238,22 @@ def why_it_stays(text: str, mark: CaseMark | None, now: datetime, bounds: Bounds
     a node that was given up stays out until an operator says otherwise. One that went out for the same code each time
     that it woke costs a job each time: as with any other return, it stays out past the bound of a day.
     """
-    if code_of(text) == QUARANTINE_CODE:
+    if bar := _bar(code_of(text), mark, now, bounds):
+        return bar
+    recorded = mark is not None and bool(case_of(text)) and (mark.case == case_of(text) or mark.code == code_of(text))
+    return "" if has_slot or recorded else "neither a slot nor the node's record shows that healthd made it"
+
+
+def _bar(code: str, mark: CaseMark | None, now: datetime, bounds: Bounds) -> str:
+    """Why a node that is out for this code stays out, whosever text its drain has, or ""."""
+    if code == QUARANTINE_CODE:
         return _ORDERED
     if mark is not None and mark.given_up:
         return f"healthd gave the node up [{mark.given_up}]"
-    many = 0 if mark is None else returns_of(by_now(mark, now).history, code_of(text), now)
+    many = 0 if mark is None else returns_of(by_now(mark, now).history, code, now)
     if many >= bounds.returns_per_day:
-        return f"the node went out for {code_of(text)} again after each of {many} returns within a day"
-    recorded = mark is not None and bool(case_of(text)) and (mark.case == case_of(text) or mark.code == code_of(text))
-    return "" if has_slot or recorded else "neither a slot nor the node's record shows that healthd made it"
+        return f"the node went out for {code} again after each of {many} returns within a day"
+    return ""
 
 
 def kept_drains(level: FleetLevel, holders: set[str], now: datetime, bounds: Bounds) -> tuple[AbsentNode, ...]:
@@ -237,13 +261,20 @@ def kept_drains(level: FleetLevel, holders: set[str], now: datetime, bounds: Bou
     operator knows for a day. A name with a slot is heard of once that is released."""
     marks = _marks(level)
     kept = []
-    for held in level.held:
+    for held in (*level.held, *_written_over(level, marks)):
         why = why_it_stays(held.text, marks.get(held.node), now, bounds, has_slot=False)
         is_known = why == _ORDERED and not _is_older(held, ORDERED_FOR_S, now)
         if held.node in level.asleep - holders and why and not is_known:
             words = f"Slurm powered it down; {_stays(held.node, held.text, why)}"
             kept.append(AbsentNode(node=held.node, message=words, page=True))
     return tuple(kept)
+
+
+def _written_over(level: FleetLevel, marks: dict[str, CaseMark | None]) -> Iterator[HeldNode]:
+    """The names without a machine that healthd gave up, and whose drain shows the text of somebody else by now."""
+    for name in sorted(level.drained - {held.node for held in level.held}):
+        if (mark := marks.get(name)) is not None and mark.given_up:
+            yield HeldNode(node=name, text=visible_text(mark.code, "node", mark.given_up), stamp=0)
 
 
 def _marks(level: FleetLevel) -> dict[str, CaseMark | None]:
@@ -277,10 +308,18 @@ def _our_drain(view: NodeView, mark: CaseMark | None, now: datetime, bounds: Bou
     if hold is None or not is_drain(view.flags):
         return None
     if view.drained_by_itself and has_slot and mark is not None:  # the cluster wrote its own text over that of a case
-        is_ours = bool(mark.case or mark.code) and not mark.given_up and mark.code != QUARANTINE_CODE
+        is_ours = bool(mark.case or mark.code) and not _bar(mark.code, mark, now, bounds)
     else:
         is_ours = bool(case_of(hold.text)) and not why_it_stays(hold.text, mark, now, bounds, has_slot=has_slot)
     return hold if is_ours else None
+
+
+def _note_kept(node: Orchestrator, view: NodeView) -> None:
+    """Where the cluster wrote its own text over a drain that stays: leave in the record that the node was given up.
+    Without its slot nothing else shows it. Raises BackendError."""
+    mark = parse(node.marked())
+    if view.drained_by_itself and mark is not None and not mark.given_up and mark.code not in ("", QUARANTINE_CODE):
+        node.mark(replace(mark, given_up=mark.case or mark.code).text)
 
 
 def _note_sleep(node: Orchestrator, now: datetime, code: str) -> str:

@@ -20,7 +20,7 @@ from functools import partial
 
 from healthd.errors import BackendBusy, BackendRefused, BackendUnknown, SlotTaken
 from healthd.model import Remedy
-from healthd.remediation.ports import FleetLevel, HeldNode, Hold, Mark, NodeView, ScopeLevel, Slot, StateOwner
+from healthd.remediation.ports import FleetLevel, HeldNode, Hold, Mark, NodeView, ScopeLevel, Slot, StateOwner, is_drain
 from healthd.remediation.slurm_reasons import SEPARATOR, hold_of, without_remarks
 
 
@@ -262,6 +262,7 @@ class FakeOrchestrator:
             out=out,
             total=len(nodes.keys() - asleep),
             asleep=asleep,
+            drained=frozenset(name for name in asleep if is_drain(nodes[name].flags)),
             down=frozenset(name for name in out if nodes[name].flags >= {"DOWN", "NOT_RESPONDING"}),
             speakers=tuple(sorted(nodes.keys() - asleep - out)[:2]),
             scopes=tuple(ScopeLevel(scope=name, out=out & mine[name], total=len(mine[name])) for name in sorted(mine)),

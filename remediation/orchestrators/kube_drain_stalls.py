@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 
-from healthd.remediation.orchestrators.kube_eviction import Drain, EvictMode, Fate, GangMode, Plan, Rule, rule_of
+from healthd.remediation.orchestrators.kube_eviction import Drain, Fate, GangMode, Plan, Rule, rule_of
 
 
 def overdue(
@@ -41,10 +41,5 @@ def _due(plan: Plan, rules: Sequence[Rule], drain: Drain) -> datetime | None:
     rule = rule_of(plan.pod, rules)
     if rule is None or (plan.fate is Fate.WAITS and rule.gang is not GangMode.WHOLE):
         return None
-    return _rule_due(rule, drain)
-
-
-def _rule_due(rule: Rule, drain: Drain) -> datetime | None:
-    if rule.mode is EvictMode.NEVER or (rule.mode is EvictMode.COMPLETE and not rule.after_s):
-        return None
-    return max(drain.since + timedelta(seconds=rule.after_s), drain.record.began_at)
+    due = rule.due(drain.since)
+    return max(due, drain.record.began_at) if due is not None else None

@@ -72,6 +72,12 @@ class Rule:
     tolerating: bool = False
     gang: GangMode = GangMode.WAIT
 
+    def due(self, since: datetime) -> datetime | None:
+        """When its pods are to go from a node that was taken out then; None: never, or whenever they end."""
+        if self.mode is EvictMode.NEVER or (self.mode is EvictMode.COMPLETE and not self.after_s):
+            return None
+        return since + timedelta(seconds=self.after_s)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drain:
@@ -310,9 +316,8 @@ def _awaited(rule: Rule, since: datetime, now: datetime) -> str | None:
     """Why a pod of this rule is not evicted yet, in words that stay the same until it is, or None."""
     if rule.mode is EvictMode.EVICT:
         return None
-    if rule.mode is EvictMode.COMPLETE and not rule.after_s:
+    if (until := rule.due(since)) is None:
         return f"it is awaited, rule {rule.name}"
-    until = since + timedelta(seconds=rule.after_s)
     return f"until {until:%Y-%m-%d %H:%M:%S} UTC, rule {rule.name}" if now < until else None
 
 

@@ -320,6 +320,7 @@ def parse_level(node: str, answer: str) -> FleetLevel:
     known: dict[str, bool | None] = {}
     asleep: set[str] = set()
     down: set[str] = set()
+    drained: set[str] = set()
     marks, held = [], []
     for line in answer.split("\n"):
         fields, _, free = line.partition(" Reason=")
@@ -340,6 +341,7 @@ def parse_level(node: str, answer: str) -> FleetLevel:
         if comment := _comment(free or fields):
             marks.append(Mark(node=name, text=comment))
         is_drained = bool(out) and is_drain(_words(state[1]))  # 24.11 keeps the reason of a node that is back
+        drained |= {name} if is_drained and name in asleep else set()
         if is_drained and (ours := _OUR_REASON.match(free)):
             held.append(HeldNode(node=name, text=without_remarks(ours[1])[0], stamp=int(ours[2])))
     if node not in is_out and (node or not asleep | is_out.keys()):
@@ -353,6 +355,7 @@ def parse_level(node: str, answer: str) -> FleetLevel:
         marks=tuple(marks),
         held=tuple(held),
         asleep=frozenset(asleep),
+        drained=frozenset(drained),
         down=frozenset(down),
         speakers=tuple(sorted(name for name, out in is_out.items() if not out)[:2]),
     )

@@ -7,6 +7,7 @@ counts only where a machine keeps its id when it moves.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -46,7 +47,7 @@ class DelegatedProvisioner:
         self._inner, self._instance_id, self._read, self._write = inner, instance_id, read, write
         self._clock, self._monotonic_s = clock, monotonic_s
         self._withdrawn: tuple[str, datetime | None, float] | None = None
-        self._lacking_since_s: float | None = None
+        self._lacking_since_s = math.inf
 
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be asked for here, or ""."""
@@ -133,8 +134,8 @@ class DelegatedProvisioner:
         was killed before it left one."""
         now_s = self._monotonic_s()
         lacks = mark is not None and not mark.machine and mark.remedy is None
-        self._lacking_since_s = (now_s if self._lacking_since_s is None else self._lacking_since_s) if lacks else None
-        return 0.0 if self._lacking_since_s is None else now_s - self._lacking_since_s
+        self._lacking_since_s = min(self._lacking_since_s, now_s) if lacks else math.inf
+        return max(0.0, now_s - self._lacking_since_s)
 
     def _withdrawn_s(self, mark: CaseMark) -> float:
         """For how many seconds this process has seen this request withdrawn."""

@@ -48,7 +48,8 @@ MENDED = (
     (30023, 43.0),
     (40064, 54.5),
     (41314, 336.0),
-    (60037, 207.0),
+    (60037, 208.0),
+    (71015, 32.0),
     (21036, 332.0),
 )
 """Seeds that once broke an invariant, each with the hours until then, in fleets as large as the seed says."""

@@ -15,7 +15,7 @@ from healthd.model import Mode, Remedy
 from healthd.notifications.news import PAGED, of_absent
 from healthd.remediation.absent import DEAD_S, SETTLE_S, AbsentNode, AbsentNodes
 from healthd.remediation.case import QUARANTINE_CODE, parts_of
-from healthd.remediation.marks import CaseMark, parse
+from healthd.remediation.marks import CaseMark, PastAct, PastRepair, parse
 from healthd.remediation.paging import ORDERED_FOR_S
 from healthd.remediation.policy import Rules
 from healthd.remediation.turns import Patience
@@ -62,6 +62,11 @@ class Rig:
         return self.absent.release(me.level(), me.slots(), self.clock.now())
 
     def after(self, seconds: float) -> tuple[AbsentNode, ...]:
+        """What it finds at the end of it. It looks twice an hour meanwhile."""
+        while seconds > 1800.0:
+            self.clock.advance(1800.0)
+            self.look()
+            seconds -= 1800.0
         self.clock.advance(seconds)
         return self.look()
 
@@ -270,6 +275,28 @@ def test_a_text_of_slurms_own_over_our_drain_is_released_with_its_slot() -> None
     (found,) = rig.after(SETTLE_S)
     assert found.message.endswith('released its drain "Kill task failed", slot cluster 0')
     assert rig.cluster.nodes["n1"].flags == set()
+
+
+def test_a_text_of_slurms_own_over_a_drain_that_stays_pages_until_somebody_undoes_it() -> None:
+    """The bound of returns a day counts whosever text is shown. With its slot the last sign goes that the drain is
+    healthd's, so the record says it."""
+    rig = Rig()
+    at = rig.clock.now().replace(microsecond=0)
+    history = tuple(PastRepair(act=PastAct.RETURN, at=at - timedelta(hours=n), code="gpu.xid.79") for n in range(4))
+    rig.held()
+    rig.node("n1").mark(CaseMark(code="gpu.xid.79", history=history).text)
+    rig.cluster.drains_by_itself("n1")
+    rig.cluster.asleep.add("n1")
+    rig.look()
+    (found,) = rig.after(SETTLE_S)
+    assert found.message.endswith("released slot cluster 0")
+    for seconds in (0.0, 2 * 86_400.0):
+        (page,) = rig.after(seconds)
+        assert (page.node, page.page) == ("n1", True)
+        assert "stays, because healthd gave the node up [gpu.xid.79]" in page.message
+    assert rig.cluster.nodes["n1"].flags == {"DRAIN"}
+    rig.cluster.update("n1", "resume")
+    assert rig.look() == ()
 
 
 @pytest.mark.parametrize("record", [CaseMark(), CaseMark(code=QUARANTINE_CODE), CaseMark(code="x", given_up="k3v9")])

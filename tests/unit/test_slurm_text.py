@@ -215,6 +215,7 @@ def test_a_name_that_sleeps_is_no_machine(state: str) -> None:
     sleeper = _line("s", state, "MCS_label=N/A Partitions=main BootTime=1 Comment=healthd case=x")
     level = parse_level("me", _line("me", "IDLE", "MCS_label=N/A Partitions=main BootTime=1") + sleeper)
     assert (level.out, level.total, level.asleep) == (frozenset(), 1, frozenset({"s"}))
+    assert level.drained == level.asleep.intersection({"s"} if "drain" in state.lower() else ())
     assert level.scopes == (ScopeLevel(scope="main", out=frozenset(), total=1),)
     assert level.marks == (Mark(node="s", text="healthd case=x"),)
 
