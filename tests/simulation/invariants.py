@@ -194,9 +194,9 @@ class Invariants:
     def _note_owner(self, update: FakeUpdate) -> None:
         """A drain of ours stays ours under a text that Slurm writes over it."""
         before, after = update.before, update.after
-        if after is None or after.user not in SLURM:
+        if before is None or after is None or after.user not in SLURM:
             self.written_over.pop(update.node, None)
-        elif before is not None and before.user == US:
+        elif before.user == US:
             case = self.case(update.node)
             self.written_over[update.node] = case.id if case is not None else ""
 
@@ -576,7 +576,7 @@ class Invariants:
 
     def _is_written_over(self, name: str) -> bool:
         """Whether Slurm's own text stands over a drain of ours. What nothing was repaired for may be left to Slurm."""
-        case_id = self.written_over.get(name)
+        case_id = self.written_over.get(name) if self._ground.slurm.nodes[name].hold is not None else ""
         cases = self._nodes[name].disk.store.cases() if case_id else ()
         return any(each.id == case_id and each.end is not End.ABANDONED for each in cases)
 

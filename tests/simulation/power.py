@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from random import Random
 
+from healthd.remediation.marks import parse
 from tests.simulation.daemon import Ground
 from tests.simulation.node import Node
 
@@ -131,9 +132,16 @@ class PowerSaving:
         """Whether healthd has left something under a name whose machine is off, or whose daemon is away."""
         slurm, holders = self._slurm, self._slurm.holders()
         return any(
-            not node.is_watched and (name in holders or ((node.asleep or node.up) and slurm.is_ours(name)))
+            not node.is_watched
+            and (name in holders or ((node.asleep or node.up) and (slurm.is_ours(name) or self._is_given_up(name))))
             for name, node in self._nodes.items()
         )
+
+    def _is_given_up(self, name: str) -> bool:
+        """Whether the node is drained, and its record says that healthd gave it up."""
+        node = self._slurm.nodes[name]
+        mark = parse(node.mark) if node.hold is not None else None
+        return mark is not None and bool(mark.given_up)
 
     def in_service(self) -> list[str]:
         """The nodes whose agents are there and speak for the fleet, the first one first."""
