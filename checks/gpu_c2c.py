@@ -8,6 +8,7 @@ from healthd.check import FindingCode, check, judged, not_applicable
 from healthd.gpus import GpuValues, ask_gpus, gaps_of
 from healthd.model import Component, Finding, Reading, Remedy, Result, Severity
 from healthd.node import Node
+from healthd.nvml_return import field_key
 from healthd.tables import instance_profile
 
 _COUNT, _STATUS = 170, 171  # NVML_FI_DEV_C2C_LINK_COUNT and _GET_STATUS, the latter for each link (nvml.h)
@@ -52,15 +53,11 @@ def gpu_c2c(node: Node, _settings: object) -> Result:
 
 
 def _links(gpu: GpuValues) -> int:
-    return min(int(gpu.values.get(f"field:{_COUNT}", 0)), _MOST_LINKS)
-
-
-def _key(link: int) -> str:
-    return f"field:{_STATUS}/{link}" if link else f"field:{_STATUS}"
+    return min(int(gpu.values.get(field_key(_COUNT), 0)), _MOST_LINKS)
 
 
 def _down(gpu: GpuValues, links: int) -> Iterator[Finding]:
-    down = [link for link in range(links) if gpu.values.get(_key(link)) == 0]
+    down = [link for link in range(links) if gpu.values.get(field_key(_STATUS, link)) == 0]
     if down:
         message = f"{links - len(down)} of {links} NVLink-C2C links are up; down: {', '.join(map(str, down))}"
         yield DOWN.at(gpu.gpu, message, down=down, limit=links, limit_source="the GPU itself (NVML)")
@@ -69,6 +66,6 @@ def _down(gpu: GpuValues, links: int) -> Iterator[Finding]:
 def _untold(gpus: tuple[GpuValues, ...], links: dict[Component, int]) -> Iterator[tuple[Component, str]]:
     """The GPUs that do not tell how many links they have, or of one whether it is up."""
     for gpu in gpus:
-        keys = {_key(link) for link in range(links.get(gpu.gpu, 0))}
+        keys = {field_key(_STATUS, link) for link in range(links.get(gpu.gpu, 0))}
         if not keys or keys & gpu.unsupported:
             yield gpu.gpu, DOWN.code

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from healthd import nvlink
+from healthd import nvlink, nvlink_recoveries
 from healthd.check import FindingCode, Limit, Rate, check, judged, not_applicable
 from healthd.gpus import MIG, GpuValues, ask_gpus, driver_epoch, gaps_of, in_mig, of_the_node
-from healthd.model import ClearsBy, Component, Finding, Remedy, Repeats, Result, Severity
+from healthd.model import ClearsBy, Finding, Remedy, Repeats, Result, Severity
 from healthd.node import Node
-from healthd.tables import filled, instance_profile, keyed_rows
-
-_LINKS_SLEEP_IN_MIG = "A100"  # NVIDIA MIG user guide: no NVLink between GPUs while MIG is on
-LINKS = keyed_rows(
-    "nvlinks.csv", lambda row: (row["model"], int(row["links"]), filled(row, "source")), lambda row: row[0]
-)
 
 _W, _HUMAN = Severity.WARNING, Remedy.ASK_HUMAN
 DEAD = FindingCode(
@@ -92,25 +86,24 @@ def gpu_nvlink(node: Node, _settings: object) -> Result:
     Sources: nvml.h (nvmlDeviceGetNvLinkState, nvmlDeviceGetNvLinkErrorCounter, nvmlDeviceGetP2PStatus, fields 38, 52,
     59, 208, 213, 214); Datadog agent, pull request 55966 (Hopper); nvlinks.csv.
     """
-    profile = instance_profile(node.instance_type)
-    row = LINKS.get(profile.gpu_model) if profile and profile.nvlink in ("nvswitch", "nvl72") else None
-    if row is None:
+    if (expected := nvlink.expected(node.instance_type)) is None:
         return not_applicable("this instance type has no NVLink between its GPUs, or is not in healthd's table")
-    links = range(row[1])
-    counters, fields = nvlink.questions(row[0], links)
+    model, links, source = expected
+    counters, fields = nvlink.questions(model, links)
     gpus = ask_gpus(node, *map(nvlink.state_of, links), *counters, nvlink.P2P, MIG, fields=fields)
     if isinstance(gpus, Result):
         return gpus
     epoch = driver_epoch(node)
-    awake = [gpu for gpu in gpus if not (in_mig(gpu) and row[0] == _LINKS_SLEEP_IN_MIG)]
-    dead = of_the_node((finding for gpu in gpus for finding in _dead(gpu, links, row[2])), len(gpus))
-    findings = [*dead, *(finding for gpu in awake for finding in _down(gpu, links, row[2])), *_apart(gpus)]
-    recovered = dict(each for gpu in gpus for each in nvlink.recoveries(gpu, links))
-    findings += _standing_out({part: count for part, count in recovered.items() if count is not None})
+    awake = [gpu for gpu in gpus if not nvlink.sleeps(gpu, model)]
+    dead = of_the_node((finding for gpu in gpus for finding in _dead(gpu, links, source)), len(gpus))
+    findings = [*dead, *(finding for gpu in awake for finding in _down(gpu, links, source)), *_apart(gpus)]
+    recoveries, not_counted = nvlink_recoveries.recovered(gpus, links)
+    stand_out = nvlink_recoveries.standing_out(recoveries)
+    findings += [STANDS_OUT.at(part, message, **details) for part, message, details in stand_out]
     readings = [reading for gpu in gpus for reading in nvlink.counted(gpu, links, epoch)]
     not_told = [each for gpu in gpus for each in nvlink.untold(gpu, counters, links, _FED_BY)]
     silent = {part for part, _ in not_told} & {gpu.gpu for gpu in gpus}
-    not_told += [(part, STANDS_OUT.code) for part, count in recovered.items() if count is None]
+    not_told += [(part, STANDS_OUT.code) for part in not_counted]
     left_out = f"{len(silent)} of {len(gpus)} GPUs do not tell all of their NVLink error counters" if silent else ""
     return judged(findings, readings, gaps=gaps_of(gpus), untold=not_told, left_out=left_out)
 
@@ -118,18 +111,8 @@ def gpu_nvlink(node: Node, _settings: object) -> Result:
 def _down(gpu: GpuValues, links: Sequence[int], source: str) -> Iterator[Finding]:
     down = [link for link in links if nvlink.is_down(gpu, link)]
     if down:
-        up = len(links) - len(down)
-        message = f"{up} of {len(links)} NVLinks are up; down: {', '.join(map(str, down))}"
+        message = f"{len(links) - len(down)} of {len(links)} NVLinks are up; down: {', '.join(map(str, down))}"
         yield DOWN.at(gpu.gpu, message, down=down, limit=len(links), limit_source=source)
-
-
-def _standing_out(recovered: Mapping[Component, int]) -> Iterator[Finding]:
-    for part, count, usual in nvlink.standing_out(recovered):
-        message = (
-            f"recovered {count} times since the driver was loaded; the median of {len(recovered)} links is {usual}"
-        )
-        source = nvlink.STANDS_OUT_SOURCE
-        yield STANDS_OUT.at(part, message, recoveries=count, median=usual, limit_source=source)
 
 
 def _dead(gpu: GpuValues, links: Sequence[int], source: str) -> Iterator[Finding]:

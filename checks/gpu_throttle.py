@@ -9,12 +9,9 @@ from healthd.check import FindingCode, Rate, check, judged, not_applicable
 from healthd.gpus import GpuValues, ask_gpus, driver_epoch, gaps_of
 from healthd.model import Finding, Reading, ReadingKind, Remedy, Repeats, Result, Severity
 from healthd.node import Node
+from healthd.nvml_return import field_key
+from healthd.stragglers import CLOCK, QUESTIONS, REASONS, stragglers
 
-_REASONS, _CLOCK = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetClockInfo(1)"  # 1: NVML_CLOCK_SM
-_POWER, _LOAD = "nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates"
-_COMPARED = {_CLOCK: ("SM clock", "MHz", 1), _POWER: ("power draw", "W", 1000)}
-_BUSY_PERCENT, _SIBLINGS = 90, 3
-_IDLE = 0x1
 _HARDWARE = {0x8: "hardware slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}  # nvml.h
 # Fields of nvml.h that count the nanoseconds for which a reason held, and the readings they become.
 _FIELDS = {
@@ -85,10 +82,10 @@ def gpu_throttle(node: Node, settings: Settings) -> Result:
     Sources: nvml.h (fields 74 and 269 to 271, clocks event reasons 0x8, 0x40, 0x80); gpud 4a8de33a (0.6 a minute);
     NVIDIA resiliency extension (a straggler's score is relative to its siblings).
     """
-    gpus = ask_gpus(node, _REASONS, *_COMPARED, _LOAD, fields=list(_FIELDS))
+    gpus = ask_gpus(node, *QUESTIONS, fields=list(_FIELDS))
     if isinstance(gpus, Result):
         return gpus
-    if all(gpu.unsupported.issuperset((_REASONS, *_keys())) for gpu in gpus):
+    if all(gpu.unsupported.issuperset((REASONS, *map(field_key, _FIELDS))) for gpu in gpus):
         return not_applicable("no GPU here tells why its clocks are what they are")
     epoch = driver_epoch(node)
     readings = [reading for gpu in gpus for reading in _readings(gpu, epoch)]
@@ -96,57 +93,22 @@ def gpu_throttle(node: Node, settings: Settings) -> Result:
     return judged(findings, readings, gaps=gaps_of(gpus))
 
 
-def _keys() -> list[str]:
-    return [f"field:{field}" for field in _FIELDS]
-
-
 def _held_back(gpu: GpuValues) -> Iterator[Finding]:
-    reasons = int(gpu.values.get(_REASONS, 0))
+    reasons = int(gpu.values.get(REASONS, 0))
     if words := [word for bit, word in _HARDWARE.items() if reasons & bit]:
         yield SLOWDOWN.at(gpu.gpu, f"held back by {', '.join(words)}", reasons=reasons, limit_source=_SOURCE)
 
 
 def _slow(gpus: Sequence[GpuValues], ratio: float) -> Iterator[Finding]:
-    busy = [gpu for gpu in gpus if _is_busy(gpu)]
-    for gpu in busy:
-        told = {call: each for call in _COMPARED if (each := _behind(gpu, busy, call, ratio))}
-        if told:
-            names = {_COMPARED[call][0].replace(" ", "_").lower(): each.value for call, each in told.items()}
-            message = f"{'; '.join(each.words for each in told.values())}, while all are busy"
-            yield SLOW.at(gpu.gpu, message, behind=names, limit_ratio=ratio, limit_source="settings")
-
-
-def _is_busy(gpu: GpuValues) -> bool:
-    """Used nearly all the time, and not idle by its clocks. A GPU with MIG on does not tell how much it is used."""
-    used = gpu.values.get(_LOAD, {"gpu": 0})["gpu"]
-    return used >= _BUSY_PERCENT and not int(gpu.values.get(_REASONS, _IDLE)) & _IDLE
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Lag:
-    """What one GPU has where its siblings have more."""
-
-    value: float
-    words: str
-
-
-def _behind(gpu: GpuValues, busy: Sequence[GpuValues], call: str, ratio: float) -> _Lag | None:
-    """How far the GPU is behind its busy siblings by the answers to one call; None where it is not."""
-    others = sorted(other.values[call] for other in busy if other is not gpu and call in other.values)
-    if call not in gpu.values or len(others) < _SIBLINGS:
-        return None
-    usual = others[len(others) // 2]
-    if gpu.values[call] >= ratio * usual:
-        return None
-    name, unit, per = _COMPARED[call]
-    value = gpu.values[call] / per
-    return _Lag(value=value, words=f"{name} {value:g} {unit}, its siblings' median is {usual / per:g} {unit}")
+    for gpu, behind, words in stragglers(gpus, ratio):
+        message = f"{words}, while all are busy"
+        yield SLOW.at(gpu.gpu, message, behind=behind, limit_ratio=ratio, limit_source="settings")
 
 
 def _readings(gpu: GpuValues, epoch: str) -> Iterator[Reading]:
     for field, name in _FIELDS.items():
-        if (value := gpu.values.get(f"field:{field}")) is not None:
+        if (value := gpu.values.get(field_key(field))) is not None:
             seconds = value * _NANO
             yield Reading(component=gpu.gpu, name=name, value=seconds, kind=ReadingKind.COUNTER, epoch=epoch)
-    if _CLOCK in gpu.values:
-        yield Reading(component=gpu.gpu, name="gpu_sm_clock_mhz", value=gpu.values[_CLOCK])
+    if CLOCK in gpu.values:
+        yield Reading(component=gpu.gpu, name="gpu_sm_clock_mhz", value=gpu.values[CLOCK])

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from healthd import main_memory
 from healthd.check import FindingCode, Rate, check, judged
-from healthd.errors import SourceMissing, SourceUnreadable
-from healthd.host_text import key_numbers, pressure, whole
+from healthd.errors import SourceUnreadable
+from healthd.host_text import key_numbers
 from healthd.model import NODE, Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.node import Node
-from healthd.tables import instance_profile
 
-_EDAC = "devices/system/edac/mc"
 _WARNING, _ASK, _WATCH = Severity.WARNING, Remedy.ASK_HUMAN, Remedy.WATCH
 
 UNCORRECTED = FindingCode(
@@ -38,10 +37,6 @@ SWAP = FindingCode(code="host.memory.swap", severity=_WARNING, remedy=_ASK, mean
 
 # A module that goes bad corrects thousands of errors a day, and one that is well a few.
 _FEW, _NONE = "healthd's choice", "each is a process that a job lost"
-# What the kernel shows of what EC2 gives: less its own tables (1.6 %: 64 bytes for each page of 4 KiB), the firmware's
-# part, and a crash kernel of up to 1 GiB.
-_SHARE, _CRASH_KERNEL_BYTES, _MIB = 0.95, 1 << 30, 1 << 20
-_SHARE_SOURCE = "AWS ParallelCluster: RealMemory of a Slurm node is 95 % of EC2's MemoryInfo; 1 GiB less (crash kernel)"
 _LIMITS = (
     Rate(reading="memory_corrected_errors_total", max_increase=100, window_s=86_400.0, code=CORRECTED, source=_FEW),
     Rate(reading="oom_kills_total", max_increase=0, window_s=600.0, code=OUT_OF_MEMORY, source=_NONE),
@@ -87,31 +82,12 @@ def host_memory(node: Node, settings: Settings) -> Result:
     meminfo, vmstat = key_numbers(node.proc.read("meminfo")), key_numbers(node.proc.read("vmstat"))
     if "MemTotal" not in meminfo:
         raise SourceUnreadable("/proc/meminfo has no MemTotal: is the host's /proc visible here?")
-    counts = dict(_controllers(node))
-    stalled = _stalled(node)
-    profile = instance_profile(node.instance_type)
-    nominal_mib = profile.memory_mib if profile and not settings.min_total_bytes else 0
+    counts = dict(main_memory.errors_by_controller(node))
+    stalled = main_memory.stalled(node)
+    nominal_mib = 0 if settings.min_total_bytes else main_memory.published_mib(node.instance_type)
     little = [*_lost(meminfo, nominal_mib), *_little(meminfo, stalled, settings)]
     findings = [*_uncorrected(meminfo, counts), *little]
     return judged(findings, _readings(meminfo, vmstat, counts, stalled, node.boot_id))
-
-
-def _controllers(node: Node) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Corrected and uncorrected errors of each memory controller; none on a machine without EDAC."""
-    names = [name for name in node.sys.names(_EDAC) if name.startswith("mc")] if node.sys.exists(_EDAC) else []
-    for name in names:
-        if node.sys.exists(f"{_EDAC}/{name}/ue_count"):
-            corrected, uncorrected = (
-                whole(node.sys.read(f"{_EDAC}/{name}/{kind}_count"), f"{name}/{kind}_count") for kind in ("ce", "ue")
-            )
-            yield name, (corrected, uncorrected)
-
-
-def _stalled(node: Node) -> float | None:
-    try:
-        return pressure(node.proc.read("pressure/memory")).get("full", 0.0)
-    except SourceMissing:
-        return None  # a kernel without pressure stall information
 
 
 def _uncorrected(meminfo: Mapping[str, int], counts: Mapping[str, tuple[int, int]]) -> Iterator[Finding]:
@@ -126,10 +102,11 @@ def _uncorrected(meminfo: Mapping[str, int], counts: Mapping[str, tuple[int, int
 
 def _lost(meminfo: Mapping[str, int], nominal_mib: int) -> Iterator[Finding]:
     """Less than the type has; ``nominal_mib`` 0: not judged."""
-    total, least = meminfo["MemTotal"] * 1024, int(nominal_mib * _MIB * _SHARE) - _CRASH_KERNEL_BYTES
+    total, least = meminfo["MemTotal"] * 1024, main_memory.least_bytes(nominal_mib)
     if nominal_mib and total < least:
-        message = f"{total // _MIB} MiB of memory; EC2 publishes {nominal_mib} MiB for this type: is a module lost?"
-        yield MISSING.at(NODE, message, total_bytes=total, limit_bytes=least, limit_source=_SHARE_SOURCE)
+        mib, source = total // main_memory.MIB, main_memory.SHARE_SOURCE
+        message = f"{mib} MiB of memory; EC2 publishes {nominal_mib} MiB for this type: is a module lost?"
+        yield MISSING.at(NODE, message, total_bytes=total, limit_bytes=least, limit_source=source)
 
 
 def _little(meminfo: Mapping[str, int], stalled: float | None, settings: Settings) -> Iterator[Finding]:

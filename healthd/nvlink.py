@@ -1,16 +1,18 @@
-"""What a GPU tells of its NVLinks: whether they are up, and what it counts of them, how it is asked (which differs from
-one architecture to the next), and the readings.
+"""What a GPU tells of its NVLinks: how many it must have, whether they are up, and what it counts of them, how it is
+asked (which differs from one architecture to the next), and the readings.
 
 Pure over what NVML answered. It judges nothing: ``gpu.nvlink`` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from healthd.check import FindingCode
 from healthd.gpus import GpuValues, in_mig
 from healthd.model import Component, Reading, ReadingKind
+from healthd.nvml_return import field_key
+from healthd.tables import filled, instance_profile, keyed_rows
 
 OF_A_GPU = {38: "gpu_nvlink_crc_errors_total", 52: "gpu_nvlink_replays_total", 59: "gpu_nvlink_recoveries_total"}
 OF_A_LINK = {208: "nvlink_receive_errors_total", 214: "nvlink_recovery_failures_total"}
@@ -19,11 +21,11 @@ OF_A_LINK = {208: "nvlink_receive_errors_total", 214: "nvlink_recovery_failures_
 RECOVERED = 213
 """Field of nvml.h, for each link: recoveries that succeeded. Blackwell tells it; Hopper counts them as an error."""
 
-_LEAST_RECOVERIES, _TIMES_THE_USUAL = 100, 20
-STANDS_OUT_SOURCE = (
-    "field report: a link with 505 recoveries among 1,296, the others none, failed five days later; "
-    "100, and 20 times the median of the node's links, are healthd's choice"
+_SLEEP_IN_MIG = "A100"  # NVIDIA MIG user guide: no NVLink between GPUs while MIG is on
+TABLE = keyed_rows(
+    "nvlinks.csv", lambda row: (row["model"], range(int(row["links"])), filled(row, "source")), lambda row: row[0]
 )
+"""Per GPU model: its links, and who says so."""
 
 _HOPPER = frozenset({"H100", "H200"})
 _OF_HOPPER = {2: OF_A_GPU[38], 0: OF_A_GPU[52], 1: OF_A_GPU[59]}
@@ -37,6 +39,13 @@ _P2P_WORDS = (
     *("OK", "CHIPSET_NOT_SUPPORTED", "GPU_NOT_SUPPORTED", "IOH_TOPOLOGY_NOT_SUPPORTED", "DISABLED_BY_REGKEY"),
     *("NOT_SUPPORTED", "UNKNOWN"),
 )
+
+
+def expected(instance_type: str | None) -> tuple[str, range, str] | None:
+    """The GPU model of this instance type, the links that each GPU has, and who says so; None where no NVLink joins its
+    GPUs, or the table does not know the type."""
+    profile = instance_profile(instance_type)
+    return TABLE.get(profile.gpu_model) if profile and profile.nvlink in ("nvswitch", "nvl72") else None
 
 
 def questions(model: str, links: Sequence[int]) -> tuple[list[str], list[tuple[int, int]]]:
@@ -65,7 +74,7 @@ def _missing(gpu: GpuValues, counters: Sequence[str], links: Sequence[int]) -> I
     """The readings that this GPU says it does not have, each at its component. Where it counts by link, one counter
     that is missing stands for all. A question that it failed to answer is a gap, and none of these."""
     for field, name in OF_A_GPU.items():
-        if not gpu.unsupported.isdisjoint(counters or [f"field:{field}"]):
+        if not gpu.unsupported.isdisjoint(counters or [field_key(field)]):
             yield gpu.gpu, name
     yield from ((part, name) for part, key, name in _of_links(gpu, links) if key in gpu.unsupported)
 
@@ -77,7 +86,7 @@ def counted(gpu: GpuValues, links: Sequence[int], epoch: str) -> Iterator[Readin
         asked = [_counter(link, kind) for link in links]
         if all(each in gpu.values for each in asked):
             told.append((gpu.gpu, name, sum(gpu.values[each] for each in asked)))
-    keys = [(gpu.gpu, f"field:{field}", name) for field, name in OF_A_GPU.items()]
+    keys = [(gpu.gpu, field_key(field), name) for field, name in OF_A_GPU.items()]
     keys += _of_links(gpu, links)
     told += [(part, name, gpu.values[key]) for part, key, name in keys if key in gpu.values]
     for part, name, value in told:
@@ -87,36 +96,21 @@ def counted(gpu: GpuValues, links: Sequence[int], epoch: str) -> Iterator[Readin
 def _of_links(gpu: GpuValues, links: Sequence[int]) -> Iterator[tuple[Component, str, str]]:
     for link in links:
         for field, name in OF_A_LINK.items():
-            yield _link(gpu, link), _scoped(field, link), name
+            yield _link(gpu, link), field_key(field, link), name
 
 
 def _link(gpu: GpuValues, link: int) -> Component:
     return Component(kind="nvlink", id=f"{gpu.gpu.id}/{link}")
 
 
-def _scoped(field: int, link: int) -> str:
-    return f"field:{field}/{link}" if link else f"field:{field}"
-
-
-def recoveries(gpu: GpuValues, links: Sequence[int]) -> Iterator[tuple[Component, int | None]]:
+def recoveries_of(gpu: GpuValues, links: Sequence[int]) -> Iterator[tuple[Component, int | None]]:
     """How often each link was recovered since the driver was loaded; None where that is not told.
 
     Hopper may answer the field with 0 whatever happens, so the larger of both counters is taken."""
     for link in links:
-        keys = (_counter(link, 1), _scoped(RECOVERED, link))
+        keys = (_counter(link, 1), field_key(RECOVERED, link))
         counts = [int(gpu.values[key]) for key in keys if key in gpu.values]
         yield _link(gpu, link), max(counts, default=None)
-
-
-def standing_out(counts: Mapping[Component, int]) -> Iterator[tuple[Component, int, int]]:
-    """The links that were recovered far more often than the others of the node, with their count and the median.
-
-    All counters began with the driver, so what differs came up over the same time."""
-    if not counts:
-        return
-    usual = sorted(counts.values())[len(counts) // 2]
-    least = max(_LEAST_RECOVERIES, _TIMES_THE_USUAL * usual)
-    yield from ((part, count, usual) for part, count in counts.items() if count >= least)
 
 
 def _counter(link: int, kind: int) -> str:
@@ -126,6 +120,11 @@ def _counter(link: int, kind: int) -> str:
 def state_of(link: int) -> str:
     """The question whether a link is up; it is answered with 1 or 0."""
     return f"nvmlDeviceGetNvLinkState({link})"
+
+
+def sleeps(gpu: GpuValues, model: str) -> bool:
+    """Whether the links of this GPU are down because MIG is on, which is no fault."""
+    return in_mig(gpu) and model == _SLEEP_IN_MIG
 
 
 def is_down(gpu: GpuValues, link: int) -> bool:

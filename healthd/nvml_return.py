@@ -1,4 +1,4 @@
-"""NVML's return codes by name: what the worker, the simulated library and the GPU checks call them alike."""
+"""What the worker, the simulated library and the GPU checks call alike: NVML's return codes, and answers of fields."""
 
 from __future__ import annotations
 
@@ -48,3 +48,8 @@ def return_name(code: int) -> str:
         return NvmlReturn(code).name
     except ValueError:
         return f"CODE_{code}"
+
+
+def field_key(field: int, scope: int = 0) -> str:
+    """The name of a field in an answer: ``field:230``, ``field:208/3`` for scope (link) 3."""
+    return f"field:{field}/{scope}" if scope else f"field:{field}"

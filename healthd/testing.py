@@ -38,7 +38,7 @@ from healthd.node import (
     Space,
     Tree,
 )
-from healthd.nvml_return import NvmlReturn
+from healthd.nvml_return import NvmlReturn, field_key
 from healthd.sources.refusals import Refusals
 from healthd.testing_gpu import (
     HEALTHY_GPU,
@@ -166,7 +166,7 @@ class FakeNvml:
 
     def ask(self, *calls: str, fields: Sequence[int | tuple[int, int]] = ()) -> tuple[GpuAnswer, ...]:
         """The given answers to these questions. A question that a GPU was given no answer for is SourceMissing."""
-        keys = (*calls, *(_field_key(item) for item in fields))
+        keys = (*calls, *(field_key(*item) if isinstance(item, tuple) else field_key(item) for item in fields))
         self.asked.append(keys)
         if self.error:
             raise self.error
@@ -384,11 +384,6 @@ def _given(answer: T | SourceError | None, what: str) -> T:
 
 def _tree(tree: Tree | Mapping[str, Entry]) -> Tree:
     return FakeTree(tree) if isinstance(tree, Mapping) else tree
-
-
-def _field_key(item: int | tuple[int, int]) -> str:
-    field_id, scope = item if isinstance(item, tuple) else (item, 0)
-    return f"field:{field_id}/{scope}" if scope else f"field:{field_id}"
 
 
 def _only(gpu: GpuAnswer, keys: tuple[str, ...]) -> GpuAnswer:

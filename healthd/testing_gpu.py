@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from healthd.node import NvmlFailure
-from healthd.nvml_return import NvmlReturn
+from healthd.nvml_return import NvmlReturn, field_key
 
 
 def refusal(code: NvmlReturn) -> NvmlFailure:
@@ -60,7 +60,7 @@ HEALTHY_LINKS: Mapping[str, Any] = {
     **{f"nvmlDeviceGetNvLinkState({link})": 1 for link in range(18)},
     **{f"nvmlDeviceGetNvLinkErrorCounter({link}, {kind})": 0 for kind in (0, 1, 2) for link in range(18)},
     **{f"field:{field}": 0 for field in (38, 52, 59)},
-    **{f"field:{field}/{link}" if link else f"field:{field}": 0 for field in (208, 213, 214) for link in range(18)},
+    **{field_key(field, link): 0 for field in (208, 213, 214) for link in range(18)},
     **dict.fromkeys(("field:170", "field:171"), NOT_SUPPORTED),
     "nvmlDeviceGetGpuFabricInfoV": {
         "clusterUuid": [1] * 16,

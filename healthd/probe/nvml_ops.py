@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from healthd.errors import SourceMissing, SourceUnreadable
-from healthd.nvml_return import NvmlReturn, return_name
+from healthd.nvml_return import NvmlReturn, field_key, return_name
 from healthd.probe.nvml_library import NvmlError, NvmlLibrary
 
 Call = tuple[str, str, tuple[int, ...]]
@@ -184,11 +184,6 @@ def parse_call(text: str) -> Call:
             "with integer arguments if any, as in 'nvmlDeviceGetTotalEccErrors(1, 0)'"
         )
     return text, found[1], tuple(int(number) for number in (found[2] or "").split(",") if number)
-
-
-def field_key(field: int, scope: int) -> str:
-    """The name of a field in an answer: ``field:230``, ``field:208/3`` for scope (link) 3."""
-    return f"field:{field}/{scope}" if scope else f"field:{field}"
 
 
 def _library(path: str) -> NvmlLibrary:

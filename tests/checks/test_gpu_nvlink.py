@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.check import NoSettings
-from healthd.checks.gpu_nvlink import LINKS, gpu_nvlink
+from healthd.checks.gpu_nvlink import gpu_nvlink
 from healthd.model import REMEDY_RANK, Component, Remedy, Result, Severity, Status
 from healthd.node import GpuAnswer
-from healthd.nvlink import standing_out
+from healthd.nvlink import TABLE
+from healthd.nvlink_recoveries import standing_out
 from healthd.tables import instance_types
 from healthd.testing import (
     NOT_SUPPORTED,
@@ -83,7 +84,7 @@ def test_links_alike_never_stand_out(counts: list[int]) -> None:
     """A link stands out only with 100 recoveries and 20 times the median; never more than half of all do."""
     by_link = {Component(kind="nvlink", id=f"GPU-0/{number}"): count for number, count in enumerate(counts)}
     usual = sorted(counts)[len(counts) // 2]
-    told = [count for _, count, _ in standing_out(by_link)]
+    told = [numbers["recoveries"] for _, _, numbers in standing_out(by_link)]
     assert told == [count for count in counts if count >= 100 and count >= 20 * usual]
     assert len(told) <= len(counts) / 2
 
@@ -147,7 +148,7 @@ def test_types_without_nvlink(instance_type: str | None) -> None:
 def test_every_type_with_nvlink_has_a_row() -> None:
     """No type with NVSwitch falls out of the table."""
     for profile in instance_types().values():
-        assert profile.nvlink in ("none", "pcie") or profile.gpu_model in LINKS
+        assert profile.nvlink in ("none", "pcie") or profile.gpu_model in TABLE
 
 
 def test_siblings_out_of_reach() -> None:

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.errors import SourceMissing, SourceUnreadable
-from healthd.nvml_return import NvmlReturn, return_name
+from healthd.nvml_return import NvmlReturn, field_key, return_name
 from healthd.probe import nvml_pynvml
 from healthd.probe.nvml_library import NvmlError
-from healthd.probe.nvml_ops import NvmlFamily, field_key, parse_call
+from healthd.probe.nvml_ops import NvmlFamily, parse_call
 
 pynvml: Any = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
 
