@@ -76,7 +76,7 @@ def serve(config: Config, notices: tuple[str, ...], *, load: Callable[[], object
             try:
                 daemon = begin(config)
             except ConfigError:
-                if not hurry.is_over():
+                if not hurry.end():
                     raise
                 daemon = begin(config)  # the platform may be one that only a slow service tells
         except (StateUnusable, StoreUnopened) as error:

@@ -28,7 +28,7 @@ class Latecomer:
 
     def __init__(self, imds: MetadataSource) -> None:
         self._imds, self._asked = imds, threading.Event()
-        self.is_awaited = imds.hurry.is_over()
+        self.is_awaited = imds.hurry.end()
         """Whether there is anything to ask it again."""
 
     def wait(self, timeout_s: float) -> None:

@@ -164,7 +164,7 @@ class _Told(NamedTuple):
 
 def _beside_their_siblings(told: Sequence[_Told]) -> Iterator[_Told]:
     """What stands still is told by a sibling that moves; where it asks for one and none does, it is not told."""
-    moving = {each.key[1] for each in told if each.sure and each.finding is None}
+    moving = {each.key[1] for each in told if isinstance(each.limit, Stall) and each.sure and each.finding is None}
     for each in told:
         alone = isinstance(each.limit, Stall) and each.limit.among_siblings and each.key[1] not in moving
         yield each._replace(finding=None, sure=False) if alone else each

@@ -74,10 +74,7 @@ class Board:
     def _begin(self, future: Future[tuple[Considered, ...]]) -> None:
         try:
             self._do(threading.Thread(target=self._answer, args=(future,), name="plan", daemon=True).start)
-        except (
-            RuntimeError,
-            HealthdError,
-        ) as error:  # no more threads: the next is tried as after any answer
+        except (RuntimeError, HealthdError) as error:  # no more threads: the next is tried as after any answer
             future.set_exception(BackendUnknown(f"no thread could be started to ask the cluster: {error}"))
 
     def _answer(self, future: Future[tuple[Considered, ...]]) -> None:

@@ -55,7 +55,7 @@ class Hurry:
     is_on: bool = False
     kept_silent: bool = False
 
-    def is_over(self) -> bool:
+    def end(self) -> bool:
         """End it, and forget that the service kept silent; whether it did."""
         silent, self.is_on, self.kept_silent = self.kept_silent, False, False
         return silent

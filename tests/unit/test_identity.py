@@ -120,7 +120,7 @@ def test_a_hurry_waits_for_a_silent_service_once_and_shortly(imds: Imds) -> None
     assert imds.requests == ["PUT /latest/api/token"]
     imds.delay_s = 0.0
     assert not source.answers()
-    assert (hurry.is_over(), hurry.is_over()) == (True, False)
+    assert (hurry.end(), hurry.end()) == (True, False)
     assert source.answers()
     assert source.read("instance-type") == "p5.48xlarge"
 
@@ -129,7 +129,7 @@ def test_a_hurry_reads_what_is_answered(imds: Imds) -> None:
     """As without one: an item, and that there is none."""
     source = MetadataSource(imds.endpoint, hurry=Hurry(is_on=True))
     assert (source.read("instance-type"), source.read("no/such/item")) == ("p5.48xlarge", None)
-    assert not source.hurry.is_over()
+    assert not source.hurry.end()
 
 
 @contextlib.contextmanager
