@@ -15,6 +15,7 @@ from healthd.remediation.case import QUARANTINE_CODE, REPAIR_CODE, Case, End, Ph
 from healthd.remediation.drive import own, undriven
 from healthd.remediation.marks import by_now, parse
 from healthd.remediation.modes import why_lowered
+from healthd.remediation.paging import out_since
 from healthd.remediation.parts import Parts
 from healthd.remediation.playbook import REPAIRS
 from healthd.remediation.policy import holder
@@ -173,7 +174,10 @@ class Guards:
         index = case.steps.index(Step.VERIFY) if case.step is Step.RELEASE else case.index
         phase = Phase.PLANNED if case.step is Step.RELEASE else case.phase
         said = f'the cluster wrote "{hold.shown}" by itself, as {hold.user}, over our drain: the drain stays ours'
-        case = replace(case, hold=hold, controller=view.controller, index=index, phase=phase, good_since=None)
+        opened = out_since(case)  # the time of its drain goes with the text
+        case = replace(
+            case, opened=opened, hold=hold, controller=view.controller, index=index, phase=phase, good_since=None
+        )
         return Turn(case=case, said=said, go_on=True)
 
     def adopts(self, case: Case, view: NodeView) -> bool:

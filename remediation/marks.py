@@ -31,6 +31,9 @@ _DOES = (Remedy.RESET_GPU, *_ASKED)
 _PAST_ENTRY = re.compile(r"(reset|reboot|replace|return):([0-9]{1,11}):([^:,]*):(helped|failed|)(?::([0-9]{1,11}))?")
 CLOSE = timedelta(minutes=1)
 """So far apart the same moment may stand in two records: one has whole seconds, and no two clocks are alike."""
+UNASKED_S = 60.0
+"""After how many seconds without a word a request to the controller counts as never left, or as not begun before it was
+withdrawn. A controller that has begun it says so in its next round, some seconds later."""
 AHEAD = timedelta(minutes=5)
 """What a record says of a time so far ahead, no node can know: its clock was set, or somebody made it up."""
 PAST = 8

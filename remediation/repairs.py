@@ -19,7 +19,7 @@ from healthd.errors import BackendBusy, BackendError, BackendRefused, BackendUnk
 from healthd.model import NODE, Clearance, ClearsBy, Event, Refusal, Refused, Remedy, Step
 from healthd.remediation.case import Case, End, Phase
 from healthd.remediation.drive import is_replaced
-from healthd.remediation.marks import CaseMark, instance_of, parse, word
+from healthd.remediation.marks import UNASKED_S, CaseMark, instance_of, parse, word
 from healthd.remediation.playbook import STEPS, without_drain
 from healthd.remediation.ports import NodeView, Provisioner, StateOwner
 from healthd.remediation.record import ACTS, has_entry, is_begun
@@ -393,11 +393,22 @@ class Repairs:
     def _progress(self, case: Case, now: datetime, act: str) -> str | Turn:
         """How far it is; else what it comes to that it failed, or is held up."""
         try:
-            return self._provisioner.progress()
+            return self._unasked(case, now) or self._provisioner.progress()
         except BackendRefused as error:
             return self._said_no(case, now, act, error)
         except BackendUnknown as error:
             return f"it cannot be told how far it is: {error}"
+
+    def _unasked(self, case: Case, now: datetime) -> str:
+        """That the node's record shows no request of this case to the controller, or "". The daemon before this one was
+        killed before it left one, which is known a minute later: raises BackendRefused then. What the record says of an
+        earlier request is no answer to this one."""
+        mark = self._record()
+        if mark is None or (mark.case, mark.attempt) == (case.id, case.attempts):
+            return ""
+        if now - case.since > timedelta(seconds=UNASKED_S):
+            raise BackendRefused("the request was never left with the cluster")
+        return "the request is not to be seen in the node's mark yet"
 
     def _said_no(self, case: Case, now: datetime, act: str, why: BackendRefused) -> Turn:
         """For now: it is waited for, and pages. Or for good."""

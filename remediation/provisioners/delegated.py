@@ -7,7 +7,6 @@ counts only where a machine keeps its id when it moves.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,12 +14,11 @@ from datetime import UTC, datetime, timedelta
 
 from healthd.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.model import Remedy
-from healthd.remediation.marks import Answer, CaseMark, instance_of, parse, withdrawing
+from healthd.remediation.marks import UNASKED_S, Answer, CaseMark, instance_of, parse, withdrawing
 from healthd.remediation.ports import Provisioner, StateOwner
 
-UNTAKEN_S, UNASKED_S = 180.0, 60.0
-"""After how many seconds a request that nobody took pages, and one that was never left counts as not made, or one that
-was withdrawn as not begun. A controller that has begun it says so in its next round, some seconds later."""
+UNTAKEN_S = 180.0
+"""After how many seconds a request that nobody took pages."""
 
 
 class DelegatedProvisioner:
@@ -47,7 +45,6 @@ class DelegatedProvisioner:
         self._inner, self._instance_id, self._read, self._write = inner, instance_id, read, write
         self._clock, self._monotonic_s = clock, monotonic_s
         self._withdrawn: tuple[str, datetime | None, float] | None = None
-        self._lacking_since_s = math.inf
 
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be asked for here, or ""."""
@@ -94,15 +91,14 @@ class DelegatedProvisioner:
         """What the controller answered. BackendBusy: nobody took the request, or its taker waits for a person."""
         mark = parse(self._read())
         age = self._clock() - mark.asked if mark is not None and mark.asked is not None else timedelta()
-        lacking = timedelta(seconds=self._lacking_s(mark))
-        if mark is None or instance_of(mark.machine) not in ("", self._instance_id):
+        if mark is None or instance_of(mark.machine) != self._instance_id:
             raise BackendUnknown("the request is not to be seen in the node's mark")
         if mark.is_withdrawn:
             if self._withdrawn_s(mark) > 2 * UNASKED_S:
                 raise BackendRefused("the request was withdrawn before any controller began it")
             raise BackendUnknown("the request is withdrawn; a controller that has begun it says so within a minute")
         if not mark.asks:
-            if max(age, lacking) > timedelta(seconds=UNASKED_S):
+            if age > timedelta(seconds=UNASKED_S):
                 raise BackendRefused("the request was never left with the cluster")
             raise BackendUnknown("the request is not to be seen in the node's mark yet")
         match mark.answer:
@@ -128,14 +124,6 @@ class DelegatedProvisioner:
             raise BackendRefused("no request could be left: the node's mark is not what was written a moment ago")
         if not mark.asks:
             self._write(replace(mark, asks=True).text)
-
-    def _lacking_s(self, mark: CaseMark | None) -> float:
-        """For how many seconds this process has seen a record of this node without any request: the daemon before it
-        was killed before it left one."""
-        now_s = self._monotonic_s()
-        lacks = mark is not None and not mark.machine and mark.remedy is None
-        self._lacking_since_s = min(self._lacking_since_s, now_s) if lacks else math.inf
-        return max(0.0, now_s - self._lacking_since_s)
 
     def _withdrawn_s(self, mark: CaseMark) -> float:
         """For how many seconds this process has seen this request withdrawn."""

@@ -12,6 +12,7 @@ from healthd.remediation.ledger import repairs_of
 from healthd.remediation.marks import Answer, CaseMark, PastAct, parse
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from tests.engine_rig import XID_79, Trouble, World
+from tests.engine_wire import kill
 
 LINK = Trouble(code="efa.missing", remedy=Remedy.REBOOT_NODE, clears_by=None)
 
@@ -113,3 +114,29 @@ def test_a_boot_by_another_hand_ends_the_request_and_is_no_repair(tmp_path: Path
     assert (mark.asks, mark.remedy, mark.is_withdrawn) == (False, None, True)
     assert repairs_of(world.store.cases()) == ()
     assert acts(world) == [PastAct.RETURN]
+
+
+def test_the_answer_to_an_earlier_request_is_none_to_this_one(tmp_path: Path) -> None:
+    """The daemon is killed right before it leaves its second request. The record still has the first, which was taken:
+    the node does not wait for hours for what nobody asked for, and asks a minute later."""
+    world = asking(tmp_path)
+    world.at(10, lambda: world.log_line(XID_79)).at(200, lambda: answers(world, Remedy.REBOOT_NODE, Answer.TAKEN))
+    world.at(230, world.power_cycle).run_to_end()
+    first, mark = parse(world.orchestrator.marked()), world.orchestrator.mark
+    assert first is not None
+    assert (first.asks, first.answer) == (True, Answer.TAKEN)
+
+    def dies_of_it(text: str) -> None:
+        new = parse(text)
+        if new is not None and new.remedy is not None and new.case != first.case:
+            world.orchestrator.mark = mark  # type: ignore[method-assign]
+            kill()
+        mark(text)
+
+    world.orchestrator.mark = dies_of_it  # type: ignore[method-assign]
+    began_s = world.clock()
+    world.log_line(XID_79)
+    while (parse(world.orchestrator.marked()) or first).case == first.case:
+        world.step()
+        assert world.clock() < began_s + 300, world.said[-1]
+    assert any("never left with the cluster" in line for line in world.audit("step"))

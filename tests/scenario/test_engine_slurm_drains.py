@@ -9,6 +9,8 @@ import pytest
 
 from healthd.model import Action, Mode, Refusal
 from healthd.remediation.case import End
+from healthd.remediation.orders import Order, Verb
+from healthd.remediation.paging import ORDERED_FOR_S
 from tests.engine_replay import ADMIN, WELL, Replay
 from tests.engine_rig import NODE, STEP_S, XID_79, XID_95, World, replace_story
 from tests.engine_wire import kill
@@ -55,6 +57,24 @@ def test_kill_task_failed_is_survived_with_a_kill_at_every_boundary(tmp_path: Pa
         assert world.ending().in_service, (number, world.transcript())
         assert world.ending().ends == ("released",), (number, world.transcript())
         assert (world.provisioner.requests, world.cluster.slots) == (1, {}), number
+
+
+def test_an_order_counts_from_when_it_was_given_whatever_slurm_writes_over_its_drain(tmp_path: Path) -> None:
+    """Its disk is lost as well, so that only the drain told when that was. It pages a day after it, and no later."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.orders(Order(verb=Verb.QUARANTINE, who="uid 0", why="psu looks odd"))
+    drained_s = world.run(6).clock()
+    world.clock.advance(43_200.0)
+    world.lose_store()
+    world.run(6).cluster.drains_by_itself(NODE)
+    _until(world, "out by order")
+    world.clock.advance(drained_s + ORDERED_FOR_S - world.clock() - 120.0)
+    pages = []
+    for seconds in (0.0, 180.0):
+        world.clock.advance(seconds)
+        world.step()
+        pages.append(world.engine.decision.action is Action.PAGE)
+    assert pages == [False, True]
 
 
 def test_slurms_text_comes_at_any_boundary_and_the_node_comes_back(tmp_path: Path) -> None:

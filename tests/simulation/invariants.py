@@ -234,6 +234,8 @@ class Invariants:
             told.standing.pop(key, None)
             if speaker == node and news is News.OVER:
                 self.over_is_over(node, key, words)
+            if key == NODE_KEY and not self._is_held(node):  # let go of, if only until the next sweep
+                self.seen[node].held_s = self.seen[node].silent_s = None
             return
         told.standing[key] = words
         if UNWATCHED in words and news is News.WRONG:
@@ -398,7 +400,7 @@ class Invariants:
                 seen.left_s = seen.dead_s = None
                 continue
             case = self.case(name)
-            ours = has_slot or slurm.is_ours(name) or self._is_written_over(name)
+            ours = self._is_held(name)
             seen.out_s = _since(seen.out_s, is_out, s)
             seen.held_s = _since(seen.held_s, ours, s)
             self.nothing_out_in_silence(name, seen, s, case)
@@ -573,6 +575,10 @@ class Invariants:
     def _is_let_in(self, name: str, since_s: float) -> bool:
         """Whether an operator's command let the node in as it is, or spoke of it since."""
         return self.ordered.get(name, -DAY) > since_s - HOUR
+
+    def _is_held(self, name: str) -> bool:
+        slurm = self._ground.slurm
+        return name in slurm.holders() or slurm.is_ours(name) or self._is_written_over(name)
 
     def _is_written_over(self, name: str) -> bool:
         """Whether Slurm's own text stands over a drain of ours. What nothing was repaired for may be left to Slurm."""

@@ -50,7 +50,10 @@ MENDED = (
     (41314, 336.0),
     (60037, 208.0),
     (71015, 32.0),
+    (80255, 226.0),
+    (80433, 317.0),
     (90023, 137.0),
+    (90217, 164.0),
     (21036, 332.0),
 )
 """Seeds that once broke an invariant, each with the hours until then, in fleets as large as the seed says."""

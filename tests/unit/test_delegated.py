@@ -9,8 +9,8 @@ import pytest
 
 from healthd.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.model import Remedy
-from healthd.remediation.marks import Answer, CaseMark, parse, withdrawing
-from healthd.remediation.provisioners.delegated import UNASKED_S, UNTAKEN_S, DelegatedProvisioner
+from healthd.remediation.marks import UNASKED_S, Answer, CaseMark, parse, withdrawing
+from healthd.remediation.provisioners.delegated import UNTAKEN_S, DelegatedProvisioner
 from healthd.sim.cluster import FakeProvisioner
 from healthd.testing import FakeClock
 
@@ -124,24 +124,6 @@ def test_a_request_that_was_never_left_can_be_made_again() -> None:
     for gone in (None, replace(ASKED, machine="i-2")):
         with pytest.raises(BackendUnknown, match="not to be seen"):
             progress(gone, after_s=9_999)
-
-
-def test_a_record_of_before_the_request_tells_that_it_was_never_left() -> None:
-    """Killed before its mark: the record has the finding and no request, at every look for a minute. A look at which
-    the record is gone begins that minute again, since it tells nothing."""
-    before = CaseMark(code="gpu.xid.79", since=NOW)
-    comment, clock = Comment(before), FakeClock()
-    asked = asking(comment, monotonic_s=clock)
-    for text in (before.text, "", before.text):
-        comment.text = text
-        with pytest.raises(BackendUnknown, match="not to be seen"):
-            asked.progress()
-        clock.advance(UNASKED_S)
-    with pytest.raises(BackendUnknown, match="yet"):
-        asked.progress()
-    clock.advance(1)
-    with pytest.raises(BackendRefused, match="never left"):
-        asked.progress()
 
 
 @pytest.mark.parametrize("there", [LEFT, ASKED, replace(ASKED, answer=Answer.WAITS, answered=NOW, said="no time")])
