@@ -84,10 +84,14 @@ def copies() -> dict[Path, str]:
 
 
 def static(program: str) -> str:
-    """The chart with its default values, as one file."""
+    """The chart with its default values, as one file. Whoever applies it replaces the image."""
     argv = [program, "template", "healthd", str(CHART), "--namespace", NAMESPACE, "--kube-version", KUBE_VERSION]
     done = subprocess.run(
-        [*argv, "--set", "namespace.create=true"], check=False, capture_output=True, text=True, timeout=120
+        [*argv, "--set", "namespace.create=true,image.repository=healthd"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     if done.returncode != 0:
         raise SystemExit(f"helm template: {done.stderr}")

@@ -23,7 +23,8 @@ from healthd.config.load import Loaded, examine
 from healthd.config.report import as_data
 from healthd.remediation import gpu_reset
 from healthd.remediation.orchestrators import kube_budget, kube_gpu_clients, kube_node, kube_signals, pod_resources
-from tests.packaging.chart import CHART, KUBERNETES, MONITORING, ROOT, Object, Rendered, lint, objects_in, render
+from healthd.tables import instance_types
+from tests.packaging.chart import CHART, IMAGE, KUBERNETES, MONITORING, ROOT, Object, Rendered, lint, objects_in, render
 from tests.pages import blocks
 from tests.scripts import load_script
 
@@ -44,6 +45,8 @@ EVERYTHING: Mapping[str, Any] = {
     "image": {"digest": "sha256:" + "0" * 64, "pullSecrets": {"registry": {}}},
     "extraObjects": {"one": {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-x"}}},
 }
+
+DRAIN: Mapping[str, Any] = {"10-llm": {"mode": "evict_after", "after_s": 600, "namespaces": ["llm"]}}
 
 
 @cache
@@ -88,7 +91,8 @@ def test_both_profiles_render_for_every_kubernetes(profile: str, version: str, t
     rendered = render({"profile": profile, "flowSchema": {"enabled": True}}, version=version)
     assert not rendered.error
     minor = int(version.split(".")[1])
-    assert len(rendered.all("ValidatingAdmissionPolicy")) == (3 if minor >= 30 else 0)
+    policies = len(list((CHART / "policies").glob("*.yaml"))) if minor >= 30 else 0
+    assert len(rendered.all("ValidatingAdmissionPolicy")) == policies
     assert len(rendered.all("FlowSchema")) == (1 if minor >= 29 else 0)
     assert configured(rendered.config(), tmp_path).config.orchestrator.kind == "kubernetes"
 
@@ -143,7 +147,7 @@ def test_the_chart_has_healthds_version() -> None:
     """Chart and application are released together, and the image's tag is the version."""
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
-    assert defaults().container["image"] == f"healthd:{__version__}"
+    assert defaults().container["image"] == f"{IMAGE}:{__version__}"
 
 
 def test_every_value_has_a_comment() -> None:
@@ -689,9 +693,16 @@ def test_evictions_by_taint_need_no_second_switch() -> None:
             "name another kind",
         ),
         ({"config": {"orchestrator": {"kubernetes": {"device_plugin": "app=x"}}}}, "nobody restarts the plugin"),
+        ({"image": {"repository": ""}}, "image.repository is not set"),
+        ({"config": {"controller": {"drain": DRAIN}}}, "controller.drain.10-llm evicts, without controller.enabled"),
+        (
+            {"controller": {"enabled": True, "config": {"controller": {"drain": DRAIN}}}},
+            "controller.drain.10-llm evicts, without controller.evict",
+        ),
+        ({"config": {"provisioner": {"kind": "eks", "act_from": "controller"}}}, "nobody acts"),
         ({"mode": "quarantine"}, "set budget.limit and budget.nodes, or controller.enabled"),
         (
-            {"config": {"provisioner": {"kind": "karpenter", "act_from": "controller"}}},
+            {"config": {"provisioner": {"kind": "karpenter"}}},
             "may not read or delete NodeClaims",
         ),
         (
@@ -704,6 +715,21 @@ def test_evictions_by_taint_need_no_second_switch() -> None:
 def test_what_cannot_be_right_is_refused_before_anything_is_installed(values: Mapping[str, Any], words: str) -> None:
     """A misspelt key, a wrong kind of value and a contradiction end `helm install` with the place or the next step."""
     assert words in render(values).error
+
+
+def test_the_controller_keeps_off_the_nodes_that_it_may_replace() -> None:
+    """By the label of NVIDIA's GPU feature discovery, and by every instance type with GPUs that healthd knows; a
+    cluster that has no others takes the rule away."""
+    values = {"controller": {"enabled": True}}
+    pods = render(values).one("Deployment", "healthd-controller")["spec"]["template"]["spec"]
+    required = pods["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (term,) = required["nodeSelectorTerms"]
+    by_label, by_type = term["matchExpressions"]
+    assert by_label == {"key": "nvidia.com/gpu.present", "operator": "DoesNotExist"}
+    assert (by_type["key"], by_type["operator"]) == ("node.kubernetes.io/instance-type", "NotIn")
+    assert by_type["values"] == sorted(name for name, each in instance_types().items() if each.gpus)
+    free = render({"controller": {"enabled": True, "affinity": {"nodeAffinity": None}}})
+    assert "affinity" not in free.one("Deployment", "healthd-controller")["spec"]["template"]["spec"]
 
 
 def test_what_a_controller_counted_does_not_outlive_it() -> None:

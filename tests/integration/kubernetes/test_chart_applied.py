@@ -18,12 +18,14 @@ from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER
 from tests.integration.kubernetes.api_client import Answer
 from tests.integration.kubernetes.control_plane import ControlPlane
 from tests.integration.kubernetes.find_binaries import Unavailable, program
-from tests.packaging.chart import CHART, KUBERNETES, helm
+from tests.packaging.chart import CHART, IMAGE, KUBERNETES, helm
 
 pytestmark = pytest.mark.kubernetes
 
 NAMESPACE = "gpu-health"
+AN_IMAGE: Mapping[str, Any] = {"image": {"repository": IMAGE}}
 EVERYTHING: Mapping[str, Any] = {
+    **AN_IMAGE,
     "mode": "quarantine",
     "controller": {"enabled": True, "evict": True, "karpenter": True},
     "budget": {"scopes": {"p5": {"limit": 2, "nodes": 64}}},
@@ -33,6 +35,7 @@ EVERYTHING: Mapping[str, Any] = {
 }
 # Another namespace than the chart's default, a budget by hand, and no platform that takes orders from labels.
 INSTALLED: Mapping[str, Any] = {
+    **AN_IMAGE,
     "mode": "quarantine",
     "budget": {"limit": 1, "nodes": 3},
 }
@@ -52,7 +55,9 @@ def ran(argv: list[str], given: str = "") -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "values", [None, {}, {"profile": "restricted"}, EVERYTHING], ids=["static", "full", "restricted", "everything"]
+    "values",
+    [None, AN_IMAGE, {**AN_IMAGE, "profile": "restricted"}, EVERYTHING],
+    ids=["static", "full", "restricted", "everything"],
 )
 def test_the_api_server_accepts_every_manifest(
     control_plane: ControlPlane, kubectl: str, values: Mapping[str, Any] | None

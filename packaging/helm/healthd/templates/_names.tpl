@@ -106,7 +106,24 @@ healthd-budget-{{ $name }}
 {{- if and $config.orchestrator.kubernetes.device_plugin (not .Values.controller.enabled) }}
 {{- fail "config.orchestrator.kubernetes.device_plugin without controller.enabled: agents would ask, and nobody restarts the plugin" }}
 {{- end }}
+{{- $all := include "healthd.overlay" (list $config .Values.controller.config) | fromYaml }}
+{{- range $name, $rule := ($all.controller | default dict).drain }}
+{{- if and $rule (or (hasPrefix "evict" (toString $rule.mode)) $rule.after_s) }}
+{{- if not $.Values.controller.enabled }}
+{{- fail (printf "controller.drain.%s evicts, without controller.enabled: only healthd controller evicts pods" $name) }}
+{{- end }}
+{{- if not $.Values.controller.evict }}
+{{- fail (printf "controller.drain.%s evicts, without controller.evict: the controller may not evict pods; set controller.evict: true, or mode: never" $name) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if not .Values.image.repository }}
+{{- fail "image.repository is not set: there is no public image; name the registry to which yours was pushed, as in registry.example/healthd" }}
+{{- end }}
 {{- range $row := include "healthd.configs" . | fromYamlArray }}
+{{- if and (eq (toString ($row.provisioner | default dict).act_from) "controller") (not $.Values.controller.enabled) }}
+{{- fail "provisioner.act_from: controller without controller.enabled: nodes would ask, and nobody acts" }}
+{{- end }}
 {{- if and (eq (toString ($row.provisioner | default dict).kind) "karpenter") (not $.Values.controller.karpenter) }}
 {{- fail "provisioner.kind: karpenter without controller.karpenter: the controller may not read or delete NodeClaims" }}
 {{- end }}
