@@ -168,7 +168,7 @@ class AbsentNodes:
         drain = _our_drain(view, mark, now, self._rules().bounds, has_slot=bool(own))
         if not own and drain is None:
             return None
-        code = "" if drain is None else code_of(drain.text) or (mark.code if mark is not None else "")
+        code = "" if drain is None else (mark.code if mark is not None else "") or code_of(drain.text)
         is_kept = drain is None and is_drain(view.flags)  # an order undoes it: nothing says that the node slept
         released(node)
         problem = "" if is_kept else _note_sleep(node, now, code)
@@ -238,8 +238,9 @@ def why_it_stays(text: str, mark: CaseMark | None, now: datetime, bounds: Bounds
     a node that was given up stays out until an operator says otherwise. One that went out for the same code each time
     that it woke costs a job each time: as with any other return, it stays out past the bound of a day.
     """
-    if bar := _bar(code_of(text), mark, now, bounds):
-        return bar
+    for code in (code_of(text), mark.code if mark is not None else ""):  # a case that goes on keeps its first text
+        if bar := _bar(code, mark, now, bounds):
+            return bar
     recorded = mark is not None and bool(case_of(text)) and (mark.case == case_of(text) or mark.code == code_of(text))
     return "" if has_slot or recorded else "neither a slot nor the node's record shows that healthd made it"
 
@@ -250,7 +251,7 @@ def _bar(code: str, mark: CaseMark | None, now: datetime, bounds: Bounds) -> str
         return _ORDERED
     if mark is not None and mark.given_up:
         return f"healthd gave the node up [{mark.given_up}]"
-    many = 0 if mark is None else returns_of(by_now(mark, now).history, code, now)
+    many = 0 if mark is None or not code else returns_of(by_now(mark, now).history, code, now)
     if many >= bounds.returns_per_day:
         return f"the node went out for {code} again after each of {many} returns within a day"
     return ""
@@ -303,9 +304,10 @@ def _last_word_is_older(mark: CaseMark | None, seconds: float, now: datetime) ->
 
 
 def _our_drain(view: NodeView, mark: CaseMark | None, now: datetime, bounds: Bounds, *, has_slot: bool) -> Hold | None:
-    """The drain that is healthd's to undo, or None."""
+    """The drain that is healthd's to undo, or None: also where only the DOWN is left that the node went through under
+    it, since slurmctld lost the drain in a restart. No job wakes such a node either."""
     hold = view.hold
-    if hold is None or not is_drain(view.flags):
+    if hold is None or not (is_drain(view.flags) or "DOWN" in view.flags):
         return None
     if view.drained_by_itself and has_slot and mark is not None:  # the cluster wrote its own text over that of a case
         is_ours = bool(mark.case or mark.code) and not _bar(mark.code, mark, now, bounds)

@@ -342,7 +342,8 @@ def parse_level(node: str, answer: str) -> FleetLevel:
             marks.append(Mark(node=name, text=comment))
         is_drained = bool(out) and is_drain(_words(state[1]))  # 24.11 keeps the reason of a node that is back
         drained |= {name} if is_drained and name in asleep else set()
-        if is_drained and (ours := _OUR_REASON.match(free)):
+        is_left = is_drained or (name in asleep and "DOWN" in _words(state[1]))  # its drain may be lost
+        if is_left and (ours := _OUR_REASON.match(free)):
             held.append(HeldNode(node=name, text=without_remarks(ours[1])[0], stamp=int(ours[2])))
     if node not in is_out and (node or not asleep | is_out.keys()):
         problem = f"the list of {len(is_out)} nodes from scontrol does not have {node or 'any'}, our own"

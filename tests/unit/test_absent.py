@@ -234,6 +234,40 @@ def test_a_node_that_goes_out_again_each_time_it_wakes_stays_out_past_the_bound(
     assert "released its drain" in found.message
 
 
+def test_what_the_record_says_the_node_is_out_for_is_what_returns() -> None:
+    """A case that goes on for another finding keeps the text of its first one: the bound holds for what is wrong."""
+    rig = Rig()
+    rig.node("n1").mark(CaseMark(code="mount.missing").text)
+    for _ in range(rig.rules.bounds.returns_per_day):
+        rig.held()
+        rig.cluster.asleep.add("n1")
+        rig.look()
+        rig.after(SETTLE_S)
+        rig.cluster.asleep.clear()
+        rig.after(600)
+    rig.held()
+    rig.cluster.asleep.add("n1")
+    rig.look()
+    rig.after(SETTLE_S)
+    (page,) = rig.after(60)
+    assert "went out for mount.missing again after each of 4 returns within a day" in page.message
+
+
+def test_a_down_that_is_left_of_a_drain_is_released_as_well() -> None:
+    """The node rebooted behind its drain, which slurmctld then lost in a restart: no job wakes it. One that is DOWN
+    for somebody else's reason is left."""
+    rig = Rig()
+    rig.held()
+    rig.cluster.rebooted("n1")
+    rig.cluster.restart(losing=["n1"])
+    rig.cluster.rebooted("n2")
+    rig.cluster.asleep.update(("n1", "n2"))
+    rig.look()
+    (found,) = rig.after(SETTLE_S)
+    assert found.message.endswith(f'released its drain "{TEXT}", slot cluster 0')
+    assert [rig.cluster.nodes[name].flags for name in ("n1", "n2")] == [set(), {"DOWN"}]
+
+
 def test_an_ordered_drain_pages_after_a_day_of_sleep() -> None:
     """Its operator knows of it until then."""
     rig = Rig()

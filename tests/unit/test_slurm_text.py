@@ -220,6 +220,14 @@ def test_a_name_that_sleeps_is_no_machine(state: str) -> None:
     assert level.marks == (Mark(node="s", text="healthd case=x"),)
 
 
+@pytest.mark.parametrize(("state", "held"), [("DOWN+CLOUD+POWERED_DOWN", True), ("DOWN+CLOUD", False)])
+def test_our_reason_of_a_node_that_sleeps_and_is_down_holds_it(state: str, held: bool) -> None:
+    """Its drain is lost, and no job wakes it. A machine that is DOWN has a daemon that sees to it."""
+    reason = "Reason=healthd: gpu.xid.79 node [k3v9] [healthd@1767690567]"
+    level = parse_level("", _line("n1", state, f"MCS_label=N/A Partitions=main BootTime=1 {reason}"))
+    assert [each.node for each in level.held] == ["n1"] * held
+
+
 def test_our_own_node_has_a_machine_whatever_its_power_state() -> None:
     """slurmctld shows a node that it starts as POWERING_UP until slurmd registers; the daemon runs there already."""
     level = parse_level("me", _line("me", "DOWN+POWERING_UP"))
