@@ -62,7 +62,7 @@ class Topic:
 
     ``cause``: another one under a known key is news. ``again_s``: how often it is told while it stands; 0 for once.
     ``title``: what is said to be over; "" for the words. ``last``: nothing stands any more, and these words say how it
-    ended; with a ``cause`` only where that was told last.
+    ended; with a ``cause`` only where that was told last. ``stays_out``: the node is out of service all the same.
     """
 
     key: str
@@ -72,6 +72,7 @@ class Topic:
     again_s: float = 0.0
     title: str = ""
     last: bool = False
+    stays_out: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -228,7 +229,7 @@ def _node(decision: Decision | None, case: Case | None, ended: Case | None) -> I
     refusal = decision.refusal if decision is not None else None
     if case is not None and _is_out(case):
         title = f"out of service for {case.code} on {case.component} [{case.id}]"
-        yield Topic(key=NODE_KEY, words=f"{title}: {case.note}", lasts_s=0.0, cause=f"case {case.id}", title=title)
+        yield Topic(key=NODE_KEY, words=f"{title}: {case.note}", lasts_s=0.0, cause=_story(case), title=title)
     elif decision is not None and refusal is Refusal.FOREIGN_HOLD:
         about = decision.diagnosis
         still = f"; {about.code} on {about.component} is still open" if about is not None else ""
@@ -244,8 +245,14 @@ def _node(decision: Decision | None, case: Case | None, ended: Case | None) -> I
         still = f", although {about.code} on {about.component} is still open" if about is not None else ""
         yield Topic(key=NODE_KEY, words=f"in service by an operator's order{still}", last=True)
     elif ended is not None and ended.end in _NOT_BACK:
-        words = f"ours no more [{ended.id}]: {ended.note}"
-        yield Topic(key=NODE_KEY, words=words, cause=f"case {ended.id}", last=True)
+        words, stays_out = f"ours no more [{ended.id}]: {ended.note}", ended.adopted and ended.end is End.ABANDONED
+        yield Topic(key=NODE_KEY, words=words, cause=_story(ended), last=True, stays_out=stays_out)
+
+
+def _story(case: Case) -> str:
+    """What makes an outage another one. On a node that the cluster drained by itself, a fault that comes and goes opens
+    a case each time: that is one story."""
+    return f"the cluster's own drain, {case.code}" if case.adopted else f"case {case.id}"
 
 
 def _is_out(case: Case) -> bool:
@@ -299,8 +306,9 @@ def tell(
         if key in after:
             continue
         gone = seen.gone or now
-        if seen.told and now - gone >= _over_after(key, seen, gone):
-            news.append(_ending(key, seen, endings.get(key), gone))
+        ending = endings.get(key)
+        if seen.told and now - gone >= _over_after(key, seen, gone, stays_out=ending is not None and ending.stays_out):
+            news.append(_ending(key, seen, ending, gone))
             after[key] = Seen(words="", since=gone, gone=gone, over=now, returns=seen.returns)
         elif seen.told or _is_within_a_day(seen.over, now):
             after[key] = replace(seen, gone=gone)
@@ -315,10 +323,10 @@ def _standing(seen: Seen | None, topic: Topic, now: datetime) -> Seen:
     return replace(seen, gone=None, since=now if is_back else seen.since)
 
 
-def _over_after(key: str, seen: Seen, gone: datetime) -> timedelta:
+def _over_after(key: str, seen: Seen, gone: datetime, *, stays_out: bool) -> timedelta:
     """How long it must be over before that is said: what stood for a day is none that comes and goes. That the node is
     in service again is said at once: another may take it out within the hour, and it would be untrue."""
-    if key == NODE_KEY or not _is_within_a_day(seen.since, gone):
+    if (key == NODE_KEY and not stays_out) or not _is_within_a_day(seen.since, gone):
         return timedelta(seconds=LASTS_S)
     return timedelta(seconds=min(COMES_AND_GOES_S, LASTS_S * 4.0 ** min(seen.returns, 9)))
 

@@ -237,5 +237,6 @@ def test_a_node_that_our_drain_holds_is_said_to_be_out(each: Stands, decided: De
     """Its own topic stands for as long as the case has its drain, so that none says that it is over."""
     said = said_of(each, wanted(decided, each, "", T0, LIMITS))
     if each.case.is_open and each.case.hold is not None:
-        assert said[NODE_KEY].cause == f"case {each.case.id}"
+        story = f"the cluster's own drain, {each.case.code}" if each.case.adopted else f"case {each.case.id}"
+        assert said[NODE_KEY].cause == story
         assert Step.DRAIN in each.case.steps or said[NODE_KEY].words

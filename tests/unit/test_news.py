@@ -385,6 +385,24 @@ def test_how_our_part_ended_is_said_where_the_node_is_not_simply_back() -> None:
     assert told(ended=replace(CASE, end=End.RELEASED)) == ()
 
 
+def test_a_fault_that_comes_and_goes_on_a_node_that_the_cluster_drained_is_told_of_a_few_times_a_day() -> None:
+    """Each time a case goes on with the cluster's own drain, and ends because nothing was repaired: the node is out
+    all the while. Nobody is told so six times an hour. That such a drain is undone by a repair is said at once."""
+    teller, heard, case = Teller(), list[str](), replace(CASE, adopted=True)
+    for number in range(144):
+        case = replace(case, id=f"c{number}")
+        heard += teller.hears(600.0 * number, *told(case=case))
+        left = replace(
+            case, end=End.ABANDONED, note="nothing was repaired; the node stays drained by the cluster itself"
+        )
+        for s in (240.0, 300.0, 420.0):
+            heard += teller.hears(600.0 * number + s, *told(ended=left))
+    assert 2 <= len(heard) <= 16
+    teller.hears(90_000.0, *told(case=case))
+    assert teller.hears(90_000.0 + 60.0) == []
+    assert teller.hears(90_000.0 + 60.0 + LASTS_S) == [f"over {NODE_KEY}"]
+
+
 def test_what_asks_for_an_operator_is_told_at_once_and_each_day() -> None:
     """One key for a fault, whatever the sentence says by the minute, and another cause where it asks for another
     reason."""
