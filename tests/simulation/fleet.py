@@ -91,6 +91,7 @@ class Fleet:
         )
         self.watch = Invariants(self.ground, self.nodes, self.power, goes_on=goes_on)
         self.slurm.heard, self.slurm.touched = self.watch.heard, self._touched
+        self.slurm.lets_go = self.watch.lets_go
         drawn = random.random() < 0.5
         delegates = drawn if delegates is None else delegates
         self.head: Head | None = None

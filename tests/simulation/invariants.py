@@ -184,6 +184,12 @@ class Invariants:
         if update.word in ("undrain", "resume") and update.before is not None:
             self._let_in(update.node)
 
+    def lets_go(self, name: str) -> None:
+        """A slot was given back: with nothing else of healthd's there, the node is not held, if only until the next
+        sweep."""
+        if not self._is_held(name):
+            self.seen[name].held_s = self.seen[name].silent_s = None
+
     def _let_in(self, name: str) -> None:
         """By healthd's own decision: what an operator lets in is theirs to answer for."""
         case = self.case(name)
@@ -234,8 +240,6 @@ class Invariants:
             told.standing.pop(key, None)
             if speaker == node and news is News.OVER:
                 self.over_is_over(node, key, words)
-            if key == NODE_KEY and not self._is_held(node):  # let go of, if only until the next sweep
-                self.seen[node].held_s = self.seen[node].silent_s = None
             return
         told.standing[key] = words
         if UNWATCHED in words and news is News.WRONG:

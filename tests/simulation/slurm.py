@@ -21,13 +21,15 @@ KILL_FAILED = "Kill task failed"
 
 class Slurm(FakeCluster):
     """``heard``: called after each update that was applied, with whether it came late, after a hang. ``touched``:
-    for each name whose node, slot or mark may have changed. ``returns_nodes``: slurm.conf's ReturnToService is 2.
+    for each name whose node, slot or mark may have changed. ``lets_go``: for each name whose slot was given back.
+    ``returns_nodes``: slurm.conf's ReturnToService is 2.
     """
 
     def __init__(self, names: list[str], timeline: Timeline, wall: WallClock) -> None:
         super().__init__(*names, clock=wall.seconds, monotonic_s=timeline)
         self.heard: Callable[[FakeUpdate, bool], None] = lambda *_: None
         self.touched: Callable[[str], None] = lambda _: None
+        self.lets_go: Callable[[str], None] = lambda _: None
         self._waking = False
         self.boots: dict[str, datetime] = {}
         self.returns_nodes = True
@@ -60,6 +62,7 @@ class Slurm(FakeCluster):
         holder = self.slots.get((scope, index), "")
         super().give_back(scope, index)
         if holder:
+            self.lets_go(holder)
             self.touched(holder)
 
     def holders(self) -> set[str]:
