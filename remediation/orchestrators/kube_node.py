@@ -5,7 +5,8 @@ What is ours on a Node, and nothing else is ever changed:
     taint healthd.io/unhealthy=<code>    the drain: it keeps new pods off
     taint healthd.io/claimed             the fence: a place in the budget is held, and nothing was decided for good yet
     taint healthd.io/unverified          kubelet registers with it; goes with the first full verdict
-    annotation healthd.io/hold           whose drain it is: text, by whom, when, and what of a cordon is ours
+    annotation healthd.io/hold           whose drain it is: text, by whom, when, and what beside the taint is ours: a
+                                         cordon, the annotations of KEEPS
 
 ``spec.taints`` is an atomic list: every patch here replaces all of it, and so carries ``metadata.resourceVersion``.
 """
@@ -27,6 +28,12 @@ from healthd.remediation.ports import Hold, NodeView
 
 UNHEALTHY, CLAIMED, UNVERIFIED = "healthd.io/unhealthy", "healthd.io/claimed", "healthd.io/unverified"
 HOLD = "healthd.io/hold"
+
+KEEPS = ("cluster-autoscaler.kubernetes.io/scale-down-disabled", "karpenter.sh/do-not-disrupt")
+"""Annotations by which a Node that is out is left alone by those who take idle nodes away, with the value ``true``: a
+node that healthd drained is idle, and its evidence and its repair would go with its machine. A NodeClaim that is
+deleted on purpose goes all the same. Sources: Cluster Autoscaler, FAQ (scale-down-disabled); Karpenter, Disruption,
+node-level controls (do-not-disrupt)."""
 
 JOBS_TOLERATE = ("nvidia.com/gpu", "amd.com/gpu", "aws.amazon.com/neuron*", "vpc.amazonaws.com/efa")
 """Taints that say what a node has, not that it is out: the jobs of every GPU fleet tolerate them. Whatever else keeps
@@ -133,13 +140,14 @@ class KubeNode(msgspec.Struct, frozen=True, kw_only=True):
 class Held(msgspec.Struct, frozen=True, kw_only=True):
     """The ownership annotation. ``stamp``: whole seconds since the epoch, by the clock of the node's own agent.
 
-    ``cordoned``: this hold set ``unschedulable``; nobody had before it.
+    ``cordoned``: this hold set ``unschedulable``; nobody had before it. ``keeps``: the same of annotations of KEEPS.
     """
 
     text: str
     by: str
     stamp: Stamp
     cordoned: bool = False
+    keeps: tuple[str, ...] = ()
 
     @property
     def as_hold(self) -> Hold:
@@ -285,8 +293,8 @@ def _annotated(node: KubeNode) -> Held | None:
 def quarantine_patch(node: KubeNode, held: Held, *, effect: str, cordon: bool) -> dict[str, Any]:
     """The one patch that takes the node out: taint, whose it is and, where wanted, the cordon.
 
-    A cordon that is there is not ours, and never lifted. Raises BackendRefused for a text that is not one line, and
-    where a taint of our key is somebody else's.
+    A cordon that is there is not ours, and never lifted; so with an annotation of KEEPS. Raises BackendRefused for a
+    text that is not one line, and where a taint of our key is somebody else's.
     """
     if not held.text or not held.text.isprintable() or len(held.text) > _TEXT_CHARACTERS:
         expected = f"one line of at most {_TEXT_CHARACTERS} characters"
@@ -295,11 +303,12 @@ def quarantine_patch(node: KubeNode, held: Held, *, effect: str, cordon: bool) -
         problem = f"{node.name} has a taint {UNHEALTHY} already that is not this agent's"
         raise BackendRefused(f"{problem}: kubectl describe node {node.name}")
     taint = Taint(key=UNHEALTHY, effect=effect, value=taint_value(held.text))
-    held = msgspec.structs.replace(held, cordoned=cordon and not node.unschedulable)
+    keeps = tuple(key for key in KEEPS if key not in node.annotations)
+    held = msgspec.structs.replace(held, cordoned=cordon and not node.unschedulable, keeps=keeps)
     spec: dict[str, Any] = {"taints": _plain((*node.taints, taint))}
     if held.cordoned:
         spec["unschedulable"] = True
-    return _patch(node, annotations={HOLD: _json(held)}, spec=spec)
+    return _patch(node, annotations={HOLD: _json(held), **dict.fromkeys(keeps, "true")}, spec=spec)
 
 
 def release_patch(node: KubeNode) -> dict[str, Any] | None:
@@ -310,19 +319,27 @@ def release_patch(node: KubeNode) -> dict[str, Any] | None:
     spec: dict[str, Any] = {"taints": _plain(taint for taint in node.taints if taint.key != UNHEALTHY)}
     if held.cordoned and node.unschedulable and node.taint(UNHEALTHY) is not None:
         spec["unschedulable"] = None
-    return _patch(node, annotations={HOLD: None}, spec=spec)
+    return _patch(node, annotations=_without(node, held), spec=spec)
+
+
+def _without(node: KubeNode, held: Held) -> dict[str, str | None]:
+    """The annotations that go with a hold; not one that somebody has changed since."""
+    keeps = [key for key in KEEPS if key in held.keeps and node.annotations.get(key) == "true"]
+    return dict.fromkeys((HOLD, *keeps))
 
 
 def unfence_patch(node: KubeNode) -> dict[str, Any] | None:
     """The one patch that takes away whatever keeps pods off for a place in the budget: the fence, and what is left of a
     hold of which a person undid a part. None where nothing is. A hold that is whole is a drain, and goes by a release.
     """
-    is_undone = _annotated(node) is not None and hold_of(node) is None
-    gone = {CLAIMED, UNHEALTHY} if is_undone else {CLAIMED}
+    undone = _annotated(node) if hold_of(node) is None else None
+    gone = {CLAIMED, UNHEALTHY} if undone is not None else {CLAIMED}
     kept = tuple(taint for taint in node.taints if taint.key not in gone)
-    if kept == node.taints and not is_undone:
+    if kept == node.taints and undone is None:
         return None
-    return _patch(node, annotations={HOLD: None} if is_undone else None, spec={"taints": _plain(kept)})
+    return _patch(
+        node, annotations=_without(node, undone) if undone is not None else None, spec={"taints": _plain(kept)}
+    )
 
 
 def fence_patch(node: KubeNode) -> dict[str, Any] | None:

@@ -23,6 +23,7 @@ from healthd.remediation.orchestrators.kube_conditions import (
 )
 from healthd.remediation.orchestrators.kube_count import Seen, budget_before, count
 from healthd.remediation.orchestrators.kube_node import (
+    KEEPS,
     Held,
     fence_patch,
     hold_of,
@@ -67,12 +68,19 @@ def test_every_text_has_a_taint_value_and_every_code_a_reason(text: str, is_ours
     assert re.fullmatch(r"[A-Z][A-Za-z0-9]{0,127}", reason_of(text))
 
 
-@given(_TAINTS, st.booleans(), st.booleans(), st.lists(st.sampled_from(["add", "remove", "cordon"]), max_size=4))
+@given(
+    _TAINTS,
+    st.booleans(),
+    st.booleans(),
+    st.lists(st.sampled_from(["add", "remove", "cordon"]), max_size=4),
+    st.dictionaries(st.sampled_from((*KEEPS, "example.com/note")), st.sampled_from(["true", "false"])),
+)
 def test_release_takes_what_quarantine_brought_and_nothing_else(
-    taints: list[dict[str, str]], was_cordoned: bool, cordon: bool, meanwhile: list[str]
+    taints: list[dict[str, str]], was_cordoned: bool, cordon: bool, meanwhile: list[str], notes: dict[str, str]
 ) -> None:
     """Others add and remove taints and cordon meanwhile: what they did stays, what we did goes."""
-    node: dict[str, Any] = {"metadata": {"name": "n1", "resourceVersion": "1"}, "spec": {"taints": taints}}
+    metadata = {"name": "n1", "resourceVersion": "1", "annotations": notes}
+    node: dict[str, Any] = {"metadata": metadata, "spec": {"taints": taints}}
     if was_cordoned:
         node["spec"]["unschedulable"] = True
     held = Held(text="healthd: gpu.xid.79 gpu:0 [x]", by="healthd-agent", stamp=1)
@@ -95,7 +103,7 @@ def test_release_takes_what_quarantine_brought_and_nothing_else(
     assert back["spec"]["taints"] == expected["spec"]["taints"], "in order, too: the admission policy compares lists"
     kept = "cordon" in meanwhile and not cordon
     assert bool(back["spec"].get("unschedulable")) is (was_cordoned or kept)
-    assert back["metadata"]["annotations"] == {}
+    assert back["metadata"]["annotations"] == notes
 
 
 class Server:

@@ -35,6 +35,7 @@ HYPERPOD = "sagemaker.amazonaws.com/node-health-status"
 REPLACE, REBOOT = "UnschedulablePendingReplacement", "UnschedulablePendingReboot"
 THEIRS = {"key": "example.com/theirs", "value": "yes", "effect": "NoSchedule"}
 HELD = json.dumps({"text": "healthd: gpu.xid.79 gpu:0 [k3v9]", "by": "healthd-agent", "stamp": 1, "cordoned": True})
+KEEP = "karpenter.sh/do-not-disrupt"
 OURS = {"key": "healthd.io/unhealthy", "value": "gpu.xid.79", "effect": "NoSchedule"}
 
 
@@ -643,6 +644,21 @@ ATTEMPTS = (
         says="opt its node out, or in",
     ),
     Attempt(
+        name="keep its node from autoscalers while it is not out",
+        path=OWN,
+        body={"metadata": {"annotations": {KEEP: "true"}}},
+        status=BY_POLICY,
+        says="keep its node from autoscalers by a hold that says so",
+    ),
+    Attempt(
+        name="keep it so by a hold that does not name the annotation",
+        path=OWN,
+        body={"metadata": {"annotations": {KEEP: "true", "healthd.io/hold": HELD}}, "spec": {"taints": [THEIRS, OURS]}},
+        status=BY_POLICY,
+        says="keep its node from autoscalers by a hold that says so",
+        claimed=True,
+    ),
+    Attempt(
         name="call a hold its own that no taint of the request belongs to",
         path=OWN,
         body={"metadata": {"annotations": {"healthd.io/hold": HELD}}},
@@ -965,6 +981,11 @@ OF_A_PERSON: tuple[tuple[Any, Any, str], ...] = (
         {"metadata": {"labels": {"healthd.io/opt-out": "yes"}}},
         {"metadata": {"labels": {"healthd.io/opt-out": None}}},
         "opt its node out, or in",
+    ),
+    (
+        {"metadata": {"annotations": {KEEP: "true"}}},
+        {"metadata": {"annotations": {KEEP: None}}},
+        "keep its node from autoscalers by a hold that says so",
     ),
     (
         {"metadata": {"annotations": {"healthd.io/opt-out": "yes"}}},

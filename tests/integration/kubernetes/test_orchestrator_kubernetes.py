@@ -146,6 +146,38 @@ def test_a_cordon_of_ours_goes_with_the_taint(control_plane: ControlPlane, agent
     assert "unschedulable" not in node_of(control_plane, "n1")["spec"]
 
 
+KARPENTER, AUTOSCALER = "karpenter.sh/do-not-disrupt", "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+
+
+def kept_from(plane: ControlPlane) -> dict[str, str]:
+    notes = node_of(plane, "n1")["metadata"].get("annotations", {})
+    return {key: notes[key] for key in (AUTOSCALER, KARPENTER) if key in notes}
+
+
+def test_a_node_that_is_out_is_kept_from_autoscalers(control_plane: ControlPlane, one: KubernetesOrchestrator) -> None:
+    """It is idle, and its evidence would go with its machine. Both annotations come and go with the taint."""
+    one.claim("cluster", 0)
+    assert kept_from(control_plane) == {}
+    one.quarantine(REASON)
+    assert kept_from(control_plane) == {AUTOSCALER: "true", KARPENTER: "true"}
+    one.release(resume=False)
+    assert kept_from(control_plane) == {}
+
+
+@pytest.mark.parametrize("theirs", ["true", "false"])
+def test_what_an_administrator_said_to_autoscalers_stays(
+    control_plane: ControlPlane, one: KubernetesOrchestrator, theirs: str
+) -> None:
+    """Before the drain, or while it stands; the other annotation is healthd's all the same."""
+    kubectl(control_plane, "n1", {"metadata": {"annotations": {KARPENTER: theirs}}})
+    one.claim("cluster", 0)
+    one.quarantine(REASON)
+    assert kept_from(control_plane) == {AUTOSCALER: "true", KARPENTER: theirs}
+    kubectl(control_plane, "n1", {"metadata": {"annotations": {AUTOSCALER: "false"}}})
+    one.release(resume=False)
+    assert kept_from(control_plane) == {AUTOSCALER: "false", KARPENTER: theirs}
+
+
 def test_who_takes_the_taint_away_has_undone_the_drain(
     control_plane: ControlPlane, one: KubernetesOrchestrator
 ) -> None:
@@ -156,6 +188,8 @@ def test_who_takes_the_taint_away_has_undone_the_drain(
     kubectl(control_plane, "n1", {"spec": {"taints": taints}})
     view = one.view()
     assert (view.hold, view.standing) == (None, True)
+    one.give_back(Slot(scope="cluster", index=0, node="n1"))
+    assert (taints_of(control_plane, "n1"), kept_from(control_plane)) == ({}, {})
 
 
 def test_who_uncordons_has_undone_the_drain_and_the_taint_goes_with_the_place(
