@@ -36,7 +36,9 @@ REPLACE, REBOOT = "UnschedulablePendingReplacement", "UnschedulablePendingReboot
 THEIRS = {"key": "example.com/theirs", "value": "yes", "effect": "NoSchedule"}
 HELD = json.dumps({"text": "healthd: gpu.xid.79 gpu:0 [k3v9]", "by": "healthd-agent", "stamp": 1, "cordoned": True})
 KEEP = "karpenter.sh/do-not-disrupt"
+UNCORDONED = HELD.replace("true", "false")
 OURS = {"key": "healthd.io/unhealthy", "value": "gpu.xid.79", "effect": "NoSchedule"}
+TAINTED = {"taints": [THEIRS, OURS]}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -653,7 +655,7 @@ ATTEMPTS = (
     Attempt(
         name="keep it so by a hold that does not name the annotation",
         path=OWN,
-        body={"metadata": {"annotations": {KEEP: "true", "healthd.io/hold": HELD}}, "spec": {"taints": [THEIRS, OURS]}},
+        body={"metadata": {"annotations": {KEEP: "true", "healthd.io/hold": UNCORDONED}}, "spec": TAINTED},
         status=BY_POLICY,
         says="keep its node from autoscalers by a hold that says so",
         claimed=True,

@@ -206,6 +206,7 @@ def test_every_expression_has_the_types_that_it_needs(release: Release) -> None:
     release.plane.wait(all_checked, 60, "the policies to be type-checked")
     assert {each["metadata"]["name"]: each["status"]["typeChecking"] for each in found} == {
         "healthd-agent-claim-first": {},
+        "healthd-agent-events": {},
         "healthd-agent-own-node": {},
         "healthd-budget": {},
     }
