@@ -22,7 +22,7 @@ from healthd.errors import BackendError, BackendRefused
 from healthd.model import Mode, Remedy
 from healthd.remediation.awake import released
 from healthd.remediation.brakes import returns_of
-from healthd.remediation.case import QUARANTINE_CODE, case_of, code_of, visible_text
+from healthd.remediation.case import QUARANTINE_CODE, case_of, code_of
 from healthd.remediation.fleet import learning_s
 from healthd.remediation.ledger import Bounds
 from healthd.remediation.marks import CaseMark, PastAct, PastRepair, by_now, is_ahead, parse, remembering
@@ -105,10 +105,12 @@ class AbsentNodes:
         )
 
     def _forget_what_was_not_seen(self, total: int) -> None:
-        now_s = self._monotonic_s()
-        if now_s - self._looked_s > max(_SEEN_ON_S, 2 * learning_s(total)):
+        """What paged already before a gap pages until a look shows that it is over."""
+        now_s, seen_s = self._monotonic_s(), self._looked_s
+        if now_s - seen_s > max(_SEEN_ON_S, 2 * learning_s(total)):
             for known in (self._asleep, self._quiet, self._pages, self._dead):
-                known.clear()
+                for name in [name for name, since_s in known.items() if seen_s - since_s < self._dead_s]:
+                    del known[name]
         self._looked_s = now_s
 
     def _dead_of(self, level: FleetLevel, holders: set[str], now: datetime) -> list[str]:
@@ -272,10 +274,10 @@ def kept_drains(level: FleetLevel, holders: set[str], now: datetime, bounds: Bou
 
 
 def _written_over(level: FleetLevel, marks: dict[str, CaseMark | None]) -> Iterator[HeldNode]:
-    """The names without a machine that healthd gave up, and whose drain shows the text of somebody else by now."""
-    for name in sorted(level.drained - {held.node for held in level.held}):
+    """The names without a machine that healthd gave up, and over whose drain the cluster wrote its own text."""
+    for name in sorted(level.drained):
         if (mark := marks.get(name)) is not None and mark.given_up:
-            yield HeldNode(node=name, text=visible_text(mark.code, "node", mark.given_up), stamp=0)
+            yield HeldNode(node=name, text=f"the cluster's own, over that for {mark.code}", stamp=0)
 
 
 def _marks(level: FleetLevel) -> dict[str, CaseMark | None]:
@@ -305,9 +307,11 @@ def _last_word_is_older(mark: CaseMark | None, seconds: float, now: datetime) ->
 
 def _our_drain(view: NodeView, mark: CaseMark | None, now: datetime, bounds: Bounds, *, has_slot: bool) -> Hold | None:
     """The drain that is healthd's to undo, or None: also where only the DOWN is left that the node went through under
-    it, since slurmctld lost the drain in a restart. No job wakes such a node either."""
+    it, since slurmctld lost the drain in a restart. No job wakes such a node either. A node that is back keeps its old
+    reason on 24.11, so that a slot, or what it is out for, has to be there as well."""
     hold = view.hold
-    if hold is None or not (is_drain(view.flags) or "DOWN" in view.flags):
+    is_down = "DOWN" in view.flags and (has_slot or bool(mark is not None and mark.code))
+    if hold is None or not (is_drain(view.flags) or is_down):
         return None
     if view.drained_by_itself and has_slot and mark is not None:  # the cluster wrote its own text over that of a case
         is_ours = bool(mark.case or mark.code) and not _bar(mark.code, mark, now, bounds)

@@ -174,7 +174,7 @@ class Guards:
         index = case.steps.index(Step.VERIFY) if case.step is Step.RELEASE else case.index
         phase = Phase.PLANNED if case.step is Step.RELEASE else case.phase
         said = f'the cluster wrote "{hold.shown}" by itself, as {hold.user}, over our drain: the drain stays ours'
-        opened = out_since(case)  # the time of its drain goes with the text
+        opened = out_since(case) if Step.STAY in case.steps else case.opened  # an order counts from when it was given
         case = replace(
             case, opened=opened, hold=hold, controller=view.controller, index=index, phase=phase, good_since=None
         )

@@ -132,10 +132,10 @@ class FleetLevel:
 
     A held slot alone does not count here. ``scopes``: the partitions or groups of this node. ``marks``: every mark that
     any node shows. ``held``: the nodes whose reason is a healthd's. ``asleep``: the names that the cluster has powered
-    down, which have no machine and are neither out nor in the total. ``drained``: those of them that are drained,
-    whoever did that. ``down``: the machines that are DOWN and do not answer: a node that rebooted behind a drain is
-    DOWN as well, and answers. ``speakers``: the first two names of machines in service: the agent of the first speaks
-    for the fleet, that of the other much later. ``limit``: how many may be out, where the cluster itself holds
+    down, which have no machine and are neither out nor in the total. ``drained``: those of them that the cluster's
+    controller drained by itself. ``down``: the machines that are DOWN and do not answer: a node that rebooted behind a
+    drain is DOWN as well, and answers. ``speakers``: the first two names of machines in service: the agent of the first
+    speaks for the fleet, that of the other much later. ``limit``: how many may be out, where the cluster itself holds
     everybody to a number; None where each node's configuration says it.
     """
 

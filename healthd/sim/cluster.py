@@ -21,7 +21,7 @@ from functools import partial
 from healthd.errors import BackendBusy, BackendRefused, BackendUnknown, SlotTaken
 from healthd.model import Remedy
 from healthd.remediation.ports import FleetLevel, HeldNode, Hold, Mark, NodeView, ScopeLevel, Slot, StateOwner, is_drain
-from healthd.remediation.slurm_reasons import SEPARATOR, hold_of, without_remarks
+from healthd.remediation.slurm_reasons import SEPARATOR, hold_of, is_automatic, without_remarks
 
 
 @dataclass(kw_only=True)
@@ -262,7 +262,7 @@ class FakeOrchestrator:
             out=out,
             total=len(nodes.keys() - asleep),
             asleep=asleep,
-            drained=frozenset(name for name in asleep if is_drain(nodes[name].flags)),
+            drained=frozenset(name for name in asleep if _is_drained_by_itself(nodes[name])),
             down=frozenset(name for name in out if nodes[name].flags >= {"DOWN", "NOT_RESPONDING"}),
             speakers=tuple(sorted(nodes.keys() - asleep - out)[:2]),
             scopes=tuple(ScopeLevel(scope=name, out=out & mine[name], total=len(mine[name])) for name in sorted(mine)),
@@ -423,3 +423,7 @@ class FakeResetter:
         """Start these."""
         self.stopped = [name for name in self.stopped if name not in services]
         return ""
+
+
+def _is_drained_by_itself(node: FakeClusterNode) -> bool:
+    return is_drain(node.flags) and node.hold is not None and is_automatic(node.hold.text)

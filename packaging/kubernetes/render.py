@@ -84,7 +84,7 @@ def copies() -> dict[Path, str]:
 
 
 def static(program: str) -> str:
-    """The chart with its default values, as one file. Whoever applies it replaces the image."""
+    """The chart with its default values, as one file. The image in it is to be replaced."""
     argv = [program, "template", "healthd", str(CHART), "--namespace", NAMESPACE, "--kube-version", KUBE_VERSION]
     done = subprocess.run(
         [*argv, "--set", "namespace.create=true,image.repository=healthd"],

@@ -303,7 +303,9 @@ def quarantine_patch(node: KubeNode, held: Held, *, effect: str, cordon: bool) -
         problem = f"{node.name} has a taint {UNHEALTHY} already that is not this agent's"
         raise BackendRefused(f"{problem}: kubectl describe node {node.name}")
     taint = Taint(key=UNHEALTHY, effect=effect, value=taint_value(held.text))
-    keeps = tuple(key for key in KEEPS if key not in node.annotations)
+    stale = _annotated(node)  # whose taint is gone: what it kept is still ours
+    left = stale.keeps if stale is not None else ()
+    keeps = tuple(key for key in KEEPS if key not in node.annotations or key in left)
     held = msgspec.structs.replace(held, cordoned=cordon and not node.unschedulable, keeps=keeps)
     spec: dict[str, Any] = {"taints": _plain((*node.taints, taint))}
     if held.cordoned:

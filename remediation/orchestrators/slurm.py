@@ -29,7 +29,7 @@ from healthd.remediation.orchestrators.slurm_slots import (
     slot_name,
 )
 from healthd.remediation.ports import FleetLevel, HeldNode, Hold, Mark, NodeView, ScopeLevel, Slot, is_drain
-from healthd.remediation.slurm_reasons import hold_of, without_remarks
+from healthd.remediation.slurm_reasons import hold_of, is_automatic, without_remarks
 from healthd.sources.command import TRUNCATED, find_tool, run_command
 
 # sinfo -O with a suffix and no size pads nothing and cuts nothing (sinfo(1): "type[:[.][size][suffix]]"). StateComplete
@@ -46,6 +46,7 @@ _OUT = re.compile(r"DRAIN(ED|ING)?|DOWN|FAIL(ING)?|REBOOT\w*|INVALID_REG")
 _PARTITIONS = re.compile(r" MCS_label=\S*\s+(?:Partitions=(\S+))?")
 _ROOT = "root"
 _NODE_NAME_FIELD, _STATE = re.compile(r"NodeName=(\S+) "), re.compile(r" State=(\S+)")
+_A_REASON = re.compile(r"(.*?) \[[^\[\]@\s]+@\d{1,11}\](?: |$)")
 _OUR_REASON = re.compile(r"(healthd: .*?) \[[^\[\]@\s]+@(\d{1,11})\](?: |$)")  # with SLURM_TIME_FORMAT=%s
 # A killed slurmctld can leave MAINTENANCE on a node for good, without RESERVED and a reservation; jobs run there.
 _IN_MAINTENANCE = frozenset({"MAINTENANCE", "RESERVED"})
@@ -341,7 +342,8 @@ def parse_level(node: str, answer: str) -> FleetLevel:
         if comment := _comment(free or fields):
             marks.append(Mark(node=name, text=comment))
         is_drained = bool(out) and is_drain(_words(state[1]))  # 24.11 keeps the reason of a node that is back
-        drained |= {name} if is_drained and name in asleep else set()
+        text = _A_REASON.match(free) if is_drained and name in asleep else None
+        drained |= {name} if text is not None and is_automatic(text[1]) else set()
         is_left = is_drained or (name in asleep and "DOWN" in _words(state[1]))  # its drain may be lost
         if is_left and (ours := _OUR_REASON.match(free)):
             held.append(HeldNode(node=name, text=without_remarks(ours[1])[0], stamp=int(ours[2])))

@@ -699,7 +699,7 @@ def test_evictions_by_taint_need_no_second_switch() -> None:
             {"controller": {"enabled": True, "config": {"controller": {"drain": DRAIN}}}},
             "controller.drain.10-llm evicts, without controller.evict",
         ),
-        ({"config": {"provisioner": {"kind": "eks", "act_from": "controller"}}}, "nobody acts"),
+        ({"config": {"provisioner": {"kind": "eks", "act_from": "controller"}}}, "no controller acts"),
         ({"mode": "quarantine"}, "set budget.limit and budget.nodes, or controller.enabled"),
         (
             {"config": {"provisioner": {"kind": "karpenter"}}},

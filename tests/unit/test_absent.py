@@ -268,6 +268,33 @@ def test_a_down_that_is_left_of_a_drain_is_released_as_well() -> None:
     assert [rig.cluster.nodes[name].flags for name in ("n1", "n2")] == [set(), {"DOWN"}]
 
 
+def test_what_an_operator_drained_over_a_node_that_was_given_up_is_theirs() -> None:
+    """Its record still says so, and no daemon runs there that could take it back: their drain is no page."""
+    rig = Rig()
+    rig.cluster.update("n1", "drain", "RMA 123", user="bob")
+    rig.node("n1").mark(CaseMark(code="gpu.xid.79", given_up="k3v9").text)
+    rig.cluster.asleep.add("n1")
+    assert rig.look() == rig.after(86_400.0) == ()
+
+
+def test_what_was_seen_before_a_gap_is_forgotten_and_what_paged_stays() -> None:
+    """An agent with a case of its own does not look for hours. A page that stood before it is over when a look shows
+    that; what was on its way to one begins again."""
+    rig = Rig()
+    rig.cluster.update("n1", "drain", TEXT, user="healthd")
+    rig.node("n1").mark(CaseMark(code="gpu.xid.79").text)
+    rig.cluster.nodes["n1"].hold = None  # the cluster tells no time of the drain: only what is seen counts
+    rig.cluster.claim("cluster", 0, "n1")
+    assert rig.look() == rig.after(SILENT_S - 60.0) == ()
+    rig.clock.advance(5 * 3600.0)
+    assert rig.look() == rig.after(SILENT_S - 1) == ()
+    assert [each.node for each in rig.after(1)] == ["n1"]
+    rig.clock.advance(5 * 3600.0)
+    assert [each.node for each in rig.look()] == ["n1"]
+    rig.cluster.give_back("cluster", 0)
+    assert rig.look() == ()
+
+
 def test_an_ordered_drain_pages_after_a_day_of_sleep() -> None:
     """Its operator knows of it until then."""
     rig = Rig()

@@ -215,9 +215,24 @@ def test_a_name_that_sleeps_is_no_machine(state: str) -> None:
     sleeper = _line("s", state, "MCS_label=N/A Partitions=main BootTime=1 Comment=healthd case=x")
     level = parse_level("me", _line("me", "IDLE", "MCS_label=N/A Partitions=main BootTime=1") + sleeper)
     assert (level.out, level.total, level.asleep) == (frozenset(), 1, frozenset({"s"}))
-    assert level.drained == level.asleep.intersection({"s"} if "drain" in state.lower() else ())
+    assert level.drained == frozenset()
     assert level.scopes == (ScopeLevel(scope="main", out=frozenset(), total=1),)
     assert level.marks == (Mark(node="s", text="healthd case=x"),)
+
+
+@pytest.mark.parametrize(
+    ("reason", "drained"),
+    [
+        ("Kill task failed", True),
+        ("healthd: gpu.xid.79 node [k3v9] : Kill task failed", False),
+        ("RMA 123 [with brackets]", False),
+    ],
+)
+def test_a_name_that_sleeps_and_that_slurm_drained_by_itself_is_told_from_others(reason: str, drained: bool) -> None:
+    """By the text that Slurm itself writes. What a person wrote is theirs."""
+    free = f"MCS_label=N/A Partitions=main BootTime=1 Reason={reason} [root@1767690567]"
+    level = parse_level("", _line("n1", "IDLE+CLOUD+DRAIN+POWERED_DOWN", free))
+    assert level.drained == frozenset({"n1"} if drained else ())
 
 
 @pytest.mark.parametrize(("state", "held"), [("DOWN+CLOUD+POWERED_DOWN", True), ("DOWN+CLOUD", False)])

@@ -885,6 +885,43 @@ def test_who_speaks_for_the_node_already_is_not_talked_over(
     assert state(control_plane.admin) == before
 
 
+KEEPING = json.dumps({**json.loads(UNCORDONED), "keeps": [KEEP]})
+"""A hold that names the annotation as its own."""
+
+
+@pytest.mark.parametrize(
+    ("done", "attempt"),
+    [
+        (  # an administrator's own is called the hold's, to be taken away with it
+            {"metadata": {"annotations": {KEEP: "true"}}},
+            {"metadata": {"annotations": {"healthd.io/hold": KEEPING}}, "spec": TAINTED},
+        ),
+        (  # what healthd set outlives its hold
+            {"metadata": {"annotations": {KEEP: "true", "healthd.io/hold": KEEPING}}, "spec": TAINTED},
+            {"metadata": {"annotations": {"healthd.io/hold": None}}, "spec": {"taints": [THEIRS]}},
+        ),
+        (  # an administrator's word since is taken away with it
+            {"metadata": {"annotations": {KEEP: "false", "healthd.io/hold": KEEPING}}, "spec": TAINTED},
+            {"metadata": {"annotations": {KEEP: None, "healthd.io/hold": None}}, "spec": {"taints": [THEIRS]}},
+        ),
+    ],
+    ids=["theirs", "left", "changed"],
+)
+def test_a_hold_keeps_autoscalers_off_for_as_long_as_it_stands(
+    control_plane: ControlPlane, agent: ApiClient, *, done: Any, attempt: Any
+) -> None:
+    """Neither longer, nor in the place of an administrator's word."""
+    control_plane.admin.patch(BUDGET, annotated(limit="2", claim_n1=claim_of("n1")), kind="merge").must()
+    _await(lambda: agent.patch(f"{OWN}?dryRun=All", {"spec": {"unschedulable": True}}), lambda answer: answer.ok)
+    control_plane.admin.patch(OWN, {"metadata": {"annotations": {}}, "spec": {"taints": [THEIRS]}}, kind="merge").must()
+    control_plane.admin.patch(OWN, done, kind="merge").must()
+    before = state(control_plane.admin)
+    answer = agent.patch(OWN, attempt, kind="merge")
+    assert answer.status == BY_POLICY
+    assert "keep its node from autoscalers by a hold that says so" in answer.message
+    assert state(control_plane.admin) == before
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "says"),
     [

@@ -122,7 +122,7 @@ healthd-budget-{{ $name }}
 {{- end }}
 {{- range $row := include "healthd.configs" . | fromYamlArray }}
 {{- if and (eq (toString ($row.provisioner | default dict).act_from) "controller") (not $.Values.controller.enabled) }}
-{{- fail "provisioner.act_from: controller without controller.enabled: nodes would ask, and nobody acts" }}
+{{- fail "provisioner.act_from: controller without controller.enabled: nodes would ask, and no controller acts" }}
 {{- end }}
 {{- if and (eq (toString ($row.provisioner | default dict).kind) "karpenter") (not $.Values.controller.karpenter) }}
 {{- fail "provisioner.kind: karpenter without controller.karpenter: the controller may not read or delete NodeClaims" }}
