@@ -140,7 +140,7 @@ class KubeNode(msgspec.Struct, frozen=True, kw_only=True):
 class Held(msgspec.Struct, frozen=True, kw_only=True):
     """The ownership annotation. ``stamp``: whole seconds since the epoch, by the clock of the node's own agent.
 
-    ``cordoned``: this hold set ``unschedulable``; nobody had before it. ``keeps``: the same of annotations of KEEPS.
+    ``cordoned``: this hold set ``unschedulable``, which was not set. ``keeps``: the same of annotations of KEEPS.
     """
 
     text: str

@@ -18,7 +18,7 @@ from healthd.remediation.marks import UNASKED_S, Answer, CaseMark, instance_of, 
 from healthd.remediation.ports import Provisioner, StateOwner
 
 UNTAKEN_S = 180.0
-"""After how many seconds a request that nobody took pages."""
+"""After how many seconds a request that no controller took pages."""
 
 
 class DelegatedProvisioner:

@@ -116,15 +116,16 @@ def test_a_boot_by_another_hand_ends_the_request_and_is_no_repair(tmp_path: Path
     assert acts(world) == [PastAct.RETURN]
 
 
-def test_the_answer_to_an_earlier_request_is_none_to_this_one(tmp_path: Path) -> None:
-    """The daemon is killed right before it leaves its second request. The record still has the first, which was taken:
-    the node does not wait for hours for what nobody asked for, and asks a minute later."""
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_request_that_was_never_left_is_told_from_an_earlier_one(is_first: bool, tmp_path: Path) -> None:
+    """The daemon is killed right before it leaves its request. The record has the finding alone, or an earlier request
+    that was taken: the node does not wait for hours, and asks a minute later."""
     world = asking(tmp_path)
-    world.at(10, lambda: world.log_line(XID_79)).at(200, lambda: answers(world, Remedy.REBOOT_NODE, Answer.TAKEN))
-    world.at(230, world.power_cycle).run_to_end()
-    first, mark = parse(world.orchestrator.marked()), world.orchestrator.mark
-    assert first is not None
-    assert (first.asks, first.answer) == (True, Answer.TAKEN)
+    if not is_first:
+        world.at(10, lambda: world.log_line(XID_79)).at(200, lambda: answers(world, Remedy.REBOOT_NODE, Answer.TAKEN))
+        world.at(230, world.power_cycle).run_to_end()
+    first, mark = parse(world.orchestrator.marked()) or CaseMark(), world.orchestrator.mark
+    assert (first.asks, first.answer) == ((False, None) if is_first else (True, Answer.TAKEN))
 
     def dies_of_it(text: str) -> None:
         new = parse(text)

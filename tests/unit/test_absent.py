@@ -70,6 +70,17 @@ class Rig:
         self.clock.advance(seconds)
         return self.look()
 
+    def sleeps(self) -> tuple[AbsentNode, ...]:
+        """What it finds once n1, which healthd holds, has slept for the settle time."""
+        self.held()
+        self.cluster.asleep.add("n1")
+        self.look()
+        return self.after(SETTLE_S)
+
+    def wakes(self) -> None:
+        self.cluster.asleep.clear()
+        self.after(600)
+
     def held(self, text: str = TEXT, *, name: str = "n1") -> None:
         """A node that a daemon holds, with slot 0."""
         self.cluster.claim("cluster", 0, name)
@@ -212,13 +223,9 @@ def test_a_node_that_goes_out_again_each_time_it_wakes_stays_out_past_the_bound(
     rig = Rig()
     rig.node("n1").mark(CaseMark(code="gpu.xid.79").text)
     for _ in range(rig.rules.bounds.returns_per_day):
-        rig.held()
-        rig.cluster.asleep.add("n1")
-        rig.look()
-        (found,) = rig.after(SETTLE_S)
+        (found,) = rig.sleeps()
         assert "its drain" in found.message
-        rig.cluster.asleep.clear()
-        rig.after(600)
+        rig.wakes()
     rig.held()
     slept = rig.cluster.nodes["n1"].mark
     rig.cluster.asleep.add("n1")
@@ -239,16 +246,9 @@ def test_what_the_record_says_the_node_is_out_for_is_what_returns() -> None:
     rig = Rig()
     rig.node("n1").mark(CaseMark(code="mount.missing").text)
     for _ in range(rig.rules.bounds.returns_per_day):
-        rig.held()
-        rig.cluster.asleep.add("n1")
-        rig.look()
-        rig.after(SETTLE_S)
-        rig.cluster.asleep.clear()
-        rig.after(600)
-    rig.held()
-    rig.cluster.asleep.add("n1")
-    rig.look()
-    rig.after(SETTLE_S)
+        rig.sleeps()
+        rig.wakes()
+    rig.sleeps()
     (page,) = rig.after(60)
     assert "went out for mount.missing again after each of 4 returns within a day" in page.message
 

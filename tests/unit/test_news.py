@@ -387,7 +387,7 @@ def test_how_our_part_ended_is_said_where_the_node_is_not_simply_back() -> None:
 
 def test_a_fault_that_comes_and_goes_on_a_node_that_the_cluster_drained_is_told_of_a_few_times_a_day() -> None:
     """Each time a case goes on with the cluster's own drain, and ends because nothing was repaired: the node is out
-    all the while. Nobody is told so six times an hour. That such a drain is undone by a repair is said at once."""
+    all the while, and that is not told six times an hour. That such a drain is undone by a repair is said at once."""
     teller, heard, case = Teller(), list[str](), replace(CASE, adopted=True)
     for number in range(144):
         case = replace(case, id=f"c{number}")
