@@ -47,7 +47,8 @@ from tests.simulation.timeline import Timeline, WallClock
 
 POLL_S, STILL_POLL_S, IDLE_POLL_S, GROWS = 5.0, 300.0, 900.0, 1.7
 STAYS_UP_S = 420.0
-"""How long a node is turned on after its last fault or case: longer than an update without an answer may come late."""
+"""How long a node is turned on after its last fault or case, or after it asked a cluster that hangs: longer than an
+update without an answer may come late."""
 _LOOK_TAKES_S = 2.0
 
 
@@ -234,7 +235,7 @@ class Daemon:
         has_case = self.disk.store.open_case() is not None
         most_s = STILL_POLL_S if has_case else IDLE_POLL_S
         self._poll_s = POLL_S if self.said != before else min(most_s, self._poll_s * GROWS)
-        if has_case or self._knows_something():
+        if has_case or self._knows_something() or self._ground.slurm.hung:
             self._awake_s = self._ground.timeline.s + STAYS_UP_S
         if self._ground.timeline.s < self._awake_s:
             poll_s = self._poll_s
