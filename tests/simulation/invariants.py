@@ -136,7 +136,7 @@ class Invariants:
         self.seen: dict[str, Seen] = defaultdict(Seen)
         self.released: dict[str, deque[tuple[float, tuple[str, str]]]] = defaultdict(lambda: deque(maxlen=40))
         self.ordered: dict[str, float] = {}
-        self.perhaps: set[tuple[str, Remedy]] = set()
+        self.perhaps: dict[tuple[str, Remedy], float] = {}
         self.written_over: dict[str, str] = {}
         self.asked: dict[tuple[str, Remedy], float] = {}
         self.trails: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=TRAIL))
@@ -225,13 +225,13 @@ class Invariants:
         comes after cannot know."""
         case = self.case(name)
         if asked_itself and case is not None and case.step in ACTS and case.phase is Phase.INTENDED:
-            self.perhaps.add((case.id, ACTS[case.step]))
+            self.perhaps.setdefault((case.id, ACTS[case.step]), self._ground.timeline.s)
 
     def head_dies(self, cases: Sequence[Case]) -> None:
         """The controller was killed in a round: what it had written down it may have asked for."""
         for case in cases:
             if case.end is None and case.phase is Phase.INTENDED:
-                self.perhaps.add((case.id.split("/")[1], ACTS[case.step]))
+                self.perhaps.setdefault((case.id.split("/")[1], ACTS[case.step]), self._ground.timeline.s)
 
     def _told_of(self, node: str, speaker: str, key: str, words: str, news: News) -> None:
         told = self.told[node]
@@ -443,11 +443,13 @@ class Invariants:
 
     def _awaited_s(self, name: str, case: Case | None) -> float:
         """Since when another machine is awaited: that is as long as it may take, whatever was before. It counts from
-        the request, also where the controller that took it died before it acted."""
+        the request, also where the controller that took it died before it acted; and from the death of a daemon that
+        may have made it, since only the other machine tells whether it did."""
         if case is None or case.step is not Step.REPLACE or case.phase is not Phase.INTENDED:
             return -DAY
         acted = (each.s for each in self.done if each.node == name and each.remedy is Remedy.REPLACE_NODE)
-        return max((*acted, self.asked.get((name, Remedy.REPLACE_NODE), -DAY)))
+        requests = (self.asked.get((name, Remedy.REPLACE_NODE)), self.perhaps.get((case.id, Remedy.REPLACE_NODE)))
+        return max((*acted, *(each for each in requests if each is not None)), default=-DAY)
 
     def every_slot_lives(self, name: str, seen: Seen, s: float, case: Case | None, *, has_slot: bool) -> None:
         """A slot has an open case behind it, or is found within a bounded time: slots that leak stop all repairs."""
@@ -561,7 +563,7 @@ class Invariants:
 
     def what_counts_was_begun(self, name: str) -> None:
         """Only an act that was begun counts as a repair: else the next larger one is taken although none was made."""
-        acts = self.perhaps | {(each.case, each.remedy) for each in self.done}
+        acts = self.perhaps.keys() | {(each.case, each.remedy) for each in self.done}
         store = self._nodes[name].disk.store
         for case in store.cases():
             counted = repairs_of([case])
