@@ -26,7 +26,7 @@ class Course:
     Unix time; ``succeeded_s`` and ``led_s`` are monotonic.
 
     ``scopes``: the budget as the last round read it; ``limits``: whether it knows how many may be out. ``problem``:
-    why the last round did not succeed, or "".
+    why the last round did not succeed, or "". ``slow``: what this controller has been at for too long, or "".
     """
 
     orchestrator: str
@@ -35,6 +35,7 @@ class Course:
     calls: Calls = field(default_factory=Calls)
     began: float = field(default_factory=time.time)
     leads: Callable[[], bool] = lambda: False
+    slow: Callable[[], str] = str
     taken: int = 0
     led_s: float | None = None
     succeeded_s: float | None = None

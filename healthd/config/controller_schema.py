@@ -16,6 +16,7 @@ from healthd.config.kinds import AbsolutePath, Glob, Label, Name, Seconds
 Interval = Annotated[float, Meta(ge=0.2, le=3_600, description="seconds, from 0.2 to 3600")]
 LabelKey = Annotated[str, Meta(pattern=r"^[^=,\s]+\Z", description="the key of a label")]
 LabelGlob = Annotated[Label, Meta(description="key=value, the value a glob")]
+RoundPatience = Annotated[float, Meta(ge=5, le=86_400, description="seconds, from 5 to 86400")]
 RuleName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]+\Z", description='letters, digits, ".", "_" and "-"')]
 After = Annotated[float, Meta(ge=0, le=2_592_000, description="seconds, at most 2592000")]
 Grace = Annotated[int, Meta(ge=0, le=86_400, description="seconds, at most 86400")]
@@ -95,6 +96,11 @@ class ControllerSection:
 
     http_names: tuple[Name, ...] = ()
     """As ``daemon.http_names``: the name of a Service or an alias by which a scraper asks for it."""
+
+    round_patience_s: RoundPatience = 600.0
+    """After how many seconds of one round, or of one try for the lead, the controller is stuck: it gives up the lead, so
+    that another one takes over, and ends with an error. ``/healthz`` is 503 from then on, and people are told at half
+    of it. Every request has a deadline of its own: a long round is one of many that run out."""
 
     silent_s: Seconds = 300.0
     """How long, in seconds, a node that did not come back from its reboot must have been DOWN and not responding, at

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 
 from healthd.config.schema import Config
 from healthd.controller.parts import make_controller, metadata_of
+from healthd.controller.progress import Progress
 from healthd.course import Course
 from healthd.errors import ConfigError
 from healthd.model import Mode, Refusal
@@ -75,11 +76,11 @@ class KubernetesWork:
         """Who holds the Lease, and what was wrong with it last."""
         return self._lead.leader or self._lead.said or "nobody yet"
 
-    def take_lead(self, held: contextlib.ExitStack) -> bool:
-        """Try the Lease; held, it is renewed in a thread of its own."""
+    def take_lead(self, held: contextlib.ExitStack, progress: Progress) -> bool:
+        """Try the Lease; held, it is renewed in a thread of its own for as long as ``progress`` is not stuck."""
         if not self._lead.attempt():
             return False
-        held.enter_context(Renewal(self._lead))
+        held.enter_context(Renewal(self._lead, stuck=progress.stuck))
         return True
 
     def leads(self) -> bool:

@@ -25,6 +25,7 @@ from healthd.api.scrape import on_demand
 from healthd.api.wire import EXIT_FAILED
 from healthd.config.schema import Config
 from healthd.controller.parts import metadata_of
+from healthd.controller.progress import Progress
 from healthd.controller.telling import controller_notifier
 from healthd.course import Course
 from healthd.errors import BackendError, ConfigError, ExtraMissing, StoreError
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from healthd.api.families import Bounded
 
 _TICK_S = 5.0  # the watchdog's
-_STUCK_AFTER_S = 600.0
+_YIELD_S = 10.0  # a lead that its round holds up is given up within that time
 _JOIN_S = 15.0  # a message under way, by its own deadlines
 _STOP_S = 60.0  # a call to AWS and its reading back; the chart gives the pod longer
 _STATUS, _STORE = "status.json", "controller.db"
@@ -102,8 +103,9 @@ class Work(Protocol):
     def leader(self) -> str:
         """Who leads, as far as that is known."""
 
-    def take_lead(self, held: contextlib.ExitStack) -> bool:
-        """Try once to take the lead, which ends with ``held``. Raises StoreError where that cannot ever succeed."""
+    def take_lead(self, held: contextlib.ExitStack, progress: Progress) -> bool:
+        """Try once to take the lead, which ends with ``held``, or at the latest with a process whose ``progress`` is
+        stuck. Raises StoreError where that cannot ever succeed."""
 
     def leads(self) -> bool:
         """Whether this controller may act at this moment."""
@@ -123,11 +125,13 @@ class ControllerService:
     ) -> None:
         self._config, self._log, self._once, self._manager, self._signals = config, log, once, manager, signals
         self._folder, self._work = Path(config.controller.state_dir), work
-        self._stop, self._beat, self._failed = threading.Event(), time.monotonic(), False
+        self._stop, self._failed = threading.Event(), False
+        self._progress = Progress(config.controller.round_patience_s)
         self._said: dict[str, str] = {}
         self._http: HttpServer | None = None
         self._leading, self._course = False, work.course
         self._course.leads = lambda: self._leading and work.leads()
+        self._course.slow = self._progress.slow
 
     def run(self) -> int:
         """Wait for the lead, then go round; the main thread keeps the watchdog and waits for signals."""
@@ -141,12 +145,12 @@ class ControllerService:
         worker.start()
         http = self._http = None if self._once else self._open_http()
         notify(self._manager, "READY=1")
-        while not self._signals.wait(min(_TICK_S, self._config.controller.interval_s)):
+        while not self._signals.wait(min(_TICK_S, self._config.controller.interval_s)) and not self._is_stuck():
             if not self.problem():
                 notify(self._manager, "WATCHDOG=1")
         self._stop.set()
         self._signals.say_ending()
-        worker.join(timeout=_STOP_S)
+        worker.join(timeout=_YIELD_S if self._progress.stuck() else _STOP_S)
         if http is not None:
             http.close()
         if worker.is_alive():
@@ -163,9 +167,14 @@ class ControllerService:
 
     def problem(self) -> str:
         """Why the controller itself is not going round, or ""; a cluster that does not answer is none."""
-        if (idle_s := time.monotonic() - self._beat) >= _STUCK_AFTER_S:
-            return f"the controller has not come round for {idle_s:.0f} s"
-        return self._http.problem() if self._http is not None else ""
+        return self._progress.stuck() or (self._http.problem() if self._http is not None else "")
+
+    def _is_stuck(self) -> bool:
+        """A round that does not end ends the process, which says so: another one leads, or this one starts again."""
+        if why := self._progress.stuck():
+            self._log.critical("the controller is stuck: it gives up the lead and ends", said=why, leads=self._leading)
+            self._failed = True
+        return bool(why)
 
     def _page(self) -> Bounded:
         from healthd.api.controller_metrics import ControllerPage  # heavy, and seldom asked for
@@ -198,11 +207,10 @@ class ControllerService:
     def _leads(self, held: contextlib.ExitStack) -> bool:
         """Take the lead, however long that takes; False where a signal came first."""
         waiting = False
-        while not self._work.take_lead(held):
+        while not self._took_lead(held):
             if not waiting:
                 self._log.info("another controller leads; waiting to take over", leader=self._work.leader)
                 waiting = True
-            self._beat = time.monotonic()
             if self._once:
                 raise StoreError(f"{self._folder}: another controller leads ({self._work.leader})")
             if self._stop.wait(min(1.0, self._config.controller.interval_s)):
@@ -210,21 +218,26 @@ class ControllerService:
         self._log.info("leads: this controller acts from now on", took_over=waiting)
         return True
 
+    def _took_lead(self, held: contextlib.ExitStack) -> bool:
+        with self._progress.at("a try for the lead"):
+            return self._work.take_lead(held, self._progress)
+
     def _lead(self, held: contextlib.ExitStack) -> None:
-        store = Store(self._folder / _STORE, now=datetime.now(UTC))
-        held.callback(store.close)
-        if store.set_aside:
-            self._log.error("database set aside", said=store.set_aside)
-        rounds = self._work.rounds(store)
-        self._course.took_lead()
-        self._leading = True
-        held.callback(self._left)
-        self._begin_telling(store, held)
+        with self._progress.at("the beginning of a lead"):
+            store = Store(self._folder / _STORE, now=datetime.now(UTC))
+            held.callback(store.close)
+            if store.set_aside:
+                self._log.error("database set aside", said=store.set_aside)
+            rounds = self._work.rounds(store)
+            self._course.took_lead()
+            self._leading = True
+            held.callback(self._left)
+            self._begin_telling(store, held)
         while not self._stop.is_set() and self._work.leads():
-            self._tell(self._round(rounds), store)
-            if not self._course.store_failing:
-                store.ballast.lay()
-            self._beat = time.monotonic()
+            with self._progress.at("a round"):
+                self._tell(self._round(rounds), store)
+                if not self._course.store_failing:
+                    store.ballast.lay()
             if self._once:
                 return
             self._stop.wait(self._config.controller.interval_s)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from healthd.config.schema import Config
 from healthd.controller.parts import controller_patience, controller_rules, make_controller, metadata_of
+from healthd.controller.progress import Progress
 from healthd.course import Course
 from healthd.notifications.notifier import NEWS
 from healthd.remediation.absent import AbsentNodes
@@ -51,7 +52,7 @@ class SlurmWork:
         """Who holds the lock."""
         return _leader(self._folder)
 
-    def take_lead(self, held: contextlib.ExitStack) -> bool:
+    def take_lead(self, held: contextlib.ExitStack, progress: Progress) -> bool:
         """Try the lock."""
         lock = take_lead(self._folder)
         if lock is not None:

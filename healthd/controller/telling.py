@@ -7,7 +7,7 @@ from typing import Any
 
 from healthd.config.notify_schema import NotifySection
 from healthd.course import Course
-from healthd.notifications.news import AGAIN_S, PAGED, Topic
+from healthd.notifications.news import AGAIN_S, LASTS_S, PAGED, Topic
 from healthd.notifications.notifier import Notifier, channels_of, still_told
 from healthd.remediation.standings import State
 
@@ -45,9 +45,10 @@ def wrong_with_controller(course: Course) -> Sequence[Topic]:
             found.append(Topic(key=f"{PAGED}{each.node}", words=words, cause=cause, again_s=AGAIN_S))
         elif each.state is State.SILENT:
             found.append(Topic(key=f"silent {each.node}", words=f"{each.node}: {each.said}", again_s=AGAIN_S))
-    if course.problem:
-        words = f"no round succeeds, so that nothing is counted, drained or replaced: {course.problem}"
-        found.append(Topic(key="rounds", words=words, lasts_s=ROUNDS_LAST_S, cause="rounds", again_s=AGAIN_S))
+    if why := course.slow() or course.problem:
+        words = f"no round succeeds, so that nothing is counted, drained or replaced: {why}"
+        lasts_s = LASTS_S if course.slow() else ROUNDS_LAST_S
+        found.append(Topic(key="rounds", words=words, lasts_s=lasts_s, cause="rounds", again_s=AGAIN_S))
     return found
 
 

@@ -156,11 +156,13 @@ class Lead:
 
 
 class Renewal:
-    """Renews a lead in a thread of its own from ``with`` to its end, and gives it up then. A round that hangs does not
-    keep it: whoever acts asks ``Lead.check`` first."""
+    """Renews a lead in a thread of its own from ``with`` to its end, and gives it up then, or once ``stuck`` says why
+    the round under way will not end. Whoever acts asks ``Lead.check`` first: a round that goes on after all does
+    nothing more."""
 
-    def __init__(self, lead: Lead) -> None:
-        self._lead, self._stop = lead, threading.Event()
+    def __init__(self, lead: Lead, *, stuck: Callable[[], str] = str, retry_s: float = RETRY_S) -> None:
+        self._lead, self._stuck, self._retry_s = lead, stuck, retry_s
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lead", daemon=True)
 
     def __enter__(self) -> Renewal:
@@ -173,5 +175,8 @@ class Renewal:
         self._lead.give_up()
 
     def _renew(self) -> None:
-        while not self._stop.wait(RETRY_S):
+        while not self._stop.wait(self._retry_s):
+            if self._stuck():
+                self._lead.give_up()
+                return
             self._lead.attempt()

@@ -21,6 +21,7 @@ from healthd.cli.settings import check_settings
 from healthd.config.daemon_schema import DaemonSection
 from healthd.config.load import Loaded, examine
 from healthd.config.report import as_data
+from healthd.controller.run import _STOP_S, _TICK_S, _YIELD_S
 from healthd.remediation import gpu_reset
 from healthd.remediation.orchestrators import kube_budget, kube_gpu_clients, kube_node, kube_signals, pod_resources
 from healthd.tables import instance_types
@@ -238,11 +239,9 @@ def test_metrics_are_reached_only_where_wanted() -> None:
 
 
 def test_the_controller_is_scraped_only_where_wanted() -> None:
-    """Without metrics it listens on its pod's loopback and there is no Service; with them it can be reached, and has a
-    Service and a ServiceMonitor that choose its pods and no agent's."""
-    plain = render({"controller": {"enabled": True}})
-    assert "controller" not in tomllib.loads(plain.config("healthd-controller")), "healthd's own default is loopback"
-    assert not plain.all("Service")
+    """Without metrics there is no Service; with them it has a Service and a ServiceMonitor that choose its pods and no
+    agent's."""
+    assert not render({"controller": {"enabled": True}}).all("Service")
     assert "Service" in {each["kind"] for each in render({"metrics": {"enabled": True}}).objects}
     values = {"controller": {"enabled": True}, "metrics": {"enabled": True, "controllerPort": 9900}}
     rendered = render(values, api_versions=(MONITORING,))
@@ -257,6 +256,19 @@ def test_the_controller_is_scraped_only_where_wanted() -> None:
     assert not monitor["spec"]["selector"]["matchLabels"].items() <= (
         rendered.one("Service", "healthd-agent")["metadata"]["labels"].items()
     )
+
+
+def test_the_controller_is_probed_where_it_listens() -> None:
+    """Also without metrics, and on another port; liveness gives it longer than it needs to end by itself."""
+    for values in ({}, {"metrics": {"enabled": True, "controllerPort": 9900}}):
+        rendered = render({"controller": {"enabled": True}, **values})
+        container = rendered.one("Deployment", "healthd-controller")["spec"]["template"]["spec"]["containers"][0]
+        http = tomllib.loads(rendered.config("healthd-controller"))["controller"]["http"]
+        for probe in (container["readinessProbe"], container["livenessProbe"]):
+            assert probe["httpGet"]["path"] == "/healthz"
+            assert http == f"[::]:{probe['httpGet']['port']}"
+        assert [each["containerPort"] for each in container["ports"]] == [probe["httpGet"]["port"]]
+        assert probe["periodSeconds"] * probe["failureThreshold"] > _TICK_S + _YIELD_S + _STOP_S
 
 
 def test_a_reset_is_not_killed_in_the_middle() -> None:

@@ -12,7 +12,7 @@ from healthd.config.notify_schema import NotifySection
 from healthd.controller.telling import ROUNDS_LAST_S, controller_notifier, wrong_with_controller
 from healthd.course import Course
 from healthd.model import Mode, Refusal, Remedy
-from healthd.notifications.news import AGAIN_S
+from healthd.notifications.news import AGAIN_S, LASTS_S
 from healthd.notifications.notifier import Notifier
 from healthd.remediation.fleet import Scope
 from healthd.remediation.standings import Standing, State
@@ -114,6 +114,10 @@ def test_people_hear_of_what_no_node_can_tell() -> None:
     last = wrong_with_controller(made)[-1]
     assert (last.key, last.lasts_s) == ("rounds", ROUNDS_LAST_S)
     assert [topic.key for topic in wrong_with_controller(made)][:2] == ["page n1", "silent n2"], "no answer is no end"
+    made.slow = lambda: "a round has been under way for over 300 s"
+    last = wrong_with_controller(made)[-1]
+    assert (last.key, last.lasts_s) == ("rounds", LASTS_S), "it has lasted already"
+    assert "a round has been under way" in last.words
 
 
 class Post:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from healthd.errors import BackendBusy, BackendUnknown
 from healthd.remediation.orchestrators.kube_api import Conflict, Kind, Missing
-from healthd.remediation.orchestrators.kube_lead import DURATION_S, NOBODY, RENEW_S, Lead, Record, may_take, record_of
+from healthd.remediation.orchestrators.kube_lead import (
+    DURATION_S,
+    NOBODY,
+    RENEW_S,
+    Lead,
+    Record,
+    Renewal,
+    may_take,
+    record_of,
+)
 
 
 class OneLease:
@@ -157,6 +167,26 @@ def test_who_ends_gives_it_to_the_next_without_a_wait(clock: Seconds) -> None:
     lease.trouble = True
     second.give_up()
     assert second.said == "no answer"
+
+
+def test_a_round_that_does_not_end_does_not_keep_the_lead(clock: Seconds) -> None:
+    """It is given up, not left to run out: the next one has it at once."""
+    lease, why = OneLease({}), [""]
+    first, second = lead(lease, clock, "a"), lead(lease, clock, "b")
+    assert first.attempt()
+    with Renewal(first, stuck=lambda: why[0], retry_s=0.01):
+        time.sleep(0.1)
+        assert first.holds()
+        assert not second.attempt()
+        why[0] = "a round has been under way for over 600 s"
+        until_s = time.monotonic() + 5.0
+        while first.holds() and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert not first.holds()
+        while (lease.spec or {}).get("holderIdentity") and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert second.attempt()
+    assert second.holds()
 
 
 def test_what_makes_no_sense_is_nobodys() -> None:

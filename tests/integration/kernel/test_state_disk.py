@@ -15,6 +15,7 @@ import structlog
 from healthd.ballast import BALLAST, Ballast
 from healthd.config.controller_schema import ControllerSection
 from healthd.config.schema import Config
+from healthd.controller.progress import Progress
 from healthd.controller.run import ControllerService
 from healthd.controller.slurm import StoreTold
 from healthd.course import Course
@@ -106,7 +107,7 @@ class Leading:
         self.course = Course(orchestrator="slurm", provisioner="ec2", mode=Mode.OBSERVE)
         self.ended: list[str] = []
 
-    def take_lead(self, held: ExitStack) -> bool:
+    def take_lead(self, held: ExitStack, progress: Progress) -> bool:
         return True
 
     def leads(self) -> bool:

@@ -79,7 +79,7 @@ def drained(agents: Agents, name: str) -> None:
 
 class FleetController:
     """One process. ``more``: further sections of its configuration; ``kubernetes``: settings of its section
-    ``orchestrator.kubernetes``."""
+    ``orchestrator.kubernetes``. ``url``: of a proxy by which it goes to the API server."""
 
     def __init__(
         self,
@@ -90,10 +90,11 @@ class FleetController:
         environ: Mapping[str, str] | None = None,
         kubernetes: Mapping[str, str] | None = None,
         interval_s: float = 0.5,
+        url: str = "",
     ) -> None:
         self.plane, self.folder = plane, folder
         token = grant(plane, kubernetes or {})
-        kubeconfig = write_kubeconfig(plane, "", folder / "account", token=token)
+        kubeconfig = write_kubeconfig(plane, "", folder / "account", token=token, url=url or plane.url)
         self._config, self._log = folder / "config.toml", folder / "log"
         section = "".join(f'{key} = "{value}"\n' for key, value in (kubernetes or {}).items())
         self.port = free_ports(1)[0]

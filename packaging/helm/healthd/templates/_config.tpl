@@ -27,8 +27,9 @@ sources:
 {{- end }}
 daemon:
   http: {{ include "healthd.listen" . | quote }}
-{{- if .Values.metrics.enabled }}
+{{- if .Values.controller.enabled }}
 controller:
+  # The kubelet's probes come to the address of the pod.
   http: "[::]:{{ .Values.metrics.controllerPort }}"
 {{- end }}
 checks:
