@@ -96,15 +96,6 @@ class Ec2Section:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KarpenterSection:
-    """Karpenter, on Kubernetes: ``healthd controller`` deletes the NodeClaim, and Karpenter makes another node."""
-
-    node_repair: bool = False
-    """Whether Karpenter's own feature gate NodeRepair is on. Then healthd deletes nothing: Karpenter answers the node's
-    conditions, and two that repair one node undo each other. Off, as the gate is by default."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ProvisionerSection:
     """What reboots or replaces the machine behind the node."""
 
@@ -112,11 +103,13 @@ class ProvisionerSection:
         "none", "local", "auto", "hyperpod", "parallelcluster", "pcs", "autoscaling", "ec2", "karpenter", "eks"
     ] = "none"
     """``none``: no repair can be carried out, and a fault that needs one pages. ``local``: the commands below.
-    ``auto``: the platform of AWS that this node turns out to be of; the others name it. ``karpenter`` is done by
-    healthd's controller alone. ``eks``: EKS node auto-repair, asked by the node's own condition
-    ``AcceleratedHardwareReady``; for a managed node group where it is on and eks-node-monitoring-agent is not
-    installed. Its answer depends on the finding: another machine for XID 64, 74, 79, 119, 120, 142 and 151, a reboot
-    for some others, nothing for the rest. None by default, because a reboot must be asked for by name."""
+    ``auto``: the platform of AWS that this node turns out to be of; the others name it. ``karpenter``, also for EKS
+    Auto Mode: healthd's controller deletes the NodeClaim. ``eks``: node auto-repair, asked by the node's own condition
+    ``AcceleratedHardwareReady``; for a managed node group where it is on, or Karpenter with its NodeRepair, and
+    eks-node-monitoring-agent is not installed. A node group's answer depends on the finding: another machine for XID
+    64, 74, 79, 119, 120, 142 and 151, a reboot for some others, nothing for the rest. Karpenter's answer is another
+    machine, whatever was found, and no reboot is asked for there. None by default, because a reboot must be asked for
+    by name."""
 
     act_from: Literal["node", "controller"] = "node"
     """Who calls AWS. ``node``: healthd on the node itself, whose role then needs the rights in packaging/iam.
@@ -137,9 +130,6 @@ class ProvisionerSection:
 
     autoscaling: AutoscalingSection = field(default_factory=AutoscalingSection)
     """Read where the kind is, or turns out to be, ``autoscaling``."""
-
-    karpenter: KarpenterSection = field(default_factory=KarpenterSection)
-    """Read where the kind is ``karpenter``."""
 
     ec2: Ec2Section = field(default_factory=Ec2Section)
     """Read where the kind is, or turns out to be, ``ec2``."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from healthd.errors import BackendUnknown
+from healthd.errors import BackendError, BackendUnknown
 from healthd.model import Remedy
 from healthd.remediation.orchestrators.kube_node import KubeNode, instance_id_of
 from healthd.remediation.orchestrators.kube_signals import SIGNALS
@@ -42,6 +42,13 @@ class KubeAsking:
     def owner(self) -> str:
         """Who else speaks for the node, or "". Raises BackendError."""
         return self._signal.owner(self._node.own())
+
+    def why_not(self, remedy: Remedy) -> str:
+        """Why the platform never does this to such a node, or "" where it does, or the node cannot be read now."""
+        try:
+            return self._signal.why_not(self._node.own(), remedy)
+        except BackendError:
+            return ""
 
     def shown(self) -> str:
         """What the node shows now. Raises BackendError."""

@@ -1,9 +1,10 @@
 """What other agents of a managed cluster read as an order about a node, and who owns it already. Pure.
 
     EKS node auto-repair       condition AcceleratedHardwareReady=False with the reason of an XID, after 10 minutes
+    Karpenter's NodeRepair     the same condition, whatever its reason: always another machine, never a reboot
     SageMaker HyperPod         label sagemaker.amazonaws.com/node-health-status, where NodeRecovery is Automatic
 
-Both are acts: a replacement destroys the node's disks. They are for a provisioner that the engine asks after its own
+All are acts: a replacement destroys the node's disks. They are for a provisioner that the engine asks after its own
 drain, never for a report. Where eks-node-monitoring-agent or HyperPod's own agent speaks for the node, healthd does
 not: two that repair one node undo each other, and the agent writes its own value over ours every few seconds.
 
@@ -11,7 +12,8 @@ What is ours is marked as ours in the patch that writes it: the condition by how
 annotation healthd.io/asked with the same value. The admission policy holds every agent to the same rules.
 
 Facts: docs.aws.amazon.com, EKS node-repair and node-health, HyperPod resiliency labels (read 2026-11);
-eks-node-monitoring-agent v1.7.0 (its condition types and its affinity away from HyperPod nodes).
+eks-node-monitoring-agent v1.7.0 (its condition types and its affinity away from HyperPod nodes); Karpenter,
+pkg/controllers/node/health (a RepairPolicy is a type and a status).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import Any, Protocol
 
 from healthd.errors import BackendRefused
 from healthd.model import Remedy
-from healthd.remediation.orchestrators.kube_conditions import time_of
+from healthd.remediation.orchestrators.kube_conditions import reason_of, time_of
 from healthd.remediation.orchestrators.kube_node import KubeNode, code_in, hold_of, rfc3339
 
 EKS_CONDITION = "AcceleratedHardwareReady"
@@ -38,6 +40,12 @@ EKS_REBOOTS = frozenset({46, 48, 54, 62, 63, 95, 109, 110, 136, 140, 143, 155, 1
 """The XIDs that node auto-repair answers by another machine, and by a reboot."""
 EKS_WAITS = timedelta(minutes=10)
 """How long node auto-repair leaves such a condition alone before it acts."""
+
+KARPENTERS = frozenset({"karpenter.sh/nodepool", "karpenter.sh/registered"})
+"""The labels of a Node that Karpenter made: its NodePool, and that Karpenter registered it, which a NodeClaim without a
+NodePool has as well."""
+AUTO_MODE = ("eks.amazonaws.com/compute-type", "auto")
+"""The label of a Node of EKS Auto Mode, which is AWS's own Karpenter."""
 
 # What eks-node-monitoring-agent writes beside AcceleratedHardwareReady, whatever the hardware.
 _EKS_AGENT_TYPES = ("ContainerRuntimeReady", "KernelReady", "NetworkingReady", "StorageReady")
@@ -61,6 +69,9 @@ class Signal(Protocol):
 
     def owner(self, node: KubeNode) -> str:
         """Who else speaks for the node, or why it is none of this platform's; "" where healthd may ask."""
+
+    def why_not(self, node: KubeNode, remedy: Remedy) -> str:
+        """Why the platform never does this to such a node, whatever was found, or ""."""
 
     def patch(self, node: KubeNode, remedy: Remedy, now: datetime) -> dict[str, Any]:
         """What asks for this. Raises BackendRefused where it must not be, or cannot be asked for."""
@@ -91,6 +102,12 @@ class EksCondition:
         """eks-node-monitoring-agent, or somebody else who wrote the condition."""
         return eks_owner(node)
 
+    def why_not(self, node: KubeNode, remedy: Remedy) -> str:
+        """Karpenter answers the condition by another machine: a reboot asked for there would be a replacement."""
+        if remedy is Remedy.REPLACE_NODE or not replaces_only(node):
+            return ""
+        return f"Karpenter made {node.name}, and does no {remedy}: it replaces"
+
     def patch(self, node: KubeNode, remedy: Remedy, now: datetime) -> dict[str, Any]:
         """The reason is that of the finding for which the node is out, as its own annotation names it."""
         held = hold_of(node)
@@ -103,7 +120,7 @@ class EksCondition:
         there, held = node.condition(EKS_CONDITION), hold_of(node)
         if there is None or there.status != "False" or eks_owner(node) or held is None:
             return False
-        return there.reason == eks_reason(code_in(held.text), remedy)
+        return there.reason == eks_reason(code_in(held.text), remedy, always_replaces=replaces_only(node))
 
     def shown(self, node: KubeNode) -> str:
         """Status and reason."""
@@ -138,6 +155,10 @@ class HyperPodLabel:
         """HyperPod's agent, and whoever else set the label to anything but Schedulable."""
         return hyperpod_owner(node)
 
+    def why_not(self, node: KubeNode, remedy: Remedy) -> str:
+        """Nothing: it does both."""
+        return ""
+
     def patch(self, node: KubeNode, remedy: Remedy, now: datetime) -> dict[str, Any]:
         """The label, and that it is ours."""
         return hyperpod_patch(node, remedy)
@@ -171,12 +192,24 @@ SIGNALS: Mapping[str, Signal] = {"eks": EksCondition(), "hyperpod": HyperPodLabe
 # -- EKS --------------------------------------------------------------------------------------------------------------
 
 
-def eks_reason(code: str, remedy: Remedy) -> str:
-    """The reason by which node auto-repair does this for this finding, or "": then it has no such reason."""
+def replaces_only(node: KubeNode) -> bool:
+    """Whether the answer to the condition is another machine, whatever its reason: Karpenter made the node."""
+    key, value = AUTO_MODE
+    return not KARPENTERS.isdisjoint(node.labels) or node.labels.get(key) == value
+
+
+def eks_reason(code: str, remedy: Remedy, *, always_replaces: bool = False) -> str:
+    """The reason by which node auto-repair does this for this finding, or "": then it has no such reason.
+
+    ``always_replaces``: the platform looks at the status alone, see ``replaces_only``; the reason is for people then.
+    """
     found = _XID.fullmatch(code)
     number = 79 if code in _SAME_AS_79 else int(found[1]) if found is not None else 0
+    reason = f"NvidiaXID{number}Error" if number else reason_of(code)
+    if always_replaces:
+        return reason if remedy is Remedy.REPLACE_NODE else ""
     fits = {Remedy.REPLACE_NODE: EKS_REPLACES, Remedy.REBOOT_NODE: EKS_REBOOTS}.get(remedy, frozenset())
-    return f"NvidiaXID{number}Error" if number in fits else ""
+    return reason if number in fits else ""
 
 
 def eks_owner(node: KubeNode) -> str:
@@ -195,7 +228,7 @@ def eks_patch(node: KubeNode, code: str, remedy: Remedy, now: datetime) -> dict[
     no reason for it, or somebody else owns the condition."""
     if owner := eks_owner(node):
         raise BackendRefused(f"{node.name}: not asked for {remedy}: the condition {EKS_CONDITION} belongs to {owner}")
-    reason = eks_reason(code, remedy)
+    reason = eks_reason(code, remedy, always_replaces=replaces_only(node))
     if not reason:
         raise BackendRefused(f"{node.name}: EKS node auto-repair has no reason by which it does {remedy} for {code}")
     return _eks(node, "False", reason, f"{SIGNAL}{code} calls for {remedy}", now)

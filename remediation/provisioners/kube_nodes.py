@@ -114,8 +114,11 @@ class ByProviderId:
 
 
 class KarpenterProvisioner:
-    """A node that Karpenter made. ``claims`` None: on the node itself, which only asks the controller. ``monotonic_s``
-    counts how long a NodeClaim stands that was to be deleted."""
+    """A node that Karpenter made, EKS Auto Mode's own too. ``claims`` None: on the node itself, which only asks the
+    controller. ``monotonic_s`` counts how long a NodeClaim stands that was to be deleted.
+
+    Where Karpenter repairs nodes as well (NodeRepair), the first of the two deletes the NodeClaim, and it is gone once.
+    """
 
     kind = "karpenter"
     state_owner = StateOwner.ENGINE
@@ -127,18 +130,13 @@ class KarpenterProvisioner:
         subject: Subject,
         machine: Callable[[], str],
         claims: NodeClaims | None,
-        node_repair: bool,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._subject, self.machine, self._claims, self._node_repair = subject, machine, claims, node_repair
+        self._subject, self.machine, self._claims = subject, machine, claims
         self._monotonic_s, self._stands_since_s = monotonic_s, float("inf")
 
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or "". Raises BackendError where NodeClaims cannot be read."""
-        if self._node_repair:
-            return (
-                "Karpenter repairs nodes itself ([provisioner.karpenter] node_repair): it answers the node's conditions"
-            )
         if remedy is Remedy.REBOOT_NODE:
             return "Karpenter reboots nothing: it replaces"
         if self._claims is not None and self._claims.of(self._subject.instance_id) is None:

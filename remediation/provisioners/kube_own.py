@@ -34,6 +34,10 @@ class Asking(Protocol):
     def shown(self) -> str:
         """What the node shows now."""
 
+    def why_not(self, remedy: Remedy) -> str:
+        """Why the platform never does this to such a node, or "". Raises nothing: what cannot be read now is refused,
+        where it must be, when it is asked for."""
+
     def stands(self, remedy: Remedy) -> bool:
         """Whether this request stands."""
 
@@ -69,7 +73,7 @@ class OwnNodeProvisioner:
 
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be asked for here, or ""."""
-        return self._subject.why_not(remedy)
+        return self._subject.why_not(remedy) or self._asking.why_not(remedy)
 
     def stands_down(self) -> str:
         """Who else speaks for the node."""

@@ -146,9 +146,7 @@ def open_for_kubernetes(
     section = config.provisioner
     subject = Subject(node=node, here=False, instance_id=instance_id)
     if section.kind == "karpenter":
-        return KarpenterProvisioner(
-            subject=subject, machine=machine, claims=claims, node_repair=section.karpenter.node_repair
-        )
+        return KarpenterProvisioner(subject=subject, machine=machine, claims=claims)
     found = found_by_controller(section, metadata)
     inner = open_for(section, subject, found, None, run=run, calls=calls, label=label)
     if isinstance(inner, Ec2Provisioner) and inner.moves:
@@ -283,9 +281,7 @@ def _by_karpenter(section: ProvisionerSection, subject: Subject, marks: Marks | 
             "provisioner.kind = karpenter: a node may not delete NodeClaims; set act_from = controller, on Kubernetes"
         )
         raise ConfigError((wrong,))
-    inner = KarpenterProvisioner(
-        subject=replace(subject, here=False), machine=str, claims=None, node_repair=section.karpenter.node_repair
-    )
+    inner = KarpenterProvisioner(subject=replace(subject, here=False), machine=str, claims=None)
     return DelegatedProvisioner(inner=inner, instance_id=subject.instance_id, read=marks.marked, write=marks.mark)
 
 

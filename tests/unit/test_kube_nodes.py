@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from healthd.config.controller_schema import ControllerSection, DrainRule
-from healthd.config.provisioner_schema import HyperpodSection, KarpenterSection, ProvisionerSection
+from healthd.config.provisioner_schema import HyperpodSection, ProvisionerSection
 from healthd.config.schema import Config
 from healthd.controller.kubernetes import drain_rules, merged
 from healthd.errors import BackendBusy, BackendRefused, BackendUnknown, ConfigError
@@ -56,19 +56,16 @@ class Claims:
         self.deleted.append(claim.name)
 
 
-def karpenter(
-    claims: Claims | None, *, node_repair: bool = False, machine: str = MACHINE, instance_type: str = ""
-) -> KarpenterProvisioner:
+def karpenter(claims: Claims | None, *, machine: str = MACHINE, instance_type: str = "") -> KarpenterProvisioner:
     subject = Subject(node="n1", here=False, instance_id=machine, instance_type=instance_type)
-    return KarpenterProvisioner(subject=subject, machine=lambda: MACHINE, claims=claims, node_repair=node_repair)
+    return KarpenterProvisioner(subject=subject, machine=lambda: MACHINE, claims=claims)
 
 
 def test_karpenter_replaces_and_does_not_reboot() -> None:
-    """Nor what is a part of an UltraServer, nor anything where it repairs by itself."""
+    """Nor replaces what is a part of an UltraServer."""
     assert not karpenter(Claims()).why_not(Remedy.REPLACE_NODE)
     assert "reboots nothing" in karpenter(Claims()).why_not(Remedy.REBOOT_NODE)
     assert "UltraServer" in karpenter(Claims(), instance_type="p6e-gb200.36xlarge").why_not(Remedy.REPLACE_NODE)
-    assert "repairs nodes itself" in karpenter(Claims(), node_repair=True).why_not(Remedy.REPLACE_NODE)
     with pytest.raises(BackendRefused, match="reboots nothing"):
         karpenter(Claims()).reboot()
 
@@ -111,9 +108,7 @@ def test_a_request_that_nobody_got_is_found_out() -> None:
     asked for again. Less than that, or on its way out, it is waited for; another request begins anew."""
     clock, claims = FakeClock(), Claims()
     subject = Subject(node="n1", here=False, instance_id=MACHINE)
-    asked = KarpenterProvisioner(
-        subject=subject, machine=lambda: MACHINE, claims=claims, node_repair=False, monotonic_s=clock
-    )
+    asked = KarpenterProvisioner(subject=subject, machine=lambda: MACHINE, claims=claims, monotonic_s=clock)
     for _ in range(3):
         assert asked.progress() == "NodeClaim p5-a is there"
         clock.advance(40.0)
@@ -173,7 +168,6 @@ def test_what_slurm_does_on_slurm_is_the_apis_on_kubernetes() -> None:
     assert not delegates(section, Platform.HYPERPOD)
     assert delegates(section, Platform.HYPERPOD, by_slurm=False)
     assert not delegates(ProvisionerSection(kind="hyperpod"), Platform.HYPERPOD, by_slurm=False)
-    assert KarpenterSection().node_repair is False
 
 
 def test_karpenter_is_kubernetess_and_the_controllers(tmp_path: Path) -> None:

@@ -110,6 +110,21 @@ def test_eks_is_asked_by_a_patch_of_the_status() -> None:
     assert (status, condition.status, condition.reason) == (True, "False", "NvidiaXID79Error")
 
 
+def test_on_karpenters_node_a_reboot_is_none_of_the_remedies() -> None:
+    """So that the ladder's next one is asked for. A Node that cannot be read says nothing, and is asked for nothing."""
+    node = OneNode(**{"karpenter.sh/nodepool": "gpu"})
+    provisioner = of(node, "eks")
+    assert provisioner.why_not(Remedy.REBOOT_NODE) == "Karpenter made n1, and does no reboot_node: it replaces"
+    assert provisioner.why_not(Remedy.REPLACE_NODE) == ""
+    with pytest.raises(BackendRefused, match="Karpenter made n1"):
+        provisioner.dry_run(Remedy.REBOOT_NODE)
+    node.is_gone = True
+    assert provisioner.why_not(Remedy.REBOOT_NODE) == ""
+    with pytest.raises(BackendUnknown, match="no node n1 any more"):
+        provisioner.reboot()
+    assert node.writes == []
+
+
 def test_what_cannot_be_read_back_is_unknown() -> None:
     """A write that was acknowledged and is not there is no request."""
     node = hyperpod_node()

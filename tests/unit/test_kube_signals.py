@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from healthd.errors import BackendRefused
 from healthd.model import Remedy
@@ -69,6 +72,41 @@ def ordered(value: str, asked: str = "") -> KubeNode:
 def test_auto_repair_acts_on_its_own_reasons_only(code: str, remedy: Remedy, reason: str) -> None:
     """A reason that means another remedy is worse than none."""
     assert eks_reason(code, remedy) == reason
+
+
+KARPENTER_MADE = (
+    {"karpenter.sh/nodepool": "gpu"},
+    {"karpenter.sh/registered": "true"},
+    {"eks.amazonaws.com/compute-type": "auto"},
+)
+
+
+@given(st.sampled_from(KARPENTER_MADE), st.from_regex(r"[a-z]{1,9}(\.[a-z0-9_]{1,9}){1,4}", fullmatch=True))
+@example(KARPENTER_MADE[0], "gpu.xid.95")
+@example(KARPENTER_MADE[0], "operator.repair")
+def test_karpenter_is_asked_for_another_machine_whatever_was_found_and_never_for_a_reboot(
+    labels: dict[str, str], code: str
+) -> None:
+    """Its answer to the condition is always a replacement. The reason is one that the API and the policy take."""
+    held = node(labels=labels, held=f"healthd: {code} node [k3v9]")
+    assert "it replaces" in EKS.why_not(held, Remedy.REBOOT_NODE)
+    assert EKS.why_not(held, Remedy.REPLACE_NODE) == ""
+    with pytest.raises(BackendRefused, match="no reason by which it does reboot_node"):
+        EKS.patch(held, Remedy.REBOOT_NODE, NOW)
+    patch = EKS.patch(held, Remedy.REPLACE_NODE, NOW)
+    (made,) = patch["status"]["conditions"]
+    assert (made["status"], made["message"]) == ("False", f"healthd: {code} calls for replace_node")
+    assert re.fullmatch(r"[A-Z][A-Za-z0-9]{0,127}", made["reason"])
+    asked = node(made, labels=labels, held=f"healthd: {code} node [k3v9]")
+    assert EKS.stands(asked, Remedy.REPLACE_NODE)
+    assert not EKS.stands(asked, Remedy.REBOOT_NODE)
+
+
+@pytest.mark.parametrize("labels", [{}, {"eks.amazonaws.com/nodegroup": "p5"}, {"eks.amazonaws.com/compute-type": "x"}])
+def test_any_other_node_may_be_rebooted(labels: dict[str, str]) -> None:
+    """A managed node group's repair does both, by the reason."""
+    assert EKS.why_not(node(labels=labels), Remedy.REBOOT_NODE) == ""
+    assert HYPERPOD.why_not(node(labels=KARPENTER_MADE[0]), Remedy.REBOOT_NODE) == ""
 
 
 def test_the_condition_is_one_patch_with_the_version_that_was_read() -> None:

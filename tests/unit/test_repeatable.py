@@ -38,7 +38,7 @@ ROWS: dict[str, tuple[Provisioner, float | None, float | None]] = {
     ),
     "parallelcluster": (SlurmManagedProvisioner(kind="parallelcluster", **MANAGED), 0.0, 0.0),
     "karpenter": (
-        KarpenterProvisioner(subject=SUBJECT, machine=lambda: "i-1", claims=None, node_repair=False),
+        KarpenterProvisioner(subject=SUBJECT, machine=lambda: "i-1", claims=None),
         0.0,
         0.0,
     ),

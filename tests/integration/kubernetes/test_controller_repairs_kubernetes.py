@@ -40,8 +40,6 @@ endpoint_url = "{url}"
 timeout_s = 10
 [provisioner.hyperpod]
 cluster = "{cluster}"
-[provisioner.karpenter]
-node_repair = {node_repair}
 """
 NODE_CLAIMS = {
     "apiVersion": "apiextensions.k8s.io/v1",
@@ -73,8 +71,8 @@ class Site:
         self.plane, self.folder, self.fleet, self.agents = plane, folder, Fleet(plane), Agents(plane, folder)
         self.controller: FleetController | None = None
 
-    def start(self, kind: str, url: str = "http://127.0.0.1:9", *, node_repair: bool = False) -> FleetController:
-        more = SECTIONS.format(kind=kind, region=REGION, url=url, cluster=CLUSTER, node_repair=str(node_repair).lower())
+    def start(self, kind: str, url: str = "http://127.0.0.1:9") -> FleetController:
+        more = SECTIONS.format(kind=kind, region=REGION, url=url, cluster=CLUSTER)
         folder = self.folder / "controller"
         folder.mkdir()
         environ = dummy_env(str(self.folder / "none"))
@@ -323,19 +321,20 @@ def claims(site: Site) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("claims")
-@pytest.mark.parametrize("node_repair", [False, True])
-def test_karpenter_ends_the_node_claim_of_this_machine_and_no_other(site: Site, node_repair: bool) -> None:
-    """The NodeClaim whose providerID is the Node's is deleted; where Karpenter repairs nodes itself, none is."""
+@pytest.mark.parametrize("by_repair", [False, True])
+def test_karpenter_ends_the_node_claim_of_this_machine_and_no_other(site: Site, by_repair: bool) -> None:
+    """The NodeClaim whose providerID is the Node's is deleted, once, also where Karpenter's own repair was first."""
     site.node("n1", f"aws:///{REGION}a/i-0aaaaaaaaaaaaaaa1")
     site.node("n2", f"aws:///{REGION}a/i-0bbbbbbbbbbbbbbb2")
-    site.start("karpenter", node_repair=node_repair)
+    if by_repair:
+        site.plane.admin.delete("/apis/karpenter.sh/v1/nodeclaims/p5-a").must()
+    site.start("karpenter")
     site.asks("n1", "i-0aaaaaaaaaaaaaaa1")
-    wanted = Answer.REFUSED if node_repair else Answer.TAKEN
+    wanted = Answer.WAITS if by_repair else Answer.TAKEN
     site.wait(lambda: site.mark("n1").answer is wanted, "the answer")
     time.sleep(1.0)
-    assert (deleting(site, "p5-a"), deleting(site, "p5-b")) == (not node_repair, False)
-    if node_repair:
-        assert "Karpenter repairs nodes itself" in site.mark("n1").said
+    assert (deleting(site, "p5-a"), deleting(site, "p5-b")) == (True, False)
+    assert ("Karpenter ends NodeClaim p5-a already" in site.mark("n1").said) is by_repair
 
 
 @pytest.mark.usefixtures("claims")

@@ -18,6 +18,7 @@ from typing import Any
 import boto3
 import pytest
 
+from healthd.errors import BackendRefused
 from healthd.model import Remedy
 from healthd.remediation.orchestrators.kube_asking import KubeAsking
 from tests.imds import Imds
@@ -60,6 +61,7 @@ use = "replace-first"
 [provisioner]
 kind = "eks"
 """
+REBOOT_FIRST = BY_CONDITION.replace("replace-first", "nvidia")
 BY_GROUP = """
 [policy]
 use = "replace-first"
@@ -109,10 +111,17 @@ def _order_in(node: dict[str, Any]) -> str:
 class Cluster:
     """Eight nodes, a training job on the first with a PodDisruptionBudget, and a controller."""
 
-    def __init__(self, plane: ControlPlane, folder: Path, *, machines: Callable[[str], str] | None = None) -> None:
+    def __init__(
+        self,
+        plane: ControlPlane,
+        folder: Path,
+        *,
+        machines: Callable[[str], str] | None = None,
+        labels: dict[str, str] | None = None,
+    ) -> None:
         self.plane, self.folder, self.fleet, self.witness = plane, folder, Fleet(plane), Witness()
         for name in NAMES:
-            plane.add_node(name, labels={LABEL: "Schedulable"})
+            plane.add_node(name, labels={LABEL: "Schedulable"} | (labels or {}))
             if machines is not None:
                 self.is_machine(name, machines(name))
         plane.add_pod("train-0", "n1", containers=GPUS)
@@ -262,18 +271,20 @@ def opened(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Callable[...
 
 
 @pytest.mark.parametrize(
-    ("provisioner", "order", "platform"),
+    ("provisioner", "order", "platform", "labels"),
     [
-        (BY_LABEL, "UnschedulablePendingReplacement", "hyperpod"),
-        (BY_CONDITION, "NvidiaXID79Error", "eks"),
+        (BY_LABEL, "UnschedulablePendingReplacement", "hyperpod", {}),
+        (BY_CONDITION, "NvidiaXID79Error", "eks", {}),
+        (REBOOT_FIRST, "NvidiaXID79Error", "eks", {"karpenter.sh/nodepool": "gpu"}),
     ],
-    ids=["label", "condition"],
+    ids=["label", "condition", "condition, Karpenter"],
 )
 def test_a_node_asks_its_platform_by_its_own_node_and_is_replaced(
-    opened: Callable[..., Cluster], provisioner: str, order: str, platform: str
+    opened: Callable[..., Cluster], provisioner: str, order: str, platform: str, labels: dict[str, str]
 ) -> None:
-    """Fenced, tainted, drained, and asked for once, by the node's own agent; the others are not touched."""
-    cluster = opened()
+    """Fenced, tainted, drained, and asked for once, by the node's own agent; the others are not touched. On a Node that
+    Karpenter made no reboot comes first, whatever the policy says."""
+    cluster = opened(labels=labels)
     controller = cluster.start(provisioner)
     agent = cluster.agent("n1", provisioner)
     cluster.breaks(agent, lambda: len(cluster.orders()))
@@ -383,6 +394,32 @@ def test_who_speaks_for_the_node_already_is_left_alone(
     assert shown(cluster.node("n1")) == before
     assert "healthd.io/unhealthy" in agent.taints()
     assert "intends to replace" not in agent.daemon.said()
+
+
+@pytest.mark.parametrize("code", ["gpu.xid.95", "gpu.ecc.row_remap_failed", "operator.repair"])
+def test_of_karpenter_another_machine_is_asked_whatever_was_found(
+    control_plane: ControlPlane, tmp_path: Path, code: str
+) -> None:
+    """By the agent's own token and the policies; of a node that Karpenter did not make, the policies refuse it."""
+    control_plane.add_node("n1", labels={"karpenter.sh/nodepool": "gpu"})
+    add_leases(control_plane)
+    agents = Agents(control_plane, tmp_path)
+    agent = agents("n1")
+    try:
+        asking = KubeAsking(agent, "eks")
+        agent.claim("cluster", 0)
+        agent.quarantine(f"healthd: {code} gpu:GPU-1 [k3v9]")
+        assert "it replaces" in asking.why_not(Remedy.REBOOT_NODE)
+        asking.ask(Remedy.REPLACE_NODE)
+        assert _order_in(control_plane.admin.get("/api/v1/nodes/n1").must()) != ""
+        assert asking.recall(carried_out=False)
+        gone = {"metadata": {"labels": {"karpenter.sh/nodepool": None}}}
+        control_plane.admin.patch("/api/v1/nodes/n1", gone, kind="merge").must()
+        asked = {"type": CONDITION, "status": "False", "reason": "OperatorRepair", "message": "healthd: x"}
+        with pytest.raises(BackendRefused, match="may ask EKS by a condition of its own"):
+            agent.change_own(lambda _: {"status": {"conditions": [asked]}}, status=True)
+    finally:
+        agents.close()
 
 
 @pytest.mark.parametrize("ends", ["release", "give back"])
