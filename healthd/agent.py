@@ -268,6 +268,8 @@ def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Callable[[], str]
             outcomes=agent.monitor.outcomes(),
             expected=tuple(name for name, check in agent.checkup.checks.items() if check.on != "active"),
             decision=engine.decision if engine is not None else None,
+            case=engine.case if engine is not None else None,
+            has_decided=engine is None or engine.has_decided,
         )
 
     def fenced(words: str) -> None:

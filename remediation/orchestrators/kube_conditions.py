@@ -161,18 +161,17 @@ class Conditions:
         self._flipped_s: dict[str, float] = {}
         self._not_before_s, self._pause_s = now_s, 0.0
 
-    def due(self, states: Mapping[str, State], now_s: float, now: datetime) -> dict[str, Shown] | None:
-        """All conditions as they are to be written now, or None. Whoever writes them says ``written`` or ``failed``.
+    def wanted(self, states: Mapping[str, State], now_s: float, now: datetime) -> dict[str, Shown]:
+        """All conditions as they would be written now. ``now_s``: monotonic; ``now``: the same moment by the clock. One
+        that was left by a daemon before this one stays until everything was looked at."""
+        return {kind: self._next(kind, states[kind], now_s, now) for kind in TYPES}
 
-        ``now_s``: monotonic; ``now``: the same moment by the clock. A condition that is not there yet is written at
-        once; one that was left by a daemon before this one stays until everything was looked at.
-        """
-        wanted = {kind: self._next(kind, states[kind], now_s, now) for kind in TYPES}
+    def is_due(self, wanted: Mapping[str, Shown], now_s: float, *, more: bool = False) -> bool:
+        """Whether to write them now. Whoever does says ``written`` or ``failed``. A condition that is not there yet is
+        written at once. ``more``: what else the same patch writes has changed."""
         is_new = any(kind not in self._shown for kind in TYPES)
         has_changed = any(wanted[kind] != self._shown.get(kind) for kind in TYPES)
-        if now_s < self._not_before_s or not (is_new or has_changed or now_s >= self._beat_s):
-            return None
-        return wanted
+        return now_s >= self._not_before_s and (more or is_new or has_changed or now_s >= self._beat_s)
 
     def written(self, sent: Mapping[str, Shown], now_s: float) -> None:
         """It was acknowledged."""

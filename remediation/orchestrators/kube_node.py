@@ -359,9 +359,14 @@ def without_taint_patch(node: KubeNode, key: str) -> dict[str, Any] | None:
 
 
 def taint_value(text: str) -> str:
-    """The finding that a reason names, as a taint's value: at most 63 letters, digits, ``-``, ``_`` and ``.``, of which
-    neither the first nor the last is a mark."""
-    return _NOT_A_LABEL.sub("-", code_in(text))[:63].strip("-_.") or "held"
+    """The finding that a reason names, as a taint's value."""
+    return label_value(code_in(text)) or "held"
+
+
+def label_value(text: str) -> str:
+    """A text as the value of a label or a taint: at most 63 letters, digits, ``-``, ``_`` and ``.``, of which neither
+    the first nor the last is a mark; "" where nothing of it is left."""
+    return _NOT_A_LABEL.sub("-", text)[:63].strip("-_.")
 
 
 def code_in(text: str) -> str:

@@ -1,5 +1,5 @@
-"""Tells the cluster what this node's agent knows: conditions, Events, and the end of the start-up taint. It sees by the
-way whether the Node is fenced, and has a fence looked at for as long as there is one.
+"""Tells the cluster what this node's agent knows: conditions, labels, Events, and the end of the start-up taint. It
+sees by the way whether the Node is fenced, and has a fence looked at for as long as there is one.
 
 It judges nothing and takes no node out. A cluster that does not answer costs the agent nothing: what is known stays
 here and is sent whole, later; nothing on the node changes, and nothing is queued.
@@ -15,11 +15,13 @@ from datetime import UTC, datetime
 
 from healthd.errors import BackendError
 from healthd.model import Decision, Diagnosis, Outcome
+from healthd.remediation.case import Case
 from healthd.remediation.orchestrators import kube_conditions as conditions
 from healthd.remediation.orchestrators import kube_events as events
 from healthd.remediation.orchestrators.kube_api import Conflict, How, Kind, KubeApi, Missing
-from healthd.remediation.orchestrators.kube_conditions import Conditions, State
+from healthd.remediation.orchestrators.kube_conditions import Conditions, Shown, State
 from healthd.remediation.orchestrators.kube_events import News, Telling
+from healthd.remediation.orchestrators.kube_labels import Labelling, Labels, labels_of, labels_on, with_labels
 from healthd.remediation.orchestrators.kube_node import UNVERIFIED, KubeNode, node_of, unfence_patch
 
 FENCE_S = 30.0
@@ -29,12 +31,15 @@ _RANDOM = random.SystemRandom()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Known:
-    """What the agent knows at one moment. ``expected``: the checks that run here. ``decision``: the engine's last."""
+    """What the agent knows at one moment. ``expected``: the checks that run here. ``decision``: the engine's last;
+    ``case``: its open one; ``has_decided``: whether it came through a turn, where there is one."""
 
     diagnoses: tuple[Diagnosis, ...]
     outcomes: Mapping[str, Outcome]
     expected: Collection[str]
     decision: Decision | None = None
+    case: Case | None = None
+    has_decided: bool = True
 
 
 class KubeReporter:
@@ -63,6 +68,7 @@ class KubeReporter:
         self._api, self._name, self._known, self._verified, self._fenced = api, node, known, verified, fenced
         self._namespace, self._monotonic_s, self._clock, self._chance = namespace, monotonic_s, clock, chance
         self._conditions: Conditions | None = None
+        self._labelling = Labelling(Labels())
         self._telling = Telling()
         self._uid = ""
         self._is_unverified = self._is_fenced = False
@@ -80,7 +86,7 @@ class KubeReporter:
         known = self._known()
         states = conditions.states_of(known.diagnoses, known.outcomes, known.expected)
         news = events.news_of(known.diagnoses, known.decision)
-        said = [self._write(states), self._tell(news), self._verify(states), self._look_at_fence()]
+        said = [self._write(states, known), self._tell(news), self._verify(states), self._look_at_fence()]
         return "; ".join(each for each in said if each)
 
     def _begun(self) -> bool:
@@ -101,26 +107,44 @@ class KubeReporter:
         self._uid, self._is_unverified = node.uid, node.taint(UNVERIFIED) is not None
         self._is_fenced = unfence_patch(node) is not None
         self._conditions = Conditions(uid=node.uid, now_s=now_s, shown=conditions.shown_on(node))
+        self._labelling = Labelling(labels_on(node))
 
-    def _write(self, states: Mapping[str, State]) -> str:
-        """The conditions, in one strategic-merge patch. The answer is the whole Node: a Node of another UID behind this
-        name is a new one, and everything begins anew."""
-        held = self._conditions
+    def _write(self, states: Mapping[str, State], known: Known) -> str:
+        """The conditions and the labels, in one strategic-merge patch. The answer is the whole Node: a Node of another
+        UID behind this name is a new one, and everything begins anew."""
+        held, labelling = self._conditions, self._labelling
         now_s, now = self._monotonic_s(), self._clock()
-        if held is None or (due := held.due(states, now_s, now)) is None:
+        if held is None:
+            return ""
+        wanted = held.wanted(states, now_s, now)
+        labels = self._labels(wanted, known)
+        if not held.is_due(wanted, now_s, more=labelling.is_due(labels, now_s)):
             return ""
         try:
-            body = conditions.patch_of(due, now)
+            body = with_labels(conditions.patch_of(wanted, now), labels)
             node = node_of(self._api.patch(Kind.NODE, self._name, body, how=How.STRATEGIC, status=True))
         except BackendError as error:
             pause_s = held.failed(self._monotonic_s(), random=self._chance())
             return f"conditions not written, again in {pause_s:.0f} s: {error}"
-        held.written(due, self._monotonic_s())
+        held.written(wanted, self._monotonic_s())
+        labelling.written(labels, self._monotonic_s())
+        self._see(node)
+        shown = [f"{kind}={wanted[kind].state.status}" for kind in sorted(wanted)]
+        return f"conditions written: {', '.join([*shown, f'state={labels.state}'])}"
+
+    def _labels(self, wanted: Mapping[str, Shown], known: Known) -> Labels:
+        """Before the engine came through a turn nothing says that what a daemon before this one showed is over."""
+        if not known.has_decided:
+            return self._labelling.shown
+        shown = [each.state for each in wanted.values()]
+        return labels_of(shown, known.diagnoses, known.case, known.decision)
+
+    def _see(self, node: KubeNode) -> None:
+        """What an answer says of the Node beside what was written."""
         if node.uid != self._uid:
             self._begin(node, self._monotonic_s())
         self._is_unverified = self._is_unverified or node.taint(UNVERIFIED) is not None
         self._is_fenced = self._is_fenced or unfence_patch(node) is not None
-        return "conditions written: " + ", ".join(f"{kind}={due[kind].state.status}" for kind in sorted(due))
 
     def _tell(self, news: tuple[News, ...]) -> str:
         now_s = self._monotonic_s()

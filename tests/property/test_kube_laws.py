@@ -27,6 +27,7 @@ from healthd.remediation.orchestrators.kube_node import (
     Held,
     fence_patch,
     hold_of,
+    label_value,
     node_of,
     quarantine_patch,
     release_patch,
@@ -66,6 +67,7 @@ def test_every_text_has_a_taint_value_and_every_code_a_reason(text: str, is_ours
     value = taint_value(f"healthd: {text}" if is_ours else text)
     assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", value)
     assert re.fullmatch(r"[A-Z][A-Za-z0-9]{0,127}", reason_of(text))
+    assert re.fullmatch(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?", label_value(text))
 
 
 @given(
@@ -228,8 +230,8 @@ def test_what_is_shown_follows_what_is_so(history: list[tuple[State, int]]) -> N
         for _ in range(seconds):
             now_s += 1.0
             now = NOW + timedelta(seconds=now_s)
-            due = conditions.due({**dict.fromkeys(TYPES, _WELL), "HealthdGPU": state}, now_s, now)
-            if due is None:
+            due = conditions.wanted({**dict.fromkeys(TYPES, _WELL), "HealthdGPU": state}, now_s, now)
+            if not conditions.is_due(due, now_s):
                 continue
             conditions.written(due, now_s)
             after = due["HealthdGPU"]

@@ -173,8 +173,8 @@ class Clock:
         while self.now_s < until_s:
             self.now_s += 1.0
             states = {**dict.fromkeys(TYPES, WELL), "HealthdGPU": state}
-            due = self.conditions.due(states, self.now_s, NOW + timedelta(seconds=self.now_s))
-            if due is None:
+            due = self.conditions.wanted(states, self.now_s, NOW + timedelta(seconds=self.now_s))
+            if not self.conditions.is_due(due, self.now_s):
                 continue
             self.writes.append((self.now_s, due))
             if answers:

@@ -16,6 +16,7 @@ import pytest
 
 from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER
 from healthd.remediation.orchestrators.kube_events import News, event_of
+from healthd.remediation.orchestrators.kube_labels import CODE, STATE, Labels, NodeState
 from tests.integration.kubernetes.agent_rig import BUDGET, EVENTS
 from tests.integration.kubernetes.api_client import Answer, ApiClient, PatchKind
 from tests.integration.kubernetes.control_plane import ACCOUNT, NAMESPACE, ControlPlane
@@ -236,21 +237,21 @@ ATTEMPTS = (
         path=OWN,
         body={"metadata": {"labels": {"pool": "mine"}}},
         status=BY_POLICY,
-        says="labels whose key starts with healthd.io/",
+        says="only change the labels healthd.io/state and healthd.io/code",
     ),
     Attempt(
         name="a foreign label through the status",
         path=f"{OWN}/status",
         body={"metadata": {"labels": {"pool": "mine"}}},
         status=BY_POLICY,
-        says="labels whose key starts with healthd.io/",
+        says="only change the labels healthd.io/state and healthd.io/code",
     ),
     Attempt(
         name="remove a foreign label",
         path=OWN,
         body={"metadata": {"labels": {"kubernetes.io/hostname": None}}},
         status=BY_POLICY,
-        says="labels whose key starts with healthd.io/",
+        says="only change the labels healthd.io/state and healthd.io/code",
     ),
     Attempt(
         name="a foreign annotation",
@@ -338,7 +339,7 @@ ATTEMPTS = (
         path=OWN,
         body=labelled(PLUGIN, None),
         status=BY_POLICY,
-        says="labels whose key starts with healthd.io/",
+        says="only change the labels healthd.io/state and healthd.io/code",
         claimed=True,
     ),
     Attempt(
@@ -346,7 +347,7 @@ ATTEMPTS = (
         path=OWN,
         body=labelled(DRIVER, PAUSED),
         status=BY_POLICY,
-        says="labels whose key starts with healthd.io/",
+        says="only change the labels healthd.io/state and healthd.io/code",
         claimed=True,
     ),
     # out without a claim
@@ -637,6 +638,27 @@ ATTEMPTS = (
         kind="merge",
         status=BY_POLICY,
         says="empty managedFields",
+    ),
+    Attempt(
+        name="a label of healthd's that an administrator sets, such as the scope of a budget",
+        path=OWN,
+        body={"metadata": {"labels": {"healthd.io/rack": "r2"}}},
+        status=BY_POLICY,
+        says="only change the labels healthd.io/state and healthd.io/code",
+    ),
+    Attempt(
+        name="a state that is none",
+        path=f"{OWN}/status",
+        body={"metadata": {"labels": {STATE: "fine"}}},
+        status=BY_POLICY,
+        says="the label healthd.io/state is ok, held, draining, repairing or needs-operator",
+    ),
+    Attempt(
+        name="another node's state",
+        path=f"{OTHER}/status",
+        body={"metadata": {"labels": {STATE: "needs-operator", CODE: "gpu.xid.79"}}},
+        status=BY_POLICY,
+        says="the agent on n1 may not write node n2",
     ),
     Attempt(
         name="opt its node out",
@@ -965,6 +987,11 @@ def test_an_honest_agent_is_let_through(control_plane: ControlPlane, agent: ApiC
     """Claim, then taint, cordon, annotate, label and condition; then all of it back: each is what its work needs."""
     control_plane.admin.patch(BUDGET, annotated(limit="2"), kind="merge").must()
     agent.patch(f"{OWN}/status", condition("HealthdGpu")).must()
+    for state in NodeState:
+        labels = Labels(state=state, code="gpu.xid.79").metadata
+        shown = agent.patch(f"{OWN}/status", {"metadata": {"labels": labels}}).must()
+        assert {key: shown["metadata"]["labels"][key] for key in labels} == labels
+    agent.patch(f"{OWN}/status", {"metadata": {"labels": Labels().metadata}}).must()
     agent.patch(BUDGET + AS_AGENT, annotated(claim_n1=claim_of("n1")), kind="merge").must()
     out = {
         "metadata": {

@@ -19,6 +19,7 @@ import pytest
 from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER
 from healthd.remediation.orchestrators.kube_budget import CLAIM, LEASE, LIMIT, MARK, MARKS, NODES, OUT
 from healthd.remediation.orchestrators.kube_events import News, event_of
+from healthd.remediation.orchestrators.kube_labels import CODE, STATE, NodeState
 from tests.integration.kubernetes.agent_rig import EVENTS
 from tests.integration.kubernetes.api_client import ApiClient
 from tests.integration.kubernetes.control_plane import ACCOUNT, LEASES, NAMESPACE, ControlPlane
@@ -39,6 +40,7 @@ NAMESPACES = ("default", "kube-system", NAMESPACE)
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 THEIRS = ("healthd.io/opt-out", "healthd.io/hold")
 """Keys of healthd's own that a person may have written on the Node, and its agent must not."""
+LABELS = {"pool": "p5", "healthd.io/opt-out": "yes", "healthd.io/rack": "r1", STATE: "ok", CODE: "gpu.xid.79"}
 MINE = {f"{LEASES}/{LEASE}": (f"{CLAIM}{OWN}",), f"{LEASES}/{MARKS}": (f"{MARK}{OWN}",)}
 A_PERSONS = (
     {"key": "example.com/theirs", "value": "yes", "effect": "NoSchedule"},
@@ -56,7 +58,7 @@ def event(node: str) -> dict[str, Any]:
 def agent(control_plane: ControlPlane) -> Iterator[ApiClient]:
     """The token of n1, beside a node n2 that is out; n1 has a person's cordon, taints and opt-out."""
     for name in (OWN, OTHER):
-        control_plane.add_node(name, labels={"pool": "p5", "healthd.io/opt-out": "yes"}, taints=A_PERSONS)
+        control_plane.add_node(name, labels=LABELS, taints=A_PERSONS)
     out = {"metadata": {"annotations": {"example.com/note": "theirs"}}, "spec": {"unschedulable": True}}
     control_plane.admin.patch(f"/api/v1/nodes/{OWN}", out, kind="merge").must()
     control_plane.admin.patch(f"/api/v1/nodes/{OTHER}", out, kind="merge").must()
@@ -138,9 +140,10 @@ def of_others(path: str, there: Mapping[str, Any]) -> dict[str, Any]:
     kept, metadata = stripped(there), stripped(there)["metadata"]
     managers = {each["manager"] for each in there["metadata"].get("managedFields", ())} - {FIELD_MANAGER}
     if path == f"/api/v1/nodes/{OWN}":
-        for word in ("labels", "annotations"):
-            notes = metadata.get(word, {})
-            metadata[word] = {key: notes[key] for key in notes if key in THEIRS or not key.startswith("healthd.io/")}
+        notes, labels = metadata.get("annotations", {}), metadata.get("labels", {})
+        metadata["annotations"] = {k: notes[k] for k in notes if k in THEIRS or not k.startswith("healthd.io/")}
+        legal = labels.get(STATE, "ok") in frozenset(NodeState)
+        metadata["labels"] = {key: labels[key] for key in labels if not (key == CODE or (key == STATE and legal))}
         conditions = there["status"]["conditions"]
         status = {**there["status"], "conditions": [each for each in conditions if each["type"][:7] != "Healthd"]}
         return {**kept, "metadata": metadata, "status": status, "managed": bool(managers)}

@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 
-from healthd.model import Component, Diagnosis, Outcome, Remedy, Result, Severity, Status
+from healthd.model import Component, Diagnosis, Mode, Outcome, Remedy, Result, Severity, Status, Step
+from healthd.remediation.case import Case
 from healthd.remediation.orchestrators.kube_conditions import DEBOUNCE_S, HEARTBEAT_S, TYPES
+from healthd.remediation.orchestrators.kube_labels import GAP_S, Labels, labels_on
+from healthd.remediation.orchestrators.kube_node import node_of
 from healthd.remediation.orchestrators.kube_reporter import Known, KubeReporter
 from healthd.remediation.orchestrators.kubernetes import Fence
+from healthd.remediation.playbook import REBOOT
 from tests.integration.kubernetes.agent_rig import Agents
 from tests.integration.kubernetes.control_plane import ControlPlane
 
@@ -31,6 +35,23 @@ XID = Diagnosis(
 LOOKED = Outcome(check="gpu.count", result=Result(status=Status.OK), at=NOW, duration_s=0.1)
 WELL = Known(diagnoses=(), outcomes={"gpu.count": LOOKED}, expected=("gpu.count",))
 SICK = replace(WELL, diagnoses=(XID,))
+
+
+def case(step: Step) -> Case:
+    """A case of XID 79 at this step of its reboot."""
+    return Case(
+        id="k3v9",
+        opened=NOW,
+        since=NOW,
+        mode=Mode.REPAIR,
+        code=XID.code,
+        component=str(XID.component),
+        remedy=XID.remedy,
+        why="w",
+        text="healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]",
+        steps=REBOOT,
+        index=REBOOT.index(step),
+    )
 
 
 class Rig:
@@ -62,6 +83,10 @@ class Rig:
         """All of the node, by type."""
         node = self.plane.admin.get("/api/v1/nodes/n1").must()
         return {each["type"]: each for each in node["status"]["conditions"]}
+
+    def labels(self) -> Labels:
+        """As the node shows them."""
+        return labels_on(node_of(self.plane.admin.get("/api/v1/nodes/n1").must()))
 
     def events(self) -> list[dict[str, Any]]:
         """All that were told."""
@@ -117,6 +142,46 @@ def test_a_quiet_hour_is_at_most_twelve_requests(rig: Rig) -> None:
         "patch node": len(said),
     }
     assert 3600 // (HEARTBEAT_S * 1.1) <= len(said) <= 12
+
+
+def test_labels_say_what_healthd_does_with_the_node_and_cost_no_request_of_their_own(rig: Rig) -> None:
+    """Nothing before all was looked at, then ok; a fault that nothing is done about has its code alone; a case has its
+    state within a second; and a quiet node sends what it sent without labels."""
+    rig.run(1)
+    assert rig.labels() == Labels()
+    rig.known = WELL
+    rig.run(DEBOUNCE_S + 2)
+    assert rig.labels() == Labels(state="ok")
+    rig.known = SICK
+    rig.run(45)
+    assert rig.labels() == Labels(code="gpu.xid.79")
+    rig.known = replace(SICK, case=case(Step.DRAIN))
+    rig.run(1)
+    assert rig.labels() == Labels(state="draining", code="gpu.xid.79")
+    rig.known = replace(SICK, case=case(Step.REBOOT))
+    rig.run(GAP_S)
+    assert rig.labels() == Labels(state="repairing", code="gpu.xid.79")
+    before = dict(rig.api.sent)
+    said = rig.run(3600)
+    events = sum(each.count("event") for each in said)
+    assert sum(rig.api.sent.values()) - sum(before.values()) <= 12 + 2 * events
+
+
+def test_a_daemon_that_starts_leaves_the_labels_until_it_has_decided(rig: Rig) -> None:
+    """A rollout makes no node ok that is out; what a person changed is put right with the next write."""
+    rig.known = replace(SICK, case=case(Step.REBOOT))
+    rig.run(2)
+    rig.known = replace(WELL, has_decided=False)
+    rig.run(60)
+    assert rig.labels() == Labels(state="repairing", code="gpu.xid.79")
+    lie = {"metadata": {"labels": Labels(state="ok").metadata}}
+    rig.plane.admin.patch("/api/v1/nodes/n1", lie, kind="merge").must()
+    rig.known = replace(WELL, case=case(Step.REBOOT))
+    rig.run(HEARTBEAT_S * 1.1 + 2)
+    assert rig.labels() == Labels(state="repairing", code="gpu.xid.79")
+    rig.known = WELL
+    rig.run(GAP_S + 1)
+    assert rig.labels() == Labels(state="ok")
 
 
 def test_the_start_up_taint_stays_until_everything_was_looked_at_and_is_well(rig: Rig) -> None:
