@@ -80,6 +80,7 @@ class Agent:
             known=lambda: known,
             verified=orchestrator.verified,
             fenced=lambda: (orchestrator.heal_fence() is Fence.CLAIMED, ""),
+            kubelet=lambda: None,
             start_s=START_S,
             monotonic_s=self.monotonic_s,
             clock=self.clock,

@@ -129,7 +129,8 @@ class Guards:
         if view.hold is not None or not view.standing:
             return lost(case, view)
         if view.controller and view.controller != case.controller:
-            return _made_again(case, now, "the controller restarted and lost our drain: it is made again")
+            said = "the controller restarted, or the Node was registered again, which lost our drain: it is made again"
+            return _made_again(case, now, said)
         if self._slept_since(case, now):
             said = "the node was powered down, and what held it was released meanwhile: it is held again"
             return _made_again(case, now, said)

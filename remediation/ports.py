@@ -49,7 +49,8 @@ class NodeView:
     COMPLETING, NOT_RESPONDING, …). ``fenced``: a maintenance reservation, ours or another, and nothing else keeps new
     jobs off. ``allocated_cpus`` and ``jobs`` together say whether work is there; ``work``: the jobs in an operator's
     words, where the cluster says more than their ids.
-    ``controller``: changes when the cluster's controller restarts (Slurm's BOOT_TIME); "" where it was not asked.
+    ``controller``: changes with what may lose a drain: when the cluster's controller restarts (Slurm's BOOT_TIME), or
+    the Node is registered again (its UID); "" where it was not asked.
     ``maintenance``: the name of a maintenance window that somebody else has on the node now; "" where there is none, or
     jobs were not asked for. ``may_sleep``: the cluster powers idle nodes down and does not except this one; False where
     jobs were not asked for.

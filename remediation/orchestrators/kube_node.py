@@ -211,6 +211,8 @@ def view_of(node: KubeNode, *, tolerated: Collection[str] = (), jobs: tuple[str,
 
     Our hold, whole, is a drain: DRAINED. The start-up taint is this agent's own question to itself: a node that joins
     broken is taken out and mended like any other, so it shows as the flag UNVERIFIED and is nobody's hold.
+
+    What a Node shows goes with it: where it is registered again, under another UID, a drain was lost and not undone.
     """
     held = hold_of(node)
     undone = held is None and was_undone(node) is not None
@@ -225,6 +227,7 @@ def view_of(node: KubeNode, *, tolerated: Collection[str] = (), jobs: tuple[str,
         hold=held.as_hold if held is not None else None,
         fenced=fenced,
         jobs=jobs,
+        controller=node.uid,
         features=features_of(node),
     )
 

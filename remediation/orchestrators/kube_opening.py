@@ -11,6 +11,7 @@ from healthd.remediation.orchestrators.kube_gpu_clients import KubeGpuClients
 from healthd.remediation.orchestrators.kube_reporter import Known, KubeReporter
 from healthd.remediation.orchestrators.kube_transport import Pace
 from healthd.remediation.orchestrators.kubernetes import Fence, KubernetesOrchestrator
+from healthd.remediation.orchestrators.pod_resources import started
 
 __all__ = [
     "Known",
@@ -83,6 +84,7 @@ def open_reporter(
         known=known,
         verified=orchestrator.verified,
         fenced=lambda: look_at_fence(orchestrator, fenced),
+        kubelet=lambda: started(config.orchestrator.kubernetes.pod_resources),
         start_s=config.orchestrator.kubernetes.start_s,
     )
 

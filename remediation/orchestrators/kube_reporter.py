@@ -1,6 +1,10 @@
 """Tells the cluster what this node's agent knows: conditions, labels, Events, and the end of the start-up taint. It
 sees by the way whether the Node is fenced, and has a fence looked at for as long as there is one.
 
+A Node that was deleted is registered again by a kubelet that starts, under the same name and with another UID: without
+conditions, taints or annotations. So the Node is read again after each start of the kubelet, which costs a node that is
+left in peace no request.
+
 It judges nothing and takes no node out. A cluster that does not answer costs the agent nothing: what is known stays
 here and is sent whole, later; nothing on the node changes, and nothing is queued.
 """
@@ -9,7 +13,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -26,6 +30,10 @@ from healthd.remediation.orchestrators.kube_node import UNVERIFIED, KubeNode, no
 
 FENCE_S = 30.0
 """How often a fence is looked at while there is one: two or three requests."""
+REGISTERS_S = 120.0
+"""For how long after its start a kubelet may take to register its Node, or to find that it has one."""
+LOOK_S = 10.0
+"""How often the Node is read in that time."""
 _RANDOM = random.SystemRandom()
 
 
@@ -46,9 +54,9 @@ class KubeReporter:
     """The reporter of one node; ``tick`` is called about once a second, by one thread.
 
     ``known``: what is known now. ``verified``: takes the start-up taint away. ``fenced``: looks after a fence, and
-    returns whether there is one still, and what was done. ``namespace``: of the Events; a Node's
-    belong to ``default``. ``start_s``: after how many seconds at most the first reading is made, so that a rollout does
-    not come all at once.
+    returns whether there is one still, and what was done. ``kubelet``: another value after each of its starts.
+    ``namespace``: of the Events; a Node's belong to ``default``. ``start_s``: after how many seconds at most the first
+    reading is made, so that a rollout does not come all at once.
     """
 
     def __init__(
@@ -59,6 +67,7 @@ class KubeReporter:
         known: Callable[[], Known],
         verified: Callable[[], bool],
         fenced: Callable[[], tuple[bool, str]],
+        kubelet: Callable[[], Hashable],
         namespace: str = "default",
         start_s: float = 0.0,
         monotonic_s: Callable[[], float] = time.monotonic,
@@ -67,6 +76,8 @@ class KubeReporter:
     ) -> None:
         self._api, self._name, self._known, self._verified, self._fenced = api, node, known, verified, fenced
         self._namespace, self._monotonic_s, self._clock, self._chance = namespace, monotonic_s, clock, chance
+        self._kubelet, self._started = kubelet, kubelet()
+        self._reads_until_s = self._read_s = 0.0
         self._conditions: Conditions | None = None
         self._labelling = Labelling(Labels())
         self._telling = Telling()
@@ -83,10 +94,17 @@ class KubeReporter:
         """Do what is due, and say what that was, or why it was not done; "" for nothing."""
         if self._conditions is None and not self._begun():
             return ""
+        registered = self._look_for_another()
         known = self._known()
         states = conditions.states_of(known.diagnoses, known.outcomes, known.expected)
         news = events.news_of(known.diagnoses, known.decision)
-        said = [self._write(states, known), self._tell(news), self._verify(states), self._look_at_fence()]
+        said = [
+            registered,
+            self._write(states, known),
+            self._tell(news),
+            self._verify(states),
+            self._look_at_fence(),
+        ]
         return "; ".join(each for each in said if each)
 
     def _begun(self) -> bool:
@@ -109,9 +127,30 @@ class KubeReporter:
         self._conditions = Conditions(uid=node.uid, now_s=now_s, shown=conditions.shown_on(node))
         self._labelling = Labelling(labels_on(node))
 
+    def _look_for_another(self) -> str:
+        """Read the Node for as long as the kubelet may be registering it: a new one has none of what was written."""
+        now_s, kubelet = self._monotonic_s(), self._kubelet()
+        if kubelet != self._started:
+            self._started, self._read_s, self._reads_until_s = kubelet, now_s, now_s + REGISTERS_S
+        if not self._read_s <= now_s <= self._reads_until_s:
+            return ""
+        self._read_s = now_s + LOOK_S
+        try:
+            return self._seen(node_of(self._api.get(Kind.NODE, self._name)))
+        except BackendError as error:
+            return f"the kubelet has started, and its Node cannot be read: {error}"
+
+    def _seen(self, node: KubeNode) -> str:
+        """What an answer shows of the Node by the way: another UID, the start-up taint, a fence."""
+        if node.uid != self._uid:
+            self._begin(node, self._monotonic_s())
+            return "the Node was registered again, under another UID: all is written again"
+        self._is_unverified = self._is_unverified or node.taint(UNVERIFIED) is not None
+        self._is_fenced = self._is_fenced or unfence_patch(node) is not None
+        return ""
+
     def _write(self, states: Mapping[str, State], known: Known) -> str:
-        """The conditions and the labels, in one strategic-merge patch. The answer is the whole Node: a Node of another
-        UID behind this name is a new one, and everything begins anew."""
+        """The conditions and the labels, in one strategic-merge patch. The answer is the whole Node."""
         held, labelling = self._conditions, self._labelling
         now_s, now = self._monotonic_s(), self._clock()
         if held is None:
@@ -128,9 +167,9 @@ class KubeReporter:
             return f"conditions not written, again in {pause_s:.0f} s: {error}"
         held.written(wanted, self._monotonic_s())
         labelling.written(labels, self._monotonic_s())
-        self._see(node)
         shown = [f"{kind}={wanted[kind].state.status}" for kind in sorted(wanted)]
-        return f"conditions written: {', '.join([*shown, f'state={labels.state}'])}"
+        written = f"conditions written: {', '.join([*shown, f'state={labels.state}'])}"
+        return "; ".join(each for each in (written, self._seen(node)) if each)
 
     def _labels(self, wanted: Mapping[str, Shown], known: Known) -> Labels:
         """Before the engine came through a turn nothing says that what a daemon before this one showed is over."""
@@ -138,13 +177,6 @@ class KubeReporter:
             return self._labelling.shown
         shown = [each.state for each in wanted.values()]
         return labels_of(shown, known.diagnoses, known.case, known.decision)
-
-    def _see(self, node: KubeNode) -> None:
-        """What an answer says of the Node beside what was written."""
-        if node.uid != self._uid:
-            self._begin(node, self._monotonic_s())
-        self._is_unverified = self._is_unverified or node.taint(UNVERIFIED) is not None
-        self._is_fenced = self._is_fenced or unfence_patch(node) is not None
 
     def _tell(self, news: tuple[News, ...]) -> str:
         now_s = self._monotonic_s()

@@ -10,6 +10,7 @@ Field numbers: k8s.io/kubelet/pkg/apis/podresources/v1/api.proto, v1.34.
 from __future__ import annotations
 
 import fnmatch
+import os
 import socket
 import time
 from collections.abc import Collection, Iterator
@@ -50,6 +51,15 @@ def pods_with(wanted: Collection[str], *, path: str = SOCKET, timeout_s: float =
         if any(fnmatch.fnmatchcase(resource, glob) for resource in pod.resources for glob in wanted)
     }
     return tuple(sorted(names))
+
+
+def started(path: str = SOCKET) -> tuple[int, int] | None:
+    """Another value after each start of the kubelet, which makes its socket again; None while there is none."""
+    try:
+        made = os.stat(path)
+    except OSError:
+        return None
+    return made.st_ino, made.st_ctime_ns
 
 
 def call(path: str, *, timeout_s: float) -> bytes:

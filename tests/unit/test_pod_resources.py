@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from healthd.errors import BackendUnknown
-from healthd.remediation.orchestrators.pod_resources import GPU_RESOURCES, HoldingPod, parse_pods, pods_with
+from healthd.remediation.orchestrators.pod_resources import GPU_RESOURCES, HoldingPod, parse_pods, pods_with, started
 from tests.integration.kubernetes.kubelet_socket import KubeletSocket, encoded, pod
 
 
@@ -32,6 +32,19 @@ def test_pods_with_gpus_are_jobs_and_others_are_not(kubelet: KubeletSocket) -> N
         pod("exporter"),
     ]
     assert pods_with(GPU_RESOURCES, path=str(kubelet.path)) == ("default/dra-0", "default/mig-0", "ml/train-0")
+
+
+def test_each_start_of_a_kubelet_is_another(tmp_path: Path) -> None:
+    """It makes its socket again; while it runs, and while there is none, nothing changes."""
+    path = tmp_path / "kubelet.sock"
+    assert started(str(path)) is None
+    seen = set()
+    for _ in range(3):
+        with KubeletSocket(path):
+            assert started(str(path)) == started(str(path))
+            seen.add(started(str(path)))
+        path.unlink(missing_ok=True)
+    assert len(seen) == 3
 
 
 def test_no_pod_is_an_answer(kubelet: KubeletSocket) -> None:

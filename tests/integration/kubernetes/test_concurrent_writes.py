@@ -91,6 +91,7 @@ class Agent:
             known=lambda: self.known,
             verified=self.orchestrator.verified,
             fenced=lambda: (self.orchestrator.heal_fence() is Fence.CLAIMED, ""),
+            kubelet=lambda: None,
             monotonic_s=lambda: self.passed_s,
             clock=lambda: NOW + timedelta(seconds=self.passed_s),
             chance=self.dice.random,

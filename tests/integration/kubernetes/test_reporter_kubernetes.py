@@ -16,7 +16,7 @@ from healthd.remediation.case import Case
 from healthd.remediation.orchestrators.kube_conditions import DEBOUNCE_S, HEARTBEAT_S, TYPES
 from healthd.remediation.orchestrators.kube_labels import GAP_S, Labels, labels_on
 from healthd.remediation.orchestrators.kube_node import node_of
-from healthd.remediation.orchestrators.kube_reporter import Known, KubeReporter
+from healthd.remediation.orchestrators.kube_reporter import LOOK_S, REGISTERS_S, Known, KubeReporter
 from healthd.remediation.orchestrators.kubernetes import Fence
 from healthd.remediation.playbook import REBOOT
 from tests.integration.kubernetes.agent_rig import Agents
@@ -59,6 +59,7 @@ class Rig:
 
     def __init__(self, plane: ControlPlane, agents: Agents) -> None:
         self.plane, self.known, self.passed_s = plane, replace(WELL, outcomes={}), 0.0
+        self.kubelet = 1
         self.api, orchestrator = agents.api("n1"), agents("n1")
         self.reporter = KubeReporter(
             self.api,
@@ -66,6 +67,7 @@ class Rig:
             known=lambda: self.known,
             verified=orchestrator.verified,
             fenced=lambda: (orchestrator.heal_fence() is Fence.CLAIMED, "fence looked at"),
+            kubelet=lambda: self.kubelet,
             monotonic_s=lambda: self.passed_s,
             clock=lambda: NOW + timedelta(seconds=self.passed_s),
             chance=lambda: 0.5,
@@ -182,6 +184,35 @@ def test_a_daemon_that_starts_leaves_the_labels_until_it_has_decided(rig: Rig) -
     rig.known = WELL
     rig.run(GAP_S + 1)
     assert rig.labels() == Labels(state="ok")
+
+
+@pytest.mark.parametrize("registers_s", [0, 4, 45, 115])
+def test_a_node_that_is_registered_again_has_its_conditions_within_seconds(rig: Rig, registers_s: int) -> None:
+    """Another UID under the same name, at any time after a start of the kubelet: no heartbeat is waited for, and the
+    start-up taint that it comes with goes as ever."""
+    rig.known = WELL
+    rig.run(60)
+    rig.plane.admin.delete("/api/v1/nodes/n1").must()
+    rig.kubelet = 2
+    rig.run(registers_s)
+    rig.plane.add_node("n1", taints=[{"key": "healthd.io/unverified", "effect": "NoSchedule"}])
+    said = "; ".join(rig.run(LOOK_S + 1))
+    assert "registered again, under another UID" in said
+    assert {kind: rig.conditions()[kind]["status"] for kind in TYPES} == dict.fromkeys(TYPES, "Unknown")
+    rig.run(DEBOUNCE_S + 2)
+    assert {kind: rig.conditions()[kind]["status"] for kind in TYPES} == dict.fromkeys(TYPES, "True")
+    assert "taints" not in rig.plane.admin.get("/api/v1/nodes/n1").must()["spec"]
+
+
+def test_a_kubelet_that_restarts_and_finds_its_node_costs_some_reads(rig: Rig) -> None:
+    """For two minutes; nothing is written for it."""
+    rig.known = WELL
+    rig.run(60)
+    before = dict(rig.api.sent)
+    rig.kubelet = 2
+    rig.run(200)
+    assert rig.api.sent["get node"] - before["get node"] == REGISTERS_S // LOOK_S + 1
+    assert rig.api.sent["patch node"] - before["patch node"] <= 1  # a heartbeat
 
 
 def test_the_start_up_taint_stays_until_everything_was_looked_at_and_is_well(rig: Rig) -> None:

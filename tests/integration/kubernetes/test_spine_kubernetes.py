@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from tests.integration.kubernetes.agent_node import AgentNode
 from tests.integration.kubernetes.agent_rig import add_leases, note
 from tests.integration.kubernetes.control_plane import ControlPlane
-from tests.integration.kubernetes.kubelet_socket import pod
+from tests.integration.kubernetes.kubelet_socket import KubeletSocket, pod
 from tests.running import OFF_THE_BUS, RECOVERED, UNCONTAINED
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.process]
@@ -93,6 +94,30 @@ def test_who_takes_our_taint_away_is_obeyed(control_plane: ControlPlane, nodes: 
     control_plane.wait(lambda: not control_plane.claims(), 10, "the claim to be given back")
     time.sleep(1.5)
     assert node.taints() == set()
+
+
+def test_a_node_that_is_registered_again_goes_out_again(control_plane: ControlPlane, nodes: list[AgentNode]) -> None:
+    """Deleted and made again under its name, without taint and annotation, while its fault stands: that is no order of
+    a person's. The drain is made again, for the same case and on the same claim, and the conditions are back."""
+    node = nodes[0]
+    node.daemon.start(within_s=60)
+    node.daemon.kernel_says(UNCONTAINED.format(pci=PCI))
+    control_plane.wait(lambda: "healthd.io/unhealthy" in node.taints(), 30, "n1 to be tainted")
+    node.daemon.wait(lambda: "out until it is well" in node.daemon.said(), 90, "its drain is read back")
+    text = json.loads(node.read()["metadata"]["annotations"]["healthd.io/hold"])["text"]
+    control_plane.admin.delete("/api/v1/nodes/n1").must()
+    time.sleep(1.0)
+    control_plane.add_node("n1")
+    node.kubelet.__exit__()
+    node.kubelet = KubeletSocket(node.kubelet.path)  # which the fixture stops
+    node.kubelet.__enter__()
+    control_plane.wait(lambda: "healthd.io/unhealthy" in node.taints(), 60, "n1 to be tainted again")
+    control_plane.wait(lambda: node.condition("HealthdGPU") == "False GpuXid95", 60, "the condition")
+    assert control_plane.claims() == {"n1"}
+    assert "which lost our drain: it is made again" in node.daemon.said()
+    assert json.loads(node.read()["metadata"]["annotations"]["healthd.io/hold"])["text"] == text
+    node.daemon.kernel_says(RECOVERED.format(pci=PCI))
+    control_plane.wait(lambda: not node.taints(), 60, "n1 to be let in")
 
 
 def test_nothing_is_taken_out_while_the_budget_cannot_be_read(
