@@ -38,6 +38,7 @@ PURE := $(PURE),*/remediation/orchestrators/kube_events.py,*/remediation/orchest
 PURE := $(PURE),*/remediation/orchestrators/kube_signals.py,*/remediation/orchestrators/kube_labels.py
 PURE := $(PURE),*/remediation/orchestrators/kube_count.py,*/remediation/orchestrators/kube_eviction.py
 PURE := $(PURE),*/remediation/orchestrators/kube_gangs.py,*/remediation/orchestrators/kube_gang_kinds.py
+PURE := $(PURE),*/remediation/orchestrators/kube_slurm_nodes.py
 PURE := $(PURE),*/remediation/orchestrators/kube_drain_record.py,*/remediation/orchestrators/kube_drain_stalls.py
 PURE := $(PURE),*/healthd/record_words.py,*/remediation/slurm_reasons.py,*/remediation/slurm_versions.py
 SEED = 1

@@ -1,7 +1,7 @@
 """Which pods a drain should be rid of by now, and is not: what a person has to see to. Pure.
 
 A PodDisruptionBudget without room, a right that is missing, a finalizer, a volume or an owner that the rule does not
-allow for: each is asked for again every round, for ever, and would be silent.
+allow for, a Slurm node that Slurm has not drained: each is asked for again every round, for ever, and would be silent.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ def _due(plan: Plan, rules: Sequence[Rule], drain: Drain) -> datetime | None:
     if plan.fate is Fate.LEAVES:
         gone = plan.pod.metadata.deletionTimestamp
         return max(gone, drain.record.began_at) if gone is not None else None
-    rule = rule_of(plan.pod, rules)
-    if rule is None or (plan.fate is Fate.WAITS and rule.gang is not GangMode.WHOLE):
+    rule, began = rule_of(plan.pod, rules), drain.record.began_at
+    due = rule.due(drain.since) if rule is not None else None
+    if plan.fate is Fate.FORBIDDEN:
+        return max(due or began, began)
+    if rule is None or due is None or (plan.fate is Fate.WAITS and rule.gang is not GangMode.WHOLE):
         return None
-    due = rule.due(drain.since)
-    return max(due, drain.record.began_at) if due is not None else None
+    return max(due, began)

@@ -4,7 +4,8 @@ As ``kubectl drain`` filters (Kubernetes, pkg/drain/filters.go): pods of DaemonS
 are nobody's concern; those that would lose data in an emptyDir, or that no controller makes anew, only where the rule
 says so. Beyond kubectl, whether and when a pod is evicted at all is a mode for each namespace or selector; a pod that
 tolerates the drain's own taint is meant to stay, unless its rule says otherwise; and one that was made after the drain
-began came back, and is never evicted again (``kube_drain_record``).
+began came back, and is never evicted again (``kube_drain_record``). A pod that is a Slurm node is Slurm's to drain
+first (``kube_slurm_nodes``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import msgspec
 
 from healthd.remediation.orchestrators.kube_drain_record import DrainRecord
 from healthd.remediation.orchestrators.kube_node import Taint
+from healthd.remediation.orchestrators.kube_slurm_nodes import WHY_NOT, SlurmState, is_slurm_node, slurm_state
 
 CAME_BACK = "made after the node was taken out"
 _MIRROR = "kubernetes.io/config.mirror"
@@ -176,8 +178,14 @@ class _PodSpec(msgspec.Struct, frozen=True):
     schedulingGroup: _SchedulingGroup | None = None  # noqa: N815 - as above
 
 
+class _PodCondition(msgspec.Struct, frozen=True):
+    type: str
+    status: str = ""
+
+
 class _PodStatus(msgspec.Struct, frozen=True):
     phase: str = ""
+    conditions: tuple[_PodCondition, ...] | None = None
 
 
 class Pod(msgspec.Struct, frozen=True):
@@ -202,6 +210,15 @@ class Pod(msgspec.Struct, frozen=True):
     def is_over(self) -> bool:
         """Whether it has ended, and only its record is left."""
         return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def slurm(self) -> SlurmState | None:
+        """What Slurm has done about the Slurm node that it is; None for any other pod."""
+        owner = owner_of(self)
+        kind, group = (owner.kind, owner.group) if owner is not None else ("", "")
+        if not is_slurm_node(kind, group, self.metadata.labels or {}):
+            return None
+        return slurm_state({each.type: each.status for each in self.status.conditions or ()})
 
     def tolerates(self, taints: Iterable[Taint]) -> bool:
         """Whether it tolerates all of these."""
@@ -290,17 +307,31 @@ def _planned(pod: Pod, rules: Sequence[Rule], drain: Drain, now: datetime) -> Pl
         return Plan(pod=pod, fate=Fate.STAYS, why=why)
     if pod.metadata.deletionTimestamp is not None:
         return Plan(pod=pod, fate=Fate.LEAVES, why="it is being deleted")
-    rule = rule_of(pod, rules)
+    rule, slurm = rule_of(pod, rules), pod.slurm
+    if (plan := _by_slurm(pod, slurm, rule)) is not None:
+        return plan
     if rule is None or rule.mode is EvictMode.NEVER:
         named = f"rule {rule.name}" if rule is not None else "no rule names it"
         return Plan(pod=pod, fate=Fate.WAITS, why=f"it ends by itself, {named}")
     if came_after(pod, drain):
         return Plan(pod=pod, fate=Fate.CAME, why=CAME_BACK)
-    if (until := _awaited(rule, drain.since, now)) is not None:
+    is_complete = slurm is not None and rule.mode is EvictMode.COMPLETE
+    if not is_complete and (until := _awaited(rule, drain.since, now)) is not None:
         return Plan(pod=pod, fate=Fate.WAITS, why=until)
     if why := _forbidden(pod, rule, drain):
         return Plan(pod=pod, fate=Fate.FORBIDDEN, why=why)
     return Plan(pod=pod, fate=Fate.EVICT, why=f"rule {rule.name}", grace_s=rule.grace_s)
+
+
+def _by_slurm(pod: Pod, slurm: SlurmState | None, rule: Rule | None) -> Plan | None:
+    """The fate of a pod that is a Slurm node, for as long as that is not its rule's to say. It never ends by itself."""
+    if slurm in (None, SlurmState.DRAINED):
+        is_left = slurm is not None and rule is None
+        why = "a Slurm node that Slurm has drained: no rule evicts it, and it does not end by itself"
+        return Plan(pod=pod, fate=Fate.FORBIDDEN, why=why) if is_left else None
+    if slurm is SlurmState.DRAINING:
+        return Plan(pod=pod, fate=Fate.WAITS, why="Slurm drains it, and its jobs end by themselves")
+    return Plan(pod=pod, fate=Fate.FORBIDDEN, why=WHY_NOT[slurm])
 
 
 def _stays(pod: Pod) -> str:

@@ -162,3 +162,34 @@ unmanaged = true
             assert told == {"batch-0", "bare-0", "stuck-0"}
     finally:
         control_plane.admin.patch(stuck, {"metadata": {"finalizers": None}}, kind="merge")
+
+
+def test_a_pod_that_is_a_slurm_node_goes_once_slurm_has_drained_it(
+    control_plane: ControlPlane, fleet: Fleet, start: Start, agents: Agents
+) -> None:
+    """A worker of Slinky's with its exact conditions: in service it is left alone and said, while Slurm drains it, too,
+    and drained without a job it is evicted by its rule."""
+    fleet.add(["n1", "n2"])
+    control_plane.add_pod("worker-0", "n1")
+    path = "/api/v1/namespaces/default/pods/worker-0"
+    owner = {"apiVersion": "slinky.slurm.net/v1beta1", "kind": "NodeSet", "name": "gpu", "uid": "u-1"}
+    owned = {"metadata": {"ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}]}}
+    control_plane.admin.patch(path, owned, kind="merge").must()
+
+    def shows(*states: str) -> None:
+        kinds = ("Idle", "Mixed", "Drain")
+        conditions = [{"type": f"SlurmNodeState{each}", "status": str(each in states)} for each in kinds]
+        control_plane.admin.patch(f"{path}/status", {"status": {"conditions": conditions}}).must()
+
+    shows("Mixed")
+    with control_plane.reaping():
+        one = start(RULES)
+        control_plane.wait(lambda: fleet.numbers()[0] == "2", 60, "the counts")
+        drained(agents, "n1")
+        control_plane.wait(lambda: "a Slurm node that Slurm has not drained" in one.log, 30, "the refusal")
+        shows("Mixed", "Drain")
+        control_plane.wait(lambda: "Slurm drains it, and its jobs end by themselves" in one.log, 30, "Slurm's drain")
+        time.sleep(2.0)
+        assert fleet.pods() == {"worker-0"}
+        shows("Idle", "Drain")
+        control_plane.wait(lambda: not fleet.pods(), 30, "the eviction")
