@@ -177,7 +177,7 @@ def rights_of(config: Config, node: str) -> tuple[Right, ...]:
         Right(verb="patch", group="", resource="nodes", subresource="status", name=node, use="no condition is written"),
         *(
             Right(verb=verb, group="events.k8s.io", resource="events", namespace="default", use=told)
-            for verb in ("create", "get", "patch")
+            for verb in ("create", "patch")
         ),
         *(
             Right(

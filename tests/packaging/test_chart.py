@@ -448,7 +448,7 @@ AGENT_MAY = {
     ("", "nodes", "", "get patch"),
     ("", "nodes/status", "", "patch"),
     ("coordination.k8s.io", "leases", "healthd-budget healthd-budget-p5 healthd-marks", "get patch"),
-    ("events.k8s.io", "events", "", "create get patch"),
+    ("events.k8s.io", "events", "", "create patch"),
 }
 CONTROLLER_MAY = {
     ("", "nodes", "", "get list"),

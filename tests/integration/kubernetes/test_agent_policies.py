@@ -1076,14 +1076,21 @@ def test_what_a_person_did_to_the_node_stays(
     assert control_plane.admin.get(OWN).must() == before
 
 
-def test_an_event_that_another_told_is_not_added_to(control_plane: ControlPlane, agent: ApiClient) -> None:
-    """Under a name of the agent's own form as well: what counts is which node it is about."""
+def test_an_event_that_another_told_is_not_added_to_and_not_read(control_plane: ControlPlane, agent: ApiClient) -> None:
+    """Under a name of the agent's own form as well: what counts is which node it is about. A patch of nothing, whose
+    answer is the Event, is a write like any other; of its own the agent reads the count by one."""
     of_another = event("n2", metadata={"name": event("n1")["metadata"]["name"]})
     for each in (event("n2"), of_another):
         there = control_plane.admin.post(EVENTS, each).must()
         series = {"series": {"count": 999, "lastObservedTime": "2026-01-01T00:01:00.000000Z"}}
-        answer = agent.patch(f"{EVENTS}/{there['metadata']['name']}", series, kind="merge")
-        assert (answer.status, "only tell events about its own node" in answer.message) == (BY_POLICY, True), answer
+        path = f"{EVENTS}/{there['metadata']['name']}"
+        for body in (series, {}):
+            answer = agent.patch(path, body, kind="merge")
+            assert (answer.status, "only tell events about its own node" in answer.message) == (BY_POLICY, True), answer
+        assert agent.get(path).status == BY_RBAC
+        control_plane.admin.delete(path).must()
+    own = agent.post(EVENTS, event("n1")).must()
+    assert agent.patch(f"{EVENTS}/{own['metadata']['name']}", {}, kind="merge").must() == own
 
 
 def test_twenty_who_claim_at_once_get_five_places(control_plane: ControlPlane) -> None:

@@ -126,10 +126,10 @@ def test_what_everybody_may_do_changes_nothing(control_plane: ControlPlane, agen
 
 
 def test_no_right_of_an_agent_names_what_holds_secrets(control_plane: ControlPlane, agent: ApiClient) -> None:
-    """An agent may read Nodes, the Leases of the budget and Events by name: no list, no watch, nothing else."""
+    """An agent may read Nodes and the Leases of the budget by name: no list, no watch, nothing else."""
     rights = rights_of(control_plane.admin, NAMESPACE, ACCOUNT)
     read = {(name, verb) for each in rights for name in each.resources for verb in set(each.verbs) - WRITES}
-    assert read == {("nodes", "get"), ("leases", "get"), ("events", "get")}
+    assert read == {("nodes", "get"), ("leases", "get")}
     leases = [each.names for each in rights if "leases" in each.resources]
     assert leases == [(LEASE, MARKS)]
 
