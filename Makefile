@@ -64,7 +64,8 @@ test-slurm: .venv/dev.stamp
 	@sh tests/system-packages.sh
 	sh tests/slurm-root.sh "$(VERSION)" $(PYTEST_ARGS)
 
-# What `make test` leaves out: a real API server, the chart, the image. Builds them with Go where they are not cached.
+# What `make test` leaves out: a real API server, the chart, the image. Programs that are neither in KUBEBUILDER_ASSETS,
+# nor cached, nor in PATH are built with Go, once, at your niceness; the session says how far that is.
 test-kubernetes: .venv/dev.stamp
 	@sh tests/system-packages.sh
 	HEALTHD_TEST_KUBERNETES=1 $(VENV)/python -m pytest $(PYTEST_ARGS) $(KUBERNETES_TESTS)

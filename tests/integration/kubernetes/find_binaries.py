@@ -3,11 +3,13 @@
     python -m tests.integration.kubernetes.find_binaries [NAME ...]
 
 For each program, the first that applies: the folder in ``KUBEBUILDER_ASSETS`` (the convention of controller-runtime's
-envtest, whose archives hold etcd, kube-apiserver and kubectl); the cache; a build with ``go`` from the modules pinned
-in ``binaries/``, whose go.sum vouches for every source. `go install` cannot build the API server: its module names its
-staging modules by replace directives, which binaries/go.mod repeats with their published versions (v1.X.Y is v0.X.Y).
+envtest, whose archives hold etcd, kube-apiserver and kubectl); the cache; PATH, where the program has a version that
+the tests speak for; a build with ``go`` from the modules pinned in ``binaries/``, whose go.sum vouches for every
+source. `go install` cannot build the API server: its module names its staging modules by replace directives, which
+binaries/go.mod repeats with their published versions (v1.X.Y is v0.X.Y).
 
-One builder works at a time, over all sessions of this machine; what a cancelled one has compiled stays in Go's cache.
+One builder works at a time, over all sessions of this machine, at its caller's niceness. It says how far it is, and so
+does each session that waits for it. What a cancelled one has compiled stays in Go's cache.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,6 +36,16 @@ CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager")
 # The oldest API server that the tests speak for.
 OLDEST = (1, 34)
 BUILD_WITHIN_S = 3600.0
+SAYS_EACH_S = 30.0
+# How a program in PATH says its version, the oldest that is taken, and the first that is not. etcd: WatchList and
+# consistent lists from the cache.
+IN_PATH = {
+    "etcd": (("--version",), (3, 6), (4, 0)),
+    "kube-apiserver": (("--version",), OLDEST, (2, 0)),
+    "kube-controller-manager": (("--version",), OLDEST, (2, 0)),
+    "kubectl": (("version", "--client"), OLDEST, (2, 0)),
+    "helm": (("version", "--short"), (3, 14), (4, 0)),
+}
 
 Say = Callable[[str], object]
 
@@ -82,7 +95,7 @@ def cached(name: str) -> Path | None:
             _check_age(name, path)
             return path
     path = cache_folder(RECIPES[name]) / name
-    return path if os.access(path, os.X_OK) else None
+    return path if os.access(path, os.X_OK) else _in_path(name)
 
 
 def program(name: str, say: Say = print) -> Path:
@@ -96,7 +109,7 @@ def program(name: str, say: Say = print) -> Path:
     go = _go(name)
     folder = cache_folder(recipe)
     folder.mkdir(parents=True, exist_ok=True)
-    with _lock(folder / "lock", lambda: say(f"{name}: waiting for the build that another process runs in {folder}")):
+    with _lock(folder / "lock", lambda: say(f"{name}: waiting for another process: {_progress(folder)}")):
         return cached(name) or _build(name, recipe, go, folder, say)
 
 
@@ -126,6 +139,26 @@ def _go(name: str) -> str:
     return go
 
 
+def _in_path(name: str) -> Path | None:
+    """The program in PATH, where it is of a version that the tests speak for."""
+    found, asked = shutil.which(name), IN_PATH.get(name)
+    if found is None or asked is None:
+        return None
+    arguments, oldest, beyond = asked
+    done = subprocess.run([found, *arguments], check=False, capture_output=True, text=True, timeout=60)
+    version = re.search(r"(\d+)\.(\d+)", done.stdout)
+    fits = version is not None and oldest <= (int(version[1]), int(version[2])) < beyond
+    return Path(found) if fits else None
+
+
+def _progress(folder: Path) -> str:
+    """What the builder in this folder said last."""
+    try:
+        return (folder / "progress").read_text(encoding="utf-8")
+    except OSError:
+        return f"it builds in {folder}"
+
+
 def _check_age(name: str, path: Path) -> None:
     if name != "kube-apiserver":
         return
@@ -141,11 +174,16 @@ def _check_age(name: str, path: Path) -> None:
 @contextlib.contextmanager
 def _lock(path: Path, waiting: Callable[[], object]) -> Iterator[None]:
     with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting()
-            fcntl.flock(file, fcntl.LOCK_EX)
+        said_s = float("-inf")
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() - said_s >= SAYS_EACH_S:
+                    said_s = time.monotonic()
+                    waiting()
+                time.sleep(0.1)
         yield
 
 
@@ -155,20 +193,24 @@ def _build(name: str, recipe: Recipe, go: str, folder: Path, say: Say) -> Path:
     env["GOFLAGS"] = "-mod=readonly -trimpath -buildvcs=false"
     where = HERE / recipe.module
     started, cpu_before = time.monotonic(), _children_cpu_s()
-    _fetch(name, [go, "list", "-deps", recipe.package], where, env)
+    packages = _fetch(name, [go, "list", "-deps", recipe.package], where, env)
     fetched = time.monotonic()
     unfinished = folder / f".{name}.{os.getpid()}"
-    # nice: somebody's tests run beside it, and they have deadlines.
-    argv = ["nice", "-n", "19", go, "build", "-ldflags", recipe.ldflags, "-o", str(unfinished), recipe.package]
+    argv = [go, "build", "-v", "-ldflags", recipe.ldflags, "-o", str(unfinished), recipe.package]
+
+    def tell(compiled: int) -> None:
+        words = f"{name}: {compiled} packages compiled of at most {packages}, {time.monotonic() - fetched:.0f} s"
+        (folder / "progress").write_text(words, encoding="utf-8")
+        say(words)
+
     try:
-        done = subprocess.run(
-            argv, cwd=where, env=env, check=False, capture_output=True, text=True, timeout=BUILD_WITHIN_S
-        )
-        if done.returncode != 0:
-            raise BuildFailed(f"{name}: go build ended with {done.returncode}:\n{done.stderr[-3000:]}")
+        code, errors = _compiled(argv, where, env, tell)
+        if code != 0:
+            raise BuildFailed(f"{name}: go build ended with {code}:\n{errors[-3000:]}")
         unfinished.replace(folder / name)
     finally:
         unfinished.unlink(missing_ok=True)
+        (folder / "progress").unlink(missing_ok=True)
     took = {
         "fetch_s": round(fetched - started, 1),
         "build_s": round(time.monotonic() - fetched, 1),
@@ -180,11 +222,30 @@ def _build(name: str, recipe: Recipe, go: str, folder: Path, say: Say) -> Path:
     return folder / name
 
 
-def _fetch(name: str, argv: list[str], where: Path, env: dict[str, str]) -> None:
-    """Load the modules. Where they are not here and no proxy has them, nothing is built; that is no fault of ours."""
+def _compiled(argv: list[str], where: Path, env: dict[str, str], tell: Callable[[int], object]) -> tuple[int, str]:
+    """Run a build that names on stderr each package that it compiles, and count them. The exit status, and stderr."""
+    said: list[str] = []
+    with subprocess.Popen(argv, cwd=where, env=env, stderr=subprocess.PIPE, text=True) as build:
+        late = threading.Timer(BUILD_WITHIN_S, build.kill)
+        late.start()
+        told_s = time.monotonic()
+        try:
+            for line in build.stderr or ():
+                said.append(line)
+                if time.monotonic() - told_s >= SAYS_EACH_S:
+                    told_s = time.monotonic()
+                    tell(len(said))
+        finally:
+            late.cancel()
+    return build.returncode, "".join(said)
+
+
+def _fetch(name: str, argv: list[str], where: Path, env: dict[str, str]) -> int:
+    """Load the modules, and count the packages. Where they are not here and no proxy has them, nothing is built; that
+    is no fault of ours."""
     done = subprocess.run(argv, cwd=where, env=env, check=False, capture_output=True, text=True, timeout=BUILD_WITHIN_S)
     if done.returncode == 0:
-        return
+        return len(done.stdout.splitlines())
     said = done.stderr.strip()[-2000:]
     if "go.sum" in said or "checksum mismatch" in said or "updates to go.mod needed" in said:
         raise BuildFailed(f"{name}: go.mod and go.sum in {where} do not agree with the sources:\n{said}")

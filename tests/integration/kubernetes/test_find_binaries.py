@@ -29,12 +29,12 @@ BUILD = 'while [ "$1" != -o ]; do shift; done; sleep 0.3; printf "#!/bin/sh\\n" 
 
 @pytest.fixture
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No assets, an empty cache, and a PATH with nice and a shell but no Go; returns a folder that is in PATH."""
+    """No assets, an empty cache, and a PATH with a shell but no Go; returns a folder that is in PATH."""
     tools = tmp_path / "tools"
     tools.mkdir()
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name in ("nice", "sh", "sleep", "chmod"):
+    for name in ("sh", "sleep", "chmod"):
         (tools / name).symlink_to(f"/bin/{name}" if Path(f"/bin/{name}").exists() else f"/usr/bin/{name}")
     monkeypatch.setenv("PATH", str(tools))
     return tools
@@ -79,6 +79,40 @@ def test_an_old_api_server_is_refused(empty: Path, tmp_path: Path, monkeypatch: 
         program("kube-apiserver")
 
 
+@pytest.mark.parametrize(
+    ("name", "says", "taken"),
+    [
+        ("etcd", "etcd Version: 3.6.5", True),
+        ("etcd", "etcd Version: 3.4.23", False),
+        ("kube-apiserver", "Kubernetes v1.36.1", True),
+        ("kube-apiserver", "Kubernetes v1.33.9", False),
+        ("helm", "v3.19.0+g1", True),
+        ("helm", "v4.0.0+g1", False),
+        ("kubectl", "nothing known", False),
+    ],
+)
+def test_what_is_in_path_is_taken_where_its_version_fits(empty: Path, name: str, says: str, taken: bool) -> None:
+    """Instead of a build; what the tests do not speak for is as good as not there."""
+    executable(empty / name, f"#!/bin/sh\necho '{says}'\n")
+    assert cached(name) == (empty / name if taken else None)
+
+
+def test_a_build_says_how_far_it_is_and_so_does_who_waits(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the packages that Go names as it compiles them, of those that it listed."""
+    monkeypatch.setattr(find_binaries, "SAYS_EACH_S", 0.2)
+    slow = f"for each in a b c d e f; do echo package/$each >&2; sleep 0.3; done; {BUILD}"
+    go_in(empty, on_list="for each in a b c d e f g h; do echo package/$each; done", on_build=slow)
+    said: list[list[str]] = [[], []]
+    threads = [threading.Thread(target=program, args=("etcd", each.append)) for each in said]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (waited, built) = sorted(said, key=lambda each: "building" in each[0])
+    assert any("packages compiled of at most 8" in each for each in built)
+    assert any("waiting for another process: etcd: " in each for each in waited)
+
+
 def test_a_program_is_built_once(empty: Path) -> None:
     """The second time it comes from the cache, and nothing unfinished lies about."""
     log = go_in(empty)
@@ -100,7 +134,7 @@ def test_two_who_ask_at_once_build_once(empty: Path) -> None:
     for thread in threads:
         thread.join()
     assert log.read_text().split() == ["list", "build"]
-    assert any("waiting for the build" in text for text in said)
+    assert any("waiting for another process" in text for text in said)
 
 
 def test_modules_that_cannot_be_loaded_are_no_fault_of_ours(empty: Path) -> None:
