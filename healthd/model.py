@@ -96,6 +96,19 @@ class Action(StrEnum):
     PAGE = "page"
 
 
+class ClusterTrouble(StrEnum):
+    """What pages although no node asked for anything: each is a state that begins and ends with its cause."""
+
+    DRAIN_STUCK = "drain_stuck"  # a pod that a rule evicts does not go
+    AGENT_SILENT = "agent_silent"  # no heartbeat of healthd on a node that is Ready
+    NODE_DOWN = "node_down"  # not Ready, and nothing was asked for it
+    NO_POLICIES = "no_policies"  # the API server does not hold agents to their own nodes
+    NO_CLAIM = "no_claim"  # healthd's taint without a claim on the budget
+    NO_TAINT = "no_taint"  # a claim without healthd's taint
+    ODD_CLAIM = "odd_claim"  # a claim that is no claim of its node's agent
+    ODD_MARK = "odd_mark"  # a handoff record that is none of its node's agent
+
+
 class Refusal(StrEnum):
     """Why nothing, or less, was done: the word beside the sentence, for a metric that cannot grow without bound."""
 

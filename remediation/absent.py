@@ -121,7 +121,7 @@ class AbsentNodes:
         quiet = (
             name
             for name, mark in marks.items()
-            if not _is_acted_on(mark, now, self._takes) and _last_word_is_older(mark, self._dead_s, now)
+            if not is_acted_on(mark, now, self._takes) and _last_word_is_older(mark, self._dead_s, now)
         )
         return sorted({*self._since(self._dead, down, self._dead_s), *quiet})
 
@@ -129,7 +129,7 @@ class AbsentNodes:
         """The nodes that healthd holds and whose own daemon says nothing. The times in the cluster tell it after a
         restart of this daemon; what it saw itself, where a clock was set or there is no time."""
         marks = _marks(level)
-        held = [each for each in held_out(level, slots) if not _is_acted_on(marks.get(each.node), now, self._takes)]
+        held = [each for each in held_out(level, slots) if not is_acted_on(marks.get(each.node), now, self._takes)]
         quiet = self._quiet_s(held)
         return tuple(
             AbsentNode(node=each.node, message=each.message, page=True)
@@ -229,7 +229,7 @@ def without_machine(
         for held in level.held
         if not why_it_stays(held.text, marks.get(held.node), now, bounds, has_slot=held.node in holders)
     }
-    acting = {name for name, mark in marks.items() if _is_acted_on(mark, now, takes_s)}
+    acting = {name for name, mark in marks.items() if is_acted_on(mark, now, takes_s)}
     return (level.asleep & (holders | drained)) - acting
 
 
@@ -293,7 +293,8 @@ def _stays(name: str, text: str, why: str) -> str:
     return f'its drain "{text}" stays, because {why}. No job can wake the node: {todo}'
 
 
-def _is_acted_on(mark: CaseMark | None, now: datetime, takes_s: dict[Remedy, float]) -> bool:
+def is_acted_on(mark: CaseMark | None, now: datetime, takes_s: dict[Remedy, float]) -> bool:
+    """Whether the act that a record tells of is begun, and may be under way. ``takes_s``: how long each may take."""
     if mark is None or mark.remedy not in takes_s or mark.asked is None or is_ahead(mark.asked, now):
         return False
     return is_begun(mark) and now - mark.asked < timedelta(seconds=takes_s[mark.remedy])

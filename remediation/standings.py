@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from healthd.model import Refusal, Remedy
+from healthd.model import ClusterTrouble, Refusal, Remedy
 from healthd.remediation.case import Case, End
 from healthd.remediation.tally import Tally
 
@@ -40,7 +40,7 @@ STATES: Mapping[End | None, State] = {
 class Standing:
     """How it stands with one node, in one sentence; ``node`` "": with the cluster. ``page``: a person has to know.
 
-    ``refusal``: what it waits for, or why it was refused.
+    ``refusal``: what it waits for, or why it was refused. ``troubles``: what else pages.
     """
 
     node: str
@@ -50,6 +50,7 @@ class Standing:
     page: bool = False
     state: State = State.OTHER
     refusal: Refusal | None = None
+    troubles: tuple[ClusterTrouble, ...] = ()
 
 
 class Looks:

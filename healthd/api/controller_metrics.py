@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from healthd import __version__
 from healthd.api.families import Bounded, budget, started, store_failing, told
 from healthd.course import ROUND_RESULTS, Course
-from healthd.model import Refusal, Step
+from healthd.model import ClusterTrouble, Refusal, Step
 from healthd.remediation.standings import State
 
 _STEPS = (Step.REBOOT, Step.REPLACE)
@@ -79,6 +79,17 @@ class ControllerPage(Bounded):
         for state in State:
             nodes.add_metric([state], states[state])
         yield nodes
+        troubles = GaugeMetricFamily(
+            "healthd_controller_troubles",
+            "Nodes that page by what the controller saw itself, by trouble; of no_policies 1, for the cluster",
+            labels=["trouble"],
+        )
+        seen = Counter(
+            each for one in standings for each in one.troubles if one.node or each is ClusterTrouble.NO_POLICIES
+        )
+        for trouble in ClusterTrouble:
+            troubles.add_metric([trouble], seen[trouble])
+        yield troubles
         yield GaugeMetricFamily(
             "healthd_controller_person_needed",
             "Nodes, and the cluster itself, for which a person is needed",

@@ -17,6 +17,7 @@ Interval = Annotated[float, Meta(ge=0.2, le=3_600, description="seconds, from 0.
 LabelKey = Annotated[str, Meta(pattern=r"^[^=,\s]+\Z", description="the key of a label")]
 LabelGlob = Annotated[Label, Meta(description="key=value, the value a glob")]
 RoundPatience = Annotated[float, Meta(ge=5, le=86_400, description="seconds, from 5 to 86400")]
+SilencePatience = Annotated[float, Meta(ge=1, le=86_400, description="seconds, from 1 to 86400")]
 RuleName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]+\Z", description='letters, digits, ".", "_" and "-"')]
 After = Annotated[float, Meta(ge=0, le=2_592_000, description="seconds, at most 2592000")]
 Grace = Annotated[int, Meta(ge=0, le=86_400, description="seconds, at most 86400")]
@@ -98,9 +99,9 @@ class ControllerSection:
     """As ``daemon.http_names``: the name of a Service or an alias by which a scraper asks for it."""
 
     round_patience_s: RoundPatience = 600.0
-    """After how many seconds of one round, or of one try for the lead, the controller is stuck: it gives up the lead, so
-    that another one takes over, and ends with an error. ``/healthz`` is 503 from then on, and people are told at half
-    of it. Every request has a deadline of its own: a long round is one of many that run out."""
+    """After how many seconds of one round, or of one try for the lead, the controller is stuck: it gives up the lead,
+    so that another one takes over, and ends with an error. ``/healthz`` is 503 from then on, and people are told at
+    half of it. Every request has a deadline of its own: a long round is one of many that run out."""
 
     silent_s: Seconds = 300.0
     """How long, in seconds, a node that did not come back from its reboot must have been DOWN and not responding, at
@@ -120,6 +121,17 @@ class ControllerSection:
     """Kubernetes only: after how many seconds a pod that a rule evicts, and that is still there, pages, with an Event
     on the Node and on the pod: a PodDisruptionBudget without room, a right that is missing, a finalizer, a volume that
     its rule does not allow for. Half an hour: most budgets have room again by then."""
+
+    silence_patience_s: SilencePatience = 1_200.0
+    """Kubernetes only: after how many seconds the controller pages, with an Event on the Node, for a node whose healthd
+    has written nothing although the Node is Ready, and for one that is not Ready and for which nothing was asked; and,
+    without an Event, for admission policies that are missing. An agent writes every 330 s at the latest, and may take
+    450 s more after trouble with the API server. What a leader has not seen itself does not count. Nodes that opted
+    out, that are cordoned, or that others keep jobs off, do not page."""
+
+    policies: bool = True
+    """Kubernetes only: whether healthd's admission policies are to be there. Off: their absence does not page, and any
+    agent's token may change any Node."""
 
     gang_labels: tuple[LabelKey, ...] = ()
     """Kubernetes only: keys of labels by which operators or schedulers that healthd does not know mark their gangs,

@@ -15,11 +15,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from healthd.config.schema import Config
-from healthd.controller.parts import make_controller, metadata_of
+from healthd.controller.kube_watch import KubeWatch, WatchSettings
+from healthd.controller.parts import controller_patience, make_controller, metadata_of
 from healthd.controller.progress import Progress
 from healthd.course import Course
 from healthd.errors import ConfigError
-from healthd.model import Mode, Refusal
+from healthd.model import ClusterTrouble, Mode, Refusal, Remedy
 from healthd.node import CommandResult
 from healthd.remediation.controller import Controller
 from healthd.remediation.fleet import CLUSTER, Scope
@@ -29,12 +30,13 @@ from healthd.remediation.orchestrators.kube_api import KubeApi, connect
 from healthd.remediation.orchestrators.kube_drain import KubeDrain
 from healthd.remediation.orchestrators.kube_drain_record import RECORDS
 from healthd.remediation.orchestrators.kube_eviction import EvictMode, GangMode, Rule
-from healthd.remediation.orchestrators.kube_fleet import KubeFleet
+from healthd.remediation.orchestrators.kube_fleet import KubeFleet, Round
 from healthd.remediation.orchestrators.kube_gang_kinds import GangMarks
 from healthd.remediation.orchestrators.kube_lead import RENEW_S, Lead, Renewal
 from healthd.remediation.orchestrators.kube_node import hold_of
 from healthd.remediation.orchestrators.kube_plugin import KubePlugins
 from healthd.remediation.orchestrators.kube_signals import HYPERPOD_LABEL
+from healthd.remediation.orchestrators.kube_silence import SILENT
 from healthd.remediation.orchestrators.kube_told import KubeTold
 from healthd.remediation.orchestrators.kube_transport import Pace
 from healthd.remediation.ports import Provisioner
@@ -46,6 +48,7 @@ from healthd.store import Store
 _MANAGER = "healthd-controller"
 _RATE_PER_S, _BURST = 50.0, 200  # one process for the whole fleet, and a round of evictions comes at once
 _LIST_S = 30.0  # a server that answers from its cache may give 10,000 nodes in one piece
+_GAP_S = 60.0  # between two rounds, that counts as seen
 _COUNTS_IN_AN_AGE = 15  # so many countings may be missed before agents take the last one for old
 _BY_SLURM = ("parallelcluster", "pcs")
 
@@ -131,8 +134,24 @@ class KubernetesWork:
             drain,
             controller,
             mode=config.remediation.mode,
+            watch=self._watch(),
             plugins=plugins if section.device_plugin else None,
         )
+
+    def _watch(self) -> KubeWatch:
+        config, acts = self._config, controller_patience(self._config)
+        settings = WatchSettings(
+            namespace=config.orchestrator.kubernetes.namespace,
+            patience_s=config.controller.silence_patience_s,
+            gap_s=max(_GAP_S, 2 * config.controller.interval_s),
+            all_nodes=bool(config.controller.selector),
+            policies=config.controller.policies,
+            tolerated=config.orchestrator.kubernetes.tolerated_taints,
+            opt_out_label=config.remediation.opt_out_label,
+            takes_s={Remedy.REBOOT_NODE: acts.reboot_timeout_s, Remedy.REPLACE_NODE: acts.replace_timeout_s},
+        )
+        kept = KubeTold(self._api, namespace=settings.namespace, leads=self._lead.check, key=SILENT)
+        return KubeWatch(self._api, settings, kept=kept, leads=self._lead.check, clock=_now, monotonic_s=time.monotonic)
 
     def _controller(self, fleet: KubeFleet, store: Store) -> Controller:
         return make_controller(
@@ -210,10 +229,11 @@ class KubernetesRounds:
         controller: Controller | None,
         *,
         mode: Mode,
+        watch: KubeWatch,
         plugins: KubePlugins | None = None,
     ) -> None:
         self._fleet, self._drain, self._controller, self._mode = fleet, drain, controller, mode
-        self._plugins = plugins
+        self._watch, self._plugins = watch, plugins
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
@@ -224,15 +244,8 @@ class KubernetesRounds:
         """What is there to say of each node. Raises BackendError where the cluster does not answer, StoreError."""
         counted = self._fleet.count()
         standings = [Standing(node=name, said=why) for name, why in counted.gone.items()]
-        standings += [Standing(node=odd.node, said=odd.said, page=True) for odd in counted.oddities]
         if self._mode is not Mode.OBSERVE:
-            drained = {node.name for node in counted.seen.nodes.values() if hold_of(node) is not None}
-            claimed = {claim.node for claim in counted.budget.claims.values()}
-            states = self._drain.round(drained, claimed)
-            standings += [
-                Standing(node=name, said=state.said, page=state.stuck, refusal=Refusal.OVERDUE if state.stuck else None)
-                for name, state in states.items()
-            ]
+            standings += self._drained(counted)
         if self._mode is not Mode.OBSERVE and self._plugins is not None:
             told = self._plugins.round(counted.seen.nodes)
             standings += [Standing(node=name, said=said) for name, said in told.items()]
@@ -240,7 +253,19 @@ class KubernetesRounds:
             for name, why in counted.gone.items():
                 self._controller.gone(name, why)
             standings += self._controller.round(now)
+        standings += self._watch.round(counted, self._fleet.fleet().marks, standings, now)
         return merged(standings)
+
+    def _drained(self, counted: Round) -> list[Standing]:
+        drained = {node.name for node in counted.seen.nodes.values() if hold_of(node) is not None}
+        claimed = {claim.node for claim in counted.budget.claims.values()}
+        stuck = (ClusterTrouble.DRAIN_STUCK,)
+        return [
+            Standing(node=name, said=state.said, page=True, refusal=Refusal.OVERDUE, troubles=stuck)
+            if state.stuck
+            else Standing(node=name, said=state.said)
+            for name, state in self._drain.round(drained, claimed).items()
+        ]
 
 
 def merged(standings: Sequence[Standing]) -> tuple[Standing, ...]:
@@ -248,9 +273,13 @@ def merged(standings: Sequence[Standing]) -> tuple[Standing, ...]:
     found: dict[str, Standing] = {}
     for each in sorted(standings, key=lambda each: (each.node, each.remedy is None)):
         known = found.get(each.node)
-        both = replace(known, said=f"{known.said}; {each.said}", page=known.page or each.page) if known else each
-        found[each.node] = both
+        found[each.node] = each if known is None else _both(known, each)
     return tuple(found.values())
+
+
+def _both(known: Standing, each: Standing) -> Standing:
+    said, troubles = f"{known.said}; {each.said}", tuple(dict.fromkeys((*known.troubles, *each.troubles)))
+    return replace(known, said=said, page=known.page or each.page, troubles=troubles)
 
 
 def drain_rules(config: Config) -> tuple[Rule, ...]:

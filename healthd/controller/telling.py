@@ -39,10 +39,10 @@ def wrong_with_controller(course: Course) -> Sequence[Topic]:
     that do not succeed."""
     found = []
     for each in course.standings:
-        if each.page and each.node:
-            words = f"{each.node}: an operator is needed: {each.said}"
-            cause = f"{each.state} {each.refusal or ''}"
-            found.append(Topic(key=f"{PAGED}{each.node}", words=words, cause=cause, again_s=AGAIN_S))
+        if each.page:
+            words = f"{each.node or 'the cluster'}: an operator is needed: {each.said}"
+            cause = " ".join((each.state, each.refusal or "", *each.troubles))
+            found.append(Topic(key=f"{PAGED}{each.node or 'cluster'}", words=words, cause=cause, again_s=AGAIN_S))
         elif each.state is State.SILENT:
             found.append(Topic(key=f"silent {each.node}", words=f"{each.node}: {each.said}", again_s=AGAIN_S))
     if why := course.slow() or course.problem:

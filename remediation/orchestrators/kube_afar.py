@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from healthd.errors import BackendRefused, BackendUnknown
 from healthd.remediation.orchestrators import kube_budget as leases
 from healthd.remediation.orchestrators.kube_api import Kind, KubeApi, Missing
-from healthd.remediation.orchestrators.kube_eviction import pods_in
+from healthd.remediation.orchestrators.kube_eviction import is_lost, pods_in
 from healthd.remediation.orchestrators.kube_node import KubeNode, instance_id_of, node_of, view_of
 from healthd.remediation.ports import NodeView
 
@@ -34,7 +35,9 @@ class KubeNodeAfar:
         leads: Callable[[], None],
         resources: Collection[str],
         tolerated: Collection[str] = (),
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        self._clock = clock
         self._api, self._name, self._namespace, self._leads = api, node, namespace, leads
         self._resources, self._tolerated = tuple(resources), tuple(tolerated)
 
@@ -43,9 +46,9 @@ class KubeNodeAfar:
         BackendRefused for a Node that is gone."""
         node = self._node()
         pages = self._api.pages(Kind.POD, pods_in, fieldSelector=f"spec.nodeName={self._name}")
-        held = tuple(
-            sorted(pod.name for page in pages for pod in page if not pod.is_over and pod.holds(self._resources))
-        )
+        now = self._clock()
+        here = (pod for page in pages for pod in page if not is_lost(pod, now, ready=node.is_ready))
+        held = tuple(sorted(pod.name for pod in here if not pod.is_over and pod.holds(self._resources)))
         view = view_of(node, tolerated=self._tolerated, jobs=held)
         ready = node.condition("Ready")
         silent = ready is not None and ready.status == "Unknown"

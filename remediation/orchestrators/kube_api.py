@@ -81,6 +81,14 @@ class Kind(Enum):
     LEASE = ("coordination.k8s.io", "v1", "Lease", "leases", True)
     EVENT = ("events.k8s.io", "v1", "Event", "events", True)
     NODE_CLAIM = ("karpenter.sh", "v1", "NodeClaim", "nodeclaims", False)
+    POLICY = ("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", False)
+    POLICY_BINDING = (
+        "admissionregistration.k8s.io",
+        "v1",
+        "ValidatingAdmissionPolicyBinding",
+        "validatingadmissionpolicybindings",
+        False,
+    )
     ACCESS_REVIEW = ("authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews", False)
     SELF_REVIEW = ("authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews", False)
 

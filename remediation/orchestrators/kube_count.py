@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from healthd.model import ClusterTrouble
 from healthd.remediation.budget import out_limit
 from healthd.remediation.fleet import CLUSTER
 from healthd.remediation.orchestrators.kube_budget import (
@@ -30,7 +31,12 @@ from healthd.remediation.ports import FleetLevel, HeldNode, Mark
 UNSHOWN_S = 900.0
 """How long a claim may stand without a taint on its Node before that is reported: longer than every settle time."""
 
-NO_CLAIM, NO_TAINT, ODD_CLAIM, ODD_MARK = "no claim", "no taint", "odd claim", "odd mark"
+NO_CLAIM, NO_TAINT, ODD_CLAIM, ODD_MARK = (
+    ClusterTrouble.NO_CLAIM,
+    ClusterTrouble.NO_TAINT,
+    ClusterTrouble.ODD_CLAIM,
+    ClusterTrouble.ODD_MARK,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,18 +54,18 @@ class Oddity:
     """What no healthd leaves like that for long: ``kind`` is one of the four above; ``node`` as the key names it."""
 
     node: str
-    kind: str
+    kind: ClusterTrouble
 
     @property
     def said(self) -> str:
         """For the person on call, with the next step."""
         match self.kind:
-            case "no claim":
+            case ClusterTrouble.NO_CLAIM:
                 return (
                     f"it has a taint of healthd's and no claim on the budget: somebody may go over the limit; see"
                     f" whether its agent runs, else kubectl taint node {self.node} {UNHEALTHY}- {CLAIMED}-"
                 )
-            case "no taint":
+            case ClusterTrouble.NO_TAINT:
                 return (
                     "it holds a claim on the budget and no taint of healthd's: a place is taken for nothing; see"
                     " whether its agent runs, else take its claim from the Lease healthd-budget"

@@ -131,7 +131,8 @@ class KubeDrain:
         made = {pod.metadata.uid: pod.metadata.creationTimestamp for pod in pods}
         record = self._records.begun(node.name, held, made, claimed, now)
         taints = tuple(taint for taint in node.taints if taint.key == UNHEALTHY)
-        return Drain(node=node.name, since=datetime.fromtimestamp(held.stamp, UTC), record=record, taints=taints)
+        since = datetime.fromtimestamp(held.stamp, UTC)
+        return Drain(node=node.name, since=since, record=record, taints=taints, ready=node.is_ready)
 
     def _asked(
         self, name: str, held: Held, members: Mapping[Gang, Collection[Pod]], plans: Sequence[Plan]

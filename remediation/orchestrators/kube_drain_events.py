@@ -16,8 +16,10 @@ from healthd.remediation.orchestrators.kube_api import Conflict, Ending, Kind, K
 from healthd.remediation.orchestrators.kube_events import News, event_about
 from healthd.remediation.orchestrators.kube_eviction import CAME_BACK, Drain, Fate, Plan, Pod
 
-_CONTROLLER = "healthd.io/controller"
-_NODES_EVENTS = "default"  # where the API server wants Events about what is in no namespace
+CONTROLLER = "healthd.io/controller"
+"""Who tells Events, where the controller does."""
+NODES_EVENTS = "default"
+"""The namespace where the API server wants Events about what is in none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +67,7 @@ class KubeDrainEvents:
         about, meta = f"{drain.record.hold} {news.pod.source}", news.pod.metadata
         node = {"apiVersion": "v1", "kind": "Node", "name": drain.node, "uid": uid}
         note = f"{news.pod.name} of {news.pod.source}: {news.words}"
-        self._once(News(reason=news.reason, action="Drain", about=about, note=note), node, _NODES_EVENTS)
+        self._once(News(reason=news.reason, action="Drain", about=about, note=note), node, NODES_EVENTS)
         here = {"apiVersion": "v1", "kind": "Pod", "namespace": meta.namespace, "name": meta.name, "uid": meta.uid}
         note = f"healthd drains {drain.node}: {news.words}"
         self._once(
@@ -78,7 +80,7 @@ class KubeDrainEvents:
             news,
             regarding=regarding,
             namespace=namespace,
-            controller=_CONTROLLER,
+            controller=CONTROLLER,
             instance=self._host,
             now=self._clock(),
         )

@@ -24,6 +24,8 @@ from healthd.remediation.orchestrators.kube_node import Taint
 from healthd.remediation.orchestrators.kube_slurm_nodes import WHY_NOT, SlurmState, is_slurm_node, slurm_state
 
 CAME_BACK = "made after the node was taken out"
+LOST_S = 60.0
+"""How long, in seconds, the grace of a pod must be over before a node that is not Ready has lost it."""
 _MIRROR = "kubernetes.io/config.mirror"
 
 
@@ -84,12 +86,13 @@ class Rule:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drain:
     """One node's drain. ``since``: when the node was taken out, by its agent's clock, from which a rule's times count.
-    ``taints``: those of healthd's drain, as they are on the Node."""
+    ``taints``: those of healthd's drain, as they are on the Node. ``ready``: whether the Node is."""
 
     node: str
     since: datetime
     record: DrainRecord
     taints: tuple[Taint, ...]
+    ready: bool = True
 
 
 class _Owner(msgspec.Struct, frozen=True):
@@ -266,6 +269,13 @@ def came_after(pod: Pod, drain: Drain) -> bool:
     return not drain.record.concerns(pod.metadata.uid, pod.metadata.creationTimestamp)
 
 
+def is_lost(pod: Pod, now: datetime, *, ready: bool) -> bool:
+    """Whether a pod is no work any more although it is there: it was to end, its grace is over (which is in the
+    deletionTimestamp), and its node is not Ready: no kubelet is there to say that it ended."""
+    gone = pod.metadata.deletionTimestamp
+    return not ready and gone is not None and now - gone >= timedelta(seconds=LOST_S)
+
+
 def rule_of(pod: Pod, rules: Sequence[Rule]) -> Rule | None:
     """The first rule that fits this pod, or None."""
     return next((rule for rule in rules if _fits(pod, rule)), None)
@@ -305,6 +315,8 @@ def told(plans: Iterable[Plan]) -> str:
 def _planned(pod: Pod, rules: Sequence[Rule], drain: Drain, now: datetime) -> Plan:
     if why := _stays(pod):
         return Plan(pod=pod, fate=Fate.STAYS, why=why)
+    if is_lost(pod, now, ready=drain.ready):
+        return Plan(pod=pod, fate=Fate.STAYS, why="its time to end is over, on a node that is not Ready")
     if pod.metadata.deletionTimestamp is not None:
         return Plan(pod=pod, fate=Fate.LEAVES, why="it is being deleted")
     rule, slurm = rule_of(pod, rules), pod.slurm

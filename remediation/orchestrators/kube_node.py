@@ -68,6 +68,7 @@ class Condition(msgspec.Struct, frozen=True):
     reason: str = ""
     message: str = ""
     lastTransitionTime: str | None = None  # noqa: N815 - the API's own word
+    lastHeartbeatTime: str | None = None  # noqa: N815 - as above
 
 
 class _Meta(msgspec.Struct, frozen=True):
@@ -131,6 +132,12 @@ class KubeNode(msgspec.Struct, frozen=True, kw_only=True):
     def condition(self, kind: str) -> Condition | None:
         """The condition of this type, or None."""
         return next((each for each in self.conditions if each.type == kind), None)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its kubelet says that it is: a kubelet that says nothing does not."""
+        ready = self.condition("Ready")
+        return ready is not None and ready.status == "True"
 
     def taint(self, key: str) -> Taint | None:
         """The first taint of this key, or None."""
@@ -252,9 +259,8 @@ def away_by(node: KubeNode, tolerated: Collection[str] = ()) -> set[str]:
         if taint.effect in _KEEPS_OFF and not any(fnmatch.fnmatchcase(taint.key, glob) for glob in known)
     }
     flags = {f"TAINTED:{key}" for key in keys}
-    ready = node.condition("Ready")
     flags |= {"CORDONED"} if node.unschedulable else set()
-    flags |= {"NOTREADY"} if ready is None or ready.status != "True" else set()
+    flags |= set() if node.is_ready else {"NOTREADY"}
     return flags | ({"DELETING"} if node.deleting else set())
 
 

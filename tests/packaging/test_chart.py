@@ -24,6 +24,7 @@ from healthd.config.report import as_data
 from healthd.controller.run import _STOP_S, _TICK_S, _YIELD_S
 from healthd.remediation import gpu_reset
 from healthd.remediation.orchestrators import kube_budget, kube_gpu_clients, kube_node, kube_signals, pod_resources
+from healthd.remediation.orchestrators.kube_policies import POLICIES
 from healthd.tables import instance_types
 from tests.packaging.chart import CHART, IMAGE, KUBERNETES, MONITORING, ROOT, Object, Rendered, lint, objects_in, render
 from tests.pages import blocks
@@ -460,6 +461,9 @@ CONTROLLER_MAY = {
         "get patch",
     ),
     ("coordination.k8s.io", "leases", "", "create"),
+    ("events.k8s.io", "events", "", "create"),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicies", " ".join(sorted(POLICIES)), "get"),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicybindings", " ".join(sorted(POLICIES)), "get"),
 }
 
 
@@ -469,7 +473,6 @@ def test_nobody_may_more_than_the_table_says() -> None:
     assert rights(rendered, "healthd-agent") == AGENT_MAY
     optional = {
         ("", "pods/eviction", "", "create"),
-        ("events.k8s.io", "events", "", "create"),
         ("karpenter.sh", "nodeclaims", "", "delete list"),
     }
     assert rights(rendered, "healthd-controller") == CONTROLLER_MAY | optional

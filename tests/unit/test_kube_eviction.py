@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,6 +18,7 @@ from healthd.remediation.orchestrators.kube_eviction import (
     Pod,
     Rule,
     eviction_of,
+    is_lost,
     planned,
     pods_in,
     told,
@@ -65,6 +67,22 @@ def rule(mode: EvictMode = EvictMode.EVICT, **settings: Any) -> Rule:
 def test_some_pods_are_no_part_of_a_drain(which: Pod, why: str) -> None:
     """Whatever the rules say."""
     assert fate(which, rule(unmanaged=True, empty_dir=True)) == (Fate.STAYS, why)
+
+
+@pytest.mark.parametrize(
+    ("ready", "over_s", "lost"), [(False, 60.0, True), (False, 59.0, False), (True, 1e6, False), (False, None, False)]
+)
+def test_a_pod_past_its_grace_on_a_node_that_is_not_ready_is_no_work(
+    ready: bool, over_s: float | None, lost: bool
+) -> None:
+    """Nothing tells that it ended, and nothing will; where the kubelet answers, it is still ending."""
+    now = SINCE + timedelta(hours=1)
+    gone = None if over_s is None else (now - timedelta(seconds=over_s)).isoformat()
+    which = pod(deletionTimestamp=gone)
+    assert is_lost(which, now, ready=ready) is lost
+    (plan,) = planned([which], [rule()], replace(drain(), ready=ready), now)
+    assert (plan.fate is Fate.STAYS) is lost
+    assert bool(told([plan])) is not lost
 
 
 def test_a_pod_that_no_rule_names_ends_by_itself() -> None:

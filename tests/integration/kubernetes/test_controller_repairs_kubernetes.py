@@ -19,6 +19,7 @@ import pytest
 
 from healthd.model import Remedy
 from healthd.remediation.marks import Answer, CaseMark, parse
+from healthd.remediation.orchestrators.kube_eviction import LOST_S
 from tests.integration.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.integration.aws.fake_hyperpod import CLUSTER, FakeHyperPod
 from tests.integration.aws.moto_server import dummy_env, moto_serving
@@ -158,6 +159,27 @@ def test_hyperpod_replaces_the_machine_of_an_idle_node_once_and_the_new_node_owe
     time.sleep(1.5)
     assert hyperpod.count("BatchReplaceClusterNodes") == 1
     assert site.fleet.numbers()[1:] == ("2", "")
+
+
+def test_a_pod_that_cannot_end_on_a_dead_machine_is_not_waited_for(site: Site, hyperpod: AwsEndpoint) -> None:
+    """It holds GPUs and is Terminating for ever, because no kubelet tells of its end. While the Node is Ready it is
+    work, and past its grace too; once the Node is not, the machine is replaced."""
+    old = hyperpod.hyperpod.add("ip-10-1-2-3")
+    site.node("n1", f"aws:///usw2-az1/sagemaker/cluster/hyperpod-abc-{old}")
+    site.node("n2", "aws:///usw2-az1/sagemaker/cluster/hyperpod-abc-i-0fffffffffffffff0")
+    gpus = [{"name": "main", "image": "x.invalid/none", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]
+    site.plane.add_pod("train-0", "n1", containers=gpus)
+    site.plane.admin.delete("/api/v1/namespaces/default/pods/train-0").must()
+    ended_s = time.monotonic() + 1.0  # its grace
+    site.start("hyperpod", hyperpod.url)
+    site.asks("n1", old)
+    site.wait(lambda: site.mark("n1").answer is Answer.WAITS, "the request to wait for the pod")
+    time.sleep(max(0.0, ended_s + LOST_S + 3.0 - time.monotonic()))
+    assert hyperpod.count("BatchReplaceClusterNodes") == 0, "its kubelet may still tell of its end"
+    down = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+    site.plane.admin.patch("/api/v1/nodes/n1/status", down).must()
+    site.wait(lambda: hyperpod.count("BatchReplaceClusterNodes") == 1, "the call")
+    assert hyperpod.said("BatchReplaceClusterNodes")[0]["NodeIds"] == [old]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,211 @@
+"""What ``healthd controller`` looks after although no node asks: silent nodes and missing policies, with their Events.
+
+It reads the policies once a minute, and writes Events and one annotation of the controller's Lease. What it cannot
+read is unknown, and pages as that.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from healthd.controller.kube_troubles import EventsDue, Found, news_of_trouble, standings_of
+from healthd.errors import BackendBusy, BackendError, StoreError
+from healthd.model import ClusterTrouble, Remedy
+from healthd.remediation.absent import is_acted_on
+from healthd.remediation.marks import parse
+from healthd.remediation.orchestrators.kube_api import Conflict, Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kube_drain_events import CONTROLLER, NODES_EVENTS
+from healthd.remediation.orchestrators.kube_events import News, event_about
+from healthd.remediation.orchestrators.kube_fleet import Round
+from healthd.remediation.orchestrators.kube_node import KubeNode
+from healthd.remediation.orchestrators.kube_policies import POLICIES, policy_problems
+from healthd.remediation.orchestrators.kube_silence import (
+    Quiet,
+    Silences,
+    Watched,
+    quiet_nodes,
+    silence_words,
+    silent_in,
+    silent_text,
+)
+from healthd.remediation.orchestrators.kube_told import KubeTold
+from healthd.remediation.ports import Mark
+from healthd.remediation.standings import Standing
+
+POLICIES_S = 60.0
+"""How often the policies are read: eight small objects."""
+_EVENTS_WAIT_S = 60.0  # after one that could not be told
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WatchSettings:
+    """``patience_s``: how long silence, or a gap in the policies, stands before it pages. ``gap_s``: see Silences.
+    ``all_nodes``, ``tolerated``, ``opt_out_label``: see Watched. ``policies``: whether they are to be there.
+    ``takes_s``: how long an act may take."""
+
+    namespace: str
+    patience_s: float
+    gap_s: float
+    all_nodes: bool
+    policies: bool
+    tolerated: Collection[str]
+    opt_out_label: str
+    takes_s: dict[Remedy, float]
+
+
+class KubeWatch:
+    """``kept``: where the next leader finds what pages. ``leads`` raises BackendRefused where this controller may not
+    write any more. ``clock`` gives aware UTC."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        settings: WatchSettings,
+        *,
+        kept: KubeTold,
+        leads: Callable[[], None],
+        clock: Callable[[], datetime],
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self._settings, self._kept, self._monotonic_s = settings, kept, monotonic_s
+        self._silences: Silences | None = None
+        self._written = ""
+        self._policies = PolicyWatch(api, settings.namespace, monotonic_s) if settings.policies else None
+        self._events = KubeTroubleEvents(api, leads=leads, clock=clock, monotonic_s=monotonic_s)
+
+    def round(
+        self, counted: Round, marks: Sequence[Mark], standings: Sequence[Standing], now: datetime
+    ) -> tuple[Standing, ...]:
+        """What pages now. ``marks``: the handoff records. ``standings``: what this round says already."""
+        found = [Found(node=odd.node, trouble=odd.kind, said=odd.said) for odd in counted.oddities]
+        problems = []
+        try:
+            found += self._silent(self._quiet(counted, marks, standings, now))
+        except StoreError as error:
+            problems.append(f"what is silent cannot be told: {error}")
+        problems.append(self._events.tell(found, counted.seen.nodes))
+        return (*standings_of(found), *(Standing(node="", said=each) for each in problems if each))
+
+    def _quiet(
+        self, counted: Round, marks: Sequence[Mark], standings: Sequence[Standing], now: datetime
+    ) -> dict[str, Quiet]:
+        """Each node by name, and the policies, where they are not whole, by ""."""
+        settings = self._settings
+        begun = {mark.node for mark in marks if is_acted_on(parse(mark.text), now, settings.takes_s)}
+        watched = Watched(
+            all_nodes=settings.all_nodes,
+            named={claim.node for claim in counted.budget.claims.values()} | {mark.node for mark in marks},
+            acted_on=begun | {each.node for each in standings if each.remedy is not None},
+            tolerated=settings.tolerated,
+            opt_out_label=settings.opt_out_label,
+        )
+        quiet = quiet_nodes(counted.seen.nodes, watched)
+        if self._policies is not None and self._policies.problem():
+            quiet[""] = Quiet(trouble=ClusterTrouble.NO_POLICIES)
+        return quiet
+
+    def _silent(self, quiet: Mapping[str, Quiet]) -> list[Found]:
+        """What pages of these. Raises StoreError where it cannot be kept for the next leader."""
+        if self._silences is None:
+            self._written = self._kept.kept()
+            paging, settings = silent_in(self._written), self._settings
+            self._silences = Silences(patience_s=settings.patience_s, gap_s=settings.gap_s, paging=paging)
+        silent = self._silences.look(quiet, self._monotonic_s())
+        if (text := silent_text(silent)) != self._written:
+            self._kept.keep(text)
+            self._written = text
+        return [Found(node=name, trouble=each.trouble, said=self._said(name, each)) for name, each in silent.items()]
+
+    def _said(self, name: str, quiet: Quiet) -> str:
+        if quiet.trouble is ClusterTrouble.NO_POLICIES and self._policies is not None:
+            return self._policies.problem()
+        return silence_words(name, quiet, self._settings.patience_s)
+
+
+class PolicyWatch:
+    """The admission policies, read every ``POLICIES_S``. ``namespace``: of the agents."""
+
+    def __init__(self, api: KubeApi, namespace: str, monotonic_s: Callable[[], float]) -> None:
+        self._api, self._namespace, self._monotonic_s = api, namespace, monotonic_s
+        self._next_s, self._problem = monotonic_s(), ""
+
+    def problem(self) -> str:
+        """What is wrong with them as they were read last, or ""."""
+        now_s = self._monotonic_s()
+        if now_s >= self._next_s:
+            self._next_s, self._problem = now_s + POLICIES_S, self._read()
+        return self._problem
+
+    def _read(self) -> str:
+        try:
+            policies = {name: self._get(Kind.POLICY, name) for name in POLICIES}
+            bindings = {name: self._get(Kind.POLICY_BINDING, name) for name in POLICIES}
+        except BackendError as error:
+            return f"whether agents are held to their own nodes cannot be told: {error}"
+        problems = policy_problems(policies, bindings, namespace=self._namespace)
+        if not problems:
+            return ""
+        return (
+            f"agents are not held to their own nodes: {'; '.join(problems)}; apply packaging/kubernetes/policies"
+            f" (Kubernetes 1.30 or later), or upgrade the chart"
+        )
+
+    def _get(self, kind: Kind, name: str) -> Mapping[str, Any] | None:
+        try:
+            return self._api.get(kind, name)
+        except Missing:
+            return None
+
+
+class KubeTroubleEvents:
+    """Events of troubles, each on its Node, and again each hour while it stands."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        leads: Callable[[], None],
+        clock: Callable[[], datetime],
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self._api, self._leads, self._clock, self._monotonic_s = api, leads, clock, monotonic_s
+        self._due, self._not_before_s, self._problem = EventsDue(), monotonic_s(), ""
+        self._host = socket.gethostname()
+
+    def tell(self, found: Iterable[Found], nodes: Mapping[str, KubeNode]) -> str:
+        """Tell what is due. Why that cannot be told, or ""."""
+        now_s = self._monotonic_s()
+        here = ((nodes[each.node], news_of_trouble(each, nodes[each.node].uid)) for each in found if each.node in nodes)
+        due = self._due.due(((node.name, news) for node, news in here if news is not None), now_s)
+        if now_s < self._not_before_s:
+            return self._problem
+        self._problem = ""
+        try:
+            for name, news in due:
+                self._tell(nodes[name], news)
+                self._due.told(name, news, now_s)
+        except BackendBusy:
+            self._not_before_s = now_s + _EVENTS_WAIT_S
+        except BackendError as error:
+            self._not_before_s = now_s + _EVENTS_WAIT_S
+            self._problem = f"no Event tells of troubles: {error}"
+        return self._problem
+
+    def _tell(self, node: KubeNode, news: News) -> None:
+        self._leads()
+        body = event_about(
+            news,
+            regarding={"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid},
+            namespace=NODES_EVENTS,
+            controller=CONTROLLER,
+            instance=self._host,
+            now=self._clock(),
+        )
+        try:
+            self._api.create(Kind.EVENT, body, namespace=NODES_EVENTS)
+        except Conflict:
+            return  # it is there still
