@@ -391,10 +391,10 @@ def test_a_patch_of_an_old_version_is_a_conflict(control_plane: ControlPlane, ag
     control_plane.add_node("n1")
     api = agents.api("n1")
     version = api.get(Kind.NODE, "n1")["metadata"]["resourceVersion"]
-    label = {"metadata": {"resourceVersion": version, "labels": {"healthd.io/x": "1"}}}
-    api.patch(Kind.NODE, "n1", label)
+    note = {"metadata": {"resourceVersion": version, "annotations": {"healthd.io/x": "1"}}}
+    api.patch(Kind.NODE, "n1", note)
     with pytest.raises(Conflict):
-        api.patch(Kind.NODE, "n1", {"metadata": {"resourceVersion": version, "labels": {"healthd.io/x": "2"}}})
+        api.patch(Kind.NODE, "n1", {"metadata": {"resourceVersion": version, "annotations": {"healthd.io/x": "2"}}})
 
 
 def test_a_token_that_is_rotated_is_read_again(control_plane: ControlPlane, agents: Agents, tmp_path: Path) -> None:
