@@ -106,6 +106,12 @@ def _controlling(verbs: Any) -> None:
     how.add_argument("--status", action="store_true", help="what the controller that runs here said last")
     _common(controller, json=True)
 
+    uninstall = verbs.add_parser("uninstall", help="stop healthd in a Kubernetes cluster, and let every node in")
+    how = uninstall.add_mutually_exclusive_group()
+    how.add_argument("--yes", action="store_true", help="do not ask")
+    _dry_run(how, "which nodes would be let in")
+    _common(uninstall)
+
 
 def _telling(verbs: Any) -> None:
     """What the daemon tells everybody."""
@@ -188,6 +194,7 @@ def _setting_up(verbs: Any) -> None:
     init.add_argument("--print", action="store_true", help="to standard output, and write nothing")
 
     doctor = verbs.add_parser("doctor", help="what is missing on this node, and how to mend it; needs no daemon")
+    doctor.add_argument("--cluster", action="store_true", help="only what the API server of Kubernetes says")
     _common(doctor, json=True, socket=True)
 
 

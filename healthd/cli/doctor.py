@@ -15,6 +15,7 @@ from healthd.errors import ConfigError, SourceError, SourceTimeout
 from healthd.setup.afar import looks_afar
 from healthd.setup.apart import answer_apart, ask_apart
 from healthd.setup.doctor import Line, Told, as_json, as_text, exit_code
+from healthd.setup.kubernetes import looks_cluster
 from healthd.setup.looks import looks_here
 from healthd.whoami import ThisNode
 
@@ -34,8 +35,10 @@ def answer(options: Namespace) -> Answer:
         lines = [Line(about="configuration", told=Told.MISSING, why="; ".join(error.problems), fix=fix)]
     else:
         socket = options.socket or os.environ.get("HEALTHD_SOCKET") or config.daemon.socket
-        told = ask_apart(looks_here(config, socket), list[Line], deadline_s=HERE_S)
-        told |= ask_apart(looks_afar(config, os.environ), list[Line], deadline_s=AFAR_S)
+        here = {} if options.cluster else looks_here(config, socket)
+        afar = looks_cluster(config, os.environ) if options.cluster else looks_afar(config, os.environ)
+        told = ask_apart(here, list[Line], deadline_s=HERE_S)
+        told |= ask_apart(afar, list[Line], deadline_s=AFAR_S)
         lines = [*first, *(line for name, each in told.items() for line in _lines(name, each))]
     return Answer(code=exit_code(lines), out=as_json(lines) if options.json else as_text(lines))
 

@@ -35,7 +35,7 @@ _CHART = "install the chart packaging/helm/healthd, or apply packaging/kubernete
 _RBAC = "give its ServiceAccount the rights of packaging/kubernetes/agent-rbac.yaml, as the chart does"
 _NETWORK = "check the network to the API server, and [orchestrator.kubernetes] kubeconfig and timeout_s"
 _POLICIES = (
-    "apply packaging/kubernetes/policies (chart: policies.enabled; Kubernetes 1.30 or newer): until then nothing but"
+    "apply packaging/kubernetes/policies (the chart does; Kubernetes 1.30 or newer): until then nothing but"
     " its own code keeps an agent to its node and to the budget"
 )
 _BOUND_TO = "authentication.kubernetes.io/node-name"
@@ -67,13 +67,17 @@ def looks_kubernetes(config: Config, environ: Mapping[str, str]) -> Mapping[str,
     found = {"Kubernetes": with_machine(config, partial(_api_server, environ))}
     if not runs_kubernetes(config, environ) or importlib.util.find_spec("lightkube") is None:
         return found
+    return {**looks_cluster(config, environ), "pod resources": with_machine(config, _pod_resources)}
+
+
+def looks_cluster(config: Config, environ: Mapping[str, str]) -> Mapping[str, Look]:
+    """Those that ask the API server alone, wherever they are asked from."""
     return {
-        **found,
+        "Kubernetes": with_machine(config, partial(_api_server, environ)),
         "token": with_machine(config, partial(_token, environ)),
         "rights": with_machine(config, partial(_rights, environ)),
         "admission policies": with_machine(config, partial(_policies, environ)),
         "budget": with_machine(config, partial(_budget, environ)),
-        "pod resources": with_machine(config, _pod_resources),
     }
 
 

@@ -1,4 +1,5 @@
-"""Makes what follows from something else: the chart's copies of policies and alert rules, its schema, and static.yaml.
+"""Makes what follows from something else: the chart's copies of policies and alert rules, its schema, static.yaml and
+uninstall.yaml.
 
     python packaging/kubernetes/render.py            write them
     python packaging/kubernetes/render.py --check    write nothing; exit 1 and name what is out of date
@@ -30,7 +31,8 @@ from healthd.config.match import NAME as MATCH  # noqa: E402
 KUBERNETES = ROOT / "packaging" / "kubernetes"
 CHART = ROOT / "packaging" / "helm" / "healthd"
 RULES = ROOT / "packaging" / "prometheus" / "rules.yaml"
-STATIC, SCHEMA = KUBERNETES / "static.yaml", CHART / "values.schema.json"
+STATIC, UNINSTALL = KUBERNETES / "static.yaml", KUBERNETES / "uninstall.yaml"
+SCHEMA = CHART / "values.schema.json"
 NAMESPACE = "healthd"
 KUBE_VERSION = "1.34.0"
 """What static.yaml is for: the admission policies need 1.30."""
@@ -51,7 +53,9 @@ def main() -> int:
     stale = []
     for path, text in (*copies().items(), (SCHEMA, values_schema())):
         stale += _settled(path, text, check=check)
-    stale += _settled(STATIC, static(helm()), check=check)
+    program = helm()
+    stale += _settled(STATIC, static(program), check=check)
+    stale += _settled(UNINSTALL, uninstall(program), check=check)
     for path in stale:
         print(f"{'out of date' if check else 'written'}: {path.relative_to(ROOT)}", file=sys.stderr)  # noqa: T201 - a script
     return 1 if check and stale else 0
@@ -85,9 +89,18 @@ def copies() -> dict[Path, str]:
 
 def static(program: str) -> str:
     """The chart with its default values, as one file. The image in it is to be replaced."""
+    return NOTE + _rendered(program, "--no-hooks")
+
+
+def uninstall(program: str) -> str:
+    """What the chart does before it is deleted, as one file: it lets every node in."""
+    return NOTE + _rendered(program, "--show-only", "templates/uninstall.yaml")
+
+
+def _rendered(program: str, *words: str) -> str:
     argv = [program, "template", "healthd", str(CHART), "--namespace", NAMESPACE, "--kube-version", KUBE_VERSION]
     done = subprocess.run(
-        [*argv, "--set", "namespace.create=true,image.repository=healthd"],
+        [*argv, "--set", "namespace.create=true,image.repository=healthd", *words],
         check=False,
         capture_output=True,
         text=True,
@@ -95,13 +108,14 @@ def static(program: str) -> str:
     )
     if done.returncode != 0:
         raise SystemExit(f"helm template: {done.stderr}")
-    return NOTE + _without_helm(done.stdout)
+    return _without_helm(done.stdout)
 
 
 def _without_helm(text: str) -> str:
     """No label or annotation says that Helm manages what kubectl applies."""
     ours = re.compile(r"^ *(app\.kubernetes\.io/managed-by: Helm|helm\.sh/\S+: .*|app\.kubernetes\.io/instance: .*)$")
-    return "".join(f"{line.rstrip()}\n" for line in text.splitlines() if not ours.match(line))
+    left = "".join(f"{line.rstrip()}\n" for line in text.splitlines() if not ours.match(line))
+    return re.sub(r"^( *)annotations:\n(?!\1 )", "", left, flags=re.MULTILINE)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -80,6 +80,8 @@ class Kind(Enum):
     POD = ("", "v1", "Pod", "pods", True)
     LEASE = ("coordination.k8s.io", "v1", "Lease", "leases", True)
     EVENT = ("events.k8s.io", "v1", "Event", "events", True)
+    DAEMON_SET = ("apps", "v1", "DaemonSet", "daemonsets", True)
+    DEPLOYMENT = ("apps", "v1", "Deployment", "deployments", True)
     NODE_CLAIM = ("karpenter.sh", "v1", "NodeClaim", "nodeclaims", False)
     POLICY = ("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", False)
     POLICY_BINDING = (
@@ -203,12 +205,15 @@ class KubeApi:
             lambda: msgspec.json.decode(self._raw("POST", path, params=dry, body=body)),
         )
 
-    def delete(self, kind: Kind, name: str, *, uid: str) -> None:
-        """Delete an object that is in no namespace, if it is still the one of this uid."""
+    def delete(self, kind: Kind, name: str, *, uid: str = "", namespace: str | None = None) -> None:
+        """Delete an object of an API group, and what it owns; with a uid, if it is still that one. Raises Missing."""
         group, version, _, plural, _ = kind.value
-        path, options = f"apis/{group}/{version}/{plural}/{name}", {"preconditions": {"uid": uid}}
+        within = f"namespaces/{namespace}/" if namespace is not None else ""
+        path = f"apis/{group}/{version}/{within}{plural}/{name}"
+        options = {"preconditions": {"uid": uid}} if uid else {"propagationPolicy": "Background"}
         self._ask(
-            f"delete {_named(kind, name, None)}", lambda: msgspec.json.decode(self._raw("DELETE", path, body=options))
+            f"delete {_named(kind, name, namespace)}",
+            lambda: msgspec.json.decode(self._raw("DELETE", path, body=options)),
         )
 
     def close(self) -> None:

@@ -6,12 +6,15 @@ One Lease for each scope, ``healthd-budget`` for the cluster's and ``healthd-bud
     healthd.io/limit          how many nodes may be out, a whole number
     healthd.io/nodes          how many there are
     healthd.io/out            those that are out and hold no claim, by name, separated by spaces
-    healthd.io/counted        when somebody counted, RFC 3339; absent where Helm wrote the numbers once
+    healthd.io/counted        when the controller counted, RFC 3339
+    healthd.io/fixed-limit    limit and number of nodes as Helm's values have them, in the place of the four above;
+    healthd.io/fixed-nodes    empty where the controller counts
 
 A further Lease, ``healthd-marks``, holds ``mark.healthd.io/<node>``: marks are many and may fill an object's 256 KiB,
 which must not keep anybody from claiming.
 
-An agent writes the key of its own node and no other; the limit and the counts are ``healthd controller``'s, or Helm's.
+An agent writes the key of its own node and no other. ``healthd controller`` writes limit and counts, Helm the fixed
+numbers. No key has two writers, because server-side apply refuses to change what another manager wrote.
 The key alone says which node a claim or a mark belongs to. The value repeats the name, which proves nothing: a mark
 whose value names another node is odd. It is reported, and nobody reads it as a mark.
 Because claims, limit and counts are one object, one compare-and-swap on its resourceVersion sees all of them: a claim
@@ -36,6 +39,7 @@ from healthd.remediation.ports import Slot
 
 LEASE, MARKS = "healthd-budget", "healthd-marks"
 LIMIT, NODES, OUT, COUNTED = "healthd.io/limit", "healthd.io/nodes", "healthd.io/out", "healthd.io/counted"
+FIXED_LIMIT, FIXED_NODES = "healthd.io/fixed-limit", "healthd.io/fixed-nodes"
 CLAIM, MARK = "claim.healthd.io/", "mark.healthd.io/"
 
 _NAME_CHARACTERS = 63  # of the name part of an annotation's key
@@ -123,14 +127,16 @@ def annotations_of(lease: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
 def budget_of(scope: str, lease: Mapping[str, Any]) -> Budget:
     """The budget in a Lease. Raises BackendUnknown where limit or counts are not there, or are no numbers."""
     version, notes = annotations_of(lease)
+    # Where no controller counts, what one counted before it was switched off says nothing any more.
+    counted = not notes.get(FIXED_LIMIT)
     return Budget(
         scope=scope,
         version=version,
-        limit=_number(scope, notes, LIMIT),
-        total=_number(scope, notes, NODES),
-        out=frozenset(notes.get(OUT, "").split()),
+        limit=_number(scope, notes, LIMIT if counted else FIXED_LIMIT),
+        total=_number(scope, notes, NODES if counted else FIXED_NODES),
+        out=frozenset(notes.get(OUT, "").split()) if counted else frozenset(),
         claims={key: _claim(key.removeprefix(CLAIM), text) for key, text in notes.items() if key.startswith(CLAIM)},
-        counted=_time(scope, notes.get(COUNTED, "")),
+        counted=_time(scope, notes.get(COUNTED, "")) if counted else None,
     )
 
 
@@ -147,7 +153,7 @@ def check_counted(budget: Budget, now: datetime, *, max_age_s: float) -> None:
 
 
 def counts(*, limit: int, total: int, out: Iterable[str], at: datetime | None) -> dict[str, str]:
-    """The annotations that ``healthd controller`` keeps up to date, or Helm writes once (``at`` None).
+    """The annotations that ``healthd controller`` keeps up to date; ``at`` None: without their time.
 
     ``out``: the nodes that are out and hold no claim. No more than one over the limit are named: then nobody may claim,
     whoever the others are.

@@ -16,6 +16,7 @@ from healthd.remediation.fleet import CLUSTER
 from healthd.remediation.orchestrators.kube_budget import (
     CLAIM,
     COUNTED,
+    FIXED_LIMIT,
     LEASE,
     LIMIT,
     MARK,
@@ -93,7 +94,8 @@ class Seen:
 def budget_before(scope: str, lease: Mapping[str, Any]) -> Budget:
     """The claims in a Lease whose numbers may be missing, or make no sense. Raises BackendUnknown for no Lease."""
     version, notes = annotations_of(lease)
-    notes.pop(COUNTED, None)
+    for key in (COUNTED, FIXED_LIMIT):
+        notes.pop(key, None)
     counted = {"resourceVersion": version, "annotations": {**notes, LIMIT: "0", NODES: "0"}}
     return budget_of(scope, {"metadata": counted})
 

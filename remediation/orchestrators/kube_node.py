@@ -367,6 +367,11 @@ def without_taint_patch(node: KubeNode, key: str) -> dict[str, Any] | None:
     return _patch(node, spec={"taints": _plain(taint for taint in node.taints if taint.key != key)})
 
 
+def without_taints(node: KubeNode, keys: Collection[str]) -> Sequence[dict[str, Any]]:
+    """The Node's taints but for those of these keys, as a patch has them."""
+    return _plain(taint for taint in node.taints if taint.key not in keys)
+
+
 def taint_value(text: str) -> str:
     """The finding that a reason names, as a taint's value."""
     return label_value(code_in(text)) or "held"

@@ -31,7 +31,7 @@ from tests.pages import blocks
 from tests.scripts import load_script
 
 PROFILES = ("full", "restricted")
-VERSIONS = ("1.26.0", "1.29.4", "1.30.1", "1.34.2", "1.35.0-eks-1a2b3c")
+VERSIONS = ("1.30.1", "1.34.2", "1.35.0-eks-1a2b3c")
 EVERYTHING: Mapping[str, Any] = {
     "mode": "quarantine",
     "namespace": {"create": True},
@@ -89,19 +89,21 @@ def test_helm_lint_finds_nothing(values: Mapping[str, Any]) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("profile", PROFILES)
 def test_both_profiles_render_for_every_kubernetes(profile: str, version: str, tmp_path: Path) -> None:
-    """From 1.26 on the chart renders; the admission policies are there from 1.30 on, and only there."""
+    """From 1.30 on the chart renders, always with every admission policy."""
     rendered = render({"profile": profile, "flowSchema": {"enabled": True}}, version=version)
     assert not rendered.error
-    minor = int(version.split(".")[1])
-    policies = len(list((CHART / "policies").glob("*.yaml"))) if minor >= 30 else 0
-    assert len(rendered.all("ValidatingAdmissionPolicy")) == policies
-    assert len(rendered.all("FlowSchema")) == (1 if minor >= 29 else 0)
+    assert len(rendered.all("ValidatingAdmissionPolicy")) == len(list((CHART / "policies").glob("*.yaml")))
+    assert len(rendered.all("FlowSchema")) == 1
     assert configured(rendered.config(), tmp_path).config.orchestrator.kind == "kubernetes"
 
 
-def test_an_older_kubernetes_is_refused() -> None:
-    """A server that lacks what the chart needs is told by Helm, not by a pod."""
-    assert "requires kubeVersion: >=1.26" in render(version="1.25.9").error
+@pytest.mark.parametrize("version", ["1.25.9", "1.29.10"])
+def test_an_older_kubernetes_is_refused(version: str) -> None:
+    """Without the admission policies one agent's token could take every node out: the sentence says so, and no value
+    leaves them out."""
+    words = f"this is Kubernetes v{version}, and healthd needs 1.30 or newer: from there on the API server"
+    assert words in render(version=version).error
+    assert "additional properties 'enabled' not allowed" in render({"policies": {"enabled": "off"}}).error
 
 
 def test_each_object_has_one_name_and_says_whose_it_is() -> None:
@@ -131,18 +133,23 @@ def test_the_operator_of_prometheus_is_needed_for_its_kinds() -> None:
     """Without its API neither ServiceMonitor nor PrometheusRule is rendered, which would fail the installation."""
     rendered = render(EVERYTHING)
     assert not rendered.error
-    assert rendered.all("ServiceMonitor") + rendered.all("PrometheusRule") == ()
+    assert rendered.all("ServiceMonitor") + rendered.all("PodMonitor") + rendered.all("PrometheusRule") == ()
     assert rendered.one("Service", "healthd-agent")["spec"]["clusterIP"] == "None"
 
 
 def test_static_yaml_is_the_chart() -> None:
-    """static.yaml, the schema and the chart's copies of the policies are what render.py makes of the sources now."""
+    """static.yaml, uninstall.yaml, the schema and the chart's copies of the policies are what render.py makes of the
+    sources now. What applies static.yaml starts no hook."""
     module = maker()
     for path, text in (*module.copies().items(), (module.SCHEMA, module.values_schema())):
         assert path.read_text(encoding="utf-8") == text, f"{path}: run python packaging/kubernetes/render.py"
     from tests.packaging.chart import helm
 
-    assert (KUBERNETES / "static.yaml").read_text(encoding="utf-8") == module.static(helm())
+    static = module.static(helm())
+    assert (KUBERNETES / "static.yaml").read_text(encoding="utf-8") == static
+    assert (KUBERNETES / "uninstall.yaml").read_text(encoding="utf-8") == module.uninstall(helm())
+    assert "kind: Job" not in static
+    assert "healthd-test" not in static
 
 
 def test_the_chart_has_healthds_version() -> None:
@@ -171,19 +178,37 @@ def test_full_is_privileged_and_mounts_what_it_says() -> None:
     assert container["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True, "runAsUser": 0}
     mounted = {volume["name"]: volume["hostPath"]["path"] for volume in agent["volumes"] if "hostPath" in volume}
     assert mounted == {
-        "debugfs": "/sys/kernel/debug",
         "dev": "/dev",
         "log": "/var/log",
         "log-run": "/run/log",
         "machine-id": "/etc/machine-id",
         "pod-resources": "/var/lib/kubelet/pod-resources",
-        "pstore": "/sys/fs/pstore",
         "run": "/run/healthd",
         "state": "/var/lib/healthd",
+        "sys": "/sys",
         "systemd": "/run/systemd",
     }
     writable = {mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
-    assert writable == {"state", "run", "dev", "tmp"}
+    assert writable == {"state", "run", "dev", "sys", "tmp"}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_no_mount_keeps_the_pod_from_starting(profile: str) -> None:
+    """Whatever a host may lack is made, empty: kubelet starts no pod with a hostPath that is not there. /dev and /sys
+    are there on every Linux; nothing can be made below /sys, so nothing there is mounted by itself."""
+    always = {"/dev", "/sys"}
+    for volume in defaults(profile).agent["volumes"]:
+        if (there := volume.get("hostPath")) and there["path"] not in always:
+            assert there["type"] in ("DirectoryOrCreate", "FileOrCreate"), there
+            assert not there["path"].startswith(("/sys", "/proc", "/dev")), there
+
+
+def test_no_pod_asks_for_a_processor() -> None:
+    """arm64 (P6e-GB200) and amd64 alike: no selector, affinity or toleration names one."""
+    rendered = render(EVERYTHING)
+    pods = [each for kind in ("DaemonSet", "Deployment", "Job", "Pod") for each in rendered.all(kind)]
+    assert len(pods) == 4
+    assert not [each["metadata"]["name"] for each in pods if "kubernetes.io/arch" in str(each)]
 
 
 def test_restricted_has_no_right_over_the_host() -> None:
@@ -272,6 +297,37 @@ def test_the_controller_is_probed_where_it_listens() -> None:
         assert probe["periodSeconds"] * probe["failureThreshold"] > _TICK_S + _YIELD_S + _STOP_S
 
 
+def test_a_pod_monitor_takes_the_place_of_the_service_monitors() -> None:
+    """Never both, which would count everything twice: each chooses its component's pods, with a port named metrics."""
+    values = {"controller": {"enabled": True}, "metrics": {"enabled": True, "podMonitor": True}}
+    rendered = render(values, api_versions=(MONITORING,))
+    assert not rendered.all("ServiceMonitor")
+    for kind, name in (("DaemonSet", "healthd-agent"), ("Deployment", "healthd-controller")):
+        pod = rendered.one(kind, name)["spec"]["template"]
+        monitor = rendered.one("PodMonitor", name)["spec"]
+        assert monitor["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        (endpoint,) = monitor["podMetricsEndpoints"]
+        assert endpoint["port"] in [port["name"] for port in pod["spec"]["containers"][0]["ports"]]
+
+
+def test_nothing_comes_in_but_metrics() -> None:
+    """The NetworkPolicy is of every pod of healthd's; without metrics nothing comes in, with them their two ports, from
+    whom `from` names. What goes out is left alone unless it is named."""
+    closed = render().one("NetworkPolicy", "healthd")["spec"]
+    assert closed["podSelector"]["matchLabels"].items() <= (
+        defaults().one("DaemonSet", "healthd-agent")["spec"]["template"]["metadata"]["labels"].items()
+    )
+    assert (closed["policyTypes"], "ingress" in closed) == (["Ingress"], False)
+    peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    rule = {"ports": [{"port": 443, "protocol": "TCP"}]}
+    values = {"metrics": {"enabled": True}, "networkPolicy": {"from": {"p": peer}, "egress": {"api": rule}}}
+    policy = render(values).one("NetworkPolicy", "healthd")["spec"]
+    (came,) = policy["ingress"]
+    assert ([each["port"] for each in came["ports"]], came["from"]) == ([9809, 9810], [peer])
+    assert (policy["policyTypes"], policy["egress"]) == (["Ingress", "Egress"], [rule])
+    assert not render({"networkPolicy": {"enabled": False}}).all("NetworkPolicy")
+
+
 def test_a_reset_is_not_killed_in_the_middle() -> None:
     """The grace period is longer than the deadline of a GPU reset with the stop of a service before it."""
     longest_s = gpu_reset._RESET_S + gpu_reset._STOP_S
@@ -282,6 +338,11 @@ def test_a_reset_is_not_killed_in_the_middle() -> None:
 def test_the_pod_starts_what_exists() -> None:
     """Arguments of the containers are a command line of healthd; the agent's name is its Node's."""
     assert parse(defaults().container["args"]).verb == "run"
+    for kind, name, verb in (("Job", "healthd-uninstall", "uninstall"), ("Pod", "healthd-test", "doctor")):
+        found = defaults().one(kind, name)["spec"]
+        (container,) = (found["template"]["spec"] if kind == "Job" else found)["containers"]
+        assert parse(container["args"]).verb == verb
+        assert container["image"] == defaults().container["image"]
     environ = {each["name"]: each for each in defaults().container["env"]}
     assert environ["HEALTHD_NODE_NAME"]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
 
@@ -338,8 +399,8 @@ def test_with_a_controller_the_numbers_are_its_own() -> None:
     """Helm writes no limit where the controller counts: an upgrade must not undo what it counted."""
     rendered = render(EVERYTHING)
     notes = [each["metadata"].get("annotations", {}) for each in rendered.all("Lease")]
-    assert [key for note in notes for key in note if key.startswith("healthd.io/")] == []
-    assert [note for note in notes if note] == [{"helm.sh/resource-policy": "keep"}] * 3
+    assert {note.get(key, "") for note in notes for key in note if key.startswith("healthd.io/")} == {""}
+    assert len([note for note in notes if note.get("helm.sh/resource-policy") == "keep"]) == 3
 
 
 def test_the_policies_let_through_what_the_code_writes() -> None:
@@ -433,8 +494,12 @@ def test_an_agent_may_pause_the_gpu_operator_where_that_is_set(on: bool) -> None
 def test_the_rights_of_the_agent_are_those_that_are_proved() -> None:
     """The agent's ServiceAccount, roles and bindings are, but for labels, those of agent-rbac.yaml."""
     kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-    rendered = [_unlabelled(each) for kind in kinds for each in defaults().all(kind)]
+    rendered = [_unlabelled(each) for kind in kinds for each in defaults().all(kind) if not _is_hook(each)]
     assert sorted(rendered, key=str) == sorted(_objects(KUBERNETES / "agent-rbac.yaml"), key=str)
+
+
+def _is_hook(each: Object) -> bool:
+    return "helm.sh/hook" in each["metadata"].get("annotations", {})
 
 
 def _objects(path: Path) -> list[Object]:
@@ -467,6 +532,16 @@ CONTROLLER_MAY = {
 }
 
 
+UNINSTALL_MAY = {
+    ("", "nodes", "", "get list patch"),
+    ("", "nodes/status", "", "patch"),
+    ("", "pods", "", "list"),
+    ("apps", "daemonsets", "healthd-agent", "delete"),
+    ("apps", "deployments", "healthd-controller", "delete"),
+    ("coordination.k8s.io", "leases", "healthd-budget healthd-budget-p5 healthd-marks", "get patch"),
+}
+
+
 def test_nobody_may_more_than_the_table_says() -> None:
     """Every rule that reaches a ServiceAccount is in the table above; evictions and NodeClaims only where asked for."""
     rendered = render(EVERYTHING)
@@ -476,6 +551,10 @@ def test_nobody_may_more_than_the_table_says() -> None:
         ("karpenter.sh", "nodeclaims", "", "delete list"),
     }
     assert rights(rendered, "healthd-controller") == CONTROLLER_MAY | optional
+    assert rights(rendered, "healthd-uninstall") == UNINSTALL_MAY
+    for kind in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Job"):
+        notes = rendered.one(kind, "healthd-uninstall")["metadata"]["annotations"]
+        assert notes["helm.sh/hook"] == "pre-delete", f"{kind}: those rights are there at uninstallation alone"
     values = {**EVERYTHING, "controller": {"enabled": True}}
     assert rights(render(values), "healthd-controller") == CONTROLLER_MAY
 
@@ -748,21 +827,72 @@ def test_the_controller_keeps_off_the_nodes_that_it_may_replace() -> None:
 
 
 def test_what_a_controller_counted_does_not_outlive_it() -> None:
-    """Switched off again, the numbers of `budget` hold: a count that nobody renews would be too old for every agent."""
+    """Switched off again, the numbers of `budget` hold: a count that nobody renews would be too old for every agent.
+    Neither writes a key of the other's, which server-side apply would refuse."""
     off = render({"budget": {"limit": 5, "nodes": 100}}).one("Lease", "healthd-budget")["metadata"]["annotations"]
-    counted = kube_budget.counts(limit=5, total=100, out=["n1", "n2"], at=datetime(2026, 11, 1, tzinfo=UTC))
+    counted = kube_budget.counts(limit=3, total=60, out=["n1", "n2"], at=datetime(2026, 11, 1, tzinfo=UTC))
+    assert not set(off) & set(counted)
     lease = {"metadata": {"resourceVersion": "1", "annotations": {**counted, **off}}}
     budget = kube_budget.budget_of("", lease)
     kube_budget.check_counted(budget, datetime(2026, 11, 22, tzinfo=UTC), max_age_s=900.0)
-    assert not budget.out
+    assert (budget.limit, budget.total, budget.out) == (5, 100, frozenset())
     on = render({"controller": {"enabled": True}}).one("Lease", "healthd-budget")["metadata"]["annotations"]
-    assert not {key for key in on if key.startswith("healthd.io/")}
+    lease = {"metadata": {"resourceVersion": "1", "annotations": {**counted, **off, **on}}}
+    assert kube_budget.budget_of("", lease).limit == 3, "what an earlier release fixed does not stay"
 
 
-def test_policies_that_are_insisted_upon_are_not_left_out() -> None:
-    """`policies.enabled: on` fails on a server without them, instead of installing agents that may write every node."""
-    error = render({"policies": {"enabled": "on"}}, version="1.29.0").error
-    assert "policies.enabled: on needs Kubernetes 1.30 or newer; this is v1.29.0" in error
+COUNTING: Mapping[str, Any] = {"enabled": True}
+
+
+@pytest.mark.parametrize(
+    ("agent", "selector"),
+    [
+        ({}, "kubernetes.io/os=linux,eks.amazonaws.com/compute-type notin (fargate)"),
+        ({"nodeSelector": {"kubernetes.io/os": None, "pool": "gpu"}, "affinity": {"nodeAffinity": None}}, "pool=gpu"),
+        ({"nodeSelector": {"kubernetes.io/os": None}, "affinity": {"nodeAffinity": None}}, ""),
+    ],
+)
+def test_nodes_are_counted_where_agents_run(agent: Mapping[str, Any], selector: str, tmp_path: Path) -> None:
+    """One selector says both: the DaemonSet's, as a label selector in the controller's configuration."""
+    rendered = render({"controller": COUNTING, "agent": agent})
+    config = configured(rendered.config("healthd-controller"), tmp_path).config
+    assert config.controller.selector == selector
+
+
+EXPRESSIONS = (
+    ({"key": "a", "operator": "In", "values": ["x", "y"]}, "a in (x,y)"),
+    ({"key": "b", "operator": "NotIn", "values": ["z"]}, "b notin (z)"),
+    ({"key": "c", "operator": "Exists"}, "c"),
+    ({"key": "d", "operator": "DoesNotExist"}, "!d"),
+)
+
+
+def affine(*terms: Mapping[str, Any]) -> dict[str, Any]:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
+    return {"affinity": {"nodeAffinity": required}, "nodeSelector": {"kubernetes.io/os": None}}
+
+
+def test_an_affinity_counts_as_it_chooses(tmp_path: Path) -> None:
+    """Each operator that a label selector has as well; one that it has not is refused, unless the same nodes are given
+    as a label selector. A selector beside one that is derived is refused."""
+    whole = affine({"matchExpressions": [each for each, _ in EXPRESSIONS]})
+    config = configured(render({"controller": COUNTING, "agent": whole}).config("healthd-controller"), tmp_path).config
+    assert config.controller.selector == ",".join(text for _, text in EXPRESSIONS)
+    one = {"matchExpressions": [{"key": "a", "operator": "Exists"}]}
+    given = {"enabled": True, "config": {"controller": {"selector": "a"}}}
+    for odd, words in (
+        (affine(one, one), "it has several nodeSelectorTerms"),
+        (affine({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}), "it has matchFields"),
+        (affine({"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}), "it has the operator Gt"),
+    ):
+        assert f"agent.affinity: {words}, which no label selector can say" in (
+            render({"controller": COUNTING, "agent": odd}).error
+        )
+        assert not render({"agent": odd}).error, "without a controller nothing is counted"
+        rendered = render({"controller": given, "agent": odd})
+        assert configured(rendered.config("healthd-controller"), tmp_path).config.controller.selector == "a"
+    error = render({"controller": given, "agent": affine(one)}).error
+    assert "controller.selector: a is not yours to set here" in error
 
 
 def test_the_schema_knows_every_value() -> None:

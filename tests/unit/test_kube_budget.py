@@ -141,12 +141,23 @@ def test_counts_that_nobody_keeps_do_not_age() -> None:
         ({leases.NODES: "-1"}, "healthd.io/nodes = '-1'"),
         ({leases.LIMIT: "5%"}, "expected a whole number"),
         ({leases.COUNTED: "soon"}, "expected RFC 3339"),
+        ({leases.FIXED_LIMIT: "5%", leases.FIXED_NODES: "40"}, "fixed-limit = '5%'"),
+        ({leases.FIXED_LIMIT: "5"}, "has no healthd.io/fixed-nodes"),
     ],
 )
 def test_a_lease_that_says_too_little_is_unknown(notes: dict[str, str | None], words: str) -> None:
     """Which annotation, and who writes it."""
     with pytest.raises(BackendUnknown, match=words):
         budget(notes)
+
+
+def test_helms_numbers_take_the_place_of_what_a_controller_counted() -> None:
+    """Switched off, a controller leaves its counts behind: they neither age nor hold anybody any more."""
+    fixed = budget({leases.FIXED_LIMIT: "5", leases.FIXED_NODES: "100"})
+    assert (fixed.limit, fixed.total, fixed.out, fixed.counted) == (5, 100, frozenset(), None)
+    check_counted(fixed, NOW + timedelta(days=365), max_age_s=900)
+    assert fixed.claims == budget().claims
+    assert budget({leases.FIXED_LIMIT: "", leases.FIXED_NODES: ""}) == budget()
 
 
 ODD_NOTES = ({"metadata": {"resourceVersion": "1", "annotations": notes}} for notes in (True, {"a": 1}))

@@ -26,6 +26,7 @@ VERBS = (
     "demo",
     "init",
     "doctor",
+    "uninstall",
 )
 REASONED = ("relearn", "ack gpu.ecc --for 7d", "quarantine", "release", "repair")
 
@@ -140,7 +141,7 @@ def test_help_names_every_verb() -> None:
     """What can be done is in the first text a person asks for."""
     with pytest.raises(Shown) as shown:
         parse(["--help"])
-    assert [verb for verb in VERBS if f"    {verb} " not in str(shown.value)] == []
+    assert [verb for verb in VERBS if f"\n    {verb}" not in str(shown.value)] == []
 
 
 def test_the_version_is_a_text() -> None:

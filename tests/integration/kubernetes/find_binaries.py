@@ -1,4 +1,4 @@
-"""The programs of a Kubernetes control plane, and helm: found where they are, else built once into a cache.
+"""The programs of a Kubernetes control plane, and both majors of helm: found, else built once into a cache.
 
     python -m tests.integration.kubernetes.find_binaries [NAME ...]
 
@@ -84,6 +84,7 @@ RECIPES = {
         for name in ("kube-apiserver", "kube-controller-manager", "kubectl")
     },
     "helm": Recipe(module="helm", package="helm.sh/helm/v3/cmd/helm"),
+    "helm4": Recipe(module="helm4", package="helm.sh/helm/v4/cmd/helm"),
 }
 
 

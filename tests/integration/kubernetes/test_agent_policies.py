@@ -1139,6 +1139,17 @@ def test_a_budget_without_a_number_allows_nothing(control_plane: ControlPlane, l
     assert agent.patch(BUDGET + AS_AGENT, annotated(claim_n1=claim_of("n1")), kind="merge").status == BY_POLICY
 
 
+def test_helms_limit_comes_before_the_controllers(control_plane: ControlPlane) -> None:
+    """Where no controller counts, what one left behind allows no claim, and what Helm says does."""
+    control_plane.add_node("n1")
+    control_plane.add_lease("healthd-budget", {"healthd.io/limit": "0", "healthd.io/fixed-limit": "1"})
+    agent = control_plane.client(control_plane.agent_token("n1"))
+    assert agent.patch(BUDGET + AS_AGENT, annotated(claim_n1=claim_of("n1")), kind="merge").ok
+    second = control_plane.client(control_plane.agent_token("n2"))
+    refused = second.patch(BUDGET + AS_AGENT, annotated(claim_n2=claim_of("n2")), kind="merge")
+    assert "budget exhausted: 1 of 1" in refused.message
+
+
 def test_the_manifests_pass_a_dry_run_of_the_server(control_plane: ControlPlane, kubectl: Path) -> None:
     """The agent's rights and the policies hold no field that this server does not know."""
     files = [MANIFESTS / "agent-rbac.yaml", *sorted((MANIFESTS / "policies").glob("*.yaml"))]

@@ -29,6 +29,10 @@ daemon:
   http: {{ include "healthd.listen" . | quote }}
 {{- if .Values.controller.enabled }}
 controller:
+  {{- with (include "healthd.nodes" . | fromYaml).selector }}
+  # Counted are the nodes that agents run on.
+  selector: {{ . | quote }}
+  {{- end }}
   # The kubelet's probes come to the address of the pod.
   http: "[::]:{{ .Values.metrics.controllerPort }}"
 {{- end }}

@@ -46,9 +46,57 @@ is one of IPv6 in some clusters: [::] is every address of either family.
 {{ ternary "[::]" "127.0.0.1" $open }}:{{ .Values.metrics.port }}
 {{- end }}
 
-{{/* "true" where the API server has ValidatingAdmissionPolicy v1, and they are wanted. */}}
-{{- define "healthd.policies" -}}
-{{- if and (ne .Values.policies.enabled "off") (semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version) }}true{{ end }}
+{{/* Annotations of what exists for `helm uninstall` alone. Argument: its weight, lower ones come first. */}}
+{{- define "healthd.beforeDelete" -}}
+helm.sh/hook: pre-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
+{{/*
+The rest of a pod that runs one command of healthd and ends, with no right over its node. Arguments: the root context,
+the words of the command. It may run where only healthd keeps others off, and needs no GPU.
+*/}}
+{{- define "healthd.onePod" -}}
+{{- $ := index . 0 -}}
+{{- include "healthd.pullSecrets" $ }}
+priorityClassName: {{ $.Values.controller.priorityClassName }}
+enableServiceLinks: false
+nodeSelector: {kubernetes.io/os: linux}
+tolerations:
+  - {key: healthd.io/unhealthy, operator: Exists}
+  - {key: healthd.io/claimed, operator: Exists}
+  - {key: healthd.io/unverified, operator: Exists}
+  - {key: nvidia.com/gpu, operator: Exists}
+  {{- with $.Values.controller.tolerations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile: {type: RuntimeDefault}
+containers:
+  - name: healthd
+    image: {{ include "healthd.image" $ }}
+    imagePullPolicy: {{ $.Values.image.pullPolicy }}
+    args: [{{ index . 1 }}, {{ ternary "--yes" "--cluster" (eq (index . 1) "uninstall") }}]
+    env:
+      - name: HEALTHD_NODE_NAME
+        valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+    resources:
+      {{- toYaml $.Values.controller.resources | nindent 6 }}
+    securityContext:
+      allowPrivilegeEscalation: false
+      readOnlyRootFilesystem: true
+      capabilities: {drop: [ALL]}
+    volumeMounts:
+      - {name: config, mountPath: /etc/healthd, readOnly: true}
+      - {name: tmp, mountPath: /tmp}
+volumes:
+  - {name: config, configMap: {name: healthd}}
+  - {name: tmp, emptyDir: {medium: Memory, sizeLimit: 32Mi}}
 {{- end }}
 
 {{/*
@@ -94,8 +142,38 @@ healthd-budget-{{ $name }}
 {{- range $index, $text := . }}{{ if $index }}, {{ end }}{{ $text | quote }}{{ end }}
 {{- end }}
 
+{{/*
+The nodes that agents run on, as YAML: `selector` says them as a label selector, by which the controller counts; `problem`
+is why none can.
+*/}}
+{{- define "healthd.nodes" -}}
+{{- $parts := list -}}
+{{- $problem := "" -}}
+{{- range $key, $value := .Values.agent.nodeSelector -}}
+{{- if not (kindIs "invalid" $value) }}{{ $parts = append $parts (printf "%s=%s" $key $value) }}{{ end -}}
+{{- end -}}
+{{- $affinity := (.Values.agent.affinity | default dict).nodeAffinity | default dict -}}
+{{- $terms := ($affinity.requiredDuringSchedulingIgnoredDuringExecution | default dict).nodeSelectorTerms | default list -}}
+{{- if gt (len $terms) 1 }}{{ $problem = "it has several nodeSelectorTerms" }}{{ end -}}
+{{- range $term := $terms -}}
+{{- if $term.matchFields }}{{ $problem = "it has matchFields" }}{{ end -}}
+{{- range $term.matchExpressions -}}
+{{- $values := join "," .values -}}
+{{- if eq .operator "In" }}{{ $parts = append $parts (printf "%s in (%s)" .key $values) }}
+{{- else if eq .operator "NotIn" }}{{ $parts = append $parts (printf "%s notin (%s)" .key $values) }}
+{{- else if eq .operator "Exists" }}{{ $parts = append $parts .key }}
+{{- else if eq .operator "DoesNotExist" }}{{ $parts = append $parts (printf "!%s" .key) }}
+{{- else }}{{ $problem = printf "it has the operator %s" .operator }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- dict "selector" (ternary (join "," $parts) "" (empty $problem)) "problem" $problem | toYaml -}}
+{{- end }}
+
 {{/* What cannot be right is refused before anything is installed. */}}
 {{- define "healthd.refuse" -}}
+{{- if semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version }}
+{{- fail (printf "this is Kubernetes %s, and healthd needs 1.30 or newer: from there on the API server keeps each agent to its own node and the fleet to its budget, by admission policies, without which one agent's token could take every node out" .Capabilities.KubeVersion.Version) }}
+{{- end }}
 {{- $config := include "healthd.config" . | fromYaml }}
 {{- if and (eq .Values.profile "restricted") (eq (toString $config.remediation.mode) "repair") }}
 {{- fail "mode: repair with profile: restricted: that profile can neither reset a GPU nor reboot; set mode: quarantine, or profile: full" }}
@@ -131,7 +209,12 @@ healthd-budget-{{ $name }}
 {{- if and (ne .Values.mode "observe") (not .Values.controller.enabled) (not (and .Values.budget.limit .Values.budget.nodes)) }}
 {{- fail (printf "mode: %s without a budget: set budget.limit and budget.nodes, or controller.enabled, which counts nodes itself" .Values.mode) }}
 {{- end }}
-{{- if and (eq .Values.policies.enabled "on") (not (include "healthd.policies" .)) }}
-{{- fail (printf "policies.enabled: on needs Kubernetes 1.30 or newer; this is %s" .Capabilities.KubeVersion.Version) }}
+{{- $nodes := include "healthd.nodes" . | fromYaml }}
+{{- $given := ((include "healthd.overlay" (list .Values.config .Values.controller.config) | fromYaml).controller | default dict).selector }}
+{{- if and $.Values.controller.enabled $given (not $nodes.problem) }}
+{{- fail (printf "controller.selector: %s is not yours to set here: nodes are counted where agents run, which agent.nodeSelector and agent.affinity say; set those" $given) }}
+{{- end }}
+{{- if and $.Values.controller.enabled $nodes.problem (not $given) }}
+{{- fail (printf "agent.affinity: %s, which no label selector can say; the controller could not count the nodes that agents run on. Give the same nodes in config.controller.selector as well" $nodes.problem) }}
 {{- end }}
 {{- end }}

@@ -1,0 +1,75 @@
+"""``healthd uninstall``: let every node of a Kubernetes cluster in, before healthd is removed from it."""
+
+from __future__ import annotations
+
+import os
+import time
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from healthd.api.wire import Answer
+from healthd.cli.output import confirmed, talk
+from healthd.cli.settings import loaded
+from healthd.config.schema import Config
+from healthd.errors import UsageError
+from healthd.remediation.fleet import CLUSTER
+from healthd.whoami import runs_kubernetes
+
+if TYPE_CHECKING:
+    from healthd.remediation.orchestrators.kube_uninstall import KubeUninstall
+
+_RATE_PER_S, _BURST, _TIMEOUT_S = 50.0, 200, 30.0  # as the controller: one process for the whole fleet
+
+
+def answer(options: Namespace) -> Answer:
+    """Exit 0: no node is kept out by healthd any more; 1: on some node something of healthd's is left, by name."""
+    config = loaded(options).config
+    if not runs_kubernetes(config, os.environ):
+        raise UsageError("healthd uninstall: only Kubernetes needs it; elsewhere remove the package with apt or dnf")
+    work = _work(config)
+    if not options.yes and (instead := _instead(options, work)) is not None:
+        return instead
+    outcome = work.run()
+    lines = [f"{node}  NOT cleared: {why}\n" for node, why in outcome.refused.items()]
+    return Answer(code=int(bool(lines)), out=f"{''.join(lines)}{len(outcome.let_in)} nodes let in\n")
+
+
+def _instead(options: Namespace, work: KubeUninstall) -> Answer | None:
+    """What is answered instead of doing it; None where the person says yes."""
+    from healthd.remediation.orchestrators.kube_leaving import kept_off_by
+
+    marked = work.marked()
+    rows = [f"{node.name}  {', '.join(kept_off_by(node))}\n" for node in marked if kept_off_by(node)]
+    told = f"{''.join(rows)}{len(rows)} nodes would be let in; healthd has written on {len(marked)}\n"
+    if options.dry_run:
+        return Answer(code=0, out=told)
+    said = confirmed(f"{told}Stop healthd in this cluster, and let every node in, faulty or not?")
+    if said is None:
+        raise UsageError(
+            "healthd uninstall: refusing to act without confirmation (no terminal); pass --yes or --dry-run"
+        )
+    return None if said else Answer(code=0, err="healthd: nothing was done\n")
+
+
+def _work(config: Config) -> KubeUninstall:
+    from healthd.remediation.orchestrators.kube_api import connect  # heavy: lightkube
+    from healthd.remediation.orchestrators.kube_transport import Pace
+    from healthd.remediation.orchestrators.kube_uninstall import KubeUninstall
+
+    section = config.orchestrator.kubernetes
+    api = connect(
+        kubeconfig=section.kubeconfig,
+        timeout_s=_TIMEOUT_S,
+        pace=Pace(rate_per_s=_RATE_PER_S, burst=_BURST),
+        environ=os.environ,
+        manager="healthd-uninstall",
+    )
+    return KubeUninstall(
+        api,
+        namespace=section.namespace,
+        scopes=(CLUSTER, *(scope.name for scope in config.budget.scope)),
+        opt_out=config.remediation.opt_out_label,
+        say=talk,
+        sleep=time.sleep,
+        monotonic_s=time.monotonic,
+    )
