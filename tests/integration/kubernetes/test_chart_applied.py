@@ -189,9 +189,9 @@ def test_an_installed_agent_is_held_to_its_node_and_the_budget(release: Release)
     other = release.as_agent("n2", "/api/v1/nodes/n3", {"metadata": {"labels": {"healthd.io/x": "1"}}})
     assert "may not write node n3" in other.message
     pause = {"metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": "paused-for-gpu-reset"}}}
-    assert "may only change labels" in release.as_agent("n1", "/api/v1/nodes/n1", pause).message
+    assert "may only change the labels" in release.as_agent("n1", "/api/v1/nodes/n1", pause).message
     order = {"metadata": {"labels": {"sagemaker.amazonaws.com/node-health-status": "UnschedulablePendingReplacement"}}}
-    assert "may only change labels" in release.as_agent("n1", "/api/v1/nodes/n1", order).message
+    assert "may only change the labels" in release.as_agent("n1", "/api/v1/nodes/n1", order).message
 
 
 def test_every_expression_has_the_types_that_it_needs(release: Release) -> None:
@@ -217,17 +217,18 @@ def test_an_upgrade_keeps_the_claims(release: Release) -> None:
     release.claim("n1").must()
     release.helm("upgrade", "healthd", str(CHART), "--values", str(release.values), "--set", "budget.limit=2")
     notes = release.lease()["metadata"]["annotations"]
-    assert notes[kube_budget.LIMIT] == "2"
+    assert notes[kube_budget.FIXED_LIMIT] == "2"
     assert kube_budget.key_of("n1") in notes
     assert release.claim("n2").ok
 
 
 def test_an_uninstallation_leaves_the_claims(release: Release) -> None:
-    """What is out stays known: the Leases are kept, every right is gone, and the release can be installed again."""
-    release.helm("uninstall", "healthd")
-    assert kube_budget.LIMIT in release.lease()["metadata"]["annotations"]
+    """Without its hook, which lets the nodes in: the Leases are kept, every right is gone, and the release can be
+    installed again."""
+    release.helm("uninstall", "healthd", "--no-hooks")
+    assert kube_budget.FIXED_LIMIT in release.lease()["metadata"]["annotations"]
     release.lease(kube_budget.MARKS)
     roles = release.plane.admin.get("/apis/rbac.authorization.k8s.io/v1/clusterroles/healthd-agent")
     assert roles.status == 404
     release.helm("install", "healthd", str(CHART), "--values", str(release.values))
-    assert kube_budget.LIMIT in release.lease()["metadata"]["annotations"]
+    assert kube_budget.FIXED_LIMIT in release.lease()["metadata"]["annotations"]
