@@ -46,6 +46,10 @@ LOADED_BY: Mapping[str, tuple[str, str]] = {
     ),
     "packaging/kubernetes/policies/*.yaml": ("tests/integration/kubernetes/agent_rig.py", '"policies").glob("*.yaml")'),
     "packaging/kubernetes/static.yaml": (APPLIED, "static.yaml"),
+    "packaging/kubernetes/uninstall.yaml": (
+        "tests/integration/kubernetes/test_uninstall_kubernetes.py",
+        "uninstall.yaml",
+    ),
     "packaging/lifecycle/hyperpod-on_create.sh": ("tests/installing/test_lifecycle.py", "hyperpod-on_create.sh"),
     "packaging/lifecycle/on-node.sh": ("tests/installing/test_lifecycle.py", "on-node.sh"),
     "packaging/lifecycle/parallelcluster.yaml": ("tests/installing/test_lifecycle.py", "parallelcluster.yaml"),
