@@ -103,7 +103,7 @@ def _controlling(verbs: Any) -> None:
     controller = verbs.add_parser("controller", help="on the head node: act for nodes that have no right to")
     how = controller.add_mutually_exclusive_group()
     how.add_argument("--once", action="store_true", help="one round, with what is due now, and end")
-    how.add_argument("--status", action="store_true", help="what the controller that runs here said last")
+    how.add_argument("--status", action="store_true", help="what the controller that leads said last")
     _common(controller, json=True)
 
     uninstall = verbs.add_parser("uninstall", help="stop healthd in a Kubernetes cluster, and let every node in")

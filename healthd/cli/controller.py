@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from healthd.api.wire import Answer
 from healthd.cli.settings import loaded, served
 from healthd.config.schema import Config
-from healthd.errors import UsageError
+from healthd.errors import StoreError, UsageError
 
 
 def answer(options: Namespace) -> Answer:
-    """Run until a signal ends it, or tell what the one that runs said last.
+    """Run until a signal ends it, or tell what the one that leads said last, from any replica on Kubernetes.
 
     ``--status``: exit 0, 1 where a person is needed, 2 where no controller leads.
     """
@@ -36,10 +35,13 @@ def answer(options: Namespace) -> Answer:
 def _status(config: Config, *, as_json: bool) -> Answer:
     from healthd.controller.run import FRESH_ROUNDS, FRESH_S, read_status
 
-    folder, interval_s = Path(config.controller.state_dir), config.controller.interval_s
-    status = read_status(folder)
+    interval_s = config.controller.interval_s
+    try:
+        status = read_status(config)
+    except StoreError as error:
+        return Answer(code=2, err=f"healthd: {error}\n")
     if status is None:
-        return Answer(code=2, err=f"healthd: no controller has said anything in {folder}; start `healthd controller`\n")
+        return Answer(code=2, err="healthd: no controller has said anything yet; start `healthd controller`\n")
     age_s = (datetime.now(UTC) - datetime.fromisoformat(status["at"])).total_seconds()
     stale = age_s > max(FRESH_S, FRESH_ROUNDS * interval_s)
     pages = any(each["page"] for each in status["nodes"])
@@ -54,4 +56,5 @@ def _told(status: dict[str, Any]) -> str:
     head = f"leader  {status['leader']}, in {status['mode']} mode, at {status['at']}\n"
     head += "".join(f"! {notice}\n" for notice in status.get("notices", ()))
     lines = [f"{'PAGE ' * each['page']}{each['node'] or 'cluster'}  {each['said']}\n" for each in status["nodes"]]
-    return head + ("".join(lines) or "nothing is asked of it\n")
+    more = f"and {left_out} more, in the log of the one that leads\n" if (left_out := status.get("left_out")) else ""
+    return head + ("".join(lines) or "nothing is asked of it\n") + more

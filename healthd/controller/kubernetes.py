@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from healthd.config.schema import Config
 from healthd.controller.kube_watch import KubeWatch, WatchSettings
 from healthd.controller.parts import controller_patience, make_controller, metadata_of
 from healthd.controller.progress import Progress
+from healthd.controller.status import StatusNote
 from healthd.course import Course
 from healthd.errors import ConfigError
 from healthd.model import ClusterTrouble, Mode, Refusal, Remedy
@@ -37,7 +39,7 @@ from healthd.remediation.orchestrators.kube_node import hold_of
 from healthd.remediation.orchestrators.kube_plugin import KubePlugins
 from healthd.remediation.orchestrators.kube_signals import HYPERPOD_LABEL
 from healthd.remediation.orchestrators.kube_silence import SILENT
-from healthd.remediation.orchestrators.kube_told import KubeTold
+from healthd.remediation.orchestrators.kube_told import STATUS, STATUS_LEASE, KubeTold
 from healthd.remediation.orchestrators.kube_transport import Pace
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.opening import asks_by_own_node, found_by_controller, open_for_kubernetes
@@ -89,6 +91,11 @@ class KubernetesWork:
     def leads(self) -> bool:
         """Whether the last renewal is young enough."""
         return self._lead.holds()
+
+    @property
+    def status(self) -> StatusNote:
+        """In a Lease of its own: it is written more often, and read by more, than the one that says who leads."""
+        return _status_in(self._api, self._config, self._lead.check)
 
     def told(self, store: Store) -> KubeTold:
         """In the Lease: the store is the pod's own."""
@@ -216,6 +223,27 @@ class KubernetesWork:
             manager=_MANAGER,
             calls=self.course.calls,
         )
+
+
+def read_status(config: Config, environ: Mapping[str, str]) -> dict[str, Any] | None:
+    """What the controller that leads this cluster said last. Raises StoreError where the cluster does not answer."""
+    section = config.orchestrator.kubernetes
+    api = connect(
+        kubeconfig=section.kubeconfig,
+        timeout_s=section.timeout_s,
+        pace=Pace(rate_per_s=_RATE_PER_S, burst=_BURST),
+        environ=environ,
+        manager=_MANAGER,
+    )
+    try:
+        return _status_in(api, config, lambda: None).shown()
+    finally:
+        api.close()
+
+
+def _status_in(api: KubeApi, config: Config, leads: Callable[[], None]) -> StatusNote:
+    namespace = config.orchestrator.kubernetes.namespace
+    return StatusNote(KubeTold(api, namespace=namespace, leads=leads, key=STATUS, lease=STATUS_LEASE))
 
 
 class KubernetesRounds:

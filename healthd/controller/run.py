@@ -2,19 +2,17 @@
 
 Which of several leads, a lock says on a head node of Slurm (``controller.slurm``), and a Lease on Kubernetes
 (``controller.kubernetes``): the others wait. It decides nothing; ``remediation.controller`` does. What it said last is
-in ``status.json``, at ``/metrics``, and where people are told (``controller.telling``).
+shown to every controller (``controller.status``), at ``/metrics``, and where people are told (``controller.telling``).
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,6 +24,7 @@ from healthd.api.wire import EXIT_FAILED
 from healthd.config.schema import Config
 from healthd.controller.parts import metadata_of
 from healthd.controller.progress import Progress
+from healthd.controller.status import Kept, StatusBoard, StatusFile, status_of
 from healthd.controller.telling import controller_notifier
 from healthd.course import Course
 from healthd.errors import BackendError, ConfigError, ExtraMissing, StoreError
@@ -39,7 +38,6 @@ from healthd.remediation.standings import Standing
 from healthd.sd_notify import notify, take_address
 from healthd.signals import Signals
 from healthd.store import Store
-from healthd.textfile import replace_file
 from healthd.whoami import runs_kubernetes, runs_slurm
 
 if TYPE_CHECKING:
@@ -49,7 +47,7 @@ _TICK_S = 5.0  # the watchdog's
 _YIELD_S = 10.0  # a lead that its round holds up is given up within that time
 _JOIN_S = 15.0  # a message under way, by its own deadlines
 _STOP_S = 60.0  # a call to AWS and its reading back; the chart gives the pod longer
-_STATUS, _STORE = "status.json", "controller.db"
+_STORE = "controller.db"
 FRESH_ROUNDS, FRESH_S = 3.0, 60.0
 """A status that is older than this, in rounds and at least in seconds, is of a controller that no longer runs."""
 
@@ -78,16 +76,6 @@ class Rounds(Protocol):
         """One round. Raises BackendError, StoreError."""
 
 
-class Told(Protocol):
-    """Where it is kept what people were told. Either call raises StoreError."""
-
-    def kept(self) -> str:
-        """What was kept last, by whoever led, or ""."""
-
-    def keep(self, text: str) -> None:
-        """Keep it."""
-
-
 class Work(Protocol):
     """What differs between clusters: how one controller comes to lead, and what it does in a round."""
 
@@ -110,8 +98,12 @@ class Work(Protocol):
     def leads(self) -> bool:
         """Whether this controller may act at this moment."""
 
-    def told(self, store: Store) -> Told:
-        """Where the next leader finds it."""
+    @property
+    def status(self) -> StatusBoard:
+        """Where any controller finds what the leading one said last."""
+
+    def told(self, store: Store) -> Kept:
+        """Where the next leader finds what people were told."""
 
     def rounds(self, store: Store) -> Rounds:
         """What is done every few seconds."""
@@ -128,6 +120,7 @@ class ControllerService:
         self._stop, self._failed = threading.Event(), False
         self._progress = Progress(config.controller.round_patience_s)
         self._said: dict[str, str] = {}
+        self._status, self._unshown = work.status, ""
         self._http: HttpServer | None = None
         self._leading, self._course = False, work.course
         self._course.leads = lambda: self._leading and work.leads()
@@ -293,7 +286,7 @@ class ControllerService:
         return standings
 
     def _tell(self, standings: Sequence[Standing], store: Store) -> None:
-        """What is new goes to the log and the trail; all of it to the file that ``--status`` reads."""
+        """What is new goes to the log and the trail; all of it to where ``--status`` reads it."""
         for each in standings:
             if self._said.get(each.node) == each.said:
                 continue
@@ -306,42 +299,33 @@ class ControllerService:
                 store.append(Event(at=datetime.now(UTC), kind="decision", text=text))
         self._said = {each.node: each.said for each in standings}
         notices = self._course.notifier.problems() if self._course.notifier is not None else ()
-        write_status(self._folder, self._mode, standings, leader=self._work.leader, notices=notices)
+        self._show(status_of(self._mode, standings, leader=self._work.leader, now=datetime.now(UTC), notices=notices))
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# the status
-
-
-def write_status(
-    folder: Path, mode: Mode, standings: Sequence[Standing], *, leader: str, notices: Sequence[str] = ()
-) -> None:
-    """Replace the status file whole. ``notices``: receivers that do not take messages, in words.
-
-    A folder that cannot be written is what the next round's store says loudly.
-    """
-    body = {
-        "at": datetime.now(UTC).isoformat(),
-        "leader": leader,
-        "mode": mode,
-        "notices": list(notices),
-        "nodes": [asdict(each) for each in standings],
-    }
-    with contextlib.suppress(OSError):
-        replace_file(folder / _STATUS, json.dumps(body, indent=2) + "\n")
-
-
-def read_status(folder: Path) -> dict[str, Any] | None:
-    """What the leading controller said last, or None where there is nothing to read."""
-    try:
-        body: dict[str, Any] = json.loads((folder / _STATUS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return body
+    def _show(self, status: Mapping[str, Any]) -> None:
+        """A status that cannot be shown is said once, and stops no round."""
+        problem = ""
+        try:
+            self._status.show(status)
+        except StoreError as error:
+            problem = str(error)
+        if problem and not self._unshown:
+            self._log.error("status not shown", said=problem)
+        self._unshown = problem
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # parts
+
+
+def read_status(config: Config) -> dict[str, Any] | None:
+    """What the controller that leads said last, or None where none has. Raises ConfigError, StoreError."""
+    if not runs_kubernetes(config, os.environ):
+        return StatusFile(Path(config.controller.state_dir)).shown()
+    try:
+        from healthd.controller.kubernetes import read_status as read_it  # heavy: lightkube
+    except ImportError as error:
+        raise ExtraMissing("the controller of a Kubernetes cluster", "kubernetes", error) from error
+    return read_it(config, os.environ)
 
 
 def open_work(config: Config) -> Work:

@@ -17,6 +17,7 @@ from pathlib import Path
 from healthd.config.schema import Config
 from healthd.controller.parts import controller_patience, controller_rules, make_controller, metadata_of
 from healthd.controller.progress import Progress
+from healthd.controller.status import StatusFile
 from healthd.course import Course
 from healthd.notifications.notifier import NEWS
 from healthd.remediation.absent import AbsentNodes
@@ -62,6 +63,11 @@ class SlurmWork:
     def leads(self) -> bool:
         """A lock is held until its process ends."""
         return True
+
+    @property
+    def status(self) -> StatusFile:
+        """A file in the folder."""
+        return StatusFile(self._folder)
 
     def told(self, store: Store) -> StoreTold:
         """In the store, which whoever leads next has as well."""

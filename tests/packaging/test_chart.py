@@ -522,7 +522,7 @@ CONTROLLER_MAY = {
     (
         "coordination.k8s.io",
         "leases",
-        "healthd-budget healthd-budget-p5 healthd-controller healthd-marks",
+        "healthd-budget healthd-budget-p5 healthd-controller healthd-marks healthd-status",
         "get patch",
     ),
     ("coordination.k8s.io", "leases", "", "create"),

@@ -9,13 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from healthd.cli.main import run
 from healthd.config.controller_schema import ControllerSection
 from healthd.config.provisioner_schema import Ec2Section, HyperpodSection, ProvisionerSection
 from healthd.config.schema import Config, NodeSection, SourcesSection
-from healthd.controller.run import read_status, write_status
 from healthd.controller.slurm import take_lead
+from healthd.controller.status import FILE, KEEP_S, StatusFile, StatusNote, fitted, status_of
 from healthd.errors import ConfigError, StoreError
 from healthd.model import Mode, Remedy
 from healthd.node import KernelLogState
@@ -138,31 +140,90 @@ def status(config: Path, capsys: pytest.CaptureFixture[str], *more: str) -> tupl
     return code, told.out, told.err
 
 
+def write_status(folder: Path, *standings: Standing, notices: tuple[str, ...] = ()) -> None:
+    """As a controller that leads shows it."""
+    now = datetime.now(UTC)
+    StatusFile(folder).show(status_of(Mode.REPAIR, standings, leader="head-1 process 7", now=now, notices=notices))
+
+
 def test_the_status_tells_who_needs_a_person(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit 0, 1 where a person is needed, 2 where nobody leads, or led a while ago."""
     config = tmp_path / "config.toml"
     config.write_text(f'[controller]\nstate_dir = "{tmp_path}"\n')
     assert status(config, capsys)[0] == 2
-    write_status(tmp_path, Mode.REPAIR, (), leader="head-1 process 7")
+    write_status(tmp_path)
     code, out, _ = status(config, capsys)
     assert (code, out.splitlines()[1]) == (0, "nothing is asked of it")
     refused = Standing(node="n1", said="refused: it is not drained", page=True)
-    write_status(tmp_path, Mode.REPAIR, (refused,), leader="head-1 process 7")
+    write_status(tmp_path, refused)
     code, out, _ = status(config, capsys)
     assert (code, out.splitlines()[1]) == (1, "PAGE n1  refused: it is not drained")
     code, out, _ = status(config, capsys, "--json")
     assert json.loads(out)["nodes"][0]["node"] == "n1"
     silent = "notify: slack does not take messages since 2026-01-01 00:00:00 UTC; 1 wait: 500"
-    write_status(tmp_path, Mode.REPAIR, (), leader="head-1 process 7", notices=(silent,))
+    write_status(tmp_path, notices=(silent,))
     code, out, _ = status(config, capsys)
     assert (code, out.splitlines()[1:]) == (0, [f"! {silent}", "nothing is asked of it"])
-    body = read_status(tmp_path)
+    body = StatusFile(tmp_path).shown()
     assert body is not None
     body["at"] = datetime(2026, 1, 1, tzinfo=UTC).isoformat()
-    (tmp_path / "status.json").write_text(json.dumps(body))
+    (tmp_path / FILE).write_text(json.dumps(body))
     code, out, err = status(config, capsys)
     assert code == 2
     assert "no controller leads now" in err
+
+
+class Note:
+    """A text that is kept in memory, and how often it was written."""
+
+    def __init__(self) -> None:
+        self.text, self.written = "", 0
+
+    def kept(self) -> str:
+        return self.text
+
+    def keep(self, text: str) -> None:
+        self.text, self.written = text, self.written + 1
+
+
+def test_a_status_in_the_cluster_is_written_when_it_says_something_new_or_grows_old() -> None:
+    """A quiet controller writes it three times a minute, whatever its interval; how old it is is still told."""
+    note, now_s = Note(), 0.0
+    board = StatusNote(note, monotonic_s=lambda: now_s)
+    assert board.shown() is None
+    for second in range(60):
+        now_s = float(second)
+        at = datetime(2026, 1, 1, 12, 0, second, tzinfo=UTC)
+        board.show(status_of(Mode.REPAIR, (), leader="one", now=at))
+    assert note.written == 60 / KEEP_S
+    board.show(status_of(Mode.REPAIR, (Standing(node="n1", said="s"),), leader="one", now=datetime.now(UTC)))
+    assert note.written == 1 + 60 / KEEP_S
+    shown = board.shown()
+    assert shown is not None
+    assert [each["node"] for each in shown["nodes"]] == ["n1"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"at": 1}'])
+def test_what_is_no_status_says_nothing(text: str, tmp_path: Path) -> None:
+    """Whoever wrote it."""
+    note = Note()
+    note.text = text
+    (tmp_path / FILE).write_text(text)
+    assert (StatusNote(note).shown(), StatusFile(tmp_path).shown()) == (None, None)
+
+
+@given(st.lists(st.tuples(st.text(max_size=80), st.booleans()), max_size=60), st.integers(300, 4000))
+def test_a_status_fits_and_leaves_out_pages_last(said: list[tuple[str, bool]], most_bytes: int) -> None:
+    """However much there is to say, and in whatever script: it fits, is counted, and keeps its order."""
+    standings = [Standing(node=f"n{number:02}", said=text, page=page) for number, (text, page) in enumerate(said)]
+    text = fitted(status_of(Mode.REPAIR, standings, leader="one", now=datetime.now(UTC)), most_bytes)
+    shown = json.loads(text)
+    assert len(text.encode()) <= most_bytes
+    assert shown["left_out"] + len(shown["nodes"]) == len(said)
+    names = [each["node"] for each in shown["nodes"]]
+    assert names == sorted(names)
+    if any(not each["page"] for each in shown["nodes"]):
+        assert sum(each["page"] for each in shown["nodes"]) == sum(page for _, page in said)
 
 
 def test_what_is_not_configured_is_said_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from healthd.config.schema import Config
 from healthd.controller.progress import Progress
 from healthd.controller.run import ControllerService
 from healthd.controller.slurm import StoreTold
+from healthd.controller.status import StatusFile
 from healthd.course import Course
 from healthd.errors import StoreError
 from healthd.model import Event, Mode
@@ -102,8 +103,8 @@ class Leading:
 
     about, leader = "one node", "this one"
 
-    def __init__(self, *before: Callable[[], object]) -> None:
-        self._before = list(before)
+    def __init__(self, folder: Path, *before: Callable[[], object]) -> None:
+        self._folder, self._before = folder, list(before)
         self.course = Course(orchestrator="slurm", provisioner="ec2", mode=Mode.OBSERVE)
         self.ended: list[str] = []
 
@@ -116,6 +117,10 @@ class Leading:
             return False
         self._before.pop(0)()
         return True
+
+    @property
+    def status(self) -> StatusFile:
+        return StatusFile(self._folder)
 
     def told(self, store: Store) -> StoreTold:
         return StoreTold(store)
@@ -136,7 +141,7 @@ def test_a_controller_acts_once_more_on_a_full_disk(disk: Path) -> None:
         look()
         fill(disk)
 
-    work = Leading(look, full, look, look, (disk / "fill").unlink, look)
+    work = Leading(disk, look, full, look, look, (disk / "fill").unlink, look)
     config = Config(controller=ControllerSection(state_dir=str(disk), interval_s=0.01))
     log = structlog.get_logger()
     service = ControllerService(config, log, work, once=False, manager="", signals=Signals("", log, lambda: None))

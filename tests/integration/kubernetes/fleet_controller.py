@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -128,6 +129,12 @@ class FleetController:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait(timeout=10)
+
+    def status(self) -> tuple[int, dict[str, Any]]:
+        """The exit code and the answer of `healthd controller --status` beside it; {} for none."""
+        argv = [sys.executable, "-m", "healthd", "controller", "--config", str(self._config), "--status", "--json"]
+        done = subprocess.run(argv, env=self._environ, check=False, capture_output=True, text=True, timeout=60)
+        return done.returncode, json.loads(done.stdout or "{}")
 
     def page(self) -> str:
         """Its metrics, by HTTP."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import time
@@ -12,7 +13,8 @@ import pytest
 from healthd.notifications.notifier import still_told
 from healthd.remediation.orchestrators.kube_api import Kind
 from healthd.remediation.orchestrators.kube_node import nodes_in
-from tests.integration.kubernetes.agent_rig import Agents
+from healthd.remediation.orchestrators.kube_told import STATUS, STATUS_LEASE
+from tests.integration.kubernetes.agent_rig import Agents, note
 from tests.integration.kubernetes.control_plane import ControlPlane
 from tests.integration.kubernetes.fleet_controller import Fleet, Start, drained
 from tests.integration.kubernetes.fleet_storm import Storm
@@ -224,6 +226,31 @@ def test_an_api_server_that_hangs_changes_nothing_by_mistake(
 
 
 # -- what it shows ----------------------------------------------------------------------------------------------------
+
+
+def test_every_replica_shows_what_the_leading_one_said_last(
+    control_plane: ControlPlane, fleet: Fleet, start: Start
+) -> None:
+    """`healthd controller --status` in the pod that waits is the same as in the one that leads: exit 1 for a node that
+    needs an operator, 0 once it does not, 2 when nobody leads any more."""
+    fleet.add(["n1", "n2", "n3", "n4"])
+    budget = '[budget]\nmax_out = "50%"\n'
+    one, two = start(budget, name="one"), start(budget, name="two")
+    control_plane.wait(lambda: one.leads or two.leads, 30, "a leader")
+    taint = {"spec": {"taints": [{"key": "healthd.io/unhealthy", "value": "x", "effect": "NoSchedule"}]}}
+    control_plane.admin.patch("/api/v1/nodes/n2", taint, kind="merge").must()
+    for each in (one, two):
+        control_plane.wait(lambda each=each: each.status()[0] == 1, 30, "a node that needs an operator")  # type: ignore[misc]
+    (code, shown), (_, other) = one.status(), two.status()
+    assert (code, [node["node"] for node in shown["nodes"] if node["page"]]) == (1, ["n2"])
+    assert (shown["leader"], shown["nodes"]) == (other["leader"], other["nodes"])
+    control_plane.admin.patch("/api/v1/nodes/n2", {"spec": {"taints": None}}, kind="merge").must()
+    control_plane.wait(lambda: two.status()[0] == one.status()[0] == 0, 30, "the end of it")
+    old = json.dumps({**one.status()[1], "at": "2026-01-01T00:00:00+00:00"})
+    one.stop()
+    two.stop()
+    note(control_plane, {STATUS: old}, lease=STATUS_LEASE)
+    assert (two.status()[0], two.status()[1]["stale"]) == (2, True)
 
 
 def noted_as_told(control_plane: ControlPlane) -> list[str]:

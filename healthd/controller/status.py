@@ -1,0 +1,122 @@
+"""What the leading controller said last, for ``healthd controller --status``: on Slurm a file in its state directory,
+which all controllers share; on Kubernetes an annotation of a Lease, which every replica and every operator may read.
+
+On Kubernetes it is written where something changed, and at least every ``KEEP_S`` seconds: how old it is tells
+whether a controller still leads.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from healthd.errors import StoreError
+from healthd.model import Mode
+from healthd.remediation.standings import Standing
+from healthd.textfile import replace_file
+
+KEEP_S = 20.0
+FILE = "status.json"
+_MOST_BYTES = 150_000  # an annotation has 262,144 with its key and what else stands there
+
+
+class Kept(Protocol):
+    """One text that outlives its writer. Either call raises StoreError."""
+
+    def kept(self) -> str:
+        """What was kept last, or ""."""
+
+    def keep(self, text: str) -> None:
+        """Keep it."""
+
+
+class StatusBoard(Protocol):
+    """Where the status stands. Either call raises StoreError."""
+
+    def show(self, status: Mapping[str, Any]) -> None:
+        """Show this one; only the controller that leads may."""
+
+    def shown(self) -> dict[str, Any] | None:
+        """What is shown, or None where there is nothing to read."""
+
+
+def status_of(
+    mode: Mode, standings: Sequence[Standing], *, leader: str, now: datetime, notices: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The status as it is kept. ``notices``: receivers that do not take messages, in words."""
+    return {
+        "at": now.isoformat(),
+        "leader": leader,
+        "mode": mode,
+        "notices": list(notices),
+        "nodes": [asdict(each) for each in standings],
+    }
+
+
+class StatusFile:
+    """A file in the state directory of a head node."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+
+    def show(self, status: Mapping[str, Any]) -> None:
+        """Replace the file whole. Raises StoreError."""
+        try:
+            replace_file(self._path, json.dumps(status, indent=2) + "\n")
+        except OSError as error:
+            raise StoreError(f"{self._path}: not written: {error.strerror or error}") from error
+
+    def shown(self) -> dict[str, Any] | None:
+        """What the file says; None for no file, or one that is none."""
+        try:
+            return _read(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+
+class StatusNote:
+    """A text of the cluster. ``monotonic_s``: seconds since whenever."""
+
+    def __init__(self, note: Kept, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._note, self._monotonic_s = note, monotonic_s
+        self._last: tuple[float, Mapping[str, Any]] | None = None
+
+    def show(self, status: Mapping[str, Any]) -> None:
+        """Write it where it says something new, or was not written for a while. Raises StoreError."""
+        now_s, body = self._monotonic_s(), {key: value for key, value in status.items() if key != "at"}
+        if self._last is not None and self._last[1] == body and now_s - self._last[0] < KEEP_S:
+            return
+        self._note.keep(fitted(status, _MOST_BYTES))
+        self._last = (now_s, body)
+
+    def shown(self) -> dict[str, Any] | None:
+        """What it says. Raises StoreError where the cluster does not answer."""
+        return _read(self._note.kept())
+
+
+def fitted(status: Mapping[str, Any], most_bytes: int) -> str:
+    """The status as text of at most so many bytes: what does not fit is counted as ``left_out``; nodes that need an
+    operator come first."""
+    nodes = sorted(status["nodes"], key=lambda each: not each["page"])
+    room = most_bytes - len(json.dumps({**status, "nodes": [], "left_out": len(nodes)}))
+    kept: list[Any] = []
+    for each in nodes:
+        room -= len(json.dumps(each)) + 2
+        if room < 0:
+            break
+        kept.append(each)
+    kept.sort(key=lambda each: each["node"])
+    return json.dumps({**status, "nodes": kept, "left_out": len(nodes) - len(kept)})
+
+
+def _read(text: str) -> dict[str, Any] | None:
+    try:
+        status = json.loads(text)
+    except ValueError:
+        return None
+    return status if isinstance(status, dict) and {"at", "nodes"} <= set(status) else None
