@@ -39,6 +39,8 @@ LOADED_BY: Mapping[str, tuple[str, str]] = {
     "packaging/helm/healthd/files/rules.yaml": ("tests/packaging/test_chart.py", "packaging/prometheus/rules.yaml"),
     "packaging/helm/healthd/*": CHART,
     "packaging/iam/*.json": ("tests/unit/test_aws_calls.py", '"packaging" / "iam"'),
+    "packaging/kubernetes/krew.yaml": ("tests/unit/test_kubectl_plugin.py", "krew.yaml"),
+    "packaging/kubernetes/kubectl-healthd": ("tests/unit/test_kubectl_plugin.py", "kubectl-healthd"),
     "packaging/kubernetes/agent-rbac.yaml": ("tests/integration/kubernetes/agent_rig.py", "agent-rbac.yaml"),
     "packaging/kubernetes/examples/*.yaml": (
         "tests/integration/kubernetes/test_chart_applied.py",

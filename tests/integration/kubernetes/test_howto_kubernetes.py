@@ -19,6 +19,8 @@ from tests.running import UNCONTAINED
 pytestmark = [pytest.mark.kubernetes, pytest.mark.process]
 
 PCI = "0000:05:00"
+PLUGIN = Path(__file__).resolve().parents[3] / "packaging" / "kubernetes"
+"""Where kubectl finds its plugin."""
 NEEDS_A_KUBELET = (" exec ", " logs ", " rollout status ")
 """What only a node that runs pods can answer: the test of the chart holds the names in these."""
 BLOCKS = [each for each in blocks() if each.page.startswith("docs/how-to/") and "kubectl" in each.text]
@@ -39,7 +41,7 @@ class Person:
 
     def types(self, line: str) -> str:
         """One command of a page, for the node n1; it has to end well."""
-        path = f"{self._kubectl.parent}:/usr/bin:/bin"
+        path = f"{self._kubectl.parent}:{PLUGIN}:/usr/bin:/bin"
         env = {"KUBECONFIG": str(self._plane.kubeconfig), "HOME": str(self._plane.root), "PATH": path}
         script = line.replace("NODE", "n1")
         done = subprocess.run(["sh", "-c", script], env=env, check=False, capture_output=True, text=True, timeout=60)

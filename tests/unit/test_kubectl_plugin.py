@@ -1,0 +1,175 @@
+"""The kubectl plugin: its marks are the product's, and letting a node in by hand is what the product's release does."""
+
+from __future__ import annotations
+
+import copy
+import os
+import stat
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from healthd.config.schema import Config
+from healthd.remediation.orchestrators import kube_budget, kube_conditions, kube_labels, kube_node, kube_told
+from healthd.remediation.orchestrators.kube_node import (
+    CLAIMED,
+    KEEPS,
+    Held,
+    fence_patch,
+    node_of,
+    quarantine_patch,
+    release_patch,
+    without_taint_patch,
+)
+from tests.scripts import load_script
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "packaging" / "kubernetes"
+SCRIPT = FOLDER / "kubectl-healthd"
+plugin = load_script("kubectl_healthd", SCRIPT)
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def test_its_marks_are_the_products() -> None:
+    """Every key that it reads or writes is the one of the module that owns it."""
+    assert (plugin.STATE, plugin.CODE) == (kube_labels.STATE, kube_labels.CODE)
+    assert plugin.NEEDS_OPERATOR == kube_labels.NodeState.NEEDS_OPERATOR
+    assert (plugin.UNHEALTHY, plugin.CLAIMED, plugin.HOLD) == (kube_node.UNHEALTHY, CLAIMED, kube_node.HOLD)
+    assert KEEPS == plugin.KEEPS
+    for name in ("MARKS", "CLAIM", "MARK", "LIMIT", "NODES", "OUT", "COUNTED"):
+        assert getattr(plugin, name) == getattr(kube_budget, name)
+    assert kube_budget.LEASE == plugin.BUDGET
+    assert (plugin.STATUS_LEASE, plugin.STATUS) == (kube_told.STATUS_LEASE, kube_told.STATUS)
+    assert kube_conditions.TYPES == plugin.CONDITIONS
+    assert plugin.SILENT_S > 2 * 1.1 * kube_conditions.HEARTBEAT_S
+    assert Config().remediation.opt_out_label == plugin.OPT_OUT
+    assert Config().orchestrator.kubernetes.namespace == "healthd"
+
+
+def test_it_finds_the_agents_by_the_charts_labels() -> None:
+    """As the rendered DaemonSet has them."""
+    objects = [each for each in yaml.safe_load_all((FOLDER / "static.yaml").read_text()) if each]
+    (agent,) = (each for each in objects if each["kind"] == "DaemonSet")
+    labels = agent["spec"]["template"]["metadata"]["labels"]
+    assert dict(pair.split("=") for pair in plugin.AGENT.split(",")).items() <= labels.items()
+
+
+_THEIRS = st.lists(st.sampled_from(["a", "example.com/b", "node.kubernetes.io/not-ready"]), unique=True, max_size=2)
+_KEPT = st.dictionaries(st.sampled_from((*KEEPS, "example.com/note")), st.sampled_from(["true", "false"]))
+
+
+def patched(node: dict[str, Any], patch: dict[str, Any] | None) -> dict[str, Any]:
+    """A merge patch of a Node (RFC 7386), as far as these go."""
+    made = copy.deepcopy(node)
+    for part, changes in (patch or {}).items():
+        for key, value in changes.items():
+            into = made[part].setdefault(key, {}) if isinstance(value, dict) else made[part]
+            for name, each in value.items() if isinstance(value, dict) else [(key, value)]:
+                into.pop(name, None) if each is None else into.__setitem__(name, each)
+    return made
+
+
+_DONE = st.fixed_dictionaries(
+    {
+        "cordoned": st.booleans(),
+        "cordon": st.booleans(),
+        "fenced": st.booleans(),
+        "since": st.sampled_from(["", "uncordon", "untaint", "keep"]),
+    }
+)
+
+
+@given(_THEIRS, _KEPT, _DONE)
+def test_by_hand_is_what_the_products_release_does(
+    theirs: list[str], notes: dict[str, str], done: dict[str, Any]
+) -> None:
+    """Whatever others did before and since: what the hold brought goes, and everything else stays."""
+    taints = [{"key": key, "effect": "NoSchedule"} for key in theirs]
+    spec = {"taints": taints, "unschedulable": done["cordoned"]}
+    base = {"metadata": {"name": "n1", "resourceVersion": "1", "annotations": dict(notes)}, "spec": spec}
+    held = Held(text="healthd: gpu.xid.79 gpu:0 [k3v9]", by="healthd-agent", stamp=1)
+    node = patched(base, quarantine_patch(node_of(base), held, effect="NoSchedule", cordon=done["cordon"]))
+    node = patched(node, fence_patch(node_of(node)) if done["fenced"] else None)
+    if done["since"] == "uncordon":
+        node["spec"]["unschedulable"] = False
+    elif done["since"] == "untaint":
+        node["spec"]["taints"] = [each for each in node["spec"]["taints"] if each["key"] != kube_node.UNHEALTHY]
+    elif done["since"] == "keep":
+        node["metadata"]["annotations"][KEEPS[0]] = "false"
+    expected = patched(node, release_patch(node_of(node)))
+    expected = patched(expected, without_taint_patch(node_of(expected), CLAIMED))
+    mine = patched(node, plugin.let_in_patch(node))
+    for made in (mine, expected):
+        made["spec"]["unschedulable"] = made["spec"].get("unschedulable") or False
+    assert mine == expected
+    assert plugin.let_in_patch({**base, "metadata": {"name": "n1", "resourceVersion": "1"}}) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "garbage", "[]", '{"stamp": true}', '{"stamp": 99999999999999}', '{"keeps": null}']
+)
+def test_an_odd_hold_ends_nothing(text: str) -> None:
+    """An annotation can be written by anybody who may write the Node."""
+    node = {"metadata": {"name": "n1", "resourceVersion": "1", "annotations": {"healthd.io/hold": text}}, "spec": {}}
+    assert plugin.since_of(node, {}) is None
+    assert plugin.let_in_patch(node)["metadata"]["annotations"] == {"healthd.io/hold": None}
+    assert plugin.row_of(node, {}, NOW)[:2] == ["n1", "no agent"]
+
+
+def test_an_agent_that_fell_silent_is_not_believed() -> None:
+    """Its label stays for ever; the age of its conditions does not."""
+    shown = {kind: kube_conditions.Shown(state=kube_conditions.NOT_LOOKED, moved=NOW) for kind in kube_conditions.TYPES}
+    node = {
+        "metadata": {"name": "n1", "labels": {plugin.STATE: "ok"}},
+        "spec": {},
+        **kube_conditions.patch_of(shown, NOW),
+    }
+    assert plugin.state_of(node, NOW + timedelta(seconds=660)) == "ok"
+    assert plugin.state_of(node, NOW + timedelta(minutes=30)) == "ok (agent silent for 30m)"
+    assert not plugin.is_quiet(node, NOW + timedelta(minutes=30))
+
+
+@pytest.mark.process
+def test_it_is_one_file_that_needs_nothing(tmp_path: Path) -> None:
+    """Executable, run by an isolated Python without healthd; usage is exit 64, and without kubectl it says so: 2."""
+    assert SCRIPT.stat().st_mode & stat.S_IXUSR
+    assert SCRIPT.read_text().startswith("#!/usr/bin/env python3\n")
+    env = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    done = [
+        subprocess.run(
+            [sys.executable, "-IS", str(SCRIPT), *argv],
+            check=False,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        for argv in (["--help"], ["why"], ["release", "n1", "--force"], [])
+    ]
+    assert [each.returncode for each in done] == [0, 64, 64, 2]
+    assert "kubectl: No such file or directory" in done[3].stderr
+    assert os.environ.get("KUBECTL_PLUGINS_CALLER") is None
+
+
+def test_the_krew_manifest_names_what_is_shipped() -> None:
+    """krew's rules: the plugin's file is kubectl-<name>, every file of the archive exists, the short text is one."""
+    manifest = yaml.safe_load((FOLDER / "krew.yaml").read_text())
+    assert manifest["apiVersion"] == "krew.googlecontainertools.github.com/v1alpha2"
+    assert (manifest["kind"], f"kubectl-{manifest['metadata']['name']}") == ("Plugin", SCRIPT.name)
+    spec = manifest["spec"]
+    assert spec["version"].startswith("v")
+    assert len(spec["shortDescription"]) <= 50
+    assert not spec["shortDescription"].endswith(".")
+    (platform,) = spec["platforms"]
+    shipped = {SCRIPT.name: SCRIPT, "LICENSE": ROOT / "LICENSE"}
+    assert [each["from"] for each in platform["files"]] == list(shipped)
+    assert all(path.is_file() for path in shipped.values())
+    assert platform["bin"] == SCRIPT.name
+    assert {"uri", "sha256", "selector"} <= set(platform)
