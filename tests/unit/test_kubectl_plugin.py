@@ -43,7 +43,7 @@ def test_its_marks_are_the_products() -> None:
     assert plugin.NEEDS_OPERATOR == kube_labels.NodeState.NEEDS_OPERATOR
     assert (plugin.UNHEALTHY, plugin.CLAIMED, plugin.HOLD) == (kube_node.UNHEALTHY, CLAIMED, kube_node.HOLD)
     assert KEEPS == plugin.KEEPS
-    for name in ("MARKS", "CLAIM", "MARK", "LIMIT", "NODES", "OUT", "COUNTED"):
+    for name in ("MARKS", "CLAIM", "MARK", "LIMIT", "NODES", "OUT", "COUNTED", "FIXED_LIMIT", "FIXED_NODES"):
         assert getattr(plugin, name) == getattr(kube_budget, name)
     assert kube_budget.LEASE == plugin.BUDGET
     assert (plugin.STATUS_LEASE, plugin.STATUS) == (kube_told.STATUS_LEASE, kube_told.STATUS)
@@ -59,6 +59,17 @@ def test_it_finds_the_agents_by_the_charts_labels() -> None:
     (agent,) = (each for each in objects if each["kind"] == "DaemonSet")
     labels = agent["spec"]["template"]["metadata"]["labels"]
     assert dict(pair.split("=") for pair in plugin.AGENT.split(",")).items() <= labels.items()
+
+
+def test_a_budget_of_helms_values_is_shown_as_the_product_reads_it() -> None:
+    """Their limit and number of nodes; nothing of what a controller counted before."""
+    counted = {"healthd.io/limit": "7", "healthd.io/out": "a b"}
+    notes = {"healthd.io/fixed-limit": "3", "healthd.io/fixed-nodes": "9", **counted}
+    lease = {"metadata": {"resourceVersion": "1", "annotations": notes}}
+    read = kube_budget.budget_of("cluster", lease)
+    assert plugin.head_of({"healthd-budget": notes}, NOW) == [
+        f"budget cluster: {len(read.out)} of {read.limit} that may be out, {read.total} nodes, nobody counts"
+    ]
 
 
 _THEIRS = st.lists(st.sampled_from(["a", "example.com/b", "node.kubernetes.io/not-ready"]), unique=True, max_size=2)
