@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from argparse import Namespace
@@ -16,6 +17,7 @@ from healthd.remediation.fleet import CLUSTER
 from healthd.whoami import runs_kubernetes
 
 if TYPE_CHECKING:
+    from healthd.remediation.orchestrators.kube_api import KubeApi
     from healthd.remediation.orchestrators.kube_uninstall import KubeUninstall
 
 _RATE_PER_S, _BURST, _TIMEOUT_S = 50.0, 200, 30.0  # as the controller: one process for the whole fleet
@@ -26,7 +28,11 @@ def answer(options: Namespace) -> Answer:
     config = loaded(options).config
     if not runs_kubernetes(config, os.environ):
         raise UsageError("healthd uninstall: only Kubernetes needs it; elsewhere remove the package with apt or dnf")
-    work = _work(config)
+    with contextlib.closing(_connected(config)) as api:
+        return _done(options, _work(config, api))
+
+
+def _done(options: Namespace, work: KubeUninstall) -> Answer:
     if not options.yes and (instead := _instead(options, work)) is not None:
         return instead
     outcome = work.run()
@@ -51,22 +57,25 @@ def _instead(options: Namespace, work: KubeUninstall) -> Answer | None:
     return None if said else Answer(code=0, err="healthd: nothing was done\n")
 
 
-def _work(config: Config) -> KubeUninstall:
+def _connected(config: Config) -> KubeApi:
     from healthd.remediation.orchestrators.kube_api import connect  # heavy: lightkube
     from healthd.remediation.orchestrators.kube_transport import Pace
-    from healthd.remediation.orchestrators.kube_uninstall import KubeUninstall
 
-    section = config.orchestrator.kubernetes
-    api = connect(
-        kubeconfig=section.kubeconfig,
+    return connect(
+        kubeconfig=config.orchestrator.kubernetes.kubeconfig,
         timeout_s=_TIMEOUT_S,
         pace=Pace(rate_per_s=_RATE_PER_S, burst=_BURST),
         environ=os.environ,
         manager="healthd-uninstall",
     )
+
+
+def _work(config: Config, api: KubeApi) -> KubeUninstall:
+    from healthd.remediation.orchestrators.kube_uninstall import KubeUninstall
+
     return KubeUninstall(
         api,
-        namespace=section.namespace,
+        namespace=config.orchestrator.kubernetes.namespace,
         scopes=(CLUSTER, *(scope.name for scope in config.budget.scope)),
         opt_out=config.remediation.opt_out_label,
         say=talk,

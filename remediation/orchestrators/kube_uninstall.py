@@ -98,9 +98,7 @@ class KubeUninstall:
         ]
         if not pods:
             return ()
-        ready = {
-            node.name for node in self._nodes() if (c := node.condition("Ready")) is not None and c.status == "True"
-        }
+        ready = {node.name for node in self._nodes() if node.is_ready}
         return [pod.metadata.name for pod in pods if pod.spec.nodeName in ready]
 
     def _let_in(self, node: KubeNode) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from healthd.remediation.orchestrators.kube_node import KEEPS
 from tests.integration.kubernetes.api_client import Answer
 from tests.integration.kubernetes.control_plane import ControlPlane
 
@@ -24,15 +25,19 @@ Change = tuple[Any, Callable[[], Answer]]
 
 
 def owned(node: Node) -> dict[str, Any]:
-    """A Node by who owns what of it, without what the server itself keeps there."""
+    """A Node by who owns what of it, without what the server itself keeps there. Of all writers here healthd alone
+    writes the annotations for autoscalers."""
     meta, spec, status = node["metadata"], node["spec"], node["status"]
     taints = spec.get("taints", [])
     conditions = {each["type"]: each for each in status["conditions"]}
     assert len(conditions) == len(status["conditions"]), f"a type is there twice: {status['conditions']}"
 
+    def is_ours(key: str) -> bool:
+        return key.startswith(OURS) or key in KEEPS
+
     def notes(*, ours: bool) -> dict[str, dict[str, str]]:
         return {
-            of: {key: value for key, value in meta.get(of, {}).items() if key.startswith(OURS) is ours}
+            of: {key: value for key, value in meta.get(of, {}).items() if is_ours(key) is ours}
             for of in ("labels", "annotations")
         }
 
