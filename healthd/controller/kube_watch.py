@@ -6,6 +6,7 @@ read is unknown, and pages as that.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,8 +45,8 @@ _EVENTS_WAIT_S = 60.0  # after one that could not be told
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WatchSettings:
     """``patience_s``: how long silence, or a gap in the policies, stands before it pages. ``gap_s``: see Silences.
-    ``all_nodes``, ``tolerated``, ``opt_out_label``: see Watched. ``policies``: whether they are to be there.
-    ``takes_s``: how long an act may take."""
+    ``all_nodes``, ``tolerated``, ``opt_out_label``, ``reports``: see Watched. ``policies``: whether they are to be
+    there. ``takes_s``: how long an act may take."""
 
     namespace: str
     patience_s: float
@@ -54,6 +55,7 @@ class WatchSettings:
     policies: bool
     tolerated: Collection[str]
     opt_out_label: str
+    reports: bool
     takes_s: dict[Remedy, float]
 
 
@@ -82,12 +84,9 @@ class KubeWatch:
     ) -> tuple[Standing, ...]:
         """What pages now. ``marks``: the handoff records. ``standings``: what this round says already."""
         found = [Found(node=odd.node, trouble=odd.kind, said=odd.said) for odd in counted.oddities]
-        problems = []
-        try:
-            found += self._silent(self._quiet(counted, marks, standings, now))
-        except StoreError as error:
-            problems.append(f"what is silent cannot be told: {error}")
-        problems.append(self._events.tell(found, counted.seen.nodes))
+        silent = self._silent(self._quiet(counted, marks, standings, now))
+        found += [Found(node=name, trouble=each.trouble, said=self._said(name, each)) for name, each in silent.items()]
+        problems = (self._keep(silent), self._events.tell(found, counted.seen.nodes))
         return (*standings_of(found), *(Standing(node="", said=each) for each in problems if each))
 
     def _quiet(
@@ -102,23 +101,32 @@ class KubeWatch:
             acted_on=begun | {each.node for each in standings if each.remedy is not None},
             tolerated=settings.tolerated,
             opt_out_label=settings.opt_out_label,
+            reports=settings.reports,
         )
         quiet = quiet_nodes(counted.seen.nodes, watched)
         if self._policies is not None and self._policies.problem():
             quiet[""] = Quiet(trouble=ClusterTrouble.NO_POLICIES)
         return quiet
 
-    def _silent(self, quiet: Mapping[str, Quiet]) -> list[Found]:
-        """What pages of these. Raises StoreError where it cannot be kept for the next leader."""
+    def _silent(self, quiet: Mapping[str, Quiet]) -> Mapping[str, Quiet]:
+        """What pages of these. Where it cannot be read what paged before, each has its patience once more."""
         if self._silences is None:
-            self._written = self._kept.kept()
+            with contextlib.suppress(StoreError):  # unknown is nothing: see above
+                self._written = self._kept.kept()
             paging, settings = silent_in(self._written), self._settings
             self._silences = Silences(patience_s=settings.patience_s, gap_s=settings.gap_s, paging=paging)
-        silent = self._silences.look(quiet, self._monotonic_s())
-        if (text := silent_text(silent)) != self._written:
+        return self._silences.look(quiet, self._monotonic_s())
+
+    def _keep(self, silent: Mapping[str, Quiet]) -> str:
+        """Leave what pages for the next leader; why that failed, or ""."""
+        if (text := silent_text(silent)) == self._written:
+            return ""
+        try:
             self._kept.keep(text)
-            self._written = text
-        return [Found(node=name, trouble=each.trouble, said=self._said(name, each)) for name, each in silent.items()]
+        except StoreError as error:
+            return f"what is silent pages, and cannot be kept for the next leader: {error}"
+        self._written = text
+        return ""
 
     def _said(self, name: str, quiet: Quiet) -> str:
         if quiet.trouble is ClusterTrouble.NO_POLICIES and self._policies is not None:

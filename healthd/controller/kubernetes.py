@@ -155,6 +155,7 @@ class KubernetesWork:
             policies=config.controller.policies,
             tolerated=config.orchestrator.kubernetes.tolerated_taints,
             opt_out_label=config.remediation.opt_out_label,
+            reports=config.orchestrator.kubernetes.report,
             takes_s={Remedy.REBOOT_NODE: acts.reboot_timeout_s, Remedy.REPLACE_NODE: acts.replace_timeout_s},
         )
         kept = KubeTold(self._api, namespace=settings.namespace, leads=self._lead.check, key=SILENT)

@@ -269,7 +269,8 @@ def _policies(environ: Mapping[str, str], config: Config, machine: Machine) -> I
         missing = [policy for policy, write in tried if not _refuses(policy, write)]
         if missing:
             why = f"{', '.join(missing)} refused nothing, tried dry"
-            yield Line(about=about, told=Told.MISSING, why=why, fix=_POLICIES, optional=True)
+            optional = not config.controller.policies
+            yield Line(about=about, told=Told.MISSING, why=why, fix=_POLICIES, optional=optional)
         else:
             names = ", ".join(policy for policy, _ in tried)
             yield Line(about=about, told=Told.OK, why=f"{names}: each refuses what it is there for, tried dry")

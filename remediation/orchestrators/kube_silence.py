@@ -23,7 +23,9 @@ SILENT = "healthd.io/silent"
 KEPT_NODES = 300
 """Of more than that at once, the others page again after their patience: some 30 kB of the Lease."""
 
-_OF_KUBERNETES = "TAINTED:node.kubernetes.io/"  # not-ready, unreachable: they say the same as the condition Ready
+_OF_KUBERNETES = ("TAINTED:node.kubernetes.io/", "TAINTED:node.cloudprovider.kubernetes.io/")
+"""Of the lifecycle controllers: not-ready, unreachable, and shutdown of a stopped instance (k8s.io/cloud-provider,
+api/well_known_taints.go). They say the same as the condition Ready, and no person took the node out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,13 +40,15 @@ class Quiet:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watched:
     """Whose silence pages. ``all_nodes``: every node that is counted has an agent; else those that healthd wrote on,
-    and ``named``, those with a claim or a handoff record. ``acted_on``: for whom something is under way."""
+    and ``named``, those with a claim or a handoff record. ``acted_on``: for whom something is under way. ``reports``:
+    whether agents write conditions, which are their sign of life."""
 
     all_nodes: bool
     named: Collection[str]
     acted_on: Collection[str]
     tolerated: Collection[str] = ()
     opt_out_label: str = ""
+    reports: bool = True
 
 
 def quiet_nodes(nodes: Mapping[str, KubeNode], watched: Watched) -> dict[str, Quiet]:
@@ -55,7 +59,9 @@ def quiet_nodes(nodes: Mapping[str, KubeNode], watched: Watched) -> dict[str, Qu
         if node.is_ready
         else Quiet(trouble=ClusterTrouble.NODE_DOWN)
         for node in ours
-        if node.name not in watched.acted_on and not _is_left_alone(node, watched)
+        if (watched.reports or not node.is_ready)
+        and node.name not in watched.acted_on
+        and not _is_left_alone(node, watched)
     }
 
 

@@ -25,9 +25,9 @@ from healthd.remediation.orchestrators.kube_node import KubeNode, node_of, nodes
 
 AGENT, CONTROLLER = "healthd-agent", "healthd-controller"
 PODS = "app.kubernetes.io/name=healthd,app.kubernetes.io/component in (agent,controller)"
-END_WITHIN_S = 120.0
-"""How long agents and controller are waited for, in seconds. One in the middle of a GPU reset takes longer, and one on
-a machine that is dead never ends: what still runs then is said, and nothing waits for it."""
+END_WITHIN_S = 420.0
+"""How long agents and controller are waited for, in seconds: longer than the grace of one in the middle of a GPU reset.
+One on a machine that is dead never ends, and is not waited for; what still runs after that time is said."""
 _LOOK_S = 2.0
 
 

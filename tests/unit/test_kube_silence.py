@@ -60,6 +60,13 @@ def test_a_node_that_healthd_has_nothing_to_do_with_is_not_watched() -> None:
     assert quiet(node("healthd.io/unhealthy", beat="", ready="Unknown", spec=cordoned, annotations=notes)) == DOWN
 
 
+def test_an_agent_that_is_to_write_no_conditions_is_not_silent() -> None:
+    """`report = false`: another agent reports. A node that is not Ready pages all the same."""
+    watched = replace(WATCHED, all_nodes=True, reports=False)
+    assert quiet(node(beat=""), watched) is None
+    assert quiet(node(ready="Unknown"), watched) == DOWN
+
+
 @pytest.mark.parametrize(
     "which",
     [
@@ -78,6 +85,7 @@ def test_taints_that_say_the_same_change_nothing() -> None:
     """Ours, those of the node's own condition, and those that say what a node has."""
     taints = ("healthd.io/unhealthy", "healthd.io/claimed", "node.kubernetes.io/unreachable", "nvidia.com/gpu")
     assert quiet(node(*taints, ready="Unknown")) == DOWN
+    assert quiet(node("node.cloudprovider.kubernetes.io/shutdown", ready="Unknown")) == DOWN, "a stopped instance"
     assert quiet(node("example.com/team"), replace(WATCHED, tolerated=("example.com/*",))) == SILENT
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import stat
 import subprocess
@@ -74,6 +75,31 @@ def test_a_budget_of_helms_values_is_shown_as_the_product_reads_it() -> None:
 
 _THEIRS = st.lists(st.sampled_from(["a", "example.com/b", "node.kubernetes.io/not-ready"]), unique=True, max_size=2)
 _KEPT = st.dictionaries(st.sampled_from((*KEEPS, "example.com/note")), st.sampled_from(["true", "false"]))
+
+
+def test_what_pages_of_the_cluster_is_shown_and_ends_with_one() -> None:
+    """Missing policies, or many nodes that fell silent, page for no single node; a remark pages for nothing."""
+    policies = {"node": "", "said": "policy healthd-budget is missing", "page": True}
+    told = {kube_told.STATUS: json.dumps({"nodes": [policies, {"node": "n1", "said": "waits", "page": False}]})}
+    leases = {plugin.STATUS_LEASE: told}
+    assert "cluster: policy healthd-budget is missing" in plugin.head_of(leases, NOW)
+    assert plugin.pages(leases)
+    assert not plugin.pages({plugin.STATUS_LEASE: {kube_told.STATUS: json.dumps({"nodes": [{"page": False}]})}})
+
+
+@pytest.mark.parametrize(
+    ("conditions", "meta", "answers"),
+    [
+        ([{"type": "Ready", "status": "True"}], {}, True),
+        ([{"type": "Ready", "status": "False"}], {}, False),
+        ([{"type": "Ready", "status": "True"}], {"deletionTimestamp": "2026-11-23T05:00:00Z"}, False),
+        (None, {}, False),
+    ],
+)
+def test_a_pod_on_a_dead_machine_answers_nobody(conditions: Any, meta: dict[str, str], answers: bool) -> None:
+    """Its phase is Running for ever: by hand is the way back there."""
+    pod = {"metadata": {"name": "a", **meta}, "status": {"phase": "Running", "conditions": conditions}}
+    assert plugin.is_ready(pod) is answers
 
 
 def patched(node: dict[str, Any], patch: dict[str, Any] | None) -> dict[str, Any]:

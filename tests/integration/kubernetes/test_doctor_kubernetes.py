@@ -136,7 +136,7 @@ def test_a_policy_that_is_missing_is_seen_by_what_passes(control_plane: ControlP
     before = versions(control_plane)
     binding = f"{ADMISSION}/validatingadmissionpolicybindings/healthd-agent-own-node"
     with without(control_plane, binding):
-        control_plane.wait(lambda: told(asked(node))["admission policies"] == "(missing)", 60, "the policy to go")
+        control_plane.wait(lambda: told(asked(node))["admission policies"] == "missing", 60, "the policy to go")
         (line,) = asked(node)["admission policies"]
         assert versions(control_plane) == before
     assert line["why"] == "healthd-agent-own-node refused nothing, tried dry"
