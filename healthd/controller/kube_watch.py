@@ -7,7 +7,6 @@ read is unknown, and pages as that.
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,8 +18,6 @@ from healthd.model import ClusterTrouble, Remedy
 from healthd.remediation.absent import is_acted_on
 from healthd.remediation.marks import parse
 from healthd.remediation.orchestrators.kube_api import Conflict, Kind, KubeApi, Missing
-from healthd.remediation.orchestrators.kube_drain_events import CONTROLLER, NODES_EVENTS
-from healthd.remediation.orchestrators.kube_events import News, event_about
 from healthd.remediation.orchestrators.kube_fleet import Round
 from healthd.remediation.orchestrators.kube_node import KubeNode
 from healthd.remediation.orchestrators.kube_policies import POLICIES, policy_problems
@@ -33,6 +30,7 @@ from healthd.remediation.orchestrators.kube_silence import (
     silent_in,
     silent_text,
 )
+from healthd.remediation.orchestrators.kube_telling import KubeTelling
 from healthd.remediation.orchestrators.kube_told import KubeTold
 from healthd.remediation.ports import Mark
 from healthd.remediation.standings import Standing
@@ -84,9 +82,9 @@ class KubeWatch:
     ) -> tuple[Standing, ...]:
         """What pages now. ``marks``: the handoff records. ``standings``: what this round says already."""
         found = [Found(node=odd.node, trouble=odd.kind, said=odd.said) for odd in counted.oddities]
-        silent = self._silent(self._quiet(counted, marks, standings, now))
+        silent, unread = self._silent(self._quiet(counted, marks, standings, now))
         found += [Found(node=name, trouble=each.trouble, said=self._said(name, each)) for name, each in silent.items()]
-        problems = (self._keep(silent), self._events.tell(found, counted.seen.nodes))
+        problems = (unread, self._keep(silent), self._events.tell(found, counted.seen.nodes))
         return (*standings_of(found), *(Standing(node="", said=each) for each in problems if each))
 
     def _quiet(
@@ -108,14 +106,23 @@ class KubeWatch:
             quiet[""] = Quiet(trouble=ClusterTrouble.NO_POLICIES)
         return quiet
 
-    def _silent(self, quiet: Mapping[str, Quiet]) -> Mapping[str, Quiet]:
-        """What pages of these. Where it cannot be read what paged before, each has its patience once more."""
+    def _silent(self, quiet: Mapping[str, Quiet]) -> tuple[Mapping[str, Quiet], str]:
+        """What pages of these, and what was wrong. Where it cannot be read what paged before, each has its patience
+        once more."""
+        problem = ""
         if self._silences is None:
-            with contextlib.suppress(StoreError):  # unknown is nothing: see above
-                self._written = self._kept.kept()
-            paging, settings = silent_in(self._written), self._settings
-            self._silences = Silences(patience_s=settings.patience_s, gap_s=settings.gap_s, paging=paging)
-        return self._silences.look(quiet, self._monotonic_s())
+            self._silences, problem = self._begun()
+        return self._silences.look(quiet, self._monotonic_s()), problem
+
+    def _begun(self) -> tuple[Silences, str]:
+        """With what paged before, or why that cannot be read."""
+        settings, problem = self._settings, ""
+        try:
+            self._written = self._kept.kept()
+        except StoreError as error:
+            problem = f"what paged before this controller led is not known, and waits for its patience anew: {error}"
+        paging = silent_in(self._written)
+        return Silences(patience_s=settings.patience_s, gap_s=settings.gap_s, paging=paging), problem
 
     def _keep(self, silent: Mapping[str, Quiet]) -> str:
         """Leave what pages for the next leader; why that failed, or ""."""
@@ -180,9 +187,8 @@ class KubeTroubleEvents:
         clock: Callable[[], datetime],
         monotonic_s: Callable[[], float],
     ) -> None:
-        self._api, self._leads, self._clock, self._monotonic_s = api, leads, clock, monotonic_s
+        self._telling, self._monotonic_s = KubeTelling(api, leads=leads, clock=clock), monotonic_s
         self._due, self._not_before_s, self._problem = EventsDue(), monotonic_s(), ""
-        self._host = socket.gethostname()
 
     def tell(self, found: Iterable[Found], nodes: Mapping[str, KubeNode]) -> str:
         """Tell what is due. Why that cannot be told, or ""."""
@@ -194,7 +200,8 @@ class KubeTroubleEvents:
         self._problem = ""
         try:
             for name, news in due:
-                self._tell(nodes[name], news)
+                with contextlib.suppress(Conflict):  # it is there still
+                    self._telling.of_node(news, name=name, uid=nodes[name].uid)
                 self._due.told(name, news, now_s)
         except BackendBusy:
             self._not_before_s = now_s + _EVENTS_WAIT_S
@@ -202,18 +209,3 @@ class KubeTroubleEvents:
             self._not_before_s = now_s + _EVENTS_WAIT_S
             self._problem = f"no Event tells of troubles: {error}"
         return self._problem
-
-    def _tell(self, node: KubeNode, news: News) -> None:
-        self._leads()
-        body = event_about(
-            news,
-            regarding={"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid},
-            namespace=NODES_EVENTS,
-            controller=CONTROLLER,
-            instance=self._host,
-            now=self._clock(),
-        )
-        try:
-            self._api.create(Kind.EVENT, body, namespace=NODES_EVENTS)
-        except Conflict:
-            return  # it is there still

@@ -24,6 +24,7 @@ from healthd.course import Course
 from healthd.errors import ConfigError
 from healthd.model import ClusterTrouble, Mode, Refusal, Remedy
 from healthd.node import CommandResult
+from healthd.remediation.calls import Calls
 from healthd.remediation.controller import Controller
 from healthd.remediation.fleet import CLUSTER, Scope
 from healthd.remediation.opt_out import LABEL
@@ -68,10 +69,10 @@ class KubernetesWork:
         self.about = self._checked()
         kind, mode = config.provisioner.kind, config.remediation.mode
         self.course = Course(orchestrator="kubernetes", provisioner=kind, mode=mode, limits=True)
-        self._api = self._connect(environ, timeout_s=max(section.timeout_s, _LIST_S))
+        self._api = _connect(config, environ, timeout_s=max(section.timeout_s, _LIST_S), calls=self.course.calls)
         # A connection of its own, so that no long answer keeps the renewal waiting.
         self._lead = Lead(
-            self._connect(environ, timeout_s=min(section.timeout_s, RENEW_S / 2)),
+            _connect(config, environ, timeout_s=min(section.timeout_s, RENEW_S / 2), calls=self.course.calls),
             namespace=section.namespace,
             identity=f"{socket.gethostname()}_{secrets.token_hex(4)}",
         )
@@ -92,7 +93,6 @@ class KubernetesWork:
         """Whether the last renewal is young enough."""
         return self._lead.holds()
 
-    @property
     def status(self) -> StatusNote:
         """In a Lease of its own: it is written more often, and read by more, than the one that says who leads."""
         return _status_in(self._api, self._config, self._lead.check)
@@ -215,31 +215,25 @@ class KubernetesWork:
         found = found_by_controller(self._config.provisioner, self._metadata)
         return f"Kubernetes, {found.platform}, {found.why}"
 
-    def _connect(self, environ: Mapping[str, str], *, timeout_s: float) -> KubeApi:
-        return connect(
-            kubeconfig=self._config.orchestrator.kubernetes.kubeconfig,
-            timeout_s=timeout_s,
-            pace=Pace(rate_per_s=_RATE_PER_S, burst=_BURST),
-            environ=environ,
-            manager=_MANAGER,
-            calls=self.course.calls,
-        )
-
 
 def read_status(config: Config, environ: Mapping[str, str]) -> dict[str, Any] | None:
     """What the controller that leads this cluster said last. Raises StoreError where the cluster does not answer."""
-    section = config.orchestrator.kubernetes
-    api = connect(
-        kubeconfig=section.kubeconfig,
-        timeout_s=section.timeout_s,
-        pace=Pace(rate_per_s=_RATE_PER_S, burst=_BURST),
-        environ=environ,
-        manager=_MANAGER,
-    )
+    api = _connect(config, environ, timeout_s=config.orchestrator.kubernetes.timeout_s)
     try:
         return _status_in(api, config, lambda: None).shown()
     finally:
         api.close()
+
+
+def _connect(config: Config, environ: Mapping[str, str], *, timeout_s: float, calls: Calls | None = None) -> KubeApi:
+    return connect(
+        kubeconfig=config.orchestrator.kubernetes.kubeconfig,
+        timeout_s=timeout_s,
+        pace=Pace(rate_per_s=_RATE_PER_S, burst=_BURST),
+        environ=environ,
+        manager=_MANAGER,
+        calls=calls,
+    )
 
 
 def _status_in(api: KubeApi, config: Config, leads: Callable[[], None]) -> StatusNote:

@@ -98,7 +98,6 @@ class Work(Protocol):
     def leads(self) -> bool:
         """Whether this controller may act at this moment."""
 
-    @property
     def status(self) -> StatusBoard:
         """Where any controller finds what the leading one said last."""
 
@@ -120,7 +119,7 @@ class ControllerService:
         self._stop, self._failed = threading.Event(), False
         self._progress = Progress(config.controller.round_patience_s)
         self._said: dict[str, str] = {}
-        self._status, self._unshown = work.status, ""
+        self._status, self._unshown = work.status(), ""
         self._http: HttpServer | None = None
         self._leading, self._course = False, work.course
         self._course.leads = lambda: self._leading and work.leads()

@@ -64,7 +64,6 @@ class SlurmWork:
         """A lock is held until its process ends."""
         return True
 
-    @property
     def status(self) -> StatusFile:
         """A file in the folder."""
         return StatusFile(self._folder)

@@ -139,7 +139,9 @@ def _user(api: KubeApi) -> tuple[str, str]:
 
 
 def _agent_of(config: Config) -> str:
-    return f"system:serviceaccount:{config.orchestrator.kubernetes.namespace}:healthd-agent"
+    from healthd.remediation.orchestrators.kube_policies import agent_account
+
+    return agent_account(config.orchestrator.kubernetes.namespace)
 
 
 def _token(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[Line]:

@@ -167,8 +167,8 @@ class Conditions:
         return {kind: self._next(kind, states[kind], now_s, now) for kind in TYPES}
 
     def is_due(self, wanted: Mapping[str, Shown], now_s: float, *, more: bool = False) -> bool:
-        """Whether to write them now. Whoever does says ``written`` or ``failed``. A condition that is not there yet is
-        written at once. ``more``: what else the same patch writes has changed."""
+        """Whether to write them now; the caller then calls ``written`` or ``failed``. A condition that is not
+        there yet is written at once. ``more``: what else the same patch writes has changed."""
         is_new = any(kind not in self._shown for kind in TYPES)
         has_changed = any(wanted[kind] != self._shown.get(kind) for kind in TYPES)
         return now_s >= self._not_before_s and (more or is_new or has_changed or now_s >= self._beat_s)

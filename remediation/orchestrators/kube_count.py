@@ -32,13 +32,6 @@ from healthd.remediation.ports import FleetLevel, HeldNode, Mark
 UNSHOWN_S = 900.0
 """How long a claim may stand without a taint on its Node before that is reported: longer than every settle time."""
 
-NO_CLAIM, NO_TAINT, ODD_CLAIM, ODD_MARK = (
-    ClusterTrouble.NO_CLAIM,
-    ClusterTrouble.NO_TAINT,
-    ClusterTrouble.ODD_CLAIM,
-    ClusterTrouble.ODD_MARK,
-)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScopeCount:
@@ -52,7 +45,8 @@ class ScopeCount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Oddity:
-    """What no healthd leaves like that for long: ``kind`` is one of the four above; ``node`` as the key names it."""
+    """What no healthd leaves like that for long. ``kind``: NO_CLAIM, NO_TAINT, ODD_CLAIM or ODD_MARK. ``node``: as the
+    key names it."""
 
     node: str
     kind: ClusterTrouble
@@ -72,7 +66,7 @@ class Oddity:
                     " whether its agent runs, else take its claim from the Lease healthd-budget"
                 )
             case _:
-                lease, key = (LEASE, CLAIM) if self.kind == ODD_CLAIM else (MARKS, MARK)
+                lease, key = (LEASE, CLAIM) if self.kind is ClusterTrouble.ODD_CLAIM else (MARKS, MARK)
                 return (
                     f"{key}{self.node} of the Lease {lease} is not what the healthd of that node writes, and nothing is"
                     f" done by it: find out who wrote it; `kubectl annotate lease {lease} {key}{self.node}-` takes it"
@@ -147,12 +141,12 @@ def oddities(seen: Seen, budget: Budget, odd_marks: Collection[str] = ()) -> fro
     """What does not fit together in this reading; most of it passes by itself. ``odd_marks``: the nodes under whose key
     stands no mark of theirs."""
     holders = {claim.node for claim in budget.claims.values()}
-    found = {Oddity(node=name, kind=ODD_MARK) for name in odd_marks}
-    found |= {Oddity(node=name, kind=ODD_CLAIM) for name in budget.odd}
+    found = {Oddity(node=name, kind=ClusterTrouble.ODD_MARK) for name in odd_marks}
+    found |= {Oddity(node=name, kind=ClusterTrouble.ODD_CLAIM) for name in budget.odd}
     untainted = (name for name in holders - budget.odd if name in seen.nodes and not _is_tainted(seen.nodes[name]))
-    found |= {Oddity(node=name, kind=NO_TAINT) for name in untainted}
+    found |= {Oddity(node=name, kind=ClusterTrouble.NO_TAINT) for name in untainted}
     tainted = (node.name for node in seen.nodes.values() if _is_tainted(node) and node.name not in holders)
-    return frozenset(found | {Oddity(node=name, kind=NO_CLAIM) for name in tainted})
+    return frozenset(found | {Oddity(node=name, kind=ClusterTrouble.NO_CLAIM) for name in tainted})
 
 
 def lasting(
@@ -161,7 +155,7 @@ def lasting(
     """Since when each is there, and those to be reported: a claim without a taint after ``UNSHOWN_S``, the others once
     they were there twice, because Nodes and Leases are not read at one moment."""
     known = {each: since_s.get(each, now_s) for each in now_there}
-    lasts = {NO_TAINT: UNSHOWN_S}
+    lasts = {ClusterTrouble.NO_TAINT: UNSHOWN_S}
     told = [each for each in known if each in since_s and now_s - known[each] >= lasts.get(each.kind, 0.0)]
     return known, tuple(sorted(told, key=lambda each: (each.node, each.kind)))
 

@@ -5,21 +5,16 @@ A stable name makes them once: a controller that was started anew is told by the
 
 from __future__ import annotations
 
-import socket
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from healthd.errors import BackendBusy, BackendError
-from healthd.remediation.orchestrators.kube_api import Conflict, Ending, Kind, KubeApi, Missing
-from healthd.remediation.orchestrators.kube_events import News, event_about
+from healthd.remediation.orchestrators.kube_api import Conflict, Ending, KubeApi, Missing
+from healthd.remediation.orchestrators.kube_events import News
 from healthd.remediation.orchestrators.kube_eviction import CAME_BACK, Drain, Fate, Plan, Pod
-
-CONTROLLER = "healthd.io/controller"
-"""Who tells Events, where the controller does."""
-NODES_EVENTS = "default"
-"""The namespace where the API server wants Events about what is in none."""
+from healthd.remediation.orchestrators.kube_telling import KubeTelling
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +37,7 @@ class KubeDrainEvents:
     """``leads`` raises BackendRefused where this controller may not write any more."""
 
     def __init__(self, api: KubeApi, *, leads: Callable[[], None], clock: Callable[[], datetime]) -> None:
-        self._api, self._leads, self._clock, self._host = api, leads, clock, socket.gethostname()
+        self._telling = KubeTelling(api, leads=leads, clock=clock)
         self._told: dict[str, tuple[str, set[tuple[str, str]]]] = {}  # node to (hold, what was told of it)
 
     def tell(self, drain: Drain, uid: str, plans: Iterable[Plan], stuck: Mapping[str, str]) -> str:
@@ -65,26 +60,11 @@ class KubeDrainEvents:
 
     def _tell(self, drain: Drain, uid: str, news: _PodNews) -> None:
         about, meta = f"{drain.record.hold} {news.pod.source}", news.pod.metadata
-        node = {"apiVersion": "v1", "kind": "Node", "name": drain.node, "uid": uid}
         note = f"{news.pod.name} of {news.pod.source}: {news.words}"
-        self._once(News(reason=news.reason, action="Drain", about=about, note=note), node, NODES_EVENTS)
-        here = {"apiVersion": "v1", "kind": "Pod", "namespace": meta.namespace, "name": meta.name, "uid": meta.uid}
+        of_node = News(reason=news.reason, action="Drain", about=about, note=note)
+        with contextlib.suppress(Conflict):  # it was told before
+            self._telling.of_node(of_node, name=drain.node, uid=uid)
         note = f"healthd drains {drain.node}: {news.words}"
-        self._once(
-            News(reason="NodeIsOut", action="Drain", about=f"{news.reason} {about}", note=note), here, meta.namespace
-        )
-
-    def _once(self, news: News, regarding: dict[str, str], namespace: str) -> None:
-        self._leads()
-        body: dict[str, Any] = event_about(
-            news,
-            regarding=regarding,
-            namespace=namespace,
-            controller=CONTROLLER,
-            instance=self._host,
-            now=self._clock(),
-        )
-        try:
-            self._api.create(Kind.EVENT, body, namespace=namespace)
-        except (Conflict, Missing, Ending):
-            return  # it was told before, or the namespace goes, and its pods with it
+        of_pod = News(reason="NodeIsOut", action="Drain", about=f"{news.reason} {about}", note=note)
+        with contextlib.suppress(Conflict, Missing, Ending):  # or its namespace goes, and it goes with that
+            self._telling.of_pod(of_pod, namespace=meta.namespace, name=meta.name, uid=meta.uid)

@@ -18,7 +18,13 @@ POLICIES: Mapping[str, str] = {
 """Each policy, whose binding has the same name, and its failurePolicy. Ignore is stricter than nothing: that one looks
 at the budget's Lease, which may not be there yet."""
 
-_ACCOUNT = "healthd-agent"
+AGENT = "healthd-agent"
+"""The ServiceAccount and the DaemonSet of the agents."""
+
+
+def agent_account(namespace: str) -> str:
+    """The agents' user name, as the API server and the policies have it."""
+    return f"system:serviceaccount:{namespace}:{AGENT}"
 
 
 def policy_problems(
@@ -48,7 +54,7 @@ def _policy_problem(policy: Mapping[str, Any], on_failure: str, namespace: str) 
         return "validates nothing"
     if spec.get("failurePolicy", "Fail") not in ("Fail", on_failure):
         return f"has failurePolicy {spec['failurePolicy']}, expected {on_failure}"
-    account = f"system:serviceaccount:{namespace}:{_ACCOUNT}"
+    account = agent_account(namespace)
     return "" if account in str(spec.get("matchConditions")) else f"is not about {account}"
 
 

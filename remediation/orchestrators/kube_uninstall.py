@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from healthd.errors import BackendError
 from healthd.remediation.orchestrators import kube_budget as leases
 from healthd.remediation.orchestrators.kube_api import How, Kind, KubeApi, Missing, compare_and_swap
+from healthd.remediation.orchestrators.kube_eviction import pods_in
 from healthd.remediation.orchestrators.kube_gpu_clients import CLIENTS, PAUSED, RUNS
 from healthd.remediation.orchestrators.kube_leaving import (
     claims_to_drop,
@@ -22,8 +21,9 @@ from healthd.remediation.orchestrators.kube_leaving import (
     leaving_status_patch,
 )
 from healthd.remediation.orchestrators.kube_node import KubeNode, node_of, nodes_in
+from healthd.remediation.orchestrators.kube_policies import AGENT
 
-AGENT, CONTROLLER = "healthd-agent", "healthd-controller"
+CONTROLLER = "healthd-controller"
 PODS = "app.kubernetes.io/name=healthd,app.kubernetes.io/component in (agent,controller)"
 END_WITHIN_S = 420.0
 """How long agents and controller are waited for, in seconds: longer than the grace of one in the middle of a GPU reset.
@@ -93,7 +93,7 @@ class KubeUninstall:
         """The pods of healthd's that a kubelet can still end: none on a Node that is gone or not Ready."""
         pods = [
             pod
-            for page in self._api.pages(Kind.POD, _pods_in, namespace=self._namespace, labelSelector=PODS)
+            for page in self._api.pages(Kind.POD, pods_in, namespace=self._namespace, labelSelector=PODS)
             for pod in page
         ]
         if not pods:
@@ -145,27 +145,3 @@ class KubeUninstall:
     def _patch(self, node: KubeNode) -> dict[str, object] | None:
         paused = {key: RUNS for key in CLIENTS if node.labels.get(key) == PAUSED}
         return leaving_patch(node, opt_out=self._opt_out, labels=paused)
-
-
-class _Meta(msgspec.Struct, frozen=True):
-    name: str
-
-
-class _Spec(msgspec.Struct, frozen=True):
-    nodeName: str = ""  # noqa: N815 - the API's own word
-
-
-class _Pod(msgspec.Struct, frozen=True):
-    metadata: _Meta
-    spec: _Spec = _Spec()
-
-
-class _Pods(msgspec.Struct, frozen=True):
-    items: tuple[_Pod, ...]
-
-
-_READS_PODS = msgspec.json.Decoder(_Pods)  # made by one thread, see kube_node
-
-
-def _pods_in(page: bytes) -> tuple[_Pod, ...]:
-    return _READS_PODS.decode(page).items

@@ -6,12 +6,9 @@ from typing import Any
 
 import pytest
 
+from healthd.model import ClusterTrouble
 from healthd.remediation.orchestrators.kube_budget import COUNTED, LIMIT, NODES, key_of
 from healthd.remediation.orchestrators.kube_count import (
-    NO_CLAIM,
-    NO_TAINT,
-    ODD_CLAIM,
-    ODD_MARK,
     UNSHOWN_S,
     Oddity,
     Seen,
@@ -148,10 +145,10 @@ def test_what_does_not_fit_together_is_found() -> None:
     there = seen(node("n1", CLAIMED), node("n2"), node("n3", UNHEALTHY), node("n4"))
     found = oddities(there, budget_before("cluster", notes), {"n9"})
     assert {(each.node, each.kind) for each in found} == {
-        ("n2", NO_TAINT),
-        ("n3", NO_CLAIM),
-        ("n5", ODD_CLAIM),
-        ("n9", ODD_MARK),
+        ("n2", ClusterTrouble.NO_TAINT),
+        ("n3", ClusterTrouble.NO_CLAIM),
+        ("n5", ClusterTrouble.ODD_CLAIM),
+        ("n9", ClusterTrouble.ODD_MARK),
     }
     assert all(each.said for each in found)
 
@@ -159,7 +156,7 @@ def test_what_does_not_fit_together_is_found() -> None:
 def test_what_passes_by_itself_is_not_told() -> None:
     """A taint without a claim is told at the second look, a claim without a taint after a quarter of an hour; what was
     away meanwhile begins anew."""
-    bare, slow = Oddity(node="n1", kind=NO_CLAIM), Oddity(node="n2", kind=NO_TAINT)
+    bare, slow = Oddity(node="n1", kind=ClusterTrouble.NO_CLAIM), Oddity(node="n2", kind=ClusterTrouble.NO_TAINT)
     since, told = lasting({bare, slow}, {}, 0.0)
     assert told == ()
     since, told = lasting({bare, slow}, since, 10.0)

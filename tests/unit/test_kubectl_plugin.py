@@ -157,7 +157,7 @@ def test_an_odd_hold_ends_nothing(text: str) -> None:
     node = {"metadata": {"name": "n1", "resourceVersion": "1", "annotations": {"healthd.io/hold": text}}, "spec": {}}
     assert plugin.since_of(node, {}) is None
     assert plugin.let_in_patch(node)["metadata"]["annotations"] == {"healthd.io/hold": None}
-    assert plugin.row_of(node, {}, NOW)[:2] == ["n1", "no agent"]
+    assert plugin.row_of(node, {}, {}, NOW)[:2] == ["n1", "no agent"]
 
 
 def test_an_agent_that_fell_silent_is_not_believed() -> None:

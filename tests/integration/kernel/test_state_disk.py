@@ -118,7 +118,6 @@ class Leading:
         self._before.pop(0)()
         return True
 
-    @property
     def status(self) -> StatusFile:
         return StatusFile(self._folder)
 

@@ -253,22 +253,14 @@ class ControlPlane:
     @contextlib.contextmanager
     def reaping(self) -> Iterator[None]:
         """End pods as a kubelet would: gone once their grace is over."""
-        stop = threading.Event()
-        client = self.client(self.admin_token)  # of this thread alone
+        client = self.client(self.admin_token)  # of that thread alone
 
         def reap() -> None:
-            while not stop.wait(0.2):
-                with contextlib.suppress(OSError):  # the API server may be down on purpose
-                    _end_terminating(client)
-            client.close()
+            with contextlib.suppress(OSError):  # the API server may be down on purpose
+                _end_terminating(client)
 
-        thread = threading.Thread(target=reap, name="pod reaper")
-        thread.start()
-        try:
+        with contextlib.closing(client), repeating(reap, "pod reaper"):
             yield
-        finally:
-            stop.set()
-            thread.join()
 
     # -----------------------------------------------------------------------------------------------------------------
     # trouble
@@ -407,6 +399,24 @@ _NAMESPACED = (
     ("apis/coordination.k8s.io/v1", "leases"),
     ("apis/events.k8s.io/v1", "events"),
 )
+
+
+@contextlib.contextmanager
+def repeating(work: Callable[[], object], name: str) -> Iterator[None]:
+    """For as long as this lasts, a thread of this name does the work again and again, a fifth of a second apart."""
+    stop = threading.Event()
+
+    def again() -> None:
+        while not stop.wait(0.2):
+            work()
+
+    thread = threading.Thread(target=again, name=name)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def agent_pod(node: str) -> str:

@@ -8,7 +8,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.kubernetes.agent_rig import write_kubeconfig
-from tests.integration.kubernetes.control_plane import NAMESPACE, ControlPlane
+from tests.integration.kubernetes.control_plane import NAMESPACE, ControlPlane, repeating
 
 ROOT = Path(__file__).resolve().parents[3]
 JOB = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/healthd-uninstall"
@@ -52,22 +51,14 @@ class HookPods:
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """For as long as this lasts, each hook's pod runs once it is there."""
-        stop = threading.Event()
-
-        def play() -> None:
-            while not stop.wait(0.2):
-                if self._is_new(JOB):
-                    self._job()
-                if self._is_new(TEST):
-                    self._test()
-
-        thread = threading.Thread(target=play, name="pods of hooks")
-        thread.start()
-        try:
+        with repeating(self._play, "pods of hooks"):
             yield
-        finally:
-            stop.set()
-            thread.join()
+
+    def _play(self) -> None:
+        if self._is_new(JOB):
+            self._job()
+        if self._is_new(TEST):
+            self._test()
 
     def _is_new(self, path: str) -> bool:
         found = self.plane.admin.get(path)
