@@ -70,14 +70,14 @@ def test_a_hanging_question_costs_its_deadline_once_and_hides_no_other(tmp_path:
         time.sleep(60)
         return "late"
 
-    began = time.monotonic()
+    began, deadline_s = time.monotonic(), 5.0
     told = ask_apart(
-        {"a": lambda: hangs(pids[0]), "fine": lambda: "yes", "b": lambda: hangs(pids[1])}, str, deadline_s=1.0
+        {"a": lambda: hangs(pids[0]), "fine": lambda: "yes", "b": lambda: hangs(pids[1])}, str, deadline_s=deadline_s
     )
-    assert time.monotonic() - began < 3.0
+    assert time.monotonic() - began < 2 * deadline_s, "each was waited for by itself"
     assert told["fine"] == "yes"
     assert [type(told[name]) for name in ("a", "b")] == [SourceTimeout, SourceTimeout]
-    assert str(told["a"]) == "no answer within 1 s"
+    assert str(told["a"]) == "no answer within 5 s"
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid.read_text()), 0)

@@ -138,8 +138,8 @@ def course(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Course]:
             stack.enter_context(agents[name].kubelet)
             stack.callback(agents[name].daemon.stop)
             agents[name].daemon.start(within_s=120)
-        for each in agents.values():
-            each.daemon.well(120)
+        for agent in agents.values():
+            agent.daemon.well(120)
         yield Course(plane, agents, controllers)
 
 
