@@ -25,8 +25,9 @@ from tests.running import RECOVERED, UNCONTAINED
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
 
-FOR_S = float(os.environ.get("HEALTHD_TEST_KILLS_S", "60"))
-SEED = int(os.environ.get("HEALTHD_TEST_KILLS_SEED", "7"))
+# As tests/conftest.py hands them on.
+FOR_S = float(os.environ.get("TEST_KILLS_S", "60"))
+SEED = int(os.environ.get("TEST_KILLS_SEED", "7"))
 LIMIT = 2
 NAMES = tuple(f"n{number}" for number in range(1, 6))
 CORDONED = "n6"
