@@ -20,7 +20,8 @@ from datetime import UTC, datetime
 
 from healthd.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.node import KernelLogState, KernelRecord
-from healthd.sources.kmsg_raw import HOLE, MOMENT, SYSLOG, Source, any_of, open_source, parse_record, sequence_of
+from healthd.sources.kmsg_format import HOLE, MOMENT, any_of, parse_record, sequence_of
+from healthd.sources.kmsg_source import SYSLOG, Source, open_source
 
 __all__ = ["Batch", "Cursor", "KernelLog", "parse_record", "read_all"]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from healthd.errors import SourceMissing, SourceUnreadable
-from healthd.sources.kmsg_raw import Wanted
+from healthd.sources.kmsg_format import Wanted
 from healthd.sources.pastlines import FORMATS, PLAIN, Dating, Format, Line
 
 _BLOCK_BYTES = 1 << 20

@@ -3,7 +3,7 @@
 Every look reads the whole ring as text (SYSLOG_ACTION_READ_ALL, which takes nothing away from anybody) and keeps what
 comes after the lines that it ended with last time. Where those lines are not in it any more, records were overwritten,
 or the log was cleared, before they were read: that is a hole. What is handed on has the format of /dev/kmsg
-(``kmsg_raw``), numbered by the records' own time, so that a later run knows where this one left off.
+(``kmsg_format``), numbered by the records' own time, so that a later run knows where this one left off.
 
 Text of syslog(2) (Linux, printk.c, print_syslog and record_print_text): ``<prefix>[seconds.microseconds] words``,
 prefix being facility * 8 + level, with ``[caller]`` after the time where the kernel is built so. Each line of a record
@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from healthd.sources.kmsg_raw import HOLE, MOMENT, TORN, Wanted
+from healthd.sources.kmsg_format import HOLE, MOMENT, TORN, Wanted
 
 _READ_ALL, _SIZE_UNREAD, _SIZE_BUFFER = 3, 9, 10  # syslog(2)
 _TEXT_PER_RING = (

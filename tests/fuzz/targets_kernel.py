@@ -11,7 +11,7 @@ from healthd.check import discover
 from healthd.kernel_tables import line_rows
 from healthd.node import KernelRecord
 from healthd.sources.kmsg import KernelLog, parse_record
-from healthd.sources.kmsg_raw import any_of, sequence_of
+from healthd.sources.kmsg_format import any_of, sequence_of
 from healthd.sources.syslog import KernelSyslog
 from healthd.testing import FakeNode
 from tests.fuzz.target import Target

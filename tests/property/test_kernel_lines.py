@@ -20,7 +20,8 @@ from healthd.node import KernelRecord
 from healthd.past.node import wanted_by
 from healthd.record_words import after_lead
 from healthd.sources.kmsg import Cursor, KernelLog, parse_record
-from healthd.sources.kmsg_raw import Lines, any_of
+from healthd.sources.kmsg_format import any_of
+from healthd.sources.kmsg_source import Lines
 from healthd.testing import FakeNode
 from tests.judgement import LUSTRE_IS_LOADED
 

@@ -15,9 +15,11 @@ import tomllib
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
+import grimp
 import pytest
 
 from tests.conftest import Guard
@@ -241,6 +243,12 @@ def test_a_pure_module_asks_no_clock_and_opens_no_file(module: str) -> None:
 def test_a_pure_module_is_imported_by_itself(module: str) -> None:
     """A pure module needs nothing started first; and one that no test uses shows in the coverage step as uncovered."""
     assert importlib.import_module(module).__doc__
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Also not by imports inside of functions. CycleError names the circle."""
+    graph = grimp.build_graph("healthd", cache_dir=None)
+    TopologicalSorter({each: graph.find_modules_directly_imported_by(each) for each in graph.modules}).prepare()
 
 
 def test_no_file_says_what_it_must_not() -> None:

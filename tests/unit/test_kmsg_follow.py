@@ -15,7 +15,7 @@ import pytest
 
 from healthd.errors import SourceMissing, SourceUnreadable
 from healthd.sources.kmsg import Batch, Cursor, KernelLog, read_all
-from healthd.sources.kmsg_raw import HOLE
+from healthd.sources.kmsg_format import HOLE
 
 BOOT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
