@@ -5,6 +5,7 @@
 #   make test-kubernetes   with a real API server, Helm and the image, built once where Go is there: ten minutes
 #   make test-slurm VERSION=26.05   the live Slurm tests on 22.05, 24.11 or 26.05, each in a root of its own: needs root
 #   make test-packages     the .deb from installation to purge on a Debian that is booted for it: needs root
+#   make test-check CHECK=host.numa   one check: its own test, what every check keeps to, its rows of the fault matrix
 #   make simulate   fleets with production's daemons on one simulated cluster and clock, a life for each seed
 #   make fuzz    ten million changed inputs for every parser of text from outside: minutes on two free cores
 #   make check   what CI runs: lint, types, import contracts, branch coverage of the pure modules, all tests
@@ -48,7 +49,7 @@ SEEDS = 20
 HOURS = 336
 PURE_TESTS = tests/unit tests/property
 
-.PHONY: demo test fuzz simulate test-slurm test-kubernetes test-packages check lint types contracts coverage bench docs site chart lock wheel deb rpm clean
+.PHONY: demo test test-check fuzz simulate test-slurm test-kubernetes test-packages check lint types contracts coverage bench docs site chart lock wheel deb rpm clean
 
 # `healthd check` may find this machine wanting (1) or hard to tell (2); only a crash of ours fails the demo.
 demo: .venv/runtime.stamp
@@ -75,6 +76,10 @@ test-kubernetes: .venv/dev.stamp
 # Five minutes on two cores that are free. FUZZ_ARGS: --inputs, --workers, --seed, names of targets (tests/fuzz).
 fuzz: .venv/dev.stamp
 	$(VENV)/python -m tests.fuzz $(FUZZ_ARGS)
+
+test-check: .venv/dev.stamp
+	$(VENV)/python -m pytest -q $(PYTEST_ARGS) tests/checks/test_$(subst .,_,$(CHECK)).py tests/contract/test_checks.py \
+		tests/faults/test_matrix.py -k "$(CHECK) or $(subst .,_,$(CHECK)) or contract or every_code or no_state or belongs"
 
 test-packages: .venv/dev.stamp
 	@sh tests/system-packages.sh

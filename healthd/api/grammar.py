@@ -71,6 +71,7 @@ def _grammar() -> _Parser:
         _hooking,
         _drilling,
         _showing,
+        _contributing,
     ):
         group(verbs)
     return top
@@ -244,6 +245,18 @@ def _showing(verbs: Any) -> None:
         "--fail-provisioner", action="store_true", help="let the reboot fail: the demo must end in failure"
     )
     demo.add_argument("--keep", action="store_true", help="keep the simulated node's folder")
+
+
+def _contributing(verbs: Any) -> None:
+    """What is used in a checkout of healthd."""
+    new = verbs.add_parser("new-check", help="write a new check and its test, in a checkout of healthd")
+    new.add_argument("name", metavar="NAME", help="a family and a word, such as host.numa")
+    kind = new.add_mutually_exclusive_group()
+    kind.add_argument("--proc", dest="kind", action="store_const", const="proc", help="it reads /proc (default)")
+    kind.add_argument("--kernel", dest="kind", action="store_const", const="kernel", help="it knows a line of the log")
+    kind.add_argument("--nvml", dest="kind", action="store_const", const="nvml", help="it asks NVML of each GPU")
+    new.set_defaults(kind="proc")
+    _dry_run(new, "which files would be written")
 
 
 def _count(text: str) -> int:

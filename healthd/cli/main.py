@@ -16,7 +16,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         options = parse(arguments)
         options.arguments = tuple(arguments)
-        verb = importlib.import_module(f"healthd.cli.{options.verb}")
+        verb = importlib.import_module(f"healthd.cli.{options.verb.replace('-', '_')}")
         answer: Answer = verb.answer(options)
     except Shown as shown:
         answer = Answer(code=0, out=str(shown))

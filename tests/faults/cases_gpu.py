@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from healthd.check import Check, discover
 from healthd.checks import gpu_processes, gpu_temperature, gpu_throttle
+from healthd.gpus import ask_gpus, take_inventory
 from healthd.model import Status
 from healthd.sim import tree
 from healthd.testing import Link
@@ -13,14 +16,17 @@ from tests.faults.case import Case, Made
 from tests.faults.rig import Rig
 
 Arrange = Callable[[Rig], Iterator[float] | None]
-# Every check that asks NVML: they are blind where it says nothing, and where one GPU does not answer.
-ASK_NVML = frozenset(
-    f"gpu.{word}"
-    for word in (
-        *("count", "ecc", "fabric", "health", "nvlink", "pcie", "power", "processes", "recovery", "remap", "sram"),
-        *("temperature", "throttle"),
-    )
-)
+_NOT_ON_A_P5 = frozenset({"gpu.c2c", "gpu.imex"})
+
+
+def asks_nvml(check: Check) -> bool:
+    """Whether a check asks each GPU, as its file says by what it imports."""
+    module = sys.modules[check.run.__module__]
+    return any(value in (ask_gpus, take_inventory) for value in vars(module).values() if callable(value))
+
+
+# They are blind where NVML says nothing, and where one GPU does not answer.
+ASK_NVML = frozenset(name for name, check in discover().items() if asks_nvml(check)) - _NOT_ON_A_P5 - {"nvml.probe"}
 BLIND = ASK_NVML | {"gpu.driver", "nvml.probe", "stack.versions"}
 OF_EACH_GPU = ASK_NVML - {"gpu.count"}
 EVERY_GPU = range(8)

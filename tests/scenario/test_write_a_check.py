@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from healthd.setup.new_check import KINDS
 from tests.running import ROOT
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -95,6 +96,24 @@ def test_the_new_check_works(clone: Clone) -> None:
 def test_exactly_two_files_were_added_and_none_changed(clone: Clone) -> None:
     """After all of that git sees the two files of the page, and nothing else."""
     assert clone.changed() == {CHECK: "??", TEST: "??"}
+
+
+def test_what_new_check_writes_passes_as_it_stands(clone: Clone) -> None:
+    """One of each kind: their own tests, the contract, the fault matrix, lint and types, with nothing edited."""
+    names = {f"site.new_{kind}": kind for kind in KINDS}
+    for name, kind in names.items():
+        clone.python("-m", "healthd", "new-check", name, f"--{kind}")
+    made = [path for path in clone.changed() if "site_new_" in path]
+    assert len(made) == 2 * len(KINDS)
+    tests = (*(path for path in made if path.startswith("tests/")), "tests/contract", "tests/faults/test_matrix.py")
+    words = "site.new or site_new or every_code or no_state or belongs or contract"
+    ran = clone.python("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", words, *tests)
+    assert all(f"passed  {name}" in ran for name in names)
+    clone.python("-m", "ruff", "check", "--no-cache", *made)
+    clone.python("-m", "ruff", "format", "--no-cache", "--check", *made)
+    clone.python("-m", "mypy", "--cache-dir", os.devnull, *made)
+    for path in made:
+        (clone.folder / path).unlink()
 
 
 def test_the_reference_follows_by_its_generator(clone: Clone) -> None:

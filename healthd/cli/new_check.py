@@ -1,0 +1,44 @@
+"""``healthd new-check``: write a new check and its test into a checkout of healthd. It overwrites nothing."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from healthd.api.wire import Answer
+from healthd.check import discover
+from healthd.errors import HealthdError
+from healthd.setup.new_check import new_files
+
+
+def answer(options: Namespace) -> Answer:
+    """Exit 0: written, or with --dry-run only named. Raises UsageError for a name that cannot be, or is taken;
+    HealthdError outside of a checkout, and where a file is there or cannot be written."""
+    made = {Path(path): text for path, text in new_files(options.name, options.kind).items()}
+    if options.name in discover():
+        raise HealthdError(f"healthd has a check {options.name} already; see `healthd checks`, and choose another name")
+    for path in made:
+        if not path.parent.is_dir():
+            raise HealthdError(f"{path.parent}/ is not in {Path.cwd()}; run this at the root of a checkout of healthd")
+        if path.exists():
+            raise HealthdError(f"{path} is there already, and is never overwritten; choose another name")
+    names = "".join(f"  {path}\n" for path in made)
+    if options.dry_run:
+        return Answer(code=0, out=f"would write\n{names}")
+    for path, text in made.items():
+        _write(path, text)
+    check, test = made
+    return Answer(
+        code=0,
+        out=f"written\n{names}"
+        f"next: put the fact that you check into {check} and {test}, then\n"
+        f"  make test-check CHECK={options.name}\n",
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise HealthdError(f"{path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,33 @@
+"""The two files that a new check begins with: itself and its test, both whole, which pass as they are written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from string import Template
+
+from healthd.errors import UsageError
+
+KINDS = ("proc", "kernel", "nvml")
+"""What a check may read, and the names of its templates in ``check_templates``."""
+
+_NAME = re.compile(r"[a-z][a-z0-9]{0,15}\.[a-z][a-z0-9_]{0,15}")
+
+
+def new_files(name: str, kind: str) -> dict[str, str]:
+    """Path below a checkout to text. Raises UsageError for a name that no check may have."""
+    if not _NAME.fullmatch(name):
+        expected = "a family and a word in lower case, with a dot between them, such as host.numa"
+        raise UsageError(f"healthd new-check: {name!r} cannot be a check's name: expected {expected}")
+    function = name.replace(".", "_")
+    words = {"name": name, "function": function}
+    return {
+        f"checks/{function}.py": _filled(f"{kind}.check", words),
+        f"tests/checks/test_{function}.py": _filled(f"{kind}.test", words),
+    }
+
+
+def _filled(template: str, words: Mapping[str, str]) -> str:
+    text = files("healthd.setup").joinpath("check_templates", template).read_text(encoding="utf-8")
+    return Template(text).substitute(words)
