@@ -2,7 +2,8 @@
 #
 #   make demo    healthd on this machine, then a simulated node that breaks, is drained, repaired and let back
 #   make test    all tests; installs Slurm, munge, FUSE and a C compiler first where apt and root are there
-#   make test-kubernetes   with a real API server, Helm and the image, built once where Go is there: ten minutes
+#   make test-kubernetes   with a real API server, Helm and the image, built once where Go is there: ten minutes;
+#                VERSION=1.30 or VERSION=newest: on the oldest or the newest Kubernetes
 #   make test-slurm VERSION=26.05   the live Slurm tests on 22.05, 24.11 or 26.05, each in a root of its own: needs root
 #   make test-packages     the .deb from installation to purge on a Debian that is booted for it: needs root
 #   make test-check CHECK=host.numa   one check: its own test, what every check keeps to, its rows of the fault matrix
@@ -13,7 +14,7 @@
 #                the Helm chart; make site: all pages, in build/site; make wheel, deb,
 #                rpm: dist/, packages for the system that this is; make lock; make clean
 #
-# Variables: PYTHON (which python3), VERSION (of Slurm), TESTS (paths for make test), WORKERS (processes that share
+# Variables: PYTHON (which python3), VERSION (of Slurm or Kubernetes), TESTS (paths for make test), WORKERS (processes that share
 # it), PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS, FUZZ_ARGS, LOCK_ARGS; of make simulate SEED (the first), SEEDS (how many), HOURS, NODES, SIMULATE_ARGS.
 
 TESTS = tests
@@ -69,9 +70,12 @@ test-slurm: .venv/dev.stamp
 
 # What `make test` leaves out: a real API server, the chart, the image. Programs that are neither in KUBEBUILDER_ASSETS,
 # nor cached, nor in PATH are built with Go, once, at your niceness; the session says how far that is.
+# VERSION: 1.30, newest, or another that tests/integration/kubernetes/pin_kubernetes.py has pinned; then what needs the
+# API server alone.
 test-kubernetes: .venv/dev.stamp
-	@sh tests/system-packages.sh
-	HEALTHD_TEST_KUBERNETES=1 $(VENV)/python -m pytest $(PYTEST_ARGS) $(KUBERNETES_TESTS)
+	@sh tests/system-packages.sh compiler debian arm64
+	HEALTHD_TEST_KUBERNETES=1 HEALTHD_TEST_KUBERNETES_VERSION=$(VERSION) $(VENV)/python -m pytest \
+		-m "$(if $(VERSION),kubernetes and )not slurm" $(PYTEST_ARGS) $(KUBERNETES_TESTS)
 
 # Five minutes on two cores that are free. FUZZ_ARGS: --inputs, --workers, --seed, names of targets (tests/fuzz).
 fuzz: .venv/dev.stamp

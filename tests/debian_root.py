@@ -19,11 +19,12 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "heal
 NO_DEBIAN = "no Debian to be had here (HEALTHD_TEST_DEBIAN_MIRROR names another mirror)"
 
 
-def debian_root(suite: str, script: str = "", arguments: Sequence[str] = ()) -> Path:
+def debian_root(suite: str, script: str = "", arguments: Sequence[str] = (), *, architecture: str = "") -> Path:
     """The root of a minimal Debian. Nobody may write in it: lay an overlay over it, or copy it.
 
     ``script``: what sh does to a new one, in a mount namespace of its own, given the root and then ``arguments``. A
-    root of another script, or of other arguments, is another root. Where none can be made the test is skipped; a script
+    root of another script, or of other arguments, is another root. ``architecture``: Debian's name of a processor whose
+    programs run here (tests/emulated.py), "" for this machine's. Where none can be made the test is skipped; a script
     that fails is a failure.
     """
     if os.geteuid() != 0:
@@ -31,13 +32,15 @@ def debian_root(suite: str, script: str = "", arguments: Sequence[str] = ()) -> 
     if shutil.which("debootstrap") is None or not KEYRING.exists():
         pytest.skip("no debootstrap here, or no keyring of Debian: apt-get install debootstrap debian-archive-keyring")
     recipe = "\0".join((script, *arguments)).encode()
-    root = CACHE / (f"debian-{suite}-{hashlib.sha256(recipe).hexdigest()[:12]}" if script else f"debian-{suite}")
+    name = f"debian-{suite}-{architecture}" if architecture else f"debian-{suite}"
+    root = CACHE / (f"{name}-{hashlib.sha256(recipe).hexdigest()[:12]}" if script else name)
     if root.exists():
         return root
     CACHE.mkdir(parents=True, exist_ok=True)
     unfinished = CACHE / f".{root.name}.{os.getpid()}"
     try:
-        if trouble := _failed(["nice", "debootstrap", "--variant=minbase", *_source(suite, unfinished)]):
+        foreign = [f"--arch={architecture}"] if architecture else []
+        if trouble := _failed(["nice", "debootstrap", "--variant=minbase", *foreign, *_source(suite, unfinished)]):
             pytest.skip(f"{NO_DEBIAN}: {trouble}")
         if script:
             trouble = _failed(["unshare", "--mount", "sh", "-c", script, "sh", str(unfinished), *arguments])

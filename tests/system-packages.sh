@@ -1,24 +1,61 @@
 #!/bin/sh
-# Installs what the integration tests need and a fresh Debian or Ubuntu lacks: Slurm, munge, FUSE, a C compiler,
-# debootstrap, Prometheus, Chromium with fonts for the status page, and what builds and lints packages.
+# Installs what the integration tests need and a fresh Debian or Ubuntu lacks.
+#   sh tests/system-packages.sh [SET ...]
+# Sets, of which all but arm64 are meant where none is named: slurm (with munge), fuse, compiler (C), debian (debootstrap, for roots and
+# namespaces of their own), prometheus, packages (what builds and lints them), browser (Chromium with fonts, for the
+# status page); arm64 (qemu, for the image of the other processor).
 # Needs root and apt-get; without them it says what is missing, and the tests that need it are skipped and say so.
 # No service is started by the installation.
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
 
 missing=
-# command:package
-for pair in slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge fusermount3:fuse3 ip:iproute2 cc:gcc git:git debootstrap:debootstrap promtool:prometheus rpmbuild:rpm rpmlint:rpmlint shellcheck:shellcheck; do
-    command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
+# COMMAND PACKAGE ...: the packages are missing where the command is.
+need() {
+    command=$1
+    shift
+    command -v "$command" >/dev/null || missing="$missing $*"
+}
+
+test $# -gt 0 || set -- slurm fuse compiler debian prometheus packages browser
+for set in "$@"; do
+    case $set in
+    slurm)
+        need slurmctld slurmctld
+        need slurmd slurmd
+        need scontrol slurm-client
+        need munged munge
+        ;;
+    fuse) need fusermount3 fuse3 ;;
+    compiler)
+        need cc gcc
+        # A compiler without the C library's headers compiles nothing.
+        test -e /usr/include/stdio.h || missing="$missing libc6-dev"
+        ;;
+    debian)
+        need debootstrap debootstrap
+        # Of what debootstrap loads, this verifies the signature.
+        test -e /usr/share/keyrings/debian-archive-keyring.gpg || missing="$missing debian-archive-keyring"
+        need ip iproute2
+        ;;
+    prometheus) need promtool prometheus ;;
+    packages)
+        need rpmbuild rpm
+        need rpmlint rpmlint
+        need shellcheck shellcheck
+        need git git
+        # The packages are made with the distribution's own Python.
+        /usr/bin/python3 -c 'import ensurepip' 2>/dev/null || missing="$missing python3-venv"
+        ;;
+    # The browser has several names; a page without fonts has no width worth testing.
+    browser) command -v google-chrome >/dev/null || need chromium chromium fonts-dejavu-core ;;
+    arm64) test "$(uname -m)" = aarch64 || need qemu-aarch64-static qemu-user-static ;;
+    *)
+        echo "tests/system-packages.sh: '$set' is no set of packages" >&2
+        exit 64
+        ;;
+    esac
 done
-# A compiler without the C library's headers compiles nothing.
-test -e /usr/include/stdio.h || missing="$missing libc6-dev"
-# The packages are made with the distribution's own Python.
-/usr/bin/python3 -c 'import ensurepip' 2>/dev/null || missing="$missing python3-venv"
-# The browser has several names; a page without fonts has no width worth testing.
-command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing="$missing chromium fonts-dejavu-core"
-# Of what debootstrap loads, this verifies the signature.
-test -e /usr/share/keyrings/debian-archive-keyring.gpg || missing="$missing debian-archive-keyring"
 test -n "$missing" || exit 0
 
 skip() {

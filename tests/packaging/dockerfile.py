@@ -7,6 +7,7 @@ empty /run and /tmp, so that what is mounted for it cannot stay in the image. It
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import json
 import os
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
 _WORD = re.compile(r"([A-Za-z]+)\s+(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
 _PREPARE = """
@@ -252,6 +254,33 @@ class Build:
                 into = target / path.name if last.endswith(("/", ".")) or len(names) > 1 else target
                 into.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(path, into)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """An image that was built: its last stage, and what runs a program in it."""
+
+    build: Build
+    stage: Stage
+
+    def run(self, *argv: str, user: str = "", binds: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        """A program as a container of this image, to its end."""
+        command = self.build.start(self.stage, *argv, user=user, binds=binds)
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+
+
+@contextlib.contextmanager
+def built_image(text: str, base: Path, folder: Path) -> Iterator[Image]:
+    """The image of this checkout by a Dockerfile, on the files of ``base``; below ``folder``, which goes in the end."""
+    sources = folder / "context"
+    context(ROOT, (ROOT / ".dockerignore").read_text(encoding="utf-8"), sources)
+    machine, binds = machine_access()
+    arguments = {"BASE": "debian"}
+    build = Build(folder / "stages", base=base, context=sources, arguments=arguments, machine=machine, binds=binds)
+    try:
+        yield Image(build=build, stage=build.run(text))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _substituted(text: str, values: Mapping[str, str], step: Instruction) -> str:

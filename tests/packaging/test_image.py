@@ -6,14 +6,12 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from tests.debian_root import debian_root
 from tests.integration.kubernetes.control_plane import ControlPlane
 from tests.integration.kubernetes.find_binaries import Unavailable
 from tests.packaging.chart import objects_in, render
-from tests.packaging.dockerfile import Build, Instruction, Stage, context, files_of, instructions, machine_access
+from tests.packaging.dockerfile import Image, Instruction, built_image, context, files_of, instructions
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "packaging" / "container" / "Dockerfile"
@@ -120,26 +118,11 @@ def test_a_line_that_is_no_instruction_is_refused() -> None:
 # as an image
 
 
-@dataclass(frozen=True, kw_only=True)
-class Image:
-    build: Build
-    stage: Stage
-
-    def run(self, *argv: str, user: str = "", binds: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        command = self.build.start(self.stage, *argv, user=user, binds=binds)
-        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
-
-
 @pytest.fixture(scope="session")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     """Every stage, built as a container engine would."""
-    debian = debian_root(SUITE)
-    folder, sources = tmp_path_factory.mktemp("image"), tmp_path_factory.mktemp("context")
-    context(ROOT, (ROOT / ".dockerignore").read_text(encoding="utf-8"), sources)
-    machine, binds = machine_access()
-    build = Build(folder, base=debian, context=sources, arguments={"BASE": "debian"}, machine=machine, binds=binds)
-    yield Image(build=build, stage=build.run(TEXT))
-    shutil.rmtree(folder, ignore_errors=True)
+    with built_image(TEXT, debian_root(SUITE), tmp_path_factory.mktemp("image")) as image:
+        yield image
 
 
 @pytest.mark.slow

@@ -16,13 +16,14 @@ import pytest
 from tests.integration.kubernetes.agent_rig import Agents, install_policies
 from tests.integration.kubernetes.control_plane import ControlPlane
 from tests.integration.kubernetes.fault_proxy import FaultProxy
-from tests.integration.kubernetes.find_binaries import CONTROL_PLANE, Say, Unavailable, cached, can_build, program
+from tests.integration.kubernetes.find_binaries import CONTROL_PLANE, Unavailable, asked_for, cached, can_build, program
 from tests.integration.kubernetes.fleet_controller import Fleet, FleetController, Start
 
 ROOT = Path(__file__).resolve().parents[3]
 MARKER = "kubernetes"
-# Programs that a test asks for by the fixture of that name.
-CLIENTS = ("kubectl", "helm")
+# What these tests run beside the control plane: helm renders the rights that most of them act with, and the others are
+# asked for by a fixture of that name or by PROGRAMS of a module. The chart's tests come first, and so does helm.
+CLIENTS = ("kubectl", "helm4")
 _BUILDER = pytest.StashKey[subprocess.Popen[bytes]]()
 
 
@@ -33,22 +34,31 @@ _BUILDER = pytest.StashKey[subprocess.Popen[bytes]]()
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """After selection: start the build of what a selected test needs, and put those tests at the end."""
+    """After selection: start the build of what a selected test needs, and put those tests at the end.
+
+    The build says on this session's stderr how far it is, whichever test waits for it.
+    """
     last = [item for item in items if item.get_closest_marker(MARKER)]
     items[:] = [item for item in items if not item.get_closest_marker(MARKER)] + last
+    try:
+        asked_for()
+    except LookupError as error:
+        raise pytest.UsageError(str(error.args[0])) from error
     with contextlib.suppress(Unavailable):  # the fixture says so
-        wanted = (*CONTROL_PLANE, *(name for name in CLIENTS if any(name in _fixtures(item) for item in last)))
+        wanted = ("helm", *CONTROL_PLANE, *(name for name in CLIENTS if any(name in _asked_for(item) for item in last)))
         needed = [name for name in wanted if last and cached(name) is None]
         if needed and can_build() and not config.option.collectonly:
             argv = [sys.executable, "-m", "tests.integration.kubernetes.find_binaries", *needed]
-            # What it has to say, the fixture says too when it finds nothing built.
-            config.stash[_BUILDER] = subprocess.Popen(
-                argv, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-            )
+            capture: Any = config.pluginmanager.get_plugin("capturemanager")
+            with capture.global_and_fixture_disabled():
+                config.stash[_BUILDER] = subprocess.Popen(
+                    argv, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True
+                )
 
 
-def _fixtures(item: pytest.Item) -> list[str]:
-    return getattr(item, "fixturenames", [])
+def _asked_for(item: pytest.Item) -> tuple[str, ...]:
+    module = getattr(item, "module", None)
+    return (*getattr(item, "fixturenames", ()), *getattr(module, "PROGRAMS", ()))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -63,10 +73,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def shared_control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+def shared_control_plane() -> Iterator[ControlPlane]:
     """One for the whole session, with the agent's rights and all policies of packaging/kubernetes in force."""
     try:
-        plane = ControlPlane(say=_say(request))
+        plane = ControlPlane()
     except Unavailable as error:
         pytest.skip(f"no control plane of Kubernetes here: {error}")
     with plane:
@@ -82,27 +92,22 @@ def control_plane(shared_control_plane: ControlPlane) -> ControlPlane:
 
 
 @pytest.fixture(scope="session")
-def kubectl(request: pytest.FixtureRequest) -> Path:
+def kubectl() -> Path:
     """kubectl, of the API server's version."""
-    return _client(request, "kubectl")
+    return _client("kubectl")
 
 
 @pytest.fixture(scope="session")
-def helm(request: pytest.FixtureRequest) -> Path:
+def helm() -> Path:
     """helm 3."""
-    return _client(request, "helm")
+    return _client("helm")
 
 
-def _client(request: pytest.FixtureRequest, name: str) -> Path:
+def _client(name: str) -> Path:
     try:
-        return program(name, _say(request))
+        return program(name)
     except Unavailable as error:
         pytest.skip(str(error))
-
-
-def _say(request: pytest.FixtureRequest) -> Say:
-    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-    return reporter.write_line if reporter else print
 
 
 @pytest.fixture

@@ -145,6 +145,11 @@ class ControlPlane:
         return f"https://127.0.0.1:{self._ports[API_SERVER]}"
 
     @property
+    def version(self) -> str:
+        """The version that the API server says it is of, as 1.34.2."""
+        return str(self.admin.get("/version").must()["gitVersion"]).removeprefix("v")
+
+    @property
     def admin(self) -> ApiClient:
         """A client that may do everything."""
         if self._admin is None:

@@ -8,6 +8,10 @@ the tests speak for; a build with ``go`` from the modules pinned in ``binaries/`
 source. `go install` cannot build the API server: its module names its staging modules by replace directives, which
 binaries/go.mod repeats with their published versions (v1.X.Y is v0.X.Y).
 
+HEALTHD_TEST_KUBERNETES_VERSION asks for another Kubernetes than the one pinned in ``binaries/``: 1.X of a folder
+``binaries/1.X``, which pin_kubernetes.py writes, or ``newest`` of them. Programs in the assets or in PATH are then
+taken only where they are of that version.
+
 One builder works at a time, over all sessions of this machine, at its caller's niceness. It says how far it is, and so
 does each session that waits for it. What a cancelled one has compiled stays in Go's cache.
 """
@@ -33,12 +37,12 @@ from pathlib import Path
 
 HERE = Path(__file__).parent / "binaries"
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager")
-# The oldest API server that the tests speak for.
-OLDEST = (1, 34)
+# The oldest API server that the tests speak for, which is the oldest that the chart installs on.
+OLDEST = (1, 30)
 BUILD_WITHIN_S = 3600.0
 SAYS_EACH_S = 30.0
 # How a program in PATH says its version, the oldest that is taken, and the first that is not. etcd: WatchList and
-# consistent lists from the cache.
+# consistent lists from the cache. That of a pinned Kubernetes is the one whose client it is built with.
 IN_PATH = {
     "etcd": (("--version",), (3, 6), (4, 0)),
     "kube-apiserver": (("--version",), OLDEST, (2, 0)),
@@ -67,35 +71,72 @@ class Recipe:
     ldflags: str = "-s -w"
 
 
-def _kubernetes_ldflags() -> str:
-    """The version that the API server reports; unstamped it would say v0.0.0, which clients refuse."""
-    found = re.search(r"k8s\.io/kubernetes v(1)\.(\d+)\.(\d+)", (HERE / "go.mod").read_text(encoding="utf-8"))
-    assert found is not None, "binaries/go.mod does not name its Kubernetes"
-    major, minor, patch = found.groups()
+def pinned() -> dict[str, tuple[int, int]]:
+    """The folders below binaries/ that pin a Kubernetes, with its major and minor version, the oldest first."""
+    versions = {folder.name: _major_minor(folder.name) for folder in HERE.glob("1.*") if (folder / "go.mod").exists()}
+    return dict(sorted(versions.items(), key=lambda each: each[1]))
+
+
+def asked_for() -> str:
+    """The Kubernetes that the session asks for, as the name of its folder; "" for the one that is tested by default.
+
+    Raises LookupError where no such version is pinned.
+    """
+    # conftest.py drops the prefix: healthd takes each HEALTHD_ variable for a setting of its own.
+    wanted = os.environ.get("TEST_KUBERNETES_VERSION") or os.environ.get("HEALTHD_TEST_KUBERNETES_VERSION") or ""
+    known = list(pinned())
+    name = known[-1] if wanted == "newest" and known else wanted
+    if name == ".".join(str(part) for part in _kubernetes_of(HERE)[:2]):
+        return ""
+    if name and name not in known:
+        raise LookupError(
+            f"Kubernetes {wanted} is not pinned, expected newest or one of {', '.join(known)}: "
+            f"python -m tests.integration.kubernetes.pin_kubernetes {wanted}"
+        )
+    return name
+
+
+def recipe(name: str) -> Recipe:
+    """How this program is built for the Kubernetes that the session asks for. Raises LookupError as ``asked_for``."""
+    if name in HELMS:
+        return HELMS[name]
+    module = asked_for() or "."
+    if name == "etcd":
+        return Recipe(module=module, package=ETCD_PACKAGE)
+    # Unstamped, the API server would say v0.0.0, which clients refuse.
+    major, minor, patch = _kubernetes_of(HERE / module)
     of = "-X k8s.io/component-base/version"
     version = f"{of}.gitVersion=v{major}.{minor}.{patch} {of}.gitMajor={major} {of}.gitMinor={minor}"
-    return f"-s -w {version}"
+    return Recipe(module=module, package=f"{KUBERNETES_COMMANDS}/{name}", ldflags=f"-s -w {version}")
 
 
-RECIPES = {
-    "etcd": Recipe(module=".", package="go.etcd.io/etcd/server/v3"),
-    **{
-        name: Recipe(module=".", package=f"k8s.io/kubernetes/cmd/{name}", ldflags=_kubernetes_ldflags())
-        for name in ("kube-apiserver", "kube-controller-manager", "kubectl")
-    },
+def _kubernetes_of(module: Path) -> tuple[int, int, int]:
+    """The Kubernetes that the go.mod of this folder pins."""
+    found = re.search(r"k8s\.io/kubernetes v(1)\.(\d+)\.(\d+)", (module / "go.mod").read_text(encoding="utf-8"))
+    assert found is not None, f"{module}/go.mod does not name its Kubernetes"
+    return int(found[1]), int(found[2]), int(found[3])
+
+
+ETCD_PACKAGE = "go.etcd.io/etcd/server/v3"
+KUBERNETES_COMMANDS = "k8s.io/kubernetes/cmd"
+HELMS = {
     "helm": Recipe(module="helm", package="helm.sh/helm/v3/cmd/helm"),
     "helm4": Recipe(module="helm4", package="helm.sh/helm/v4/cmd/helm"),
 }
 
 
 def cached(name: str) -> Path | None:
-    """The program, if nothing needs to be built for it. Raises Unavailable for an API server that is too old."""
+    """The program, if nothing needs to be built for it. Raises Unavailable for an API server that is too old.
+
+    Raises LookupError where a Kubernetes is asked for that is not pinned.
+    """
+    asked = asked_for()
     if assets := os.environ.get("KUBEBUILDER_ASSETS"):
         path = Path(assets) / name
-        if os.access(path, os.X_OK):
+        if os.access(path, os.X_OK) and (not asked or _fits(name, path)):
             _check_age(name, path)
             return path
-    path = cache_folder(RECIPES[name]) / name
+    path = cache_folder(recipe(name)) / name
     return path if os.access(path, os.X_OK) else _in_path(name)
 
 
@@ -106,12 +147,12 @@ def program(name: str, say: Say = print) -> Path:
     """
     if found := cached(name):
         return found
-    recipe = RECIPES[name]
+    how = recipe(name)
     go = _go(name)
-    folder = cache_folder(recipe)
+    folder = cache_folder(how)
     folder.mkdir(parents=True, exist_ok=True)
     with _lock(folder / "lock", lambda: say(f"{name}: waiting for another process: {_progress(folder)}")):
-        return cached(name) or _build(name, recipe, go, folder, say)
+        return cached(name) or _build(name, how, go, folder, say)
 
 
 def can_build() -> bool:
@@ -142,14 +183,28 @@ def _go(name: str) -> str:
 
 def _in_path(name: str) -> Path | None:
     """The program in PATH, where it is of a version that the tests speak for."""
-    found, asked = shutil.which(name), IN_PATH.get(name)
-    if found is None or asked is None:
-        return None
-    arguments, oldest, beyond = asked
-    done = subprocess.run([found, *arguments], check=False, capture_output=True, text=True, timeout=60)
+    found = shutil.which(name)
+    return Path(found) if found is not None and _fits(name, Path(found)) else None
+
+
+def _fits(name: str, path: Path) -> bool:
+    """Whether it is of a version that the tests speak for, or of the very one that the session asks for."""
+    if name not in IN_PATH:
+        return False
+    arguments, oldest, beyond = IN_PATH[name]
+    if (asked := asked_for()) and name not in HELMS:
+        if name == "etcd":
+            return False
+        major, minor = _major_minor(asked)
+        oldest, beyond = (major, minor), (major, minor + 1)
+    done = subprocess.run([path, *arguments], check=False, capture_output=True, text=True, timeout=60)
     version = re.search(r"(\d+)\.(\d+)", done.stdout)
-    fits = version is not None and oldest <= (int(version[1]), int(version[2])) < beyond
-    return Path(found) if fits else None
+    return version is not None and oldest <= (int(version[1]), int(version[2])) < beyond
+
+
+def _major_minor(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")
+    return int(major), int(minor)
 
 
 def _progress(folder: Path) -> str:
@@ -188,16 +243,16 @@ def _lock(path: Path, waiting: Callable[[], object]) -> Iterator[None]:
         yield
 
 
-def _build(name: str, recipe: Recipe, go: str, folder: Path, say: Say) -> Path:
-    say(f"{name}: building {recipe.package} once, into {folder} (minutes; several for the first program)")
+def _build(name: str, how: Recipe, go: str, folder: Path, say: Say) -> Path:
+    say(f"{name}: building {how.package} once, into {folder} (minutes; several for the first program)")
     env = {**os.environ, "GOTOOLCHAIN": "local", "CGO_ENABLED": "0", "GOWORK": "off"}
     env["GOFLAGS"] = "-mod=readonly -trimpath -buildvcs=false"
-    where = HERE / recipe.module
+    where = HERE / how.module
     started, cpu_before = time.monotonic(), _children_cpu_s()
-    packages = _fetch(name, [go, "list", "-deps", recipe.package], where, env)
+    packages = _fetch(name, [go, "list", "-deps", how.package], where, env)
     fetched = time.monotonic()
     unfinished = folder / f".{name}.{os.getpid()}"
-    argv = [go, "build", "-v", "-ldflags", recipe.ldflags, "-o", str(unfinished), recipe.package]
+    argv = [go, "build", "-v", "-ldflags", how.ldflags, "-o", str(unfinished), how.package]
 
     def tell(compiled: int) -> None:
         words = f"{name}: {compiled} packages compiled of at most {packages}, {time.monotonic() - fetched:.0f} s"
@@ -263,7 +318,7 @@ def main(names: list[str]) -> int:
     for name in names or CONTROL_PLANE:
         try:
             sys.stdout.write(f"{program(name, lambda text: sys.stderr.write(text + chr(10)))}\n")
-        except (Unavailable, BuildFailed) as error:
+        except (LookupError, Unavailable, BuildFailed) as error:
             sys.stderr.write(f"{error}\n")
             return 1
     return 0

@@ -27,6 +27,7 @@ from tests.integration.kubernetes.hook_pods import HookPods
 from tests.packaging.chart import CHART, IMAGE, KUBERNETES
 
 pytestmark = pytest.mark.kubernetes
+PROGRAMS = ("helm4", "kubectl")
 
 QUARANTINE: Mapping[str, Any] = {
     "image": {"repository": IMAGE},
