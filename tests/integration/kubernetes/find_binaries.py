@@ -42,12 +42,13 @@ OLDEST = (1, 30)
 BUILD_WITHIN_S = 3600.0
 SAYS_EACH_S = 30.0
 # How a program in PATH says its version, the oldest that is taken, and the first that is not. etcd: WatchList and
-# consistent lists from the cache. That of a pinned Kubernetes is the one whose client it is built with.
+# consistent lists from the cache. That of a pinned Kubernetes is the one whose client it is built with. kubectl: one
+# minor from the default's API server (kubernetes.io/releases/version-skew-policy).
 IN_PATH = {
     "etcd": (("--version",), (3, 6), (4, 0)),
     "kube-apiserver": (("--version",), OLDEST, (2, 0)),
     "kube-controller-manager": (("--version",), OLDEST, (2, 0)),
-    "kubectl": (("version", "--client"), OLDEST, (2, 0)),
+    "kubectl": (("version", "--client"), (1, 33), (1, 36)),
     "helm": (("version", "--short"), (3, 14), (4, 0)),
 }
 

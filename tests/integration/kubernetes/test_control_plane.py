@@ -236,4 +236,9 @@ def test_reset_leaves_nothing_of_a_test_and_all_rules(control_plane: ControlPlan
     for path in ("/api/v1/nodes", "/api/v1/pods", "/apis/coordination.k8s.io/v1/namespaces/healthd/leases"):
         assert admin.get(path).must()["items"] == []
     policies = admin.get("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies").must()["items"]
-    assert len(policies) == 3
+    assert {each["metadata"]["name"] for each in policies} == {
+        "healthd-agent-claim-first",
+        "healthd-agent-events",
+        "healthd-agent-own-node",
+        "healthd-budget",
+    }

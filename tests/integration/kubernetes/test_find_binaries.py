@@ -101,6 +101,8 @@ def test_an_old_api_server_is_refused(empty: Path, tmp_path: Path, monkeypatch: 
         ("helm", "v3.19.0+g1", True),
         ("helm", "v4.0.0+g1", False),
         ("kubectl", "nothing known", False),
+        ("kubectl", "Client Version: v1.35.1", True),
+        ("kubectl", "Client Version: v1.36.4", False),
     ],
 )
 def test_what_is_in_path_is_taken_where_its_version_fits(empty: Path, name: str, says: str, taken: bool) -> None:
@@ -295,7 +297,8 @@ def test_a_version_that_no_proxy_has_is_said() -> None:
 
 @pytest.mark.slow
 def test_the_build_starts_with_the_session_and_ends_with_it(empty: Path, tmp_path: Path) -> None:
-    """A run with a test that needs the programs builds beside the other tests; ended early, it leaves no process."""
+    """A run with a test that needs the programs builds beside the other tests, and says so past pytest's capture; ended
+    early, it leaves no process."""
     pid = tmp_path / "pid"
     go_in(empty, on_list=f'echo $$ >"{pid}"; sleep 60')
     tests = ROOT / "tests" / "integration" / "kubernetes"
@@ -308,7 +311,8 @@ def test_the_build_starts_with_the_session_and_ends_with_it(empty: Path, tmp_pat
     )
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "stop_early", "-p", "no:cacheprovider", str(tests)]
     env = {**os.environ, "PYTHONPATH": str(tmp_path), "HEALTHD_TEST_KUBERNETES": "1"}
-    subprocess.run(argv, cwd=ROOT, env=env, check=False, capture_output=True, timeout=120)
+    done = subprocess.run(argv, cwd=ROOT, env=env, check=False, capture_output=True, text=True, timeout=120)
+    assert "helm: building helm.sh/helm/v3/cmd/helm once" in done.stderr
     number = int(pid.read_text())
     end = time.monotonic() + 10
     while Path(f"/proc/{number}/cmdline").exists() and Path(f"/proc/{number}/cmdline").read_bytes():
