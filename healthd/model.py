@@ -106,7 +106,9 @@ class ClusterTrouble(StrEnum):
     NO_CLAIM = "no_claim"  # healthd's taint without a claim on the budget
     NO_TAINT = "no_taint"  # a claim without healthd's taint
     ODD_CLAIM = "odd_claim"  # a claim that is no claim of its node's agent
+    STRAY_CLAIM = "stray_claim"  # a claim in a scope that the label of its node does not name
     ODD_MARK = "odd_mark"  # a handoff record that is none of its node's agent
+    UNCOVERED = "uncovered"  # out by healthd, and outside the controller's selector
 
 
 class Refusal(StrEnum):

@@ -110,7 +110,8 @@ class ControllerSection:
 
     selector: str = ""
     """Kubernetes only: a label selector of the nodes that count, those that healthd runs on, such as
-    ``node.kubernetes.io/instance-type=p5.48xlarge``. Empty: all nodes of the cluster, those without GPUs as well."""
+    ``node.kubernetes.io/instance-type=p5.48xlarge``. Empty: all nodes of the cluster, those without GPUs as well. A
+    node that healthd keeps out, and that the selector does not cover any more, pages after ``silence_patience_s``."""
 
     drain: tuple[DrainRule, ...] = ()
     """Kubernetes only: which pods are evicted from nodes that healthd took out, each ``[[controller.drain]]`` with

@@ -27,13 +27,16 @@ REASONS: Mapping[ClusterTrouble, str] = {
     ClusterTrouble.NO_CLAIM: "TaintWithoutClaim",
     ClusterTrouble.NO_TAINT: "ClaimWithoutTaint",
     ClusterTrouble.ODD_CLAIM: "OddClaim",
+    ClusterTrouble.STRAY_CLAIM: "ClaimOutsideItsScope",
     ClusterTrouble.ODD_MARK: "OddHandoffRecord",
+    ClusterTrouble.UNCOVERED: "HeldOutsideSelector",
 }
 """The Event of each trouble of a node; a drain has Events of its own, and the policies are of no node."""
 
 _WORDS = {
     ClusterTrouble.AGENT_SILENT: "nodes are Ready, and healthd there is silent: see the pods of its DaemonSet",
     ClusterTrouble.NODE_DOWN: "nodes are not Ready, and nothing was asked for them: look at what they share",
+    ClusterTrouble.UNCOVERED: "nodes are out by healthd, and no controller looks after them: see [controller] selector",
 }
 
 

@@ -84,7 +84,7 @@ class KubeWatch:
         found = [Found(node=odd.node, trouble=odd.kind, said=odd.said) for odd in counted.oddities]
         silent, unread = self._silent(self._quiet(counted, marks, standings, now))
         found += [Found(node=name, trouble=each.trouble, said=self._said(name, each)) for name, each in silent.items()]
-        problems = (unread, self._keep(silent), self._events.tell(found, counted.seen.nodes))
+        problems = (unread, self._keep(silent), self._events.tell(found, {**counted.uncovered, **counted.seen.nodes}))
         return (*standings_of(found), *(Standing(node="", said=each) for each in problems if each))
 
     def _quiet(
@@ -102,6 +102,7 @@ class KubeWatch:
             reports=settings.reports,
         )
         quiet = quiet_nodes(counted.seen.nodes, watched)
+        quiet |= {name: Quiet(trouble=ClusterTrouble.UNCOVERED) for name in counted.uncovered}
         if self._policies is not None and self._policies.problem():
             quiet[""] = Quiet(trouble=ClusterTrouble.NO_POLICIES)
         return quiet

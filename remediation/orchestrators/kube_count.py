@@ -17,7 +17,6 @@ from healthd.remediation.orchestrators.kube_budget import (
     CLAIM,
     COUNTED,
     FIXED_LIMIT,
-    LEASE,
     LIMIT,
     MARK,
     MARKS,
@@ -25,8 +24,10 @@ from healthd.remediation.orchestrators.kube_budget import (
     Budget,
     annotations_of,
     budget_of,
+    lease_name,
 )
-from healthd.remediation.orchestrators.kube_node import CLAIMED, UNHEALTHY, KubeNode, away_by
+from healthd.remediation.orchestrators.kube_node import CLAIMED, HOLD, UNHEALTHY, KubeNode, away_by
+from healthd.remediation.orchestrators.kube_stray_claims import RELABELLED_S, Stray, is_tainted
 from healthd.remediation.ports import FleetLevel, HeldNode, Mark
 
 UNSHOWN_S = 900.0
@@ -45,11 +46,12 @@ class ScopeCount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Oddity:
-    """What no healthd leaves like that for long. ``kind``: NO_CLAIM, NO_TAINT, ODD_CLAIM or ODD_MARK. ``node``: as the
-    key names it."""
+    """What no healthd leaves like that for long: ``kind`` is a trouble of one node; ``node`` as the key names it;
+    ``scope``: of the Lease where it stands."""
 
     node: str
     kind: ClusterTrouble
+    scope: str = CLUSTER
 
     @property
     def said(self) -> str:
@@ -63,10 +65,16 @@ class Oddity:
             case ClusterTrouble.NO_TAINT:
                 return (
                     "it holds a claim on the budget and no taint of healthd's: a place is taken for nothing; see"
-                    " whether its agent runs, else take its claim from the Lease healthd-budget"
+                    f" whether its agent runs, else take its claim from the Lease {lease_name(self.scope)}"
+                )
+            case ClusterTrouble.STRAY_CLAIM:
+                return (
+                    f"a claim of it stood in the Lease {lease_name(self.scope)}, whose scope its label does not name,"
+                    f" and took a place from others: the controller takes such a claim away, of a node that is out"
+                    f" after {RELABELLED_S:g} s; if its label was not changed, its agent's token is in wrong hands"
                 )
             case _:
-                lease, key = (LEASE, CLAIM) if self.kind is ClusterTrouble.ODD_CLAIM else (MARKS, MARK)
+                lease, key = (lease_name(self.scope), CLAIM) if self.kind is ClusterTrouble.ODD_CLAIM else (MARKS, MARK)
                 return (
                     f"{key}{self.node} of the Lease {lease} is not what the healthd of that node writes, and nothing is"
                     f" done by it: find out who wrote it; `kubectl annotate lease {lease} {key}{self.node}-` takes it"
@@ -104,6 +112,13 @@ def count(
     return ScopeCount(scope=budget.scope, limit=out_limit(max_out, len(nodes)), total=len(nodes), out=frozenset(out))
 
 
+def uncovered(nodes: Iterable[KubeNode], seen: Seen, budgets: Collection[Budget]) -> dict[str, KubeNode]:
+    """Of all Nodes those that do not count, and that healthd keeps out, or that hold a claim."""
+    holders = {claim.node for budget in budgets for claim in budget.claims.values()}
+    outside = (node for node in nodes if node.name not in seen.nodes)
+    return {node.name: node for node in outside if is_tainted(node) or HOLD in node.annotations or node.name in holders}
+
+
 def named_in(notes: Iterable[str]) -> set[str]:
     """The nodes that have a claim or a mark among these annotations."""
     return {key.removeprefix(prefix) for key in notes for prefix in (CLAIM, MARK) if key.startswith(prefix)}
@@ -137,16 +152,22 @@ def level_of(seen: Seen, budget: Budget, marks: Mapping[str, str], *, tolerated:
     )
 
 
-def oddities(seen: Seen, budget: Budget, odd_marks: Collection[str] = ()) -> frozenset[Oddity]:
+def oddities(
+    seen: Seen, budgets: Collection[Budget], odd_marks: Collection[str] = (), astray: Collection[Stray] = ()
+) -> frozenset[Oddity]:
     """What does not fit together in this reading; most of it passes by itself. ``odd_marks``: the nodes under whose key
-    stands no mark of theirs."""
-    holders = {claim.node for claim in budget.claims.values()}
+    stands no mark of theirs. ``astray``: claims that are reported as astray, and nothing else."""
     found = {Oddity(node=name, kind=ClusterTrouble.ODD_MARK) for name in odd_marks}
-    found |= {Oddity(node=name, kind=ClusterTrouble.ODD_CLAIM) for name in budget.odd}
-    untainted = (name for name in holders - budget.odd if name in seen.nodes and not _is_tainted(seen.nodes[name]))
-    found |= {Oddity(node=name, kind=ClusterTrouble.NO_TAINT) for name in untainted}
-    tainted = (node.name for node in seen.nodes.values() if _is_tainted(node) and node.name not in holders)
-    return frozenset(found | {Oddity(node=name, kind=ClusterTrouble.NO_CLAIM) for name in tainted})
+    for budget in budgets:
+        scope, strays = budget.scope, {each.node for each in astray if each.scope == budget.scope}
+        holders = {claim.node for claim in budget.claims.values()} - strays
+        found |= {Oddity(node=name, kind=ClusterTrouble.ODD_CLAIM, scope=scope) for name in budget.odd - strays}
+        untainted = (name for name in holders - budget.odd if name in seen.nodes and not is_tainted(seen.nodes[name]))
+        found |= {Oddity(node=name, kind=ClusterTrouble.NO_TAINT, scope=scope) for name in untainted}
+        if scope == CLUSTER:
+            tainted = (node.name for node in seen.nodes.values() if is_tainted(node) and node.name not in holders)
+            found |= {Oddity(node=name, kind=ClusterTrouble.NO_CLAIM) for name in tainted}
+    return frozenset(found)
 
 
 def lasting(
@@ -157,8 +178,4 @@ def lasting(
     known = {each: since_s.get(each, now_s) for each in now_there}
     lasts = {ClusterTrouble.NO_TAINT: UNSHOWN_S}
     told = [each for each in known if each in since_s and now_s - known[each] >= lasts.get(each.kind, 0.0)]
-    return known, tuple(sorted(told, key=lambda each: (each.node, each.kind)))
-
-
-def _is_tainted(node: KubeNode) -> bool:
-    return node.taint(UNHEALTHY) is not None or node.taint(CLAIMED) is not None
+    return known, tuple(sorted(told, key=lambda each: (each.node, each.kind, each.scope)))

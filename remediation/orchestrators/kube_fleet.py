@@ -1,8 +1,9 @@
 """The whole fleet as ``healthd controller`` reads and counts it: one LIST of Nodes a round, and the Leases.
 
-It writes what is the controller's on the Leases (limit, counts, and that a gone Node's claim and mark go), makes those
-that are missing, and nothing else: no Node is ever written here. Every write asks first whether this controller still
-leads. ``count`` is the round's reading; what the Controller asks between rounds is read anew.
+It writes what is the controller's on the Leases (limit, counts, that a gone Node's claim and mark go, and a claim that
+is of use to nobody), makes those that are missing, and nothing else: no Node is ever written here. Every write asks
+first whether this controller still leads. ``count`` is the round's reading; what the Controller asks between rounds is
+read anew.
 """
 
 from __future__ import annotations
@@ -13,24 +14,40 @@ from datetime import datetime
 from typing import Any
 
 from healthd.errors import BackendUnknown
+from healthd.model import ClusterTrouble
 from healthd.remediation.fleet import CLUSTER, Scope, that_counts
 from healthd.remediation.orchestrators import kube_budget as leases
 from healthd.remediation.orchestrators import kube_count as counts
 from healthd.remediation.orchestrators.kube_api import Conflict, Kind, KubeApi, Missing, compare_and_swap
 from healthd.remediation.orchestrators.kube_budget import Budget
 from healthd.remediation.orchestrators.kube_count import Oddity, Seen
-from healthd.remediation.orchestrators.kube_node import nodes_in
+from healthd.remediation.orchestrators.kube_node import KubeNode, node_of, nodes_in
+from healthd.remediation.orchestrators.kube_stray_claims import (
+    IDLE_S,
+    Stray,
+    StrayClaims,
+    idle_claims,
+    is_astray,
+    is_left_in,
+    strays,
+)
 from healthd.remediation.ports import FleetLevel, Slot
+
+UNCOVERED_S = 60.0
+"""How often all Nodes are read where a selector leaves some out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
     """What one counting found. ``gone``: nodes whose claim and mark were taken away since the counting before, with a
-    sentence each."""
+    sentence each. ``freed``: nodes whose claim was of use to nobody, and was taken away, as well. ``uncovered``: the
+    Nodes that the selector leaves out, and that healthd keeps out."""
 
     seen: Seen
     budget: Budget
     gone: Mapping[str, str]
+    freed: Mapping[str, str]
+    uncovered: Mapping[str, KubeNode]
     oddities: tuple[Oddity, ...]
 
 
@@ -61,6 +78,9 @@ class KubeFleet:
         self._gone: dict[str, str] = {}  # not told yet: a counting may fail after it
         self._machines: dict[str, str] = {}  # name to providerID, as it was seen last
         self._odd: dict[Oddity, float] = {}
+        self._stray_claims = StrayClaims()
+        self._outside: dict[str, KubeNode] = {}
+        self._outside_s = monotonic_s()
         self._level: FleetLevel | None = None
         self._scopes: dict[str, Scope] = {}
 
@@ -73,15 +93,18 @@ class KubeFleet:
         lists = {scope: self._lease(leases.lease_name(scope)) for scope in self._quotas}
         marks = leases.annotations_of(self._lease(leases.MARKS))[1]
         self._prune(seen, lists, marks)
+        before = [counts.budget_before(scope, lease) for scope, lease in lists.items()]
+        uncovered = self._uncovered(seen, before)
+        astray, freed = self._free({**uncovered, **seen.nodes}, before, lists)
         budgets = {scope: self._counted(seen, scope, lease) for scope, lease in lists.items()}
         cluster = budgets[CLUSTER]
         left = {name: text for name, text in leases.marks_in(marks).items() if name not in self._gone}
         self._level = counts.level_of(seen, cluster, left, tolerated=self._tolerated)
-        self._odd, told = counts.lasting(
-            counts.oddities(seen, cluster, leases.odd_marks(marks)), self._odd, self._monotonic_s()
-        )
+        odd = counts.oddities(seen, tuple(budgets.values()), leases.odd_marks(marks), astray)
+        self._odd, told = counts.lasting(odd, self._odd, self._monotonic_s())
+        told += tuple(Oddity(node=each.node, kind=ClusterTrouble.STRAY_CLAIM, scope=each.scope) for each in astray)
         gone, self._gone = self._gone, {}
-        return Round(seen=seen, budget=cluster, gone=gone, oddities=told)
+        return Round(seen=seen, budget=cluster, gone=gone, freed=freed, uncovered=uncovered, oddities=told)
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
@@ -109,6 +132,37 @@ class KubeFleet:
         self._machines |= {name: node.provider_id for name, node in seen.nodes.items() if node.provider_id}
         return seen
 
+    def _uncovered(self, seen: Seen, budgets: Collection[Budget]) -> dict[str, KubeNode]:
+        """The Nodes that the selector leaves out, and that healthd keeps out. Read through the server's cache."""
+        if self._selector and self._monotonic_s() >= self._outside_s:
+            self._outside_s = self._monotonic_s() + UNCOVERED_S
+            pages = self._api.pages(Kind.NODE, nodes_in, resourceVersion="0")
+            self._outside = counts.uncovered((node for page in pages for node in page), seen, budgets)
+        return {name: node for name, node in self._outside.items() if name not in seen.nodes}
+
+    def _free(
+        self, nodes: Mapping[str, KubeNode], budgets: Collection[Budget], lists: Mapping[str, dict[str, Any]]
+    ) -> tuple[tuple[Stray, ...], dict[str, str]]:
+        """Take the claims away that keep a place from others for nothing, each after its Node was read again. Returns
+        those that are told of as astray, and a sentence for each node whose claim was idle."""
+        now_s, label, freed = self._monotonic_s(), self._scope_label, dict[str, str]()
+        told, due = self._stray_claims.astray(strays(nodes, budgets, label), nodes, now_s)
+        for each in due:
+            if (node := self._node(each.node)) is not None and is_astray(node, each.scope, label):
+                self._unclaim(each, lists)
+        for each in self._stray_claims.idle(idle_claims(nodes, budgets), now_s):
+            if (node := self._node(each.node)) is not None and is_left_in(node):
+                self._unclaim(each, lists)
+                freed[each.node] = (
+                    f"its claim was taken from the Lease {leases.lease_name(each.scope)}: for over {IDLE_S:g} s nothing"
+                    f" of healthd's has kept it out, and its agent says that all is well"
+                )
+        return told, freed
+
+    def _unclaim(self, stray: Stray, lists: Mapping[str, dict[str, Any]]) -> None:
+        note = {leases.key_of(stray.node): None}
+        lists[stray.scope].update(self._note(leases.lease_name(stray.scope), note))
+
     def _prune(self, seen: Seen, lists: Mapping[str, dict[str, Any]], marks: Mapping[str, str]) -> None:
         """Take the claims and marks of Nodes away that are gone, and note it of each. Of one whose machine was given
         away within the day, what the fleet's bounds count stays: the successor has another name."""
@@ -132,11 +186,14 @@ class KubeFleet:
             self._gone[name] = f"its Node is gone{came}: its claim and its mark were taken away"
 
     def _is_gone(self, name: str) -> bool:
+        return self._node(name) is None
+
+    def _node(self, name: str) -> KubeNode | None:
+        """A Node as it is at this moment, or None for one that is gone."""
         try:
-            self._api.get(Kind.NODE, name)
+            return node_of(self._api.get(Kind.NODE, name))
         except Missing:
-            return True
-        return False
+            return None
 
     def _note(self, lease: str, notes: Mapping[str, str | None]) -> dict[str, Any]:
         self._leads()

@@ -1,4 +1,5 @@
-"""Which nodes have fallen silent: the agent of one that is Ready writes nothing, or a node is not Ready. Pure.
+"""Which nodes have fallen silent: the agent of one that is Ready writes nothing, a node is not Ready, or no controller
+looks after one that is out. Pure.
 
 Only a node's own agent knows its faults, and asks for what it needs. Where the agent has stopped or its machine has
 died, nothing asks, and the controller pages. An agent writes its conditions every 300 to 330 s (``kube_conditions``),
@@ -77,6 +78,12 @@ def silence_words(node: str, quiet: Quiet, patience_s: float) -> str:
         return (
             f"its Node has not been Ready for over {patience_s:g} s, and nothing was asked for its machine: see"
             f" `kubectl describe node {node}` and the console of the machine; healthd on the node cannot tell"
+        )
+    if quiet.trouble is ClusterTrouble.UNCOVERED:
+        return (
+            f"healthd has kept it out, or a claim of it stood, for over {patience_s:g} s, and [controller] selector"
+            f" does not cover it: nobody counts it, drains it or answers its agent. Give it back the labels that the"
+            f" selector asks for, or let it in: kubectl healthd release {node} --by-hand"
         )
     last = f"its last heartbeat is of {quiet.beat}" if quiet.beat else "it has written no condition yet"
     return (

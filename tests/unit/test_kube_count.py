@@ -20,8 +20,18 @@ from healthd.remediation.orchestrators.kube_count import (
     oddities,
     rejoined,
     suspected,
+    uncovered,
 )
-from healthd.remediation.orchestrators.kube_node import CLAIMED, UNHEALTHY, KubeNode, instance_id_of, node_of, nodes_in
+from healthd.remediation.orchestrators.kube_node import (
+    CLAIMED,
+    HOLD,
+    UNHEALTHY,
+    KubeNode,
+    instance_id_of,
+    node_of,
+    nodes_in,
+)
+from healthd.remediation.orchestrators.kube_stray_claims import Stray
 
 READY = {"type": "Ready", "status": "True"}
 
@@ -143,7 +153,7 @@ def test_what_does_not_fit_together_is_found() -> None:
     notes = claimed("n1", "n2", "n9")
     notes["metadata"]["annotations"]["claim.healthd.io/n5"] = "somebody's"
     there = seen(node("n1", CLAIMED), node("n2"), node("n3", UNHEALTHY), node("n4"))
-    found = oddities(there, budget_before("cluster", notes), {"n9"})
+    found = oddities(there, [budget_before("cluster", notes)], {"n9"})
     assert {(each.node, each.kind) for each in found} == {
         ("n2", ClusterTrouble.NO_TAINT),
         ("n3", ClusterTrouble.NO_CLAIM),
@@ -151,6 +161,30 @@ def test_what_does_not_fit_together_is_found() -> None:
         ("n9", ClusterTrouble.ODD_MARK),
     }
     assert all(each.said for each in found)
+
+
+def test_a_claim_of_a_scope_is_odd_by_itself_and_its_lease_is_named() -> None:
+    """Beside the cluster's: one that no healthd made, and one whose node no taint keeps out; not one that is astray,
+    which is told of as that. A taint needs the cluster's claim, whatever scope has one."""
+    notes = claimed("n2", "n3")
+    notes["metadata"]["annotations"]["claim.healthd.io/n5"] = "somebody's"
+    there = seen(node("n1", CLAIMED), node("n2"), node("n3"), node("n5"))
+    budgets = [budget_before("cluster", claimed("n1")), budget_before("p5", notes)]
+    found = oddities(there, budgets, astray=[Stray(node="n3", scope="p5"), Stray(node="n1", scope="g6")])
+    assert {(each.node, each.kind, each.scope) for each in found} == {
+        ("n2", ClusterTrouble.NO_TAINT, "p5"),
+        ("n5", ClusterTrouble.ODD_CLAIM, "p5"),
+    }
+    assert all("Lease healthd-budget-p5" in each.said for each in found)
+    assert "the Lease healthd-budget-p5," in Oddity(node="n3", kind=ClusterTrouble.STRAY_CLAIM, scope="p5").said
+
+
+def test_whom_the_selector_leaves_out_is_looked_at_where_healthd_is_at_work() -> None:
+    """By a taint of healthd's, the annotation of a hold, or a claim in any Lease."""
+    held = node_of({"metadata": {"name": "n4", "annotations": {HOLD: "x"}}})
+    all_ = [node("n1", UNHEALTHY), node("n2", CLAIMED), node("n3"), held, node("n5"), node("n6", "example.com/x")]
+    budgets = [budget_before("cluster", claimed("n1")), budget_before("p5", claimed("n5"))]
+    assert uncovered(all_, seen(node("n1", UNHEALTHY)), budgets).keys() == {"n2", "n4", "n5"}
 
 
 def test_what_passes_by_itself_is_not_told() -> None:
