@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from healthd.remediation.orchestrators.kube_api import KubeApi, connect
+from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER, KubeApi, connect
 from healthd.remediation.orchestrators.kube_budget import LEASE, MARKS, counts
 from healthd.remediation.orchestrators.kube_events import News, event_of
 from healthd.remediation.orchestrators.kube_transport import Pace
@@ -34,12 +34,13 @@ def install_policies(plane: ControlPlane) -> None:
     mine = {"metadata": {"labels": {"healthd.io/probe": "1"}}}
     cordon = {"spec": {"unschedulable": True}}
     claim = {"metadata": {"annotations": {"claim.healthd.io/probe-1": "now"}}}
+    as_agent = f"?fieldManager={FIELD_MANAGER}&dryRun=All"
     for policy, path, patch in (
         ("healthd-agent-own-node", "/api/v1/nodes/probe-2", mine),
         ("healthd-agent-claim-first", "/api/v1/nodes/probe-1", cordon),
         ("healthd-budget", BUDGET, claim),
     ):
-        _await(policy, lambda path=path, patch=patch: agent.patch(f"{path}?dryRun=All", patch, kind="merge"))  # type: ignore[misc]
+        _await(policy, lambda path=path, patch=patch: agent.patch(f"{path}{as_agent}", patch, kind="merge"))  # type: ignore[misc]
     event = event_of(
         News(reason="Probe", action="Probe", about="", note="-"),
         node="probe-2",

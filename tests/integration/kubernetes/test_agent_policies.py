@@ -34,6 +34,7 @@ POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 HYPERPOD = "sagemaker.amazonaws.com/node-health-status"
 REPLACE, REBOOT = "UnschedulablePendingReplacement", "UnschedulablePendingReboot"
+CORDON = {"spec": {"unschedulable": True}}
 THEIRS = {"key": "example.com/theirs", "value": "yes", "effect": "NoSchedule"}
 HELD = json.dumps({"text": "healthd: gpu.xid.79 gpu:0 [k3v9]", "by": "healthd-agent", "stamp": 1, "cordoned": True})
 KEEP = "karpenter.sh/do-not-disrupt"
@@ -181,14 +182,14 @@ ATTEMPTS = (
     # its own node: what is not healthd's
     Attempt(
         name="a foreign taint",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body={"spec": {"taints": [THEIRS, {**THEIRS, "key": "example.com/mine-too"}]}},
         status=BY_POLICY,
         says="taints whose key starts with healthd.io/",
     ),
     Attempt(
         name="remove a foreign taint",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body={"spec": {"taints": []}},
         kind="merge",
         status=BY_POLICY,
@@ -196,7 +197,7 @@ ATTEMPTS = (
     ),
     Attempt(
         name="replace a foreign taint by its own",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body={"spec": {"taints": [OURS]}},
         status=BY_POLICY,
         says="taints whose key starts with healthd.io/",
@@ -204,7 +205,7 @@ ATTEMPTS = (
     ),
     Attempt(
         name="evict everybody by NoExecute",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body={"spec": {"taints": [THEIRS, {**OURS, "effect": "NoExecute"}]}},
         status=BY_POLICY,
         says="NoExecute",
@@ -212,21 +213,21 @@ ATTEMPTS = (
     ),
     Attempt(
         name="say not ready",
-        path=f"{OWN}/status",
+        path=f"{OWN}/status{AS_AGENT}",
         body=condition("Ready", "False"),
         status=BY_POLICY,
         says="conditions whose type starts with Healthd",
     ),
     Attempt(
         name="a foreign condition",
-        path=f"{OWN}/status",
+        path=f"{OWN}/status{AS_AGENT}",
         body=condition("KernelDeadlock"),
         status=BY_POLICY,
         says="conditions whose type starts with Healthd",
     ),
     Attempt(
         name="wipe Ready by a merge patch",
-        path=f"{OWN}/status",
+        path=f"{OWN}/status{AS_AGENT}",
         body=condition("HealthdGpu"),
         kind="merge",
         status=BY_POLICY,
@@ -234,63 +235,63 @@ ATTEMPTS = (
     ),
     Attempt(
         name="a foreign label",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body={"metadata": {"labels": {"pool": "mine"}}},
         status=BY_POLICY,
         says="only change the labels healthd.io/state and healthd.io/code",
     ),
     Attempt(
         name="a foreign label through the status",
-        path=f"{OWN}/status",
+        path=f"{OWN}/status{AS_AGENT}",
         body={"metadata": {"labels": {"pool": "mine"}}},
         status=BY_POLICY,
         says="only change the labels healthd.io/state and healthd.io/code",
     ),
     Attempt(
         name="remove a foreign label",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body={"metadata": {"labels": {"kubernetes.io/hostname": None}}},
         status=BY_POLICY,
         says="only change the labels healthd.io/state and healthd.io/code",
     ),
     Attempt(
         name="a foreign annotation",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body={"metadata": {"annotations": {"example.com/x": "1"}}},
         status=BY_POLICY,
         says="annotations whose key starts with healthd.io/",
     ),
     Attempt(
         name="a finalizer",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body={"metadata": {"finalizers": ["healthd.io/for-ever"]}},
         status=BY_POLICY,
         says="owners or finalizers",
     ),
     Attempt(
         name="an owner whose end deletes the node",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body={"metadata": {"ownerReferences": OWNER}},
         status=BY_POLICY,
         says="owners or finalizers",
     ),
     Attempt(
         name="fewer GPUs",
-        path=f"{OWN}/status",
+        path=f"{OWN}/status{AS_AGENT}",
         body={"status": {"capacity": {"nvidia.com/gpu": "0"}}},
         status=BY_POLICY,
         says="never capacity, allocatable or addresses",
     ),
     Attempt(
         name="more memory",
-        path=f"{OWN}/status",
+        path=f"{OWN}/status{AS_AGENT}",
         body={"status": {"allocatable": {"memory": "8Ti"}}},
         status=BY_POLICY,
         says="never capacity, allocatable or addresses",
     ),
     Attempt(
         name="somebody else's address",
-        path=f"{OWN}/status",
+        path=f"{OWN}/status{AS_AGENT}",
         body={"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.66"}]}},
         kind="merge",
         status=BY_POLICY,
@@ -298,14 +299,14 @@ ATTEMPTS = (
     ),
     Attempt(
         name="somebody else's kubelet port",
-        path=f"{OWN}/status",
+        path=f"{OWN}/status{AS_AGENT}",
         body={"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 6666}}}},
         status=BY_POLICY,
         says="never capacity, allocatable or addresses",
     ),
     Attempt(
         name="another machine's identity",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body={"spec": {"podCIDR": "10.9.0.0/24", "podCIDRs": ["10.9.0.0/24"]}},
         status=BY_POLICY,
         says="of the spec the agent may only change taints and unschedulable",
@@ -320,7 +321,7 @@ ATTEMPTS = (
     ),
     Attempt(
         name="stop its own device plugin in service, so that nobody gets a GPU",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body=labelled(PLUGIN, PAUSED, is_out=False),
         status=BY_POLICY,
         says="may pause the GPU Operator's clients on a node that is out",
@@ -328,7 +329,7 @@ ATTEMPTS = (
     ),
     Attempt(
         name="switch its device plugin off for good",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body=labelled(PLUGIN, "false"),
         status=BY_POLICY,
         says="may pause the GPU Operator's clients on a node that is out",
@@ -336,7 +337,7 @@ ATTEMPTS = (
     ),
     Attempt(
         name="take the device plugin's label away",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body=labelled(PLUGIN, None),
         status=BY_POLICY,
         says="only change the labels healthd.io/state and healthd.io/code",
@@ -344,7 +345,7 @@ ATTEMPTS = (
     ),
     Attempt(
         name="unload the driver",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body=labelled(DRIVER, PAUSED),
         status=BY_POLICY,
         says="only change the labels healthd.io/state and healthd.io/code",
@@ -353,28 +354,28 @@ ATTEMPTS = (
     # out without a claim
     Attempt(
         name="taint without a claim",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body={"spec": {"taints": [THEIRS, OURS]}},
         status=BY_POLICY,
         says="node n1 has no claim on the budget",
     ),
     Attempt(
         name="cordon without a claim",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body={"spec": {"unschedulable": True}},
         status=BY_POLICY,
         says="node n1 has no claim on the budget",
     ),
     Attempt(
         name="HyperPod's replacement without a claim",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body=asked_of_hyperpod(REPLACE, REPLACE),
         status=BY_POLICY,
         says="node n1 has no claim on the budget",
     ),
     Attempt(
         name="EKS's replacement without a claim",
-        path=f"{OWN}/status",
+        path=f"{OWN}/status{AS_AGENT}",
         body=asked_of_eks(),
         status=BY_POLICY,
         says="node n1 has no claim on the budget",
@@ -390,7 +391,7 @@ ATTEMPTS = (
     ),
     Attempt(
         name="HyperPod's replacement through the status, which nobody would know for its own",
-        path=f"{OWN}/status",
+        path=f"{OWN}/status{AS_AGENT}",
         body=asked_of_hyperpod(REPLACE),
         status=BY_POLICY,
         says="may ask HyperPod for a reboot or a replacement",
@@ -398,7 +399,7 @@ ATTEMPTS = (
     ),
     Attempt(
         name="a state that only HyperPod sets",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body=asked_of_hyperpod("Unschedulable", "Unschedulable"),
         status=BY_POLICY,
         says="may ask HyperPod for a reboot or a replacement",
@@ -406,7 +407,7 @@ ATTEMPTS = (
     ),
     Attempt(
         name="take HyperPod's label away",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body=asked_of_hyperpod(None),
         status=BY_POLICY,
         says="may ask HyperPod for a reboot or a replacement",
@@ -414,7 +415,7 @@ ATTEMPTS = (
     ),
     Attempt(
         name="call HyperPod's order one's own",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body={"metadata": {"annotations": {"healthd.io/asked": "Schedulable"}}},
         status=BY_POLICY,
         says="belongs to the label that the same request sets",
@@ -422,7 +423,7 @@ ATTEMPTS = (
     ),
     Attempt(
         name="EKS's condition for what is no XID",
-        path=f"{OWN}/status",
+        path=f"{OWN}/status{AS_AGENT}",
         body=asked_of_eks(reason="DiskIsUgly"),
         status=BY_POLICY,
         says="may ask EKS by a condition of its own",
@@ -430,7 +431,7 @@ ATTEMPTS = (
     ),
     Attempt(
         name="EKS's condition in somebody else's words",
-        path=f"{OWN}/status",
+        path=f"{OWN}/status{AS_AGENT}",
         body=asked_of_eks(message="as the monitoring agent says"),
         status=BY_POLICY,
         says="may ask EKS by a condition of its own",
@@ -438,7 +439,7 @@ ATTEMPTS = (
     ),
     Attempt(
         name="call the hardware ready where nobody did",
-        path=f"{OWN}/status",
+        path=f"{OWN}/status{AS_AGENT}",
         body=asked_of_eks("True", "Ready"),
         status=BY_POLICY,
         says="may ask EKS by a condition of its own",
@@ -446,7 +447,7 @@ ATTEMPTS = (
     ),
     Attempt(
         name="a condition that EKS's own agent writes",
-        path=f"{OWN}/status",
+        path=f"{OWN}/status{AS_AGENT}",
         body=condition("StorageReady", "False", "x", "healthd: x"),
         status=BY_POLICY,
         says="conditions whose type starts with Healthd",
@@ -633,22 +634,29 @@ ATTEMPTS = (
     ),
     Attempt(
         name="have its node forget who wrote it",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body={"metadata": {"managedFields": [{}], "annotations": {"healthd.io/x": "1"}}},
         kind="merge",
         status=BY_POLICY,
         says="empty managedFields",
     ),
     Attempt(
+        name="write its node under another's name",
+        path=f"{OWN}/status?fieldManager=kubelet",
+        body=condition("HealthdGpu"),
+        status=BY_POLICY,
+        says="as the field manager healthd-agent",
+    ),
+    Attempt(
         name="a label of healthd's that an administrator sets, such as the scope of a budget",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body={"metadata": {"labels": {"healthd.io/rack": "r2"}}},
         status=BY_POLICY,
         says="only change the labels healthd.io/state and healthd.io/code",
     ),
     Attempt(
         name="a state that is none",
-        path=f"{OWN}/status",
+        path=f"{OWN}/status{AS_AGENT}",
         body={"metadata": {"labels": {STATE: "fine"}}},
         status=BY_POLICY,
         says="the label healthd.io/state is ok, held, draining, repairing or needs-operator",
@@ -662,21 +670,21 @@ ATTEMPTS = (
     ),
     Attempt(
         name="opt its node out",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body={"metadata": {"labels": {"healthd.io/opt-out": "yes"}}},
         status=BY_POLICY,
         says="opt its node out, or in",
     ),
     Attempt(
         name="keep its node from autoscalers while it is not out",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body={"metadata": {"annotations": {KEEP: "true"}}},
         status=BY_POLICY,
         says="keep its node from autoscalers by a hold that says so",
     ),
     Attempt(
         name="keep it so by a hold that does not name the annotation",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body={"metadata": {"annotations": {KEEP: "true", "healthd.io/hold": UNCORDONED}}, "spec": TAINTED},
         status=BY_POLICY,
         says="keep its node from autoscalers by a hold that says so",
@@ -684,14 +692,14 @@ ATTEMPTS = (
     ),
     Attempt(
         name="call a hold its own that no taint of the request belongs to",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body={"metadata": {"annotations": {"healthd.io/hold": HELD}}},
         status=BY_POLICY,
         says="belongs to the taint that the same request sets",
     ),
     Attempt(
         name="call a cordon its own that it does not set",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body={"metadata": {"annotations": {"healthd.io/hold": HELD}}, "spec": {"taints": [THEIRS, OURS]}},
         status=BY_POLICY,
         says="call a cordon its own only where the same request sets it",
@@ -699,7 +707,7 @@ ATTEMPTS = (
     ),
     Attempt(
         name="a taint of a name that healthd has not",
-        path=OWN,
+        path=OWN + AS_AGENT,
         body={"spec": {"taints": [THEIRS, {**OURS, "key": "healthd.io/mine"}]}},
         status=BY_POLICY,
         says="only write unhealthy, claimed and unverified",
@@ -817,7 +825,10 @@ def agent(control_plane: ControlPlane) -> Iterator[ApiClient]:
 
 def _await_budget(agent: ApiClient) -> None:
     """Until the API server's cache of the Lease knows the new one: before, no claim is asked for (see the policy)."""
-    _await(lambda: agent.patch(f"{OWN}?dryRun=All", {"spec": {"unschedulable": True}}), lambda answer: not answer.ok)
+    _await(
+        lambda: agent.patch(f"{OWN}{AS_AGENT}&dryRun=All", {"spec": {"unschedulable": True}}),
+        lambda answer: not answer.ok,
+    )
 
 
 def _await(ask: Any, enough: Any) -> Answer:
@@ -853,7 +864,7 @@ def test_every_attempt_is_refused_and_changes_nothing(
     if claimed:
         control_plane.admin.patch(BUDGET, annotated(limit="2", claim_n1=claim_of("n1")), kind="merge").must()
         cordon = {"spec": {"unschedulable": True}}
-        _await(lambda: agent.patch(f"{OWN}?dryRun=All", cordon), lambda answer: answer.ok)
+        _await(lambda: agent.patch(f"{OWN}{AS_AGENT}&dryRun=All", cordon), lambda answer: answer.ok)
     before = state(control_plane.admin)
     wrong = []
     for attempt in (each for each in ATTEMPTS if each.claimed == claimed):
@@ -898,7 +909,7 @@ def test_who_speaks_for_the_node_already_is_not_talked_over(
 ) -> None:
     """EKS's own agent, HyperPod's, or a person: no order is given over theirs, and none of theirs is taken back."""
     control_plane.admin.patch(BUDGET, annotated(limit="2", claim_n1=claim_of("n1")), kind="merge").must()
-    _await(lambda: agent.patch(f"{OWN}?dryRun=All", {"spec": {"unschedulable": True}}), lambda answer: answer.ok)
+    _await(lambda: agent.patch(f"{OWN}{AS_AGENT}&dryRun=All", CORDON), lambda answer: answer.ok)
     control_plane.admin.patch(where, there).must()
     before = state(control_plane.admin)
     answer = agent.patch(path, attempt)
@@ -934,7 +945,7 @@ def test_a_hold_keeps_autoscalers_off_for_as_long_as_it_stands(
 ) -> None:
     """Neither longer, nor in the place of an administrator's word."""
     control_plane.admin.patch(BUDGET, annotated(limit="2", claim_n1=claim_of("n1")), kind="merge").must()
-    _await(lambda: agent.patch(f"{OWN}?dryRun=All", {"spec": {"unschedulable": True}}), lambda answer: answer.ok)
+    _await(lambda: agent.patch(f"{OWN}{AS_AGENT}&dryRun=All", CORDON), lambda answer: answer.ok)
     control_plane.admin.patch(OWN, {"metadata": {"annotations": {}}, "spec": {"taints": [THEIRS]}}, kind="merge").must()
     control_plane.admin.patch(OWN, done, kind="merge").must()
     before = state(control_plane.admin)
@@ -986,12 +997,12 @@ def test_a_token_without_a_node_writes_nothing(control_plane: ControlPlane, agen
 def test_an_honest_agent_is_let_through(control_plane: ControlPlane, agent: ApiClient) -> None:
     """Claim, then taint, cordon, annotate, label and condition; then all of it back: each is what its work needs."""
     control_plane.admin.patch(BUDGET, annotated(limit="2"), kind="merge").must()
-    agent.patch(f"{OWN}/status", condition("HealthdGpu")).must()
+    agent.patch(f"{OWN}/status{AS_AGENT}", condition("HealthdGpu")).must()
     for state in NodeState:
         labels = Labels(state=state, code="gpu.xid.79").metadata
-        shown = agent.patch(f"{OWN}/status", {"metadata": {"labels": labels}}).must()
+        shown = agent.patch(f"{OWN}/status{AS_AGENT}", {"metadata": {"labels": labels}}).must()
         assert {key: shown["metadata"]["labels"][key] for key in labels} == labels
-    agent.patch(f"{OWN}/status", {"metadata": {"labels": Labels().metadata}}).must()
+    agent.patch(f"{OWN}/status{AS_AGENT}", {"metadata": {"labels": Labels().metadata}}).must()
     agent.patch(BUDGET + AS_AGENT, annotated(claim_n1=claim_of("n1")), kind="merge").must()
     out = {
         "metadata": {
@@ -1001,12 +1012,12 @@ def test_an_honest_agent_is_let_through(control_plane: ControlPlane, agent: ApiC
         "spec": {"unschedulable": True, "taints": [THEIRS, OURS]},
     }
     # The server's cache of the Lease may be some milliseconds behind.
-    _await(lambda: agent.patch(OWN, out), lambda answer: answer.ok)
-    agent.patch(OWN, labelled(PLUGIN, PAUSED, is_out=False)).must()
-    agent.patch(OWN, asked_of_hyperpod(REPLACE, REPLACE)).must()
-    agent.patch(f"{OWN}/status", asked_of_eks()).must()
-    agent.patch(f"{OWN}/status", asked_of_eks("Unknown", "BeingVerified")).must()
-    agent.patch(f"{OWN}/status", asked_of_eks("True", "Ready")).must()
+    _await(lambda: agent.patch(OWN + AS_AGENT, out), lambda answer: answer.ok)
+    agent.patch(OWN + AS_AGENT, labelled(PLUGIN, PAUSED, is_out=False)).must()
+    agent.patch(OWN + AS_AGENT, asked_of_hyperpod(REPLACE, REPLACE)).must()
+    agent.patch(f"{OWN}/status{AS_AGENT}", asked_of_eks()).must()
+    agent.patch(f"{OWN}/status{AS_AGENT}", asked_of_eks("Unknown", "BeingVerified")).must()
+    agent.patch(f"{OWN}/status{AS_AGENT}", asked_of_eks("True", "Ready")).must()
     back = {
         "metadata": {
             "annotations": {"healthd.io/hold": None, "healthd.io/asked": None},
@@ -1014,14 +1025,129 @@ def test_an_honest_agent_is_let_through(control_plane: ControlPlane, agent: ApiC
         },
         "spec": {"unschedulable": False, "taints": [THEIRS]},
     }
-    agent.patch(OWN, back).must()
-    agent.patch(OWN, labelled(PLUGIN, "true", is_out=False)).must()
+    agent.patch(OWN + AS_AGENT, back).must()
+    agent.patch(OWN + AS_AGENT, labelled(PLUGIN, "true", is_out=False)).must()
     agent.patch(BUDGET + AS_AGENT, annotated(claim_n1=filled(claim_of, "n1")), kind="merge").must()
     agent.patch(BUDGET + AS_AGENT, annotated(claim_n1=None), kind="merge").must()
     agent.patch(MARKS + AS_AGENT, annotated(mark_n1=filled(mark_of, "n1")), kind="merge").must()
     told = agent.post(EVENTS, event("n1")).must()
     series = {"series": {"count": 2, "lastObservedTime": "2026-01-01T00:01:00.000000Z"}}
     agent.patch(f"{EVENTS}/{told['metadata']['name']}", series, kind="merge").must()
+
+
+Entry = dict[str, Any]
+Forge = Callable[[list[Entry]], list[Entry]]
+
+
+def changed(whose: str, **changes: Any) -> Forge:
+    """managedFields in which the entries of this manager are otherwise."""
+    return lambda found: [{**each, **changes} if each["manager"] == whose else each for each in found]
+
+
+def with_fields(manager: str, change: Callable[[dict[str, Any]], object]) -> Forge:
+    """managedFields in which the fields of this manager's entries were changed in place."""
+
+    def forge(found: list[Entry]) -> list[Entry]:
+        for each in found:
+            if each["manager"] == manager:
+                change(each["fieldsV1"])
+        return found
+
+    return forge
+
+
+def added(name: str, fields: dict[str, Any], **more: Any) -> Forge:
+    """managedFields with one entry more."""
+    entry = {"operation": "Update", "fieldsType": "FieldsV1", "time": "2026-01-01T00:00:00Z"}
+    return lambda found: [
+        *found,
+        {"apiVersion": found[0]["apiVersion"], "manager": name, **entry, "fieldsV1": fields, **more},
+    ]
+
+
+def noted(*keys: str) -> dict[str, Any]:
+    return {"f:metadata": {"f:annotations": {f"f:{key}": {} for key in keys}}}
+
+
+FORGED: Mapping[str, Forge] = {
+    "gone": lambda found: [each for each in found if each["manager"] != "theirs"],
+    "empty": changed("theirs", fieldsV1={}),
+    "less": with_fields("theirs", lambda fields: fields["f:metadata"]["f:annotations"].pop("f:example.com/a")),
+    "more": with_fields("theirs", lambda fields: fields["f:metadata"].update({"f:finalizers": {}})),
+    "more of the agent's": with_fields(
+        "theirs", lambda fields: fields["f:metadata"]["f:annotations"].update({"f:claim.healthd.io/n2": {}})
+    ),
+    "renamed": changed("theirs", manager="others"),
+    "renamed as the agent": changed("theirs", manager=FIELD_MANAGER),
+    "as ancient": changed("theirs", manager="ancient-changes"),
+    "all ancient": lambda found: added("ancient-changes", noted("example.com/a", "example.com/b"))(found)[-1:],
+    "applied": changed("theirs", operation="Apply"),
+    "of the status": changed("theirs", subresource="status"),
+    "of another version": changed("theirs", apiVersion="v9"),
+    "older": changed("theirs", time="2020-01-01T00:00:00Z"),
+    "another's": added("helm", noted("claim.healthd.io/n2")),
+    "the agent's": added(FIELD_MANAGER, noted("example.com/b")),
+    "the agent's applied": added(FIELD_MANAGER, noted("healthd.io/limit"), operation="Apply"),
+}
+"""What an agent may try of managedFields in which a manager ``theirs`` has two annotations."""
+WHERE = {"node": (OWN, {"healthd.io/x": "1"}), "lease": (BUDGET, {"claim.healthd.io/n1": claim_of("n1")})}
+"""Where, and what an agent may write there."""
+
+
+def managed(plane: ControlPlane, path: str) -> list[Entry]:
+    found: list[Entry] = plane.admin.get(path).must()["metadata"]["managedFields"]
+    return found
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("forge", FORGED)
+def test_who_else_wrote_which_field_stays_known(
+    control_plane: ControlPlane, agent: ApiClient, *, where: str, forge: str
+) -> None:
+    """Nobody's entry is shrunk, grown, renamed, replaced, dated back or made up, beside a write that is allowed, which
+    passes without that. What the server itself does not take has no effect."""
+    path, notes = WHERE[where]
+    theirs = {"metadata": {"annotations": {"example.com/a": "1", "example.com/b": "1"}}}
+    control_plane.admin.patch(f"{path}?fieldManager=theirs", theirs, kind="merge").must()
+    control_plane.admin.patch(BUDGET, annotated(limit="2"), kind="merge").must()
+    before = managed(control_plane, path)
+    entries = FORGED[forge](managed(control_plane, path))
+    body = {"metadata": {"annotations": notes, "managedFields": entries}}
+    answer = agent.patch(path + AS_AGENT, body, kind="merge")
+    others = [each for each in managed(control_plane, path) if each["manager"] != FIELD_MANAGER]
+    assert others == [each for each in before if each["manager"] != FIELD_MANAGER], answer
+    if answer.status != BY_POLICY:
+        assert (forge, answer.status) in (("of another version", 200), ("of another version", 400)), answer
+    else:
+        assert "managedFields" in answer.message
+    agent.patch(path + AS_AGENT, {"metadata": {"annotations": notes}}, kind="merge").must()
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_an_agent_writes_what_a_dozen_others_wrote_before_it(
+    control_plane: ControlPlane, agent: ApiClient, *, where: str
+) -> None:
+    """The server joins the oldest entries as `ancient-changes`, which is no forgery; nor is it that a field of an
+    administrator's becomes the agent's with its value. What is joined holds all the fields."""
+    path, notes = WHERE[where]
+    control_plane.admin.patch(BUDGET, annotated(limit="2"), kind="merge").must()
+    for number in range(12):
+        body = {"metadata": {"annotations": {f"example.com/{number}": "1"}}}
+        control_plane.admin.patch(f"{path}?fieldManager=m{number}", body, kind="merge").must()
+    mine = {"metadata": {"annotations": dict.fromkeys(notes, "by hand")}}
+    control_plane.admin.patch(f"{path}?fieldManager=m13", mine, kind="merge").must()
+    assert len([each for each in managed(control_plane, path) if each["operation"] == "Update"]) == 10
+    time.sleep(1.1)  # times are in whole seconds, and the oldest are joined
+    agent.patch(path + AS_AGENT, {"metadata": {"annotations": notes}}, kind="merge").must()
+    entries = managed(control_plane, path)
+    fields = {key for each in entries for key in each["fieldsV1"].get("f:metadata", {}).get("f:annotations", {})}
+    assert fields >= {f"f:example.com/{number}" for number in range(12)}
+    assert FIELD_MANAGER in {each["manager"] for each in entries}
+    (ancient,) = (each for each in entries if each["manager"] == "ancient-changes")
+    ancient["fieldsV1"]["f:metadata"]["f:annotations"].popitem()
+    answer = agent.patch(path + AS_AGENT, {"metadata": {"managedFields": entries}}, kind="merge")
+    assert (answer.status, "managedFields" in answer.message) == (BY_POLICY, True), answer
+    agent.patch(path + AS_AGENT, {"metadata": {"annotations": dict.fromkeys(notes)}}, kind="merge").must()
 
 
 OF_A_PERSON: tuple[tuple[Any, Any, str], ...] = (

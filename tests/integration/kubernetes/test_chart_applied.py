@@ -117,15 +117,14 @@ class Release:
     def as_agent(self, node: str, path: str, patch: Mapping[str, Any], kind: Any = "merge") -> Answer:
         """What the server answers this node's agent, as the DaemonSet's pod there."""
         client = self.plane.client(self._token(node))
-        answer = client.patch(path, patch, kind=kind)
+        answer = client.patch(f"{path}{'&' if '?' in path else '?'}fieldManager={FIELD_MANAGER}", patch, kind=kind)
         client.close()
         return answer
 
     def claim(self, node: str) -> Answer:
         note = json.dumps({"node": node, "index": 0})
         lease = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{kube_budget.LEASE}"
-        path = f"{lease}?fieldManager={FIELD_MANAGER}"
-        return self.as_agent(node, path, {"metadata": {"annotations": {kube_budget.key_of(node): note}}})
+        return self.as_agent(node, lease, {"metadata": {"annotations": {kube_budget.key_of(node): note}}})
 
     def taint(self, node: str, *, dry_run: bool = False) -> Answer:
         taints = [{"key": kube_node.UNHEALTHY, "value": "gpu.xid.79", "effect": "NoSchedule"}]
