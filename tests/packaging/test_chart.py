@@ -395,6 +395,14 @@ def test_the_leases_are_those_of_the_code() -> None:
         assert (budget.limit, budget.total, budget.counted) == (limit, nodes, None)
 
 
+@pytest.mark.parametrize("label", [None, "example.com/hands-off", ""])
+def test_the_plugin_is_told_which_label_opts_a_node_out(label: str | None) -> None:
+    """On the budget's Lease, which every operator may read: what the agents' configuration says."""
+    remediation = {} if label is None else {"opt_out_label": label}
+    notes = render({"config": {"remediation": remediation}}).one("Lease", kube_budget.LEASE)["metadata"]["annotations"]
+    assert notes.get("healthd.io/opt-out-label") == label
+
+
 def test_with_a_controller_the_numbers_are_its_own() -> None:
     """Helm writes no limit where the controller counts: an upgrade must not undo what it counted."""
     rendered = render(EVERYTHING)

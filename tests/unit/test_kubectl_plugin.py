@@ -54,6 +54,17 @@ def test_its_marks_are_the_products() -> None:
     assert Config().orchestrator.kubernetes.namespace == "healthd"
 
 
+@pytest.mark.parametrize(("noted", "key"), [(None, plugin.OPT_OUT), ("example.com/hands-off", "example.com/hands-off")])
+def test_it_knows_the_opt_out_from_the_budgets_lease(noted: str | None, key: str) -> None:
+    """Where nothing is noted it is the default; an empty one opts nobody out."""
+    claims = {} if noted is None else {plugin.OPT_OUT_LABEL: noted}
+    node = {"metadata": {"name": "n1", "labels": {key: "true"}}, "spec": {}}
+    assert plugin.opt_out_key(claims) == key
+    assert plugin.row_of(node, claims, {}, NOW)[-1] == "opted out"
+    assert not plugin.is_quiet(node, NOW, key)
+    assert plugin.is_quiet(node, NOW, "")
+
+
 def test_it_finds_the_agents_by_the_charts_labels() -> None:
     """As the rendered DaemonSet has them."""
     objects = [each for each in yaml.safe_load_all((FOLDER / "static.yaml").read_text()) if each]

@@ -159,3 +159,18 @@ def test_a_node_is_opted_out_and_in_again(control_plane: ControlPlane, operator:
     for line, is_out in (("opt-out n2", True), ("opt-out n2 --off", False), ("opt-out n2 --off", False)):
         assert operator.types(f"kubectl healthd {line}").returncode == 0
         assert ("healthd.io/opt-out" in agents("n2").view().features) is is_out
+
+
+def test_the_opt_out_of_a_cluster_with_another_label(
+    control_plane: ControlPlane, operator: Operator, agents: Agents
+) -> None:
+    """As its values name it, which the chart notes on the budget's Lease; where they name none nothing is done."""
+    note(control_plane, {"healthd.io/opt-out-label": "example.com/hands-off"}, lease=LEASE)
+    for line, is_out in (("opt-out n2", True), ("opt-out n2 --off", False)):
+        assert operator.types(f"kubectl healthd {line}").returncode == 0
+        assert ("example.com/hands-off" in agents("n2").view().features) is is_out
+        assert "healthd.io/opt-out" not in agents("n2").view().features
+        assert ("opted out" in operator.types("kubectl healthd").stdout) is is_out
+    note(control_plane, {"healthd.io/opt-out-label": ""}, lease=LEASE)
+    done = operator.types("kubectl healthd opt-out n2")
+    assert (done.returncode, "remediation.opt_out_label is empty" in done.stderr) == (2, True)
