@@ -24,7 +24,9 @@ from healthd.remediation.orchestrators.kube_node import Held, fence_patch, node_
 from tests.integration.kubernetes.control_plane import LEASES, NAMESPACE, ControlPlane
 from tests.integration.kubernetes.find_binaries import Unavailable, program
 from tests.integration.kubernetes.hook_pods import HookPods
-from tests.packaging.chart import CHART, IMAGE, KUBERNETES
+from tests.integration.kubernetes.howto_blocks import BLOCKS, has_helm, lines_of
+from tests.packaging.chart import CHART, IMAGE, KUBERNETES, ROOT
+from tests.pages import Block
 
 pytestmark = pytest.mark.kubernetes
 PROGRAMS = ("helm4", "kubectl")
@@ -71,6 +73,22 @@ class Cluster:
         assert done.returncode == 0, f"{' '.join(argv[3:])}\n{done.stderr}"
         return done.stdout
 
+    def types(self, line: str) -> None:
+        """A command of a page as it stands there, in a checkout beside the operator's own values."""
+        programs = self.folder / "bin"
+        programs.mkdir(exist_ok=True)
+        links = {"bin/helm": self.tool, "bin/kubectl": program("kubectl"), "packaging": ROOT / "packaging"}
+        for name, path in links.items():
+            (self.folder / name).unlink(missing_ok=True)
+            (self.folder / name).symlink_to(path)
+        homes = {f"HELM_{kind}_HOME": str(self.folder / kind) for kind in ("CACHE", "CONFIG", "DATA")}
+        own = {"KUBECONFIG": str(self.plane.kubeconfig), "HOME": str(self.folder), "PATH": f"{programs}:/usr/bin:/bin"}
+        argv = ["sh", "-c", line]
+        done = subprocess.run(
+            argv, cwd=self.folder, env={**homes, **own}, check=False, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, f"{line}\n{done.stderr}"
+
     def note(self, lease: str, manager: str, body: Mapping[str, Any]) -> None:
         """A merge patch of a Lease, as agents and controller write."""
         path = f"{LEASES}/{lease}?fieldManager={manager}"
@@ -89,6 +107,10 @@ class Cluster:
     def budget(self) -> kube_budget.Budget:
         """As an agent reads it."""
         return budget_of("cluster", self.plane.admin.get(f"{LEASES}/{kube_budget.LEASE}").must())
+
+    def claims(self) -> set[str]:
+        """Who holds a place."""
+        return self.plane.claims()
 
     def limit_and_claims(self) -> tuple[int, set[str]]:
         """What must never be lost."""
@@ -206,6 +228,30 @@ def test_it_is_tested_and_taken_out_by_helm(cluster: Cluster, tmp_path: Path) ->
     ):
         assert plane.admin.get(f"/{path}/healthd-uninstall").status == 404
     cluster.run("install", "healthd", str(CHART), **QUARANTINE)
+
+
+@HELMS
+@pytest.mark.parametrize("block", [each for each in BLOCKS if has_helm(each)], ids=str)
+def test_the_commands_of_the_pages_do_what_they_say(cluster: Cluster, block: Block, tmp_path: Path) -> None:
+    """Each line of a block with Helm, as it stands on the page, on a release with a controller: a release is changed
+    and its claims stay, or it is gone and every node let in. With `mode=observe` the agents are told so."""
+    plane = cluster.plane
+    plane.add_node("n1")
+    pods = HookPods(plane=plane, folder=tmp_path, node="n1")
+    cluster.run("install", "healthd", str(CHART), **COUNTING)
+    (cluster.folder / "your-values.yaml").write_text(json.dumps(COUNTING), encoding="utf-8")
+    cluster.claim("n1")
+    with pods.running():
+        for line in lines_of(block):
+            cluster.types(line)
+    releases = [each["name"] for each in json.loads(cluster.run("list", "--output", "json"))]
+    if "uninstall" in block.text:
+        assert (releases, cluster.claims()) == ([], set())
+        return
+    assert (releases, cluster.claims()) == (["healthd"], {"n1"})
+    path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/healthd"
+    config = plane.admin.get(path).must()["data"]["config.toml"]
+    assert ('mode = "observe"' in config) is ("mode=observe" in block.text)
 
 
 @pytest.mark.parametrize("cluster", ["kubectl"], indirect=True)

@@ -1,4 +1,7 @@
-"""The commands of the how-to pages for Kubernetes, by kubectl on a real API server; and a fence that a person left."""
+"""The commands of the how-to pages for Kubernetes, by kubectl on a real API server; and a fence that a person left.
+
+Those of Helm run in test_helm_majors, by both majors.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ import pytest
 from tests.integration.kubernetes.agent_node import AgentNode
 from tests.integration.kubernetes.agent_rig import add_leases
 from tests.integration.kubernetes.control_plane import LEASES, NAMESPACE, ControlPlane
-from tests.pages import Block, blocks
+from tests.integration.kubernetes.howto_blocks import BLOCKS, NOT_RUN, commands, has_helm, lines_of
+from tests.pages import Block
 from tests.running import UNCONTAINED
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.process]
@@ -21,16 +25,7 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.process]
 PCI = "0000:05:00"
 PLUGIN = Path(__file__).resolve().parents[3] / "packaging" / "kubernetes"
 """Where kubectl finds its plugin."""
-NEEDS_A_KUBELET = (" exec ", " logs ", " rollout status ")
-"""What only a node that runs pods can answer: the test of the chart holds the names in these."""
-BLOCKS = [each for each in blocks() if each.page.startswith("docs/how-to/") and "kubectl" in each.text]
 FENCE, DRAIN = "healthd.io/claimed", "healthd.io/unhealthy"
-
-
-def lines_of(block: Block) -> list[str]:
-    """The commands of a block that ask the API server, one a line."""
-    lines = [line for line in block.text.splitlines() if line.startswith("kubectl ")]
-    return [line for line in lines if not any(word in line for word in NEEDS_A_KUBELET)]
 
 
 class Person:
@@ -55,12 +50,15 @@ def person(control_plane: ControlPlane, kubectl: Path) -> Person:
 
 
 def test_the_pages_have_blocks_for_kubernetes() -> None:
-    """Those that are run below are found."""
+    """Those that are run are found, and every other line names why it is not: each reason is of use."""
     assert len({each.page for each in BLOCKS}) >= 3
-    assert sum(len(lines_of(each)) for each in BLOCKS) >= 10
+    assert sum(len(lines_of(each)) for each in BLOCKS if not has_helm(each)) >= 10
+    assert sum(has_helm(each) for each in BLOCKS) >= 3
+    left = [line for each in BLOCKS for line in commands(each) if line not in lines_of(each)]
+    assert {word for line in left for word in NOT_RUN if word in line} == {" exec ", " logs ", " rollout status "}
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=str)
+@pytest.mark.parametrize("block", [each for each in BLOCKS if not has_helm(each)], ids=str)
 def test_every_command_of_a_page_ends_well(control_plane: ControlPlane, person: Person, block: Block) -> None:
     """On a cluster with a node that is out by healthd, as the pages have it: each kubectl line as it stands there."""
     taints = [{"key": key, "effect": "NoSchedule"} for key in (DRAIN, FENCE)]
