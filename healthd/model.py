@@ -104,6 +104,7 @@ class ClusterTrouble(StrEnum):
     NODE_DOWN = "node_down"  # not Ready, and nothing was asked for it
     NO_POLICIES = "no_policies"  # the API server does not hold agents to their own nodes
     NO_CLAIM = "no_claim"  # healthd's taint without a claim on the budget
+    LEFT_FENCE = "left_fence"  # healthd's fence alone, without a claim on the budget
     NO_TAINT = "no_taint"  # a claim without healthd's taint
     ODD_CLAIM = "odd_claim"  # a claim that is no claim of its node's agent
     STRAY_CLAIM = "stray_claim"  # a claim in a scope that the label of its node does not name

@@ -25,6 +25,7 @@ REASONS: Mapping[ClusterTrouble, str] = {
     ClusterTrouble.AGENT_SILENT: "AgentSilent",
     ClusterTrouble.NODE_DOWN: "NodeDown",
     ClusterTrouble.NO_CLAIM: "TaintWithoutClaim",
+    ClusterTrouble.LEFT_FENCE: "FenceWithoutClaim",
     ClusterTrouble.NO_TAINT: "ClaimWithoutTaint",
     ClusterTrouble.ODD_CLAIM: "OddClaim",
     ClusterTrouble.STRAY_CLAIM: "ClaimOutsideItsScope",

@@ -266,7 +266,7 @@ class KubernetesRounds:
     def __call__(self, now: datetime) -> Sequence[Standing]:
         """What is there to say of each node. Raises BackendError where the cluster does not answer, StoreError."""
         counted = self._fleet.count()
-        standings = [Standing(node=name, said=why) for name, why in (*counted.gone.items(), *counted.freed.items())]
+        standings = [Standing(node=name, said=why) for name, why in (*counted.gone.items(), *counted.remarks.items())]
         if self._mode is not Mode.OBSERVE:
             standings += self._drained(counted)
         if self._mode is not Mode.OBSERVE and self._plugins is not None:

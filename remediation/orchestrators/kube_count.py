@@ -33,6 +33,10 @@ from healthd.remediation.ports import FleetLevel, HeldNode, Mark
 UNSHOWN_S = 900.0
 """How long a claim may stand without a taint on its Node before that is reported: longer than every settle time."""
 
+FENCE_HEALS_S = 420.0
+"""How long a fence may stand without a claim before it pages: its agent sees it with its next heartbeat, 330 s later at
+the latest, and takes it away at its next look."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScopeCount:
@@ -61,6 +65,12 @@ class Oddity:
                 return (
                     f"it has a taint of healthd's and no claim on the budget: somebody may go over the limit; see"
                     f" whether its agent runs, else kubectl taint node {self.node} {UNHEALTHY}- {CLAIMED}-"
+                )
+            case ClusterTrouble.LEFT_FENCE:
+                return (
+                    f"its fence {CLAIMED} keeps pods off, and no claim on the budget stands for it: its agent takes it"
+                    f" away within about six minutes; at once, or where no agent runs: kubectl taint node {self.node}"
+                    f" {CLAIMED}-"
                 )
             case ClusterTrouble.NO_TAINT:
                 return (
@@ -165,17 +175,33 @@ def oddities(
         untainted = (name for name in holders - budget.odd if name in seen.nodes and not is_tainted(seen.nodes[name]))
         found |= {Oddity(node=name, kind=ClusterTrouble.NO_TAINT, scope=scope) for name in untainted}
         if scope == CLUSTER:
-            tainted = (node.name for node in seen.nodes.values() if is_tainted(node) and node.name not in holders)
-            found |= {Oddity(node=name, kind=ClusterTrouble.NO_CLAIM) for name in tainted}
+            tainted = (node for node in seen.nodes.values() if is_tainted(node) and node.name not in holders)
+            found |= {
+                Oddity(node=node.name, kind=ClusterTrouble.LEFT_FENCE if _is_fence(node) else ClusterTrouble.NO_CLAIM)
+                for node in tainted
+            }
     return frozenset(found)
 
 
 def lasting(
     now_there: Collection[Oddity], since_s: Mapping[Oddity, float], now_s: float
 ) -> tuple[dict[Oddity, float], tuple[Oddity, ...]]:
-    """Since when each is there, and those to be reported: a claim without a taint after ``UNSHOWN_S``, the others once
-    they were there twice, because Nodes and Leases are not read at one moment."""
+    """Since when each is there, and those to be reported: a claim without a taint after ``UNSHOWN_S``, a fence alone
+    after ``FENCE_HEALS_S``, the others once they were there twice, because Nodes and Leases are not read at one
+    moment."""
     known = {each: since_s.get(each, now_s) for each in now_there}
-    lasts = {ClusterTrouble.NO_TAINT: UNSHOWN_S}
+    lasts = {ClusterTrouble.NO_TAINT: UNSHOWN_S, ClusterTrouble.LEFT_FENCE: FENCE_HEALS_S}
     told = [each for each in known if each in since_s and now_s - known[each] >= lasts.get(each.kind, 0.0)]
     return known, tuple(sorted(told, key=lambda each: (each.node, each.kind, each.scope)))
+
+
+def left_fences(since_s: Mapping[Oddity, float], now_s: float) -> dict[str, str]:
+    """The nodes with a fence that their agents are about to take away, with a sentence each: seen twice, and not
+    reported yet."""
+    fences = {each: at_s for each, at_s in since_s.items() if each.kind is ClusterTrouble.LEFT_FENCE}
+    return {each.node: each.said for each, at_s in fences.items() if 0 < now_s - at_s < FENCE_HEALS_S}
+
+
+def _is_fence(node: KubeNode) -> bool:
+    """Whether the fence is all that stands there of healthd's."""
+    return node.taint(UNHEALTHY) is None and HOLD not in node.annotations

@@ -40,13 +40,13 @@ UNCOVERED_S = 60.0
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
     """What one counting found. ``gone``: nodes whose claim and mark were taken away since the counting before, with a
-    sentence each. ``freed``: nodes whose claim was of use to nobody, and was taken away, as well. ``uncovered``: the
-    Nodes that the selector leaves out, and that healthd keeps out."""
+    sentence each. ``remarks``: the same of nodes whose claim was of use to nobody, and was taken away, and of those
+    whose fence will go by itself. ``uncovered``: the Nodes that the selector leaves out, and that healthd keeps out."""
 
     seen: Seen
     budget: Budget
     gone: Mapping[str, str]
-    freed: Mapping[str, str]
+    remarks: Mapping[str, str]
     uncovered: Mapping[str, KubeNode]
     oddities: tuple[Oddity, ...]
 
@@ -101,10 +101,12 @@ class KubeFleet:
         left = {name: text for name, text in leases.marks_in(marks).items() if name not in self._gone}
         self._level = counts.level_of(seen, cluster, left, tolerated=self._tolerated)
         odd = counts.oddities(seen, tuple(budgets.values()), leases.odd_marks(marks), astray)
-        self._odd, told = counts.lasting(odd, self._odd, self._monotonic_s())
+        now_s = self._monotonic_s()
+        self._odd, told = counts.lasting(odd, self._odd, now_s)
         told += tuple(Oddity(node=each.node, kind=ClusterTrouble.STRAY_CLAIM, scope=each.scope) for each in astray)
         gone, self._gone = self._gone, {}
-        return Round(seen=seen, budget=cluster, gone=gone, freed=freed, uncovered=uncovered, oddities=told)
+        remarks = {**counts.left_fences(self._odd, now_s), **freed}
+        return Round(seen=seen, budget=cluster, gone=gone, remarks=remarks, uncovered=uncovered, oddities=told)
 
     @property
     def scopes(self) -> tuple[Scope, ...]:

@@ -9,12 +9,14 @@ import pytest
 from healthd.model import ClusterTrouble
 from healthd.remediation.orchestrators.kube_budget import COUNTED, LIMIT, NODES, key_of
 from healthd.remediation.orchestrators.kube_count import (
+    FENCE_HEALS_S,
     UNSHOWN_S,
     Oddity,
     Seen,
     budget_before,
     count,
     lasting,
+    left_fences,
     level_of,
     named_in,
     oddities,
@@ -198,6 +200,29 @@ def test_what_passes_by_itself_is_not_told() -> None:
     assert lasting({slow}, since, UNSHOWN_S)[1] == (slow,)
     since, _ = lasting({bare}, since, 20.0)
     assert lasting({slow}, since, UNSHOWN_S + 30.0)[1] == ()
+
+
+def test_a_fence_alone_is_named_at_once_and_told_when_its_agent_had_its_time() -> None:
+    """A fence beside a drain, or beside what is left of a hold, is none that an agent takes away by itself."""
+    held = node_of(
+        {"metadata": {"name": "n3", "annotations": {HOLD: "x"}}, "spec": {"taints": [{"key": CLAIMED, "effect": ""}]}}
+    )
+    there = seen(node("n1", CLAIMED), node("n2", CLAIMED, UNHEALTHY), held)
+    found = oddities(there, [budget_before("cluster", lease())])
+    assert {(each.node, each.kind) for each in found} == {
+        ("n1", ClusterTrouble.LEFT_FENCE),
+        ("n2", ClusterTrouble.NO_CLAIM),
+        ("n3", ClusterTrouble.NO_CLAIM),
+    }
+    fence = Oddity(node="n1", kind=ClusterTrouble.LEFT_FENCE)
+    since, told = lasting(found, {}, 10.0)
+    assert (left_fences(since, 10.0), told) == ({}, ())
+    since, told = lasting(found, since, 15.0)
+    assert left_fences(since, 15.0) == {"n1": fence.said}
+    assert fence not in told
+    assert "kubectl taint node n1 healthd.io/claimed-" in fence.said
+    since, told = lasting([fence], since, 10.0 + FENCE_HEALS_S)
+    assert (left_fences(since, 10.0 + FENCE_HEALS_S), told) == ({}, (fence,))
 
 
 def test_a_page_of_nodes_is_read_as_it_comes() -> None:

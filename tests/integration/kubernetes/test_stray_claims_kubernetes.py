@@ -143,6 +143,25 @@ def test_a_claim_that_a_person_made_for_a_healthy_node_is_taken_away_in_a_minute
     assert "its claim was taken from the Lease healthd-budget" in one.log
 
 
+def test_a_fence_that_a_person_made_is_named_at_once_and_does_not_page(
+    control_plane: ControlPlane, fleet: Fleet, start: Start
+) -> None:
+    """With the command that lifts it; its agent has some minutes to do so. A drain without a claim pages at once."""
+    taints = {name: [{"key": f"healthd.io/{name}", "effect": "NoSchedule"}] for name in ("claimed", "unhealthy")}
+    for name, made in taints.items():
+        fleet.add([name], taints=made)
+    one = start("[budget]\nmax_out = 2\n")
+    control_plane.wait(lambda: "no_claim" in troubles(one), 30, "the drain to page")
+
+    def said() -> dict[str, tuple[str, bool]]:
+        return {each["node"]: (each["said"], each["page"]) for each in one.status()[1]["nodes"]}
+
+    control_plane.wait(lambda: "claimed" in said(), 30, "the fence to be named")
+    words, pages = said()["claimed"]
+    assert ("kubectl taint node claimed healthd.io/claimed-" in words, pages) == (True, False)
+    assert troubles(one) == {"no_claim"}
+
+
 def test_a_node_that_is_out_and_that_the_selector_no_longer_covers_pages(
     control_plane: ControlPlane, fleet: Fleet, start: Start, agents: Agents
 ) -> None:
