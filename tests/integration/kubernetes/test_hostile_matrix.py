@@ -7,6 +7,7 @@ not its own node's, the policies refuse.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 from collections import Counter
@@ -134,11 +135,33 @@ def test_no_right_of_an_agent_names_what_holds_secrets(control_plane: ControlPla
     assert leases == [(LEASE, MARKS)]
 
 
+def managed_by_others(there: Mapping[str, Any], path: str) -> list[Any]:
+    """Every entry of another manager, without the annotations, taints and labels that the agent on n1 may write."""
+    found = [each for each in there["metadata"].get("managedFields", ()) if each["manager"] != FIELD_MANAGER]
+    for entry in (found := copy.deepcopy(found)):
+        of_metadata = entry["fieldsV1"].get("f:metadata", {})
+        for key in [key for key in of_metadata.get("f:annotations", {}) if is_own(key, path)]:
+            del of_metadata["f:annotations"][key]
+        for key in (f"f:{STATE}", f"f:{CODE}"):
+            of_metadata.get("f:labels", {}).pop(key, None)
+        for key in ("f:taints", "f:unschedulable"):
+            entry["fieldsV1"].get("f:spec", {}).pop(key, None)
+    return found
+
+
+def is_own(key: str, path: str) -> bool:
+    """Whether a field of the annotations is one that the agent on n1 may write in this object."""
+    name = key.removeprefix("f:")
+    if path in MINE:
+        return name in MINE[path]
+    return name.startswith("healthd.io/") and name not in THEIRS
+
+
 def of_others(path: str, there: Mapping[str, Any]) -> dict[str, Any]:
-    """What of this object is not the own domain of the agent on n1, which other tests hold to its rules. Who manages
-    the fields of a Lease is of others too; of a Node, that anybody else does."""
+    """What of this object is not the own domain of the agent on n1, which other tests hold to its rules. What others
+    manage of its fields is of others too, but for those that the agent may write itself."""
     kept, metadata = stripped(there), stripped(there)["metadata"]
-    managers = {each["manager"] for each in there["metadata"].get("managedFields", ())} - {FIELD_MANAGER}
+    managed = managed_by_others(there, path)
     if path == f"/api/v1/nodes/{OWN}":
         notes, labels = metadata.get("annotations", {}), metadata.get("labels", {})
         metadata["annotations"] = {k: notes[k] for k in notes if k in THEIRS or not k.startswith("healthd.io/")}
@@ -146,9 +169,9 @@ def of_others(path: str, there: Mapping[str, Any]) -> dict[str, Any]:
         metadata["labels"] = {key: labels[key] for key in labels if not (key == CODE or (key == STATE and legal))}
         conditions = there["status"]["conditions"]
         status = {**there["status"], "conditions": [each for each in conditions if each["type"][:7] != "Healthd"]}
-        return {**kept, "metadata": metadata, "status": status, "managed": bool(managers)}
+        return {**kept, "metadata": metadata, "status": status, "managed": managed}
     notes = {key: text for key, text in metadata.get("annotations", {}).items() if key not in MINE.get(path, ())}
-    return {**kept, "metadata": {**metadata, "annotations": notes}, "managed": managers if path in MINE else None}
+    return {**kept, "metadata": {**metadata, "annotations": notes}, "managed": managed if path in MINE else None}
 
 
 def writable(admin: ApiClient) -> Iterator[str]:
