@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from healthd.errors import BackendRefused, BackendUnknown
-from healthd.model import Remedy
+from healthd.model import ClusterTrouble, Remedy
 from healthd.remediation.fleet import CLUSTER
 from healthd.remediation.marks import CaseMark, PastAct, PastRepair
 from healthd.remediation.orchestrators.kube_api import Kind, KubeApi, Missing
 from healthd.remediation.orchestrators.kube_budget import COUNTED, LEASE, MARK, MARKS, key_of, marks_in
-from healthd.remediation.orchestrators.kube_fleet import KubeFleet
+from healthd.remediation.orchestrators.kube_fleet import UNCOVERED_S, KubeFleet
+from healthd.remediation.orchestrators.kube_stray_claims import IDLE_S
 from healthd.testing import FakeClock
 
 
@@ -117,3 +118,87 @@ def test_of_a_gone_node_stays_what_the_bounds_of_a_day_count() -> None:
     assert [mark.node for mark in fleet.fleet().marks] == ["n2"], "nodes and controller read it on"
     clock.advance(86_400.0)
     assert (kept() != "", kept()) == (True, ""), "again by two lists"
+
+
+class Labelled(Server):
+    """The same with a scope p5, and labels of Nodes: as the server's cache has them, and as they are."""
+
+    def __init__(self, cached: dict[str, dict[str, str]], labels: dict[str, dict[str, str]]) -> None:
+        super().__init__(*labels)
+        self.cached, self.labels, self.lists = cached, labels, 0
+        self.notes["healthd-budget-p5"] = {}
+
+    def get(self, kind: Kind, name: str, *, namespace: str | None = None, ahead: int = 0) -> dict[str, Any]:
+        there = super().get(kind, name, namespace=namespace)
+        return {"metadata": {**there["metadata"], "labels": self.labels.get(name, {})}, "status": READY}
+
+    def pages(self, kind: Kind, decode: Any, *, namespace: str | None = None, **params: str) -> Iterator[Any]:
+        selector = params.get("labelSelector", "")
+        self.lists += not selector
+        meant = {name: labels for name, labels in self.cached.items() if not selector or selector in labels}
+        items = [{"metadata": {"name": name, "labels": labels}, "status": READY} for name, labels in meant.items()]
+        yield decode(json.dumps({"items": items}).encode())
+
+
+READY = {"conditions": [{"type": "Ready", "status": "True"}]}
+P5 = "healthd-budget-p5"
+
+
+def scoped(server: Server, clock: FakeClock, selector: str = "") -> KubeFleet:
+    return KubeFleet(
+        server,
+        namespace="healthd",
+        quotas={CLUSTER: 1, "p5": 1},
+        leads=lambda: None,
+        monotonic_s=clock,
+        clock=clock.now,
+        scope_label="pool",
+        selector=selector,
+    )
+
+
+def claims_of(server: Server, lease: str) -> set[str]:
+    return {key.partition("/")[2] for key in server.notes[lease] if key.startswith("claim.")}
+
+
+def test_what_the_cache_has_late_is_asked_for_anew_before_a_claim_is_taken_away() -> None:
+    """n1 is in p5 by now, n2 is not: whoever has just claimed by a new label keeps its place."""
+    cached = {"n1": {"pool": "g6"}, "n2": {"pool": "g6"}}
+    server, clock = Labelled(cached, {"n1": {"pool": "p5"}, "n2": {"pool": "g6"}}), FakeClock()
+    fleet = scoped(server, clock)
+    for name in ("n1", "n2"):
+        server.notes[P5][key_of(name)] = json.dumps({"node": name, "index": 0})
+    assert fleet.count().oddities == ()
+    assert {(each.node, each.kind) for each in fleet.count().oddities} == {
+        ("n1", ClusterTrouble.STRAY_CLAIM),
+        ("n2", ClusterTrouble.STRAY_CLAIM),
+    }
+    assert claims_of(server, P5) == {"n1"}
+
+
+def test_an_idle_claim_goes_unless_its_node_is_fenced_by_now() -> None:
+    """The list says that both are well; n2's agent says no more so, when it is asked for by itself."""
+    ok = {"healthd.io/state": "ok"}
+    server, clock = Labelled({"n1": ok, "n2": ok}, {"n1": ok, "n2": {}}), FakeClock()
+    fleet = scoped(server, clock)
+    for name in ("n1", "n2"):
+        server.notes[LEASE][key_of(name)] = json.dumps({"node": name, "index": 0})
+    assert fleet.count().remarks == {}
+    clock.advance(IDLE_S)
+    assert fleet.count().remarks.keys() == {"n1"}
+    assert claims_of(server, LEASE) == {"n2"}
+
+
+def test_whom_the_selector_leaves_out_is_looked_for_once_a_minute() -> None:
+    """Of those only who holds a claim; without a selector there are none, and nothing more is read."""
+    cached = {"n1": {"gpu": "yes"}, "n2": {}, "n3": {}}
+    server, clock = Labelled(cached, cached), FakeClock()
+    server.notes[LEASE][key_of("n2")] = json.dumps({"node": "n2", "index": 0})
+    fleet = scoped(server, clock, "gpu")
+    assert fleet.count().uncovered.keys() == fleet.count().uncovered.keys() == {"n2"}
+    assert server.lists == 1
+    cached["n2"] = {"gpu": "yes"}
+    assert fleet.count().uncovered == {}, "it is covered again"
+    clock.advance(UNCOVERED_S)
+    assert (fleet.count().uncovered, server.lists) == ({}, 2)
+    assert scoped(server, clock).count().uncovered == {}

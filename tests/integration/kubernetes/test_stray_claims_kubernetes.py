@@ -10,17 +10,20 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from healthd.remediation.orchestrators.kube_budget import CLAIM, LEASE, MARKS, OUT
 from healthd.remediation.orchestrators.kube_labels import STATE
 from healthd.remediation.orchestrators.kube_stray_claims import IDLE_S, RELABELLED_S
+from tests.integration.kubernetes.agent_node import AgentNode
 from tests.integration.kubernetes.agent_rig import Agents, note
 from tests.integration.kubernetes.api_client import ApiClient
 from tests.integration.kubernetes.control_plane import LEASES, NAMESPACE, ControlPlane
 from tests.integration.kubernetes.fleet_controller import Fleet, FleetController, Start, drained
 from tests.integration.kubernetes.fleet_storm import REASON
+from tests.running import UNCONTAINED
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.process]
 
@@ -141,6 +144,31 @@ def test_a_claim_that_a_person_made_for_a_healthy_node_is_taken_away_in_a_minute
     control_plane.wait(lambda: control_plane.claims() == {"n2", "n3"}, 30, "the claim of n1 to go")
     assert '"node": "n1"' in one.log
     assert "its claim was taken from the Lease healthd-budget" in one.log
+
+
+def test_beside_a_real_agent_a_claim_made_by_hand_goes_and_its_own_claim_stays(
+    control_plane: ControlPlane, fleet: Fleet, start: Start, tmp_path: Path
+) -> None:
+    """The agent says that all is well, and is not asked: no request of its own, no case, no taint. Then it takes its
+    node out for a fault, and what it claimed stands for as long as that."""
+    fleet.add(["n1"])
+    start("[budget]\nmax_out = 1\n")
+    control_plane.wait(lambda: fleet.numbers()[0] == "1", 30, "the counts")
+    node = AgentNode(control_plane, "n1", tmp_path)
+    with node.kubelet:
+        node.daemon.start(within_s=60)
+        try:
+            node.daemon.well(90)
+            control_plane.wait(lambda: node.read()["metadata"]["labels"].get(STATE) == "ok", 60, "the agent's word")
+            note(control_plane, {f"{CLAIM}n1": json.dumps({"node": "n1", "index": 0})})
+            control_plane.wait(lambda: not control_plane.claims(), IDLE_S + 30, "the claim to go")
+            assert node.taints() == set()
+            node.daemon.kernel_says(UNCONTAINED.format(pci="0000:05:00"))
+            control_plane.wait(lambda: "healthd.io/unhealthy" in node.taints(), 90, "its drain")
+            time.sleep(IDLE_S + 10.0)
+            assert control_plane.claims() == {"n1"}
+        finally:
+            node.daemon.stop()
 
 
 def test_a_fence_that_a_person_made_is_named_at_once_and_does_not_page(
