@@ -27,6 +27,7 @@ from healthd.remediation.fleet import Go, Settle
 from healthd.remediation.orchestrators.kube_budget import counts
 from healthd.remediation.orchestrators.kube_conditions import states_of
 from healthd.remediation.orchestrators.kube_events import count_in
+from healthd.remediation.orchestrators.kube_node import HOLD, KEEPS
 from healthd.remediation.orchestrators.kube_reporter import Known, KubeReporter
 from healthd.remediation.orchestrators.kubernetes import Fence
 from healthd.remediation.slots import SlotKeeper
@@ -288,7 +289,7 @@ def check_nodes(plane: ControlPlane, agents: list[Agent], others: Sequence[Write
         keys = [taint["key"] for taint in ours["taints"]]
         expected = ["healthd.io/claimed", "healthd.io/unhealthy"] if agent.text else []
         assert sorted(keys) == expected + ["healthd.io/unverified"] * (not agent.was_well), agent.name
-        assert set(ours["annotations"]) == ({"healthd.io/hold"} if agent.text else set())
+        assert set(ours["annotations"]) == ({HOLD, *KEEPS} if agent.text else set())
         is_ours = '"cordoned": true' in ours["annotations"].get("healthd.io/hold", "")
         assert node["spec"].get("unschedulable", False) is (is_ours or agent.name in cordoned), agent.name
         assert not (is_ours and agent.name in cordoned), f"{agent.name}: a person's cordon was taken for ours"
