@@ -44,6 +44,7 @@ PURE := $(PURE),*/remediation/orchestrators/kube_slurm_nodes.py
 PURE := $(PURE),*/remediation/orchestrators/kube_drain_record.py,*/remediation/orchestrators/kube_drain_stalls.py
 PURE := $(PURE),*/remediation/orchestrators/kube_silence.py,*/remediation/orchestrators/kube_policies.py
 PURE := $(PURE),*/remediation/orchestrators/kube_leaving.py,*/remediation/orchestrators/kube_stray_claims.py
+PURE := $(PURE),*/remediation/orchestrators/kube_record.py
 PURE := $(PURE),*/healthd/record_words.py,*/remediation/slurm_reasons.py,*/remediation/slurm_versions.py
 SEED = 1
 SEEDS = 20

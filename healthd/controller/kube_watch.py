@@ -36,7 +36,7 @@ from healthd.remediation.ports import Mark
 from healthd.remediation.standings import Standing
 
 POLICIES_S = 60.0
-"""How often the policies are read: eight small objects."""
+"""How often the policies are read: ten small objects."""
 _EVENTS_WAIT_S = 60.0  # after one that could not be told
 
 

@@ -76,6 +76,7 @@ def looks_cluster(config: Config, environ: Mapping[str, str]) -> Mapping[str, Lo
         "Kubernetes": with_machine(config, partial(_api_server, environ)),
         "token": with_machine(config, partial(_token, environ)),
         "rights": with_machine(config, partial(_rights, environ)),
+        "NodeHealth": with_machine(config, partial(_node_health, environ)),
         "admission policies": with_machine(config, partial(_policies, environ)),
         "budget": with_machine(config, partial(_budget, environ)),
     }
@@ -177,6 +178,7 @@ def rights_of(config: Config, node: str) -> tuple[Right, ...]:
     kept = [leases.lease_name(name) for name in (CLUSTER, *(scope.name for scope in config.budget.scope))]
     taint = "no taint can be set or taken away"
     told = "no fault is told as an Event"
+    shown = "its NodeHealth is not written, and no repair is handed over"
     return (
         Right(verb="get", group="", resource="nodes", name=node, use="its Node cannot be read"),
         Right(verb="patch", group="", resource="nodes", name=node, use=taint, acts=True),
@@ -195,8 +197,19 @@ def rights_of(config: Config, node: str) -> tuple[Right, ...]:
                 use="no place in the budget can be taken",
                 acts=True,
             )
-            for name in (*kept, leases.MARKS)
+            for name in kept
             for verb in ("get", "patch")
+        ),
+        *(
+            Right(verb=verb, group="healthd.io", resource="nodehealths", name=node, use=shown)
+            for verb in ("get", "create", "patch", "delete")
+        ),
+        Right(
+            verb="list",
+            group="healthd.io",
+            resource="nodehealths",
+            use="no bound of the fleet's can be kept",
+            acts=True,
         ),
     )
 
@@ -234,6 +247,26 @@ def _may(api: KubeApi, right: Right) -> bool:
     return bool(told["allowed"])
 
 
+def _node_health(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[Line]:
+    """Whether the server has the resource; then what it says of this node."""
+    about = "NodeHealth"
+
+    def ask(api: KubeApi) -> Iterator[Line]:
+        from healthd.remediation.orchestrators.kube_health import NO_CRD, NodeHealths, Unserved
+
+        try:
+            seen = NodeHealths(api).read(machine.name)
+        except Unserved:
+            why = "the API server serves no nodehealths.healthd.io/v1alpha1: no repair can be handed over"
+            yield Line(about=about, told=Told.MISSING, why=why, fix=NO_CRD)
+            return
+        shown = seen.status.words if seen is not None and seen.status is not None else "nothing"
+        why = f"served; of this node it shows: {shown}"
+        yield Line(about=about, told=Told.OK, why=why)
+
+    yield from _asked(about, environ, config, ask)
+
+
 def _policies(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[Line]:
     """Writes that the policies are there to refuse, one of each, tried dry."""
     about, namespace = "admission policies", config.orchestrator.kubernetes.namespace
@@ -258,10 +291,12 @@ def _policies(environ: Mapping[str, str], config: Config, machine: Machine) -> I
             namespace="default",
             now=datetime.now(UTC),
         )
+        health = {"metadata": {"name": f"{machine.name}-{_PROBE}"}}
         claim = {"metadata": {"annotations": {f"{leases.CLAIM}{_PROBE}": "dry"}}}
         tried: list[tuple[str, Callable[[], object]]] = [
             ("healthd-agent-own-node", lambda: api.patch(Kind.NODE, machine.name, foreign)),
             ("healthd-agent-events", lambda: api.create(Kind.EVENT, elsewhere, namespace="default")),
+            ("healthd-agent-node-health", lambda: api.create(Kind.NODE_HEALTH, health)),
             ("healthd-budget", lambda: api.patch(Kind.LEASE, leases.LEASE, claim, namespace=namespace)),
         ]
         budget = leases.annotations_of(api.get(Kind.LEASE, leases.LEASE, namespace=namespace))[1]

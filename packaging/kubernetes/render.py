@@ -1,5 +1,5 @@
-"""Makes what follows from something else: the chart's copies of policies and alert rules, its schema, static.yaml and
-uninstall.yaml.
+"""Makes what follows from something else: the chart's copies of policies, alert rules and CustomResourceDefinition, its
+schema, static.yaml and uninstall.yaml.
 
     python packaging/kubernetes/render.py            write them
     python packaging/kubernetes/render.py --check    write nothing; exit 1 and name what is out of date
@@ -30,6 +30,7 @@ from healthd.config.match import NAME as MATCH  # noqa: E402
 
 KUBERNETES = ROOT / "packaging" / "kubernetes"
 CHART = ROOT / "packaging" / "helm" / "healthd"
+CRD = KUBERNETES / "nodehealths.yaml"
 RULES = ROOT / "packaging" / "prometheus" / "rules.yaml"
 STATIC, UNINSTALL = KUBERNETES / "static.yaml", KUBERNETES / "uninstall.yaml"
 SCHEMA = CHART / "values.schema.json"
@@ -80,10 +81,12 @@ def helm() -> str:
 
 
 def copies() -> dict[Path, str]:
-    """The policies and the alert rules as the chart carries them: Helm reads no file outside of a chart."""
+    """The policies, the alert rules and the CustomResourceDefinition as the chart carries them: Helm reads no file
+    outside of a chart."""
     sources = sorted((KUBERNETES / "policies").glob("*.yaml"))
     found = {CHART / "policies" / path.name: path for path in sources}
     found[CHART / "files" / RULES.name] = RULES
+    found[CHART / "crd" / CRD.name] = CRD
     return {copy: path.read_text(encoding="utf-8") for copy, path in found.items()}
 
 

@@ -1,6 +1,6 @@
-"""One node of Kubernetes as ``healthd controller`` sees it: its Node, its pods that hold GPUs, its mark.
+"""One node of Kubernetes as ``healthd controller`` sees it: its Node, its pods that hold GPUs, its handoff record.
 
-It writes the node's annotation of the Lease of marks and nothing else; the Node itself is its own agent's.
+It writes the record of the node's NodeHealth and nothing else; the Node itself is its own agent's.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 
 from healthd.errors import BackendRefused, BackendUnknown
-from healthd.remediation.orchestrators import kube_budget as leases
 from healthd.remediation.orchestrators.kube_api import Kind, KubeApi, Missing
 from healthd.remediation.orchestrators.kube_eviction import is_lost, pods_in
+from healthd.remediation.orchestrators.kube_health import NodeHealths
 from healthd.remediation.orchestrators.kube_node import KubeNode, instance_id_of, node_of, view_of
+from healthd.remediation.orchestrators.kube_old_marks import OldMarks
 from healthd.remediation.ports import NodeView
 
 _SILENT = frozenset({"DOWN", "NOT_RESPONDING"})
@@ -38,7 +39,8 @@ class KubeNodeAfar:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._clock = clock
-        self._api, self._name, self._namespace, self._leads = api, node, namespace, leads
+        self._api, self._name, self._leads = api, node, leads
+        self._healths, self._old_marks = NodeHealths(api), OldMarks(api, namespace)
         self._resources, self._tolerated = tuple(resources), tuple(tolerated)
 
     def view(self, *, jobs: bool = False) -> NodeView:
@@ -55,15 +57,17 @@ class KubeNodeAfar:
         return replace(view, flags=view.flags | _SILENT) if silent else view
 
     def marked(self) -> str:
-        """The node's mark."""
-        lease = self._api.get(Kind.LEASE, leases.MARKS, namespace=self._namespace)
-        return leases.marks_in(leases.annotations_of(lease)[1]).get(self._name, "")
+        """The node's handoff record."""
+        seen = self._healths.read(self._name)
+        return seen.text if seen is not None and seen.text else self._old_marks.read().texts.get(self._name, "")
 
     def mark(self, text: str) -> None:
-        """Leave a mark, "" to take it away."""
+        """Leave a handoff record, "" to take it away: where the node's stands, which an older agent left on a Lease."""
         self._leads()
-        body = {"metadata": {"annotations": leases.marked_with(self._name, text)}}
-        self._api.patch(Kind.LEASE, leases.MARKS, body, namespace=self._namespace)
+        seen = self._healths.read(self._name)
+        if (seen is None or not seen.text) and self._old_marks.answer(self._name, text):
+            return
+        self._healths.leave(self._name, text)
 
     def machine(self) -> str:
         """The instance behind the Node now. Raises BackendUnknown where there is none, or it does not say."""

@@ -7,6 +7,7 @@ module alone, and this module only where Kubernetes is in use.
 What the server says, in our words:
 
     404                       Missing          there is no such object
+    404, of no Status         NotServed        there is no such resource: its CustomResourceDefinition is missing
     409                       Conflict         the object is another than was read, or is there already
     429                       BackendBusy      overloaded: not applied; nothing is sent before Retry-After
     429, DisruptionBudget     Disrupting       a PodDisruptionBudget forbids this eviction now: not applied
@@ -43,6 +44,7 @@ from healthd.remediation.orchestrators.kube_transport import (
     ANSWER_LIMIT_BYTES,
     Pace,
     Transport,
+    is_status,
     reasons_of,
     retry_after_s,
     sentence_of,
@@ -54,11 +56,16 @@ SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 _LIST_LIMIT_BYTES = 256 * 1024 * 1024  # a server that answers from its cache may leave ``limit`` aside
 _PAGE = 500
+_AT = ("resourceVersion", "resourceVersionMatch")  # of which time a LIST is to be
 _SWAPS = 12  # tries of one compare-and-swap; each that fails was somebody else's success
 
 
 class Missing(BackendRefused):
     """There is no such object."""
+
+
+class NotServed(BackendRefused):
+    """The server has no such resource: the CustomResourceDefinition is not there, or serves another version."""
 
 
 class Conflict(BackendRefused):
@@ -82,6 +89,7 @@ class Kind(Enum):
     EVENT = ("events.k8s.io", "v1", "Event", "events", True)
     DAEMON_SET = ("apps", "v1", "DaemonSet", "daemonsets", True)
     DEPLOYMENT = ("apps", "v1", "Deployment", "deployments", True)
+    NODE_HEALTH = ("healthd.io", "v1alpha1", "NodeHealth", "nodehealths", False)
     NODE_CLAIM = ("karpenter.sh", "v1", "NodeClaim", "nodeclaims", False)
     POLICY = ("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", False)
     POLICY_BINDING = (
@@ -193,7 +201,7 @@ class KubeApi:
             if not more:
                 return
             # The version is in the token from here on.
-            params = {**{key: value for key, value in params.items() if key != "resourceVersion"}, "continue": more}
+            params = {**{key: value for key, value in params.items() if key not in _AT}, "continue": more}
 
     def evict(self, name: str, *, namespace: str, body: Mapping[str, Any]) -> None:
         """Ask for a pod's eviction, or with ``dryRun`` in ``body`` what that would come to. Raises Disrupting, Ending,
@@ -205,12 +213,14 @@ class KubeApi:
             lambda: msgspec.json.decode(self._raw("POST", path, params=dry, body=body)),
         )
 
-    def delete(self, kind: Kind, name: str, *, uid: str = "", namespace: str | None = None) -> None:
-        """Delete an object of an API group, and what it owns; with a uid, if it is still that one. Raises Missing."""
-        group, version, _, plural, _ = kind.value
+    def delete(self, kind: Kind, name: str, *, uid: str = "", version: str = "", namespace: str | None = None) -> None:
+        """Delete an object of an API group, and what it owns; with a uid, if it is still that one, and with a version,
+        if nobody has changed it since. Raises Missing, Conflict."""
+        group, served, _, plural, _ = kind.value
         within = f"namespaces/{namespace}/" if namespace is not None else ""
-        path = f"apis/{group}/{version}/{within}{plural}/{name}"
-        options = {"preconditions": {"uid": uid}} if uid else {"propagationPolicy": "Background"}
+        path = f"apis/{group}/{served}/{within}{plural}/{name}"
+        wanted = {name: value for name, value in (("uid", uid), ("resourceVersion", version)) if value}
+        options = {"preconditions": wanted} if wanted else {"propagationPolicy": "Background"}
         self._ask(
             f"delete {_named(kind, name, namespace)}",
             lambda: msgspec.json.decode(self._raw("DELETE", path, body=options)),
@@ -277,6 +287,8 @@ class KubeApi:
                 return Disrupting(said)
             case 403 if "NamespaceTerminating" in reasons:
                 return Ending(said)
+            case 404 if not is_status(response):
+                return NotServed(f"{said}: the API server serves no such resource")
             case 404:
                 return Missing(said)
             case 409:

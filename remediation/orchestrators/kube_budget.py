@@ -10,13 +10,9 @@ One Lease for each scope, ``healthd-budget`` for the cluster's and ``healthd-bud
     healthd.io/fixed-limit    limit and number of nodes as Helm's values have them, in the place of the four above;
     healthd.io/fixed-nodes    empty where the controller counts
 
-A further Lease, ``healthd-marks``, holds ``mark.healthd.io/<node>``: marks are many and may fill an object's 256 KiB,
-which must not keep anybody from claiming.
-
 An agent writes the key of its own node and no other. ``healthd controller`` writes limit and counts, Helm the fixed
 numbers. No key has two writers, because server-side apply refuses to change what another manager wrote.
-The key alone says which node a claim or a mark belongs to. The value repeats the name, which proves nothing: a mark
-whose value names another node is odd. It is reported, and nobody reads it as a mark.
+The key alone says which node a claim belongs to. The value repeats the name, which proves nothing.
 Because claims, limit and counts are one object, one compare-and-swap on its resourceVersion sees all of them: a claim
 that is granted fits, whoever else asks at the same time. The admission policy holds the cap against agents that do not
 keep to this. A claim never ends by time: a node that died is out all the same.
@@ -37,14 +33,13 @@ from healthd.remediation.fleet import CLUSTER
 from healthd.remediation.orchestrators.kube_node import Stamp, rfc3339
 from healthd.remediation.ports import Slot
 
-LEASE, MARKS = "healthd-budget", "healthd-marks"
+LEASE = "healthd-budget"
 LIMIT, NODES, OUT, COUNTED = "healthd.io/limit", "healthd.io/nodes", "healthd.io/out", "healthd.io/counted"
 FIXED_LIMIT, FIXED_NODES = "healthd.io/fixed-limit", "healthd.io/fixed-nodes"
-CLAIM, MARK = "claim.healthd.io/", "mark.healthd.io/"
+CLAIM = "claim.healthd.io/"
 
 _NAME_CHARACTERS = 63  # of the name part of an annotation's key
 _SCOPE = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
-_MARK_CHARACTERS = 2000
 _UNREADABLE = -1
 """The index of a claim that cannot be read: the node of its key has a place all the same, and can give it back."""
 
@@ -213,50 +208,11 @@ def drained(budget: Budget, node: str, text: str, stamp: int) -> dict[str, str |
     return {key_of(node): _text(msgspec.structs.replace(own, text=text, stamp=stamp))}
 
 
-def marked_with(node: str, text: str) -> dict[str, str | None]:
-    """The annotations that leave this mark with the node, or take it away for "". Raises BackendRefused for a text that
-    is not one short line."""
-    if not text.isprintable() or len(text) > _MARK_CHARACTERS:
-        expected = f"one line of at most {_MARK_CHARACTERS} characters"
-        raise BackendRefused(f"mark of {node} not left: the text is {text[:200]!r}, expected {expected}")
-    value = json.dumps({"node": node, "text": text}, ensure_ascii=False) if text else None
-    return {key_of(node, MARK): value}
-
-
-def marks_in(notes: Mapping[str, str]) -> dict[str, str]:
-    """Node to mark, by the annotation's key. Odd ones are left out: marks are evidence, never permission."""
-    return {node: text for node, text in _marks(notes).items() if text is not None}
-
-
-def odd_marks(notes: Mapping[str, str]) -> frozenset[str]:
-    """The nodes under whose key stands what is no mark, or what names another node."""
-    return frozenset(node for node, text in _marks(notes).items() if text is None)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class _Marked(msgspec.Struct, frozen=True):
-    node: str
-    text: str
-
-
 # Made here, by one thread, see kube_node.
-_READS_CLAIM, _READS_MARKED = msgspec.json.Decoder(Claim), msgspec.json.Decoder(_Marked)
-
-
-def _marks(notes: Mapping[str, str]) -> dict[str, str | None]:
-    named = {key.removeprefix(MARK): value for key, value in notes.items() if key.startswith(MARK)}
-    return {node: _mark(node, value) for node, value in named.items()}
-
-
-def _mark(node: str, value: str) -> str | None:
-    """The text of the mark of this node, or None for an odd one."""
-    try:
-        mark = _READS_MARKED.decode(value)
-    except msgspec.MsgspecError:
-        return None
-    return mark.text if mark.node == node else None
+_READS_CLAIM = msgspec.json.Decoder(Claim)
 
 
 def _claim(node: str, text: str) -> Claim:

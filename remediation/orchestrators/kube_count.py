@@ -18,8 +18,6 @@ from healthd.remediation.orchestrators.kube_budget import (
     COUNTED,
     FIXED_LIMIT,
     LIMIT,
-    MARK,
-    MARKS,
     NODES,
     Budget,
     annotations_of,
@@ -51,11 +49,12 @@ class ScopeCount:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Oddity:
     """What no healthd leaves like that for long: ``kind`` is a trouble of one node; ``node`` as the key names it;
-    ``scope``: of the Lease where it stands."""
+    ``scope``: of the Lease where it stands; ``about``: what of a record is odd."""
 
     node: str
     kind: ClusterTrouble
     scope: str = CLUSTER
+    about: str = ""
 
     @property
     def said(self) -> str:
@@ -83,12 +82,17 @@ class Oddity:
                     f" and took a place from others: the controller takes such a claim away, of a node that is out"
                     f" after {RELABELLED_S:g} s; if its label was not changed, its agent's token is in wrong hands"
                 )
-            case _:
-                lease, key = (lease_name(self.scope), CLAIM) if self.kind is ClusterTrouble.ODD_CLAIM else (MARKS, MARK)
+            case ClusterTrouble.ODD_CLAIM:
+                lease, key = lease_name(self.scope), f"{CLAIM}{self.node}"
                 return (
-                    f"{key}{self.node} of the Lease {lease} is not what the healthd of that node writes, and nothing is"
-                    f" done by it: find out who wrote it; `kubectl annotate lease {lease} {key}{self.node}-` takes it"
-                    f" away"
+                    f"{key} of the Lease {lease} is not what the healthd of that node writes, and nothing is done by"
+                    f" it: find out who wrote it; `kubectl annotate lease {lease} {key}-` takes it away"
+                )
+            case _:
+                return (
+                    f"the record of NodeHealth {self.node} is not what the healthd of that node writes"
+                    f"{f' ({self.about})' if self.about else ''}, and what is odd in it is left out: find out who wrote"
+                    f" it; `kubectl patch nodehealth {self.node} --type=merge -p '{{\"record\":null}}'` takes it away"
                 )
 
 
@@ -130,8 +134,8 @@ def uncovered(nodes: Iterable[KubeNode], seen: Seen, budgets: Collection[Budget]
 
 
 def named_in(notes: Iterable[str]) -> set[str]:
-    """The nodes that have a claim or a mark among these annotations."""
-    return {key.removeprefix(prefix) for key in notes for prefix in (CLAIM, MARK) if key.startswith(prefix)}
+    """The nodes that have a claim among these annotations."""
+    return {key.removeprefix(CLAIM) for key in notes if key.startswith(CLAIM)}
 
 
 def suspected(seen: Seen, named: Collection[str], before: Collection[str]) -> tuple[frozenset[str], tuple[str, ...]]:
@@ -163,11 +167,16 @@ def level_of(seen: Seen, budget: Budget, marks: Mapping[str, str], *, tolerated:
 
 
 def oddities(
-    seen: Seen, budgets: Collection[Budget], odd_marks: Collection[str] = (), astray: Collection[Stray] = ()
+    seen: Seen,
+    budgets: Collection[Budget],
+    odd_records: Mapping[str, str] | None = None,
+    astray: Collection[Stray] = (),
 ) -> frozenset[Oddity]:
-    """What does not fit together in this reading; most of it passes by itself. ``odd_marks``: the nodes under whose key
-    stands no mark of theirs. ``astray``: claims that are reported as astray, and nothing else."""
-    found = {Oddity(node=name, kind=ClusterTrouble.ODD_MARK) for name in odd_marks}
+    """What does not fit together in this reading; most of it passes by itself. ``odd_records``: the nodes whose handoff
+    record is odd, and what of it is. ``astray``: claims that are reported as astray, and nothing else."""
+    found = {
+        Oddity(node=name, kind=ClusterTrouble.ODD_MARK, about=about) for name, about in (odd_records or {}).items()
+    }
     for budget in budgets:
         scope, strays = budget.scope, {each.node for each in astray if each.scope == budget.scope}
         holders = {claim.node for claim in budget.claims.values()} - strays

@@ -1,15 +1,17 @@
-"""The whole fleet as ``healthd controller`` reads and counts it: one LIST of Nodes a round, and the Leases.
+"""The whole fleet as ``healthd controller`` reads and counts it: one LIST of Nodes a round, one of NodeHealths, and the
+Leases.
 
-It writes what is the controller's on the Leases (limit, counts, that a gone Node's claim and mark go, and a claim that
-is of use to nobody), makes those that are missing, and nothing else: no Node is ever written here. Every write asks
-first whether this controller still leads. ``count`` is the round's reading; what the Controller asks between rounds is
-read anew.
+It writes what is the controller's on the Leases (limit, counts, that a gone Node's claim goes, and a claim that is of
+use to nobody), makes those that are missing, and takes away what a gone Node's NodeHealth says, but for what the
+fleet's bounds count; nothing else: no Node is ever written here. Every write asks first whether this controller still
+leads. ``count`` is the round's reading; what the Controller asks between rounds is read anew.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -21,7 +23,11 @@ from healthd.remediation.orchestrators import kube_count as counts
 from healthd.remediation.orchestrators.kube_api import Conflict, Kind, KubeApi, Missing, compare_and_swap
 from healthd.remediation.orchestrators.kube_budget import Budget
 from healthd.remediation.orchestrators.kube_count import Oddity, Seen
+from healthd.remediation.orchestrators.kube_health import NodeHealths
 from healthd.remediation.orchestrators.kube_node import KubeNode, node_of, nodes_in
+from healthd.remediation.orchestrators.kube_old_marks import Lease as OldLease
+from healthd.remediation.orchestrators.kube_old_marks import OldMarks
+from healthd.remediation.orchestrators.kube_record import STATUS, NodeHealth, read_record, record_patch
 from healthd.remediation.orchestrators.kube_stray_claims import (
     IDLE_S,
     Stray,
@@ -38,10 +44,47 @@ UNCOVERED_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Records:
+    """The handoff records of one round. ``old``: those that an older agent left on its Lease."""
+
+    healths: Mapping[str, NodeHealth]
+    old: OldLease
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Node to handoff record."""
+        return {**self.old.texts, **{name: each.text for name, each in self.healths.items() if each.text}}
+
+    @property
+    def nodes(self) -> set[str]:
+        """Every node of which anything is said."""
+        return {*self.healths, *self.old.nodes}
+
+    def without(self, nodes: Collection[str]) -> Records:
+        """The records of all others."""
+        healths = {name: each for name, each in self.healths.items() if name not in nodes}
+        texts = {name: text for name, text in self.old.texts.items() if name not in nodes}
+        return Records(healths=healths, old=replace(self.old, texts=texts, odd=self.old.odd.difference(nodes)))
+
+    def odd(self, now: datetime) -> dict[str, str]:
+        """Of each node whose record is odd, what of it is."""
+        found = {name: f"mark.healthd.io/{name} of the Lease healthd-marks" for name in self.old.odd}
+        records = {name: each.record for name, each in self.healths.items() if each.record is not None}
+        return found | {name: why for name, each in records.items() if (why := read_record(each, now).odd)}
+
+    def is_kept(self, node: str, now: datetime) -> bool:
+        """Whether all that is said of a node is to be kept once it is gone."""
+        text = self.texts.get(node, "")
+        is_shown = node in self.healths and self.healths[node].status is not None
+        return bool(text) and not is_shown and that_counts(text, now) == text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """What one counting found. ``gone``: nodes whose claim and mark were taken away since the counting before, with a
-    sentence each. ``remarks``: the same of nodes whose claim was of use to nobody, and was taken away, and of those
-    whose fence will go by itself. ``uncovered``: the Nodes that the selector leaves out, and that healthd keeps out."""
+    """What one counting found. ``gone``: nodes whose claim and handoff record were taken away since the counting
+    before, with a sentence each. ``remarks``: the same of nodes whose claim was of use to nobody, and was taken away,
+    and of those whose fence will go by itself. ``uncovered``: the Nodes that the selector leaves out, and that healthd
+    keeps out."""
 
     seen: Seen
     budget: Budget
@@ -73,6 +116,7 @@ class KubeFleet:
     ) -> None:
         self._api, self._namespace, self._quotas, self._leads = api, namespace, dict(quotas), leads
         self._monotonic_s, self._clock, self._recount_s = monotonic_s, clock, recount_s
+        self._healths, self._old_marks = NodeHealths(api), OldMarks(api, namespace)
         self._scope_label, self._selector, self._tolerated = scope_label, selector, tuple(tolerated)
         self._absent: frozenset[str] = frozenset()
         self._gone: dict[str, str] = {}  # not told yet: a counting may fail after it
@@ -91,16 +135,16 @@ class KubeFleet:
         last counting until that is too old for them, and nothing more is taken out."""
         seen = self._seen()
         lists = {scope: self._lease(leases.lease_name(scope)) for scope in self._quotas}
-        marks = leases.annotations_of(self._lease(leases.MARKS))[1]
-        self._prune(seen, lists, marks)
+        records, now = self._records(seen), self._clock()
+        self._prune(seen, lists, records, now)
         before = [counts.budget_before(scope, lease) for scope, lease in lists.items()]
         uncovered = self._uncovered(seen, before)
         astray, freed = self._free({**uncovered, **seen.nodes}, before, lists)
         budgets = {scope: self._counted(seen, scope, lease) for scope, lease in lists.items()}
         cluster = budgets[CLUSTER]
-        left = {name: text for name, text in leases.marks_in(marks).items() if name not in self._gone}
+        left = {name: text for name, text in records.texts.items() if name not in self._gone}
         self._level = counts.level_of(seen, cluster, left, tolerated=self._tolerated)
-        odd = counts.oddities(seen, tuple(budgets.values()), leases.odd_marks(marks), astray)
+        odd = counts.oddities(seen, tuple(budgets.values()), records.odd(now), astray)
         now_s = self._monotonic_s()
         self._odd, told = counts.lasting(odd, self._odd, now_s)
         told += tuple(Oddity(node=each.node, kind=ClusterTrouble.STRAY_CLAIM, scope=each.scope) for each in astray)
@@ -165,14 +209,20 @@ class KubeFleet:
         note = {leases.key_of(stray.node): None}
         lists[stray.scope].update(self._note(leases.lease_name(stray.scope), note))
 
-    def _prune(self, seen: Seen, lists: Mapping[str, dict[str, Any]], marks: Mapping[str, str]) -> None:
-        """Take the claims and marks of Nodes away that are gone, and note it of each. Of one whose machine was given
+    def _records(self, seen: Seen) -> Records:
+        """Those of the Nodes that count, and of Nodes that are gone. What another Node says, which this controller is
+        not to look after, is nothing here."""
+        found = Records(healths=self._healths.all(), old=self._old_marks.read())
+        if not self._selector:
+            return found
+        return found.without({name for name in found.nodes - seen.nodes.keys() if not self._is_gone(name)})
+
+    def _prune(self, seen: Seen, lists: Mapping[str, dict[str, Any]], records: Records, now: datetime) -> None:
+        """Take the claims and records of Nodes away that are gone, and note it of each. Of one whose machine was given
         away within the day, what the fleet's bounds count stays: the successor has another name."""
         notes = {scope: leases.annotations_of(lease)[1] for scope, lease in lists.items()}
-        texts, now = leases.marks_in(marks), self._clock()
-        kept = {name: text for name, text in texts.items() if that_counts(text, now) == text}
-        keys = [key for each in (*notes.values(), marks) for key in each]
-        named = counts.named_in(key for key in keys if key.removeprefix(leases.MARK) not in kept)
+        named = counts.named_in(key for each in notes.values() for key in each)
+        named |= {name for name in records.nodes if not records.is_kept(name, now)}
         self._absent, suspects = counts.suspected(seen, named, self._absent)
         for name in suspects:
             if not self._is_gone(name):
@@ -180,12 +230,23 @@ class KubeFleet:
             for scope, there in notes.items():
                 if (key := f"{leases.CLAIM}{name}") in there:
                     lists[scope].update(self._note(leases.lease_name(scope), {key: None}))
-            if f"{leases.MARK}{name}" in marks:
-                self._note(leases.MARKS, leases.marked_with(name, that_counts(texts.get(name, ""), now)))
+            self._forget(name, records, now)
             machine = self._machines.pop(name, "")
             other = counts.rejoined(seen, machine, old=name)
             came = f"; its machine is back as {other}" if other else ""
-            self._gone[name] = f"its Node is gone{came}: its claim and its mark were taken away"
+            self._gone[name] = f"its Node is gone{came}: its claim and its handoff record were taken away"
+
+    def _forget(self, name: str, records: Records, now: datetime) -> None:
+        """Leave of a gone Node what counts, where it stands, and nothing else."""
+        seen, left = records.healths.get(name), that_counts(records.texts.get(name, ""), now)
+        self._leads()
+        if name in records.old.nodes:
+            self._old_marks.forget(name, left if seen is None or not seen.text else "")
+        with contextlib.suppress(Conflict):  # the server's cache was behind: the next round has what was written
+            if seen is not None and seen.text and left:
+                self._healths.replace(seen, {STATUS: None, **record_patch(name, left)})
+            elif seen is not None:
+                self._healths.delete(seen)
 
     def _is_gone(self, name: str) -> bool:
         return self._node(name) is None

@@ -13,6 +13,7 @@ POLICIES: Mapping[str, str] = {
     "healthd-agent-own-node": "Fail",
     "healthd-agent-claim-first": "Ignore",
     "healthd-agent-events": "Fail",
+    "healthd-agent-node-health": "Fail",
     "healthd-budget": "Fail",
 }
 """Each policy, whose binding has the same name, and its failurePolicy. Ignore is stricter than nothing: that one looks

@@ -1,5 +1,6 @@
-"""Tells the cluster what this node's agent knows: conditions, labels, Events, and the end of the start-up taint. It
-sees by the way whether the Node is fenced, and has a fence looked at for as long as there is one.
+"""Tells the cluster what this node's agent knows: conditions, labels, the status of its NodeHealth, Events, and the end
+of the start-up taint. It sees by the way whether the Node is fenced, and has a fence looked at for as long as there is
+one.
 
 A Node that was deleted is registered again by a kubelet that starts, under the same name and with another UID: without
 conditions, taints or annotations. So the Node is read again after each start of the kubelet, which costs a node that is
@@ -25,8 +26,10 @@ from healthd.remediation.orchestrators import kube_events as events
 from healthd.remediation.orchestrators.kube_api import Conflict, How, Kind, KubeApi, Missing
 from healthd.remediation.orchestrators.kube_conditions import Conditions, Shown, State
 from healthd.remediation.orchestrators.kube_events import News, Telling
+from healthd.remediation.orchestrators.kube_health import NodeHealths
 from healthd.remediation.orchestrators.kube_labels import Labelling, Labels, labels_of, labels_on, with_labels
 from healthd.remediation.orchestrators.kube_node import UNVERIFIED, KubeNode, node_of, unfence_patch
+from healthd.remediation.orchestrators.kube_record import Showing, status_of
 
 FENCE_S = 30.0
 """How often a fence is looked at while there is one: two or three requests."""
@@ -80,6 +83,7 @@ class KubeReporter:
         self._reads_until_s = self._read_s = 0.0
         self._conditions: Conditions | None = None
         self._labelling = Labelling(Labels())
+        self._healths, self._showing = NodeHealths(api), Showing()
         self._telling = Telling()
         self._uid = ""
         self._is_unverified = self._is_fenced = False
@@ -101,6 +105,7 @@ class KubeReporter:
         said = [
             registered,
             self._write(states, known),
+            self._show(known),
             self._tell(news),
             self._verify(states),
             self._look_at_fence(),
@@ -125,7 +130,7 @@ class KubeReporter:
         self._uid, self._is_unverified = node.uid, node.taint(UNVERIFIED) is not None
         self._is_fenced = unfence_patch(node) is not None
         self._conditions = Conditions(uid=node.uid, now_s=now_s, shown=conditions.shown_on(node))
-        self._labelling = Labelling(labels_on(node))
+        self._labelling, self._showing = Labelling(labels_on(node)), Showing()
 
     def _look_for_another(self) -> str:
         """Read the Node for as long as the kubelet may be registering it: a new one has none of what was written."""
@@ -177,6 +182,24 @@ class KubeReporter:
             return self._labelling.shown
         shown = [each.state for each in wanted.values()]
         return labels_of(shown, known.diagnoses, known.case, known.decision)
+
+    def _show(self, known: Known) -> str:
+        """The status of this node's NodeHealth, by the labels that are shown. A node that is left in peace and always
+        was costs one reading after a start."""
+        now_s, showing = self._monotonic_s(), self._showing
+        if not known.has_decided or not showing.is_due(now_s):
+            return ""
+        try:
+            shown = showing.read(self._healths.read(self._name)) if showing.shown is None else showing.shown
+            wanted = status_of(self._labelling.shown, known.case, known.decision, shown, self._clock())
+            if not showing.is_news(wanted):
+                return ""
+            self._healths.show(self._name, wanted)
+        except BackendError as error:
+            pause_s = showing.failed(now_s, random=self._chance())
+            return f"NodeHealth not written, again in {pause_s:.0f} s: {error}"
+        showing.written(wanted, now_s)
+        return f"NodeHealth written: {wanted.words}"
 
     def _tell(self, news: tuple[News, ...]) -> str:
         now_s = self._monotonic_s()

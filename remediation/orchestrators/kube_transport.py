@@ -114,6 +114,15 @@ def sentence_of(response: httpx2.Response) -> str:
     return " ".join(str(said).split())
 
 
+def is_status(response: httpx2.Response) -> bool:
+    """Whether a refusal is the API's own Status. For a resource that nobody serves it is the plain "404 page not found"
+    of the HTTP server."""
+    try:
+        return bool(response.json()["kind"] == "Status")
+    except (ValueError, KeyError, TypeError, httpx2.HTTPError):
+        return False
+
+
 def reasons_of(response: httpx2.Response) -> set[str]:
     """Why, as the server classifies it: reasons of ``details.causes``."""
     try:

@@ -14,6 +14,7 @@ from healthd.remediation.orchestrators import kube_budget as leases
 from healthd.remediation.orchestrators.kube_api import How, Kind, KubeApi, Missing, compare_and_swap
 from healthd.remediation.orchestrators.kube_eviction import pods_in
 from healthd.remediation.orchestrators.kube_gpu_clients import CLIENTS, PAUSED, RUNS
+from healthd.remediation.orchestrators.kube_health import NodeHealths, Unserved
 from healthd.remediation.orchestrators.kube_leaving import (
     claims_to_drop,
     kept_off_by,
@@ -21,6 +22,7 @@ from healthd.remediation.orchestrators.kube_leaving import (
     leaving_status_patch,
 )
 from healthd.remediation.orchestrators.kube_node import KubeNode, node_of, nodes_in
+from healthd.remediation.orchestrators.kube_old_marks import MARK, MARKS
 from healthd.remediation.orchestrators.kube_policies import AGENT
 
 CONTROLLER = "healthd-controller"
@@ -69,7 +71,8 @@ class KubeUninstall:
         refused = {node.name: why for node in marked if (why := self._let_in(node))}
         for name in self._leases:
             self._drop(name, leases.CLAIM, refused)
-        self._drop(leases.MARKS, leases.MARK, refused)
+        self._drop(MARKS, MARK, refused)
+        self._forget(refused)
         let_in = tuple(node.name for node in marked if kept_off_by(node) and node.name not in refused)
         return Outcome(let_in=let_in, refused=refused)
 
@@ -132,6 +135,19 @@ class KubeUninstall:
             body = {"metadata": {"annotations": gone}}
             self._api.patch(Kind.LEASE, lease, body, namespace=self._namespace)
             self._say(f"Lease {lease}: {len(gone)} taken away")
+
+    def _forget(self, kept: Collection[str]) -> None:
+        """Delete what NodeHealths say of every node but those that could not be let in."""
+        healths = NodeHealths(self._api)
+        try:
+            there = healths.all(past_cache=True)
+        except Unserved:
+            return
+        gone = [each for name, each in sorted(there.items()) if name not in kept]
+        for each in gone:
+            healths.delete(each)
+        if gone:
+            self._say(f"NodeHealths: {len(gone)} deleted")
 
     # -- parts --------------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
-"""Kubernetes: one node's own Node object, and its claims on the fleet's budget.
+"""Kubernetes: one node's own Node object, its NodeHealth, and its claims on the fleet's budget.
 
-It changes its own Node and its own annotations of two kinds of Lease, nothing else, and reads nothing else either: who
-is out is counted in one place (``healthd controller``) and read from the Lease, so that no agent lists nodes. Evictions
-are the controller's. What runs on the GPUs the kubelet says, over its own socket.
+It changes its own Node, the record of its own NodeHealth and its own annotations of the budget's Leases, nothing else.
+Who is out is counted in one place (``healthd controller``) and read from the Lease, so that no agent lists nodes; what
+it lists, before it acts, are the handoff records of the fleet, by which acts are bounded. Evictions are the
+controller's. What runs on the GPUs the kubelet says, over its own socket.
 
 What the node asks of its platform by a label or a condition (``kube_asking``) is written here too, and goes with the
 drain or the last place, however the case ends.
@@ -31,12 +32,16 @@ from healthd.remediation.orchestrators import kube_node as nodes
 from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER, How, Kind, KubeApi, Missing, compare_and_swap
 from healthd.remediation.orchestrators.kube_budget import Budget
 from healthd.remediation.orchestrators.kube_gpu_clients import resumed_patch
+from healthd.remediation.orchestrators.kube_health import NodeHealths
 from healthd.remediation.orchestrators.kube_node import Held, KubeNode
+from healthd.remediation.orchestrators.kube_old_marks import OldMarks
 from healthd.remediation.orchestrators.kube_plugin import asking_patch
 from healthd.remediation.orchestrators.kube_signals import SIGNALS
 from healthd.remediation.orchestrators.pod_resources import GPU_RESOURCES, SOCKET, pods_with
 from healthd.remediation.ports import FleetLevel, HeldNode, Mark, NodeView, ScopeLevel, Slot
 
+RECORDS_S = 60.0
+"""How old the handoff records of others may be for a node that waits for room in the budget."""
 _UNTIL_CLAIM_IS_SEEN_S = (0.05, 0.2, 0.5)
 _RANDOM = random.SystemRandom()
 
@@ -91,8 +96,11 @@ class KubernetesOrchestrator:
         self._resources, self._pod_resources, self._timeout_s = tuple(resources), pod_resources, timeout_s
         self._counts_age_s, self._clock, self._sleep, self._chance = counts_age_s, clock, sleep, chance
         self._lately_s, self._lately = lately_s, dict[tuple[Kind, str], tuple[float, dict[str, Any]]]()
+        self._healths = NodeHealths(api, self._pause)
+        self._old_marks = OldMarks(api, namespace, self._pause)
         self._scopes: tuple[str, ...] = ()
         self._limits: dict[str, int] = {}
+        self._records_then: tuple[float, dict[str, str]] = (float("-inf"), {})
 
     def close(self) -> None:
         """Give the connection back."""
@@ -107,7 +115,12 @@ class KubernetesOrchestrator:
         return nodes.view_of(node, tolerated=self._tolerated, jobs=held)
 
     def level(self) -> FleetLevel:
-        """Read who is out from the Leases, and of this node from itself: its own word is the newest."""
+        """Read who is out from the Leases, and of this node from itself: its own word is the newest.
+
+        The handoff records come from one LIST of the server's cache, as new as what this node has left. Where the
+        budget has no room and this node no place, those of others may be ``RECORDS_S`` old: nothing is done by them
+        then, and a thousand nodes that wait for the same room would keep the server busy with lists.
+        """
         node = self._node()
         budgets = [self._budget(scope) for scope in self._scopes_of(node)]
         for budget in budgets:
@@ -119,7 +132,7 @@ class KubernetesOrchestrator:
             out=_out(first) | own,
             total=first.total,
             scopes=tuple(ScopeLevel(scope=each.scope, out=_out(each) | own, total=each.total) for each in others),
-            marks=tuple(Mark(node=name, text=text) for name, text in sorted(self._marks().items())),
+            marks=tuple(Mark(node=name, text=text) for name, text in sorted(self._records(budgets).items())),
             held=tuple(
                 HeldNode(node=claim.node, text=claim.text, stamp=claim.stamp)
                 for claim in sorted(first.claims.values(), key=lambda claim: claim.node)
@@ -139,8 +152,10 @@ class KubernetesOrchestrator:
         return tuple(slot for scope in scopes for slot in self._budget(scope).slots)
 
     def marked(self) -> str:
-        """This node's mark."""
-        return self._marks().get(self._name, "")
+        """This node's handoff record."""
+        self._old_marks.move(self._name, self._healths)
+        seen = self._healths.read(self._name)
+        return seen.text if seen is not None else ""
 
     # -- taking out and putting back ----------------------------------------------------------------------------------
 
@@ -237,10 +252,9 @@ class KubernetesOrchestrator:
         return Fence.TAKEN_AWAY
 
     def mark(self, text: str) -> None:
-        """Set this node's annotation of the Lease of marks. Nobody else's is touched, so nothing is compared."""
-        notes = leases.marked_with(self._name, text)
-        if text or self.marked():
-            self._patch(Kind.LEASE, leases.MARKS, {"metadata": {"annotations": notes}})
+        """Set the record of this node's NodeHealth. Nobody else's is touched, so nothing is compared."""
+        self._old_marks.move(self._name, self._healths)
+        self._healths.leave(self._name, text)
 
     def ask_plugin_restart(self, reset: str, at: datetime) -> None:
         """Ask ``healthd controller`` to restart this node's device plugin after a GPU reset, which ``reset`` names."""
@@ -263,8 +277,18 @@ class KubernetesOrchestrator:
     def _budget(self, scope: str, *, fresh: bool = False) -> Budget:
         return leases.budget_of(scope, self._lease(leases.lease_name(scope), fresh=fresh))
 
-    def _marks(self) -> dict[str, str]:
-        return leases.marks_in(leases.annotations_of(self._lease(leases.MARKS))[1])
+    def _records(self, budgets: Collection[Budget]) -> dict[str, str]:
+        """Node to handoff record; of a node that has not moved its own yet, the one on the Lease."""
+        waits = any(budget.of(self._name) is None and budget.room(self._name) < 1 for budget in budgets)
+        listed_s, texts = self._records_then
+        if waits and time.monotonic() - listed_s < RECORDS_S:
+            own = self.marked()
+            return {**{name: text for name, text in texts.items() if name != self._name}, **_of(self._name, own)}
+        asked_s = time.monotonic()
+        there = self._healths.all()
+        found = {**self._old_marks.read().texts, **{name: each.text for name, each in there.items() if each.text}}
+        self._records_then = (asked_s, found)
+        return found
 
     def _lease(self, name: str, *, fresh: bool = False) -> dict[str, Any]:
         try:
@@ -357,6 +381,10 @@ class KubernetesOrchestrator:
 
     def _pause(self, longest_s: float) -> None:
         self._sleep(self._chance() * longest_s)
+
+
+def _of(node: str, text: str) -> dict[str, str]:
+    return {node: text} if text else {}
 
 
 def _out(budget: Budget) -> frozenset[str]:

@@ -14,7 +14,7 @@ from healthd.remediation.orchestrators.local import LocalOrchestrator
 from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
 from healthd.remediation.ports import Mark, Orchestrator, Slot
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
-from tests.integration.kubernetes.agent_rig import add_leases, administrator
+from tests.integration.kubernetes.agent_rig import add_leases, administrator, install_resource
 from tests.integration.kubernetes.control_plane import ControlPlane
 from tests.integration.kubernetes.find_binaries import Unavailable
 from tests.integration.kubernetes.kubelet_socket import KubeletSocket
@@ -41,6 +41,7 @@ def plane() -> Iterator[ControlPlane]:
     except Unavailable as error:
         pytest.skip(f"no control plane of Kubernetes here: {error}")
     with plane:
+        install_resource(plane)
         yield plane
 
 
@@ -202,12 +203,12 @@ def test_a_slot_outlives_drain_and_release(orchestrator: Orchestrator) -> None:
 
 def test_a_mark_stays_until_it_is_taken_away(orchestrator: Orchestrator) -> None:
     """It shows in the level, is replaced by the next one, and no release wipes it."""
-    orchestrator.mark("healthd id=1")
-    assert orchestrator.marked() == "healthd id=1"
-    orchestrator.mark("healthd id=2")
+    orchestrator.mark("healthd case=1")
+    assert orchestrator.marked() == "healthd case=1"
+    orchestrator.mark("healthd case=2")
     orchestrator.quarantine(REASON)
     orchestrator.release(resume=True)
-    assert orchestrator.level().marks == (Mark(node=NODE, text="healthd id=2"),)
+    assert orchestrator.level().marks == (Mark(node=NODE, text="healthd case=2"),)
     orchestrator.mark("")
     assert orchestrator.level().marks == ()
     assert orchestrator.marked() == ""

@@ -21,7 +21,9 @@ from healthd.remediation.orchestrators import (
     kube_gang_kinds,
     kube_lead,
     kube_node,
+    kube_old_marks,
     kube_plugin,
+    kube_record,
     kube_signals,
     slurm,
     slurm_slots,
@@ -160,7 +162,7 @@ _LEASE: dict[str, Any] = {
             kube_budget.OUT: "n1 n2",
             kube_budget.COUNTED: "2026-10-31T23:59:00+00:00",
             f"{kube_budget.CLAIM}n1": json.dumps({"index": 0, "at": "2026-10-31T23:59:00+00:00"}),
-            f"{kube_budget.MARK}n1": json.dumps({"node": "n1", "text": "healthd case=ab"}),
+            f"{kube_old_marks.MARK}n1": json.dumps({"node": "n1", "text": "healthd case=ab"}),
         },
     },
     "spec": {
@@ -192,6 +194,11 @@ _CLAIMS = {
     ]
 }
 
+_HEALTH = {
+    "metadata": {"name": "n1", "uid": "u-1", "resourceVersion": "7"},
+    "status": {"state": "repairing", "code": "gpu.xid.79", "since": "2026-11-21T00:00:00Z", "step": "reboot"},
+    "record": kube_record.record_of(marks.parse(_MARKS[0].decode()) or marks.CaseMark()),
+}
 
 _NO_JSON = (msgspec.MsgspecError, ValueError, RecursionError)  # what kube_api makes BackendUnknown of
 
@@ -238,11 +245,20 @@ def _kube_lease(data: bytes) -> None:
     lease = _object(data)
     each_takes(data, lambda _: kube_lead.record_of(lease), lambda _: kube_count.budget_before("c", lease))
     _, notes = kube_budget.annotations_of(lease)
-    kube_budget.marks_in(notes)
-    kube_budget.odd_marks(notes)
+    kube_old_marks.marks_in(notes)
+    kube_old_marks.odd_marks(notes)
     kube_count.named_in(notes)
     budget = kube_budget.budget_of("c", lease)
     kube_budget.check_counted(budget, NOW, max_age_s=600.0)
+
+
+def _kube_health(data: bytes) -> None:
+    """A NodeHealth, which any administrator may have written."""
+    page = _page(kube_record.healths_in, data)
+    for each in (*page, kube_record.health_of(_object(data))):
+        kube_record.read_record(each.record, NOW)
+        if text := each.text:
+            assert marks.parse(text) is not None
 
 
 def _kube_pods(data: bytes) -> None:
@@ -288,6 +304,13 @@ TARGETS = (
         parse=_kube_lease,
         seeds=(json.dumps(_LEASE).encode(),),
         units=(b'{"spec":',),
+        json=True,
+    ),
+    Target(
+        name="kube-healths",
+        parse=_kube_health,
+        seeds=(json.dumps(_HEALTH).encode(),),
+        units=(b'{"record":', b'{"history":[{"act":"reboot","at":"2026-11-21T00:00:00Z"}]}'),
         json=True,
     ),
     Target(

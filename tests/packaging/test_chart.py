@@ -23,7 +23,14 @@ from healthd.config.load import Loaded, examine
 from healthd.config.report import as_data
 from healthd.controller.run import _STOP_S, _TICK_S, _YIELD_S
 from healthd.remediation import gpu_reset
-from healthd.remediation.orchestrators import kube_budget, kube_gpu_clients, kube_node, kube_signals, pod_resources
+from healthd.remediation.orchestrators import (
+    kube_budget,
+    kube_gpu_clients,
+    kube_node,
+    kube_old_marks,
+    kube_signals,
+    pod_resources,
+)
 from healthd.remediation.orchestrators.kube_policies import POLICIES
 from healthd.tables import instance_types
 from tests.packaging.chart import CHART, IMAGE, KUBERNETES, MONITORING, ROOT, Object, Rendered, lint, objects_in, render
@@ -387,7 +394,7 @@ def test_the_leases_are_those_of_the_code() -> None:
     """The budget's Leases carry the numbers that the agents read, under the names that they ask for."""
     values = {"budget": {"limit": 5, "nodes": 100, "scopes": {"p5": {"limit": 2, "nodes": 64}}}}
     leases = {each["metadata"]["name"]: each["metadata"] for each in render(values).all("Lease")}
-    assert set(leases) == {kube_budget.LEASE, kube_budget.lease_name("p5"), kube_budget.MARKS}
+    assert set(leases) == {kube_budget.LEASE, kube_budget.lease_name("p5")}
     for scope, limit, nodes in (("cluster", 5, 100), ("p5", 2, 64)):
         name = kube_budget.lease_name(scope)
         lease = {"metadata": {**leases[name], "resourceVersion": "1"}}
@@ -408,7 +415,7 @@ def test_with_a_controller_the_numbers_are_its_own() -> None:
     rendered = render(EVERYTHING)
     notes = [each["metadata"].get("annotations", {}) for each in rendered.all("Lease")]
     assert {note.get(key, "") for note in notes for key in note if key.startswith("healthd.io/")} == {""}
-    assert len([note for note in notes if note.get("helm.sh/resource-policy") == "keep"]) == 3
+    assert len([note for note in notes if note.get("helm.sh/resource-policy") == "keep"]) == 2
 
 
 def test_the_policies_let_through_what_the_code_writes() -> None:
@@ -430,7 +437,7 @@ def test_the_policies_let_through_what_the_code_writes() -> None:
     text = str(policies)
     for word in (
         kube_budget.CLAIM,
-        kube_budget.MARK,
+        kube_old_marks.MARK,
         kube_budget.LIMIT,
         kube_signals.ASKED,
         kube_signals.SIGNAL,
@@ -439,10 +446,20 @@ def test_the_policies_let_through_what_the_code_writes() -> None:
     ):
         assert word in text, word
     (rule,) = policies["healthd-budget"]["spec"]["matchConstraints"]["resourceRules"]
-    assert rule["resourceNames"] == [kube_budget.LEASE, kube_budget.lease_name("p5"), kube_budget.MARKS]
+    assert rule["resourceNames"] == [kube_budget.LEASE, kube_budget.lease_name("p5"), kube_old_marks.MARKS]
     (binding,) = (each for each in rendered.all("ValidatingAdmissionPolicyBinding") if "paramRef" in each["spec"])
     assert binding["spec"]["paramRef"]["namespace"] == "gpu-health"
     assert "system:serviceaccount:healthd:" not in text
+
+
+def test_the_kind_of_the_chart_is_the_one_that_is_proved_and_stays() -> None:
+    """Under templates/, so that an upgrade changes it; kept at an uninstallation, with every NodeHealth."""
+    (made,) = render().all("CustomResourceDefinition")
+    assert made["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    (proved,) = _objects(KUBERNETES / "nodehealths.yaml")
+    assert _unlabelled(made) == proved
+    (static,) = (each for each in _objects(KUBERNETES / "static.yaml") if each["kind"] == proved["kind"])
+    assert _unlabelled(static) == proved
 
 
 def test_the_policies_of_the_chart_are_those_that_are_proved() -> None:
@@ -521,12 +538,14 @@ def _unlabelled(each: Object) -> Object:
 AGENT_MAY = {
     ("", "nodes", "", "get patch"),
     ("", "nodes/status", "", "patch"),
+    ("healthd.io", "nodehealths", "", "create delete get list patch"),
     ("coordination.k8s.io", "leases", "healthd-budget healthd-budget-p5 healthd-marks", "get patch"),
     ("events.k8s.io", "events", "", "create patch"),
 }
 CONTROLLER_MAY = {
     ("", "nodes", "", "get list"),
     ("", "pods", "", "list"),
+    ("healthd.io", "nodehealths", "", "create delete get list patch"),
     (
         "coordination.k8s.io",
         "leases",
@@ -544,6 +563,7 @@ UNINSTALL_MAY = {
     ("", "nodes", "", "get list patch"),
     ("", "nodes/status", "", "patch"),
     ("", "pods", "", "list"),
+    ("healthd.io", "nodehealths", "", "delete list"),
     ("apps", "daemonsets", "healthd-agent", "delete"),
     ("apps", "deployments", "healthd-controller", "delete"),
     ("coordination.k8s.io", "leases", "healthd-budget healthd-budget-p5 healthd-marks", "get patch"),

@@ -18,7 +18,7 @@ import pytest
 
 from healthd.model import Refusal
 from healthd.remediation.orchestrators.kube_api import Conflict, Kind, KubeApi, Missing
-from healthd.remediation.orchestrators.kube_budget import LEASE, MARKS, counts, key_of
+from healthd.remediation.orchestrators.kube_budget import LEASE, counts, key_of
 from healthd.remediation.orchestrators.kube_node import CLAIMED, HOLD, UNHEALTHY, node_of
 from healthd.remediation.orchestrators.kube_opening import look_at_fence
 from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
@@ -27,6 +27,7 @@ from tests.integration.kubernetes.kubelet_socket import KubeletSocket
 
 TEXT = "healthd: disk.slow node [k3v9]"
 STEPS = 30  # of five seconds: five looks at the fence
+HEALTH = "the NodeHealth"  # of the node, under whose name stands the Node
 UNTIL_NAMED = 34  # as many more after a start, until what an earlier daemon left is sure
 PER_LOOK = 6
 LOOKS_FOR_A_DRAIN = 360  # half an hour after a case
@@ -36,7 +37,7 @@ CASES = ("none", "waiting", "out")
 
 
 class Server(KubeApi):
-    """One Node and the Leases."""
+    """One Node, its NodeHealth and the Leases."""
 
     def __init__(self) -> None:
         notes = counts(limit=2, total=40, out=(), at=None)
@@ -45,10 +46,24 @@ class Server(KubeApi):
         self.objects: dict[str, dict[str, Any]] = {
             NODE: {"metadata": {"name": NODE, "uid": "u1"}, "spec": {}, "status": {"conditions": [ready]}},
             LEASE: {"metadata": {"name": LEASE, "annotations": notes}},
-            MARKS: {"metadata": {"name": MARKS}},
         }
 
+    def pages(self, kind: Kind, decode: Any, *, namespace: str | None = None, **params: str) -> Iterator[Any]:
+        assert kind is Kind.NODE_HEALTH
+        there = [self.objects[HEALTH]] if HEALTH in self.objects else []
+        yield decode(json.dumps({"items": there}).encode())
+
+    def create(self, kind: Kind, body: Mapping[str, Any], *, namespace: str | None = None) -> dict[str, Any]:
+        assert kind is Kind.NODE_HEALTH
+        self.objects[HEALTH] = copy.deepcopy(dict(body))
+        return self.get(kind, NODE)
+
+    def delete(self, kind: Kind, name: str, *, uid: str = "", version: str = "", namespace: str | None = None) -> None:
+        assert kind is Kind.NODE_HEALTH
+        del self.objects[HEALTH]
+
     def get(self, kind: Kind, name: str, *, namespace: str | None = None, ahead: int = 0) -> dict[str, Any]:
+        name = HEALTH if kind is Kind.NODE_HEALTH else name
         if name not in self.objects:
             raise Missing(f"get {name}: 404")
         there = copy.deepcopy(self.objects[name])
@@ -57,8 +72,9 @@ class Server(KubeApi):
 
     def patch(self, kind: Kind, name: str, body: Mapping[str, Any], **how: Any) -> dict[str, Any]:
         there = self.get(kind, name)
+        name = HEALTH if kind is Kind.NODE_HEALTH else name
         if (
-            body["metadata"].get("resourceVersion", there["metadata"]["resourceVersion"])
+            body.get("metadata", {}).get("resourceVersion", there["metadata"]["resourceVersion"])
             != there["metadata"]["resourceVersion"]
         ):
             raise Conflict(f"patch {name}: 409")

@@ -20,9 +20,6 @@ from healthd.remediation.orchestrators.kube_budget import (
     given_back,
     key_of,
     lease_name,
-    marked_with,
-    marks_in,
-    odd_marks,
 )
 from healthd.remediation.ports import Slot
 
@@ -204,28 +201,6 @@ def test_a_name_that_is_no_annotation_is_refused() -> None:
     assert key_of("n" * 63) == f"claim.healthd.io/{'n' * 63}"
     with pytest.raises(BackendRefused, match="64 characters"):
         key_of("n" * 64)
-
-
-def test_marks_are_read_back_and_what_is_not_ours_is_left_out() -> None:
-    """Taken away with an empty text."""
-    notes = {**marked_with("n1", "healthd case=1"), "mark.healthd.io/n2": "by hand", "other": "x"}
-    assert marks_in({key: value for key, value in notes.items() if value}) == {"n1": "healthd case=1"}
-    assert marked_with("n1", "") == {"mark.healthd.io/n1": None}
-
-
-def test_a_mark_belongs_to_the_node_of_its_key() -> None:
-    """A mark under the key of n9 is never one of n1: what names another node, or is no mark, is odd and not read."""
-    honest = str(marked_with("n1", "healthd case=1")["mark.healthd.io/n1"])
-    notes = {"mark.healthd.io/n1": honest, "mark.healthd.io/n9": honest, "mark.healthd.io/n8": "by hand", "other": "x"}
-    assert marks_in(notes) == {"n1": "healthd case=1"}
-    assert set(odd_marks(notes)) == {"n8", "n9"}
-
-
-@pytest.mark.parametrize("text", ["two\nlines", "x" * 2001])
-def test_a_mark_is_one_short_line(text: str) -> None:
-    """Marks of many nodes share an object."""
-    with pytest.raises(BackendRefused, match="expected one line"):
-        marked_with("n1", text)
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_numbers_that_make_no_sense_do_not_keep_it_from_counting() -> None:
 
 def test_gone_is_who_was_missing_twice() -> None:
     """Once may be the server's cache; a Node that is there again begins anew."""
-    named = named_in(["claim.healthd.io/n1", "mark.healthd.io/n2", "healthd.io/limit"])
+    named = named_in(["claim.healthd.io/n1", "claim.healthd.io/n2", "healthd.io/limit"])
     assert named == {"n1", "n2"}
     absent, suspects = suspected(seen(node("n2")), named, ())
     assert (set(absent), suspects) == ({"n1"}, ())
@@ -155,7 +155,7 @@ def test_what_does_not_fit_together_is_found() -> None:
     notes = claimed("n1", "n2", "n9")
     notes["metadata"]["annotations"]["claim.healthd.io/n5"] = "somebody's"
     there = seen(node("n1", CLAIMED), node("n2"), node("n3", UNHEALTHY), node("n4"))
-    found = oddities(there, [budget_before("cluster", notes)], {"n9"})
+    found = oddities(there, [budget_before("cluster", notes)], {"n9": "attempt"})
     assert {(each.node, each.kind) for each in found} == {
         ("n2", ClusterTrouble.NO_TAINT),
         ("n3", ClusterTrouble.NO_CLAIM),

@@ -13,30 +13,42 @@ from healthd.model import ClusterTrouble, Remedy
 from healthd.remediation.fleet import CLUSTER
 from healthd.remediation.marks import CaseMark, PastAct, PastRepair
 from healthd.remediation.orchestrators.kube_api import Kind, KubeApi, Missing
-from healthd.remediation.orchestrators.kube_budget import COUNTED, LEASE, MARK, MARKS, key_of, marks_in
+from healthd.remediation.orchestrators.kube_budget import COUNTED, LEASE, key_of
 from healthd.remediation.orchestrators.kube_fleet import UNCOVERED_S, KubeFleet
+from healthd.remediation.orchestrators.kube_old_marks import MARK, MARKS, marks_in
+from healthd.remediation.orchestrators.kube_record import health_of, record_of
 from healthd.remediation.orchestrators.kube_stray_claims import IDLE_S
 from healthd.testing import FakeClock
 
 
 class Server(KubeApi):
-    """Two Leases and the names of Nodes in memory. ``deaf``: how many countings get no answer; ``written``: how many
-    were written."""
+    """A Lease, NodeHealths and the names of Nodes in memory. ``deaf``: how many countings get no answer; ``written``:
+    how many were written."""
 
     def __init__(self, *nodes: str) -> None:
         self.nodes, self.deaf, self.written = set(nodes), 0, 0
-        self.notes: dict[str, dict[str, str]] = {LEASE: {}, MARKS: {}}
+        self.elsewhere = set[str]()
+        self.notes: dict[str, dict[str, str]] = {LEASE: {}}
+        self.healths: dict[str, dict[str, Any]] = {}
 
     def get(self, kind: Kind, name: str, *, namespace: str | None = None, ahead: int = 0) -> dict[str, Any]:
         if kind is Kind.NODE and name not in self.nodes:
             raise Missing(f"get node {name}: 404")
+        if kind is Kind.LEASE and name not in self.notes:
+            raise Missing(f"get lease {name}: 404")
         there = self.notes[name] if kind is Kind.LEASE else {}
         return {"metadata": {"name": name, "resourceVersion": "1", "annotations": dict(there)}}
 
     def pages(self, kind: Kind, decode: Any, *, namespace: str | None = None, **params: str) -> Iterator[Any]:
-        yield decode(json.dumps({"items": [{"metadata": {"name": name}} for name in sorted(self.nodes)]}).encode())
+        there = [{"metadata": {"name": name}} for name in sorted(self.nodes - self.elsewhere)]
+        if kind is Kind.NODE_HEALTH:
+            there = [{"metadata": {"name": name}, **each} for name, each in self.healths.items()]
+        yield decode(json.dumps({"items": there}).encode())
 
     def patch(self, kind: Kind, name: str, body: Mapping[str, Any], **how: Any) -> dict[str, Any]:
+        if kind is Kind.NODE_HEALTH:
+            self.healths[name] = {part: body[part] for part in ("status", "record") if body[part] is not None}
+            return {"metadata": {"name": name}, **self.healths[name]}
         notes = body["metadata"]["annotations"]
         if COUNTED in notes and self.deaf:
             self.deaf -= 1
@@ -45,6 +57,9 @@ class Server(KubeApi):
         merged = {**self.notes[name], **notes}
         self.notes[name] = {key: value for key, value in merged.items() if value is not None}
         return self.get(kind, name)
+
+    def delete(self, kind: Kind, name: str, *, uid: str = "", version: str = "", namespace: str | None = None) -> None:
+        del self.healths[name]
 
 
 def fleet_of(server: Server, clock: FakeClock, leads: Callable[[], None] = lambda: None) -> KubeFleet:
@@ -106,7 +121,31 @@ def test_of_a_gone_node_stays_what_the_bounds_of_a_day_count() -> None:
     fleet = fleet_of(server, clock)
     given_away = PastRepair(act=PastAct.REPLACE, at=clock.now().replace(microsecond=0), code="gpu.xid.79")
     asked = CaseMark(case="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, history=(given_away,))
-    server.notes[MARKS][key_of("n2", MARK)] = json.dumps({"node": "n2", "text": asked.text})
+    server.healths["n2"] = {"status": {"state": "repairing"}, "record": record_of(asked)}
+    server.healths["n3"] = {"status": {"state": "held"}}
+    server.nodes.remove("n2")
+
+    def kept() -> str:
+        fleet.count()
+        there = server.healths.get("n2")
+        return health_of({"metadata": {"name": "n2"}, **there}).text if there is not None else ""
+
+    assert kept() == asked.text, "one list proves nothing"
+    assert kept() == kept() == CaseMark(history=(given_away,)).text
+    assert (set(server.healths), "status" in server.healths["n2"]) == ({"n2"}, False), "nothing else is kept"
+    assert [mark.node for mark in fleet.fleet().marks] == ["n2"], "nodes and controller read it on"
+    clock.advance(86_400.0)
+    assert (kept() != "", kept()) == (True, ""), "again by two lists"
+    assert server.healths == {}
+
+
+def test_of_a_gone_node_of_an_older_agent_stays_the_same_on_its_lease() -> None:
+    """Nobody will ever move it: it is pruned where it stands."""
+    server, clock = Server("n1", "n2"), FakeClock()
+    fleet = fleet_of(server, clock)
+    given_away = PastRepair(act=PastAct.REPLACE, at=clock.now().replace(microsecond=0), code="gpu.xid.79")
+    asked = CaseMark(case="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, history=(given_away,))
+    server.notes[MARKS] = {key_of("n2", MARK): json.dumps({"node": "n2", "text": asked.text})}
     server.nodes.remove("n2")
 
     def kept() -> str:
@@ -118,6 +157,26 @@ def test_of_a_gone_node_stays_what_the_bounds_of_a_day_count() -> None:
     assert [mark.node for mark in fleet.fleet().marks] == ["n2"], "nodes and controller read it on"
     clock.advance(86_400.0)
     assert (kept() != "", kept()) == (True, ""), "again by two lists"
+
+
+def test_a_record_of_a_node_that_does_not_count_is_another_controllers() -> None:
+    """The Node is there and outside of the selector: nothing is read of it, and nothing pruned."""
+    server, clock = Server("n1", "n2"), FakeClock()
+    fleet = KubeFleet(
+        server,
+        namespace="healthd",
+        quotas={CLUSTER: 1},
+        leads=lambda: None,
+        monotonic_s=clock,
+        clock=clock.now,
+        selector="pool=a",
+    )
+    server.healths = {name: {"record": record_of(CaseMark(case="k3"))} for name in ("n1", "n2")}
+    server.elsewhere = {"n2"}
+    for _ in range(3):
+        fleet.count()
+        assert [mark.node for mark in fleet.fleet().marks] == ["n1"]
+    assert server.healths.keys() == {"n1", "n2"}
 
 
 class Labelled(Server):
@@ -133,6 +192,9 @@ class Labelled(Server):
         return {"metadata": {**there["metadata"], "labels": self.labels.get(name, {})}, "status": READY}
 
     def pages(self, kind: Kind, decode: Any, *, namespace: str | None = None, **params: str) -> Iterator[Any]:
+        if kind is Kind.NODE_HEALTH:
+            yield from super().pages(kind, decode)
+            return
         selector = params.get("labelSelector", "")
         self.lists += not selector
         meant = {name: labels for name, labels in self.cached.items() if not selector or selector in labels}

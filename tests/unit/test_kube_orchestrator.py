@@ -10,7 +10,7 @@ import pytest
 
 from healthd.errors import BackendUnknown
 from healthd.remediation.orchestrators.kube_api import Kind, KubeApi, Missing
-from healthd.remediation.orchestrators.kube_budget import LEASE, MARKS, counts, key_of
+from healthd.remediation.orchestrators.kube_budget import LEASE, counts, key_of
 from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
 from healthd.remediation.ports import Slot
 
@@ -26,7 +26,7 @@ class Server(KubeApi):
             "spec": {},
             "status": {"conditions": [{"type": "Ready", "status": "True"}]},
         }
-        self.leases: dict[str, dict[str, str]] = {MARKS: {}}
+        self.leases = dict[str, dict[str, str]]()
         for name in (LEASE, *(f"{LEASE}-{scope}" for scope in scopes)):
             self.leases[name] = counts(limit=2, total=9, out=(), at=None)
 

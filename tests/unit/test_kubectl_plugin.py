@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.config.schema import Config
+from healthd.remediation.marks import PastRepair
 from healthd.remediation.orchestrators import kube_budget, kube_conditions, kube_labels, kube_node, kube_told
+from healthd.remediation.orchestrators.kube_api import Kind
 from healthd.remediation.orchestrators.kube_node import (
     CLAIMED,
     KEEPS,
@@ -44,9 +47,12 @@ def test_its_marks_are_the_products() -> None:
     assert plugin.NEEDS_OPERATOR == kube_labels.NodeState.NEEDS_OPERATOR
     assert (plugin.UNHEALTHY, plugin.CLAIMED, plugin.HOLD) == (kube_node.UNHEALTHY, CLAIMED, kube_node.HOLD)
     assert KEEPS == plugin.KEEPS
-    for name in ("MARKS", "CLAIM", "MARK", "LIMIT", "NODES", "OUT", "COUNTED", "FIXED_LIMIT", "FIXED_NODES"):
+    for name in ("CLAIM", "LIMIT", "NODES", "OUT", "COUNTED", "FIXED_LIMIT", "FIXED_NODES"):
         assert getattr(plugin, name) == getattr(kube_budget, name)
     assert kube_budget.LEASE == plugin.BUDGET
+    group, _, _, plural, _ = Kind.NODE_HEALTH.value
+    assert f"{plural}.{group}" == plugin.HEALTH
+    assert set(plugin.PAST) < {each.name for each in fields(PastRepair)}
     assert (plugin.STATUS_LEASE, plugin.STATUS) == (kube_told.STATUS_LEASE, kube_told.STATUS)
     assert kube_conditions.TYPES == plugin.CONDITIONS
     assert plugin.SILENT_S > 2 * 1.1 * kube_conditions.HEARTBEAT_S
@@ -169,6 +175,22 @@ def test_an_odd_hold_ends_nothing(text: str) -> None:
     assert plugin.since_of(node, {}) is None
     assert plugin.let_in_patch(node)["metadata"]["annotations"] == {"healthd.io/hold": None}
     assert plugin.row_of(node, {}, {}, NOW)[:2] == ["n1", "no agent"]
+
+
+def test_a_nodehealth_is_shown_field_by_field_and_its_absence_shows_nothing() -> None:
+    """Where the kind is not there, or nothing is said of the node; a field of a later version is shown as it is."""
+    assert plugin.health_rows({}, NOW) == plugin.health_rows({"status": None, "record": None}, NOW) == []
+    shown = {"state": "repairing", "since": "2026-11-21T11:59:00Z", "step": "reboot", "waitsFor": "the reboot"}
+    past = [{"act": "reboot", "at": "2026-11-21T11:00:00Z", "code": "gpu.xid.79", "outcome": "helped"}]
+    record = {"remedy": "reboot_node", "later": 3, "history": past}
+    assert plugin.health_rows({"status": shown, "record": record}, NOW) == [
+        ["since", "60s ago"],
+        ["step", "reboot"],
+        ["waits for", "the reboot"],
+        ["record", "later: 3"],
+        ["record", "remedy: reboot_node"],
+        ["history", "2026-11-21T11:00:00Z reboot gpu.xid.79 helped"],
+    ]
 
 
 def test_an_agent_that_fell_silent_is_not_believed() -> None:

@@ -46,6 +46,7 @@ LOADED_BY: Mapping[str, tuple[str, str]] = {
         "tests/integration/kubernetes/test_chart_applied.py",
         "preflight-pod.yaml",
     ),
+    "packaging/kubernetes/nodehealths.yaml": ("tests/integration/kubernetes/agent_rig.py", "nodehealths.yaml"),
     "packaging/kubernetes/policies/*.yaml": ("tests/integration/kubernetes/agent_rig.py", '"policies").glob("*.yaml")'),
     "packaging/kubernetes/static.yaml": (APPLIED, "static.yaml"),
     "packaging/kubernetes/uninstall.yaml": (

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER, KubeApi, connect
-from healthd.remediation.orchestrators.kube_budget import LEASE, MARKS, counts
+from healthd.remediation.orchestrators.kube_budget import LEASE, counts
 from healthd.remediation.orchestrators.kube_events import News, event_of
 from healthd.remediation.orchestrators.kube_transport import Pace
 from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
 from tests.integration.kubernetes.api_client import Answer
-from tests.integration.kubernetes.control_plane import LEASES, NAMESPACE, ControlPlane
+from tests.integration.kubernetes.control_plane import HEALTHS, LEASES, NAMESPACE, ControlPlane
 
 ROOT = Path(__file__).resolve().parents[3]
 BUDGET = f"{LEASES}/{LEASE}"
@@ -26,6 +26,7 @@ def install_policies(plane: ControlPlane) -> None:
     """Apply the agent's rights and the policies, and return once the server enforces each of them."""
     folder = ROOT / "packaging" / "kubernetes"
     plane.add_namespace(NAMESPACE)
+    install_resource(plane)
     plane.apply(folder / "agent-rbac.yaml", *sorted((folder / "policies").glob("*.yaml")))
     plane.add_node("probe-1")
     plane.add_node("probe-2")
@@ -41,6 +42,8 @@ def install_policies(plane: ControlPlane) -> None:
         ("healthd-budget", BUDGET, claim),
     ):
         _await(policy, lambda path=path, patch=patch: agent.patch(f"{path}{as_agent}", patch, kind="merge"))  # type: ignore[misc]
+    elsewhere = {"apiVersion": "healthd.io/v1alpha1", "kind": "NodeHealth", "metadata": {"name": "probe-2"}}
+    _await("healthd-agent-node-health", lambda: agent.post(f"{HEALTHS}{as_agent}", elsewhere))
     event = event_of(
         News(reason="Probe", action="Probe", about="", note="-"),
         node="probe-2",
@@ -50,6 +53,12 @@ def install_policies(plane: ControlPlane) -> None:
     )
     _await("healthd-agent-events", lambda: agent.post(f"{EVENTS}?dryRun=All", event))
     agent.close()
+
+
+def install_resource(plane: ControlPlane) -> None:
+    """Apply the CustomResourceDefinition, and return once the server serves it."""
+    plane.apply(ROOT / "packaging" / "kubernetes" / "nodehealths.yaml")
+    plane.wait(lambda: plane.admin.get(HEALTHS).ok, 30, "NodeHealths to be served")
 
 
 def _await(policy: str, ask: Callable[[], Answer]) -> None:
@@ -95,7 +104,6 @@ def add_leases(plane: ControlPlane, *, limit: int = 1, total: int = 4, **scopes:
     plane.add_lease(LEASE, counts(limit=limit, total=total, out=(), at=None))
     for scope, most in scopes.items():
         plane.add_lease(f"{LEASE}-{scope.replace('_', '-')}", counts(limit=most, total=total, out=(), at=None))
-    plane.add_lease(MARKS, {})
 
 
 def note(plane: ControlPlane, notes: Mapping[str, str | None], *, lease: str = LEASE) -> None:

@@ -29,6 +29,7 @@ from typing import Any, Self
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from healthd.remediation.orchestrators.kube_record import text_of
 from tests.integration.kubernetes.api_client import Answer, ApiClient
 from tests.integration.kubernetes.find_binaries import CONTROL_PLANE, Say, program
 from tests.integration.slurm.slurm_conf import free_ports
@@ -36,6 +37,7 @@ from tests.integration.slurm.slurm_conf import free_ports
 API_SERVER, CONTROLLERS, ETCD = "kube-apiserver", "kube-controller-manager", "etcd"
 NAMESPACE, ACCOUNT = "healthd", "healthd-agent"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+HEALTHS = "/apis/healthd.io/v1alpha1/nodehealths"
 READY_WITHIN_S = 180.0  # 5 s on an idle machine
 CONTROLLER_NAMES = (
     "disruption-controller",  # what a PodDisruptionBudget allows
@@ -114,6 +116,8 @@ class ControlPlane:
                 if namespace not in _SYSTEM or kind in ("pods", "events"):
                     admin.delete(f"/{group}/namespaces/{namespace}/{kind}", at_once).must()
         admin.delete("/api/v1/nodes").must()
+        if (answer := admin.delete(HEALTHS)).status != 404:  # until the resource is there
+            answer.must()
         self.wait(lambda: not admin.get("/api/v1/pods").must()["items"], 30, "no pod to be left")
 
     def log_tail(self, characters: int = 3000) -> str:
@@ -225,10 +229,31 @@ class ControlPlane:
         """A Lease in healthd's namespace."""
         return self.admin.post(LEASES, {"metadata": {"name": name, "annotations": dict(annotations)}}).must()
 
+    def add_health(self, node: str, **parts: Any) -> dict[str, Any]:
+        """A NodeHealth, with these parts."""
+        head = {"apiVersion": "healthd.io/v1alpha1", "kind": "NodeHealth", "metadata": {"name": node}}
+        return self.admin.post(HEALTHS, {**head, **parts}).must()
+
     def notes(self, lease: str = "healthd-budget", *, leases: str = LEASES) -> dict[str, str]:
         """The annotations of a Lease; none where it is missing. ``leases``: the path of those of its namespace."""
         answer = self.admin.get(f"{leases}/{lease}")
         return dict(answer.must()["metadata"].get("annotations") or {}) if answer.status != 404 else {}
+
+    def record(self, node: str) -> dict[str, Any]:
+        """The handoff record of a node's NodeHealth, or {}."""
+        return dict(self.health(node).get("record") or {})
+
+    def health(self, node: str) -> dict[str, Any]:
+        """The NodeHealth of a node, or {}."""
+        answer = self.admin.get(f"{HEALTHS}/{node}")
+        return dict(answer.must()) if answer.status != 404 else {}
+
+    def records(self) -> dict[str, str]:
+        """Node to handoff record, as the line of text that the ports speak; of every node that has one."""
+        answer = self.admin.get(HEALTHS)
+        there = answer.must()["items"] if answer.status != 404 else []
+        found = {each["metadata"]["name"]: text_of(each.get("record")) for each in there}
+        return {name: text for name, text in found.items() if text}
 
     def claims(self) -> set[str]:
         """The names that hold a claim on the cluster's budget."""

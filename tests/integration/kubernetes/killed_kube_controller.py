@@ -42,7 +42,7 @@ class ControllerLife(KubeLife):
         self._add_node(f"{self.node}-other", self.other_instance)
         self.other = self._pod("other-0", f"{self.node}-other")
         budget = {"limit": "1", "nodes": "2", "out": ""}
-        for lease, notes in (("healthd-budget", budget), ("healthd-marks", {}), ("healthd-controller", {})):
+        for lease, notes in (("healthd-budget", budget), ("healthd-controller", {})):
             meta = {"name": lease, "annotations": {f"healthd.io/{key}": value for key, value in notes.items()}}
             plane.admin.post(self._leases, {"metadata": meta}).must()
         self.agent = with_rights(plane, self.node, self.node)
@@ -115,11 +115,12 @@ class ControllerLife(KubeLife):
 
     def ending(self) -> Ending:
         plane, leases = self.stage.plane, self._leases
-        notes = plane.notes(leases=leases) | plane.notes("healthd-marks", leases=leases)
+        notes = plane.notes(leases=leases)
         uids = [self._uid("other-0") == self.other, self._uid("train-0") == self.again]
         return Ending(
             left=(
                 *sorted(key for key in notes if key.endswith(f"/{self.node}")),
+                *(["record"] if self.node in plane.records() else []),
                 *([] if all(uids) else [f"pods are others: {uids}"]),
                 *self.left(),
             ),

@@ -7,7 +7,6 @@ agent, HyperPod, Karpenter, the kubelet), and counts from outside: writes at a p
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from abc import abstractmethod
 from dataclasses import dataclass, replace
@@ -130,8 +129,7 @@ class AgentLife(KubeLife):
             self.is_mended()
 
     def _mark(self) -> CaseMark | None:
-        noted = self.stage.plane.notes("healthd-marks").get(f"mark.healthd.io/{self.node}")
-        return parse(json.loads(noted)["text"]) if noted else None
+        return parse(self.stage.plane.records().get(self.node, ""))
 
     def ending(self) -> Ending:
         node = self.stage.plane.admin.get(f"/api/v1/nodes/{self.node}").must()

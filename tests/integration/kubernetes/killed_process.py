@@ -24,7 +24,7 @@ from healthd.controller.kubernetes import KubernetesWork
 from healthd.model import Event
 from healthd.node import CommandResult
 from healthd.remediation.orchestrators.kube_api import How, Kind, KubeApi, connect
-from healthd.remediation.orchestrators.kube_budget import CLAIM, MARK, MARKS
+from healthd.remediation.orchestrators.kube_budget import CLAIM
 from healthd.remediation.orchestrators.kube_lead import LEASE, Lead
 from healthd.remediation.orchestrators.kube_node import CLAIMED, HOLD
 from healthd.remediation.orchestrators.kube_transport import Pace
@@ -69,18 +69,19 @@ class DyingApi:
             dict[str, Any], self._acts(act_of(kind, name, body), lambda api: api.patch(kind, name, body, **more))
         )
 
-    def create(self, kind: Kind, body: Mapping[str, Any], *, namespace: str) -> dict[str, Any]:
+    def create(self, kind: Kind, body: Mapping[str, Any], *, namespace: str | None = None) -> dict[str, Any]:
         """As KubeApi."""
-        words = f"create {body['metadata']['name']}"
+        words = "mark" if kind is Kind.NODE_HEALTH else f"create {body['metadata']['name']}"
         return cast(dict[str, Any], self._acts(words, lambda api: api.create(kind, body, namespace=namespace)))
 
     def evict(self, name: str, *, namespace: str, body: Mapping[str, Any]) -> None:
         """As KubeApi."""
         self._acts("evict", lambda api: api.evict(name, namespace=namespace, body=body))
 
-    def delete(self, kind: Kind, name: str, *, uid: str) -> None:
+    def delete(self, kind: Kind, name: str, *, uid: str, version: str = "") -> None:
         """As KubeApi."""
-        self._acts("delete", lambda api: api.delete(kind, name, uid=uid))
+        words = "take mark away" if kind is Kind.NODE_HEALTH else "delete"
+        self._acts(words, lambda api: api.delete(kind, name, uid=uid, version=version))
 
     def close(self) -> None:
         """As KubeApi."""
@@ -116,11 +117,11 @@ def act_of(kind: Kind, name: str, body: Mapping[str, Any]) -> str:
         if HOLD in notes:
             return "release" if notes[HOLD] is None else "taint"
         return "fence" if any(taint["key"] == CLAIMED for taint in body["spec"]["taints"]) else "unfence"
+    if kind is Kind.NODE_HEALTH:
+        return "mark" if body.get("record") else "take mark away"
     if name == LEASE:
         return "lead"
-    values = [value for key, value in notes.items() if key.startswith((CLAIM, MARK))]
-    if name == MARKS:
-        return "take mark away" if values == [None] else "mark"
+    values = [value for key, value in notes.items() if key.startswith(CLAIM)]
     if not values:
         return "count"
     return "give claim back" if values == [None] else f"claim{' with its reason' * ('text' in str(values[0]))}"

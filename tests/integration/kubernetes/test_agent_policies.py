@@ -1277,14 +1277,18 @@ def test_helms_limit_comes_before_the_controllers(control_plane: ControlPlane) -
 
 
 def test_the_manifests_pass_a_dry_run_of_the_server(control_plane: ControlPlane, kubectl: Path) -> None:
-    """The agent's rights and the policies hold no field that this server does not know."""
-    files = [MANIFESTS / "agent-rbac.yaml", *sorted((MANIFESTS / "policies").glob("*.yaml"))]
+    """The agent's rights, the resource and the policies hold no field that this server does not know."""
+    files = [
+        MANIFESTS / "agent-rbac.yaml",
+        MANIFESTS / "nodehealths.yaml",
+        *sorted((MANIFESTS / "policies").glob("*.yaml")),
+    ]
     named = [word for file in files for word in ("-f", str(file))]
     argv = [str(kubectl), "apply", "--server-side", "--field-manager=tests", "--dry-run=server", *named]
     env = {"KUBECONFIG": str(control_plane.kubeconfig), "HOME": str(control_plane.root)}
     done = subprocess.run(argv, env=env, check=False, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("(server dry run)") == 15
+    assert done.stdout.count("(server dry run)") == 18
 
 
 @pytest.mark.parametrize(

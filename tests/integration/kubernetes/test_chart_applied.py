@@ -206,6 +206,7 @@ def test_every_expression_has_the_types_that_it_needs(release: Release) -> None:
     assert {each["metadata"]["name"]: each["status"]["typeChecking"] for each in found} == {
         "healthd-agent-claim-first": {},
         "healthd-agent-events": {},
+        "healthd-agent-node-health": {},
         "healthd-agent-own-node": {},
         "healthd-budget": {},
     }
@@ -222,11 +223,12 @@ def test_an_upgrade_keeps_the_claims(release: Release) -> None:
 
 
 def test_an_uninstallation_leaves_the_claims(release: Release) -> None:
-    """Without its hook, which lets the nodes in: the Leases are kept, every right is gone, and the release can be
-    installed again."""
+    """Without its hook, which lets the nodes in: the Leases and the NodeHealths are kept, every right is gone, and the
+    release can be installed again."""
     release.helm("uninstall", "healthd", "--no-hooks")
     assert kube_budget.FIXED_LIMIT in release.lease()["metadata"]["annotations"]
-    release.lease(kube_budget.MARKS)
+    crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    assert release.plane.admin.get(f"{crds}/nodehealths.healthd.io").ok
     roles = release.plane.admin.get("/apis/rbac.authorization.k8s.io/v1/clusterroles/healthd-agent")
     assert roles.status == 404
     release.helm("install", "healthd", str(CHART), "--values", str(release.values))

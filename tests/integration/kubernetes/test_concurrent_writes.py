@@ -302,11 +302,11 @@ def check_leases(plane: ControlPlane, agents: list[Agent], counting: Counting) -
     """A claim for each node that is out, a mark for each that left one, and what the controller counted."""
     leases = plane.admin.get(LEASES).must()["items"]
     notes = {each["metadata"]["name"]: each["metadata"].get("annotations", {}) for each in leases}
-    budget, marks = notes["healthd-budget"], notes["healthd-marks"]
+    budget = notes["healthd-budget"]
     out = {f"claim.healthd.io/{agent.name}" for agent in agents if agent.text}
     assert {key for key in budget if key.startswith("claim.")} == out
     assert {key: value for key, value in budget.items() if not key.startswith("claim.")} == counting.expected
-    assert set(marks) == {f"mark.healthd.io/{agent.name}" for agent in agents if agent.mark}
+    assert plane.records().keys() == {agent.name for agent in agents if agent.mark}
 
 
 def check_events(plane: ControlPlane, agents: list[Agent]) -> None:

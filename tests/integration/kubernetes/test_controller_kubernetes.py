@@ -39,7 +39,6 @@ def test_it_makes_the_leases_and_counts_who_is_out_without_a_claim(
     start('[budget]\nmax_out = "5%"\n[[budget.scope]]\nname = "p5"\nmax_out = 3\n')
     control_plane.wait(lambda: fleet.numbers() == ("2", "40", ""), 15, f"the counts; they are {fleet.numbers()}")
     assert control_plane.notes("healthd-budget-p5")["healthd.io/limit"] == "3"
-    assert control_plane.notes("healthd-marks") == {}
     drained(agents, "n00")
     fleet.cordon("n07")
     control_plane.wait(lambda: fleet.numbers() == ("2", "40", "n07"), 10, "the cordoned node to count")
@@ -95,7 +94,7 @@ def test_the_claim_of_a_node_that_is_gone_goes_and_no_other(
     control_plane.admin.patch("/api/v1/nodes/n2/status", down).must()
     control_plane.admin.delete("/api/v1/nodes/n1").must()
     control_plane.wait(lambda: control_plane.claims() == {"n2"}, 10, "the claim of n1 to go")
-    control_plane.wait(lambda: not control_plane.notes("healthd-marks"), 5, "the mark of n1 to go")
+    control_plane.wait(lambda: control_plane.health("n1") == {}, 5, "the record of n1 to go")
     time.sleep(2.0)
     assert control_plane.claims() == {"n2"}
     assert "its Node is gone" in one.log

@@ -20,11 +20,13 @@ import pytest
 from healthd.model import Remedy
 from healthd.remediation.marks import Answer, CaseMark, parse
 from healthd.remediation.orchestrators.kube_eviction import LOST_S
+from healthd.remediation.orchestrators.kube_old_marks import MARK, MARKS
+from healthd.remediation.orchestrators.kube_record import record_of
 from tests.integration.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.integration.aws.fake_hyperpod import CLUSTER, FakeHyperPod
 from tests.integration.aws.moto_server import dummy_env, moto_serving
 from tests.integration.kubernetes.agent_rig import Agents
-from tests.integration.kubernetes.control_plane import LEASES, ControlPlane, ControlPlaneError
+from tests.integration.kubernetes.control_plane import HEALTHS, LEASES, ControlPlane, ControlPlaneError
 from tests.integration.kubernetes.fleet_controller import Fleet, FleetController
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.process]
@@ -137,8 +139,8 @@ def hyperpod() -> Iterator[AwsEndpoint]:
 def test_hyperpod_replaces_the_machine_of_an_idle_node_once_and_the_new_node_owes_nothing(
     site: Site, hyperpod: AwsEndpoint
 ) -> None:
-    """A pod that holds GPUs is waited for, and the mark says so. Then one call; the old Node goes, its claim and mark
-    with it; the new Node has another name and no claim."""
+    """A pod that holds GPUs is waited for, and the mark says so. Then one call; the old Node goes, its claim and
+    request with it; the new Node has another name and no claim."""
     old = hyperpod.hyperpod.add("ip-10-1-2-3")
     site.node("n1", f"aws:///usw2-az1/sagemaker/cluster/hyperpod-abc-{old}")
     site.node("n2", "aws:///usw2-az1/sagemaker/cluster/hyperpod-abc-i-0fffffffffffffff0")
@@ -155,7 +157,8 @@ def test_hyperpod_replaces_the_machine_of_an_idle_node_once_and_the_new_node_owe
     assert hyperpod.said("BatchReplaceClusterNodes")[0]["NodeIds"] == [old]
     site.is_gone("n1")
     site.node("n3", "aws:///usw2-az1/sagemaker/cluster/hyperpod-abc-i-0000000000000beef")
-    site.wait(lambda: not site.plane.claims() and not site.plane.notes("healthd-marks"), "claim and mark to go")
+    site.wait(lambda: not site.plane.claims() and not site.mark("n1").case, "claim and request to go")
+    assert site.plane.record("n1").keys() == {"replaced", "history"}, "what bounds the fleet for a day"
     time.sleep(1.5)
     assert hyperpod.count("BatchReplaceClusterNodes") == 1
     assert site.fleet.numbers()[1:] == ("2", "")
@@ -219,12 +222,14 @@ def rounds_of(controller: FleetController) -> int:
 
 
 def test_the_agent_of_one_node_cannot_have_the_machine_of_another_replaced(site: Site, hyperpod: AwsEndpoint) -> None:
-    """n1 is out for a repair that wants no other machine. A mark under n9's key that asks for n1's is refused to n9 by
-    the policy. Where it stands all the same, as without the policy, nothing is called, n1's own mark is as it was, and
-    the controller pages for n9."""
+    """n1 is out for a repair that wants no other machine. A record of n1's is refused to n9's agent by the policy, and
+    so is a mark on the Lease of before under n9's key that names n1. In n9's own record a request for n1's machine is
+    refused by the controller. Where that mark stands all the same, as without the policy, nothing is called, n1 has
+    no record still, and the controller pages for n9."""
     machine = hyperpod.hyperpod.add("ip-10-1-2-3")
     site.node("n1", f"aws:///usw2-az1/sagemaker/cluster/hyperpod-abc-{machine}")
     site.plane.add_node("n9")
+    site.plane.add_lease(MARKS, {})
     controller = site.start("hyperpod", hyperpod.url)
     victim = site.agents("n1")
     victim.claim("cluster", 0)
@@ -232,13 +237,17 @@ def test_the_agent_of_one_node_cannot_have_the_machine_of_another_replaced(site:
     asked = CaseMark(
         case="k3v9", machine=machine, remedy=Remedy.REPLACE_NODE, asks=True, attempt=1, asked=datetime.now(UTC)
     )
-    body = {"metadata": {"annotations": {"mark.healthd.io/n9": json.dumps({"node": "n1", "text": asked.text})}}}
-    marks = f"{LEASES}/healthd-marks"
+    head = {"apiVersion": "healthd.io/v1alpha1", "kind": "NodeHealth", "metadata": {"name": "n1"}}
     hostile = site.plane.client(site.plane.agent_token("n9"))
-    answer = hostile.patch(f"{marks}?fieldManager=healthd-agent", body, kind="merge")
+    answer = hostile.post(f"{HEALTHS}?fieldManager=healthd-agent", {**head, "record": record_of(asked)})
+    assert (answer.status, "the NodeHealth of its own node" in answer.message) == (422, True), answer
+    site.agents("n9").mark(asked.text)
+    site.wait(lambda: site.mark("n9").answer is Answer.REFUSED, "the refusal to n9")
+    body = {"metadata": {"annotations": {f"{MARK}n9": json.dumps({"node": "n1", "text": asked.text})}}}
+    answer = hostile.patch(f"{LEASES}/{MARKS}?fieldManager=healthd-agent", body, kind="merge")
     assert (answer.status, "names its own node" in answer.message) == (422, True), answer
-    site.plane.admin.patch(marks, body, kind="merge").must()
-    site.wait(lambda: "mark.healthd.io/n9 of the Lease healthd-marks is not what" in controller.log, "the page")
+    site.plane.admin.patch(f"{LEASES}/{MARKS}", body, kind="merge").must()
+    site.wait(lambda: "mark.healthd.io/n9 of the Lease healthd-marks" in controller.log, "the page")
     rounds = rounds_of(controller)
     site.wait(lambda: rounds_of(controller) >= rounds + 3, "three more rounds")
     assert hyperpod.count("BatchReplaceClusterNodes") == 0

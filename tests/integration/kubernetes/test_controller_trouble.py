@@ -64,7 +64,7 @@ class Act:
 
 ACTS = {
     "evict": Act(method="POST", path="/pods/train-0/eviction"),
-    "take the request": Act(method="PATCH", path="/leases/healthd-marks", body=r" taken=\d"),
+    "take the request": Act(method="PATCH", path="/nodehealths/", body=r'"answer": ?"taken"'),
     "delete the NodeClaim": Act(method="DELETE", path="/nodeclaims/"),
     "take the claim away": Act(method="PATCH", path="/leases/healthd-budget", body=r'claim\.healthd\.io/[^"]+": ?null'),
 }

@@ -21,7 +21,7 @@ import pytest
 from healthd.remediation.orchestrators import kube_budget
 from healthd.remediation.orchestrators.kube_budget import budget_of
 from healthd.remediation.orchestrators.kube_node import Held, fence_patch, node_of, quarantine_patch
-from tests.integration.kubernetes.control_plane import LEASES, NAMESPACE, ControlPlane
+from tests.integration.kubernetes.control_plane import HEALTHS, LEASES, NAMESPACE, ControlPlane
 from tests.integration.kubernetes.find_binaries import Unavailable, program
 from tests.integration.kubernetes.hook_pods import HookPods
 from tests.integration.kubernetes.howto_blocks import BLOCKS, has_helm, lines_of
@@ -143,6 +143,7 @@ def cluster(request: pytest.FixtureRequest, plane: ControlPlane, tmp_path: Path)
 
 def _remove_everything(plane: ControlPlane) -> None:
     plane.admin.delete("/api/v1/nodes").must()
+    plane.admin.delete(HEALTHS).must()
     at_once = {"gracePeriodSeconds": 0}  # no kubelet ends them
     plane.admin.delete(f"/api/v1/namespaces/{NAMESPACE}/pods", at_once).must()
     named = "labelSelector=app.kubernetes.io/name=healthd"
@@ -153,11 +154,14 @@ def _remove_everything(plane: ControlPlane) -> None:
     plane.admin.delete(f"/api/v1/namespaces/{NAMESPACE}").must()
     gone = lambda: plane.admin.get(f"/api/v1/namespaces/{NAMESPACE}").status == 404  # noqa: E731 - one expression
     plane.wait(gone, 60, "the namespace to be gone")
+    kind = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nodehealths.healthd.io"
+    plane.wait(lambda: plane.admin.get(kind).status == 404, 60, "NodeHealths and their kind to be gone")
 
 
 _CLUSTER_WIDE = (
     "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
     "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles",
     "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings",
 )
@@ -167,12 +171,14 @@ HELMS = pytest.mark.parametrize("cluster", ["helm", "helm4"], indirect=True)
 @HELMS
 def test_a_release_lives_through_everything_and_keeps_its_claims(cluster: Cluster) -> None:
     """Each step is one that operators take. After each the limit is the one that its values ask for, and the node that
-    is out holds its claim; an uninstallation without hooks leaves it as it is for the next."""
+    is out holds its claim; an uninstallation without hooks leaves it as it is for the next, and the NodeHealths."""
     run = cluster.run
     run("install", "healthd", str(CHART), image={"repository": IMAGE})
     assert cluster.limit_and_claims() == (0, set())
     run("upgrade", "healthd", str(CHART), **QUARANTINE)
     cluster.claim("n1")
+    cluster.plane.wait(lambda: cluster.plane.admin.get(HEALTHS).ok, 30, "NodeHealths to be served")
+    cluster.plane.add_health("n1", record={"case": "k3v9"})
     assert cluster.limit_and_claims() == (5, {"n1"})
     run("upgrade", "healthd", str(CHART), **COUNTING)
     cluster.count()
@@ -186,11 +192,13 @@ def test_a_release_lives_through_everything_and_keeps_its_claims(cluster: Cluste
     assert cluster.limit_and_claims() == (3, {"n1"})
     run("uninstall", "healthd", "--no-hooks")
     assert cluster.budget().claims
+    assert cluster.plane.record("n1") == {"case": "k3v9"}
     run("install", "healthd", str(CHART), **QUARANTINE)
     assert cluster.limit_and_claims() == (5, {"n1"})
     run("uninstall", "healthd", "--no-hooks")
     run("install", "healthd", str(CHART), **COUNTING)
     assert cluster.limit_and_claims() == (3, {"n1"}), "until it counts again"
+    assert cluster.plane.record("n1") == {"case": "k3v9"}
 
 
 @HELMS
@@ -208,6 +216,7 @@ def test_it_is_tested_and_taken_out_by_helm(cluster: Cluster, tmp_path: Path) ->
         assert "healthd-agent-claim-first: each refuses what it is there for" in tested.stdout
         cluster.claim("n1")
         cluster.claim("n2")
+        plane.add_health("n1", status={"state": "held"}, record={"case": "k3v9"})
         held = Held(text="healthd: gpu.xid.79 GPU 3", by="healthd", stamp=1)
         node = node_of(plane.admin.get("/api/v1/nodes/n1").must())
         drained = quarantine_patch(node, held, effect="NoSchedule", cordon=True)
@@ -222,6 +231,7 @@ def test_it_is_tested_and_taken_out_by_helm(cluster: Cluster, tmp_path: Path) ->
     assert [name for name, each in nodes.items() if each["spec"].get("unschedulable")] == ["n3"]
     assert [key for key in nodes["n1"]["metadata"].get("annotations", {}) if "healthd" in key] == []
     assert cluster.limit_and_claims() == (5, set())
+    assert plane.admin.get(HEALTHS).must()["items"] == []
     for path in (
         "apis/rbac.authorization.k8s.io/v1/clusterroles",
         "apis/rbac.authorization.k8s.io/v1/clusterrolebindings",

@@ -17,13 +17,17 @@ from typing import Any
 
 import pytest
 
+from healthd.model import Remedy
+from healthd.remediation.marks import CaseMark
 from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER
-from healthd.remediation.orchestrators.kube_budget import CLAIM, LEASE, LIMIT, MARK, MARKS, NODES, OUT
+from healthd.remediation.orchestrators.kube_budget import CLAIM, LEASE, LIMIT, NODES, OUT
 from healthd.remediation.orchestrators.kube_events import News, event_of
 from healthd.remediation.orchestrators.kube_labels import CODE, STATE, NodeState
+from healthd.remediation.orchestrators.kube_old_marks import MARK, MARKS
+from healthd.remediation.orchestrators.kube_record import record_of
 from tests.integration.kubernetes.agent_rig import EVENTS
 from tests.integration.kubernetes.api_client import ApiClient
-from tests.integration.kubernetes.control_plane import ACCOUNT, LEASES, NAMESPACE, ControlPlane
+from tests.integration.kubernetes.control_plane import ACCOUNT, HEALTHS, LEASES, NAMESPACE, ControlPlane
 from tests.integration.kubernetes.hostile_requests import (
     Resource,
     changes,
@@ -43,6 +47,21 @@ THEIRS = ("healthd.io/opt-out", "healthd.io/hold")
 """Keys of healthd's own that a person may have written on the Node, and its agent must not."""
 LABELS = {"pool": "p5", "healthd.io/opt-out": "yes", "healthd.io/rack": "r1", STATE: "ok", CODE: "gpu.xid.79"}
 MINE = {f"{LEASES}/{LEASE}": (f"{CLAIM}{OWN}",), f"{LEASES}/{MARKS}": (f"{MARK}{OWN}",)}
+HEALTH = {
+    "status": {
+        "state": "draining",
+        "code": "gpu.xid.79",
+        "since": "2026-01-01T00:00:00Z",
+        "step": "drain",
+        "waitsFor": "x",
+    },
+    "record": {
+        **record_of(CaseMark(case="k3v9", machine="i-1", remedy=Remedy.REBOOT_NODE, asks=True, attempt=1, asked=NOW)),
+        "following": ["replace_node"],
+        "history": [{"act": "reboot", "at": "2026-01-01T00:00:00Z", "code": "gpu.xid.79", "outcome": "helped"}],
+        "said": "not idle",
+    },
+}
 A_PERSONS = (
     {"key": "example.com/theirs", "value": "yes", "effect": "NoSchedule"},
     {"key": "healthd.io/unhealthy", "value": "by-a-person", "effect": "NoSchedule"},
@@ -67,6 +86,8 @@ def agent(control_plane: ControlPlane) -> Iterator[ApiClient]:
     control_plane.add_lease(LEASE, {**counted, f"{CLAIM}{OTHER}": json.dumps({"node": OTHER, "index": 0})})
     control_plane.add_lease(MARKS, {f"{MARK}{OTHER}": json.dumps({"node": OTHER, "text": "healthd case=k3v9"})})
     control_plane.add_lease("healthd-controller", {})
+    for name in (OWN, OTHER):
+        control_plane.add_health(name, status=HEALTH["status"], record=HEALTH["record"])
     control_plane.add_pod("job-0", OWN)
     client = control_plane.client(control_plane.agent_token(OWN))
     control_plane.admin.post(EVENTS, event(OTHER)).must()
@@ -77,7 +98,7 @@ def agent(control_plane: ControlPlane) -> Iterator[ApiClient]:
 def objects(admin: ApiClient) -> dict[str, dict[str, Any]]:
     """All that an attempt could aim at, by path, without what the server counts for itself."""
     found = {}
-    for path in ("/api/v1/nodes", f"{LEASES}", EVENTS, "/api/v1/pods", "/api/v1/namespaces"):
+    for path in ("/api/v1/nodes", f"{LEASES}", HEALTHS, EVENTS, "/api/v1/pods", "/api/v1/namespaces"):
         for each in admin.get(path).must()["items"]:
             found[f"{path}/{each['metadata']['name']}"] = stripped(each)
     return found
@@ -127,10 +148,11 @@ def test_what_everybody_may_do_changes_nothing(control_plane: ControlPlane, agen
 
 
 def test_no_right_of_an_agent_names_what_holds_secrets(control_plane: ControlPlane, agent: ApiClient) -> None:
-    """An agent may read Nodes and the Leases of the budget by name: no list, no watch, nothing else."""
+    """An agent may read Nodes and the Leases of the budget by name, and what healthd says of nodes, as on the Lease of
+    before: no other list, no watch, nothing else."""
     rights = rights_of(control_plane.admin, NAMESPACE, ACCOUNT)
     read = {(name, verb) for each in rights for name in each.resources for verb in set(each.verbs) - WRITES}
-    assert read == {("nodes", "get"), ("leases", "get")}
+    assert read == {("nodes", "get"), ("leases", "get"), ("nodehealths", "get"), ("nodehealths", "list")}
     leases = [each.names for each in rights if "leases" in each.resources]
     assert leases == [(LEASE, MARKS)]
 
@@ -161,6 +183,8 @@ def of_others(path: str, there: Mapping[str, Any]) -> dict[str, Any]:
     """What of this object is not the own domain of the agent on n1, which other tests hold to its rules. What others
     manage of its fields is of others too, but for those that the agent may write itself."""
     kept, metadata = stripped(there), stripped(there)["metadata"]
+    if path == f"{HEALTHS}/{OWN}":
+        return {"metadata": {key: metadata[key] for key in metadata if key != "generation"}}
     managed = managed_by_others(there, path)
     if path == f"/api/v1/nodes/{OWN}":
         notes, labels = metadata.get("annotations", {}), metadata.get("labels", {})
@@ -189,12 +213,11 @@ def writable(admin: ApiClient) -> Iterator[str]:
 
 def test_no_change_of_what_is_not_its_own_succeeds(control_plane: ControlPlane, agent: ApiClient) -> None:
     """Each field of each object that RBAC lets it write, set otherwise, removed and added to, by each kind of patch:
-    refused, or without effect. Nodes, their status, both Leases and the Events of others are among them."""
+    refused, or without effect. Nodes, their status, NodeHealths, Leases and the Events of others are among them."""
     admin = control_plane.admin
     paths = sorted(writable(admin))
-    assert {f"/api/v1/nodes/{OTHER}", f"/api/v1/nodes/{OTHER}/status", f"{LEASES}/{LEASE}", f"{LEASES}/{MARKS}"} < set(
-        paths
-    )
+    nodes = {f"/api/v1/nodes/{OTHER}", f"/api/v1/nodes/{OTHER}/status", f"{HEALTHS}/{OTHER}"}
+    assert {*nodes, f"{LEASES}/{LEASE}", f"{LEASES}/{MARKS}"} < set(paths)
     assert any(path.startswith(EVENTS) for path in paths)
     tried, passed = Counter[str](), list[str]()
     for path in paths:

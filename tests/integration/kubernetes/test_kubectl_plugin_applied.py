@@ -4,45 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from healthd.controller.status import status_of
-from healthd.model import Mode
-from healthd.remediation.orchestrators.kube_budget import LEASE, counts
-from healthd.remediation.orchestrators.kube_conditions import TYPES, Shown, State, patch_of
-from healthd.remediation.orchestrators.kube_labels import Labels, NodeState, with_labels
+from healthd.remediation.orchestrators.kube_budget import LEASE
 from healthd.remediation.orchestrators.kube_node import HOLD, KEEPS
-from healthd.remediation.orchestrators.kube_told import STATUS, STATUS_LEASE
-from healthd.remediation.standings import Standing
-from tests.integration.kubernetes.agent_rig import Agents, add_leases, note
+from tests.integration.kubernetes.agent_rig import Agents, note
 from tests.integration.kubernetes.control_plane import ControlPlane
 from tests.integration.kubernetes.fleet_storm import REASON
-from tests.pages import blocks
+from tests.integration.kubernetes.shown_fleet import COMMANDS, Operator, lay_out
+from tests.scripts import load_script
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.process]
 
-FOLDER = Path(__file__).resolve().parents[3] / "packaging" / "kubernetes"
-WELL = State(status="True", reason="Healthy", message="nothing is open")
-
-
-class Operator:
-    """Somebody with kubectl, the plugin in PATH, and every right."""
-
-    def __init__(self, plane: ControlPlane, kubectl: Path) -> None:
-        self._plane, self._kubectl = plane, kubectl
-
-    def types(self, line: str) -> subprocess.CompletedProcess[str]:
-        """One command, without a terminal."""
-        path = f"{self._kubectl.parent}:{FOLDER}:/usr/bin:/bin"
-        env = {"KUBECONFIG": str(self._plane.kubeconfig), "HOME": str(self._plane.root), "PATH": path}
-        argv = ["sh", "-c", line]
-        return subprocess.run(argv, env=env, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def node(plane: ControlPlane, name: str = "n1") -> dict[str, Any]:
@@ -52,29 +30,9 @@ def node(plane: ControlPlane, name: str = "n1") -> dict[str, Any]:
 
 @pytest.fixture
 def agents(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Agents]:
-    """Three nodes with healthd and one without: n1 is held by its agent, with a person's cordon and annotation."""
-    for name in ("n1", "n2", "n3", "cpu-1"):
-        control_plane.add_node(name)
-    theirs = {"metadata": {"annotations": {KEEPS[0]: "true"}}, "spec": {"unschedulable": True}}
-    control_plane.admin.patch("/api/v1/nodes/n1", theirs, kind="merge").must()
-    add_leases(control_plane, limit=2, total=3)
-    note(control_plane, counts(limit=2, total=3, out=(), at=datetime.now(UTC)), lease=LEASE)
-    now = datetime.now(UTC)
-    for name, labels in (
-        ("n1", Labels(state=NodeState.NEEDS_OPERATOR, code="gpu.xid.79")),
-        ("n2", Labels(state=NodeState.OK)),
-        ("n3", Labels(state=NodeState.OK)),
-    ):
-        written = now - timedelta(hours=1 if name == "n3" else 0)
-        patch = with_labels(patch_of({kind: Shown(state=WELL, moved=now) for kind in TYPES}, written), labels)
-        control_plane.admin.patch(f"/api/v1/nodes/{name}/status", patch, kind="strategic").must()
+    """Those of the fleet that the page shows."""
     made = Agents(control_plane, tmp_path)
-    agent = made("n1")
-    agent.claim("cluster", 0)
-    agent.quarantine(REASON)
-    said = Standing(node="n1", said="refused: no time", page=True)
-    shown = status_of(Mode.REPAIR, (said,), leader="controller-1", now=now)
-    control_plane.add_lease(STATUS_LEASE, {STATUS: json.dumps(shown)})
+    lay_out(control_plane, made)
     yield made
     made.close()
 
@@ -100,23 +58,26 @@ def test_the_fleet_is_shown_with_its_budget_on_top(operator: Operator) -> None:
     assert sorted(each["node"] for each in rows) == ["cpu-1", "n1", "n2", "n3"]
 
 
-@pytest.mark.parametrize(
-    ("title", "line"),
-    [
-        ("kubectl-healthd", "kubectl healthd"),
-        ("kubectl-get-nodes", "kubectl get nodes -L healthd.io/state,healthd.io/code"),
-    ],
-)
-def test_the_page_shows_what_kubectl_prints(operator: Operator, title: str, line: str) -> None:
-    """But for ages, versions and the width of columns."""
-    (shown,) = (each.text for each in blocks() if each.title == title)
-    assert comparable(operator.types(line).stdout) == comparable(shown)
+recording = load_script("docs_record_kubectl", ROOT / "docs" / "record_kubectl.py")
 
 
-def comparable(text: str) -> list[list[str]]:
-    """The words of each line, without what differs from run to run."""
-    aged = re.sub(r"\bv1\.\S+", "", re.sub(r"\b\d+[smhd]\b", "-", text))
-    return [line.split() for line in aged.splitlines()]
+@pytest.mark.parametrize("title", COMMANDS)
+def test_the_page_shows_what_kubectl_prints(operator: Operator, title: str) -> None:
+    """But for ages, versions and the width of columns; of a page that shows something else the script writes this."""
+    text, page = operator.types(COMMANDS[title]).stdout, recording.PAGE.read_text(encoding="utf-8")
+    shown = recording.shown(page, title)
+    assert recording.comparable(text) == recording.comparable(shown), "python docs/record_kubectl.py"
+    assert recording.with_shown(page, {title: text}) == page
+    assert recording.with_shown(page.replace(shown, "another\n"), {title: text}) == page.replace(shown, text)
+
+
+def test_a_nodehealth_has_the_columns_that_an_operator_asks_for(operator: Operator) -> None:
+    """Its name is the node; the age comes from the time since when."""
+    head, row = operator.types("kubectl get nh").stdout.splitlines()
+    assert head.split() == ["NAME", "STATE", "CODE", "SINCE", "STEP", "WAITS-FOR"]
+    assert row.split()[:3] == ["n1", "needs-operator", "gpu.xid.79"]
+    assert re.fullmatch(r"\d+s", row.split()[3])
+    assert row.endswith("an operator: refused")
 
 
 def test_why_tells_all_that_the_cluster_knows(operator: Operator) -> None:
@@ -130,6 +91,8 @@ def test_why_tells_all_that_the_cluster_knows(operator: Operator) -> None:
         REASON,
         "in healthd-budget",
         "not by healthd",
+        "an operator: refused",
+        "remedy: replace_node",
     )
     assert [words for words in shown if words not in done.stdout] == []
     assert "its agent: " in done.stdout

@@ -301,7 +301,7 @@ def test_a_node_asks_its_platform_by_its_own_node_and_is_replaced(
     assert cluster.witness.seen == ["fenced", "tainted", "asked", "deleted"]
     assert cluster.witness.asked == 1
     assert cluster.orders() == {}
-    assert "replaced=" in cluster.plane.notes("healthd-marks")["mark.healthd.io/n1"]  # counted for an hour
+    assert "replaced" in cluster.plane.record("n1")  # counted for an hour
     assert f"nodes ask {platform} by their own Nodes" in controller.log
 
 
@@ -332,7 +332,7 @@ def test_the_controller_has_an_auto_scaling_group_launch_another(
         assert [name for name, _ in aws.applied if name.startswith(("Terminate", "Set", "Reboot"))] == [
             "TerminateInstanceInAutoScalingGroup"
         ]
-        cluster.wait(lambda: not cluster.plane.notes("healthd-marks"), "the mark to go")
+        cluster.wait(lambda: "case" not in cluster.plane.record("n1"), "the request to go")
 
 
 def test_a_group_that_eks_repairs_itself_is_refused_and_the_condition_is_named(

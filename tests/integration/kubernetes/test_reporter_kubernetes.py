@@ -19,8 +19,8 @@ from healthd.remediation.orchestrators.kube_node import node_of
 from healthd.remediation.orchestrators.kube_reporter import LOOK_S, REGISTERS_S, Known, KubeReporter
 from healthd.remediation.orchestrators.kubernetes import Fence
 from healthd.remediation.playbook import REBOOT
-from tests.integration.kubernetes.agent_rig import Agents
-from tests.integration.kubernetes.control_plane import ControlPlane
+from tests.integration.kubernetes.agent_rig import Agents, install_resource
+from tests.integration.kubernetes.control_plane import HEALTHS, ControlPlane
 
 pytestmark = pytest.mark.kubernetes
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -52,6 +52,9 @@ def case(step: Step) -> Case:
         steps=REBOOT,
         index=REBOOT.index(step),
     )
+
+
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nodehealths.healthd.io"
 
 
 class Rig:
@@ -141,6 +144,7 @@ def test_a_quiet_hour_is_at_most_twelve_requests(rig: Rig) -> None:
     assert all(each.startswith("conditions written") for each in said)
     assert {key: count - before.get(key, 0) for key, count in rig.api.sent.items()} == {
         "get node": 0,
+        "get node_health": 0,
         "patch node": len(said),
     }
     assert 3600 // (HEARTBEAT_S * 1.1) <= len(said) <= 12
@@ -184,6 +188,62 @@ def test_a_daemon_that_starts_leaves_the_labels_until_it_has_decided(rig: Rig) -
     rig.known = WELL
     rig.run(GAP_S + 1)
     assert rig.labels() == Labels(state="ok")
+
+
+def test_a_node_that_is_not_ok_has_a_nodehealth_for_as_long_as_that_lasts(rig: Rig) -> None:
+    """None while it is well; state, code, step and what is waited for with the labels; gone when it is well again."""
+    rig.known = WELL
+    rig.run(DEBOUNCE_S + 2)
+    assert rig.plane.health("n1") == {}
+    rig.known = replace(SICK, case=case(Step.DRAIN))
+    assert any("NodeHealth written: state=draining, code=gpu.xid.79" in said for said in rig.run(GAP_S + 1))
+    since = NOW.strftime("%Y-%m-%dT%H:%M:%SZ")
+    shown = {"state": "draining", "code": "gpu.xid.79", "since": since, "step": "drain", "waitsFor": "the drain"}
+    assert rig.plane.health("n1")["status"] == shown
+    rig.known = replace(SICK, case=case(Step.REBOOT))
+    rig.run(2 * GAP_S + 1)
+    assert rig.plane.health("n1")["status"] == {
+        **shown,
+        "state": "repairing",
+        "step": "reboot",
+        "waitsFor": "the reboot",
+    }
+    before = rig.api.sent["patch node_health"]
+    rig.run(600)
+    assert rig.api.sent["patch node_health"] == before, "nothing new is written"
+    rig.known = WELL
+    rig.run(DEBOUNCE_S + 2 * GAP_S)
+    assert (rig.labels(), rig.plane.health("n1")) == (Labels(state="ok"), {})
+
+
+def test_what_a_daemon_before_showed_goes_once_the_node_is_known_to_be_well(rig: Rig) -> None:
+    """And stays until then; a handoff record beside it stays, and is shown as of a node that is ok."""
+    rig.plane.add_health("n1", status={"state": "held", "code": "gpu.xid.79"}, record={"case": "k3v9"})
+    rig.known = replace(WELL, has_decided=False)
+    rig.run(DEBOUNCE_S + 2)
+    assert rig.plane.health("n1")["status"]["state"] == "held"
+    rig.known = WELL
+    rig.run(GAP_S + 2)
+    there = rig.plane.health("n1")
+    assert (there["status"]["state"], "code" in there["status"], there["record"]) == ("ok", False, {"case": "k3v9"})
+
+
+def test_a_nodehealth_that_cannot_be_written_keeps_no_condition_from_being_told(rig: Rig) -> None:
+    """Said, and tried again after a pause; here the resource is missing."""
+    rig.plane.admin.delete(CRD).must()
+    rig.plane.wait(lambda: rig.plane.admin.get(HEALTHS).status == 404, 30, "NodeHealths to be gone")
+    rig.plane.wait(lambda: rig.plane.admin.get(CRD).status == 404, 30, "the resource to be gone")
+    try:
+        rig.known = replace(SICK, case=case(Step.DRAIN))
+        said = rig.run(DEBOUNCE_S + 2)
+        assert rig.conditions()["HealthdGPU"]["status"] == "False"
+        problems = [each for each in said if "NodeHealth not written, again in" in each]
+        assert 1 <= len(problems) <= 4
+        assert all("nodehealths.healthd.io is missing" in each for each in problems)
+    finally:
+        install_resource(rig.plane)
+    rig.run(600)
+    assert rig.plane.health("n1")["status"]["state"] == "draining"
 
 
 @pytest.mark.parametrize("registers_s", [0, 4, 45, 115])

@@ -19,7 +19,7 @@ import pytest
 from healthd.api.wire import EXIT_FAILED
 from healthd.controller.kube_watch import POLICIES_S
 from tests.integration.kubernetes import fault_proxy as faults
-from tests.integration.kubernetes.control_plane import LEASES, ControlPlane
+from tests.integration.kubernetes.control_plane import HEALTHS, LEASES, ControlPlane
 from tests.integration.kubernetes.fault_proxy import FaultProxy
 from tests.integration.kubernetes.fleet_controller import Fleet, FleetController, Start
 
@@ -73,7 +73,6 @@ def test_a_round_that_hangs_gives_up_the_lead_and_ends_loudly(
 # -- nodes ------------------------------------------------------------------------------------------------------------
 
 PATIENT = "silence_patience_s = {}\n[budget]\nmax_out = 2\n"
-MARKS = f"{LEASES}/healthd-marks"
 
 
 def shows(plane: ControlPlane, name: str, *, ready: str = "True", beat: datetime | None = None) -> None:
@@ -126,7 +125,8 @@ def test_silent_agents_dead_machines_and_odd_marks_page_with_event_and_metric_un
     first = start(PATIENT.format(8), name="first")
     control_plane.wait(is_so(lambda: fleet.numbers()[0] == "2"), 60, "the counts")
     began_s = time.monotonic()
-    control_plane.admin.patch(MARKS, {"metadata": {"annotations": {"mark.healthd.io/n3": "x"}}}, kind="merge").must()
+    later = (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    control_plane.add_health("n3", record={"watched": later})
     wanted = {"agent_silent": 1.0, "node_down": 1.0, "odd_mark": 1.0}
     control_plane.wait(is_so(lambda: troubles(first) == wanted), 60, "the metric")
     assert time.monotonic() - began_s > 5.0, "before its patience was over"
@@ -140,7 +140,7 @@ def test_silent_agents_dead_machines_and_odd_marks_page_with_event_and_metric_un
     control_plane.wait(is_so(lambda: second.leads and troubles(second) == wanted), 60, "the next leader to know of it")
     shows(control_plane, "n1")
     shows(control_plane, "n2")
-    control_plane.admin.patch(MARKS, {"metadata": {"annotations": {"mark.healthd.io/n3": None}}}, kind="merge").must()
+    control_plane.admin.patch(f"{HEALTHS}/n3", {"record": None}, kind="merge").must()
     control_plane.wait(is_so(lambda: troubles(second) == {}), 20, "the end of all")
     assert events(control_plane) == told
 

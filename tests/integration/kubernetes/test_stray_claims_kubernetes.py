@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from healthd.remediation.orchestrators.kube_budget import CLAIM, LEASE, MARKS, OUT
+from healthd.remediation.orchestrators.kube_budget import CLAIM, LEASE, OUT
 from healthd.remediation.orchestrators.kube_labels import STATE
+from healthd.remediation.orchestrators.kube_old_marks import MARKS
 from healthd.remediation.orchestrators.kube_stray_claims import IDLE_S, RELABELLED_S
 from tests.integration.kubernetes.agent_node import AgentNode
 from tests.integration.kubernetes.agent_rig import Agents, note

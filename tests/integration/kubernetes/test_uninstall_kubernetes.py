@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from healthd.remediation.orchestrators.kube_budget import LEASE, MARKS
+from healthd.remediation.orchestrators.kube_budget import LEASE
 from healthd.remediation.orchestrators.kube_node import Held, fence_patch, node_of, quarantine_patch
+from healthd.remediation.orchestrators.kube_old_marks import MARKS
 from tests.integration.kubernetes.agent_rig import ROOT, add_leases, note
 from tests.integration.kubernetes.control_plane import NAMESPACE, ControlPlane
 from tests.integration.kubernetes.hook_pods import HookPods
@@ -34,7 +35,9 @@ def pods(control_plane: ControlPlane, tmp_path: Path) -> HookPods:
         f"claim.healthd.io/{name}": json.dumps({"node": name, "index": at}) for at, name in enumerate(("n1", "n2"))
     }
     note(control_plane, claims)
-    note(control_plane, {"mark.healthd.io/n1": json.dumps({"node": "n1", "text": "x"})}, lease=MARKS)
+    control_plane.add_lease(MARKS, {"mark.healthd.io/n1": json.dumps({"node": "n1", "text": "x"})})
+    for name in ("n1", "n9"):
+        control_plane.add_health(name, status={"state": "held"}, record={"case": "k3v9"})
     held = Held(text="healthd: gpu.xid.79 GPU 3", by="healthd", stamp=1)
     changed(control_plane, "n1", quarantine_patch(read(control_plane, "n1"), held, effect="NoSchedule", cordon=True))
     changed(control_plane, "n2", fence_patch(read(control_plane, "n2")))
@@ -77,6 +80,7 @@ def test_every_node_is_let_in_and_it_may_be_done_twice(control_plane: ControlPla
     assert list(read(control_plane, "n3").conditions) == ready
     assert control_plane.claims() == set()
     assert control_plane.notes(MARKS) == {}
+    assert control_plane.health("n1") == control_plane.health("n9") == {}
     assert control_plane.notes(LEASE)["healthd.io/limit"] == "2"
     again = pods.command("healthd-uninstall", POD, ["uninstall", "--yes"], CONFIG)
     assert (again.returncode, again.stdout) == (0, "0 nodes let in\n")

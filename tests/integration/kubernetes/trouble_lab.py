@@ -78,7 +78,7 @@ def act_of(seen: Seen) -> str:
     for name, boundary in BOUNDARIES.items():
         if re.search(boundary.path, seen.path) and re.search(boundary.body, seen.body):
             return name
-    assert re.search(r"/leases/healthd-marks|/nodes/[^/]+/status|/events", seen.path), seen
+    assert re.search(r"/nodehealths|/nodes/[^/]+/status|/events", seen.path), seen
     return ""
 
 
@@ -180,8 +180,8 @@ class Node:
         node = self.read()
         mine = node["spec"].get("taints") or node["spec"].get("unschedulable")
         held = "healthd.io/hold" in node["metadata"].get("annotations", {})
-        notes = self.plane.notes("healthd-budget").keys() | self.plane.notes("healthd-marks").keys()
-        return not mine and not held and not any(key.endswith(f"/{self.name}") for key in notes)
+        is_recorded = bool(self.plane.record(self.name))
+        return not mine and not held and self.name not in self.plane.claims() and not is_recorded
 
     def acts(self) -> tuple[str, ...]:
         """The writes of its case that the server has carried out."""

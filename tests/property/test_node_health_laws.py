@@ -1,0 +1,78 @@
+"""A handoff record survives its way through a NodeHealth: whatever a line of text can say, its fields say."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from healthd.model import Remedy
+from healthd.remediation.marks import Answer, CaseMark, Helped, PastAct, PastRepair, parse
+from healthd.remediation.orchestrators.kube_record import read_record, record_of, record_patch, text_of, without_nulls
+
+TEXTS = st.text(max_size=12)
+TIMES = st.datetimes(timezones=st.just(__import__("datetime").UTC)) | st.none()
+REMEDIES = st.sampled_from(Remedy) | st.none()
+HISTORY = st.lists(
+    st.builds(
+        PastRepair,
+        act=st.sampled_from(PastAct),
+        at=TIMES.filter(bool),
+        code=TEXTS,
+        outcome=st.sampled_from(Helped),
+        back=TIMES,
+    ),
+    max_size=20,
+).map(tuple)
+MARKS = st.builds(
+    CaseMark,
+    case=TEXTS,
+    machine=TEXTS,
+    remedy=REMEDIES,
+    asks=st.booleans(),
+    withdrawn=REMEDIES,
+    attempt=st.integers(0, 10**12),
+    asked=TIMES,
+    following=st.lists(st.sampled_from(Remedy), max_size=3).map(tuple),
+    became=TEXTS,
+    answer=st.sampled_from(Answer) | st.none(),
+    answered=TIMES,
+    boot=TEXTS,
+    replaced=TIMES,
+    slept=TIMES,
+    awake=TIMES,
+    watched=TIMES,
+    given_up=TEXTS,
+    code=TEXTS,
+    since=TIMES,
+    driver=TEXTS,
+    kernel=TEXTS,
+    image=TEXTS,
+    history=HISTORY,
+    said=st.text(max_size=300),
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | TEXTS,
+    lambda each: st.lists(each, max_size=3) | st.dictionaries(TEXTS, each, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(MARKS)
+def test_what_a_line_can_say_survives_as_fields(made: CaseMark) -> None:
+    """As JSON on the wire, too; and a second time nothing changes."""
+    mark = parse(made.text)
+    assert mark is not None
+    record = msgspec.json.decode(msgspec.json.encode(record_of(mark)))
+    assert read_record(record).odd == ""
+    assert read_record(record).mark == mark
+    assert text_of(record) in (mark.text, "")
+    if len(mark.text) <= 2000:
+        assert without_nulls(record_patch("n1", mark.text))["record"] == record_of(mark)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(record_of(CaseMark(case="x")) | {"history": 1, "asked": 1})), JSON))
+def test_whatever_stands_there_is_read(record: dict[str, object]) -> None:
+    """And what comes of it is a line that healthd can read."""
+    text = text_of(record)
+    assert text == "" or parse(text) is not None
