@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import boto3
 
 from healthd.model import Remedy
+from healthd.remediation.fleet import that_counts
 from healthd.remediation.marks import Answer, CaseMark, parse
 from tests.integration.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.integration.aws.fake_hyperpod import CLUSTER, FakeHyperPod, FakeNode
@@ -113,6 +114,11 @@ class ControllerLife(KubeLife):
         """The machine ends, and its Node with it."""
         self.stage.plane.admin.delete(f"/api/v1/nodes/{self.node}").must()
 
+    def _asks_still(self) -> bool:
+        """Whether more is left of the handoff record than what bounds the fleet for a day."""
+        text = self.stage.plane.records().get(self.node, "")
+        return that_counts(text, datetime.now(UTC)) != text
+
     def ending(self) -> Ending:
         plane, leases = self.stage.plane, self._leases
         notes = plane.notes(leases=leases)
@@ -120,7 +126,7 @@ class ControllerLife(KubeLife):
         return Ending(
             left=(
                 *sorted(key for key in notes if key.endswith(f"/{self.node}")),
-                *(["record"] if self.node in plane.records() else []),
+                *(["request"] if self._asks_still() else []),
                 *([] if all(uids) else [f"pods are others: {uids}"]),
                 *self.left(),
             ),
