@@ -133,23 +133,26 @@ def test_a_right_that_is_missing_is_named(control_plane: ControlPlane, node: Age
     assert "agent-rbac.yaml" in lines["rights"][0]["fix"]
 
 
-def test_a_missing_kind_and_the_rights_on_it_are_named(control_plane: ControlPlane, node: AgentNode) -> None:
-    """What brings the CustomResourceDefinition; and which right is missing, for what."""
-    assert told(asked(node))["NodeHealth"] == "ok"
-    with without(control_plane, CRD, f"{RBAC}/clusterrolebindings/healthd-agent"):
-        control_plane.wait(lambda: control_plane.admin.get(CRD).status == 404, 30, "the kind to be gone")
+def test_rights_on_nodehealths_that_are_missing_are_named(control_plane: ControlPlane, node: AgentNode) -> None:
+    """Each verb, and what does not work without it."""
+    with without(control_plane, f"{RBAC}/clusterrolebindings/healthd-agent"):
         control_plane.wait(lambda: told(asked(node))["rights"] == "missing", 60, "the server to go by it")
         lines = asked(node)
     words = " ".join(line["why"] for line in lines["rights"])
     for verb in ("get", "create", "patch", "delete"):
         assert f"it may not {verb} nodehealths {node.name}: its NodeHealth is not written" in words
     assert "it may not list nodehealths: no bound of the fleet's can be kept" in words
+    assert told(lines)["NodeHealth"] == "could not tell"
+
+
+def test_a_kind_that_is_missing_is_named_with_what_brings_it(control_plane: ControlPlane, node: AgentNode) -> None:
+    """The CustomResourceDefinition is not there."""
+    assert told(asked(node))["NodeHealth"] == "ok"
     with without(control_plane, CRD):
         control_plane.wait(lambda: control_plane.admin.get(CRD).status == 404, 30, "the kind to be gone")
         (line,) = asked(node)["NodeHealth"]
     assert (line["told"], "serves no nodehealths.healthd.io" in line["why"]) == ("missing", True)
     assert "nodehealths.yaml" in line["fix"]
-    assert told(asked(node))["NodeHealth"] == "ok"
 
 
 def test_a_policy_that_is_missing_is_seen_by_what_passes(control_plane: ControlPlane, node: AgentNode) -> None:
