@@ -28,7 +28,7 @@ _BUILDER = pytest.StashKey[subprocess.Popen[bytes]]()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The build takes minutes where nothing is cached. It runs at low priority beside the other tests, and those that need
+# The build takes minutes where nothing is cached. It runs beside the other tests, as nice as they, and those that need
 # its programs come last.
 
 
