@@ -73,11 +73,17 @@ class HookPods:
         )
         done = self._run("healthd-uninstall-1", spec)
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        kinds = ("SuccessCriteriaMet", "Complete") if done.returncode == 0 else ("FailureTarget", "Failed")
-        conditions = [{"type": kind, "status": "True", "lastTransitionTime": now} for kind in kinds]
+        before_it, kind = ("SuccessCriteriaMet", "Complete") if done.returncode == 0 else ("FailureTarget", "Failed")
+        # Kubernetes 1.31 and later refuses the end of a Job without its forerunner, and 1.30 refuses the forerunner.
+        kinds = (before_it, kind) if self._minor() >= (1, 31) else (kind,)
+        conditions = [{"type": each, "status": "True", "lastTransitionTime": now} for each in kinds]
         status: dict[str, Any] = {"startTime": now, "conditions": conditions}
         status |= {"succeeded": 1, "completionTime": now} if done.returncode == 0 else {"failed": 1}
         self.plane.admin.patch(f"{JOB}/status", {"status": status}, kind="merge").must()
+
+    def _minor(self) -> tuple[int, int]:
+        major, minor, _ = self.plane.version.split(".", 2)
+        return int(major), int(minor)
 
     def _test(self) -> None:
         target = {"metadata": {"name": "healthd-test"}, "target": {"kind": "Node", "name": self.node}}
