@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER
 from tests.integration.kubernetes.api_client import ApiClient
 from tests.integration.kubernetes.control_plane import ControlPlane, agent_pod
 
@@ -195,7 +196,8 @@ def test_lightkube_finds_the_server_as_in_a_pod(
     folder = control_plane.account_folder(tmp_path / "account", control_plane.agent_token("n1"))
     for name, value in control_plane.pod_environment().items():
         monkeypatch.setenv(name, value)
-    with Client(KubeConfig.from_service_account(folder), trust_env=False) as client:
+    kubeconfig = KubeConfig.from_service_account(folder)
+    with Client(kubeconfig, field_manager=FIELD_MANAGER, trust_env=False) as client:
         client.patch(NodeStatus, "n1", {"status": {"conditions": [UNHEALTHY]}})
     found = conditions(admin.get(NODE).must())
     assert (found["Ready"], found["HealthdGpu"]) == ("True", "True")
