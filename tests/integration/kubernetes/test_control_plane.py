@@ -241,6 +241,7 @@ def test_reset_leaves_nothing_of_a_test_and_all_rules(control_plane: ControlPlan
     assert {each["metadata"]["name"] for each in policies} == {
         "healthd-agent-claim-first",
         "healthd-agent-events",
+        "healthd-agent-node-health",
         "healthd-agent-own-node",
         "healthd-budget",
     }
