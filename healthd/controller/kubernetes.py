@@ -56,11 +56,31 @@ _COUNTS_IN_AN_AGE = 15  # so many countings may be missed before agents take the
 _BY_SLURM = ("parallelcluster", "pcs")
 
 
+def connect_controller(
+    config: Config, environ: Mapping[str, str], *, timeout_s: float, calls: Calls | None = None
+) -> KubeApi:
+    """To the cluster that the configuration names, as the controller. Raises ConfigError."""
+    return connect(
+        kubeconfig=config.orchestrator.kubernetes.kubeconfig,
+        timeout_s=timeout_s,
+        pace=Pace(rate_per_s=_RATE_PER_S, burst=_BURST),
+        environ=environ,
+        manager=_MANAGER,
+        calls=calls,
+    )
+
+
 class KubernetesWork:
-    """The work of one controller. ``run``: how the child that calls AWS is run; tests count it."""
+    """The work of one controller. ``run``: how the child that calls AWS is run; ``opened``: how the API server is
+    reached, as ``connect_controller``. Tests count both."""
 
     def __init__(
-        self, config: Config, environ: Mapping[str, str], *, run: Callable[..., CommandResult] = run_command
+        self,
+        config: Config,
+        environ: Mapping[str, str],
+        *,
+        run: Callable[..., CommandResult] = run_command,
+        opened: Callable[..., KubeApi] = connect_controller,
     ) -> None:
         section = config.orchestrator.kubernetes
         self._config, self._run = config, run
@@ -69,10 +89,10 @@ class KubernetesWork:
         self.about = self._checked()
         kind, mode = config.provisioner.kind, config.remediation.mode
         self.course = Course(orchestrator="kubernetes", provisioner=kind, mode=mode, limits=True)
-        self._api = _connect(config, environ, timeout_s=max(section.timeout_s, _LIST_S), calls=self.course.calls)
+        self._api = opened(config, environ, timeout_s=max(section.timeout_s, _LIST_S), calls=self.course.calls)
         # A connection of its own, so that no long answer keeps the renewal waiting.
         self._lead = Lead(
-            _connect(config, environ, timeout_s=min(section.timeout_s, RENEW_S / 2), calls=self.course.calls),
+            opened(config, environ, timeout_s=min(section.timeout_s, RENEW_S / 2), calls=self.course.calls),
             namespace=section.namespace,
             identity=f"{socket.gethostname()}_{secrets.token_hex(4)}",
         )
@@ -218,22 +238,11 @@ class KubernetesWork:
 
 def read_status(config: Config, environ: Mapping[str, str]) -> dict[str, Any] | None:
     """What the controller that leads this cluster said last. Raises StoreError where the cluster does not answer."""
-    api = _connect(config, environ, timeout_s=config.orchestrator.kubernetes.timeout_s)
+    api = connect_controller(config, environ, timeout_s=config.orchestrator.kubernetes.timeout_s)
     try:
         return _status_in(api, config, lambda: None).shown()
     finally:
         api.close()
-
-
-def _connect(config: Config, environ: Mapping[str, str], *, timeout_s: float, calls: Calls | None = None) -> KubeApi:
-    return connect(
-        kubeconfig=config.orchestrator.kubernetes.kubeconfig,
-        timeout_s=timeout_s,
-        pace=Pace(rate_per_s=_RATE_PER_S, burst=_BURST),
-        environ=environ,
-        manager=_MANAGER,
-        calls=calls,
-    )
 
 
 def _status_in(api: KubeApi, config: Config, leads: Callable[[], None]) -> StatusNote:

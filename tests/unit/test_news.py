@@ -437,6 +437,13 @@ def test_a_page_is_no_other_one_for_the_error_of_the_moment(refusal: Refusal, ca
     assert told(decision=Decision(action=Action.PAGE, reason="no", refusal=Refusal.OVERDUE))[0].cause == "overdue "
 
 
+def test_what_holds_back_a_whole_fleet_has_one_key_on_every_node() -> None:
+    """Whichever GPU it is here."""
+    page = Decision(action=Action.PAGE, reason="40 nodes in a day", diagnosis=XID, refusal=Refusal.HELD_BACK)
+    elsewhere = replace(page, diagnosis=replace(XID, component=Component(kind="gpu", id="GPU-2")))
+    assert [told(decision=each)[0].key for each in (page, elsewhere)] == ["page fleet gpu.xid.79"] * 2
+
+
 def test_a_state_that_cannot_be_written_asks_for_an_operator() -> None:
     """Once it lasts; nothing is repaired meanwhile."""
     (topic,) = unkept("disk full")

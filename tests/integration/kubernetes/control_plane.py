@@ -423,6 +423,7 @@ class ControlPlane:
 
 _SYSTEM = ("kube-system", "kube-public", "kube-node-lease")
 _NAMESPACED = (
+    ("apis/apps/v1", "deployments"),
     ("apis/apps/v1", "replicasets"),
     ("api/v1", "pods"),
     ("apis/policy/v1", "poddisruptionbudgets"),

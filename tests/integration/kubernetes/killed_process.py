@@ -23,6 +23,7 @@ from healthd.config.schema import Config
 from healthd.controller.kubernetes import KubernetesWork
 from healthd.model import Event
 from healthd.node import CommandResult
+from healthd.remediation.calls import Calls
 from healthd.remediation.orchestrators.kube_api import How, Kind, KubeApi, connect
 from healthd.remediation.orchestrators.kube_budget import CLAIM
 from healthd.remediation.orchestrators.kube_lead import LEASE, Lead
@@ -154,16 +155,16 @@ class DyingWork(KubernetesWork):
     between rounds: a life is a line, and not a race."""
 
     def __init__(self, config: Config, line: Line, story: Path) -> None:
-        self._line, self._story, self.opened = line, story, list[DyingApi]()
-        super().__init__(config, {}, run=self._called)
+        self._line, self._story, self.apis = line, story, list[DyingApi]()
+        super().__init__(config, {}, run=self._called, opened=self._opened)
         namespace, identity = config.orchestrator.kubernetes.namespace, f"killed_{os.getpid()}_{time.monotonic_ns()}"
-        api = self._connect({}, timeout_s=5.0)
+        api = self._opened(config, {}, timeout_s=5.0)
         self.lead = self._lead = Lead(api, namespace=namespace, identity=identity, duration_s=_LEADS_S, renew_s=30.0)
 
-    def _connect(self, environ: Mapping[str, str], *, timeout_s: float) -> KubeApi:
-        kubeconfig = self._config.orchestrator.kubernetes.kubeconfig
-        self.opened.append(DyingApi(self._line, self._story, lambda: _opened(kubeconfig, timeout_s)))
-        return cast(KubeApi, self.opened[-1])
+    def _opened(self, config: Config, _: Mapping[str, str], *, timeout_s: float, calls: Calls | None = None) -> KubeApi:
+        kubeconfig = config.orchestrator.kubernetes.kubeconfig
+        self.apis.append(DyingApi(self._line, self._story, lambda: _opened(kubeconfig, timeout_s)))
+        return cast(KubeApi, self.apis[-1])
 
     def _called(self, argv: Any, **more: Any) -> CommandResult:
         return self._line.run(argv, **more)
@@ -171,7 +172,7 @@ class DyingWork(KubernetesWork):
     @property
     def moved(self) -> int:
         """How many writes there were, but for those of every round."""
-        return sum(api.moved for api in self.opened)
+        return sum(api.moved for api in self.apis)
 
 
 def live_controller(order: Order) -> None:
