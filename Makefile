@@ -26,26 +26,6 @@ IN_PARALLEL = --numprocesses $(WORKERS) --no-loadscope-reorder
 # Nothing that runs from here asks the cloud anything.
 export AWS_EC2_METADATA_DISABLED = true
 
-# The modules that decide. Each of their branches is taken by a test that does no I/O.
-PURE := */healthd/model.py,*/healthd/trends.py,*/healthd/waiting.py,*/healthd/own_reset.py,*/healthd/crowd.py,*/healthd/history.py,*/healthd/diagnose.py
-PURE := $(PURE),*/remediation/policy.py,*/remediation/playbook.py,*/remediation/budget.py,*/remediation/case.py
-PURE := $(PURE),*/remediation/rules.py,*/remediation/ledger.py,*/remediation/opt_out.py,*/remediation/orders.py
-PURE := $(PURE),*/remediation/fleet.py,*/healthd/acknowledged.py,*/healthd/drill/chain.py
-PURE := $(PURE),*/healthd/notifications/news.py,*/remediation/marks.py,*/remediation/asked.py,*/remediation/record.py
-PURE := $(PURE),*/remediation/brakes.py,*/remediation/unwatched.py
-PURE := $(PURE),*/remediation/modes.py,*/healthd/clockwatch.py,*/healthd/timeshift.py,*/healthd/backoff.py
-PURE := $(PURE),*/remediation/paging.py,*/remediation/drive.py
-PURE := $(PURE),*/remediation/orchestrators/kube_budget.py,*/remediation/orchestrators/kube_conditions.py
-PURE := $(PURE),*/remediation/orchestrators/kube_events.py,*/remediation/orchestrators/kube_node.py
-PURE := $(PURE),*/remediation/orchestrators/kube_signals.py,*/remediation/orchestrators/kube_labels.py
-PURE := $(PURE),*/remediation/orchestrators/kube_count.py,*/remediation/orchestrators/kube_eviction.py
-PURE := $(PURE),*/remediation/orchestrators/kube_gangs.py,*/remediation/orchestrators/kube_gang_kinds.py
-PURE := $(PURE),*/remediation/orchestrators/kube_slurm_nodes.py
-PURE := $(PURE),*/remediation/orchestrators/kube_drain_record.py,*/remediation/orchestrators/kube_drain_stalls.py
-PURE := $(PURE),*/remediation/orchestrators/kube_silence.py,*/remediation/orchestrators/kube_policies.py
-PURE := $(PURE),*/remediation/orchestrators/kube_leaving.py,*/remediation/orchestrators/kube_stray_claims.py
-PURE := $(PURE),*/remediation/orchestrators/kube_record.py
-PURE := $(PURE),*/healthd/record_words.py,*/remediation/slurm_reasons.py,*/remediation/slurm_versions.py
 SEED = 1
 SEEDS = 20
 HOURS = 336
@@ -107,9 +87,10 @@ types: .venv/dev.stamp
 contracts: .venv/dev.stamp
 	$(VENV)/lint-imports
 
+# The modules that decide: each of their branches is taken by a test that does no I/O.
 coverage: .venv/dev.stamp
 	$(VENV)/coverage run -m pytest -q -m "not (process or slow or slurm or kubernetes or kernel or nvml)" $(PURE_TESTS)
-	$(VENV)/coverage report --include="$(PURE)" --fail-under=100
+	$(VENV)/coverage report --include="$$($(VENV)/python -m tests.pure_modules)" --fail-under=100
 
 # All of them, also after one that cannot run here (77) or misses an aim.
 bench: .venv/dev.stamp

@@ -20,10 +20,10 @@ from dataclasses import asdict, dataclass, fields, replace
 
 from bench.measure import children, cpu_ms, write_down
 from bench.whole_machine import whole_machine
-from healthd.agent import Agent, acting_agent
-from healthd.check import discover
+from healthd.agent.agent import Agent, acting_agent
 from healthd.config.load import load
-from healthd.model import Status
+from healthd.core.check import discover
+from healthd.core.model import Status
 from healthd.sim.machine import SimulatedMachine
 
 AIM_MS_A_MINUTE = 60.0

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from bench.measure import write_down
 from healthd.api.wire import Request, write_request
-from healthd.crowd import MOST
-from healthd.reach import connected
+from healthd.core.reach import connected
+from healthd.judge.crowd import MOST
 from tests.running import RunningNode
 
 NUMBERS = [number for number in range(1, 90) if number != 43][:80]

@@ -32,19 +32,19 @@ from typing import Any
 import msgspec
 
 from bench.measure import cpu_ms, percentile, skipped, write_down
-from healthd.acting import fleet_of, kept_of
-from healthd.errors import BackendError
-from healthd.model import Clearance, Component, Diagnosis, Event, Mode, Remedy, Severity
-from healthd.remediation.budget import out_limit
-from healthd.remediation.case import Case
-from healthd.remediation.engine import Engine
-from healthd.remediation.ledger import Bounds
-from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
-from healthd.remediation.parts import Parts
-from healthd.remediation.policy import Rules
+from healthd.agent.engine_parts import fleet_of, kept_of
+from healthd.core.errors import BackendError
+from healthd.core.model import Clearance, Component, Diagnosis, Event, Mode, Remedy, Severity
+from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.fleet import out_limit
+from healthd.remediation.decide.ledger import Bounds
+from healthd.remediation.decide.policy import Rules
+from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.engine.engine import Engine
+from healthd.remediation.engine.slots import SlotKeeper
+from healthd.remediation.engine.turns import Patience
+from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import FleetLevel, Slot
-from healthd.remediation.slots import SlotKeeper
-from healthd.remediation.turns import Patience
 from healthd.sim.cluster import FakeProvisioner, FakeResetter
 from tests.integration.slurm.slurm_lab import SlurmLab, why_not
 

@@ -23,11 +23,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.measure import pss_mb, write_down
-from healthd.agent import kernel_needles
-from healthd.check import discover
-from healthd.config.schema import CheckConfig
-from healthd.model import Finding
-from healthd.node import KernelRecord
+from healthd.agent.agent import kernel_needles
+from healthd.config.schema.config import CheckConfig
+from healthd.core.check import discover
+from healthd.core.model import Finding
+from healthd.core.node import KernelRecord
 from healthd.sources.kmsg import KernelLog
 from healthd.testing import FakeNode
 

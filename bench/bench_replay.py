@@ -23,9 +23,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from bench.measure import write_down
-from healthd.check import discover
-from healthd.config.schema import CheckConfig, Config
-from healthd.past.replay import Replayed, Trial, replay
+from healthd.config.schema.config import CheckConfig, Config
+from healthd.core.check import discover
+from healthd.replay.replay import Replayed, Trial, replay
 
 EVERY = 1000
 XIDS = (13, 31, 43, 45, 48, 63, 74, 79, 94, 95, 119, 154)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 
 from bench.measure import percentile, skipped, write_down
-from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
+from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from tests.integration.slurm.slurm_lab import SlurmLab, why_not
 
 

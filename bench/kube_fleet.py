@@ -22,19 +22,19 @@ from typing import Any
 import msgspec
 
 from bench.bench_fleet import OneFault, OneFile
-from healthd.model import Mode, Outcome, Result, Status
-from healthd.remediation.case import Case
-from healthd.remediation.engine import Engine
-from healthd.remediation.orchestrators.kube_api import KubeApi, connect
-from healthd.remediation.orchestrators.kube_opening import BURST, RATE_PER_S
-from healthd.remediation.orchestrators.kube_reporter import Known, KubeReporter
-from healthd.remediation.orchestrators.kube_transport import Pace
-from healthd.remediation.orchestrators.kubernetes import Fence, KubernetesOrchestrator
-from healthd.remediation.parts import Parts
-from healthd.remediation.policy import Rules
+from healthd.core.model import Mode, Outcome, Result, Status
+from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.policy import Rules
+from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.engine.engine import Engine
+from healthd.remediation.engine.slots import SlotKeeper
+from healthd.remediation.engine.turns import Patience
+from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
+from healthd.remediation.orchestrators.kubernetes.opening import BURST, RATE_PER_S
+from healthd.remediation.orchestrators.kubernetes.orchestrator import Fence, KubernetesOrchestrator
+from healthd.remediation.orchestrators.kubernetes.reporter import Known, KubeReporter
+from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from healthd.remediation.ports import FleetLevel
-from healthd.remediation.slots import SlotKeeper
-from healthd.remediation.turns import Patience
 from healthd.sim.cluster import FakeProvisioner, FakeResetter
 from healthd.sim.machine import NODE, SimulatedMachine
 from tests.integration.kubernetes.agent_rig import write_kubeconfig

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from healthd.check import FindingCode, NoSettings, check, judged, not_applicable
-from healthd.errors import SourceMissing
-from healthd.host_text import json_object, json_objects
-from healthd.model import NODE, Finding, Remedy, Result, Severity
-from healthd.node import Node
+from healthd.checklib.host_text import json_object, json_objects
+from healthd.core.check import FindingCode, NoSettings, check, judged, not_applicable
+from healthd.core.errors import SourceMissing
+from healthd.core.model import NODE, Finding, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _SCHEDULED = "events/maintenance/scheduled"
 _REBALANCE = "events/recommendations/rebalance"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from healthd.check import FindingCode, Rate, check, judged, not_applicable
-from healthd.errors import SourceError, SourceMissing, SourceUnreadable
-from healthd.host_text import json_object, whole
-from healthd.model import Component, Reading, ReadingKind, Remedy, Result, Severity
-from healthd.node import Node
+from healthd.checklib.host_text import json_object, whole
+from healthd.core.check import FindingCode, Rate, check, judged, not_applicable
+from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.core.model import Component, Reading, ReadingKind, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _CLASS, _EBS = "class/nvme", "Amazon Elastic Block Store"  # EBS user guide, "Map EBS volumes to NVMe device names"
 _NO_PLUGIN = "nvalid sub-command"

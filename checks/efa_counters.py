@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from healthd.check import AnyLimit, FindingCode, Limit, Rate, Stall, check, judged, not_applicable
-from healthd.errors import SourceMissing, SourceUnreadable
-from healthd.model import ClearsBy, Component, Reading, ReadingKind, Remedy, Result, Severity
-from healthd.node import Node
-from healthd.pci import efa_functions, pci_children
-from healthd.tables import filled, keyed_rows
+from healthd.checklib.pci import efa_functions, pci_children
+from healthd.checklib.tables import filled, keyed_rows
+from healthd.core.check import AnyLimit, FindingCode, Limit, Rate, Stall, check, judged, not_applicable
+from healthd.core.errors import SourceMissing, SourceUnreadable
+from healthd.core.model import ClearsBy, Component, Reading, ReadingKind, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _FOLDERS = {"device": "hw_counters", "port": "ports/1/hw_counters"}
 _TOLERATED = ("(EINVAL)", "(EOPNOTSUPP)")

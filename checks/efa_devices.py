@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from healthd.check import FindingCode, Learned, check, judged, not_applicable, unknown
-from healthd.host_text import uptime_s
-from healthd.model import NODE, Component, Finding, Reading, Remedy, Result, Severity
-from healthd.node import Node
-from healthd.pci import efa_functions, has_pci, pci_attribute, pci_children, pci_gpus, require_pci
-from healthd.tables import instance_profile
+from healthd.checklib.host_text import uptime_s
+from healthd.checklib.pci import efa_functions, has_pci, pci_attribute, pci_children, pci_gpus, require_pci
+from healthd.checklib.tables import instance_profile
+from healthd.core.check import FindingCode, Learned, check, judged, not_applicable, unknown
+from healthd.core.model import NODE, Component, Finding, Reading, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _CRITICAL, _WARNING = Severity.CRITICAL, Severity.WARNING
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.errors import SourceError, SourceMissing
-from healthd.model import NODE, Component, Finding, Reading, Remedy, Result, Severity
-from healthd.node import CommandResult, Node
-from healthd.pci import efa_functions, pci_children, pci_gpus
-from healthd.versions import minimums, older, read_stack
+from healthd.checklib.pci import efa_functions, pci_children, pci_gpus
+from healthd.checklib.versions import minimums, older, read_stack
+from healthd.core.check import FindingCode, check, judged, not_applicable
+from healthd.core.errors import SourceError, SourceMissing
+from healthd.core.model import NODE, Component, Finding, Reading, Remedy, Result, Severity
+from healthd.core.node import CommandResult, Node
 
 _FI_INFO = "/opt/amazon/efa/bin/fi_info"
 _PARTS = ("efa_installer", "aws_ofi_nccl")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from healthd.check import FindingCode, Rate, check, judged, not_applicable
-from healthd.errors import SourceError, SourceMissing, SourceUnreadable
-from healthd.host_text import key_numbers
-from healthd.model import Component, Reading, ReadingKind, Remedy, Result, Severity
-from healthd.node import Node
+from healthd.checklib.host_text import key_numbers
+from healthd.core.check import FindingCode, Rate, check, judged, not_applicable
+from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.core.model import Component, Reading, ReadingKind, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _NET, _DRIVER = "class/net", "ena"
 

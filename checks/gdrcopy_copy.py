@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.errors import SourceTimeout
-from healthd.model import NODE, Component, Finding, Reading, Remedy, Result, Severity, gpu_component
-from healthd.node import GdrCopy, Node
-from healthd.pci import pci_gpus
+from healthd.checklib.pci import pci_gpus
+from healthd.core.check import FindingCode, check, judged, not_applicable
+from healthd.core.errors import SourceTimeout
+from healthd.core.model import NODE, Component, Finding, Reading, Remedy, Result, Severity, gpu_component
+from healthd.core.node import GdrCopy, Node
 
 _DRIVER = Component(kind="driver", id="gdrdrv")
 _W, _HUMAN = Severity.WARNING, Remedy.ASK_HUMAN

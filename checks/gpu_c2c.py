@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.gpus import GpuValues, ask_gpus, gaps_of
-from healthd.model import Component, Finding, Reading, Remedy, Result, Severity
-from healthd.node import Node
-from healthd.nvml_return import field_key
-from healthd.tables import instance_profile
+from healthd.checklib.gpus import GpuValues, ask_gpus, gaps_of
+from healthd.checklib.nvml_codes import field_key
+from healthd.checklib.tables import instance_profile
+from healthd.core.check import FindingCode, check, judged, not_applicable
+from healthd.core.model import Component, Finding, Reading, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _COUNT, _STATUS = 170, 171  # NVML_FI_DEV_C2C_LINK_COUNT and _GET_STATUS, the latter for each link (nvml.h)
 _MOST_LINKS = 32  # a superchip has 10 to 14

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from healthd.check import FindingCode, Learned, check, judged
-from healthd.gpus import Inventory, component_of, not_listed, take_inventory
-from healthd.model import NODE, Finding, Reading, Remedy, Result, Severity, gpu_component
-from healthd.node import Node
-from healthd.pci import has_pci, pci_driver
+from healthd.checklib.gpus import Inventory, component_of, not_listed, take_inventory
+from healthd.checklib.pci import has_pci, pci_driver
+from healthd.core.check import FindingCode, Learned, check, judged
+from healthd.core.model import NODE, Finding, Reading, Remedy, Result, Severity, gpu_component
+from healthd.core.node import Node
 
 OFF_BUS = FindingCode(
     code="gpu.count.off_bus",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from healthd.check import FindingCode, check, judged, ok
-from healthd.errors import SourceError, SourceMissing
-from healthd.gpu_driver import DriverFault, driver_trouble
-from healthd.gpus import without_answers
-from healthd.model import Component, Remedy, Result, Severity
-from healthd.node import Node
+from healthd.checklib.gpu_driver import DriverFault, driver_trouble
+from healthd.checklib.gpus import without_answers
+from healthd.core.check import FindingCode, check, judged, ok
+from healthd.core.errors import SourceError, SourceMissing
+from healthd.core.model import Component, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _DRIVER = Component(kind="driver", id="nvidia")
 ABSENT = FindingCode(

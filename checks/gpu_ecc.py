@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from healthd.check import Accelerating, FindingCode, Limit, check, not_applicable
-from healthd.gpus import MIG, GpuValues, ask_gpus, driver_epoch, judged_gpus, of_the_node
-from healthd.model import ClearsBy, Finding, Reading, ReadingKind, Remedy, Result, Severity
-from healthd.node import Node
+from healthd.checklib.gpus import MIG, GpuValues, ask_gpus, driver_epoch, judged_gpus, of_the_node
+from healthd.core.check import Accelerating, FindingCode, Limit, check, not_applicable
+from healthd.core.model import ClearsBy, Finding, Reading, ReadingKind, Remedy, Result, Severity
+from healthd.core.node import Node
 
 # nvmlDeviceGetTotalEccErrors(type, counter): type 0 corrected, 1 uncorrected; counter 0 volatile, 1 aggregate (nvml.h).
 _CALLS = {
@@ -68,7 +68,7 @@ ACCELERATING = FindingCode(
 FASTER = Accelerating(
     reading="gpu_ecc_corrected_aggregate_total",
     code=ACCELERATING,
-    source="healthd.trends: a likelihood ratio that noise passes in one of 10,000 node-days at most",
+    source="healthd.judge.trends: a likelihood ratio that noise passes in one of 10,000 node-days at most",
 )
 _RESTS_ON = {_UNCORRECTED_NOW: (UNCORRECTED,), _CORRECTED_EVER: (ACCELERATING,), _MODE: (OFF,)}
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from healthd.check import FindingCode, check, not_applicable
-from healthd.fabric_health import faults_of, lacks_partition
-from healthd.gpus import MIG, GpuValues, ask_gpus, in_mig, judged_gpus, not_supporting, of_the_node
-from healthd.model import NODE, Finding, Reading, Remedy, Result, Severity
-from healthd.node import Node
-from healthd.tables import InstanceProfile, instance_profile
+from healthd.checklib.fabric_health import faults_of, lacks_partition
+from healthd.checklib.gpus import MIG, GpuValues, ask_gpus, in_mig, judged_gpus, not_supporting, of_the_node
+from healthd.checklib.tables import InstanceProfile, instance_profile
+from healthd.core.check import FindingCode, check, not_applicable
+from healthd.core.model import NODE, Finding, Reading, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _INFO = "nvmlDeviceGetGpuFabricInfoV"
 _NOT_SUPPORTED, _COMPLETED = 0, 3  # nvmlGpuFabricState_t (nvml.h); between them not started and in progress

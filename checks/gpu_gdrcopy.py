@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.errors import SourceMissing, SourceUnreadable
-from healthd.gpu_driver import has_no_driver
-from healthd.model import Component, Finding, Remedy, Result, Severity
-from healthd.node import Node
-from healthd.pci import pci_gpus
-from healthd.tables import instance_profile
+from healthd.checklib.gpu_driver import has_no_driver
+from healthd.checklib.pci import pci_gpus
+from healthd.checklib.tables import instance_profile
+from healthd.core.check import FindingCode, check, judged, not_applicable
+from healthd.core.errors import SourceMissing, SourceUnreadable
+from healthd.core.model import Component, Finding, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _MODULE, _DEVICE = "module/gdrdrv", "gdrdrv"
 _DRIVER = Component(kind="driver", id="gdrdrv")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from healthd.check import FindingCode, check, judged
-from healthd.gpus import GpuValues, ask_gpus
-from healthd.model import NODE, Finding, Remedy, Result, Severity
-from healthd.node import Node
-from healthd.nvml_return import NvmlReturn
+from healthd.checklib.gpus import GpuValues, ask_gpus
+from healthd.checklib.nvml_codes import NvmlReturn
+from healthd.core.check import FindingCode, check, judged
+from healthd.core.model import NODE, Finding, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _INFOROM, _MODEL, _VBIOS = "nvmlDeviceValidateInforom", "nvmlDeviceGetName", "nvmlDeviceGetVbiosVersion"
 

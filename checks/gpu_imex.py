@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from healthd.check import FindingCode, check, judged, not_applicable, ok, unknown
-from healthd.errors import SourceMissing, SourceUnreadable
-from healthd.gpus import ask_gpus
-from healthd.host_text import json_object
-from healthd.model import NODE, Finding, Reading, Remedy, Result, Severity, Status
-from healthd.node import CommandResult, Node
-from healthd.tables import instance_profile
+from healthd.checklib.gpus import ask_gpus
+from healthd.checklib.host_text import json_object
+from healthd.checklib.tables import instance_profile
+from healthd.core.check import FindingCode, check, judged, not_applicable, ok, unknown
+from healthd.core.errors import SourceMissing, SourceUnreadable
+from healthd.core.model import NODE, Finding, Reading, Remedy, Result, Severity, Status
+from healthd.core.node import CommandResult, Node
 
 _ASK = ("nvidia-imex-ctl", "-N", "-j")
 _CHANNELS, _PROCESSES = "nvidia-caps-imex-channels", "nvmlDeviceGetComputeRunningProcesses"

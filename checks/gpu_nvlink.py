@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from healthd import nvlink, nvlink_recoveries
-from healthd.check import FindingCode, Limit, Rate, check, judged, not_applicable
-from healthd.gpus import MIG, GpuValues, ask_gpus, driver_epoch, gaps_of, in_mig, of_the_node
-from healthd.model import ClearsBy, Finding, Remedy, Repeats, Result, Severity
-from healthd.node import Node
+from healthd.checklib import nvlink, nvlink_recoveries
+from healthd.checklib.gpus import MIG, GpuValues, ask_gpus, driver_epoch, gaps_of, in_mig, of_the_node
+from healthd.core.check import FindingCode, Limit, Rate, check, judged, not_applicable
+from healthd.core.model import ClearsBy, Finding, Remedy, Repeats, Result, Severity
+from healthd.core.node import Node
 
 _W, _HUMAN = Severity.WARNING, Remedy.ASK_HUMAN
 DEAD = FindingCode(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from healthd.check import FindingCode, Learned, check, judged, not_applicable
-from healthd.model import NODE, Finding, Reading, Remedy, Result, Severity
-from healthd.node import Node
-from healthd.pci import pci_nvswitches, require_pci
-from healthd.tables import InstanceProfile, instance_profile
+from healthd.checklib.pci import pci_nvswitches, require_pci
+from healthd.checklib.tables import InstanceProfile, instance_profile
+from healthd.core.check import FindingCode, Learned, check, judged, not_applicable
+from healthd.core.model import NODE, Finding, Reading, Remedy, Result, Severity
+from healthd.core.node import Node
 
 MISSING = FindingCode(
     code="gpu.nvswitch.missing",

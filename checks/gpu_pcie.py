@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from healthd.check import FindingCode, Rate, check, judged, not_applicable
-from healthd.gpus import GpuValues, ask_gpus, driver_epoch, gaps_of
-from healthd.model import Finding, Reading, ReadingKind, Remedy, Result, Severity
-from healthd.node import Node
-from healthd.tables import filled, keyed_rows
+from healthd.checklib.gpus import GpuValues, ask_gpus, driver_epoch, gaps_of
+from healthd.checklib.tables import filled, keyed_rows
+from healthd.core.check import FindingCode, Rate, check, judged, not_applicable
+from healthd.core.model import Finding, Reading, ReadingKind, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _WIDTH, _MAX_WIDTH = "nvmlDeviceGetCurrPcieLinkWidth", "nvmlDeviceGetMaxPcieLinkWidth"
 _GENERATION, _MAX_GENERATION = "nvmlDeviceGetCurrPcieLinkGeneration", "nvmlDeviceGetMaxPcieLinkGeneration"

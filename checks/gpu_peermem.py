@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from healthd.check import FindingCode, check, judged, not_applicable, ok
-from healthd.errors import SourceMissing
-from healthd.gpu_driver import has_no_driver
-from healthd.model import Component, Remedy, Result, Severity
-from healthd.node import Node
-from healthd.pci import AMAZON, pci_gpus
+from healthd.checklib.gpu_driver import has_no_driver
+from healthd.checklib.pci import AMAZON, pci_gpus
+from healthd.core.check import FindingCode, check, judged, not_applicable, ok
+from healthd.core.errors import SourceMissing
+from healthd.core.model import Component, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _DMA_BUF_SINCE = (5, 12)
 _DRIVER = Component(kind="driver", id="nvidia_peermem")

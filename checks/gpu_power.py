@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.gpus import GpuValues, ask_gpus, gaps_of, of_the_node
-from healthd.model import Finding, Reading, Remedy, Result, Severity
-from healthd.node import Node
+from healthd.checklib.gpus import GpuValues, ask_gpus, gaps_of, of_the_node
+from healthd.core.check import FindingCode, check, judged, not_applicable
+from healthd.core.model import Finding, Reading, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _USAGE, _ENFORCED = "nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit"
 _DEFAULT, _PERSISTENCE = "nvmlDeviceGetPowerManagementDefaultLimit", "nvmlDeviceGetPersistenceMode"

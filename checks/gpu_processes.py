@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.errors import SourceMissing
-from healthd.gpus import GpuValues, ask_gpus, gaps_of
-from healthd.model import Finding, Reading, Remedy, Result, Severity
-from healthd.node import Node
+from healthd.checklib.gpus import GpuValues, ask_gpus, gaps_of
+from healthd.core.check import FindingCode, check, judged, not_applicable
+from healthd.core.errors import SourceMissing
+from healthd.core.model import Finding, Reading, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _LISTS = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
 _MEMORY = "nvmlDeviceGetMemoryInfo"

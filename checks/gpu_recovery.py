@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from healthd.check import FindingCode, check, judged
-from healthd.gpus import MIG, GpuValues, ask_gpus, untold, withheld
-from healthd.model import REMEDY_RANK, ClearsBy, Finding, Remedy, Result, Severity
-from healthd.node import Node
-from healthd.nvml_return import NvmlReturn
-from healthd.tables import xid_cases, xid_table
+from healthd.checklib.gpus import MIG, GpuValues, ask_gpus, untold, withheld
+from healthd.checklib.nvml_codes import NvmlReturn
+from healthd.checklib.tables import xid_cases, xid_table
+from healthd.core.check import FindingCode, check, judged
+from healthd.core.model import REMEDY_RANK, ClearsBy, Finding, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _FIELD, _ACTION = 230, "field:230"  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 _ANY_CALL = "nvmlDeviceGetPersistenceMode"  # for drivers without the field: shows whether the GPU answers at all

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 
-from healthd.check import FindingCode, Rate, check, not_applicable
-from healthd.gpus import MIG, GpuValues, ask_gpus, judged_gpus
-from healthd.model import Finding, Reading, ReadingKind, Remedy, Result, Severity
-from healthd.node import Node
+from healthd.checklib.gpus import MIG, GpuValues, ask_gpus, judged_gpus
+from healthd.core.check import FindingCode, Rate, check, not_applicable
+from healthd.core.model import Finding, Reading, ReadingKind, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _ROWS, _HISTOGRAM = "nvmlDeviceGetRemappedRows", "nvmlDeviceGetRowRemapperHistogram"
 _REPAIR, _UNREPAIRABLE = "nvmlDeviceGetRepairStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1"

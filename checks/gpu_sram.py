@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from healthd.check import FindingCode, check, not_applicable
-from healthd.gpus import MIG, GpuValues, ask_gpus, driver_epoch, judged_gpus
-from healthd.model import Finding, Reading, ReadingKind, Remedy, Result, Severity
-from healthd.node import Node
+from healthd.checklib.gpus import MIG, GpuValues, ask_gpus, driver_epoch, judged_gpus
+from healthd.core.check import FindingCode, check, not_applicable
+from healthd.core.model import Finding, Reading, ReadingKind, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _STATUS = "nvmlDeviceGetSramEccErrorStatus"
 _UNIQUE = "nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts"

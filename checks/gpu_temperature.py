@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.gpus import GpuValues, ask_gpus, gaps_of
-from healthd.model import Finding, Reading, Remedy, Result, Severity
-from healthd.node import Node
+from healthd.checklib.gpus import GpuValues, ask_gpus, gaps_of
+from healthd.core.check import FindingCode, check, judged, not_applicable
+from healthd.core.model import Finding, Reading, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _CORE = "nvmlDeviceGetTemperature(0)"  # sensor 0: the GPU core
 _SLOWDOWN = "nvmlDeviceGetTemperatureThreshold(1)"  # NVML_TEMPERATURE_THRESHOLD_SLOWDOWN

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from healthd.check import FindingCode, Rate, check, judged, not_applicable
-from healthd.gpus import GpuValues, ask_gpus, driver_epoch, gaps_of
-from healthd.model import Finding, Reading, ReadingKind, Remedy, Repeats, Result, Severity
-from healthd.node import Node
-from healthd.nvml_return import field_key
-from healthd.stragglers import CLOCK, QUESTIONS, REASONS, stragglers
+from healthd.checklib.gpus import GpuValues, ask_gpus, driver_epoch, gaps_of
+from healthd.checklib.nvml_codes import field_key
+from healthd.checklib.stragglers import CLOCK, QUESTIONS, REASONS, stragglers
+from healthd.core.check import FindingCode, Rate, check, judged, not_applicable
+from healthd.core.model import Finding, Reading, ReadingKind, Remedy, Repeats, Result, Severity
+from healthd.core.node import Node
 
 _HARDWARE = {0x8: "hardware slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}  # nvml.h
 # Fields of nvml.h that count the nanoseconds for which a reason held, and the readings they become.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from healthd.check import FindingCode, check, judged
-from healthd.errors import SourceMissing, SourceUnreadable
-from healthd.host_text import cpu_list, pressure
-from healthd.model import NODE, Finding, Reading, Remedy, Result, Severity
-from healthd.node import Node
+from healthd.checklib.host_text import cpu_list, pressure
+from healthd.core.check import FindingCode, check, judged
+from healthd.core.errors import SourceMissing, SourceUnreadable
+from healthd.core.model import NODE, Finding, Reading, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _CPU = "devices/system/cpu"
 _SMT_IS_OFF = frozenset({"off", "forceoff"})

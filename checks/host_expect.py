@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.errors import SourceError, SourceUnreadable
-from healthd.host_text import process
-from healthd.model import NODE, Component, Finding, Remedy, Result, Severity
-from healthd.node import Node
+from healthd.checklib.host_text import process
+from healthd.core.check import FindingCode, check, judged, not_applicable
+from healthd.core.errors import SourceError, SourceUnreadable
+from healthd.core.model import NODE, Component, Finding, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _W, _ASK, _WATCH = Severity.WARNING, Remedy.ASK_HUMAN, Remedy.WATCH
 

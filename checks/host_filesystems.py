@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.errors import SourceError, SourceMissing
-from healthd.model import Component, Finding, Reading, Remedy, Result, Severity
-from healthd.node import Mount, Node, Space
-from healthd.room import below, held_by, shares
+from healthd.checklib.disk_space import below, held_by, shares
+from healthd.core.check import FindingCode, check, judged, not_applicable
+from healthd.core.errors import SourceError, SourceMissing
+from healthd.core.model import Component, Finding, Reading, Remedy, Result, Severity
+from healthd.core.node import Mount, Node, Space
 
 _LOCAL_TYPES = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"})
 _STOPPED = frozenset({"emergency_ro", "shutdown"})  # ext4: words of the kernel about itself, never a mount option

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from healthd.check import FindingCode, NoSettings, check, judged
-from healthd.errors import SourceMissing
-from healthd.host_text import whole
-from healthd.model import NODE, Finding, Remedy, Result, Severity
-from healthd.node import Node
+from healthd.checklib.host_text import whole
+from healthd.core.check import FindingCode, NoSettings, check, judged
+from healthd.core.errors import SourceMissing
+from healthd.core.model import NODE, Finding, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _TAINT = "sys/kernel/tainted"
 _PSTORE = "fs/pstore"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from healthd import main_memory
-from healthd.check import FindingCode, Rate, check, judged
-from healthd.errors import SourceUnreadable
-from healthd.host_text import key_numbers
-from healthd.model import NODE, Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
-from healthd.node import Node
+from healthd.checklib import main_memory
+from healthd.checklib.host_text import key_numbers
+from healthd.core.check import FindingCode, Rate, check, judged
+from healthd.core.errors import SourceUnreadable
+from healthd.core.model import NODE, Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _WARNING, _ASK, _WATCH = Severity.WARNING, Remedy.ASK_HUMAN, Remedy.WATCH
 

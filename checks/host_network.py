@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from healthd.check import FindingCode, Rate, check, judged, not_applicable
-from healthd.errors import SourceMissing
-from healthd.host_text import whole
-from healthd.model import NODE, Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
-from healthd.node import Node
+from healthd.checklib.host_text import whole
+from healthd.core.check import FindingCode, Rate, check, judged, not_applicable
+from healthd.core.errors import SourceMissing
+from healthd.core.model import NODE, Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _NET, _CONNTRACK = "class/net", "sys/net/netfilter/nf_conntrack"
 _IFF_UP = 1

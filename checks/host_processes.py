@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from healthd.check import FindingCode, check, judged
-from healthd.errors import SourceError, SourceMissing, SourceUnreadable
-from healthd.host_text import Process, process, whole
-from healthd.model import NODE, Component, Finding, Reading, Remedy, Result, Severity
-from healthd.node import Node
+from healthd.checklib.host_text import Process, process, whole
+from healthd.core.check import FindingCode, check, judged
+from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.core.model import NODE, Component, Finding, Reading, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _UNINTERRUPTIBLE, _ZOMBIE = "D", "Z"
 _MODULE = re.compile(r"^\[<[0-9a-fx]+>\] \S+ \[(\w+)\]$", re.MULTILINE)

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.errors import SourceError, SourceTimeout, SourceUnreadable
-from healthd.model import Component, Finding, Remedy, Result, Severity
-from healthd.node import CommandResult, Node
+from healthd.core.check import FindingCode, check, judged, not_applicable
+from healthd.core.errors import SourceError, SourceTimeout, SourceUnreadable
+from healthd.core.model import Component, Finding, Remedy, Result, Severity
+from healthd.core.node import CommandResult, Node
 
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.:-]{0,253})")
 _CONNECT = 'exec 3<>"/dev/tcp/$0/$1"'

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from healthd.check import FindingCode, Rate, check, judged, not_applicable
-from healthd.errors import SourceUnreadable
-from healthd.host_text import units
-from healthd.model import Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
-from healthd.node import Node
-from healthd.tables import instance_profile
+from healthd.checklib.host_text import units
+from healthd.checklib.tables import instance_profile
+from healthd.core.check import FindingCode, Rate, check, judged, not_applicable
+from healthd.core.errors import SourceUnreadable
+from healthd.core.model import Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _PROPERTIES = "--property=Id,LoadState,ActiveState,SubState,Result,UnitFileState,NRestarts"
 _FABRIC = ("nvidia-fabricmanager.service", "nvidia-imex.service")  # nothing to do on nodes without NVSwitch

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from healthd.check import NoSettings, check
-from healthd.kernel_tables import LineRow
-from healthd.loglines import Groups, codes_of, explain_row, judge_lines, recognises
-from healthd.model import Component, Result
-from healthd.node import Node
+from healthd.checklib.kernel_tables import LineRow
+from healthd.checklib.loglines import Groups, codes_of, explain_row, judge_lines, recognises
+from healthd.core.check import NoSettings, check
+from healthd.core.model import Component, Result
+from healthd.core.node import Node
 
 _NAME = "kernel.efa"
 

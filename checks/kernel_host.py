@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from healthd.check import NoSettings, check
-from healthd.jobs import owner, owner_of
-from healthd.kernel_tables import LineRow
-from healthd.loglines import Groups, codes_of, explain_row, judge_lines, place_of, recognises
-from healthd.model import Component, Result, gpu_component, pci_address
-from healthd.node import KernelRecord, Node
+from healthd.checklib.jobs import owner, owner_of
+from healthd.checklib.kernel_tables import LineRow
+from healthd.checklib.loglines import Groups, codes_of, explain_row, judge_lines, place_of, recognises
+from healthd.core.check import NoSettings, check
+from healthd.core.model import Component, Result, gpu_component, pci_address
+from healthd.core.node import KernelRecord, Node
 
 _NAME = "kernel.host"
 _NVME = re.compile(r"(nvme\d+)n\d+(?:p\d+)?")

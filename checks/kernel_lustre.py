@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from healthd.check import FindingCode, check, judged, ok
-from healthd.errors import SourceError
-from healthd.kernel_tables import LineRow
-from healthd.loglines import Groups, codes_of, explain_row, judge_lines, recognises
-from healthd.model import NODE, ClearsBy, Component, Finding, Remedy, Repeats, Result, Severity
-from healthd.node import Node
+from healthd.checklib.kernel_tables import LineRow
+from healthd.checklib.loglines import Groups, codes_of, explain_row, judge_lines, recognises
+from healthd.core.check import FindingCode, check, judged, ok
+from healthd.core.errors import SourceError
+from healthd.core.model import NODE, ClearsBy, Component, Finding, Remedy, Repeats, Result, Severity
+from healthd.core.node import Node
 
 _NAME = "kernel.lustre"
 _MOUNT_SUFFIX = re.compile(r"-[0-9a-f]{8,16}\Z")  # of one mount: another after the next

@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.loglines import LINE_CHARS, Burst, label
-from healthd.model import (
+from healthd.checklib.loglines import LINE_CHARS, Burst, label
+from healthd.checklib.patterns import safe_pattern
+from healthd.checklib.record_text import after_lead, words_of
+from healthd.core.check import FindingCode, check, judged, not_applicable
+from healthd.core.model import (
     NODE,
     REMEDY_RANK,
     Clearance,
@@ -22,9 +24,7 @@ from healthd.model import (
     Result,
     Severity,
 )
-from healthd.node import KernelRecord, Node
-from healthd.patterns import safe_pattern
-from healthd.record_words import after_lead, words_of
+from healthd.core.node import KernelRecord, Node
 
 FAMILY = FindingCode(
     code="site.*",

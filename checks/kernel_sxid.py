@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from healthd import nvrm
-from healthd.check import FindingCode, NoSettings, check, judged
-from healthd.errors import SourceError
-from healthd.kernel_tables import SxidRow, sxid_rows
-from healthd.loglines import LINE_CHARS, Burst, label
-from healthd.model import NODE, Clearance, ClearsBy, Component, Finding, Remedy, Result, Severity
-from healthd.node import KernelRecord, Node
+from healthd.checklib import nvrm
+from healthd.checklib.kernel_tables import SxidRow, sxid_rows
+from healthd.checklib.loglines import LINE_CHARS, Burst, label
+from healthd.core.check import FindingCode, NoSettings, check, judged
+from healthd.core.errors import SourceError
+from healthd.core.model import NODE, Clearance, ClearsBy, Component, Finding, Remedy, Result, Severity
+from healthd.core.node import KernelRecord, Node
 
 FAMILY = FindingCode(
     code="nvswitch.sxid.*",

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from healthd import kernel_tables, nvrm, tables
-from healthd.check import FindingCode, check, judged
-from healthd.jobs import owner_of
-from healthd.loglines import Burst, label
-from healthd.model import (
+from healthd.checklib import kernel_tables, nvrm, tables
+from healthd.checklib.jobs import owner_of
+from healthd.checklib.loglines import Burst, label
+from healthd.core.check import FindingCode, check, judged
+from healthd.core.model import (
     NODE,
     Clearance,
     ClearsBy,
@@ -29,7 +29,7 @@ from healthd.model import (
     Severity,
     gpu_component,
 )
-from healthd.node import KernelRecord, Node
+from healthd.core.node import KernelRecord, Node
 
 FAMILY = FindingCode(
     code="gpu.xid.*",

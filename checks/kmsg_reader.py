@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from healthd.check import FindingCode, Limit, check, judged
-from healthd.model import NODE, ClearsBy, Reading, ReadingKind, Remedy, Result, Severity
-from healthd.node import KernelLogState, Node
+from healthd.core.check import FindingCode, Limit, check, judged
+from healthd.core.model import NODE, ClearsBy, Reading, ReadingKind, Remedy, Result, Severity
+from healthd.core.node import KernelLogState, Node
 
 
 @dataclass(frozen=True, kw_only=True)

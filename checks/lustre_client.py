@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from healthd.check import FindingCode, check, judged, not_applicable, unknown
-from healthd.errors import SourceError, SourceMissing, SourceUnreadable
-from healthd.lustre import KINDS, client_devices, import_text
-from healthd.model import NODE, Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
-from healthd.node import Node
+from healthd.checklib.lustre import KINDS, client_devices, import_text
+from healthd.core.check import FindingCode, check, judged, not_applicable, unknown
+from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.core.model import NODE, Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _MOUNT_SUFFIX = re.compile(r"-[0-9a-f]{8,16}\Z")
 _STATE = re.compile(r"^[ \t]*state:[ \t]*([A-Z_]+)[ \t]*$", re.MULTILINE)

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.errors import SourceBusy, SourceError, SourceTimeout
-from healthd.model import Component, Finding, Reading, Remedy, Result, Severity
-from healthd.node import FileProbe, Mount, Node
+from healthd.core.check import FindingCode, check, judged, not_applicable
+from healthd.core.errors import SourceBusy, SourceError, SourceTimeout
+from healthd.core.model import Component, Finding, Reading, Remedy, Result, Severity
+from healthd.core.node import FileProbe, Mount, Node
 
 _ERRNO = re.compile(r"\((E[A-Z0-9]+)\)$")  # how a source ends what a file system answered
 _NO_ROOM = frozenset({"ENOSPC", "EDQUOT"})

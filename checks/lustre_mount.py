@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.model import Component, Finding, Reading, Remedy, Result, Severity
-from healthd.node import Mount, Node
+from healthd.core.check import FindingCode, check, judged, not_applicable
+from healthd.core.model import Component, Finding, Reading, Remedy, Result, Severity
+from healthd.core.node import Mount, Node
 
 MISSING = FindingCode(
     code="lustre.missing",

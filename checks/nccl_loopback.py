@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from healthd.check import FindingCode, check, not_applicable
-from healthd.model import NODE, Finding, Remedy, Result, Severity
-from healthd.nccl import codes_of, demand, outcome, own_best, reduce
-from healthd.node import AllReduce, Node
-from healthd.pci import efa_functions, pci_gpus
+from healthd.checklib.nccl import codes_of, demand, outcome, own_best, reduce
+from healthd.checklib.pci import efa_functions, pci_gpus
+from healthd.core.check import FindingCode, check, not_applicable
+from healthd.core.model import NODE, Finding, Remedy, Result, Severity
+from healthd.core.node import AllReduce, Node
 
 _TEST = "loopback"
 _CODES = codes_of(_TEST, "through the node's own EFA devices")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from healthd.check import check, not_applicable
-from healthd.model import Result
-from healthd.nccl import codes_of, demand, outcome, own_best, reduce
-from healthd.node import Node
-from healthd.pci import pci_gpus
+from healthd.checklib.nccl import codes_of, demand, outcome, own_best, reduce
+from healthd.checklib.pci import pci_gpus
+from healthd.core.check import check, not_applicable
+from healthd.core.model import Result
+from healthd.core.node import Node
 
 _TEST = "nvlink"
 _CODES = codes_of(_TEST, "over NVLink")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from healthd.check import FindingCode, check, judged, ok
-from healthd.errors import SourceBusy, SourceTimeout
-from healthd.gpus import ask_gpus
-from healthd.model import Component, Remedy, Result, Severity
-from healthd.node import Node
+from healthd.checklib.gpus import ask_gpus
+from healthd.core.check import FindingCode, check, judged, ok
+from healthd.core.errors import SourceBusy, SourceTimeout
+from healthd.core.model import Component, Remedy, Result, Severity
+from healthd.core.node import Node
 
 DRIVER = Component(kind="driver", id="nvidia")
 

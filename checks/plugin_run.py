@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.errors import SourceError, SourceUnreadable
-from healthd.host_text import json_object, json_text
-from healthd.model import NODE, Component, Finding, Remedy, Result, Severity
-from healthd.node import CommandResult, Node
+from healthd.checklib.host_text import json_object, json_text
+from healthd.core.check import FindingCode, check, judged, not_applicable
+from healthd.core.errors import SourceError, SourceUnreadable
+from healthd.core.model import NODE, Component, Finding, Remedy, Result, Severity
+from healthd.core.node import CommandResult, Node
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _OK, _PROBLEM = 0, 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from healthd.check import FindingCode, check, judged, not_applicable, ok
-from healthd.errors import SourceError
-from healthd.gpu_driver import told_by_gpu_driver
-from healthd.model import Component, Finding, Remedy, Result, Severity
-from healthd.node import Node
-from healthd.versions import Stack, matches, minimums, older, read_stack
+from healthd.checklib.gpu_driver import told_by_gpu_driver
+from healthd.checklib.versions import Stack, matches, minimums, older, read_stack
+from healthd.core.check import FindingCode, check, judged, not_applicable, ok
+from healthd.core.errors import SourceError
+from healthd.core.model import Component, Finding, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _LIBRARY = "driver_library"
 _EFAS_OWN = frozenset({"efa_installer", "aws_ofi_nccl"})  # efa.provider judges these

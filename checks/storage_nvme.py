@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from healthd.check import FindingCode, Limit, check, judged, not_applicable
-from healthd.errors import SourceError, SourceMissing, SourceUnreadable
-from healthd.host_text import json_object
-from healthd.model import NODE, ClearsBy, Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
-from healthd.node import Node
-from healthd.tables import instance_profile
+from healthd.checklib.host_text import json_object
+from healthd.checklib.tables import instance_profile
+from healthd.core.check import FindingCode, Limit, check, judged, not_applicable
+from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.core.model import NODE, ClearsBy, Component, Finding, Reading, ReadingKind, Remedy, Result, Severity
+from healthd.core.node import Node
 
 _CLASS = "class/nvme"
 # EC2 user guide, "Identify instance store volumes"; EBS has another.

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from healthd.check import FindingCode, check, judged, not_applicable
-from healthd.errors import SourceError, SourceMissing, SourceUnreadable
-from healthd.model import Component, Finding, Reading, Remedy, Result, Severity
-from healthd.node import Mount, Node
+from healthd.core.check import FindingCode, check, judged, not_applicable
+from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.core.model import Component, Finding, Reading, Remedy, Result, Severity
+from healthd.core.node import Mount, Node
 
 _AVERAGE = re.compile(r"^average free extent size (\d+(?:\.\d+)?(?:e\+\d+)?)$", re.MULTILINE)
 _NO_ROOM_AT_ALL = re.compile(r"^total free extents 0$", re.MULTILINE)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import re
 import sys
 import tempfile
 import tomllib
@@ -24,32 +25,32 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from healthd import __version__  # noqa: E402 - runs from a checkout in which nothing is installed
-from healthd.agent import looking_agent  # noqa: E402
+from healthd.agent.agent import looking_agent  # noqa: E402
 from healthd.api.grammar import _grammar  # noqa: E402
 from healthd.api.reading_names import metric_of  # noqa: E402
 from healthd.api.wire import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE  # noqa: E402
-from healthd.check import Check, NoSettings, discover  # noqa: E402
-from healthd.config import schema  # noqa: E402
+from healthd.checklib.tables import UNKNOWN_XID, xid_cases, xid_table  # noqa: E402
 from healthd.config.json_schema import FILE_NAME, config_schema_text, policy_schema_text  # noqa: E402
 from healthd.config.load import load  # noqa: E402
 from healthd.config.report import FieldDoc, documented_fields  # noqa: E402
-from healthd.config.rule_schema import PolicyRule  # noqa: E402
-from healthd.model import Reading, ReadingKind, Verdict  # noqa: E402
-from healthd.remediation.playbook import STEPS  # noqa: E402
+from healthd.config.schema import config as schema  # noqa: E402
+from healthd.config.schema.rule import PolicyRule  # noqa: E402
+from healthd.core.check import Check, NoSettings, discover  # noqa: E402
+from healthd.core.model import Reading, ReadingKind, Verdict  # noqa: E402
+from healthd.observe.report import EXIT_CODE  # noqa: E402
+from healthd.remediation.decide.rules import STEPS, Rule  # noqa: E402
+from healthd.remediation.orchestrators.slurm.reasons import AUTOMATIC, REBOOTS  # noqa: E402
+from healthd.remediation.orchestrators.slurm.versions import DIFFERENCES, TESTED, Difference, has  # noqa: E402
 from healthd.remediation.policy_files import SHIPPED as SHIPPED_POLICIES  # noqa: E402
 from healthd.remediation.policy_files import rules_named  # noqa: E402
 from healthd.remediation.provisioners import aws_calls  # noqa: E402
 from healthd.remediation.provisioners.iam import MANAGED_TAG, policies  # noqa: E402
-from healthd.remediation.rules import Rule  # noqa: E402
-from healthd.remediation.slurm_reasons import AUTOMATIC, REBOOTS  # noqa: E402
-from healthd.remediation.slurm_versions import DIFFERENCES, TESTED, Difference, has  # noqa: E402
-from healthd.report import EXIT_CODE  # noqa: E402
 from healthd.sim.machine import SimulatedMachine  # noqa: E402
-from healthd.tables import UNKNOWN_XID, xid_cases, xid_table  # noqa: E402
 from tests.faults.case import Case  # noqa: E402
 from tests.faults.matrix import CASES as FAULTS_PLAYED  # noqa: E402
 from tests.faults.matrix import NOT_ARRANGED  # noqa: E402
 from tests.faults.proof import CERTAIN, unproven  # noqa: E402
+from tests.pure_modules import source_of  # noqa: E402
 
 NOTE = "<!-- Made by docs/generate.py from {source}. Change that, and run the generator again. -->\n"
 
@@ -267,10 +268,63 @@ def pages() -> Mapping[Path, str]:
         reference / "aws-calls.md": aws_calls_page,
         reference / "slurm-versions.md": slurm_page,
         reference / "faults.md": faults_page,
+        ROOT / "docs/explanation/the-house.md": house_page,
         ROOT / "bench/README.md": bench_page,
         ROOT / "README.md": readme_page,
     }
     return {path: make() for path, make in made.items()}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the packages
+
+HOUSE = """# The house
+
+One concept is one module, and one family of concepts is one package. A package imports only packages below it: the
+layer contracts in `pyproject.toml` keep that so, and `make contracts` checks them. An arrow reads "imports".
+"""
+
+
+def house_page() -> str:
+    """The packages as their layers, and the rule of each, which is the docstring of its ``__init__``."""
+    parts = [NOTE.format(source="pyproject.toml and each __init__.py"), HOUSE]
+    for container in ("healthd", "healthd.remediation"):
+        layers = [[name.strip(" ()") for name in re.split("[|:]", layer)] for layer in layers_of(container)]
+        parts += [f"## {container}\n", drawn(layers)]
+        parts += [table(("package", "rule"), [(f"`{name}`", rule_of(f"{container}.{name}")) for name in flat(layers)])]
+    return "\n".join(parts)
+
+
+def layers_of(container: str) -> list[str]:
+    """The layers of the contract of this package, from the top."""
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = pyproject["tool"]["importlinter"]["contracts"]
+    (layers,) = (each["layers"] for each in contracts if each.get("containers") == [container])
+    return list(layers)
+
+
+def drawn(layers: Sequence[Sequence[str]]) -> str:
+    """A Mermaid flowchart: one box for each layer."""
+    boxes = [f'    L{number}["{" · ".join(layer)}"]' for number, layer in enumerate(layers)]
+    arrows = [f"    L{number} --> L{number + 1}" for number in range(len(layers) - 1)]
+    return "\n".join(["```mermaid", "flowchart TD", *boxes, *arrows, "```", ""])
+
+
+def flat(layers: Sequence[Sequence[str]]) -> list[str]:
+    """The packages of all layers, from the top."""
+    return [name for layer in layers for name in layer]
+
+
+def rule_of(module: str) -> str:
+    """The first paragraph of its docstring."""
+    doc = ast.get_docstring(ast.parse(init_of(module).read_text(encoding="utf-8"))) or ""
+    return " ".join(doc.partition("\n\n")[0].split())
+
+
+def init_of(module: str) -> Path:
+    """Where the docstring of a package or of a module stands."""
+    path = ROOT / source_of(module)
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -363,7 +417,7 @@ def cases_table() -> str:
 
 def config_page() -> str:
     """Every key with its type, its default and the docstring under it."""
-    parts = [NOTE.format(source="healthd/config/schema.py and the settings classes of checks/*.py"), CONFIG]
+    parts = [NOTE.format(source="healthd/config/schema/config.py and the settings classes of checks/*.py"), CONFIG]
     for name, section in sections(schema.Config).items():
         parts += list(config_sections((name,), section))
     parts += config_sections(("[match]",), schema.MatchSection)
@@ -550,7 +604,7 @@ def metric_name(reading: Reading) -> str:
 
 def slurm_page() -> str:
     """What differs between versions of Slurm, and what Slurm writes into a reason by itself."""
-    parts = [NOTE.format(source="remediation/slurm_versions.py and slurm_reasons.py"), SLURM]
+    parts = [NOTE.format(source="remediation/orchestrators/slurm/versions.py and reasons.py"), SLURM]
     rows = [(row.name, _versions(row), row.what, row.before or "-", row.source) for row in DIFFERENCES]
     parts += ["## What differs", "", table(("behaviour", "in", "what it does", "elsewhere", "seen"), rows), ""]
     texts = [(f"`{row.printed}`", row.when) for row in AUTOMATIC]
@@ -568,7 +622,7 @@ def _versions(row: Difference) -> str:
 def policy_page() -> str:
     """The keys of a rule, the rungs of a ladder, and every rule of the shipped policies."""
     parts = [
-        NOTE.format(source="healthd/config/rule_schema.py and remediation/policies/*.toml"),
+        NOTE.format(source="healthd/config/schema/rule.py and remediation/policies/*.toml"),
         POLICY,
         fields_table(documented_fields(PolicyRule)),
         RUNGS,

@@ -44,7 +44,7 @@ def _ask_daemon(arguments: list[str]) -> int | None:
         return None
     if verb == "status" and any(a in _REPEATED for a in arguments):
         return None
-    from healthd.reach import connected
+    from healthd.core.reach import connected
 
     until_s, path, connection = monotonic() + _DEADLINE_S[verb], _socket_path(arguments), None
     try:
@@ -64,7 +64,7 @@ def _ask_daemon(arguments: list[str]) -> int | None:
 def _unanswered(verb: str, path: str, arguments: list[str], error: Exception) -> int:
     """A daemon is there and does not answer: no healthy node, and no reason of ours to drain one."""
     if verb == "hook":
-        from healthd.unseen import note
+        from healthd.core.unseen import note
 
         note(path, arguments)
     passes = ", the job passes" if verb == "hook" else ""

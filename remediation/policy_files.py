@@ -13,17 +13,17 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from healthd.check import discover
 from healthd.config.lines import Key, key_lines, line_of
 from healthd.config.rows import row_problems
-from healthd.config.rule_schema import PolicyRule
-from healthd.config.schema import PolicySection
+from healthd.config.schema.config import PolicySection
+from healthd.config.schema.rule import PolicyRule
 from healthd.config.text import Problem, parsed, read_text
 from healthd.config.values import close_match, converted, did_you_mean, shortened
-from healthd.errors import ConfigError
-from healthd.model import Remedy
-from healthd.remediation.ledger import Bounds
-from healthd.remediation.rules import Policy, Rule, layered
+from healthd.core.check import discover
+from healthd.core.errors import ConfigError
+from healthd.core.model import Remedy
+from healthd.remediation.decide.ledger import Bounds
+from healthd.remediation.decide.rules import Policy, Rule, layered
 
 SHIPPED = ("nvidia", "replace-first")
 _ROWS = tuple[PolicyRule, ...]

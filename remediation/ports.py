@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from healthd.model import Remedy
+from healthd.core.model import Remedy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

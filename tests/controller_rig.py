@@ -10,17 +10,17 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from healthd.errors import BackendBusy
-from healthd.model import Mode, Remedy, Step
-from healthd.remediation.case import Phase
-from healthd.remediation.controller import Controller
-from healthd.remediation.marks import Answer, CaseMark, parse
-from healthd.remediation.policy import Rules
+from healthd.core.errors import BackendBusy
+from healthd.core.model import Mode, Remedy, Step
+from healthd.remediation.controller.controller import Controller
+from healthd.remediation.controller.node_status import Standing
+from healthd.remediation.decide.case import Phase
+from healthd.remediation.decide.handoff import Answer, CaseMark, parse
+from healthd.remediation.decide.policy import Rules
+from healthd.remediation.engine.turns import Patience
 from healthd.remediation.ports import Provisioner
-from healthd.remediation.standings import Standing
-from healthd.remediation.turns import Patience
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeProvisioner
-from healthd.store import Store
+from healthd.state.store import Store
 from healthd.testing import FakeClock
 from tests.engine_wire import Killed, Wire, WiredFleet, WiredKept, WiredOrchestrator, WiredProvisioner
 

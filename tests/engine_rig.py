@@ -11,27 +11,27 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from healthd.beat import Beat
-from healthd.check import Check, NoSettings, judged, unknown
-from healthd.clockwatch import ClockWatch, was_set
-from healthd.errors import StoreError
-from healthd.hindsight import ends_by
-from healthd.model import Clearance, ClearsBy, Component, Finding, Mode, Outcome, Remedy, Result, Severity, Step
-from healthd.monitor import Monitor
-from healthd.node import Node
-from healthd.remediation.case import Phase
-from healthd.remediation.engine import Engine
-from healthd.remediation.fleet import CLUSTER
-from healthd.remediation.ledger import repairs_of
-from healthd.remediation.marks import Versions
-from healthd.remediation.orders import Obeyed, Order, Verb
-from healthd.remediation.parts import Parts
-from healthd.remediation.policy import Rules
+from healthd.agent.hindsight import ends_by
+from healthd.core.check import Check, NoSettings, judged, unknown
+from healthd.core.errors import StoreError
+from healthd.core.model import Clearance, ClearsBy, Component, Finding, Mode, Outcome, Remedy, Result, Severity, Step
+from healthd.core.node import Node
+from healthd.judge.clock import ClockWatch, was_set
+from healthd.remediation.decide.case import Phase
+from healthd.remediation.decide.commands import Obeyed, Order, Verb
+from healthd.remediation.decide.fleet import CLUSTER
+from healthd.remediation.decide.handoff import Versions
+from healthd.remediation.decide.ledger import repairs_of
+from healthd.remediation.decide.policy import Rules
+from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.engine.engine import Engine
+from healthd.remediation.engine.heartbeat import Beat
+from healthd.remediation.engine.slots import SlotKeeper
+from healthd.remediation.engine.turns import Patience
 from healthd.remediation.ports import Orchestrator
-from healthd.remediation.slots import SlotKeeper
-from healthd.remediation.turns import Patience
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeProvisioner, FakeResetter, FakeUpdate
-from healthd.store import Store
+from healthd.state.monitor import Monitor
+from healthd.state.store import Store
 from healthd.testing import FakeClock
 from tests.engine_wire import Killed, Wire, WiredCases, WiredOrchestrator, WiredProvisioner, WiredResetter
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from healthd.errors import BackendRefused, BackendUnknown, StoreError
-from healthd.model import Event, Remedy, Step
-from healthd.remediation.case import Case
+from healthd.core.errors import BackendRefused, BackendUnknown, StoreError
+from healthd.core.model import Event, Remedy, Step
+from healthd.remediation.decide.case import Case
+from healthd.remediation.engine.repairs import Resetter
 from healthd.remediation.ports import FleetLevel, NodeView, Orchestrator, Provisioner, Slot, StateOwner
-from healthd.remediation.repairs import Resetter
-from healthd.store import Store
+from healthd.state.store import Store
 
 T = TypeVar("T")
 

@@ -9,11 +9,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from healthd.errors import SourceError
-from healthd.node import CommandResult, FileProbe, KernelClock, Space
+from healthd.checklib.tables import InstanceProfile
+from healthd.core.errors import SourceError
+from healthd.core.node import CommandResult, FileProbe, KernelClock, Space
 from healthd.sim import nvml_state, tree
 from healthd.sim.host import disk_names
-from healthd.tables import InstanceProfile
 
 ROOM = Space(total_bytes=100, available_bytes=50, total_inodes=100, available_inodes=50, read_only=False)
 QUICK = FileProbe(size_bytes=1 << 18, write_s=0.004, read_s=0.002, unlink_s=0.001)

@@ -12,9 +12,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from healthd.check import judged, unknown
-from healthd.history import Fault, History, observe
-from healthd.model import (
+from healthd.core.check import judged, unknown
+from healthd.core.model import (
     NODE,
     Clearance,
     ClearsBy,
@@ -30,10 +29,11 @@ from healthd.model import (
     Severity,
     gpu_component,
 )
-from healthd.node import KernelRecord
-from healthd.remediation.case import Case
-from healthd.remediation.playbook import REBOOT
-from healthd.trends import Baseline
+from healthd.core.node import KernelRecord
+from healthd.judge.history import Fault, History, observe
+from healthd.judge.trends import Baseline
+from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.rules import REBOOT
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LUSTRE_IS_LOADED = {"module/lustre/initstate": "live"}

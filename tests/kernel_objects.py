@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from healthd.node import Space
+from healthd.core.node import Space
 
 ROOT = Path(__file__).parents[1]
 FUSE_SERVER = Path(__file__).parent / "integration/kernel/fuse_disk.py"

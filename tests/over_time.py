@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from healthd.check import discover
-from healthd.diagnose import diagnose
-from healthd.history import History, observe
-from healthd.model import Diagnosis, Outcome, Result
+from healthd.core.check import discover
+from healthd.core.model import Diagnosis, Outcome, Result
+from healthd.judge.diagnose import diagnose
+from healthd.judge.history import History, observe
 from tests.judgement import at
 
 

@@ -2,7 +2,7 @@
 
 Lines are written in the kernel's form and read by the real reader; every kernel check looks at them, and one check by
 the clock that sees a node in order; store and engine are the daemon's, and each engine turns every five seconds. A
-repair works, and takes as long as the settings of ``[replay]`` say. Nothing here is taken from healthd.past.
+repair works, and takes as long as the settings of ``[replay]`` say. Nothing here is taken from healthd.replay.
 """
 
 from __future__ import annotations
@@ -13,27 +13,26 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
 
-from healthd.acting import patience_of, rules_of
-from healthd.agent import kernel_needles
-from healthd.check import Check, NoSettings, judged
-from healthd.cluster import Cluster
-from healthd.config.schema import Config
-from healthd.errors import BackendBusy
-from healthd.model import NODE, Action, Clearance, ClearsBy, Outcome, Remedy, Result
-from healthd.monitor import Monitor
-from healthd.node import Node
-from healthd.remediation.engine import Engine
-from healthd.remediation.fleet import CLUSTER
-from healthd.remediation.ledger import repairs_of
-from healthd.remediation.parts import Parts
-from healthd.remediation.playbook import REPAIRS
-from healthd.remediation.policy import Rules
-from healthd.remediation.rules import Policy
-from healthd.remediation.slots import SlotKeeper
-from healthd.runner import run_check
+from healthd.agent.agent import kernel_needles
+from healthd.agent.cluster import Cluster
+from healthd.agent.engine_parts import patience_of, rules_of
+from healthd.config.schema.config import Config
+from healthd.core.check import Check, NoSettings, judged
+from healthd.core.errors import BackendBusy
+from healthd.core.model import NODE, Action, Clearance, ClearsBy, Outcome, Remedy, Result
+from healthd.core.node import Node
+from healthd.observe.runner import run_check
+from healthd.remediation.decide.fleet import CLUSTER
+from healthd.remediation.decide.ledger import repairs_of
+from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.rules import REPAIRS, Policy
+from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.engine.engine import Engine
+from healthd.remediation.engine.slots import SlotKeeper
 from healthd.sim.cluster import FakeCluster, FakeClusterNode, FakeOrchestrator, FakeProvisioner, FakeResetter
 from healthd.sources.kmsg import read_all
-from healthd.store import Store
+from healthd.state.monitor import Monitor
+from healthd.state.store import Store
 from healthd.testing import FakeClock, FakeNode
 from tests.judgement import LUSTRE_IS_LOADED
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from healthd.agent import Agent, acting_agent
-from healthd.check import discover
+from healthd.agent.agent import Agent, acting_agent
 from healthd.config.load import load
+from healthd.core.check import discover
 from healthd.sim.machine import SimulatedMachine
 
 

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from healthd.model import Event
-from healthd.store import Store
+from healthd.core.model import Event
+from healthd.state.store import Store
 
 ROOT = Path(__file__).resolve().parent.parent
 OFF_THE_BUS = "NVRM: Xid (PCI:{pci}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."

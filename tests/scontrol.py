@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from healthd.errors import BackendUnknown
+from healthd.core.errors import BackendUnknown
 
 
 class ScriptedScontrol:

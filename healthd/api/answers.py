@@ -10,19 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from healthd.agent import Agent
+from healthd.agent.agent import Agent
 from healthd.api.board import Board
 from healthd.api.receipt import Receipt
 from healthd.api.status import status_data, status_json, status_text
+from healthd.api.timeline import trail_json, trail_of, trail_text
 from healthd.api.wire import Answer
-from healthd.check import unknown
 from healthd.config.values import did_you_mean
-from healthd.errors import BackendError, StoreError, UsageError
-from healthd.idle import why_not_idle
-from healthd.model import Clearance, ClearsBy, Event, Mode, Outcome, Verdict
-from healthd.monitor import has_live_job
-from healthd.report import EXIT_CODE, Report, as_json, as_text
-from healthd.trail import trail_json, trail_of, trail_text
+from healthd.core.check import unknown
+from healthd.core.errors import BackendError, StoreError, UsageError
+from healthd.core.model import Clearance, ClearsBy, Event, Mode, Outcome, Verdict
+from healthd.observe.idle import why_not_idle
+from healthd.observe.report import EXIT_CODE, Report, as_json, as_text
+from healthd.state.monitor import has_live_job
 
 CHECK_DEADLINE_S = 20.0
 _PROLOG_DEADLINE_S = 5.0

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 
-from healthd.agent import Agent
-from healthd.errors import BackendUnknown, HealthdError
-from healthd.model import Diagnosis
-from healthd.remediation.policy import Considered
+from healthd.agent.agent import Agent
+from healthd.core.errors import BackendUnknown, HealthdError
+from healthd.core.model import Diagnosis
+from healthd.remediation.decide.policy import Considered
 
 REFRESH_S = 10.0
 PATIENCE_S = 1.0

@@ -10,8 +10,8 @@ import socket
 from collections.abc import Callable
 
 from healthd.api.wire import Answer, Request, read_answer, write_request
-from healthd.errors import UsageError
-from healthd.reach import connected
+from healthd.core.errors import UsageError
+from healthd.core.reach import connected
 
 _SILENCE_S = 60.0
 """The daemon says at least every few seconds how far it is."""

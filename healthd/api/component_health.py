@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from healthd.check import Check
-from healthd.history import Fault, History, canonical
-from healthd.model import NODE, Outcome, Severity
+from healthd.core.check import Check
+from healthd.core.model import NODE, Outcome, Severity
+from healthd.judge.history import Fault, History, canonical
 
 OK, WARNING, UNKNOWN, CRITICAL = 0.0, 1.0, 2.0, 3.0
 _OF: Mapping[Severity, float] = {Severity.INFO: OK, Severity.WARNING: WARNING, Severity.CRITICAL: CRITICAL}

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 
 from healthd import __version__
+from healthd.api.controller_stats import ROUND_RESULTS, Course
 from healthd.api.families import Bounded, budget, started, store_failing, told
-from healthd.course import ROUND_RESULTS, Course
-from healthd.model import ClusterTrouble, Refusal, Step
-from healthd.remediation.standings import State
+from healthd.core.model import ClusterTrouble, Refusal, Step
+from healthd.remediation.controller.node_status import State
 
 _STEPS = (Step.REBOOT, Step.REPLACE)
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from healthd.history import Fault
-from healthd.model import SEVERITY_RANK, Component, Outcome, Severity
+from healthd.core.model import SEVERITY_RANK, Component, Outcome, Severity
+from healthd.judge.history import Fault
 
 State = Literal["ok", "warning", "critical", "unknown", "missing"]
 _ABSENT = {"missing": "was here, and is not listed any more", "unknown": "no look that could tell has seen it"}

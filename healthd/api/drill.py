@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from healthd.agent import Agent
+from healthd.agent.agent import Agent
 from healthd.api.wire import Answer
+from healthd.core.errors import HealthdError, UsageError
 from healthd.drill.chain import EXIT_CODE, KINDS, TITLE, DrillOrder, DrillReport, Ended, Level, check_options, number_of
-from healthd.errors import HealthdError, UsageError
-from healthd.report import printable
+from healthd.observe.report import printable
 
 SCHEMA = "healthd.drill/v1"
 

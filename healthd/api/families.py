@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE
 
-from healthd.notifications.notifier import Notifier
-from healthd.remediation.fleet import Scope
+from healthd.notify.notifier import Notifier
+from healthd.remediation.decide.fleet import Scope
 
 __all__ = ["CONTENT_TYPE", "MOST_SERIES", "Bounded", "budget", "one_of", "started", "store_failing", "told"]
 

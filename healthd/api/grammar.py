@@ -12,8 +12,8 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from healthd import __version__
+from healthd.core.errors import UsageError
 from healthd.drill.chain import KINDS
-from healthd.errors import UsageError
 
 CONTEXTS = ("manual", "prolog", "epilog", "boot")
 REPAIR_STEPS = ("reset", "reboot", "replace")

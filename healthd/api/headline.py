@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from healthd.model import Refusal, Step, Verdict
-from healthd.remediation.playbook import REPAIRS
+from healthd.core.model import Refusal, Step, Verdict
+from healthd.remediation.decide.rules import REPAIRS
 
 STEP_WORDS: Mapping[Step, str] = {
     Step.SLOT: "take a place in the fleet's budget",

@@ -28,13 +28,13 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-from healthd.agent import Agent
+from healthd.agent.agent import Agent
 from healthd.api.board import Board
 from healthd.api.page import HEADERS, page
 from healthd.api.seldom import Seldom
 from healthd.api.status import status_data, status_json
-from healthd.capabilities import lay_down
-from healthd.report import as_json
+from healthd.core.capabilities import lay_down
+from healthd.observe.report import as_json
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

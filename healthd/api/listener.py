@@ -13,8 +13,8 @@ import select
 import socket
 from pathlib import Path
 
-from healthd.errors import StartError
-from healthd.reach import OPERATORS, connected
+from healthd.core.errors import StartError
+from healthd.core.reach import OPERATORS, connected
 
 _QUEUE = 128
 _PROBE_S = 1.0

@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 
 from healthd import __version__
-from healthd.agent import Agent
+from healthd.agent.agent import Agent
 from healthd.api.component_health import Health
 from healthd.api.families import Bounded, budget, one_of, started, store_failing, told
 from healthd.api.reading_names import metric_of
+from healthd.core.errors import StoreError
+from healthd.core.model import Action, Mode, ReadingKind, Refusal, Status, Step, Verdict
 from healthd.drill.chain import KINDS, Ended
-from healthd.errors import StoreError
-from healthd.history import canonical
-from healthd.model import Action, Mode, ReadingKind, Refusal, Status, Step, Verdict
+from healthd.judge.history import canonical
 
 
 class Page(Bounded):

@@ -9,15 +9,15 @@ from argparse import Namespace
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from healthd.acknowledged import in_words, named
-from healthd.agent import Agent
+from healthd.agent.agent import Agent
 from healthd.api.wire import Answer
-from healthd.check import Learned
 from healthd.config.values import did_you_mean
-from healthd.errors import HealthdError, UsageError
-from healthd.history import Fault
-from healthd.remediation.orders import REMEDIES, Order, Verb
-from healthd.report import printable
+from healthd.core.check import Learned
+from healthd.core.errors import HealthdError, UsageError
+from healthd.judge.acknowledge import in_words, named
+from healthd.judge.history import Fault
+from healthd.observe.report import printable
+from healthd.remediation.decide.commands import REMEDIES, Order, Verb
 
 EXIT_REFUSED = 1
 

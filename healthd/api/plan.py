@@ -8,17 +8,17 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from healthd.acknowledged import in_words
-from healthd.agent import Agent
+from healthd.agent.agent import Agent
 from healthd.api.wire import Answer
-from healthd.errors import BackendError, HealthdError
-from healthd.model import Action, Diagnosis, Mode, Refusal, Step
-from healthd.remediation.case import Case, End
-from healthd.remediation.engine import Engine
-from healthd.remediation.orders import only_out
-from healthd.remediation.playbook import STEPS
-from healthd.remediation.policy import Considered, Rules
-from healthd.report import diagnosis_data, printable
+from healthd.core.errors import BackendError, HealthdError
+from healthd.core.model import Action, Diagnosis, Mode, Refusal, Step
+from healthd.judge.acknowledge import in_words
+from healthd.observe.report import diagnosis_data, printable
+from healthd.remediation.decide.case import Case, End
+from healthd.remediation.decide.commands import only_out
+from healthd.remediation.decide.policy import Considered, Rules
+from healthd.remediation.decide.rules import STEPS
+from healthd.remediation.engine.engine import Engine
 
 SCHEMA = "healthd.plan/v1"
 

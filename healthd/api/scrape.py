@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from healthd.agent import Agent
+from healthd.agent.agent import Agent
 
 if TYPE_CHECKING:
     from healthd.api.families import Bounded

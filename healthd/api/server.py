@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from healthd.agent import Agent
+from healthd.agent.agent import Agent
 from healthd.api.answers import (
     HookReply,
     Tick,
@@ -47,10 +47,10 @@ from healthd.api.wire import (
     write_answer,
     write_progress,
 )
-from healthd.capabilities import lay_down
-from healthd.encodable import encodable
-from healthd.errors import HealthdError, UsageError
-from healthd.model import Event, Refusal
+from healthd.core.capabilities import lay_down
+from healthd.core.encodable import encodable
+from healthd.core.errors import HealthdError, UsageError
+from healthd.core.model import Event, Refusal
 
 _REQUEST_S = 5.0
 """For the whole of a request, in seconds, however its bytes come; and again for the answer to be taken."""

@@ -14,16 +14,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from healthd import __version__
-from healthd.agent import Agent
+from healthd.agent.agent import Agent
 from healthd.api.board import Board
 from healthd.api.devices import label_of, strips
 from healthd.api.headline import STEP_WORDS, headline, steps_of
 from healthd.api.plan import case_plan, entry, paused_by
-from healthd.errors import StoreError
-from healthd.model import Event, Status, Step
-from healthd.remediation.case import Case
-from healthd.report import CheckView, as_data, diagnosis_data, printable
-from healthd.tables import instance_profile
+from healthd.checklib.tables import instance_profile
+from healthd.core.errors import StoreError
+from healthd.core.model import Event, Status, Step
+from healthd.observe.report import CheckView, as_data, diagnosis_data, printable
+from healthd.remediation.decide.case import Case
 
 SCHEMA = "healthd.status/v1"
 _TRAIL = 300

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from healthd.errors import ConfigError, HealthdError, UsageError
+from healthd.core.errors import ConfigError, HealthdError, UsageError
 
 VERSION = "healthd/1"
 MAX_REQUEST_BYTES = 65536

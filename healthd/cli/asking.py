@@ -8,7 +8,7 @@ from healthd.api.client import ask
 from healthd.api.wire import Answer, Request
 from healthd.cli.output import confirmed, talk
 from healthd.cli.settings import socket_path
-from healthd.errors import HealthdError, UsageError
+from healthd.core.errors import HealthdError, UsageError
 
 START = "start it with `systemctl start healthd`, or `healthd run` where there is no unit"
 

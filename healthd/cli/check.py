@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 
-from healthd.agent import looking_agent, open_orchestrator
+from healthd.agent.agent import looking_agent, open_orchestrator
 from healthd.api.answers import check_answer, is_active
 from healthd.api.client import ask
 from healthd.api.wire import Answer, Request

@@ -6,8 +6,8 @@ import json
 from argparse import Namespace
 
 from healthd.api.wire import Answer
-from healthd.check import discover
 from healthd.config.report import documented_fields
+from healthd.core.check import discover
 
 
 def answer(options: Namespace) -> Answer:

@@ -7,17 +7,17 @@ import os
 from argparse import Namespace
 from pathlib import Path
 
+from healthd.agent.node_facts import ThisNode
 from healthd.api.group import group_number, no_such_group
 from healthd.api.wire import EXIT_CONFIG, Answer
 from healthd.cli.settings import check_settings, loaded
 from healthd.config.json_schema import config_schema_text
 from healthd.config.load import Examined, examine
 from healthd.config.report import annotated, as_data, shown
-from healthd.config.schema import Config
+from healthd.config.schema.config import Config
 from healthd.config.text import Problem
-from healthd.errors import ConfigError, UsageError
+from healthd.core.errors import ConfigError, UsageError
 from healthd.remediation.policy_files import code_problems
-from healthd.whoami import ThisNode
 
 
 def answer(options: Namespace) -> Answer:
@@ -51,7 +51,7 @@ def answer(options: Namespace) -> Answer:
 
 def _found(config: Config) -> tuple[str, ...]:
     """For what a daemon would not start here."""
-    from healthd.trial import try_out  # heavy: the whole agent
+    from healthd.daemon.trial import try_out  # heavy: the whole agent
 
     try:
         try_out(config, os.environ)

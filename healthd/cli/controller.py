@@ -9,8 +9,8 @@ from typing import Any
 
 from healthd.api.wire import Answer
 from healthd.cli.settings import loaded, served
-from healthd.config.schema import Config
-from healthd.errors import StoreError, UsageError
+from healthd.config.schema.config import Config
+from healthd.core.errors import StoreError, UsageError
 
 
 def answer(options: Namespace) -> Answer:

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from healthd.api.wire import Answer
 from healthd.cli.output import progress
-from healthd.errors import HealthdError
-from healthd.model import Event
-from healthd.remediation.case import Case, End
+from healthd.core.errors import HealthdError
+from healthd.core.model import Event
+from healthd.remediation.decide.case import Case, End
 from healthd.sim.machine import SimulatedMachine
-from healthd.store import Store
+from healthd.state.store import Store
 
 _TIME_S = 55.0
 _FAILS_ON_GPU = 3

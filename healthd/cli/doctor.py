@@ -7,17 +7,17 @@ from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
 
+from healthd.agent.node_facts import ThisNode
 from healthd.api.wire import Answer
 from healthd.cli.settings import check_settings
 from healthd.config.load import load
-from healthd.config.schema import Config
-from healthd.errors import ConfigError, SourceError, SourceTimeout
+from healthd.config.schema.config import Config
+from healthd.core.errors import ConfigError, SourceError, SourceTimeout
 from healthd.setup.afar import looks_afar
 from healthd.setup.apart import answer_apart, ask_apart
 from healthd.setup.doctor import Line, Told, as_json, as_text, exit_code
 from healthd.setup.kubernetes import looks_cluster
 from healthd.setup.looks import looks_here
-from healthd.whoami import ThisNode
 
 HERE_S, AFAR_S = 15.0, 45.0
 """How long the looks at this machine may take, all at once, and then those beyond it, in seconds: longer than the

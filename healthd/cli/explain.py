@@ -6,9 +6,9 @@ import json
 from argparse import Namespace
 
 from healthd.api.wire import Answer
-from healthd.check import discover
 from healthd.config.values import did_you_mean
-from healthd.errors import UsageError
+from healthd.core.check import discover
+from healthd.core.errors import UsageError
 
 
 def answer(options: Namespace) -> Answer:

@@ -6,10 +6,10 @@ from argparse import Namespace
 from pathlib import Path
 
 from healthd.api.client import ask
+from healthd.api.timeline import read_trail, trail_json, trail_text
 from healthd.api.wire import Answer, Request
 from healthd.cli.output import talk
 from healthd.cli.settings import loaded, socket_path
-from healthd.trail import read_trail, trail_json, trail_text
 
 
 def answer(options: Namespace) -> Answer:

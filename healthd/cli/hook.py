@@ -11,13 +11,13 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from healthd.agent import acting_agent, catch_up_kernel_log
+from healthd.agent.agent import acting_agent, catch_up_kernel_log
 from healthd.api.answers import hook_answer, hook_ended
 from healthd.api.wire import Answer
 from healthd.cli.settings import loaded, socket_path
-from healthd.errors import HealthdError
-from healthd.state_lock import lock_state
-from healthd.unseen import note
+from healthd.core.errors import HealthdError
+from healthd.core.unseen import note
+from healthd.state.lock import lock_state
 
 DEADLINE_S = 9
 _LOCK_WAIT_S = 6.0

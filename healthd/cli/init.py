@@ -13,7 +13,7 @@ from healthd.cli.asking import START
 from healthd.cli.settings import check_settings
 from healthd.config.json_schema import FILE_NAME, config_schema_text
 from healthd.config.load import DEFAULT_PATH, load
-from healthd.errors import HealthdError, SourceError
+from healthd.core.errors import HealthdError, SourceError
 from healthd.setup.apart import answer_apart
 from healthd.setup.first_config import first_config, found_lines
 from healthd.setup.survey import Survey, survey

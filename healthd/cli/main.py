@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from healthd.api.grammar import Shown, parse
 from healthd.api.wire import Answer, failure
 from healthd.cli.output import deliver
-from healthd.errors import HealthdError
+from healthd.core.errors import HealthdError
 
 
 def run(arguments: Sequence[str]) -> int:

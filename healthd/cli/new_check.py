@@ -6,8 +6,8 @@ from argparse import Namespace
 from pathlib import Path
 
 from healthd.api.wire import Answer
-from healthd.check import discover
-from healthd.errors import HealthdError
+from healthd.core.check import discover
+from healthd.core.errors import HealthdError
 from healthd.setup.new_check import new_files
 
 

@@ -11,16 +11,16 @@ from textwrap import wrap
 from typing import Any
 
 from healthd.api.wire import Answer
-from healthd.check import discover
+from healthd.checklib.kernel_tables import nvlink5_rules, sxid_rows
+from healthd.checklib.tables import XidCase, XidRow, xid_cases, xid_number, xid_row
 from healthd.cli.settings import loaded
-from healthd.config.schema import Config
+from healthd.config.schema.config import Config
 from healthd.config.values import close_match
-from healthd.errors import UsageError
-from healthd.kernel_tables import nvlink5_rules, sxid_rows
-from healthd.model import Component, Mode, Remedy, Severity
+from healthd.core.check import discover
+from healthd.core.errors import UsageError
+from healthd.core.model import Component, Mode, Remedy, Severity
+from healthd.remediation.decide.rules import STANDING, Ladder, Policy, Rule
 from healthd.remediation.policy_files import as_rule, policy_of, rules_named
-from healthd.remediation.rules import STANDING, Ladder, Policy, Rule
-from healthd.tables import XidCase, XidRow, xid_cases, xid_number, xid_row
 
 _PERSON = "a person"
 
@@ -180,7 +180,7 @@ def _said(rule: Rule, variant: Variant) -> dict[str, Any]:
 
 def _of_log(name: str, policy: Policy, config: Config) -> list[dict[str, Any]]:
     """One verdict for each form of each code that a log holds, as the kernel checks judge its lines."""
-    from healthd.past.replay import findings_in
+    from healthd.replay.replay import findings_in
 
     seen: dict[tuple[str, str, str], dict[str, Any]] = {}
     for finding in findings_in(Path(name), config):

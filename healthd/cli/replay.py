@@ -14,11 +14,11 @@ from typing import Any
 from healthd.api.wire import Answer
 from healthd.cli.output import standing
 from healthd.cli.settings import loaded
-from healthd.errors import UsageError
-from healthd.model import Mode
-from healthd.past.figures import DAY, HOUR, most_within
-from healthd.past.replay import Replayed, Source, Trial, replay
-from healthd.past.story import Outage, Story
+from healthd.core.errors import UsageError
+from healthd.core.model import Mode
+from healthd.replay.figures import DAY, HOUR, most_within
+from healthd.replay.replay import Replayed, Source, Trial, replay
+from healthd.replay.story import Outage, Story
 
 SCHEMA = "healthd.replay/v1"
 _BY_A_PERSON = "kept out for a person"

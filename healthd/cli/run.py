@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 
+from healthd.agent.late_metadata import begun
 from healthd.api.wire import Answer
 from healthd.cli.settings import loaded, served
-from healthd.latecomer import begun
 from healthd.remediation.policy_files import policy_of
 
 
@@ -19,8 +19,8 @@ def answer(options: Namespace) -> Answer:
     hurry = begun()
     values = loaded(options, hurry)
     policy_of(values.config.policy, None)  # rules for codes that no check finds are wrong on any machine
-    from healthd.daemon import serve  # heavy: structlog, APScheduler
-    from healthd.trial import try_out
+    from healthd.daemon.daemon import serve  # heavy: structlog, APScheduler
+    from healthd.daemon.trial import try_out
 
     def load() -> None:
         try_out(loaded(options).config, os.environ)

@@ -7,13 +7,13 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from healthd.check import discover
-from healthd.config.daemon_schema import DaemonSection
+from healthd.agent.node_facts import ThisNode
 from healthd.config.load import Loaded, load
-from healthd.config.schema import Config
-from healthd.errors import ConfigError, StartError
+from healthd.config.schema.config import Config
+from healthd.config.schema.daemon import DaemonSection
+from healthd.core.check import discover
+from healthd.core.errors import ConfigError, StartError
 from healthd.sources.imds import Hurry
-from healthd.whoami import ThisNode
 
 
 def loaded(options: Namespace, hurry: Hurry | None = None) -> Loaded:

@@ -19,8 +19,8 @@ from healthd.api.wire import Answer, Request
 from healthd.cli.asking import START
 from healthd.cli.output import Screen, progress, talk
 from healthd.cli.settings import loaded, socket_path
-from healthd.errors import HealthdError, UsageError
-from healthd.report import printable
+from healthd.core.errors import HealthdError, UsageError
+from healthd.observe.report import printable
 
 
 def answer(options: Namespace) -> Answer:

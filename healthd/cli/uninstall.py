@@ -8,17 +8,17 @@ import time
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from healthd.agent.node_facts import runs_kubernetes
 from healthd.api.wire import Answer
 from healthd.cli.output import confirmed, talk
 from healthd.cli.settings import loaded
-from healthd.config.schema import Config
-from healthd.errors import UsageError
-from healthd.remediation.fleet import CLUSTER
-from healthd.whoami import runs_kubernetes
+from healthd.config.schema.config import Config
+from healthd.core.errors import UsageError
+from healthd.remediation.decide.fleet import CLUSTER
 
 if TYPE_CHECKING:
-    from healthd.remediation.orchestrators.kube_api import KubeApi
-    from healthd.remediation.orchestrators.kube_uninstall import KubeUninstall
+    from healthd.remediation.orchestrators.kubernetes.api import KubeApi
+    from healthd.remediation.orchestrators.kubernetes.uninstall import KubeUninstall
 
 _RATE_PER_S, _BURST, _TIMEOUT_S = 50.0, 200, 30.0  # as the controller: one process for the whole fleet
 
@@ -42,7 +42,7 @@ def _done(options: Namespace, work: KubeUninstall) -> Answer:
 
 def _instead(options: Namespace, work: KubeUninstall) -> Answer | None:
     """What is answered instead of doing it; None where the person says yes."""
-    from healthd.remediation.orchestrators.kube_leaving import kept_off_by
+    from healthd.remediation.orchestrators.kubernetes.leaving import kept_off_by
 
     marked = work.marked()
     rows = [f"{node.name}  {', '.join(kept_off_by(node))}\n" for node in marked if kept_off_by(node)]
@@ -58,8 +58,8 @@ def _instead(options: Namespace, work: KubeUninstall) -> Answer | None:
 
 
 def _connected(config: Config) -> KubeApi:
-    from healthd.remediation.orchestrators.kube_api import connect  # heavy: lightkube
-    from healthd.remediation.orchestrators.kube_transport import Pace
+    from healthd.remediation.orchestrators.kubernetes.api import connect  # heavy: lightkube
+    from healthd.remediation.orchestrators.kubernetes.transport import Pace
 
     return connect(
         kubeconfig=config.orchestrator.kubernetes.kubeconfig,
@@ -71,7 +71,7 @@ def _connected(config: Config) -> KubeApi:
 
 
 def _work(config: Config, api: KubeApi) -> KubeUninstall:
-    from healthd.remediation.orchestrators.kube_uninstall import KubeUninstall
+    from healthd.remediation.orchestrators.kubernetes.uninstall import KubeUninstall
 
     return KubeUninstall(
         api,

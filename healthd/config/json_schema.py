@@ -16,11 +16,11 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from healthd.config import schema
 from healthd.config.leaves import dotted
 from healthd.config.match import NAME, NOT_IN_A_MATCH
 from healthd.config.report import documented_fields
-from healthd.config.rule_schema import PolicyRule
+from healthd.config.schema import config as schema
+from healthd.config.schema.rule import PolicyRule
 from healthd.config.values import plain, row_class
 
 DRAFT = "http://json-schema.org/draft-04/schema#"

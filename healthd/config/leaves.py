@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, get_type_hints
 
-from healthd.config import schema
 from healthd.config.lines import Key
 from healthd.config.rows import row_problems
+from healthd.config.schema import config as schema
 from healthd.config.text import Problem
 from healthd.config.values import choices, close_match, converted, expected, from_text, shortened
-from healthd.errors import RegistrationError
+from healthd.core.errors import RegistrationError
 
 # A variable with another name than its key: clients know it without reading any configuration.
 ALIASES: Mapping[str, Key] = {"HEALTHD_SOCKET": ("daemon", "socket")}

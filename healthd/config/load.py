@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from healthd.config import environment, schema
+from healthd.config import environment
 from healthd.config.leaves import (
     ALIASES,
     PREFIX,
@@ -29,9 +29,10 @@ from healthd.config.leaves import (
 )
 from healthd.config.lines import Key, key_lines, line_of
 from healthd.config.match import NAME, Match, NodeFacts, decide, read_matches
+from healthd.config.schema import config as schema
 from healthd.config.text import Problem, parsed, read_text
 from healthd.config.values import did_you_mean, shortened
-from healthd.errors import ConfigError
+from healthd.core.errors import ConfigError
 
 DEFAULT_PATH = Path("/etc/healthd/config.toml")
 MAX_PROBLEMS = 50

@@ -15,10 +15,10 @@ from typing import Any, Protocol, get_type_hints
 
 from healthd.config.leaves import Allowed, Place, Setting, Table, checked, leaves
 from healthd.config.lines import Key, line_of
-from healthd.config.schema import MatchSection
+from healthd.config.schema.config import MatchSection
 from healthd.config.text import Problem
 from healthd.config.values import shortened
-from healthd.errors import BackendError, SourceError
+from healthd.core.errors import BackendError, SourceError
 
 NAME = "match"
 # They are needed to find out which node this is, or are known to clients that ask nobody.

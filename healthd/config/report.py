@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 from healthd.config.leaves import dotted
 from healthd.config.lines import Key
 from healthd.config.load import Loaded
-from healthd.config.schema import CheckConfig
+from healthd.config.schema.config import CheckConfig
 from healthd.config.text import Problem
 from healthd.config.values import expected, plain, toml_value
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from healthd.strict_modes import others_may_write
+from healthd.core.strict_modes import others_may_write
 
 MAX_BYTES = 64 * 1024
 # tomllib's time and memory grow with the square of a dotted key's parts (131,000 parts in one line: over 20 GB).

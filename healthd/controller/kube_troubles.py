@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from healthd.model import ClusterTrouble
-from healthd.remediation.orchestrators.kube_events import News, event_name
-from healthd.remediation.standings import Standing
+from healthd.core.model import ClusterTrouble
+from healthd.remediation.controller.node_status import Standing
+from healthd.remediation.orchestrators.kubernetes.events import News, event_name
 
 MANY = 10
 """More nodes than that page together."""

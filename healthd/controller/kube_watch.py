@@ -13,15 +13,16 @@ from datetime import datetime
 from typing import Any
 
 from healthd.controller.kube_troubles import EventsDue, Found, news_of_trouble, standings_of
-from healthd.errors import BackendBusy, BackendError, StoreError
-from healthd.model import ClusterTrouble, Remedy
-from healthd.remediation.absent import is_acted_on
-from healthd.remediation.marks import parse
-from healthd.remediation.orchestrators.kube_api import Conflict, Kind, KubeApi, Missing
-from healthd.remediation.orchestrators.kube_fleet import Round
-from healthd.remediation.orchestrators.kube_node import KubeNode
-from healthd.remediation.orchestrators.kube_policies import POLICIES, policy_problems
-from healthd.remediation.orchestrators.kube_silence import (
+from healthd.core.errors import BackendBusy, BackendError, StoreError
+from healthd.core.model import ClusterTrouble, Remedy
+from healthd.remediation.controller.node_status import Standing
+from healthd.remediation.decide.handoff import parse
+from healthd.remediation.engine.absent import is_acted_on
+from healthd.remediation.orchestrators.kubernetes.api import Conflict, Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kubernetes.fleet import Round
+from healthd.remediation.orchestrators.kubernetes.node import KubeNode
+from healthd.remediation.orchestrators.kubernetes.policies import POLICIES, policy_problems
+from healthd.remediation.orchestrators.kubernetes.silence import (
     Quiet,
     Silences,
     Watched,
@@ -30,10 +31,9 @@ from healthd.remediation.orchestrators.kube_silence import (
     silent_in,
     silent_text,
 )
-from healthd.remediation.orchestrators.kube_telling import KubeTelling
-from healthd.remediation.orchestrators.kube_told import KubeTold
+from healthd.remediation.orchestrators.kubernetes.telling import KubeTelling
+from healthd.remediation.orchestrators.kubernetes.told import KubeTold
 from healthd.remediation.ports import Mark
-from healthd.remediation.standings import Standing
 
 POLICIES_S = 60.0
 """How often the policies are read: ten small objects."""

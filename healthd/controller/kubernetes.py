@@ -15,38 +15,38 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from healthd.config.schema import Config
+from healthd.api.controller_stats import Course
+from healthd.config.schema.config import Config
 from healthd.controller.kube_watch import KubeWatch, WatchSettings
 from healthd.controller.parts import controller_patience, make_controller, metadata_of
 from healthd.controller.progress import Progress
 from healthd.controller.status import StatusNote
-from healthd.course import Course
-from healthd.errors import ConfigError
-from healthd.model import ClusterTrouble, Mode, Refusal, Remedy
-from healthd.node import CommandResult
-from healthd.remediation.calls import Calls
-from healthd.remediation.controller import Controller
-from healthd.remediation.fleet import CLUSTER, Scope
-from healthd.remediation.opt_out import LABEL
-from healthd.remediation.orchestrators.kube_afar import KubeClaims, KubeNodeAfar
-from healthd.remediation.orchestrators.kube_api import KubeApi, connect
-from healthd.remediation.orchestrators.kube_drain import KubeDrain
-from healthd.remediation.orchestrators.kube_drain_record import RECORDS
-from healthd.remediation.orchestrators.kube_eviction import EvictMode, GangMode, Rule
-from healthd.remediation.orchestrators.kube_fleet import KubeFleet, Round
-from healthd.remediation.orchestrators.kube_gang_kinds import GangMarks
-from healthd.remediation.orchestrators.kube_lead import RENEW_S, Lead, Renewal
-from healthd.remediation.orchestrators.kube_node import hold_of
-from healthd.remediation.orchestrators.kube_plugin import KubePlugins
-from healthd.remediation.orchestrators.kube_signals import HYPERPOD_LABEL
-from healthd.remediation.orchestrators.kube_silence import SILENT
-from healthd.remediation.orchestrators.kube_told import STATUS, STATUS_LEASE, KubeTold
-from healthd.remediation.orchestrators.kube_transport import Pace
+from healthd.core.errors import ConfigError
+from healthd.core.model import ClusterTrouble, Mode, Refusal, Remedy
+from healthd.core.node import CommandResult
+from healthd.remediation.controller.controller import Controller
+from healthd.remediation.controller.node_status import Standing
+from healthd.remediation.decide.fleet import CLUSTER, Scope
+from healthd.remediation.decide.rules import LABEL
+from healthd.remediation.orchestrators.kubernetes.afar import KubeClaims, KubeNodeAfar
+from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
+from healthd.remediation.orchestrators.kubernetes.drain import KubeDrain
+from healthd.remediation.orchestrators.kubernetes.drain_record import RECORDS
+from healthd.remediation.orchestrators.kubernetes.eviction import EvictMode, GangMode, Rule
+from healthd.remediation.orchestrators.kubernetes.fleet import KubeFleet, Round
+from healthd.remediation.orchestrators.kubernetes.gang_kinds import GangMarks
+from healthd.remediation.orchestrators.kubernetes.lead import RENEW_S, Lead, Renewal
+from healthd.remediation.orchestrators.kubernetes.node import hold_of
+from healthd.remediation.orchestrators.kubernetes.plugin import KubePlugins
+from healthd.remediation.orchestrators.kubernetes.signals import HYPERPOD_LABEL
+from healthd.remediation.orchestrators.kubernetes.silence import SILENT
+from healthd.remediation.orchestrators.kubernetes.told import STATUS, STATUS_LEASE, KubeTold
+from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.opening import asks_by_own_node, found_by_controller, open_for_kubernetes
-from healthd.remediation.standings import Standing
+from healthd.remediation.request_stats import Calls
 from healthd.sources.command import run_command
-from healthd.store import Store
+from healthd.state.store import Store
 
 _MANAGER = "healthd-controller"
 _RATE_PER_S, _BURST = 50.0, 200  # one process for the whole fleet, and a round of evictions comes at once

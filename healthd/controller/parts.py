@@ -7,18 +7,18 @@ from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from pathlib import Path
 
-from healthd.config.schema import Config
-from healthd.remediation.controller import Controller, Fleet
-from healthd.remediation.opt_out import FEATURE
-from healthd.remediation.policy import Rules
+from healthd.config.schema.config import Config
+from healthd.remediation.controller.controller import Controller, Fleet
+from healthd.remediation.controller.node_status import Reckoning
+from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.rules import FEATURE
+from healthd.remediation.engine.repairs import Door
+from healthd.remediation.engine.turns import Patience
 from healthd.remediation.ports import Provisioner
-from healthd.remediation.repairs import Door
-from healthd.remediation.standings import Reckoning
-from healthd.remediation.turns import Patience
 from healthd.sources.identity import metadata_endpoint
 from healthd.sources.imds import MetadataSource
 from healthd.sources.trees import FileTree
-from healthd.store import Store
+from healthd.state.store import Store
 
 _LOOKS = 3.0  # rounds between two questions about how far the platform is
 

@@ -18,27 +18,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from healthd import __version__
+from healthd.agent.node_facts import runs_kubernetes, runs_slurm
+from healthd.api.controller_stats import Course
 from healthd.api.http import HttpServer, common_routes, open_http
 from healthd.api.scrape import on_demand
 from healthd.api.wire import EXIT_FAILED
-from healthd.config.schema import Config
+from healthd.config.schema.config import Config
 from healthd.controller.parts import metadata_of
 from healthd.controller.progress import Progress
 from healthd.controller.status import Kept, StatusBoard, StatusFile, status_of
 from healthd.controller.telling import controller_notifier
-from healthd.course import Course
-from healthd.errors import BackendError, ConfigError, ExtraMissing, StoreError
-from healthd.jsonlog import json_logger
-from healthd.model import Event, Mode
-from healthd.notifications.notifier import Notifier
-from healthd.notifications.telling import keep_telling
-from healthd.remediation.fleet import Scope
+from healthd.core.errors import BackendError, ConfigError, ExtraMissing, StoreError
+from healthd.core.model import Event, Mode
+from healthd.daemon.logging import json_logger
+from healthd.daemon.sd_notify import notify, take_address
+from healthd.daemon.signals import Signals
+from healthd.notify.notifier import Notifier
+from healthd.notify.telling import keep_telling
+from healthd.remediation.controller.node_status import Standing
+from healthd.remediation.decide.fleet import Scope
 from healthd.remediation.provisioners.opening import found_by_controller
-from healthd.remediation.standings import Standing
-from healthd.sd_notify import notify, take_address
-from healthd.signals import Signals
-from healthd.store import Store
-from healthd.whoami import runs_kubernetes, runs_slurm
+from healthd.state.store import Store
 
 if TYPE_CHECKING:
     from healthd.api.families import Bounded

@@ -14,22 +14,22 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from healthd.config.schema import Config
+from healthd.api.controller_stats import Course
+from healthd.config.schema.config import Config
 from healthd.controller.parts import controller_patience, controller_rules, make_controller, metadata_of
 from healthd.controller.progress import Progress
 from healthd.controller.status import StatusFile
-from healthd.course import Course
-from healthd.notifications.notifier import NEWS
-from healthd.remediation.absent import AbsentNodes
-from healthd.remediation.controller import Controller
-from healthd.remediation.fleet import CLUSTER, Scope
-from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
+from healthd.notify.notifier import NEWS
+from healthd.remediation.controller.controller import Controller
+from healthd.remediation.controller.node_status import Standing
+from healthd.remediation.decide.fleet import CLUSTER, Scope
+from healthd.remediation.engine.absent import AbsentNodes
+from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.provisioners.opening import found_by_controller, open_elsewhere
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, read_node
-from healthd.remediation.standings import Standing
 from healthd.sources.command import run_command
-from healthd.state_lock import LOCK, try_lock
-from healthd.store import Store
+from healthd.state.lock import LOCK, try_lock
+from healthd.state.store import Store
 
 
 class SlurmWork:

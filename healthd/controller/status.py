@@ -15,10 +15,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from healthd.errors import StoreError
-from healthd.model import Mode
-from healthd.remediation.standings import Standing
-from healthd.textfile import replace_file
+from healthd.core.errors import StoreError
+from healthd.core.model import Mode
+from healthd.daemon.textfile import replace_file
+from healthd.remediation.controller.node_status import Standing
 
 KEEP_S = 20.0
 FILE = "status.json"

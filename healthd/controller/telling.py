@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from healthd.config.notify_schema import NotifySection
-from healthd.course import Course
-from healthd.notifications.news import AGAIN_S, LASTS_S, PAGED, Topic
-from healthd.notifications.notifier import Notifier, channels_of, still_told
-from healthd.remediation.standings import State
+from healthd.api.controller_stats import Course
+from healthd.config.schema.notify import NotifySection
+from healthd.notify.news import AGAIN_S, LASTS_S, PAGED, Topic
+from healthd.notify.notifier import Notifier, channels_of, still_told
+from healthd.remediation.controller.node_status import State
 
 ROUNDS_LAST_S = 300.0
 """How long no round of the controller must have succeeded before anybody is told: slurmctld and API servers restart."""

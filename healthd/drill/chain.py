@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from healthd.errors import UsageError
+from healthd.core.errors import UsageError
 
 TITLE = "DRILL"
 """How every sentence about a drill begins, wherever it is said."""

@@ -14,16 +14,16 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from healthd.checkup import Checkup
+from healthd.core.errors import SourceError
+from healthd.core.model import Event
+from healthd.core.node import KernelRecord
 from healthd.drill.chain import TITLE, DrillOrder, DrillReport, Ended, banner
 from healthd.drill.injection import prepare
 from healthd.drill.rehearsal import Heard, Rehearsal, Stage
-from healthd.errors import SourceError
-from healthd.idle import why_not_idle
-from healthd.model import Event
-from healthd.node import KernelRecord
-from healthd.remediation.case import Case
-from healthd.remediation.engine import Engine
+from healthd.observe.checkup import Checkup
+from healthd.observe.idle import why_not_idle
+from healthd.remediation.decide.case import Case
+from healthd.remediation.engine.engine import Engine
 from healthd.remediation.ports import Orchestrator
 
 Tick = Callable[[str], None]

@@ -11,16 +11,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from healthd.checklib.pci import NVIDIA, efa_functions, pci_children, pci_devices, pci_gpus
+from healthd.checklib.tables import xid_row
+from healthd.core.errors import SourceError, SourceMissing, UsageError
+from healthd.core.model import pci_address
+from healthd.core.node import GpuAnswer, Mount, Tree
 from healthd.drill.chain import DrillOrder, sxid_line, xid_line
-from healthd.errors import SourceError, SourceMissing, UsageError
-from healthd.model import pci_address
-from healthd.node import GpuAnswer, Mount, Tree
-from healthd.pci import NVIDIA, efa_functions, pci_children, pci_devices, pci_gpus
 from healthd.sources.filesystem import FilesystemSource
 from healthd.sources.machine import Machine
 from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.nvml import NvmlSource
-from healthd.tables import xid_row
 
 _SILENCE = "healthd.probe.silence"
 _MOUNTS = "self/mountinfo"

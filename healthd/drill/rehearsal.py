@@ -15,18 +15,18 @@ from datetime import datetime
 from queue import Empty, SimpleQueue
 from typing import Literal
 
-from healthd.checkup import Checkup
-from healthd.diagnose import diagnose
+from healthd.core.errors import HealthdError
+from healthd.core.model import SEVERITY_RANK, Decision, Diagnosis, Mode, Outcome, Refusal
+from healthd.core.node import KernelRecord
 from healthd.drill.chain import TITLE, DrillOrder, DrillReport, Level, Link, Mark, ended, limit_s, next_link
 from healthd.drill.injection import Injection
-from healthd.errors import HealthdError
-from healthd.history import Change, Fault, observe
-from healthd.model import SEVERITY_RANK, Decision, Diagnosis, Mode, Outcome, Refusal
-from healthd.node import KernelRecord
-from healthd.remediation.budget import out_limit
-from healthd.remediation.case import Case
-from healthd.remediation.engine import Engine
-from healthd.remediation.policy import Considered
+from healthd.judge.diagnose import diagnose
+from healthd.judge.history import Change, Fault, observe
+from healthd.observe.checkup import Checkup
+from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.fleet import out_limit
+from healthd.remediation.decide.policy import Considered
+from healthd.remediation.engine.engine import Engine
 
 _TICK_S = 5.0
 _MOST_LOOKS = 100

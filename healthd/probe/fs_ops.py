@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from healthd.errors import SourceMissing, SourceUnreadable
+from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.probe.fs_holders import holders
 
 _REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from healthd.nvml_return import return_name
+from healthd.checklib.nvml_codes import return_name
 
 
 class NvmlError(Exception):

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from healthd.errors import SourceMissing, SourceUnreadable
-from healthd.nvml_return import NvmlReturn, field_key, return_name
+from healthd.checklib.nvml_codes import NvmlReturn, field_key, return_name
+from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.probe.nvml_library import NvmlError, NvmlLibrary
 
 Call = tuple[str, str, tuple[int, ...]]

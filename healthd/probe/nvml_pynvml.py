@@ -14,8 +14,8 @@ from typing import Any
 
 import pynvml
 
-from healthd.errors import SourceMissing, SourceUnreadable
-from healthd.nvml_return import NvmlReturn
+from healthd.checklib.nvml_codes import NvmlReturn
+from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.probe.nvml_library import NvmlError
 
 # Calls that fill a struct the caller brings, with the structs to try, newest first (nvidia-ml-py 13.615.71).

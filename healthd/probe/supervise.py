@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from healthd.backoff import pause_s
-from healthd.errors import SourceBusy, SourceTimeout, SourceUnreadable
-from healthd.node import ProbeState
+from healthd.core.backoff import pause_s
+from healthd.core.errors import SourceBusy, SourceTimeout, SourceUnreadable
+from healthd.core.node import ProbeState
 from healthd.probe import wire
 from healthd.probe.child import Child, Trouble, kill_group
 

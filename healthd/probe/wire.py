@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from healthd.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 
 MAX_LINE_BYTES = 8 * 1024 * 1024
 """A longer line is garbage: the largest real answer, 8 GPUs with every field, is under 64 KiB."""

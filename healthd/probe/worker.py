@@ -16,7 +16,7 @@ from _queue import Empty, SimpleQueue
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
-from healthd.errors import SourceError
+from healthd.core.errors import SourceError
 from healthd.probe import wire
 
 

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 
-from healthd.acting import provisioner_of
-from healthd.agent import open_orchestrator
-from healthd.config.schema import Config
-from healthd.errors import (
+from healthd.agent.agent import open_orchestrator
+from healthd.agent.engine_parts import provisioner_of
+from healthd.agent.node_facts import runs_slurm
+from healthd.config.schema.config import Config
+from healthd.core.errors import (
     BackendBusy,
     BackendDenied,
     BackendError,
@@ -23,14 +24,13 @@ from healthd.errors import (
     ConfigError,
     SourceError,
 )
-from healthd.model import Remedy
-from healthd.remediation.orchestrators.slurm import SlurmOrchestrator, detect
+from healthd.core.model import Remedy
+from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, detect
 from healthd.remediation.ports import Orchestrator
 from healthd.setup.doctor import Line, Told
 from healthd.setup.kubernetes import looks_kubernetes, state_of
 from healthd.setup.looks import Look, with_machine
 from healthd.sources.machine import Machine
-from healthd.whoami import runs_slurm
 
 _REMEDIES = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
 

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from healthd.errors import HealthdError, SourceError, SourceTimeout, SourceUnreadable
+from healthd.core.errors import HealthdError, SourceError, SourceTimeout, SourceUnreadable
 from healthd.probe.child import REAP_S, kill_group
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
-from healthd.report import printable
+from healthd.observe.report import printable
 
 SCHEMA = "healthd.doctor/v1"
 _WIDTH = 16

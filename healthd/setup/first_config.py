@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
+from healthd.checklib.tables import InstanceProfile, instance_profile
 from healthd.config.json_schema import FILE_NAME
 from healthd.config.values import toml_value
 from healthd.remediation.provisioners.aws_calls import Platform
 from healthd.setup.survey import Survey
-from healthd.tables import InstanceProfile, instance_profile
 
 _NAMES = {
     Platform.HYPERPOD: "SageMaker HyperPod",

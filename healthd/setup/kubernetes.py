@@ -16,20 +16,20 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from healthd.agent import open_orchestrator
-from healthd.config.schema import Config
-from healthd.errors import BackendDenied, BackendError, BackendUnknown, ConfigError
-from healthd.model import Mode
-from healthd.remediation.fleet import CLUSTER
-from healthd.remediation.orchestrators import kube_budget as leases
+from healthd.agent.agent import open_orchestrator
+from healthd.agent.node_facts import runs_kubernetes
+from healthd.config.schema.config import Config
+from healthd.core.errors import BackendDenied, BackendError, BackendUnknown, ConfigError
+from healthd.core.model import Mode
+from healthd.remediation.decide.fleet import CLUSTER
+from healthd.remediation.orchestrators.kubernetes import budget as leases
 from healthd.remediation.ports import NodeView
 from healthd.setup.doctor import Line, Told
 from healthd.setup.looks import Look, with_machine
 from healthd.sources.machine import Machine
-from healthd.whoami import runs_kubernetes
 
 if TYPE_CHECKING:
-    from healthd.remediation.orchestrators.kube_api import KubeApi
+    from healthd.remediation.orchestrators.kubernetes.api import KubeApi
 
 _CHART = "install the chart packaging/helm/healthd, or apply packaging/kubernetes"
 _RBAC = "give its ServiceAccount the rights of packaging/kubernetes/agent-rbac.yaml, as the chart does"
@@ -117,7 +117,7 @@ def _asked(
     about: str, environ: Mapping[str, str], config: Config, ask: Callable[[KubeApi], Iterator[Line]]
 ) -> Iterator[Line]:
     """The lines of a question; one that got no answer could not be told."""
-    from healthd.remediation.orchestrators.kube_opening import open_api  # heavy: lightkube
+    from healthd.remediation.orchestrators.kubernetes.opening import open_api  # heavy: lightkube
 
     try:
         with closing(open_api(config, environ, dry_run=True)) as api:
@@ -131,7 +131,7 @@ def _asked(
 
 def _user(api: KubeApi) -> tuple[str, str]:
     """Who the server takes us for, and the node that the token names, or ""."""
-    from healthd.remediation.orchestrators.kube_api import Kind
+    from healthd.remediation.orchestrators.kubernetes.api import Kind
 
     told = api.create(Kind.SELF_REVIEW, {}).get("status") or {}
     user: Mapping[str, Any] = told.get("userInfo") or {}
@@ -140,7 +140,7 @@ def _user(api: KubeApi) -> tuple[str, str]:
 
 
 def _agent_of(config: Config) -> str:
-    from healthd.remediation.orchestrators.kube_policies import agent_account
+    from healthd.remediation.orchestrators.kubernetes.policies import agent_account
 
     return agent_account(config.orchestrator.kubernetes.namespace)
 
@@ -230,7 +230,7 @@ def _rights(environ: Mapping[str, str], config: Config, machine: Machine) -> Ite
 
 
 def _may(api: KubeApi, right: Right) -> bool:
-    from healthd.remediation.orchestrators.kube_api import Kind
+    from healthd.remediation.orchestrators.kubernetes.api import Kind
 
     wanted = {
         "verb": right.verb,
@@ -252,7 +252,7 @@ def _node_health(environ: Mapping[str, str], config: Config, machine: Machine) -
     about = "NodeHealth"
 
     def ask(api: KubeApi) -> Iterator[Line]:
-        from healthd.remediation.orchestrators.kube_health import NO_CRD, NodeHealths, Unserved
+        from healthd.remediation.orchestrators.kubernetes.health import NO_CRD, NodeHealths, Unserved
 
         try:
             seen = NodeHealths(api).read(machine.name)
@@ -272,9 +272,9 @@ def _policies(environ: Mapping[str, str], config: Config, machine: Machine) -> I
     about, namespace = "admission policies", config.orchestrator.kubernetes.namespace
 
     def ask(api: KubeApi) -> Iterator[Line]:
-        from healthd.remediation.orchestrators.kube_api import How, Kind
-        from healthd.remediation.orchestrators.kube_events import News, event_of
-        from healthd.remediation.orchestrators.kube_node import CLAIMED
+        from healthd.remediation.orchestrators.kubernetes.api import How, Kind
+        from healthd.remediation.orchestrators.kubernetes.events import News, event_of
+        from healthd.remediation.orchestrators.kubernetes.node import CLAIMED
 
         user, _ = _user(api)
         if user != _agent_of(config):
@@ -335,7 +335,7 @@ def _budget(environ: Mapping[str, str], config: Config, _: Machine) -> Iterator[
     observes = config.remediation.mode is Mode.OBSERVE
 
     def ask(api: KubeApi) -> Iterator[Line]:
-        from healthd.remediation.orchestrators.kube_api import Kind, Missing
+        from healthd.remediation.orchestrators.kubernetes.api import Kind, Missing
 
         for scope in (CLUSTER, *(scope.name for scope in config.budget.scope)):
             name = leases.lease_name(scope)
@@ -372,7 +372,7 @@ def budget_line(budget: leases.Budget, *, observes: bool) -> Line:
 
 
 def _pod_resources(config: Config, _: Machine) -> Iterator[Line]:
-    from healthd.remediation.orchestrators.pod_resources import pods_with
+    from healthd.remediation.orchestrators.kubernetes.pod_resources import pods_with
 
     about, section = "pod resources", config.orchestrator.kubernetes
     try:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 
-from healthd.errors import SourceError
-from healthd.node import Mount, Tree
+from healthd.core.errors import SourceError
+from healthd.core.node import Mount, Tree
 
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "rootfs", "overlay", "aufs"})
 # EC2 user guide, "Identify instance store volumes"; it is emptied by a stop, and by nothing that a reboot does.

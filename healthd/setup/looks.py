@@ -19,19 +19,19 @@ from pathlib import Path
 
 from healthd.api.client import ask
 from healthd.api.wire import Request
-from healthd.check import discover
-from healthd.config.schema import Config
-from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.model import Mode, Result, Status
-from healthd.pci import efa_functions, pci_gpus
-from healthd.runner import run_check
+from healthd.checklib.pci import efa_functions, pci_gpus
+from healthd.checklib.tables import instance_profile
+from healthd.config.schema.config import Config
+from healthd.core.check import discover
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.model import Mode, Result, Status
+from healthd.observe.runner import run_check
 from healthd.setup.doctor import Line, Told
 from healthd.setup.lasting import not_lasting
 from healthd.setup.survey import network_mounts
 from healthd.sources.identity import boot_id, boot_time
 from healthd.sources.kmsg import read_all
 from healthd.sources.machine import Machine, open_machine
-from healthd.tables import instance_profile
 
 Look = Callable[[], list[Line]]
 

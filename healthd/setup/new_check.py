@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from string import Template
 
-from healthd.errors import UsageError
+from healthd.core.errors import UsageError
 
 KINDS = ("proc", "kernel", "nvml")
 """What a check may read, and the names of its templates in ``check_templates``."""

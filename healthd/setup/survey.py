@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from healthd.config.provisioner_schema import ProvisionerSection
-from healthd.config.schema import Config
-from healthd.errors import SourceError
-from healthd.node import Mount
-from healthd.pci import efa_functions, pci_gpus
-from healthd.remediation.orchestrators.slurm import detect as detect_slurm
+from healthd.agent.node_facts import runs_kubernetes, runs_slurm
+from healthd.checklib.pci import efa_functions, pci_gpus
+from healthd.config.schema.config import Config
+from healthd.config.schema.provisioner import ProvisionerSection
+from healthd.core.errors import SourceError
+from healthd.core.node import Mount
+from healthd.remediation.orchestrators.slurm.orchestrator import detect as detect_slurm
 from healthd.remediation.provisioners.aws_calls import Platform
 from healthd.remediation.provisioners.opening import found_on
 from healthd.remediation.provisioners.subject import Subject
 from healthd.sources.identity import is_own
 from healthd.sources.machine import Machine, open_machine
-from healthd.whoami import runs_kubernetes, runs_slurm
 
 T = TypeVar("T")
 NETWORK_TYPES = ("lustre", "nfs", "nfs4", "cifs", "smb3", "ceph", "beegfs", "gpfs", "wekafs")

@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from healthd.errors import BackendBusy, BackendRefused, BackendUnknown, SlotTaken
-from healthd.model import Remedy
+from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown, SlotTaken
+from healthd.core.model import Remedy
+from healthd.remediation.orchestrators.slurm.reasons import SEPARATOR, hold_of, is_automatic, without_remarks
 from healthd.remediation.ports import FleetLevel, HeldNode, Hold, Mark, NodeView, ScopeLevel, Slot, StateOwner, is_drain
-from healthd.remediation.slurm_reasons import SEPARATOR, hold_of, is_automatic, without_remarks
 
 
 @dataclass(kw_only=True)

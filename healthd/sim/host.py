@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from healthd.tables import InstanceProfile
+from healthd.checklib.tables import InstanceProfile
 
 _CPUS = 192
 _GRACE_MIB = 960 << 10

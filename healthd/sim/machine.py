@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from healthd.model import pci_address
+from healthd.core.model import pci_address
 from healthd.sim.nvml import write_state
 from healthd.sim.nvml_state import PROFILES, healthy_state, with_gpu_fault
 from healthd.sim.tree import build, keep_alives, new_boot

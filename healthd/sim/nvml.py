@@ -36,8 +36,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from healthd.errors import SourceMissing
-from healthd.nvml_return import NvmlReturn
+from healthd.checklib.nvml_codes import NvmlReturn
+from healthd.core.errors import SourceMissing
 from healthd.probe.nvml_library import NvmlError
 
 State = Mapping[str, str]

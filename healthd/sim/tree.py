@@ -15,10 +15,10 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from healthd.model import pci_address
+from healthd.checklib.tables import InstanceProfile, instance_profile
+from healthd.core.model import pci_address
 from healthd.sim.host import write_host
 from healthd.sim.nvml_state import PROFILES
-from healthd.tables import InstanceProfile, instance_profile
 
 BOOT_ID = "51a1a7ed-b007-4000-8000-000000000001"
 INSTANCE_ID = "i-0123456789abcdef0"

@@ -25,9 +25,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, cast
 
-from healthd.errors import SourceBusy, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.model import pci_address
-from healthd.node import AllReduce, CommandResult, GdrCopy, Tree
+from healthd.core.errors import SourceBusy, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.model import pci_address
+from healthd.core.node import AllReduce, CommandResult, GdrCopy, Tree
 from healthd.probe import active_child, guard
 from healthd.probe.child import module_path
 from healthd.sources.command import find_tool, run_command
@@ -61,7 +61,7 @@ _INSTALL = "install healthd's extra `nccl` (nccl4py and libnccl), or nccl-tests 
 
 
 class ActiveTestsSource:
-    """The ``ActiveTests`` port of :mod:`healthd.node`.
+    """The ``ActiveTests`` port of :mod:`healthd.core.node`.
 
     ``gpus``: the PCI addresses of the GPUs that the driver has, in its order. ``all_reduce_perf``: the tool's path; ""
     looks for it. ``environ``: what the children inherit, but for what would change the test. ``sys``: to see whether
@@ -85,7 +85,7 @@ class ActiveTestsSource:
         self._refused_until_s = 0.0
 
     def all_reduce(self, path: Literal["nvlink", "network"], *, size_bytes: int, timeout_s: float) -> AllReduce:
-        """See ``healthd.node.ActiveTests.all_reduce``: through nccl4py, and where that is not there, nccl-tests."""
+        """See ``ActiveTests.all_reduce``: through nccl4py, and where that is not there, nccl-tests."""
         until_s = time.monotonic() + timeout_s
         env = self.environment(path)
         try:
@@ -97,7 +97,7 @@ class ActiveTestsSource:
                 raise SourceMissing(f"no way to run NCCL: {absent}; {error}; {_INSTALL}") from error
 
     def gdr_copies(self, *, size_bytes: int, timeout_s: float) -> tuple[GdrCopy, ...]:
-        """See ``healthd.node.ActiveTests.gdr_copies``: through libgdrapi, where that is not there by gdrcopy_sanity."""
+        """See ``ActiveTests.gdr_copies``: through libgdrapi, where that is not there by gdrcopy_sanity."""
         until_s = time.monotonic() + timeout_s
         try:
             answer, _ = self._ask("gdrcopy", (size_bytes,), self.environment("nvlink"), timeout_s)

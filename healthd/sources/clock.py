@@ -8,8 +8,8 @@ from __future__ import annotations
 import ctypes
 import os
 
-from healthd.errors import SourceUnreadable
-from healthd.node import KernelClock
+from healthd.core.errors import SourceUnreadable
+from healthd.core.node import KernelClock
 
 _STA_UNSYNC = 0x0040
 _STA_NANO = 0x2000

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
-from healthd.errors import SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.node import CommandResult
+from healthd.core.errors import SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.node import CommandResult
 
 LIMIT_BYTES = 4 * 1024 * 1024
 """How much of each of stdout and stderr is kept, unless the caller says otherwise."""

@@ -11,8 +11,8 @@ import threading
 import time
 from collections.abc import Mapping
 
-from healthd.errors import SourceUnreadable
-from healthd.node import FileProbe, Holders, ProbeState, Space
+from healthd.core.errors import SourceUnreadable
+from healthd.core.node import FileProbe, Holders, ProbeState, Space
 from healthd.probe.supervise import Probe
 
 LOCAL_TYPES = frozenset(

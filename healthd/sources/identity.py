@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from healthd.errors import SourceError, SourceUnreadable
-from healthd.node import Tree
+from healthd.core.errors import SourceError, SourceUnreadable
+from healthd.core.node import Tree
 from healthd.sources.imds import DEFAULT_ENDPOINT, MetadataSource
 
 OWN_SYS = "/sys"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.sources.exchange import Deadline, connection
 
 DEFAULT_ENDPOINT = "http://169.254.169.254"

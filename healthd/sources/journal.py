@@ -26,9 +26,9 @@ from datetime import UTC, datetime
 from typing import IO, Any
 from uuid import UUID
 
-from healthd.encodable import encodable
-from healthd.errors import SourceMissing, SourceUnreadable
-from healthd.node import KernelRecord
+from healthd.core.encodable import encodable
+from healthd.core.errors import SourceMissing, SourceUnreadable
+from healthd.core.node import KernelRecord
 from healthd.sources.command import TRUNCATED, find_tool, run_command
 
 _FIELDS = "MESSAGE,PRIORITY,UNIT,_SYSTEMD_UNIT,_UID,_PID,_TRANSPORT,_BOOT_ID"

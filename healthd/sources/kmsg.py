@@ -1,6 +1,6 @@
 """The follower of the kernel log: /dev/kmsg, syslog(2), a FIFO, or a growing file in the same record format.
 
-It hands over batches of :class:`~healthd.node.KernelRecord` with the cursor behind them, and says how it is doing. It
+It hands over batches of :class:`.KernelRecord` with the cursor behind them, and says how it is doing. It
 must not judge what a record means, must not lose a record in silence (what was overwritten is a visible gap), and must
 not raise for anything the machine does: a source that cannot be read is an error in :meth:`KernelLog.state`.
 """
@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from healthd.errors import SourceError, SourceMissing, SourceUnreadable
-from healthd.node import KernelLogState, KernelRecord
+from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.core.node import KernelLogState, KernelRecord
 from healthd.sources.kmsg_format import HOLE, MOMENT, any_of, parse_record, sequence_of
 from healthd.sources.kmsg_source import SYSLOG, Source, open_source
 

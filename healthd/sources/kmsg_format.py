@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from healthd.node import RECORD_LEAD, KernelRecord
+from healthd.core.node import RECORD_LEAD, KernelRecord
 
 # What a source reports beside records: records were overwritten here; a record was here that cannot be used.
 HOLE = b""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from healthd.config.schema import Config
-from healthd.errors import SourceUnreadable
-from healthd.node import (
+from healthd.config.schema.config import Config
+from healthd.core.errors import SourceUnreadable
+from healthd.core.node import (
     CommandResult,
     FileProbe,
     Holders,
@@ -21,6 +21,7 @@ from healthd.node import (
     Space,
     Tree,
 )
+from healthd.core.strict_modes import not_run_by_root
 from healthd.sources.active import ActiveTestsSource
 from healthd.sources.clock import kernel_clock
 from healthd.sources.command import run_command
@@ -30,7 +31,6 @@ from healthd.sources.imds import Hurry, MetadataSource
 from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.nvml import NvmlSource
 from healthd.sources.trees import FileTree
-from healthd.strict_modes import not_run_by_root
 
 
 @dataclass(kw_only=True)

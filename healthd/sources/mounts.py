@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from healthd.errors import SourceUnreadable
-from healthd.node import Mount
+from healthd.core.errors import SourceUnreadable
+from healthd.core.node import Mount
 
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 

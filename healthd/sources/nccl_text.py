@@ -13,7 +13,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from healthd.errors import SourceUnreadable
+from healthd.core.errors import SourceUnreadable
 
 # size, count, type, redop, root; then time, algbw, busbw and #wrong, out of place and in place
 _ROW = re.compile(

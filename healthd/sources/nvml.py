@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from healthd.errors import SourceUnreadable
-from healthd.model import pci_address
-from healthd.node import GpuAnswer, NvmlFailure, ProbeState
+from healthd.core.errors import SourceUnreadable
+from healthd.core.model import pci_address
+from healthd.core.node import GpuAnswer, NvmlFailure, ProbeState
 from healthd.probe.supervise import Probe
 from healthd.sources.refusals import Refusals
 
 
 class NvmlSource:
-    """The ``Nvml`` port of :mod:`healthd.node`.
+    """The ``Nvml`` port of :mod:`healthd.core.node`.
 
     ``library``: "" lets pynvml find ``libnvidia-ml.so.1``; a path is that shared object; a path that ends in ``.sim``
     is the state file of the simulated library (``healthd.sim.nvml``). ``deadline_s`` is per question.
@@ -52,7 +52,7 @@ class NvmlSource:
         )
 
     def ask(self, *calls: str, fields: Sequence[int | tuple[int, int]] = ()) -> tuple[GpuAnswer, ...]:
-        """See ``healthd.node.Nvml.ask``. Without calls and fields, the GPUs alone."""
+        """See ``healthd.core.node.Nvml.ask``. Without calls and fields, the GPUs alone."""
         wanted = [list(field) if isinstance(field, tuple) else [field, 0] for field in fields]
         answers = self._probe.request("ask", {"calls": calls, "fields": wanted}, deadline_s=self._deadline_s)
         named = self._noted(self._named([_answer(answer) for answer in answers]))
@@ -65,7 +65,7 @@ class NvmlSource:
         return other
 
     def system(self) -> Mapping[str, Any]:
-        """See ``healthd.node.Nvml.system``; ``excluded_count`` is None where the driver does not tell."""
+        """See ``healthd.core.node.Nvml.system``; ``excluded_count`` is None where the driver does not tell."""
         answer: Mapping[str, Any] = self._probe.request("system", {}, deadline_s=self._deadline_s)
         return answer
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from healthd.errors import SourceMissing, SourceUnreadable
+from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.sources.kmsg_format import Wanted
 from healthd.sources.pastlines import FORMATS, PLAIN, Dating, Format, Line
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from healthd.node import GpuAnswer, NvmlFailure, Refusal
-from healthd.nvml_return import NvmlReturn
+from healthd.checklib.nvml_codes import NvmlReturn
+from healthd.core.node import GpuAnswer, NvmlFailure, Refusal
 
 KEPT_S = 900.0
 """How long a refusal counts that nobody asked about again: three times the longest interval of a GPU check."""

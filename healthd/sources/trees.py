@@ -10,7 +10,7 @@ import errno
 import os
 from pathlib import Path
 
-from healthd.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 
 MAX_BYTES = 1 << 22
 """The most of one file that is read. The longest that is read is the mount table, 1 KB for each container at most."""
@@ -19,7 +19,7 @@ _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV})
 
 
 class FileTree:
-    """The ``Tree`` port of :mod:`healthd.node` on a real folder. Paths are relative; ``""`` is the root itself."""
+    """The ``Tree`` port of :mod:`healthd.core.node` on a real folder. Paths are relative; ``""`` is the root itself."""
 
     def __init__(self, root: str | Path) -> None:
         self._root = str(Path(root))

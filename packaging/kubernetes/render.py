@@ -24,9 +24,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from healthd.check import discover  # noqa: E402 - runs from a checkout in which nothing is installed
 from healthd.config.json_schema import FLAGS, config_schema  # noqa: E402
 from healthd.config.match import NAME as MATCH  # noqa: E402
+from healthd.core.check import discover  # noqa: E402 - runs from a checkout in which nothing is installed
 
 KUBERNETES = ROOT / "packaging" / "kubernetes"
 CHART = ROOT / "packaging" / "helm" / "healthd"

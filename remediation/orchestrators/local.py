@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from healthd.errors import BackendRefused, BackendUnknown, SlotTaken
-from healthd.remediation.gpu_holders import MONITORS, gpu_holders
+from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.remediation.ports import FleetLevel, Hold, Mark, NodeView, Slot
+from healthd.sources.gpu_holders import MONITORS, gpu_holders
 
 HOLD_FILE, SLOT_FOLDER, MARK_FILE = "hold.json", "slots", "mark"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import healthd
-from healthd.errors import (
+from healthd.core.errors import (
     BackendBusy,
     BackendDenied,
     BackendError,
@@ -22,10 +22,10 @@ from healthd.errors import (
     SourceError,
     SourceTimeout,
 )
-from healthd.node import CommandResult
-from healthd.remediation.calls import Calls
+from healthd.core.node import CommandResult
 from healthd.remediation.provisioners.aws_calls import find_call
 from healthd.remediation.provisioners.aws_errors import Trouble
+from healthd.remediation.request_stats import Calls
 from healthd.sources.command import TRUNCATED, run_command
 
 _CHILD = "healthd.remediation.provisioners.aws_child"

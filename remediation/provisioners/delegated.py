@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from healthd.errors import BackendBusy, BackendRefused, BackendUnknown
-from healthd.model import Remedy
-from healthd.remediation.marks import UNASKED_S, Answer, CaseMark, instance_of, parse, withdrawing
+from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
+from healthd.core.model import Remedy
+from healthd.remediation.decide.handoff import UNASKED_S, Answer, CaseMark, instance_of, parse, withdrawing
 from healthd.remediation.ports import Provisioner, StateOwner
 
 UNTAKEN_S = 180.0

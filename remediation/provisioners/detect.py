@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from healthd.errors import BackendError, SourceError
+from healthd.core.errors import BackendError, SourceError
 from healthd.remediation.provisioners.aws_calls import Platform
 
 RESOURCE_CONFIG = "/opt/ml/config/resource_config.json"

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from healthd.errors import BackendBusy, BackendDenied, BackendError, BackendRefused
-from healthd.model import Remedy
+from healthd.core.errors import BackendBusy, BackendDenied, BackendError, BackendRefused
+from healthd.core.model import Remedy
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.instances import REBOOT_SHOWS_S, at_address, by_id, id_of, managed_by, state_of

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from healthd.errors import BackendBusy, BackendDenied, BackendError, BackendRefused, BackendUnknown
-from healthd.model import Remedy
+from healthd.core.errors import BackendBusy, BackendDenied, BackendError, BackendRefused, BackendUnknown
+from healthd.core.model import Remedy
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.instances import REBOOT_SHOWS_S

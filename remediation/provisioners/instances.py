@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from healthd.errors import BackendUnknown
+from healthd.core.errors import BackendUnknown
 from healthd.remediation.provisioners.aws import Aws
 
 REBOOT_SHOWS_S = 600.0

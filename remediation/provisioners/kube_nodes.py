@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from healthd.errors import BackendError, BackendRefused
-from healthd.model import Remedy
-from healthd.remediation.marks import instance_of
+from healthd.core.errors import BackendError, BackendRefused
+from healthd.core.model import Remedy
+from healthd.remediation.decide.handoff import instance_of
 from healthd.remediation.ports import Provisioner, StateOwner
 from healthd.remediation.provisioners.looking import before_acting
 from healthd.remediation.provisioners.subject import Subject

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from healthd.errors import BackendBusy, BackendError, BackendRefused
-from healthd.model import Remedy
-from healthd.remediation.marks import parse
+from healthd.core.errors import BackendBusy, BackendError, BackendRefused
+from healthd.core.model import Remedy
+from healthd.remediation.decide.handoff import parse
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.subject import Subject
 

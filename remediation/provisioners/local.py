@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from healthd.errors import BackendRefused, BackendUnknown, SourceError, SourceMissing
-from healthd.model import Remedy
-from healthd.node import CommandResult
+from healthd.core.errors import BackendRefused, BackendUnknown, SourceError, SourceMissing
+from healthd.core.model import Remedy
+from healthd.core.node import CommandResult
 from healthd.remediation.ports import StateOwner
 from healthd.sources.command import run_command
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from healthd.errors import BackendBusy, BackendRefused, BackendUnknown
-from healthd.model import Remedy
+from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
+from healthd.core.model import Remedy
 from healthd.remediation.ports import Provisioner
 
 

@@ -10,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from healthd.config.provisioner_schema import ProvisionerSection
-from healthd.config.schema import Config
-from healthd.errors import BackendUnknown, ConfigError, SourceError
-from healthd.node import CommandResult
-from healthd.remediation.calls import Calls
+from healthd.config.schema.config import Config
+from healthd.config.schema.provisioner import ProvisionerSection
+from healthd.core.errors import BackendUnknown, ConfigError, SourceError
+from healthd.core.node import CommandResult
 from healthd.remediation.ports import Provisioner, StateOwner
 from healthd.remediation.provisioners.autoscaling import AutoScalingProvisioner
 from healthd.remediation.provisioners.aws import Aws
@@ -39,6 +38,7 @@ from healthd.remediation.provisioners.looking import Paced
 from healthd.remediation.provisioners.slurm_managed import SlurmManagedProvisioner
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, Scontrol, read_node
 from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.request_stats import Calls
 from healthd.sources.command import run_command
 from healthd.sources.machine import Machine
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 
-from healthd.errors import BackendDenied, BackendError, BackendRefused
-from healthd.model import Remedy
+from healthd.core.errors import BackendDenied, BackendError, BackendRefused
+from healthd.core.model import Remedy
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.instances import at_address, id_of

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from healthd.errors import BackendUnknown
-from healthd.remediation.case import is_our_text
-from healthd.remediation.slurm_reasons import as_written
+from healthd.core.errors import BackendUnknown
+from healthd.remediation.decide.case import is_our_text
+from healthd.remediation.orchestrators.slurm.reasons import as_written
 
 ACTION_REBOOT, ACTION_REPLACE = "Action:Reboot", "Action:Replace"
 """The reasons that HyperPod acts upon, to the letter; with anything else in the reason it does nothing (SageMaker AI

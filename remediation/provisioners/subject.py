@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from healthd.model import Remedy
+from healthd.core.model import Remedy
 
 # One node of an NVLink domain that spans several: AWS tells the owner, who ends all instances of the block and opens a
 # support case (Amazon EC2 User Guide, "Capacity Blocks for ML: P6e-GB200 UltraServers", 2026).

@@ -8,10 +8,10 @@ from functools import partial
 
 import pytest
 
-from healthd.check import NoSettings
 from healthd.checks.cloud_events import cloud_events
-from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.model import Remedy, Result, Severity, Status
+from healthd.core.check import NoSettings
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.testing import FakeNode
 from healthd.testing import codes as codes_of
 

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from healthd.check import NoSettings, discover
 from healthd.checks.ebs_allowances import ebs_allowances
-from healthd.errors import SourceError, SourceMissing, SourceTimeout
-from healthd.history import History, observe
-from healthd.model import Outcome, Result, Status
-from healthd.node import CommandResult
+from healthd.core.check import NoSettings, discover
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout
+from healthd.core.model import Outcome, Result, Status
+from healthd.core.node import CommandResult
+from healthd.judge.history import History, observe
 from healthd.testing import FakeNode
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from healthd.check import NoSettings
 from healthd.checks.efa_counters import COUNTERS, efa_counters
-from healthd.errors import SourceUnreadable
-from healthd.model import REMEDY_RANK, Remedy, Result, Severity, Status
+from healthd.core.check import NoSettings
+from healthd.core.errors import SourceUnreadable
+from healthd.core.model import REMEDY_RANK, Remedy, Result, Severity, Status
 from healthd.testing import Entry, FakeNode, pci_tree
 from tests.over_time import open_codes
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from healthd.checks.efa_devices import Settings, efa_devices
-from healthd.errors import SourceError, SourceMissing, SourceUnreadable
-from healthd.model import Remedy, Result, Severity, Status
+from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.testing import Entry, FakeNode, codes, fake_pci, pci_tree
 from tests.over_time import diagnoses, open_codes
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from healthd.check import NoSettings
 from healthd.checks.efa_provider import efa_provider
-from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.model import REMEDY_RANK, Remedy, Result, Severity, Status
-from healthd.node import CommandResult
+from healthd.core.check import NoSettings
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.model import REMEDY_RANK, Remedy, Result, Severity, Status
+from healthd.core.node import CommandResult
 from healthd.testing import Entry, FakeNode, codes, fake_pci, pci_tree
 
 EFA = ("0000:4f:00", "0000:50:00")

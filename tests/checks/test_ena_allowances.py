@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from healthd.check import discover
 from healthd.checks.ena_allowances import Settings, ena_allowances
-from healthd.errors import SourceError, SourceMissing, SourceTimeout
-from healthd.history import History, observe
-from healthd.model import Outcome, Result, Status
-from healthd.node import CommandResult
+from healthd.core.check import discover
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout
+from healthd.core.model import Outcome, Result, Status
+from healthd.core.node import CommandResult
+from healthd.judge.history import History, observe
 from healthd.testing import FakeNode, Link
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

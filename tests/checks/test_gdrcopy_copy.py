@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from healthd.checks.gdrcopy_copy import Settings, gdrcopy_copy
-from healthd.errors import SourceError, SourceMissing, SourceTimeout
-from healthd.model import Remedy, Result, Severity, Status
-from healthd.node import GdrCopy
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout
+from healthd.core.model import Remedy, Result, Severity, Status
+from healthd.core.node import GdrCopy
 from healthd.testing import FakeActive, FakeNode, fake_pci, pci_tree
 
 SIZE = 1 << 18

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from healthd.check import NoSettings
+from healthd.checklib.tables import instance_types
 from healthd.checks.gpu_c2c import gpu_c2c
-from healthd.errors import SourceTimeout
-from healthd.model import Remedy, Result, Severity, Status
-from healthd.node import GpuAnswer
-from healthd.tables import instance_types
+from healthd.core.check import NoSettings
+from healthd.core.errors import SourceTimeout
+from healthd.core.model import Remedy, Result, Severity, Status
+from healthd.core.node import GpuAnswer
 from healthd.testing import (
     NOT_SUPPORTED,
     UNKNOWN,

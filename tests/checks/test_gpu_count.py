@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from healthd.checks.gpu_count import Settings, gpu_count
-from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.model import Remedy, Result, Severity, Status
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.testing import Entry, FakeNode, FakeNvml, codes, failed_gpu, fake_pci, healthy_gpu, pci_tree
 from tests.over_time import diagnoses, open_codes
 

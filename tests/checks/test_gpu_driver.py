@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from healthd.check import NoSettings
 from healthd.checks.gpu_driver import gpu_driver
 from healthd.checks.gpu_ecc import gpu_ecc
 from healthd.checks.gpu_gdrcopy import Settings as GdrCopySettings
 from healthd.checks.gpu_gdrcopy import gpu_gdrcopy
 from healthd.checks.gpu_peermem import Settings as PeermemSettings
 from healthd.checks.gpu_peermem import gpu_peermem
-from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.model import Result, Severity, Status
+from healthd.core.check import NoSettings
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.model import Result, Severity, Status
 from healthd.testing import Entry, FakeNode, FakeNvml, FakeTree, Link, codes, fake_pci, healthy_gpu, pci_tree
 
 NOT_LOADED = SourceUnreadable("NVML: nvmlInit answered DRIVER_NOT_LOADED (9): the module is not loaded")

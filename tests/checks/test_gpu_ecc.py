@@ -6,14 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from healthd.check import NoSettings
+from healthd.checklib.gpus import MIG
 from healthd.checks.gpu_ecc import GROWTH, UNCORRECTED, gpu_ecc
-from healthd.diagnose import diagnose
-from healthd.errors import SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.gpus import MIG
-from healthd.history import History, observe
-from healthd.model import ClearsBy, Outcome, ReadingKind, Remedy, Result, Severity, Status
-from healthd.node import GpuAnswer
+from healthd.core.check import NoSettings
+from healthd.core.errors import SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.model import ClearsBy, Outcome, ReadingKind, Remedy, Result, Severity, Status
+from healthd.core.node import GpuAnswer
+from healthd.judge.diagnose import diagnose
+from healthd.judge.history import History, observe
 from healthd.testing import (
     GPU_IS_LOST,
     NOT_SUPPORTED,

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.check import NoSettings
+from healthd.checklib.fabric_health import faults_of
 from healthd.checks.gpu_fabric import gpu_fabric
-from healthd.fabric_health import faults_of
-from healthd.model import REMEDY_RANK, Remedy, Result, Severity, Status
-from healthd.node import GpuAnswer
+from healthd.core.check import NoSettings
+from healthd.core.model import REMEDY_RANK, Remedy, Result, Severity, Status
+from healthd.core.node import GpuAnswer
 from healthd.testing import (
     HEALTHY_GPU,
     NOT_SUPPORTED,

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from healthd.checks.gpu_gdrcopy import Settings, gpu_gdrcopy
-from healthd.errors import SourceError, SourceMissing, SourceUnreadable
-from healthd.model import Remedy, Result, Severity, Status
-from healthd.node import CommandResult
+from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.core.model import Remedy, Result, Severity, Status
+from healthd.core.node import CommandResult
 from healthd.testing import Entry, FakeNode, fake_pci, pci_tree
 
 LDCONFIG, PATH = ("/sbin/ldconfig", "-p"), "/usr/lib/x86_64-linux-gnu/libgdrapi.so.2"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.check import NoSettings
+from healthd.checklib.nvml_codes import NvmlReturn
 from healthd.checks.gpu_health import gpu_health
-from healthd.errors import SourceError, SourceTimeout, SourceUnreadable
-from healthd.model import REMEDY_RANK, Remedy, Result, Severity, Status
-from healthd.node import GpuAnswer, NvmlFailure
-from healthd.nvml_return import NvmlReturn
+from healthd.core.check import NoSettings
+from healthd.core.errors import SourceError, SourceTimeout, SourceUnreadable
+from healthd.core.model import REMEDY_RANK, Remedy, Result, Severity, Status
+from healthd.core.node import GpuAnswer, NvmlFailure
 from healthd.testing import (
     GPU_IS_LOST,
     NOT_SUPPORTED,

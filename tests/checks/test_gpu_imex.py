@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from healthd.checks.gpu_imex import Settings, gpu_imex
-from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.model import Remedy, Result, Severity, Status
-from healthd.node import CommandResult, GpuAnswer
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.model import Remedy, Result, Severity, Status
+from healthd.core.node import CommandResult, GpuAnswer
 from healthd.testing import Entry, FakeNode, FakeNvml, codes, gpu_with, healthy_gpu, pci_tree
 from tests.over_time import open_codes
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.check import NoSettings
+from healthd.checklib.nvlink import TABLE
+from healthd.checklib.nvlink_recoveries import standing_out
+from healthd.checklib.tables import instance_types
 from healthd.checks.gpu_nvlink import gpu_nvlink
-from healthd.model import REMEDY_RANK, Component, Remedy, Result, Severity, Status
-from healthd.node import GpuAnswer
-from healthd.nvlink import TABLE
-from healthd.nvlink_recoveries import standing_out
-from healthd.tables import instance_types
+from healthd.core.check import NoSettings
+from healthd.core.model import REMEDY_RANK, Component, Remedy, Result, Severity, Status
+from healthd.core.node import GpuAnswer
 from healthd.testing import (
     NOT_SUPPORTED,
     UNKNOWN,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.check import NoSettings
+from healthd.checklib.tables import instance_types
 from healthd.checks.gpu_nvswitch import gpu_nvswitch
-from healthd.errors import SourceUnreadable
-from healthd.model import Result, Status
-from healthd.tables import instance_types
+from healthd.core.check import NoSettings
+from healthd.core.errors import SourceUnreadable
+from healthd.core.model import Result, Status
 from healthd.testing import FakeNode, codes, fake_pci, pci_tree
 from tests.over_time import open_codes
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.check import NoSettings, discover
 from healthd.checks.gpu_pcie import gpu_pcie
-from healthd.model import Reading, Remedy, Result, Severity, Status
-from healthd.node import GpuAnswer
+from healthd.core.check import NoSettings, discover
+from healthd.core.model import Reading, Remedy, Result, Severity, Status
+from healthd.core.node import GpuAnswer
 from healthd.testing import (
     NOT_SUPPORTED,
     UNKNOWN,

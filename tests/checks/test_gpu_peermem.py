@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from healthd.checks.gpu_peermem import Settings, gpu_peermem
-from healthd.errors import SourceMissing, SourceUnreadable
-from healthd.model import Remedy, Result, Severity, Status
+from healthd.core.errors import SourceMissing, SourceUnreadable
+from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.testing import Entry, FakeNode, fake_pci, pci_tree
 
 RDMA = "class/infiniband/rdmap79s0/device"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.check import NoSettings
 from healthd.checks.gpu_power import gpu_power
-from healthd.model import Remedy, Result, Severity, Status
-from healthd.node import GpuAnswer
+from healthd.core.check import NoSettings
+from healthd.core.model import Remedy, Result, Severity, Status
+from healthd.core.node import GpuAnswer
 from healthd.testing import (
     NOT_SUPPORTED,
     UNKNOWN,

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from healthd.checks.gpu_processes import Settings, gpu_processes
-from healthd.errors import SourceUnreadable
-from healthd.model import REMEDY_RANK, Remedy, Result, Severity, Status
-from healthd.node import GpuAnswer
+from healthd.core.errors import SourceUnreadable
+from healthd.core.model import REMEDY_RANK, Remedy, Result, Severity, Status
+from healthd.core.node import GpuAnswer
 from healthd.testing import (
     NOT_SUPPORTED,
     UNKNOWN,

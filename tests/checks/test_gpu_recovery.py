@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.check import NoSettings
+from healthd.checklib.gpus import MIG
+from healthd.checklib.nvml_codes import NvmlReturn
+from healthd.checklib.tables import xid_row
 from healthd.checks.gpu_recovery import ACTIONS, gpu_recovery
-from healthd.errors import SourceUnreadable
-from healthd.gpus import MIG
-from healthd.model import REMEDY_RANK, Remedy, Result, Severity, Status
-from healthd.node import GpuAnswer, NvmlFailure
-from healthd.nvml_return import NvmlReturn
-from healthd.tables import xid_row
+from healthd.core.check import NoSettings
+from healthd.core.errors import SourceUnreadable
+from healthd.core.model import REMEDY_RANK, Remedy, Result, Severity, Status
+from healthd.core.node import GpuAnswer, NvmlFailure
 from healthd.testing import (
     INVALID_ARGUMENT,
     NOT_SUPPORTED,

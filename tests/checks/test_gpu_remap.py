@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from healthd.checklib.gpus import MIG
 from healthd.checks.gpu_remap import Settings, gpu_remap
-from healthd.gpus import MIG
-from healthd.model import Remedy, Result, Severity, Status
-from healthd.node import GpuAnswer, NvmlFailure
+from healthd.core.model import Remedy, Result, Severity, Status
+from healthd.core.node import GpuAnswer, NvmlFailure
 from healthd.testing import (
     NOT_SUPPORTED,
     UNKNOWN,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from healthd.check import NoSettings
 from healthd.checks.gpu_sram import gpu_sram
-from healthd.model import Remedy, Result, Severity, Status
-from healthd.node import GpuAnswer, NvmlFailure
+from healthd.core.check import NoSettings
+from healthd.core.model import Remedy, Result, Severity, Status
+from healthd.core.node import GpuAnswer, NvmlFailure
 from healthd.testing import (
     HEALTHY_GPU,
     UNKNOWN,

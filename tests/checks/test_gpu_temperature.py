@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from healthd.checks.gpu_temperature import Settings, gpu_temperature
-from healthd.model import Remedy, Result, Severity, Status
-from healthd.node import GpuAnswer
+from healthd.core.model import Remedy, Result, Severity, Status
+from healthd.core.node import GpuAnswer
 from healthd.testing import (
     NOT_SUPPORTED,
     UNKNOWN,

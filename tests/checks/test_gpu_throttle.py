@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.check import discover
 from healthd.checks.gpu_throttle import Settings, gpu_throttle
-from healthd.model import REMEDY_RANK, Remedy, Repeats, Result, Severity, Status
-from healthd.node import GpuAnswer
+from healthd.core.check import discover
+from healthd.core.model import REMEDY_RANK, Remedy, Repeats, Result, Severity, Status
+from healthd.core.node import GpuAnswer
 from healthd.testing import (
     NOT_SUPPORTED,
     UNKNOWN,

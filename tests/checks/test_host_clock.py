@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from healthd.checks.host_clock import OFFSET, UNSYNCHRONISED, Settings, host_clock
-from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.model import Result, Severity, Status
-from healthd.node import CommandResult, KernelClock
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.model import Result, Severity, Status
+from healthd.core.node import CommandResult, KernelClock
 from healthd.testing import FakeNode
 from healthd.testing import codes as codes_of
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from healthd.checks.host_cpu import Settings, host_cpu
-from healthd.errors import SourceMissing, SourceUnreadable
-from healthd.model import Result, Severity, Status
+from healthd.core.errors import SourceMissing, SourceUnreadable
+from healthd.core.model import Result, Severity, Status
 from healthd.testing import Entry, FakeNode
 from healthd.testing import codes as codes_of
 

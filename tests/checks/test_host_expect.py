@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from healthd.checks.host_expect import Settings, host_expect
-from healthd.errors import SourceError, SourceMissing, SourceUnreadable
-from healthd.model import Result, Severity, Status
-from healthd.node import Mount
+from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.core.model import Result, Severity, Status
+from healthd.core.node import Mount
 from healthd.testing import Entry, FakeNode
 
 TABLE = (

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from healthd.checks.host_filesystems import Settings, host_filesystems
-from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.model import Remedy, Result, Severity, Status
-from healthd.node import Holders, Mount, Space
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.model import Remedy, Result, Severity, Status
+from healthd.core.node import Holders, Mount, Space
 from healthd.testing import Entry, FakeNode, Link
 from healthd.testing import codes as codes_of
 

@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from healthd.check import NoSettings
 from healthd.checks.host_kernel import host_kernel
-from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.model import Result, Severity, Status
+from healthd.core.check import NoSettings
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.model import Result, Severity, Status
 from healthd.testing import Entry, FakeNode
 from healthd.testing import codes as codes_of
 

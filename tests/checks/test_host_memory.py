@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from healthd.check import discover
+from healthd.checklib.tables import InstanceProfile, instance_types
 from healthd.checks.host_memory import PRESSURE, Settings, host_memory
-from healthd.errors import SourceError, SourceMissing, SourceUnreadable
-from healthd.history import History, observe
-from healthd.model import Outcome, Result, Severity, Status
-from healthd.tables import InstanceProfile, instance_types
+from healthd.core.check import discover
+from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.core.model import Outcome, Result, Severity, Status
+from healthd.judge.history import History, observe
 from healthd.testing import Entry, FakeNode
 from healthd.testing import codes as codes_of
 

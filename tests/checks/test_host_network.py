@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from healthd.check import discover
 from healthd.checks.host_network import Settings, host_network
-from healthd.errors import SourceError, SourceMissing, SourceUnreadable
-from healthd.history import History, observe
-from healthd.model import Outcome, Result, Severity, Status
+from healthd.core.check import discover
+from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.core.model import Outcome, Result, Severity, Status
+from healthd.judge.history import History, observe
 from healthd.testing import Entry, FakeNode, Link
 from healthd.testing import codes as codes_of
 

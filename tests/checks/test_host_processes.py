@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from healthd.checks.host_processes import STUCK, Settings, host_processes
-from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.model import Component, Result, Severity, Status
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.model import Component, Result, Severity, Status
 from healthd.testing import Entry, FakeNode
 from healthd.testing import codes as codes_of
 

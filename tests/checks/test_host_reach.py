@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from healthd.checks.host_reach import Settings, host_reach
-from healthd.errors import SourceError, SourceMissing, SourceTimeout
-from healthd.model import Result, Severity, Status
-from healthd.node import CommandResult
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout
+from healthd.core.model import Result, Severity, Status
+from healthd.core.node import CommandResult
 from healthd.sources.command import run_command
 from healthd.testing import FakeNode
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from healthd.check import discover
 from healthd.checks.host_services import Settings, host_services
-from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.history import History, observe
-from healthd.model import Outcome, Result, Severity, Status
-from healthd.node import CommandResult
+from healthd.core.check import discover
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.model import Outcome, Result, Severity, Status
+from healthd.core.node import CommandResult
+from healthd.judge.history import History, observe
 from healthd.testing import FakeNode
 from healthd.testing import codes as codes_of
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.check import NoSettings
+from healthd.checklib.kernel_tables import line_rows
 from healthd.checks.kernel_efa import kernel_efa
-from healthd.kernel_tables import line_rows
-from healthd.model import Result, Severity, Status
+from healthd.core.check import NoSettings
+from healthd.core.model import Result, Severity, Status
 from healthd.testing import FakeNode
 from tests.judgement import kernel_says
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.check import NoSettings
+from healthd.checklib.kernel_tables import LineRow, line_rows
 from healthd.checks.kernel_host import _NEEDLES, kernel_host
-from healthd.kernel_tables import LineRow, line_rows
-from healthd.model import REMEDY_RANK, ClearsBy, Remedy, Result, Severity, Status
+from healthd.core.check import NoSettings
+from healthd.core.model import REMEDY_RANK, ClearsBy, Remedy, Result, Severity, Status
 from healthd.testing import Entry, FakeNode
 from tests.judgement import START, kernel_says, only
 

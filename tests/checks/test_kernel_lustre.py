@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from healthd.checklib.kernel_tables import line_rows
 from healthd.checks.kernel_lustre import Settings, kernel_lustre
-from healthd.kernel_tables import line_rows
-from healthd.model import NODE, ClearsBy, Repeats, Result, Severity, Status
-from healthd.node import Mount
+from healthd.core.model import NODE, ClearsBy, Repeats, Result, Severity, Status
+from healthd.core.node import Mount
 from healthd.testing import FakeNode
 from tests.judgement import START, at, kernel_says
 

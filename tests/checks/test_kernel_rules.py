@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from healthd.check import discover
 from healthd.checks.kernel_rules import Rule, Settings, kernel_rules
 from healthd.config.load import Loaded, load
 from healthd.config.report import as_data, shown
-from healthd.errors import ConfigError
-from healthd.model import NODE, ClearsBy, Remedy, Repeats, Result, Severity, Status
-from healthd.node import KernelRecord
+from healthd.core.check import discover
+from healthd.core.errors import ConfigError
+from healthd.core.model import NODE, ClearsBy, Remedy, Repeats, Result, Severity, Status
+from healthd.core.node import KernelRecord
 from healthd.testing import FakeNode
 from tests.judgement import START, kernel_says
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from healthd.check import NoSettings
+from healthd.checklib.kernel_tables import SxidRow, sxid_rows, sxid_table
 from healthd.checks.kernel_sxid import explain, kernel_sxid
-from healthd.errors import SourceUnreadable
-from healthd.kernel_tables import SxidRow, sxid_rows, sxid_table
-from healthd.model import ClearsBy, Remedy, Result, Severity, Status
+from healthd.core.check import NoSettings
+from healthd.core.errors import SourceUnreadable
+from healthd.core.model import ClearsBy, Remedy, Result, Severity, Status
 from healthd.testing import Entry, FakeNode
 from tests.judgement import START, at, kernel_says, only
 

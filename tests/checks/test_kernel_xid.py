@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from healthd.check import discover
+from healthd.checklib.kernel_tables import NvLink5Rule, nvlink5_rules
 from healthd.checks.kernel_xid import Settings, explain, kernel_xid
-from healthd.errors import SourceUnreadable
-from healthd.history import History, observe
-from healthd.kernel_tables import NvLink5Rule, nvlink5_rules
-from healthd.model import NODE, ClearsBy, Outcome, Repeats, Result, Severity, Status
-from healthd.node import KernelRecord
+from healthd.core.check import discover
+from healthd.core.errors import SourceUnreadable
+from healthd.core.model import NODE, ClearsBy, Outcome, Repeats, Result, Severity, Status
+from healthd.core.node import KernelRecord
+from healthd.judge.history import History, observe
 from healthd.testing import Entry, FakeNode
 from tests.judgement import START, at, kernel_says, only
 

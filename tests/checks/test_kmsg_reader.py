@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
-from healthd.check import discover
 from healthd.checks.kmsg_reader import Settings, kmsg_reader
-from healthd.history import History, observe
-from healthd.model import ClearsBy, Outcome, ReadingKind, Result, Severity, Status
-from healthd.node import KernelLogState, Node
+from healthd.core.check import discover
+from healthd.core.model import ClearsBy, Outcome, ReadingKind, Result, Severity, Status
+from healthd.core.node import KernelLogState, Node
+from healthd.judge.history import History, observe
 
 GOOD = KernelLogState(source="/dev/kmsg", alive=True, idle_s=0.4)
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from healthd.checks.lustre_client import DISCONNECTED, Settings, lustre_client
-from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.model import Remedy, Result, Severity, Status
-from healthd.node import Mount
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.model import Remedy, Result, Severity, Status
+from healthd.core.node import Mount
 from healthd.sim.host import IMPORTS_IN
 from healthd.sim.tree import build
 from healthd.sources.trees import FileTree

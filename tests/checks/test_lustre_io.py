@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from healthd.checks.lustre_io import Settings, lustre_io
-from healthd.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.model import REMEDY_RANK, Remedy, Result, Severity, Status
-from healthd.node import FileProbe, Mount, ProbeState, Space
+from healthd.core.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.model import REMEDY_RANK, Remedy, Result, Severity, Status
+from healthd.core.node import FileProbe, Mount, ProbeState, Space
 from healthd.testing import FakeNode
 from healthd.testing import codes as codes_of
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from healthd.checks.lustre_mount import Settings, lustre_mount
-from healthd.errors import SourceError, SourceMissing, SourceUnreadable
-from healthd.model import REMEDY_RANK, Remedy, Result, Severity, Status
-from healthd.node import Mount
+from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.core.model import REMEDY_RANK, Remedy, Result, Severity, Status
+from healthd.core.node import Mount
 from healthd.testing import FakeNode
 
 ROOT = Mount(point="/", fstype="ext4", source="/dev/nvme0n1p1", options=frozenset({"rw"}), device="259:1")

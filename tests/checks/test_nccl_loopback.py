@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from healthd.checks.nccl_loopback import Settings, nccl_loopback
-from healthd.errors import SourceError, SourceTimeout
-from healthd.model import Remedy, Result, Severity, Status
-from healthd.node import AllReduce
+from healthd.core.errors import SourceError, SourceTimeout
+from healthd.core.model import Remedy, Result, Severity, Status
+from healthd.core.node import AllReduce
 from healthd.testing import FakeActive, FakeNode, fake_pci, pci_tree
 from tests.over_time import open_codes
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from healthd.checks.nccl_nvlink import Settings, nccl_nvlink
-from healthd.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.model import Finding, Remedy, Result, Severity, Status
-from healthd.node import AllReduce
+from healthd.core.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.model import Finding, Remedy, Result, Severity, Status
+from healthd.core.node import AllReduce
 from healthd.testing import FakeActive, FakeNode, fake_pci, pci_tree
 from tests.over_time import open_codes
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from healthd.checks.nvml_probe import Settings, nvml_probe
-from healthd.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.model import Remedy, Result, Severity, Status
-from healthd.node import ProbeState
+from healthd.core.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.model import Remedy, Result, Severity, Status
+from healthd.core.node import ProbeState
 from healthd.testing import FakeNode, FakeNvml, failed_gpu, fake_pci, healthy_gpu, pci_tree
 
 TIMEOUT, BUSY = SourceTimeout("NVML: no answer in 5 s"), SourceBusy("NVML: an earlier question is still out")

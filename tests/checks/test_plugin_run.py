@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from healthd.checks.plugin_run import Plugin, Settings, explain, plugin_run
-from healthd.errors import SourceMissing
-from healthd.model import Remedy, Result, Severity, Status
-from healthd.node import CommandResult
+from healthd.core.errors import SourceMissing
+from healthd.core.model import Remedy, Result, Severity, Status
+from healthd.core.node import CommandResult
 from healthd.sources.command import run_command
 from healthd.testing import FakeNode
 

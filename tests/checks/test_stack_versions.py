@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from healthd.checks.stack_versions import Settings, stack_versions
-from healthd.errors import SourceError, SourceMissing, SourceTimeout
-from healthd.model import REMEDY_RANK, Remedy, Result, Severity, Status
-from healthd.node import CommandResult
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout
+from healthd.core.model import REMEDY_RANK, Remedy, Result, Severity, Status
+from healthd.core.node import CommandResult
 from healthd.testing import Entry, FakeNode, FakeNvml, healthy_gpu
 
 TREE: dict[str, Entry] = {"module/nvidia/version": "580.95.05", "module/efa/version": "3.1.0g"}

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from healthd.check import discover
 from healthd.checks.storage_nvme import NOT_LIVE, Settings, storage_nvme
-from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.history import History, observe
-from healthd.model import Outcome, Result, Severity, Status
-from healthd.node import CommandResult
+from healthd.core.check import discover
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.model import Outcome, Result, Severity, Status
+from healthd.core.node import CommandResult
+from healthd.judge.history import History, observe
 from healthd.testing import Entry, FakeNode
 from healthd.testing import codes as codes_of
 

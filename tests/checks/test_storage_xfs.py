@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from healthd.checks.storage_xfs import Settings, storage_xfs
-from healthd.errors import SourceError, SourceMissing, SourceTimeout
-from healthd.model import Result, Severity, Status
-from healthd.node import CommandResult, Mount
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout
+from healthd.core.model import Result, Severity, Status
+from healthd.core.node import CommandResult, Mount
 from healthd.testing import FakeNode
 
 TABLE = (

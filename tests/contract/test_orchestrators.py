@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import BackendRefused, BackendUnknown, SlotTaken
-from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
+from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
+from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from healthd.remediation.orchestrators.local import LocalOrchestrator
-from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
+from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import Mark, Orchestrator, Slot
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from tests.integration.kubernetes.agent_rig import add_leases, administrator, install_resource

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from healthd.model import Status
+from healthd.core.model import Status
 from tests.faults.rig import LOOKING, Rig, Seen, Workshop
 
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from healthd.checks import nccl_loopback, nccl_nvlink
-from healthd.errors import SourceError, SourceMissing, SourceTimeout
-from healthd.model import Status
-from healthd.node import AllReduce, GdrCopy
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout
+from healthd.core.model import Status
+from healthd.core.node import AllReduce, GdrCopy
 from healthd.testing import FakeActive
 from tests.faults.case import Case, Made
 from tests.faults.rig import Rig

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from healthd.checks import efa_devices, gpu_gdrcopy, gpu_peermem
-from healthd.model import Status
+from healthd.core.model import Status
 from healthd.sim import tree
 from tests.faults.case import Case, Made
 from tests.faults.cases_gpu import case, over

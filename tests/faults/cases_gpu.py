@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from healthd.check import Check, discover
+from healthd.checklib.gpus import ask_gpus, take_inventory
 from healthd.checks import gpu_processes, gpu_temperature, gpu_throttle
-from healthd.gpus import ask_gpus, take_inventory
-from healthd.model import Status
+from healthd.core.check import Check, discover
+from healthd.core.model import Status
 from healthd.sim import tree
 from healthd.testing import Link
 from tests.faults.case import Case, Made

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from healthd.checks import gpu_count
-from healthd.errors import SourceUnreadable
-from healthd.model import Status
+from healthd.core.errors import SourceUnreadable
+from healthd.core.model import Status
 from tests.faults.case import Case, Made
 from tests.faults.cases_gpu import EVERY_GPU, Arrange, case, on_gpu
 from tests.faults.rig import Rig

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from healthd.checks import host_cpu, host_memory, host_network, host_services
-from healthd.errors import SourceMissing
-from healthd.model import Status
-from healthd.node import KernelClock
+from healthd.core.errors import SourceMissing
+from healthd.core.model import Status
+from healthd.core.node import KernelClock
 from healthd.testing import Link
 from tests.faults.case import Case, Made
 from tests.faults.cases_fabric import built, tool

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from healthd.checklib.kernel_tables import LineRow, NvLink5Rule, SxidRow, line_rows, nvlink5_rules, sxid_table
+from healthd.checklib.tables import XidRow, xid_table
 from healthd.checks.kernel_rules import Rule, Settings
-from healthd.kernel_tables import LineRow, NvLink5Rule, SxidRow, line_rows, nvlink5_rules, sxid_table
-from healthd.model import Remedy, Severity, Status
-from healthd.node import KernelLogState
-from healthd.tables import XidRow, xid_table
+from healthd.core.model import Remedy, Severity, Status
+from healthd.core.node import KernelLogState
 from tests.faults.case import Case, Made
 from tests.faults.cases_gpu import BLIND, held_by
 from tests.faults.rig import Rig

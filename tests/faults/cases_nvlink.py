@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from healthd.model import Status
+from healthd.core.model import Status
 from tests.faults.case import Case
 from tests.faults.cases_fabric import built
 from tests.faults.cases_gpu import EVERY_GPU, case, on_gpu, over

@@ -14,11 +14,11 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, cast
 
-from healthd.check import discover, judged
 from healthd.checks import host_filesystems, lustre_io
-from healthd.config.schema import Config
-from healthd.model import Component, Status
-from healthd.node import KernelLogState
+from healthd.config.schema.config import Config
+from healthd.core.check import discover, judged
+from healthd.core.model import Component, Status
+from healthd.core.node import KernelLogState
 from healthd.sources.filesystem import FilesystemSource
 from healthd.sources.kmsg import KernelLog
 from healthd.sources.machine import Machine, open_machine

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from healthd.checks import gpu_imex, host_cpu, host_expect, host_memory, host_reach
-from healthd.model import Status
+from healthd.core.model import Status
 from tests.faults.case import Case
 from tests.faults.cases_fabric import built, tool
 from tests.faults.cases_host import processes, put

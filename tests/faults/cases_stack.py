@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from healthd.checks import plugin_run, stack_versions
-from healthd.errors import SourceMissing, SourceTimeout
-from healthd.model import Status
+from healthd.core.errors import SourceMissing, SourceTimeout
+from healthd.core.model import Status
 from tests.faults.case import Case, Made
 from tests.faults.cases_fabric import built, tool
 from tests.faults.rig import Rig

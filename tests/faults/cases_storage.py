@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from healthd.checks import host_filesystems, lustre_mount, storage_nvme
-from healthd.errors import SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.model import Status
-from healthd.node import ProbeState, Space
+from healthd.core.errors import SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.model import Status
+from healthd.core.node import ProbeState, Space
 from healthd.sim.host import IMPORTS_IN, lustre_files
 from tests.faults.case import Case, Made
 from tests.faults.cases_fabric import built, tool

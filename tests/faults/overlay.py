@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from healthd.errors import SourceError, SourceMissing
-from healthd.node import Tree
+from healthd.core.errors import SourceError, SourceMissing
+from healthd.core.node import Tree
 from healthd.testing import Entry, FakeTree
 
 

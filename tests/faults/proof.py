@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from healthd.check import discover
-from healthd.kernel_tables import line_rows, sxid_table
-from healthd.model import REMEDY_RANK, SEVERITY_RANK, Remedy, Severity
-from healthd.tables import xid_cases, xid_table
+from healthd.checklib.kernel_tables import line_rows, sxid_table
+from healthd.checklib.tables import xid_cases, xid_table
+from healthd.core.check import discover
+from healthd.core.model import REMEDY_RANK, SEVERITY_RANK, Remedy, Severity
 from tests.faults.case import Case, Made
 
 _GPU, _SWITCH, _EFA = "an NVIDIA GPU", "an NVSwitch", "an EFA device"

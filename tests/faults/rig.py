@@ -15,22 +15,22 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from healthd.agent import kernel_needles
-from healthd.check import Check, discover
-from healthd.config.schema import CheckConfig
-from healthd.diagnose import diagnose
-from healthd.errors import SourceBusy
-from healthd.history import History, begin_boot, counted, observe
-from healthd.model import Diagnosis, Outcome, Result, Status
-from healthd.node import KernelRecord, Node, Nvml, ProbeState
-from healthd.runner import run_check
+from healthd.agent.agent import kernel_needles
+from healthd.checklib.tables import InstanceProfile, instance_types, xid_number, xid_row
+from healthd.config.schema.config import CheckConfig
+from healthd.core.check import Check, discover
+from healthd.core.errors import SourceBusy
+from healthd.core.model import Diagnosis, Outcome, Result, Status
+from healthd.core.node import KernelRecord, Node, Nvml, ProbeState
+from healthd.judge.diagnose import diagnose
+from healthd.judge.history import History, begin_boot, counted, observe
+from healthd.observe.runner import run_check
 from healthd.sim import nvml_state, tree
 from healthd.sim.nvml import write_state
 from healthd.sources.kmsg import read_all
 from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.nvml import NvmlSource
 from healthd.sources.trees import FileTree
-from healthd.tables import InstanceProfile, instance_types, xid_number, xid_row
 from healthd.testing import FakeNode, FakeNvml
 from tests.faults.overlay import Overlay
 from tests.healthy_node import CLOCK, QUICK, ROOM, Tools, domains_of, nvml_lines, said
@@ -259,7 +259,7 @@ class Rig:
         return FakeNvml(error=SourceBusy("NVML is paused"), probe=state)
 
     def _pause(self, result: Result) -> None:
-        """As ``healthd.checkup`` does after an XID that may make NVML hang; the simulated clock says for how long."""
+        """As ``checkup`` does after an XID that may make NVML hang; the simulated clock says for how long."""
         for finding in result.findings:
             number = xid_number(finding.code)
             if number is not None and xid_row(number).pauses_nvml:

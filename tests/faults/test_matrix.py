@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from healthd.check import discover
-from healthd.config.schema import Config
-from healthd.model import Mode, Status
-from healthd.tables import xid_table
+from healthd.checklib.tables import xid_table
+from healthd.config.schema.config import Config
+from healthd.core.check import discover
+from healthd.core.model import Mode, Status
 from tests.faults.case import Case, Made, play
 from tests.faults.matrix import CASES, NOT_ARRANGED
 from tests.faults.proof import CERTAIN, acts, sources, unproven

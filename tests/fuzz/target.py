@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from healthd.errors import HealthdError
+from healthd.core.errors import HealthdError
 from tests.fuzz.mutate import LONGEST, mutated, mutated_json
 
 CORPUS = Path(__file__).with_name("corpus")

@@ -9,28 +9,27 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from healthd.acting import fleet_of
-from healthd.errors import BackendUnknown
-from healthd.remediation import asked, marks
-from healthd.remediation.orchestrators import (
-    kube_budget,
-    kube_conditions,
-    kube_count,
-    kube_events,
-    kube_eviction,
-    kube_gang_kinds,
-    kube_lead,
-    kube_node,
-    kube_old_marks,
-    kube_plugin,
-    kube_record,
-    kube_signals,
-    slurm,
-    slurm_slots,
-)
-from healthd.remediation.orchestrators.kube_afar import _claims_in
+from healthd.agent.engine_parts import fleet_of
+from healthd.core.errors import BackendUnknown
+from healthd.remediation.controller import requests as asked
+from healthd.remediation.decide import handoff as marks
+from healthd.remediation.orchestrators.kubernetes import budget as kube_budget
+from healthd.remediation.orchestrators.kubernetes import conditions as kube_conditions
+from healthd.remediation.orchestrators.kubernetes import count as kube_count
+from healthd.remediation.orchestrators.kubernetes import events as kube_events
+from healthd.remediation.orchestrators.kubernetes import eviction as kube_eviction
+from healthd.remediation.orchestrators.kubernetes import gang_kinds as kube_gang_kinds
+from healthd.remediation.orchestrators.kubernetes import lead as kube_lead
+from healthd.remediation.orchestrators.kubernetes import node as kube_node
+from healthd.remediation.orchestrators.kubernetes import old_records as kube_old_marks
+from healthd.remediation.orchestrators.kubernetes import plugin as kube_plugin
+from healthd.remediation.orchestrators.kubernetes import record as kube_record
+from healthd.remediation.orchestrators.kubernetes import signals as kube_signals
+from healthd.remediation.orchestrators.kubernetes.afar import _claims_in
+from healthd.remediation.orchestrators.slurm import orchestrator as slurm
+from healthd.remediation.orchestrators.slurm import slots as slurm_slots
+from healthd.remediation.orchestrators.slurm.reasons import as_written, hold_of, is_automatic, without_remarks
 from healthd.remediation.provisioners.slurm_node import our_slot, read_node
-from healthd.remediation.slurm_reasons import as_written, hold_of, is_automatic, without_remarks
 from tests.fuzz.target import Target, each_takes, text
 
 T = TypeVar("T")

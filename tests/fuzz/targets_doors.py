@@ -10,7 +10,7 @@ from typing import Any
 from healthd.api import http, wire
 from healthd.api.grammar import Shown, parse
 from healthd.api.wire import Answer, Request
-from healthd.errors import HealthdError
+from healthd.core.errors import HealthdError
 from tests.fuzz.target import Target
 
 _VERBS = (

@@ -6,10 +6,10 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
-from healthd import nvrm
-from healthd.check import discover
-from healthd.kernel_tables import line_rows
-from healthd.node import KernelRecord
+from healthd.checklib import nvrm
+from healthd.checklib.kernel_tables import line_rows
+from healthd.core.check import discover
+from healthd.core.node import KernelRecord
 from healthd.sources.kmsg import KernelLog, parse_record
 from healthd.sources.kmsg_format import any_of, sequence_of
 from healthd.sources.syslog import KernelSyslog

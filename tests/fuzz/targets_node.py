@@ -9,17 +9,17 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from healthd import host_text, jobs
-from healthd.check import Check, discover
+from healthd.checklib import host_text, jobs
 from healthd.checks.lustre_client import Settings as LustreSettings
 from healthd.checks.lustre_client import lustre_client
 from healthd.checks.plugin_run import Plugin, plugin_run
 from healthd.checks.plugin_run import Settings as PluginSettings
-from healthd.encodable import json_text
-from healthd.errors import HealthdError
-from healthd.node import CommandResult, Mount
+from healthd.core.check import Check, discover
+from healthd.core.encodable import json_text
+from healthd.core.errors import HealthdError
+from healthd.core.node import CommandResult, Mount
 from healthd.probe import wire
-from healthd.remediation.orchestrators.pod_resources import parse_pods
+from healthd.remediation.orchestrators.kubernetes.pod_resources import parse_pods
 from healthd.sources import imds, nccl_text
 from healthd.sources.mounts import parse_mountinfo
 from healthd.testing import FakeNode

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from healthd.check import discover
+from healthd.checklib.patterns import safe_pattern
 from healthd.config import environment, load
 from healthd.config.lines import key_lines
 from healthd.config.text import parsed
-from healthd.patterns import safe_pattern
+from healthd.core.check import discover
 from healthd.remediation.policy_files import rules_in
 from tests.fuzz.target import Target, memory_file, text
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from healthd.errors import SourceUnreadable
+from healthd.core.errors import SourceUnreadable
 from tests.fuzz.growth import Growth, growths
 from tests.fuzz.run import failure, smaller
 from tests.fuzz.target import Target

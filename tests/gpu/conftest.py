@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from healthd.config.schema import Config
-from healthd.errors import SourceError
-from healthd.node import KernelLogState
+from healthd.config.schema.config import Config
+from healthd.core.errors import SourceError
+from healthd.core.node import KernelLogState
 from healthd.sources.machine import Machine, open_machine
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import SourceMissing
+from healthd.core.errors import SourceMissing
 from healthd.sources.machine import Machine
 
 SIZE = 256 << 20

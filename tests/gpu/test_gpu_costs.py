@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from healthd.check import discover
-from healthd.node import GpuAnswer, Nvml, ProbeState
+from healthd.core.check import discover
+from healthd.core.node import GpuAnswer, Nvml, ProbeState
+from healthd.observe.runner import run_check
 from healthd.probe.child import module_path
-from healthd.runner import run_check
 from healthd.sources.machine import Machine
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "nvml-costs.md"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.check import Check, discover
-from healthd.model import Severity
-from healthd.runner import run_check
+from healthd.core.check import Check, discover
+from healthd.core.model import Severity
+from healthd.observe.runner import run_check
 from healthd.sources.machine import Machine
 
 LOOKING = {name: check for name, check in discover().items() if check.on != "kernel"}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from healthd.model import pci_address
-from healthd.node import NvmlFailure
+from healthd.core.model import pci_address
+from healthd.core.node import NvmlFailure
 from healthd.sources.machine import Machine
 from tests.gpu.conftest import Smi
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from healthd.api.wire import EXIT_CONFIG, EXIT_USAGE
-from healthd.config.daemon_schema import DaemonSection
+from healthd.config.schema.daemon import DaemonSection
 from tests.running import ROOT
 
 UNITS = ROOT / "packaging/systemd"

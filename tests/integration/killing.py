@@ -22,7 +22,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from healthd.store import Store
+from healthd.state.store import Store
 from tests.integration.aws.moto_server import dummy_env
 from tests.integration.platforms.killed_agent import Order, Rest
 from tests.running import ROOT

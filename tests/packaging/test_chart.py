@@ -17,22 +17,20 @@ import yaml
 
 from healthd import __version__
 from healthd.api.grammar import parse
+from healthd.checklib.tables import instance_types
 from healthd.cli.settings import check_settings
-from healthd.config.daemon_schema import DaemonSection
 from healthd.config.load import Loaded, examine
 from healthd.config.report import as_data
+from healthd.config.schema.daemon import DaemonSection
 from healthd.controller.run import _STOP_S, _TICK_S, _YIELD_S
-from healthd.remediation import gpu_reset
-from healthd.remediation.orchestrators import (
-    kube_budget,
-    kube_gpu_clients,
-    kube_node,
-    kube_old_marks,
-    kube_signals,
-    pod_resources,
-)
-from healthd.remediation.orchestrators.kube_policies import POLICIES
-from healthd.tables import instance_types
+from healthd.remediation.engine import gpu_reset
+from healthd.remediation.orchestrators.kubernetes import budget as kube_budget
+from healthd.remediation.orchestrators.kubernetes import gpu_clients as kube_gpu_clients
+from healthd.remediation.orchestrators.kubernetes import node as kube_node
+from healthd.remediation.orchestrators.kubernetes import old_records as kube_old_marks
+from healthd.remediation.orchestrators.kubernetes import pod_resources
+from healthd.remediation.orchestrators.kubernetes import signals as kube_signals
+from healthd.remediation.orchestrators.kubernetes.policies import POLICIES
 from tests.packaging.chart import CHART, IMAGE, KUBERNETES, MONITORING, ROOT, Object, Rendered, lint, objects_in, render
 from tests.pages import blocks
 from tests.scripts import load_script
@@ -248,7 +246,7 @@ def test_the_agent_is_where_it_is_needed(profile: str) -> None:
 @pytest.mark.parametrize("profile", PROFILES)
 def test_liveness_asks_the_loop_and_nobody_else(profile: str) -> None:
     """Both probes ask /healthz where the daemon listens, and give a stuck engine longer than it gives itself."""
-    from healthd.daemon import _ENGINE_IS_STUCK_AFTER_S
+    from healthd.daemon.daemon import _ENGINE_IS_STUCK_AFTER_S
 
     rendered = defaults(profile)
     http = tomllib.loads(rendered.config())["daemon"]["http"]

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from healthd import __version__
-from healthd.remediation.orchestrators import kube_conditions
+from healthd.remediation.orchestrators.kubernetes import conditions as kube_conditions
 from tests.debian_root import debian_root
 from tests.integration.kubernetes.control_plane import ControlPlane
 from tests.integration.kubernetes.find_binaries import Unavailable
@@ -133,7 +133,7 @@ def test_the_image_runs_healthd(image: Image) -> None:
     assert (done.returncode, done.stdout.strip()) == (0, f"healthd {__version__}"), done.stdout + done.stderr
     done = image.run("id", "-u")
     assert done.stdout.strip() == "65532"
-    for module in ("lightkube", "boto3", "pynvml", "healthd.checks", "healthd.remediation.engine"):
+    for module in ("lightkube", "boto3", "pynvml", "healthd.checks", "healthd.remediation.engine.engine"):
         done = image.run("/opt/healthd/bin/python", "-c", f"import {module}")
         assert done.returncode == 0, f"{module}: {done.stderr[-1000:]}"
 

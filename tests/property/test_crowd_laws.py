@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from healthd.crowd import MOST
-from healthd.diagnose import _causes, diagnose
-from healthd.history import Fault, FaultKey, History, observe
-from healthd.model import ClearsBy, Component, Outcome
+from healthd.core.model import ClearsBy, Component, Outcome
+from healthd.judge.crowd import MOST
+from healthd.judge.diagnose import _causes, diagnose
+from healthd.judge.history import Fault, FaultKey, History, observe
 from tests.judgement import at, fault, faults, finding, fold, history, looked
 
 

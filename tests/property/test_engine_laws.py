@@ -17,10 +17,10 @@ from pathlib import Path
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from healthd.model import ClearsBy, Mode, Remedy, Step
-from healthd.remediation.case import Case, End, Phase
+from healthd.core.model import ClearsBy, Mode, Remedy, Step
+from healthd.remediation.decide.case import Case, End, Phase
+from healthd.remediation.orchestrators.slurm.reasons import without_remarks
 from healthd.remediation.ports import Hold
-from healthd.remediation.slurm_reasons import without_remarks
 from tests.engine_rig import NODE, PATIENCE, STEP_S, XID_79, XID_95, Trouble, World, lowered
 from tests.engine_wire import disk_is_full, kill, no_answer, refused
 

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from healthd.errors import BackendRefused, BackendUnknown, SlotTaken
-from healthd.remediation.fleet import SETTLE_S, Go
+from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
+from healthd.remediation.decide.fleet import SETTLE_S, Go
+from healthd.remediation.engine.slots import LONGEST_PAUSE_S, SlotKeeper
 from healthd.remediation.ports import FleetLevel, Slot
-from healthd.remediation.slots import LONGEST_PAUSE_S, SlotKeeper
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 
 NODES = tuple(f"n{number}" for number in range(7))

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from healthd.check import discover
-from healthd.history import History, begin_boot, observe
-from healthd.model import pci_address
-from healthd.runner import run_check
+from healthd.checklib.tables import InstanceProfile, instance_types
+from healthd.core.check import discover
+from healthd.core.model import pci_address
+from healthd.judge.history import History, begin_boot, observe
+from healthd.observe.runner import run_check
 from healthd.sim.tree import layout_of
-from healthd.tables import InstanceProfile, instance_types
 from healthd.testing import FakeNode, FakeNvml, gpu_with
 from tests.faults.overlay import Overlay
 from tests.judgement import at

@@ -12,22 +12,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from healthd.check import Check, discover
-from healthd.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.model import Outcome, Status, pci_address
-from healthd.node import (
+from healthd.checklib.tables import InstanceProfile, instance_types
+from healthd.core.check import Check, discover
+from healthd.core.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.model import Outcome, Status, pci_address
+from healthd.core.node import (
     GpuAnswer,
     KernelLogState,
     Mount,
     NvmlFailure,
     Space,
 )
-from healthd.runner import run_check
+from healthd.observe.runner import run_check
 from healthd.sim import tree
 from healthd.sim.host import IMPORTS_IN
 from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.trees import FileTree
-from healthd.tables import InstanceProfile, instance_types
 from healthd.testing import HEALTHY_GPU, OLDER_DRIVER, FakeNode, FakeNvml, failed_gpu, fake_pci, gpu_with, pci_tree
 from tests.healthy_node import CLOCK, QUICK, ROOM, Tools
 

@@ -9,22 +9,8 @@ from datetime import timedelta
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from healthd.acknowledged import acknowledge, expire, in_words
-from healthd.check import FindingCode, Limit, judged, ok
-from healthd.diagnose import diagnose, judge
-from healthd.history import (
-    NEWS_IS_LISTED_FOR,
-    UNKNOWN_BOOT,
-    Change,
-    Fault,
-    FaultKey,
-    History,
-    begin_boot,
-    canonical,
-    clear,
-    observe,
-)
-from healthd.model import (
+from healthd.core.check import FindingCode, Limit, judged, ok
+from healthd.core.model import (
     REMEDY_RANK,
     SEVERITY_RANK,
     Clearance,
@@ -36,6 +22,20 @@ from healthd.model import (
     Severity,
     Status,
     Verdict,
+)
+from healthd.judge.acknowledge import acknowledge, expire, in_words
+from healthd.judge.diagnose import diagnose, judge
+from healthd.judge.history import (
+    NEWS_IS_LISTED_FOR,
+    UNKNOWN_BOOT,
+    Change,
+    Fault,
+    FaultKey,
+    History,
+    begin_boot,
+    canonical,
+    clear,
+    observe,
 )
 from tests.judgement import (
     BY_PCI,

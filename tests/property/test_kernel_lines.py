@@ -9,16 +9,16 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from healthd import nvrm
-from healthd.check import discover
+from healthd.checklib import nvrm
+from healthd.checklib.kernel_tables import line_rows, nvlink5_rules
+from healthd.checklib.record_text import after_lead
 from healthd.checks.kernel_rules import Rule
 from healthd.checks.kernel_rules import Settings as Rules
-from healthd.config.schema import CheckConfig
-from healthd.kernel_tables import line_rows, nvlink5_rules
-from healthd.model import Status
-from healthd.node import KernelRecord
-from healthd.past.node import wanted_by
-from healthd.record_words import after_lead
+from healthd.config.schema.config import CheckConfig
+from healthd.core.check import discover
+from healthd.core.model import Status
+from healthd.core.node import KernelRecord
+from healthd.replay.node import wanted_by
 from healthd.sources.kmsg import Cursor, KernelLog, parse_record
 from healthd.sources.kmsg_format import any_of
 from healthd.sources.kmsg_source import Lines

@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from healthd.remediation.orchestrators.kube_drain_record import (
+from healthd.remediation.orchestrators.kubernetes.drain_record import (
     SKEW_S,
     DrainRecord,
     hold_digest,
@@ -18,10 +18,19 @@ from healthd.remediation.orchestrators.kube_drain_record import (
     records_text,
     still_held,
 )
-from healthd.remediation.orchestrators.kube_eviction import Drain, EvictMode, Fate, GangMode, Plan, Pod, Rule, planned
-from healthd.remediation.orchestrators.kube_gang_kinds import GangMarks, gang_of
-from healthd.remediation.orchestrators.kube_gangs import gangs_to_see, with_gangs
-from healthd.remediation.orchestrators.kube_node import UNHEALTHY, Held, Taint
+from healthd.remediation.orchestrators.kubernetes.eviction import (
+    Drain,
+    EvictMode,
+    Fate,
+    GangMode,
+    Plan,
+    Pod,
+    Rule,
+    planned,
+)
+from healthd.remediation.orchestrators.kubernetes.gang_kinds import GangMarks, gang_of
+from healthd.remediation.orchestrators.kubernetes.gangs import gangs_to_see, with_gangs
+from healthd.remediation.orchestrators.kubernetes.node import UNHEALTHY, Held, Taint
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 OWNERS = ("static", "nodename", "tolerating")

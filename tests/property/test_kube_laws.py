@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from healthd.errors import BackendRefused, SlotTaken
-from healthd.remediation.orchestrators import kube_budget as leases
-from healthd.remediation.orchestrators.kube_conditions import (
+from healthd.core.errors import BackendRefused, SlotTaken
+from healthd.remediation.orchestrators.kubernetes import budget as leases
+from healthd.remediation.orchestrators.kubernetes.conditions import (
     DEBOUNCE_S,
     FLIP_S,
     TYPES,
@@ -21,8 +21,8 @@ from healthd.remediation.orchestrators.kube_conditions import (
     State,
     reason_of,
 )
-from healthd.remediation.orchestrators.kube_count import Seen, budget_before, count
-from healthd.remediation.orchestrators.kube_node import (
+from healthd.remediation.orchestrators.kubernetes.count import Seen, budget_before, count
+from healthd.remediation.orchestrators.kubernetes.node import (
     KEEPS,
     Held,
     fence_patch,

@@ -9,15 +9,14 @@ from functools import partial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from healthd.model import Action, Component, Mode, Remedy
-from healthd.remediation.case import Case, End
-from healthd.remediation.ledger import Bounds, on_record, repairs_of
-from healthd.remediation.marks import CaseMark, PastAct, parse
-from healthd.remediation.playbook import REPAIRS
-from healthd.remediation.policy import Rules, Situation, decide
+from healthd.core.model import Action, Component, Mode, Remedy
+from healthd.remediation.decide.adoption import repair_mark
+from healthd.remediation.decide.case import Case, End, after
+from healthd.remediation.decide.handoff import CaseMark, PastAct, parse
+from healthd.remediation.decide.ledger import Bounds, on_record, repairs_of
+from healthd.remediation.decide.policy import Rules, Situation, decide
+from healthd.remediation.decide.rules import REPAIRS
 from healthd.remediation.ports import FleetLevel, NodeView
-from healthd.remediation.record import after
-from healthd.remediation.successor import repair_mark
 from tests.judgement import START, a_case, diagnosis
 
 LAW = settings(max_examples=200, deadline=None)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from healthd.check import discover
+from healthd.checklib.kernel_tables import LineRow, line_rows
+from healthd.checklib.record_text import NAME_BYTES, Words, after_lead, words_of
 from healthd.checks.kernel_rules import Rule
 from healthd.checks.kernel_rules import Settings as Rules
-from healthd.kernel_tables import LineRow, line_rows
-from healthd.model import REMEDY_RANK, Finding, Remedy, Severity
-from healthd.node import RECORD_LEAD, KernelRecord
-from healthd.record_words import NAME_BYTES, Words, after_lead, words_of
+from healthd.core.check import discover
+from healthd.core.model import REMEDY_RANK, Finding, Remedy, Severity
+from healthd.core.node import RECORD_LEAD, KernelRecord
 from healthd.sources.kmsg import parse_record
 from healthd.testing import FakeNode
 from tests.judgement import LUSTRE_IS_LOADED, START, kernel_says
@@ -24,7 +24,7 @@ CHECKS = {name: check for name, check in discover().items() if check.on == "kern
 TABLES = ("kernel.efa", "kernel.host", "kernel.lustre")
 ROWS: tuple[LineRow, ...] = tuple(row for check in TABLES for row in line_rows(check))
 
-# Linux 6.18 (the first four as printed there), the others from the sources that healthd.record_words names. NAME is
+# Linux 6.18 (the first four as printed there), the others from the sources that record_text names. NAME is
 # that of a process, FILE that of what it runs or has mapped.
 FORMS = (
     "{name}[8050]: segfault at 0 ip 000056159167c19e sp 7ffff5329b70 error 6 in {file}[119e,5615+1000] likely on CPU 0",

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.model import Action, Component, Decision, Diagnosis, Refusal, Refused, Remedy, Severity, Step, Verdict
-from healthd.notifications.news import (
+from healthd.core.model import Action, Component, Decision, Diagnosis, Refusal, Refused, Remedy, Severity, Step, Verdict
+from healthd.notify.news import (
     AGAIN_S,
     COMES_AND_GOES_S,
     KNOWN_CHANGES_EVERY_S,
@@ -22,9 +22,9 @@ from healthd.notifications.news import (
     tell,
     topics,
 )
-from healthd.remediation.case import End, Phase
-from healthd.remediation.paging import Limits, Stands, due, wanted
-from healthd.remediation.playbook import STEPS, kept_out
+from healthd.remediation.decide.case import End, Phase
+from healthd.remediation.decide.paging import Limits, Stands, due, wanted
+from healthd.remediation.decide.rules import STEPS, kept_out
 from healthd.remediation.ports import Hold
 from tests.judgement import a_case
 

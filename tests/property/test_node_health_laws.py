@@ -6,9 +6,15 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.model import Remedy
-from healthd.remediation.marks import Answer, CaseMark, Helped, PastAct, PastRepair, parse
-from healthd.remediation.orchestrators.kube_record import read_record, record_of, record_patch, text_of, without_nulls
+from healthd.core.model import Remedy
+from healthd.remediation.decide.handoff import Answer, CaseMark, Helped, PastAct, PastRepair, parse
+from healthd.remediation.orchestrators.kubernetes.record import (
+    read_record,
+    record_of,
+    record_patch,
+    text_of,
+    without_nulls,
+)
 
 TEXTS = st.text(max_size=12)
 TIMES = st.datetimes(timezones=st.just(__import__("datetime").UTC)) | st.none()

@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from healthd.errors import SourceError
+from healthd.core.errors import SourceError
 from healthd.sources.pastlines import FORMATS, PLAIN, Dating
 from healthd.sources.pastlogs import open_log
 

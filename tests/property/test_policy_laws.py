@@ -9,14 +9,13 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from healthd.model import REMEDY_RANK, Action, Component, Decision, Diagnosis, Mode, Remedy, Root, Severity, Step
-from healthd.remediation.budget import out_limit
-from healthd.remediation.case import Repair, is_our_text, reason_text
-from healthd.remediation.ledger import Bounds, rungs_left
-from healthd.remediation.playbook import REPAIRS, STEPS
-from healthd.remediation.policy import Rules, SeenElsewhere, Situation, decide
+from healthd.core.model import REMEDY_RANK, Action, Component, Decision, Diagnosis, Mode, Remedy, Root, Severity, Step
+from healthd.remediation.decide.case import Repair, is_our_text, reason_text
+from healthd.remediation.decide.fleet import out_limit
+from healthd.remediation.decide.ledger import Bounds, rungs_left
+from healthd.remediation.decide.policy import Rules, SeenElsewhere, Situation, decide
+from healthd.remediation.decide.rules import MODE_RANK, OWN_REMEDY, REPAIRS, STEPS, Policy, Rule
 from healthd.remediation.ports import FleetLevel, Hold, NodeView
-from healthd.remediation.rules import MODE_RANK, OWN_REMEDY, Policy, Rule
 from tests.judgement import START, at, components, diagnosis
 
 LAW = settings(max_examples=200)

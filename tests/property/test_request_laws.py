@@ -11,13 +11,13 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from healthd.errors import HealthdError
-from healthd.model import Mode, Remedy
-from healthd.remediation.asked import wanted
-from healthd.remediation.case import Case
-from healthd.remediation.marks import Answer, CaseMark, parse
-from healthd.remediation.playbook import STEPS
-from healthd.remediation.successor import repair_mark
+from healthd.core.errors import HealthdError
+from healthd.core.model import Mode, Remedy
+from healthd.remediation.controller.requests import wanted
+from healthd.remediation.decide.adoption import repair_mark
+from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.handoff import Answer, CaseMark, parse
+from healthd.remediation.decide.rules import STEPS
 from tests.controller_rig import AskedWorld
 from tests.engine_wire import kill, no_answer
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.model import ClusterTrouble
-from healthd.remediation.orchestrators.kube_silence import Quiet, Silences, silent_in, silent_text
+from healthd.core.model import ClusterTrouble
+from healthd.remediation.orchestrators.kubernetes.silence import Quiet, Silences, silent_in, silent_text
 
 PATIENCE_S, GAP_S = 100.0, 20.0
 QUIET = st.one_of(

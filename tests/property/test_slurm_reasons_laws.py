@@ -5,8 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.remediation.case import case_of, visible_text
-from healthd.remediation.slurm_reasons import AUTOMATIC, SEPARATOR, as_written, hold_of, is_automatic, without_remarks
+from healthd.remediation.decide.case import case_of, visible_text
+from healthd.remediation.orchestrators.slurm.reasons import (
+    AUTOMATIC,
+    SEPARATOR,
+    as_written,
+    hold_of,
+    is_automatic,
+    without_remarks,
+)
 
 FIXED = [row.printed for row in AUTOMATIC if "%" not in row.printed]
 REMARKS = st.lists(st.sampled_from(FIXED), max_size=3).map(lambda texts: "".join(SEPARATOR + each for each in texts))

@@ -1,6 +1,6 @@
 """Laws of judgement over time, against plain oracles; and what the growth of corrected errors costs in false alarms.
 
-The simulations have fixed seeds. Where the thresholds come from is in the docstring of ``healthd.trends``.
+The simulations have fixed seeds. Where the thresholds come from is in the docstring of ``healthd.judge.trends``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from healthd.check import Accelerating, FindingCode, Learned, Rate, Stall, ok
-from healthd.history import History, observe
-from healthd.model import Component, Outcome, Reading, ReadingKind, Remedy, Repeats, Severity
-from healthd.trends import Days, judge, log_ratio
+from healthd.core.check import Accelerating, FindingCode, Learned, Rate, Stall, ok
+from healthd.core.model import Component, Outcome, Reading, ReadingKind, Remedy, Repeats, Severity
+from healthd.judge.history import History, observe
+from healthd.judge.trends import Days, judge, log_ratio
 from tests.judgement import GPU, at, could_not_tell, counter, looked, said
 
 CODE = FindingCode(code="part.bad", severity=Severity.WARNING, remedy=Remedy.WATCH, meaning="It is bad")

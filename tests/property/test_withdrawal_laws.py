@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from healthd.errors import BackendBusy
-from healthd.model import Mode, Remedy, Step
-from healthd.remediation.case import Phase
-from healthd.remediation.marks import Answer
+from healthd.core.errors import BackendBusy
+from healthd.core.model import Mode, Remedy, Step
+from healthd.remediation.decide.case import Phase
+from healthd.remediation.decide.handoff import Answer
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from healthd.sim.cluster import FakeOrchestrator
 from tests.controller_rig import NODE, AskedWorld

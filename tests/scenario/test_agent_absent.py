@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from healthd.agent import Agent, looking_agent
-from healthd.check import discover
+from healthd.agent.agent import Agent, looking_agent
 from healthd.config.load import load
-from healthd.model import Mode
-from healthd.remediation.absent import DEAD_S, AbsentNodes, AbsentWatch
-from healthd.remediation.marks import CaseMark
-from healthd.remediation.unwatched import SILENT_S
+from healthd.core.check import discover
+from healthd.core.model import Mode
+from healthd.remediation.decide.handoff import CaseMark
+from healthd.remediation.decide.unwatched import SILENT_S
+from healthd.remediation.engine.absent import DEAD_S, AbsentNodes, AbsentWatch
 from healthd.sim.cluster import FakeOrchestrator
 from tests.engine_rig import World
 

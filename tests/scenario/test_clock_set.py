@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.notifications.telling import TICK_S
+from healthd.notify.telling import TICK_S
 from tests.compiled import CLOCK_SIM, compiled
 from tests.integration.slurm.slurm_conf import free_ports
 from tests.running import RunningNode

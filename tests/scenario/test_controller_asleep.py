@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from healthd.model import Remedy
-from healthd.remediation.marks import Answer
+from healthd.core.model import Remedy
+from healthd.remediation.decide.handoff import Answer
 from tests.controller_rig import NODE, AskedWorld
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.remediation.marks import Answer
+from healthd.remediation.decide.handoff import Answer
 from tests.controller_rig import NODE, PATIENCE, SILENT_S, STEP_S, AskedWorld
 from tests.engine_wire import disk_is_full
 from tests.scenario.test_controller_repeats import ROUNDS, boundaries, is_done, name, settled, world_of

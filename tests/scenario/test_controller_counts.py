@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from healthd.model import Mode, Refusal, Step
-from healthd.remediation.policy import Rules
-from healthd.remediation.standings import State
+from healthd.core.model import Mode, Refusal, Step
+from healthd.remediation.controller.node_status import State
+from healthd.remediation.decide.policy import Rules
 from tests.controller_rig import NODE, STEP_S, TAKES_S, AskedWorld
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import BackendRefused
-from healthd.model import Event, Remedy
-from healthd.remediation.case import Case, End, Phase
-from healthd.remediation.marks import Answer
-from healthd.remediation.playbook import STEPS
-from healthd.store import Store
+from healthd.core.errors import BackendRefused
+from healthd.core.model import Event, Remedy
+from healthd.remediation.decide.case import Case, End, Phase
+from healthd.remediation.decide.handoff import Answer
+from healthd.remediation.decide.rules import STEPS
+from healthd.state.store import Store
 from tests.controller_rig import NODE, AskedWorld
 from tests.engine_wire import kill
 

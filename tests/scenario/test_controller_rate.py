@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import BackendBusy, BackendRefused
-from healthd.model import Refusal, Remedy, Step
-from healthd.remediation.case import Phase
-from healthd.remediation.marks import Answer, CaseMark, parse
+from healthd.core.errors import BackendBusy, BackendRefused
+from healthd.core.model import Refusal, Remedy, Step
+from healthd.remediation.decide.case import Phase
+from healthd.remediation.decide.handoff import Answer, CaseMark, parse
 from healthd.remediation.ports import Provisioner
 from healthd.sim.cluster import FakeProvisioner
 from tests.controller_rig import NODE, AskedWorld

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import BackendRefused, BackendUnknown, HealthdError
-from healthd.model import Mode, Remedy
-from healthd.remediation.marks import Answer, withdrawing
-from healthd.remediation.record import PAST_OF
+from healthd.core.errors import BackendRefused, BackendUnknown, HealthdError
+from healthd.core.model import Mode, Remedy
+from healthd.remediation.decide.case import PAST_OF
+from healthd.remediation.decide.handoff import Answer, withdrawing
 from tests.controller_rig import NODE, STEP_S, AskedWorld
 from tests.engine_wire import kill, no_answer
 from tests.scenario.test_controller_replay import STORIES

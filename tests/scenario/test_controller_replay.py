@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import BackendBusy, BackendRefused, BackendUnknown, HealthdError
-from healthd.model import Mode, Remedy
-from healthd.remediation.marks import Answer, CaseMark, word
+from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown, HealthdError
+from healthd.core.model import Mode, Remedy
+from healthd.remediation.decide.handoff import Answer, CaseMark, word
 from tests.controller_rig import NODE, STEP_S, AskedWorld, Happening
 from tests.engine_wire import disk_is_full, kill, no_answer
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from healthd.agent import acting_agent
+from healthd.agent.agent import acting_agent
 from healthd.api.wire import EXIT_FAILED
-from healthd.beat import Beat
-from healthd.check import discover
 from healthd.config.load import load
-from healthd.node import KernelRecord
+from healthd.core.check import discover
+from healthd.core.node import KernelRecord
+from healthd.remediation.engine.heartbeat import Beat
 from healthd.sim.machine import SimulatedMachine
 from tests.running import UNCONTAINED, RunningNode
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from healthd import __version__
-from healthd.model import pci_address
+from healthd.core.model import pci_address
 from healthd.sim.machine import SimulatedMachine
 from healthd.sim.nvml import write_state
 from healthd.sim.nvml_state import PROFILES, healthy_state, with_gpu_fault, with_remap

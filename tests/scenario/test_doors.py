@@ -21,15 +21,15 @@ from pathlib import Path
 
 import pytest
 
-from healthd.agent import Agent
+from healthd.agent.agent import Agent
 from healthd.api.client import ask
 from healthd.api.http import Answer as HttpAnswer
 from healthd.api.http import HttpServer, Route, common_routes
 from healthd.api.server import Server
 from healthd.api.wire import Answer, Request, write_request
-from healthd.errors import StoreError
-from healthd.model import Event, Verdict
-from healthd.store import Store
+from healthd.core.errors import StoreError
+from healthd.core.model import Event, Verdict
+from healthd.state.store import Store
 from healthd.testing import FakeClock
 from tests.integration.slurm.slurm_conf import free_ports
 from tests.resting_agent import resting_agent

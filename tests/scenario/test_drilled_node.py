@@ -19,21 +19,21 @@ from typing import Any
 import psutil
 import pytest
 
-from healthd.agent import Agent, acting_agent
+from healthd.agent.agent import Agent, acting_agent
 from healthd.api.answers import hook_answer
-from healthd.check import discover
 from healthd.config.load import load
+from healthd.core.check import discover
+from healthd.core.model import Verdict
+from healthd.core.node import KernelRecord
 from healthd.drill.chain import KINDS, DrillOrder, Ended, Link
 from healthd.drill.drills import Drills
-from healthd.history import History
-from healthd.model import Verdict
-from healthd.node import KernelRecord
+from healthd.judge.history import History
 from healthd.remediation.orchestrators.local import HOLD_FILE
 from healthd.sim import tree
 from healthd.sim.machine import INSTANCE_TYPE, NOT_SIMULATED, SimulatedMachine
 from healthd.sim.nvml import write_state
 from healthd.sim.nvml_state import healthy_state, with_library_fault, with_line
-from healthd.store import Store
+from healthd.state.store import Store
 from tests.integration.slurm.slurm_conf import free_ports
 from tests.receiver import receiving
 from tests.running import HEEDS_SIGINT, RunningNode

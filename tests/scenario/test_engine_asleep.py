@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from healthd.model import Mode, Remedy
-from healthd.remediation.absent import SETTLE_S, AbsentNodes
+from healthd.core.model import Mode, Remedy
+from healthd.remediation.engine.absent import SETTLE_S, AbsentNodes
 from healthd.sim.cluster import FakeOrchestrator
 from tests.engine_rig import NODE, XID_79, Trouble, World
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from healthd.model import Mode, Remedy
-from healthd.remediation.marks import parse
+from healthd.core.model import Mode, Remedy
+from healthd.remediation.decide.handoff import parse
 from healthd.sim.cluster import FakeOrchestrator
 from tests.engine_replay import WELL, Replay
 from tests.engine_rig import NODE, STORIES, XID_79, Trouble, World

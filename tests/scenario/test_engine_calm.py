@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from healthd.model import Mode
+from healthd.core.model import Mode
 from tests.engine_rig import OUT, XID_95, World, quarantine_story
 
 POLL_S, CALM_S = 5.0, 30.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.model import Mode
+from healthd.core.model import Mode
 from tests.engine_replay import WELL, Replay, when
 from tests.engine_rig import PATIENCE, STORIES, XID_79, World, repair_story
 from tests.engine_wire import disk_is_full

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from healthd.model import Action, Mode, Remedy
-from healthd.remediation.ledger import repairs_of
-from healthd.remediation.marks import Answer, CaseMark, PastAct, parse
+from healthd.core.model import Action, Mode, Remedy
+from healthd.remediation.decide.handoff import Answer, CaseMark, PastAct, parse
+from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from tests.engine_rig import XID_79, Trouble, World
 from tests.engine_wire import kill

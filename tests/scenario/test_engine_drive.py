@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from healthd.model import Action, Component, Mode, Refusal, Remedy, Step
-from healthd.remediation.rules import OWN_REMEDY, Ladder, Policy, Rule
+from healthd.core.model import Action, Component, Mode, Refusal, Remedy, Step
+from healthd.remediation.decide.rules import OWN_REMEDY, Ladder, Policy, Rule
 from tests.engine_replay import WELL, Replay
 from tests.engine_rig import WORN_OUT, XID_79, XID_95, Trouble, World
 from tests.engine_wire import kill

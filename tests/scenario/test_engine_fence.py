@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from healthd.model import Refusal
-from healthd.remediation.orchestrators.kube_api import Conflict, Kind, KubeApi, Missing
-from healthd.remediation.orchestrators.kube_budget import LEASE, counts, key_of
-from healthd.remediation.orchestrators.kube_node import CLAIMED, HOLD, UNHEALTHY, node_of
-from healthd.remediation.orchestrators.kube_opening import look_at_fence
-from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
+from healthd.core.model import Refusal
+from healthd.remediation.orchestrators.kubernetes.api import Conflict, Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kubernetes.budget import LEASE, counts, key_of
+from healthd.remediation.orchestrators.kubernetes.node import CLAIMED, HOLD, UNHEALTHY, node_of
+from healthd.remediation.orchestrators.kubernetes.opening import look_at_fence
+from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from tests.engine_rig import NODE, XID_95, World
 from tests.integration.kubernetes.kubelet_socket import KubeletSocket
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from healthd.daemon import _ENGINE_IS_STUCK_AFTER_S
-from healthd.model import Mode
-from healthd.node import CommandResult
-from healthd.remediation.gpu_reset import GpuReset
+from healthd.core.model import Mode
+from healthd.core.node import CommandResult
+from healthd.daemon.daemon import _ENGINE_IS_STUCK_AFTER_S
+from healthd.remediation.engine.gpu_reset import GpuReset
 from tests.engine_replay import WELL, Replay, when
 from tests.engine_rig import XID_95, World, reset_story
 from tests.engine_wire import disk_is_full, kill

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from healthd.model import Refusal, Remedy
-from healthd.remediation.orders import Order, Verb
+from healthd.core.model import Refusal, Remedy
+from healthd.remediation.decide.commands import Order, Verb
 from tests.engine_replay import WELL, Replay
 from tests.engine_rig import NODE, OUT, STORIES, World
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import BackendBusy, BackendError, BackendRefused
-from healthd.model import Action, Component, Mode, Refusal, Remedy, Severity, Verdict
-from healthd.notifications.news import topics
-from healthd.remediation.marks import CaseMark, Helped, PastAct, PastRepair, Versions, parse
-from healthd.remediation.orders import Order, Verb
+from healthd.core.errors import BackendBusy, BackendError, BackendRefused
+from healthd.core.model import Action, Component, Mode, Refusal, Remedy, Severity, Verdict
+from healthd.notify.news import topics
+from healthd.remediation.decide.commands import Order, Verb
+from healthd.remediation.decide.handoff import CaseMark, Helped, PastAct, PastRepair, Versions, parse
 from tests.engine_rig import IN, NODE, STORIES, WORN_OUT, XID_79, XID_95, Trouble, World
 
 

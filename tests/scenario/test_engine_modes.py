@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from healthd.model import Action, Mode, Refusal, Remedy, Step
-from healthd.remediation.case import Phase, Repair
-from healthd.remediation.orders import Order, Verb
-from healthd.remediation.policy import Rules
+from healthd.core.model import Action, Mode, Refusal, Remedy, Step
+from healthd.remediation.decide.case import Phase, Repair
+from healthd.remediation.decide.commands import Order, Verb
+from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.rules import OWN_REMEDY, Ladder, Policy, Rule, layered
 from healthd.remediation.ports import StateOwner
-from healthd.remediation.rules import OWN_REMEDY, Ladder, Policy, Rule, layered
 from tests.engine_replay import WELL, Replay
 from tests.engine_rig import (
     PATIENCE,

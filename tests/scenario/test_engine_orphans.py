@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.model import Action, Mode, Refusal
+from healthd.core.model import Action, Mode, Refusal
 from healthd.remediation.ports import NodeView
 from tests.engine_rig import IN, NODE, XID_95, World
 from tests.scenario.test_telling_overdue import Told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from healthd.model import Action, Mode, Remedy
+from healthd.core.model import Action, Mode, Remedy
 from tests.engine_rig import XID_79, XID_95, World
 
 

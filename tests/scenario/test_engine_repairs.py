@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import BackendBusy, BackendRefused
-from healthd.model import Action, Mode, Refusal, Remedy, Step
-from healthd.remediation.case import QUARANTINE_CODE
-from healthd.remediation.orders import Order
+from healthd.core.errors import BackendBusy, BackendRefused
+from healthd.core.model import Action, Mode, Refusal, Remedy, Step
+from healthd.remediation.decide.case import QUARANTINE_CODE
+from healthd.remediation.decide.commands import Order
+from healthd.remediation.engine.slots import LONGEST_PAUSE_S
 from healthd.remediation.ports import StateOwner
-from healthd.remediation.slots import LONGEST_PAUSE_S
 from tests.engine_replay import ADMIN, WELL, Replay, when
 from tests.engine_rig import (
     GPU,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.model import Mode
+from healthd.core.model import Mode
 from healthd.remediation.orchestrators.local import LocalOrchestrator
 from healthd.remediation.ports import Orchestrator
 from tests.engine_replay import ADMIN, WELL, Replay, when

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.model import Component, Mode
+from healthd.core.model import Component, Mode
 from tests.engine_replay import WELL, when
 from tests.engine_rig import IN, NODE, PATIENCE, XID_79, XID_95, Trouble, World
 from tests.engine_wire import kill, no_answer

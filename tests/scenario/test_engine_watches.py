@@ -7,9 +7,9 @@ from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
-from healthd.model import Mode
-from healthd.remediation.marks import parse
-from healthd.remediation.unwatched import SILENT_S, WATCH_S
+from healthd.core.model import Mode
+from healthd.remediation.decide.handoff import parse
+from healthd.remediation.decide.unwatched import SILENT_S, WATCH_S
 from tests.engine_rig import XID_79, World
 
 _STEP_S = 600.0

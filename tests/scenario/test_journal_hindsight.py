@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from healthd.agent import Agent, acting_agent
-from healthd.check import discover
+from healthd.agent.agent import Agent, acting_agent
+from healthd.agent.hindsight import JournalHindsight
 from healthd.config.load import load
-from healthd.errors import SourceMissing
-from healthd.hindsight import JournalHindsight
-from healthd.node import KernelRecord
+from healthd.core.check import discover
+from healthd.core.errors import SourceMissing
+from healthd.core.node import KernelRecord
 from healthd.sim.machine import SimulatedMachine
 from healthd.sources.journal import JournalBatch
 from healthd.testing import FakeTree

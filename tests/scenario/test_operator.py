@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.model import Mode, Refusal
+from healthd.core.model import Mode, Refusal
 from healthd.remediation.orchestrators.local import HOLD_FILE
 from tests.engine_rig import XID_79, World
 from tests.integration.slurm.slurm_conf import free_ports

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.model import pci_address
+from healthd.core.model import pci_address
 from healthd.sim.machine import SimulatedMachine
 from healthd.sim.nvml_state import PROFILES
 from healthd.sim.tree import new_boot

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from healthd.agent import looking_agent
-from healthd.check import discover
-from healthd.config.schema import CheckConfig, Config, NodeSection, SourcesSection
-from healthd.history import Fault
-from healthd.kernel_tables import line_rows
-from healthd.model import Mode
-from healthd.past.replay import Trial, replay
-from healthd.remediation.policy import Rules, Situation, decide
+from healthd.agent.agent import looking_agent
+from healthd.checklib.kernel_tables import line_rows
+from healthd.config.schema.config import CheckConfig, Config, NodeSection, SourcesSection
+from healthd.core.check import discover
+from healthd.core.model import Mode
+from healthd.judge.history import Fault
+from healthd.remediation.decide.policy import Rules, Situation, decide
 from healthd.remediation.policy_files import bounds_of, policy_of
 from healthd.remediation.ports import FleetLevel, NodeView
+from healthd.replay.replay import Trial, replay
 
 CORPUS = Path(__file__).parents[1] / "checks"
 KERNEL_CHECKS = ("kernel.host", "kernel.lustre", "kernel.efa")

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from healthd.agent import enabled_checks
-from healthd.check import discover
-from healthd.config.replay_schema import ReplaySection
-from healthd.config.schema import CheckConfig, Config, PolicySection, RemediationSection
-from healthd.model import Mode, Remedy
-from healthd.past.replay import Trial, replay
-from healthd.past.story import Story
+from healthd.agent.agent import enabled_checks
+from healthd.config.schema.config import CheckConfig, Config, PolicySection, RemediationSection
+from healthd.config.schema.replay import ReplaySection
+from healthd.core.check import discover
+from healthd.core.model import Mode, Remedy
 from healthd.remediation.policy_files import policy_of
+from healthd.replay.replay import Trial, replay
+from healthd.replay.story import Story
 from healthd.sim.cluster import FakeCluster
 from healthd.testing import FakeClock
 from tests.faults.case import Case, Made

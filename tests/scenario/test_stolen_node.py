@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from healthd.model import Mode, Remedy, Step
-from healthd.remediation.case import Phase
-from healthd.remediation.marks import CaseMark
+from healthd.core.model import Mode, Remedy, Step
+from healthd.remediation.decide.case import Phase
+from healthd.remediation.decide.handoff import CaseMark
 from healthd.remediation.ports import Provisioner
 from healthd.sim.cluster import FakeProvisioner
 from tests.controller_rig import STEP_S, AskedWorld

@@ -6,11 +6,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from healthd.config.notify_schema import NotifySection
-from healthd.model import Mode, Remedy
-from healthd.notifications.delivery import Message
-from healthd.notifications.notifier import Notifier
-from healthd.notifications.telling import open_notifier
+from healthd.config.schema.notify import NotifySection
+from healthd.core.model import Mode, Remedy
+from healthd.notify.delivery import Message
+from healthd.notify.notifier import Notifier
+from healthd.notify.telling import open_notifier
 from tests.engine_rig import XID_95, Trouble, World
 
 ODD = Trouble(code="gpu.level.odd", remedy=Remedy.ASK_HUMAN, clears_by=None)

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from healthd.config.notify_schema import NotifySection
-from healthd.errors import BackendRefused, StoreError
-from healthd.model import ClearsBy, Component, Mode, Remedy
-from healthd.notifications.delivery import Message
-from healthd.notifications.notifier import Notifier
-from healthd.notifications.telling import node_notifier
+from healthd.config.schema.notify import NotifySection
+from healthd.core.errors import BackendRefused, StoreError
+from healthd.core.model import ClearsBy, Component, Mode, Remedy
+from healthd.notify.delivery import Message
+from healthd.notify.notifier import Notifier
+from healthd.notify.telling import node_notifier
 from tests.engine_rig import GPU, IN, NODE, OUT, XID_79, XID_95, Trouble, World
 
 DAY_S = 86_400.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from healthd.model import NODE, ClearsBy, Component, Finding, Remedy, Severity
+from healthd.core.model import NODE, ClearsBy, Component, Finding, Remedy, Severity
 
 
 class Act(StrEnum):

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from healthd.model import Component, Diagnosis, Event
-from healthd.notifications.delivery import Deliver, Message
-from healthd.remediation.case import Case
-from healthd.remediation.marks import CaseMark, parse
-from healthd.remediation.parts import Parts
-from healthd.remediation.policy import Rules
+from healthd.core.model import Component, Diagnosis, Event
+from healthd.notify.delivery import Deliver, Message
+from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.handoff import CaseMark, parse
+from healthd.remediation.decide.policy import Rules
+from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.engine.turns import Cases, Judgement
 from healthd.remediation.ports import FleetLevel, Mark, NodeView, Orchestrator, Slot
-from healthd.remediation.turns import Cases, Judgement
 from tests.engine_wire import Wire, WiredCases, WiredOrchestrator, WiredProvisioner
 
 

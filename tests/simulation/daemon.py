@@ -1,6 +1,6 @@
 """One daemon of a simulated node: production's judgement, policy, ledger, engine, slots, marks and notifier.
 
-Put together as ``healthd.acting`` and ``healthd.agent`` do it, over a store that outlives it and a cluster that is
+Put together as ``healthd.agent`` does it, over a store that outlives it and a cluster that is
 simulated. Where production polls every few seconds, this is turned when something happened, and else ever more rarely
 while nothing moves (five seconds, then up to five minutes, or fifteen without a case): a healthy node costs nothing.
 """
@@ -12,34 +12,33 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 
-from healthd.acting import patience_of, rules_of
-from healthd.beat import Beat
-from healthd.check import Check, NoSettings, judged, unknown
-from healthd.clockwatch import ClockWatch, was_set
-from healthd.cluster import Cluster
-from healthd.config.schema import Config
-from healthd.errors import BackendError, StoreError
-from healthd.hindsight import ends_by
-from healthd.model import ClearsBy, Event, Finding, Mode, Outcome, Result
-from healthd.monitor import Monitor
-from healthd.node import Node
-from healthd.notifications.delivery import Deliver
-from healthd.notifications.notifier import NEWS
-from healthd.notifications.telling import node_notifier
-from healthd.remediation.absent import AbsentNodes, AbsentWatch
-from healthd.remediation.engine import Engine
-from healthd.remediation.fleet import CLUSTER
-from healthd.remediation.ledger import repairs_of
-from healthd.remediation.opt_out import FEATURE
-from healthd.remediation.parts import Parts
-from healthd.remediation.policy import Rules
+from healthd.agent.cluster import Cluster
+from healthd.agent.engine_parts import patience_of, rules_of
+from healthd.agent.hindsight import ends_by
+from healthd.config.schema.config import Config
+from healthd.core.check import Check, NoSettings, judged, unknown
+from healthd.core.errors import BackendError, StoreError
+from healthd.core.model import ClearsBy, Event, Finding, Mode, Outcome, Result
+from healthd.core.node import Node
+from healthd.judge.clock import ClockWatch, was_set
+from healthd.notify.delivery import Deliver
+from healthd.notify.notifier import NEWS
+from healthd.notify.telling import node_notifier
+from healthd.remediation.decide.fleet import CLUSTER
+from healthd.remediation.decide.ledger import repairs_of
+from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.rules import FEATURE, Policy
+from healthd.remediation.engine.absent import AbsentNodes, AbsentWatch
+from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.engine.engine import Engine
+from healthd.remediation.engine.heartbeat import Beat
+from healthd.remediation.engine.repairs import Resetter
+from healthd.remediation.engine.slots import SlotKeeper
+from healthd.remediation.engine.turns import Hindsight
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXTS
-from healthd.remediation.repairs import Resetter
-from healthd.remediation.rules import Policy
-from healthd.remediation.slots import SlotKeeper
-from healthd.remediation.turns import Hindsight
-from healthd.store import Store
+from healthd.state.monitor import Monitor
+from healthd.state.store import Store
 from tests.engine_wire import Killed, Wire, WiredCases, WiredOrchestrator, WiredProvisioner, WiredResetter, kill
 from tests.simulation.changes import Change
 from tests.simulation.slurm import Door, Slurm

@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from healthd.config.schema import Config
-from healthd.model import Mode
-from healthd.notifications.delivery import Message
-from healthd.remediation.marks import Answer, parse
+from healthd.config.schema.config import Config
+from healthd.core.model import Mode
+from healthd.notify.delivery import Message
+from healthd.remediation.decide.handoff import Answer, parse
 from healthd.remediation.policy_files import policy_of
 from tests.simulation.changes import Change
 from tests.simulation.daemon import Ground

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
+from healthd.api.controller_stats import Course
 from healthd.controller.slurm import SlurmRounds
 from healthd.controller.telling import wrong_with_controller
-from healthd.course import Course
-from healthd.errors import BackendError, StoreError
-from healthd.model import Mode
-from healthd.notifications.delivery import Deliver
-from healthd.notifications.notifier import NEWS, Notifier
-from healthd.remediation.absent import AbsentNodes
-from healthd.remediation.case import Case
-from healthd.remediation.controller import Controller
+from healthd.core.errors import BackendError, StoreError
+from healthd.core.model import Mode
+from healthd.notify.delivery import Deliver
+from healthd.notify.notifier import NEWS, Notifier
+from healthd.remediation.controller.controller import Controller
+from healthd.remediation.decide.case import Case
+from healthd.remediation.engine.absent import AbsentNodes
+from healthd.remediation.engine.turns import Patience
 from healthd.remediation.ports import Orchestrator, Provisioner
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS
-from healthd.remediation.turns import Patience
-from healthd.store import IN_MEMORY, Store
+from healthd.state.store import IN_MEMORY, Store
 from tests.engine_wire import Killed, WiredFleet, WiredKept, WiredOrchestrator, WiredProvisioner
 from tests.simulation.daemon import Fuse, Ground
 from tests.simulation.slurm import Door

@@ -10,14 +10,13 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from healthd.model import Action, Remedy, Severity, Step
-from healthd.notifications.delivery import Message
-from healthd.notifications.news import KNOWN_CHANGES_EVERY_S, NODE_KEY, PAGED, News
-from healthd.remediation.budget import out_limit
-from healthd.remediation.case import QUARANTINE_CODE, Case, End, Phase, code_of
-from healthd.remediation.ledger import repairs_of
-from healthd.remediation.marks import Answer, parse
-from healthd.remediation.record import ACTS
+from healthd.core.model import Action, Remedy, Severity, Step
+from healthd.notify.delivery import Message
+from healthd.notify.news import KNOWN_CHANGES_EVERY_S, NODE_KEY, PAGED, News
+from healthd.remediation.decide.case import ACTS, QUARANTINE_CODE, Case, End, Phase, code_of
+from healthd.remediation.decide.fleet import out_limit
+from healthd.remediation.decide.handoff import Answer, parse
+from healthd.remediation.decide.ledger import repairs_of
 from healthd.sim.cluster import FakeUpdate
 from tests.simulation.daemon import Ground
 from tests.simulation.head import Head

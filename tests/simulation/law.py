@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from healthd.errors import HealthdError
-from healthd.model import Refusal, Remedy
-from healthd.notifications.delivery import Message
-from healthd.remediation.orders import Order, Verb
+from healthd.core.errors import HealthdError
+from healthd.core.model import Refusal, Remedy
+from healthd.notify.delivery import Message
+from healthd.remediation.decide.commands import Order, Verb
 from tests.engine_wire import Killed, disk_is_full, kill, no_answer
 from tests.simulation.ailments import (
     BAD_DRIVER,

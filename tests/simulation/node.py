@@ -6,14 +6,14 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from random import Random
 
-from healthd.errors import BackendBusy, BackendRefused
-from healthd.model import Finding, Remedy
-from healthd.notifications.delivery import Message
-from healthd.remediation.marks import parse
+from healthd.core.errors import BackendBusy, BackendRefused
+from healthd.core.model import Finding, Remedy
+from healthd.notify.delivery import Message
+from healthd.remediation.decide.handoff import parse
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from healthd.sim.cluster import FakeProvisioner, FakeResetter
-from healthd.store import IN_MEMORY, Store
+from healthd.state.store import IN_MEMORY, Store
 from tests.simulation.ailments import Act, Ailment, Kind, component_of
 from tests.simulation.daemon import BootAlone, Daemon, Disk, Fuse, Ground
 from tests.simulation.slurm import Door

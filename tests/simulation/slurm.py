@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from healthd.errors import BackendError
+from healthd.core.errors import BackendError
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeUpdate
 from tests.simulation.timeline import Timeline, WallClock
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from healthd.config.schema import PolicySection
-from healthd.model import Remedy
+from healthd.config.schema.config import PolicySection
+from healthd.core.model import Remedy
 from tests.simulation.ailments import Act, Kind
 from tests.simulation.fleet import Fleet
 from tests.simulation.law import Rates

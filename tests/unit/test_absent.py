@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.errors import BackendRefused
-from healthd.model import Mode, Remedy
-from healthd.notifications.news import PAGED, of_absent
-from healthd.remediation.absent import DEAD_S, SETTLE_S, AbsentNode, AbsentNodes
-from healthd.remediation.case import QUARANTINE_CODE, parts_of
-from healthd.remediation.marks import CaseMark, PastAct, PastRepair, parse
-from healthd.remediation.paging import ORDERED_FOR_S
-from healthd.remediation.policy import Rules
-from healthd.remediation.turns import Patience
-from healthd.remediation.unwatched import SILENT_S
+from healthd.core.errors import BackendRefused
+from healthd.core.model import Mode, Remedy
+from healthd.notify.news import PAGED, of_absent
+from healthd.remediation.decide.case import QUARANTINE_CODE, parts_of
+from healthd.remediation.decide.handoff import CaseMark, PastAct, PastRepair, parse
+from healthd.remediation.decide.paging import ORDERED_FOR_S
+from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.unwatched import SILENT_S
+from healthd.remediation.engine.absent import DEAD_S, SETTLE_S, AbsentNode, AbsentNodes
+from healthd.remediation.engine.turns import Patience
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.testing import FakeClock
 

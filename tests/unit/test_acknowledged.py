@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from healthd.acknowledged import acknowledge, expire, holds_as_long, in_words, named
-from healthd.model import Component
+from healthd.core.model import Component
+from healthd.judge.acknowledge import acknowledge, expire, holds_as_long, in_words, named
 from tests.judgement import BY_PCI, GPU, at, fault, history
 
 BY_BOTH = Component(kind="gpu", id="GPU-0", aliases=("0000:05:00", "0"))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import BackendRefused, SourceError, SourceTimeout, SourceUnreadable
+from healthd.core.errors import BackendRefused, SourceError, SourceTimeout, SourceUnreadable
 from healthd.setup.apart import answer_apart, ask_apart
 
 pytestmark = pytest.mark.process

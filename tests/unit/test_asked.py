@@ -8,9 +8,18 @@ from typing import Any
 
 import pytest
 
-from healthd.model import Refusal, Remedy
-from healthd.remediation.asked import Wanted, is_away, is_moot, is_silent, needs_person, refusal, wanted, withdrawn
-from healthd.remediation.marks import Answer, CaseMark, withdrawing
+from healthd.core.model import Refusal, Remedy
+from healthd.remediation.controller.requests import (
+    Wanted,
+    is_away,
+    is_moot,
+    is_silent,
+    needs_person,
+    refusal,
+    wanted,
+    withdrawn,
+)
+from healthd.remediation.decide.handoff import Answer, CaseMark, withdrawing
 from healthd.remediation.ports import Hold, NodeView
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from healthd.backoff import pause_s
+from healthd.core.backoff import pause_s
 
 
 def test_pauses_double_up_to_the_longest() -> None:

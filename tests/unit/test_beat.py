@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from healthd.beat import Beat
-from healthd.errors import SourceTimeout
-from healthd.node import CommandResult
+from healthd.core.errors import SourceTimeout
+from healthd.core.node import CommandResult
+from healthd.remediation.engine.heartbeat import Beat
 from healthd.testing import FakeClock
 
 

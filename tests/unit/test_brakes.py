@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from healthd.model import Remedy
-from healthd.remediation.brakes import Records, held_back, many_returns, records_of, returns_of, settle_s
-from healthd.remediation.ledger import Bounds
-from healthd.remediation.marks import CaseMark, Helped, PastAct, PastRepair
+from healthd.core.model import Remedy
+from healthd.remediation.decide.brakes import Records, held_back, many_returns, records_of, returns_of, settle_s
+from healthd.remediation.decide.handoff import CaseMark, Helped, PastAct, PastRepair
+from healthd.remediation.decide.ledger import Bounds
 from healthd.remediation.ports import FleetLevel, HeldNode, Mark
 from tests.judgement import START
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.remediation.budget import at_limit, out_limit
+from healthd.remediation.decide.fleet import at_limit, out_limit
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from healthd.errors import BackendBusy, BackendDenied, BackendError, BackendRefused, BackendUnknown, SourceTimeout
-from healthd.node import CommandResult
-from healthd.remediation.calls import RESULTS, Calls
-from healthd.remediation.orchestrators.kube_api import Conflict, Disrupting, Missing
+from healthd.core.errors import BackendBusy, BackendDenied, BackendError, BackendRefused, BackendUnknown, SourceTimeout
+from healthd.core.node import CommandResult
+from healthd.remediation.orchestrators.kubernetes.api import Conflict, Disrupting, Missing
 from healthd.remediation.provisioners.aws import Aws
+from healthd.remediation.request_stats import RESULTS, Calls
 
 
 @pytest.mark.parametrize(

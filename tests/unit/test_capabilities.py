@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from healthd.agent import Agent
+from healthd.agent.agent import Agent
 from healthd.api.client import ask
 from healthd.api.http import Answer as HttpAnswer
 from healthd.api.http import HttpServer, Route
@@ -26,9 +26,9 @@ from healthd.api.peer import Peer
 from healthd.api.seats import Who
 from healthd.api.server import Server, _Guest
 from healthd.api.wire import Request, read_answer, write_request
-from healthd.capabilities import _HEADER, _SETS, _VERSION_3, Hands, lay_down
-from healthd.errors import BackendUnknown, HealthdError, StoreError
-from healthd.model import Event
+from healthd.core.capabilities import _HEADER, _SETS, _VERSION_3, Hands, lay_down
+from healthd.core.errors import BackendUnknown, HealthdError, StoreError
+from healthd.core.model import Event
 from tests.integration.slurm.slurm_conf import free_ports
 from tests.resting_agent import resting_agent
 from tests.running import NOBODY, QUARANTINES, RunningNode

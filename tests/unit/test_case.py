@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from healthd.model import Component, Step
-from healthd.remediation.case import (
+from healthd.core.model import Component, Step
+from healthd.remediation.decide.case import (
     End,
     Phase,
     case_of,
@@ -18,7 +18,7 @@ from healthd.remediation.case import (
     reason_text,
     shifted,
 )
-from healthd.remediation.playbook import REBOOT
+from healthd.remediation.decide.rules import REBOOT
 from healthd.remediation.ports import Hold
 from tests.judgement import a_case, at, diagnosis
 

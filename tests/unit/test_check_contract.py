@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from healthd import check as contract
-from healthd.check import (
+from healthd.core import check as contract
+from healthd.core.check import (
     AnyLimit,
     Check,
     FindingCode,
@@ -24,9 +24,8 @@ from healthd.check import (
     ok,
     unknown,
 )
-from healthd.errors import RegistrationError, SourceMissing, SourceTimeout
-from healthd.history import History, observe
-from healthd.model import (
+from healthd.core.errors import RegistrationError, SourceMissing, SourceTimeout
+from healthd.core.model import (
     Clearance,
     ClearsBy,
     Reading,
@@ -38,8 +37,9 @@ from healthd.model import (
     Status,
     gpu_component,
 )
-from healthd.node import Node
-from healthd.runner import run_check
+from healthd.core.node import Node
+from healthd.judge.history import History, observe
+from healthd.observe.runner import run_check
 from healthd.testing import NOT_SUPPORTED, FakeNode, FakeNvml, gpu_uuid, gpu_with, healthy_gpu
 from tests.judgement import GPU, at, finding
 

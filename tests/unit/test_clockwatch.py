@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from healthd.check import FindingCode, Rate, Stall, judged
-from healthd.clockwatch import JUMP, ClockWatch, moved, was_set
-from healthd.history import History, clear, observe
-from healthd.model import Clearance, ClearsBy, Finding, Remedy, Repeats, Severity
-from healthd.timeshift import shifted
-from healthd.trends import Days
+from healthd.core.check import FindingCode, Rate, Stall, judged
+from healthd.core.model import Clearance, ClearsBy, Finding, Remedy, Repeats, Severity
+from healthd.judge.clock import JUMP, ClockWatch, moved, was_set
+from healthd.judge.clock_step import shifted
+from healthd.judge.history import History, clear, observe
+from healthd.judge.trends import Days
 from tests.judgement import GPU, at, counter, fault, finding, fold, history, looked, said
 
 HOUR = timedelta(hours=1)

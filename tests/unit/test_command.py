@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.errors import SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.probe.worker import be_expendable
 from healthd.sources import command
 from healthd.sources.command import TRUNCATED, abandoned, find_tool, run_command

@@ -13,8 +13,8 @@ import pytest
 from healthd.config.environment import service_variables
 from healthd.config.load import MAX_PROBLEMS, Loaded, examine, load
 from healthd.config.text import MAX_BYTES
-from healthd.errors import ConfigError, RegistrationError
-from healthd.model import Mode
+from healthd.core.errors import ConfigError, RegistrationError
+from healthd.core.model import Mode
 from tests.running import NOBODY
 
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from healthd.agent.node_facts import ThisNode
 from healthd.api.grammar import parse
 from healthd.cli import settings
 from healthd.cli.config import answer
 from healthd.config.load import Loaded, examine, load
 from healthd.config.match import holds
 from healthd.config.report import documented_fields, shown
-from healthd.config.schema import Config, MatchSection
-from healthd.errors import BackendUnknown, ConfigError, SourceUnreadable
-from healthd.model import Mode
-from healthd.whoami import ThisNode
+from healthd.config.schema.config import Config, MatchSection
+from healthd.core.errors import BackendUnknown, ConfigError, SourceUnreadable
+from healthd.core.model import Mode
 from tests.unit.test_config_load import CHECKS, NOWHERE, write
 
 

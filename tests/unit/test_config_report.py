@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.config import schema
 from healthd.config.lines import key_lines, line_of
 from healthd.config.load import examine, load
-from healthd.config.provisioner_schema import ProvisionerSection
 from healthd.config.report import annotated, as_data, documented_fields, shown
+from healthd.config.schema import config as schema
+from healthd.config.schema.provisioner import ProvisionerSection
 from healthd.config.values import converted, expected, from_text, shortened, toml_value
 
 

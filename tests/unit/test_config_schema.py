@@ -12,12 +12,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from healthd.check import discover
-from healthd.config import schema
 from healthd.config.json_schema import DRAFT, config_schema, config_schema_text
 from healthd.config.load import load
 from healthd.config.report import shown
-from healthd.errors import ConfigError
+from healthd.config.schema import config as schema
+from healthd.core.check import discover
+from healthd.core.errors import ConfigError
 from healthd.sim.machine import SimulatedMachine
 from tests.unit.test_examples import TOML
 

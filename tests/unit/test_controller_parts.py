@@ -13,14 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.cli.main import run
-from healthd.config.controller_schema import ControllerSection
-from healthd.config.provisioner_schema import Ec2Section, HyperpodSection, ProvisionerSection
-from healthd.config.schema import Config, NodeSection, SourcesSection
+from healthd.config.schema.config import Config, NodeSection, SourcesSection
+from healthd.config.schema.controller import ControllerSection
+from healthd.config.schema.provisioner import Ec2Section, HyperpodSection, ProvisionerSection
 from healthd.controller.slurm import take_lead
 from healthd.controller.status import FILE, KEEP_S, StatusFile, StatusNote, fitted, status_of
-from healthd.errors import ConfigError, StoreError
-from healthd.model import Mode, Remedy
-from healthd.node import KernelLogState
+from healthd.core.errors import ConfigError, StoreError
+from healthd.core.model import Mode, Remedy
+from healthd.core.node import KernelLogState
+from healthd.remediation.controller.node_status import Standing
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws_calls import Platform
 from healthd.remediation.provisioners.opening import (
@@ -30,7 +31,6 @@ from healthd.remediation.provisioners.opening import (
     open_provisioner,
 )
 from healthd.remediation.provisioners.slurm_node import read_node
-from healthd.remediation.standings import Standing
 from healthd.sources.machine import open_machine
 from tests.scontrol import ScriptedScontrol
 

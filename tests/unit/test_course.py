@@ -8,14 +8,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from healthd.api.controller_metrics import ControllerPage
-from healthd.config.notify_schema import NotifySection
+from healthd.api.controller_stats import Course
+from healthd.config.schema.notify import NotifySection
 from healthd.controller.telling import ROUNDS_LAST_S, controller_notifier, wrong_with_controller
-from healthd.course import Course
-from healthd.model import Mode, Refusal, Remedy
-from healthd.notifications.news import AGAIN_S, LASTS_S
-from healthd.notifications.notifier import Notifier
-from healthd.remediation.fleet import Scope
-from healthd.remediation.standings import Standing, State
+from healthd.core.model import Mode, Refusal, Remedy
+from healthd.notify.news import AGAIN_S, LASTS_S
+from healthd.notify.notifier import Notifier
+from healthd.remediation.controller.node_status import Standing, State
+from healthd.remediation.decide.fleet import Scope
 
 PAGED = Standing(node="n1", said="refused: it is not drained", page=True, state=State.REFUSED)
 SILENT = Standing(node="n2", said="it did not come back from its reboot", state=State.SILENT)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from healthd.crowd import MOST, without_crowds
-from healthd.history import History, observe
-from healthd.model import NODE, Clearance, ClearsBy, Component, Finding, Remedy, Repeats, Severity
+from healthd.core.model import NODE, Clearance, ClearsBy, Component, Finding, Remedy, Repeats, Severity
+from healthd.judge.crowd import MOST, without_crowds
+from healthd.judge.history import History, observe
 from tests.judgement import at, finding, fold, looked
 
 WATCHED = {"remedy": Remedy.WATCH, "severity": Severity.WARNING}

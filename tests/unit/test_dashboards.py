@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from healthd.check import discover
-from healthd.model import Action, Mode, Refusal, Status, Step, Verdict
-from healthd.remediation.calls import RESULTS
+from healthd.core.check import discover
+from healthd.core.model import Action, Mode, Refusal, Status, Step, Verdict
+from healthd.remediation.request_stats import RESULTS
 from tests.running import ROOT
 from tests.scripts import load_script
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from healthd.errors import BackendBusy, BackendRefused, BackendUnknown
-from healthd.model import Remedy
-from healthd.remediation.marks import UNASKED_S, Answer, CaseMark, parse, withdrawing
+from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
+from healthd.core.model import Remedy
+from healthd.remediation.decide.handoff import UNASKED_S, Answer, CaseMark, parse, withdrawing
 from healthd.remediation.provisioners.delegated import UNTAKEN_S, DelegatedProvisioner
 from healthd.sim.cluster import FakeProvisioner
 from healthd.testing import FakeClock

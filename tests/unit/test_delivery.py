@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.notifications.delivery import Message, NotDeliveredError, to_command, to_slack, to_webhook
+from healthd.notify.delivery import Message, NotDeliveredError, to_command, to_slack, to_webhook
 from tests.receiver import Receiver, receiving
 
 MESSAGE = Message(text="p5-1: critical\nWRONG: <a> & b", data={"node": "p5-1", "news": []})

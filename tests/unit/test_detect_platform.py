@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from healthd.config.provisioner_schema import (
+from healthd.config.schema.config import Config, NodeSection, SourcesSection
+from healthd.config.schema.provisioner import (
     AutoscalingSection,
     Ec2Section,
     HyperpodSection,
     LocalProvisionerSection,
     ProvisionerSection,
 )
-from healthd.config.schema import Config, NodeSection, SourcesSection
-from healthd.errors import BackendUnknown, ConfigError, SourceTimeout
-from healthd.model import Remedy
-from healthd.node import KernelLogState
+from healthd.core.errors import BackendUnknown, ConfigError, SourceTimeout
+from healthd.core.model import Remedy
+from healthd.core.node import KernelLogState
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws_calls import Platform
 from healthd.remediation.provisioners.detect import Found, detect

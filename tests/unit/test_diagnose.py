@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from healthd.diagnose import acknowledged_parts, diagnose, judge
-from healthd.history import Fault, History
-from healthd.model import NODE, Diagnosis, Outcome, Remedy, Root, Severity, Verdict
-from healthd.remediation.rules import BY_REMEDY
+from healthd.core.model import NODE, Diagnosis, Outcome, Remedy, Root, Severity, Verdict
+from healthd.judge.diagnose import acknowledged_parts, diagnose, judge
+from healthd.judge.history import Fault, History
+from healthd.remediation.decide.rules import BY_REMEDY
 from tests.judgement import DRIVER, GPU, at, could_not_tell, diagnosis, fault, finding, history, looked
 
 

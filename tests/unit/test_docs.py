@@ -10,9 +10,9 @@ from types import ModuleType
 
 import pytest
 
-from healthd.check import discover
-from healthd.report import EXIT_CODE, SCHEMA
-from healthd.tables import xid_table
+from healthd.checklib.tables import xid_table
+from healthd.core.check import discover
+from healthd.observe.report import EXIT_CODE, SCHEMA
 from tests.scripts import load_script
 
 ROOT = Path(__file__).parents[2]
@@ -158,9 +158,9 @@ def test_the_readme_names_the_exit_codes() -> None:
 
 
 def test_every_field_of_the_verdict_is_described() -> None:
-    """The page of the JSON names the schema and each field that healthd/report.py writes."""
+    """The page of the JSON names the schema and each field that healthd/observe/report.py writes."""
     text = (REFERENCE / "verdict.md").read_text(encoding="utf-8")
-    source = (ROOT / "healthd/report.py").read_text(encoding="utf-8")
+    source = (ROOT / "healthd/observe/report.py").read_text(encoding="utf-8")
     written = set(re.findall(r'^ {8}"(\w+)": ', source, re.MULTILINE))
     assert {"schema", "findings", "remedy"} <= written
     assert SCHEMA in text

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from healthd.check import discover
 from healthd.config.load import load
-from healthd.config.schema import Config
-from healthd.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
-from healthd.model import Mode
+from healthd.config.schema.config import Config
+from healthd.core.check import discover
+from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
+from healthd.core.model import Mode
 from healthd.setup.afar import looks_afar, tried
 from healthd.setup.doctor import Line, Told, as_json, as_text, exit_code
 from healthd.setup.looks import looks_here

@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from healthd.check import discover
+from healthd.checklib.nvrm import XidLine, parse_line, parse_sxid
+from healthd.core.check import discover
+from healthd.core.errors import UsageError
 from healthd.drill.chain import (
     EXIT_CODE,
     IN_THE_LINE,
@@ -27,8 +29,6 @@ from healthd.drill.chain import (
     sxid_line,
     xid_line,
 )
-from healthd.errors import UsageError
-from healthd.nvrm import XidLine, parse_line, parse_sxid
 
 
 def marks(*links: Link) -> tuple[Mark, ...]:

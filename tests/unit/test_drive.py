@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from healthd.model import Action, Component, Decision, Diagnosis, Mode, Remedy, Root, Severity, Step
-from healthd.remediation.case import REPAIR_CODE, Case, End, Phase, Repair
-from healthd.remediation.drive import (
+from healthd.core.model import Action, Component, Decision, Diagnosis, Mode, Remedy, Root, Severity, Step
+from healthd.remediation.decide.case import REPAIR_CODE, Case, End, Phase, Repair
+from healthd.remediation.decide.drive import (
     Seen,
     decided_about,
     is_due,
@@ -22,8 +22,17 @@ from healthd.remediation.drive import (
     undriven,
     why_turned,
 )
-from healthd.remediation.playbook import QUARANTINE, REBOOT, REPLACE, RESET
-from healthd.remediation.rules import OWN_REMEDY, Answer, Ladder, Policy, Rule
+from healthd.remediation.decide.rules import (
+    OWN_REMEDY,
+    QUARANTINE,
+    REBOOT,
+    REPLACE,
+    RESET,
+    Answer,
+    Ladder,
+    Policy,
+    Rule,
+)
 from tests.judgement import GPU, START, a_case, at
 
 RESETS = (Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)

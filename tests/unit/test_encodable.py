@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.check import judged
-from healthd.encodable import encodable, json_text, writable
-from healthd.model import Component, Reading, Severity
+from healthd.core.check import judged
+from healthd.core.encodable import encodable, json_text, writable
+from healthd.core.model import Component, Reading, Severity
 from tests.judgement import at, finding
 
 ANY_TEXT = st.text(st.characters())  # half pairs among them

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import SourceUnreadable, StoreError
-from healthd.evidence import save_bundle
+from healthd.core.errors import SourceUnreadable, StoreError
+from healthd.observe.evidence import save_bundle
 
 pytestmark = pytest.mark.process
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from healthd.api.grammar import Shown, parse
-from healthd.check import discover
 from healthd.config.load import load
+from healthd.core.check import discover
 from tests.pages import FENCE, PAGES, ROOT, Block, blocks
 
 BY_HAND = [page for page in PAGES if page != ROOT / "docs/reference/cli.md"]  # its usage lines come from the parser

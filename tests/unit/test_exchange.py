@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.notifications.delivery import Message, to_webhook
+from healthd.notify.delivery import Message, to_webhook
 from healthd.sources.exchange import Deadline, connection
 from tests.receiver import receiving
 from tests.running import ROOT
@@ -24,7 +24,7 @@ exec "$@"
 """
 _ASKS = """
 import threading, time
-from healthd.notifications.delivery import Message, NotDeliveredError, to_webhook
+from healthd.notify.delivery import Message, NotDeliveredError, to_webhook
 for _ in range(4):
     began = time.monotonic()
     try:

@@ -15,13 +15,13 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from healthd.check import discover
 from healthd.cli.main import run
 from healthd.config.load import load
-from healthd.config.provisioner_schema import AwsSection, ProvisionerSection
-from healthd.config.schema import Config, NodeSection, OrchestratorSection, SlurmSection, SourcesSection
-from healthd.model import Mode
-from healthd.node import Mount
+from healthd.config.schema.config import Config, NodeSection, OrchestratorSection, SlurmSection, SourcesSection
+from healthd.config.schema.provisioner import AwsSection, ProvisionerSection
+from healthd.core.check import discover
+from healthd.core.model import Mode
+from healthd.core.node import Mount
 from healthd.remediation.provisioners.aws_calls import Platform
 from healthd.setup.first_config import first_config
 from healthd.setup.survey import Survey, survey

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from healthd.model import Remedy
-from healthd.remediation.fleet import (
+from healthd.core.model import Remedy
+from healthd.remediation.decide.fleet import (
     Claim,
     GiveBack,
     Go,
@@ -26,7 +26,7 @@ from healthd.remediation.fleet import (
     scopes_of,
     that_counts,
 )
-from healthd.remediation.marks import CaseMark, PastAct, PastRepair, parse
+from healthd.remediation.decide.handoff import CaseMark, PastAct, PastRepair, parse
 from healthd.remediation.ports import FleetLevel, Mark, ScopeLevel, Slot
 
 ME = "me"

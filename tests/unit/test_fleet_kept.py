@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from healthd.acting import fleet_of, kept_of
-from healthd.remediation.marks import showing
+from healthd.agent.engine_parts import fleet_of, kept_of
+from healthd.remediation.decide.handoff import showing
 from healthd.remediation.ports import FleetLevel, HeldNode, Mark, ScopeLevel
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

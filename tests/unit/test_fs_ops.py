@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import SourceMissing, SourceUnreadable
+from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.probe.fs_ops import FsFamily
 
 

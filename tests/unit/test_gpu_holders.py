@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.remediation.gpu_holders import gpu_holders
+from healthd.sources.gpu_holders import gpu_holders
 
 
 def test_a_process_with_a_gpu_open_is_a_job(trees: tuple[Path, Path]) -> None:
@@ -56,8 +56,8 @@ def test_a_process_that_may_not_be_looked_into_is_unknown(tmp_path: Path) -> Non
 import os, sys
 from pathlib import Path
 sys.path.insert(0, {str(root)!r})
-from healthd.errors import BackendUnknown
-from healthd.remediation.gpu_holders import gpu_holders
+from healthd.core.errors import BackendUnknown
+from healthd.sources.gpu_holders import gpu_holders
 os.chdir({str(tmp_path)!r})
 os.setuid(65534)
 try:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from healthd.acting import owe
-from healthd.check import discover, judged, ok
+from healthd.agent.engine_parts import owe
 from healthd.checks.gpu_recovery import LOST
-from healthd.errors import BackendBusy, BackendRefused, BackendUnknown, SourceError, SourceMissing, SourceTimeout
-from healthd.model import Clearance, ClearsBy, Remedy, Severity, gpu_component
-from healthd.monitor import Monitor
-from healthd.node import CommandResult
-from healthd.remediation.gpu_reset import GpuReset
+from healthd.core.check import discover, judged, ok
+from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown, SourceError, SourceMissing, SourceTimeout
+from healthd.core.model import Clearance, ClearsBy, Remedy, Severity, gpu_component
+from healthd.core.node import CommandResult
+from healthd.remediation.engine.gpu_reset import GpuReset
+from healthd.state.monitor import Monitor
 from tests.judgement import at, said
 
 SERVICES = ("nvidia-persistenced", "nvidia-dcgm")

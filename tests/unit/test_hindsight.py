@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from healthd.hindsight import ends_by
-from healthd.model import ClearsBy
-from healthd.remediation.case import End
+from healthd.agent.hindsight import ends_by
+from healthd.core.model import ClearsBy
+from healthd.remediation.decide.adoption import must_be_shown
+from healthd.remediation.decide.case import End
 from healthd.remediation.ports import Hold
-from healthd.remediation.successor import must_be_shown
 from tests.judgement import START, a_case
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from healthd.acknowledged import acknowledge
-from healthd.check import FindingCode, Limit, judged, not_applicable, ok
-from healthd.history import History, begin_boot, canonical, clear, observe
-from healthd.model import NODE, Clearance, ClearsBy, Component, Finding, Remedy, Severity
-from healthd.tables import XidCase, XidRow, xid_cases, xid_row
-from healthd.trends import Baseline
+from healthd.checklib.tables import XidCase, XidRow, xid_cases, xid_row
+from healthd.core.check import FindingCode, Limit, judged, not_applicable, ok
+from healthd.core.model import NODE, Clearance, ClearsBy, Component, Finding, Remedy, Severity
+from healthd.judge.acknowledge import acknowledge
+from healthd.judge.history import History, begin_boot, canonical, clear, observe
+from healthd.judge.trends import Baseline
 from tests.judgement import (
     BY_PCI,
     DRIVER,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd import host_text
-from healthd.errors import SourceUnreadable
+from healthd.checklib import host_text
+from healthd.core.errors import SourceUnreadable
 
 PSI = "some avg10=0.00 avg60=1.50 avg300=12.25 total=746182\nfull avg10=0.00 avg60=0.00 avg300=4.00 total=739613"
 # chronyc -c tracking, in the form of chronyc(1); constructed.

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.sources.identity import Identity, boot_id, boot_time, find_identity, metadata_endpoint, node_name
 from healthd.sources.imds import Hurry, MetadataSource, read_metadata
 from healthd.testing import Entry, FakeClock, FakeTree

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.errors import SourceMissing, SourceTimeout
-from healthd.idle import why_not_idle
+from healthd.core.errors import SourceMissing, SourceTimeout
+from healthd.observe.idle import why_not_idle
 from healthd.remediation.ports import NodeView
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.testing import FakeClock, FakeNode, FakeNvml, gpu_with, healthy_gpu, pci_tree

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from healthd.check import discover
 from healthd.config.load import load
-from healthd.config.schema import Config
+from healthd.config.schema.config import Config
+from healthd.core.check import discover
+from healthd.core.errors import SourceMissing, SourceTimeout, UsageError
+from healthd.core.node import KernelLogState, NvmlFailure
 from healthd.drill.chain import IN_THE_LINE, KINDS, DrillOrder
 from healthd.drill.injection import Injection, Overlay, prepare
-from healthd.errors import SourceMissing, SourceTimeout, UsageError
-from healthd.node import KernelLogState, NvmlFailure
 from healthd.sim import tree
 from healthd.sim.machine import SimulatedMachine
 from healthd.sim.nvml import write_state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.jobs import owner
+from healthd.checklib.jobs import owner
 
 UID = "0f3a1c2d-4e5f-6071-8293-a4b5c6d7e8f9"
 

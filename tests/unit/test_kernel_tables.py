@@ -6,11 +6,8 @@ import re
 
 import pytest
 
-from healthd.agent import kernel_needles
-from healthd.check import discover
-from healthd.checks.kernel_rules import Rule, Settings
-from healthd.config.schema import CheckConfig
-from healthd.kernel_tables import (
+from healthd.agent.agent import kernel_needles
+from healthd.checklib.kernel_tables import (
     LineRow,
     SxidRow,
     _bits,
@@ -20,9 +17,12 @@ from healthd.kernel_tables import (
     sxid_table,
     xid74_bits,
 )
-from healthd.loglines import explain_row
-from healthd.model import REMEDY_RANK, ClearsBy, Remedy, Severity
-from healthd.record_words import words_of
+from healthd.checklib.loglines import explain_row
+from healthd.checklib.record_text import words_of
+from healthd.checks.kernel_rules import Rule, Settings
+from healthd.config.schema.config import CheckConfig
+from healthd.core.check import discover
+from healthd.core.model import REMEDY_RANK, ClearsBy, Remedy, Severity
 
 LINES = [row for name in ("kernel.efa", "kernel.host", "kernel.lustre") for row in line_rows(name)]
 

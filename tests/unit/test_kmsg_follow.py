@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import SourceMissing, SourceUnreadable
+from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.sources.kmsg import Batch, Cursor, KernelLog, read_all
 from healthd.sources.kmsg_format import HOLE
 

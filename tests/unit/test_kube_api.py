@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import BackendBusy, BackendDenied, BackendUnknown, ConfigError
-from healthd.remediation.orchestrators.kube_api import Disrupting, Ending, Kind, KubeApi, connect
-from healthd.remediation.orchestrators.kube_node import nodes_in
-from healthd.remediation.orchestrators.kube_transport import Pace
+from healthd.core.errors import BackendBusy, BackendDenied, BackendUnknown, ConfigError
+from healthd.remediation.orchestrators.kubernetes.api import Disrupting, Ending, Kind, KubeApi, connect
+from healthd.remediation.orchestrators.kubernetes.node import nodes_in
+from healthd.remediation.orchestrators.kubernetes.transport import Pace
 
 
 class Time:

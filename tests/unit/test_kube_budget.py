@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from healthd.errors import BackendRefused, BackendUnknown, SlotTaken
-from healthd.remediation.orchestrators import kube_budget as leases
-from healthd.remediation.orchestrators.kube_budget import (
+from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
+from healthd.remediation.orchestrators.kubernetes import budget as leases
+from healthd.remediation.orchestrators.kubernetes.budget import (
     Budget,
     budget_of,
     check_counted,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from healthd.model import NODE, Component, Diagnosis, Outcome, Remedy, Result, Severity, Status
-from healthd.remediation.orchestrators.kube_conditions import (
+from healthd.core.model import NODE, Component, Diagnosis, Outcome, Remedy, Result, Severity, Status
+from healthd.remediation.orchestrators.kubernetes.conditions import (
     DEBOUNCE_S,
     FLIP_S,
     NOT_LOOKED,
@@ -25,7 +25,7 @@ from healthd.remediation.orchestrators.kube_conditions import (
     states_of,
     type_of,
 )
-from healthd.remediation.orchestrators.kube_node import node_of
+from healthd.remediation.orchestrators.kubernetes.node import node_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 WELL = State(status="True", reason="Healthy", message="nothing is open")

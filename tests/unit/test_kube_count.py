@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from healthd.model import ClusterTrouble
-from healthd.remediation.orchestrators.kube_budget import COUNTED, LIMIT, NODES, key_of
-from healthd.remediation.orchestrators.kube_count import (
+from healthd.core.model import ClusterTrouble
+from healthd.remediation.orchestrators.kubernetes.budget import COUNTED, LIMIT, NODES, key_of
+from healthd.remediation.orchestrators.kubernetes.count import (
     FENCE_HEALS_S,
     UNSHOWN_S,
     Oddity,
@@ -24,7 +24,7 @@ from healthd.remediation.orchestrators.kube_count import (
     suspected,
     uncovered,
 )
-from healthd.remediation.orchestrators.kube_node import (
+from healthd.remediation.orchestrators.kubernetes.node import (
     CLAIMED,
     HOLD,
     UNHEALTHY,
@@ -33,7 +33,7 @@ from healthd.remediation.orchestrators.kube_node import (
     node_of,
     nodes_in,
 )
-from healthd.remediation.orchestrators.kube_stray_claims import Stray
+from healthd.remediation.orchestrators.kubernetes.stray_claims import Stray
 
 READY = {"type": "Ready", "status": "True"}
 

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 import pytest
 import yaml
 
-from healthd.config.kubernetes_schema import KubernetesSection
-from healthd.config.schema import Config, OrchestratorSection, ScopeBudget
-from healthd.remediation.orchestrators.kube_budget import Budget, Claim
-from healthd.remediation.orchestrators.kube_old_marks import MARKS
+from healthd.config.schema.config import Config, OrchestratorSection, ScopeBudget
+from healthd.config.schema.kubernetes import KubernetesSection
+from healthd.remediation.orchestrators.kubernetes.budget import Budget, Claim
+from healthd.remediation.orchestrators.kubernetes.old_records import MARKS
 from healthd.setup.afar import looks_afar
 from healthd.setup.doctor import Told
 from healthd.setup.kubernetes import budget_line, looks_kubernetes, rights_of, token_lines

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from healthd.remediation.orchestrators.kube_drain_stalls import overdue
-from healthd.remediation.orchestrators.kube_eviction import EvictMode, Fate, GangMode, Plan, Rule
+from healthd.remediation.orchestrators.kubernetes.drain_stalls import overdue
+from healthd.remediation.orchestrators.kubernetes.eviction import EvictMode, Fate, GangMode, Plan, Rule
 from tests.unit.test_kube_eviction import SINCE, drain, pod
 
 PATIENCE_S = 600.0

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from healthd.model import Action, Component, Decision, Diagnosis, Remedy, Severity
-from healthd.remediation.orchestrators.kube_events import (
+from healthd.core.model import Action, Component, Decision, Diagnosis, Remedy, Severity
+from healthd.remediation.orchestrators.kubernetes.events import (
     News,
     Telling,
     count_in,

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from healthd.remediation.orchestrators.kube_drain_record import record_of
-from healthd.remediation.orchestrators.kube_eviction import (
+from healthd.remediation.orchestrators.kubernetes.drain_record import record_of
+from healthd.remediation.orchestrators.kubernetes.eviction import (
     Drain,
     EvictMode,
     Fate,
@@ -23,7 +23,7 @@ from healthd.remediation.orchestrators.kube_eviction import (
     pods_in,
     told,
 )
-from healthd.remediation.orchestrators.kube_node import UNHEALTHY, Held, Taint
+from healthd.remediation.orchestrators.kubernetes.node import UNHEALTHY, Held, Taint
 
 SINCE = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 HELD = Held(text="healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]", by="healthd", stamp=int(SINCE.timestamp()))

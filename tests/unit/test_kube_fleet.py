@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from healthd.errors import BackendRefused, BackendUnknown
-from healthd.model import ClusterTrouble, Remedy
-from healthd.remediation.fleet import CLUSTER
-from healthd.remediation.marks import CaseMark, PastAct, PastRepair
-from healthd.remediation.orchestrators.kube_api import Kind, KubeApi, Missing
-from healthd.remediation.orchestrators.kube_budget import COUNTED, LEASE, key_of
-from healthd.remediation.orchestrators.kube_fleet import UNCOVERED_S, KubeFleet
-from healthd.remediation.orchestrators.kube_old_marks import MARK, MARKS, marks_in
-from healthd.remediation.orchestrators.kube_record import health_of, record_of
-from healthd.remediation.orchestrators.kube_stray_claims import IDLE_S
+from healthd.core.errors import BackendRefused, BackendUnknown
+from healthd.core.model import ClusterTrouble, Remedy
+from healthd.remediation.decide.fleet import CLUSTER
+from healthd.remediation.decide.handoff import CaseMark, PastAct, PastRepair
+from healthd.remediation.orchestrators.kubernetes.api import Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kubernetes.budget import COUNTED, LEASE, key_of
+from healthd.remediation.orchestrators.kubernetes.fleet import UNCOVERED_S, KubeFleet
+from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS, marks_in
+from healthd.remediation.orchestrators.kubernetes.record import health_of, record_of
+from healthd.remediation.orchestrators.kubernetes.stray_claims import IDLE_S
 from healthd.testing import FakeClock
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from healthd.remediation.orchestrators.kube_eviction import Pod
-from healthd.remediation.orchestrators.kube_gang_kinds import Gang, GangMarks, gang_of
+from healthd.remediation.orchestrators.kubernetes.eviction import Pod
+from healthd.remediation.orchestrators.kubernetes.gang_kinds import Gang, GangMarks, gang_of
 from tests.unit.test_kube_eviction import pod
 
 MARKS = GangMarks(labels=("example.com/job",), devices=("nvidia.com/*",))

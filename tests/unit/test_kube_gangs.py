@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from healthd.remediation.orchestrators.kube_eviction import EvictMode, Fate, GangMode, Plan, Pod, Rule, planned
-from healthd.remediation.orchestrators.kube_gang_kinds import GangMarks, gang_of
-from healthd.remediation.orchestrators.kube_gangs import gangs_to_see, with_gangs
+from healthd.remediation.orchestrators.kubernetes.eviction import EvictMode, Fate, GangMode, Plan, Pod, Rule, planned
+from healthd.remediation.orchestrators.kubernetes.gang_kinds import GangMarks, gang_of
+from healthd.remediation.orchestrators.kubernetes.gangs import gangs_to_see, with_gangs
 from tests.unit.test_kube_eviction import SINCE, drain, pod
 
 NODE = "n1"

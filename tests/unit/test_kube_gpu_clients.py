@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from healthd.errors import BackendUnknown
-from healthd.remediation.orchestrators.kube_gpu_clients import CLIENTS, PAUSED, KubeGpuClients, resumed_patch
-from healthd.remediation.orchestrators.kube_node import KubeNode, node_of
+from healthd.core.errors import BackendUnknown
+from healthd.remediation.orchestrators.kubernetes.gpu_clients import CLIENTS, PAUSED, KubeGpuClients, resumed_patch
+from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of
 
 PLUGIN, DCGM, DRIVER = (f"nvidia.com/gpu.deploy.{name}" for name in ("device-plugin", "dcgm", "driver"))
 STOPPED = {PLUGIN: PAUSED, DCGM: PAUSED}

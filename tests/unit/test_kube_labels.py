@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from healthd.model import Action, Component, Decision, Diagnosis, Mode, Refusal, Remedy, Severity, Step
-from healthd.remediation.case import Case
-from healthd.remediation.orchestrators.kube_conditions import NOT_LOOKED, State
-from healthd.remediation.orchestrators.kube_labels import (
+from healthd.core.model import Action, Component, Decision, Diagnosis, Mode, Refusal, Remedy, Severity, Step
+from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.rules import QUARANTINE, REBOOT, kept_out
+from healthd.remediation.orchestrators.kubernetes.conditions import NOT_LOOKED, State
+from healthd.remediation.orchestrators.kubernetes.labels import (
     CODE,
     GAP_S,
     STATE,
@@ -20,8 +21,7 @@ from healthd.remediation.orchestrators.kube_labels import (
     labels_on,
     with_labels,
 )
-from healthd.remediation.orchestrators.kube_node import node_of
-from healthd.remediation.playbook import QUARANTINE, REBOOT, kept_out
+from healthd.remediation.orchestrators.kubernetes.node import node_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 WELL = State(status="True", reason="Healthy", message="m")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from healthd.errors import BackendBusy, BackendUnknown
-from healthd.remediation.orchestrators.kube_api import Conflict, Kind, Missing
-from healthd.remediation.orchestrators.kube_lead import (
+from healthd.core.errors import BackendBusy, BackendUnknown
+from healthd.remediation.orchestrators.kubernetes.api import Conflict, Kind, Missing
+from healthd.remediation.orchestrators.kubernetes.lead import (
     DURATION_S,
     NOBODY,
     RENEW_S,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from healthd.errors import BackendRefused, BackendUnknown
-from healthd.remediation.orchestrators.kube_node import (
+from healthd.core.errors import BackendRefused, BackendUnknown
+from healthd.remediation.orchestrators.kubernetes.node import (
     HOLD,
     Held,
     KubeNode,

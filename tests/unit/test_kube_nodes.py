@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from healthd.config.controller_schema import ControllerSection, DrainRule
-from healthd.config.provisioner_schema import HyperpodSection, ProvisionerSection
-from healthd.config.schema import Config
+from healthd.config.schema.config import Config
+from healthd.config.schema.controller import ControllerSection, DrainRule
+from healthd.config.schema.provisioner import HyperpodSection, ProvisionerSection
 from healthd.controller.kubernetes import drain_rules, merged
-from healthd.errors import BackendBusy, BackendRefused, BackendUnknown, ConfigError
-from healthd.model import Remedy
-from healthd.node import KernelLogState
-from healthd.remediation.orchestrators.kube_eviction import EvictMode
+from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown, ConfigError
+from healthd.core.model import Remedy
+from healthd.core.node import KernelLogState
+from healthd.remediation.controller.node_status import Standing
+from healthd.remediation.orchestrators.kubernetes.eviction import EvictMode
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws_calls import Platform
 from healthd.remediation.provisioners.kube_nodes import ByProviderId, KarpenterProvisioner, NodeClaim, launched
 from healthd.remediation.provisioners.opening import delegates, found_by_controller, open_provisioner
 from healthd.remediation.provisioners.subject import Subject
-from healthd.remediation.standings import Standing
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeProvisioner
 from healthd.sources.machine import open_machine
 from healthd.testing import FakeClock

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.errors import BackendRefused
-from healthd.remediation.orchestrators.kube_old_marks import marked_with, marks_in, odd_marks
+from healthd.core.errors import BackendRefused
+from healthd.remediation.orchestrators.kubernetes.old_records import marked_with, marks_in, odd_marks
 
 
 def test_marks_are_read_back_and_what_is_not_ours_is_left_out() -> None:

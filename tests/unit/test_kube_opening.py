@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from healthd.config.kubernetes_schema import KubernetesSection
-from healthd.config.schema import BudgetSection, Config, OrchestratorSection, ScopeBudget
-from healthd.errors import ConfigError
-from healthd.remediation.orchestrators.kube_opening import open_api, open_orchestrator
-from healthd.remediation.orchestrators.pod_resources import GPU_RESOURCES, SOCKET
-from healthd.whoami import runs_kubernetes
+from healthd.agent.node_facts import runs_kubernetes
+from healthd.config.schema.config import BudgetSection, Config, OrchestratorSection, ScopeBudget
+from healthd.config.schema.kubernetes import KubernetesSection
+from healthd.core.errors import ConfigError
+from healthd.remediation.orchestrators.kubernetes.opening import open_api, open_orchestrator
+from healthd.remediation.orchestrators.kubernetes.pod_resources import GPU_RESOURCES, SOCKET
 
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "PATH": "/nonexistent"}
 

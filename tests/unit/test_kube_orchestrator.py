@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from healthd.errors import BackendUnknown
-from healthd.remediation.orchestrators.kube_api import Kind, KubeApi, Missing
-from healthd.remediation.orchestrators.kube_budget import LEASE, counts, key_of
-from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
+from healthd.core.errors import BackendUnknown
+from healthd.remediation.orchestrators.kubernetes.api import Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kubernetes.budget import LEASE, counts, key_of
+from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from healthd.remediation.ports import Slot
 
 

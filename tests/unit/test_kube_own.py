@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from healthd.config.provisioner_schema import HyperpodSection, ProvisionerSection
-from healthd.config.schema import Config
-from healthd.errors import BackendBusy, BackendRefused, BackendUnknown, ConfigError
-from healthd.model import Remedy
-from healthd.node import KernelLogState
-from healthd.remediation.marks import CaseMark
-from healthd.remediation.orchestrators.kube_asking import KubeAsking
-from healthd.remediation.orchestrators.kube_node import HOLD, UNHEALTHY, KubeNode, node_of
-from healthd.remediation.orchestrators.kube_signals import ASKED, EKS_CONDITION, HYPERPOD_LABEL
+from healthd.config.schema.config import Config
+from healthd.config.schema.provisioner import HyperpodSection, ProvisionerSection
+from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown, ConfigError
+from healthd.core.model import Remedy
+from healthd.core.node import KernelLogState
+from healthd.remediation.decide.handoff import CaseMark
+from healthd.remediation.orchestrators.kubernetes.asking import KubeAsking
+from healthd.remediation.orchestrators.kubernetes.node import HOLD, UNHEALTHY, KubeNode, node_of
+from healthd.remediation.orchestrators.kubernetes.signals import ASKED, EKS_CONDITION, HYPERPOD_LABEL
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.kube_own import UNHEARD_S, OwnNodeProvisioner
 from healthd.remediation.provisioners.opening import asks_by_own_node, found_by_controller, open_provisioner

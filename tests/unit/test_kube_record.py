@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from healthd.errors import BackendRefused, BackendUnknown
-from healthd.model import Action, Decision, Mode, Refusal, Remedy, Step
-from healthd.remediation.case import Case
-from healthd.remediation.marks import Answer, CaseMark, Helped, PastAct, PastRepair
-from healthd.remediation.orchestrators.kube_conditions import LONGEST_RETRY_S, RETRY_S
-from healthd.remediation.orchestrators.kube_labels import GAP_S, Labels, NodeState
-from healthd.remediation.orchestrators.kube_record import (
+from healthd.core.errors import BackendRefused, BackendUnknown
+from healthd.core.model import Action, Decision, Mode, Refusal, Remedy, Step
+from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.handoff import Answer, CaseMark, Helped, PastAct, PastRepair
+from healthd.remediation.orchestrators.kubernetes.conditions import LONGEST_RETRY_S, RETRY_S
+from healthd.remediation.orchestrators.kubernetes.labels import GAP_S, Labels, NodeState
+from healthd.remediation.orchestrators.kubernetes.record import (
     FIELDS,
     RECORD,
     STATUS,

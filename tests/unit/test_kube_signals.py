@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from healthd.errors import BackendRefused
-from healthd.model import Remedy
-from healthd.remediation.orchestrators.kube_node import HOLD, UNHEALTHY, KubeNode, node_of
-from healthd.remediation.orchestrators.kube_signals import (
+from healthd.core.errors import BackendRefused
+from healthd.core.model import Remedy
+from healthd.remediation.orchestrators.kubernetes.node import HOLD, UNHEALTHY, KubeNode, node_of
+from healthd.remediation.orchestrators.kubernetes.signals import (
     ASKED,
     EKS_CONDITION,
     HYPERPOD_LABEL,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from healthd.model import ClusterTrouble
-from healthd.remediation.orchestrators.kube_node import KubeNode, node_of
-from healthd.remediation.orchestrators.kube_silence import (
+from healthd.core.model import ClusterTrouble
+from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of
+from healthd.remediation.orchestrators.kubernetes.silence import (
     KEPT_NODES,
     Quiet,
     Silences,

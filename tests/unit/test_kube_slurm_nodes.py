@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from healthd.remediation.orchestrators.kube_drain_stalls import overdue
-from healthd.remediation.orchestrators.kube_eviction import EvictMode, Fate, Pod, Rule, planned
-from healthd.remediation.orchestrators.kube_slurm_nodes import SlurmState, is_slurm_node, slurm_state
+from healthd.remediation.orchestrators.kubernetes.drain_stalls import overdue
+from healthd.remediation.orchestrators.kubernetes.eviction import EvictMode, Fate, Pod, Rule, planned
+from healthd.remediation.orchestrators.kubernetes.slurm_nodes import SlurmState, is_slurm_node, slurm_state
 from tests.unit.test_kube_eviction import SINCE, drain, fate, pod, rule
 
 OWNERS: dict[str, dict[str, Any]] = {

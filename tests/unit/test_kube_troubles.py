@@ -12,7 +12,7 @@ from healthd.controller.kube_troubles import (
     news_of_trouble,
     standings_of,
 )
-from healthd.model import ClusterTrouble
+from healthd.core.model import ClusterTrouble
 
 
 def down(*names: str) -> list[Found]:

@@ -18,11 +18,15 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.config.schema import Config
-from healthd.remediation.marks import PastRepair
-from healthd.remediation.orchestrators import kube_budget, kube_conditions, kube_labels, kube_node, kube_told
-from healthd.remediation.orchestrators.kube_api import Kind
-from healthd.remediation.orchestrators.kube_node import (
+from healthd.config.schema.config import Config
+from healthd.remediation.decide.handoff import PastRepair
+from healthd.remediation.orchestrators.kubernetes import budget as kube_budget
+from healthd.remediation.orchestrators.kubernetes import conditions as kube_conditions
+from healthd.remediation.orchestrators.kubernetes import labels as kube_labels
+from healthd.remediation.orchestrators.kubernetes import node as kube_node
+from healthd.remediation.orchestrators.kubernetes import told as kube_told
+from healthd.remediation.orchestrators.kubernetes.api import Kind
+from healthd.remediation.orchestrators.kubernetes.node import (
     CLAIMED,
     KEEPS,
     Held,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.node import Mount
+from healthd.core.node import Mount
 from healthd.setup.lasting import not_lasting
 from healthd.testing import FakeTree, Link
 

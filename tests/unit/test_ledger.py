@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from healthd.model import Remedy, Step
-from healthd.remediation.case import End, Repair
-from healthd.remediation.ledger import Bounds, on_record, recent, repairs_of, rungs_left, same_fault
-from healthd.remediation.marks import CaseMark, Helped, PastAct, PastRepair
-from healthd.remediation.modes import lowered
-from healthd.remediation.playbook import QUARANTINE, STEPS
+from healthd.core.model import Remedy, Step
+from healthd.remediation.decide.case import End, Repair
+from healthd.remediation.decide.handoff import CaseMark, Helped, PastAct, PastRepair
+from healthd.remediation.decide.ledger import Bounds, on_record, recent, repairs_of, rungs_left, same_fault
+from healthd.remediation.decide.modes import lowered
+from healthd.remediation.decide.rules import QUARANTINE, STEPS
 from tests.judgement import START, a_case, at
 
 RESET, REBOOT, REPLACE = Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE

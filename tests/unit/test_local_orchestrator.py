@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import BackendRefused, BackendUnknown
+from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.remediation.orchestrators.local import HOLD_FILE, LocalOrchestrator
 from healthd.remediation.ports import Hold
 
@@ -69,7 +69,7 @@ def test_a_write_that_fails_half_way_keeps_the_old_state(tmp_path: Path) -> None
     """With no room for a byte (RLIMIT_FSIZE 0) the hold is not written, said so, and the folder is as before."""
     script = f"""
 import resource, signal
-from healthd.errors import BackendUnknown
+from healthd.core.errors import BackendUnknown
 from healthd.remediation.orchestrators.local import LocalOrchestrator
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import BackendRefused, BackendUnknown
-from healthd.model import Remedy
+from healthd.core.errors import BackendRefused, BackendUnknown
+from healthd.core.model import Remedy
 from healthd.remediation.provisioners.local import LocalProvisioner
 
 pytestmark = pytest.mark.process

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from healthd.errors import BackendBusy, BackendUnknown
-from healthd.model import Remedy
+from healthd.core.errors import BackendBusy, BackendUnknown
+from healthd.core.model import Remedy
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.looking import Paced, before_acting
 from healthd.testing import FakeClock

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from healthd.check import discover
 from healthd.config.load import load
-from healthd.errors import SourceMissing, SourceUnreadable
+from healthd.core.check import discover
+from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.sources.machine import Machine, open_machine
 
 pytestmark = pytest.mark.process

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.model import Remedy
-from healthd.remediation.marks import (
+from healthd.core.model import Remedy
+from healthd.remediation.decide.handoff import (
     Answer,
     CaseMark,
     Helped,

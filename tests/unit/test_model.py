@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd import model
-from healthd.model import (
+from healthd.core import model
+from healthd.core.model import (
     NODE,
     REMEDY_RANK,
     SEVERITY_RANK,

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from healthd.model import Mode, Remedy, Root, Severity, Step
-from healthd.remediation.case import End, Phase
-from healthd.remediation.modes import lowered, may_be_lowered, why_lowered
-from healthd.remediation.playbook import QUARANTINE, REBOOT, without_drain
-from healthd.remediation.policy import Rules
-from healthd.remediation.rules import OWN_REMEDY, Policy, Rule
+from healthd.core.model import Mode, Remedy, Root, Severity, Step
+from healthd.remediation.decide.case import End, Phase
+from healthd.remediation.decide.modes import lowered, may_be_lowered, why_lowered
+from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.rules import OWN_REMEDY, QUARANTINE, REBOOT, Policy, Rule, without_drain
 from tests.judgement import GPU, START, a_case, diagnosis
 
 SICK = diagnosis(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE)

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd import monitor as module
-from healthd.check import (
+from healthd.core.check import (
     Accelerating,
     Check,
     FindingCode,
@@ -24,12 +23,25 @@ from healthd.check import (
     not_applicable,
     ok,
 )
-from healthd.model import NODE, Clearance, ClearsBy, Event, Finding, Outcome, Remedy, Repeats, Result, Severity, Verdict
-from healthd.monitor import Monitor, gone_jobs, has_live_job
-from healthd.node import Node
-from healthd.notifications.news import PAGED
-from healthd.notifications.telling import wrong_with
-from healthd.store import Store
+from healthd.core.model import (
+    NODE,
+    Clearance,
+    ClearsBy,
+    Event,
+    Finding,
+    Outcome,
+    Remedy,
+    Repeats,
+    Result,
+    Severity,
+    Verdict,
+)
+from healthd.core.node import Node
+from healthd.notify.news import PAGED
+from healthd.notify.telling import wrong_with
+from healthd.state import monitor as module
+from healthd.state.monitor import Monitor, gone_jobs, has_live_job
+from healthd.state.store import Store
 from tests.judgement import (
     BY_PCI,
     GPU,

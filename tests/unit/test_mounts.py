@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.errors import SourceUnreadable
-from healthd.node import Mount
+from healthd.core.errors import SourceUnreadable
+from healthd.core.node import Mount
 from healthd.sources.mounts import parse_mountinfo
 
 EXAMPLE = "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from healthd.nccl import Demand, demand, nccl_limits
+from healthd.checklib.nccl import Demand, demand, nccl_limits
+from healthd.checklib.tables import instance_types
 from healthd.probe.all_reduce import CHUNK_WORDS, pattern
 from healthd.sources.active import bus_bandwidth_gb_s
-from healthd.tables import instance_types
 from healthd.testing import FakeNode
 
 GIB = 1 << 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.errors import SourceUnreadable
+from healthd.core.errors import SourceUnreadable
 from healthd.sources.nccl_text import (
     PerfOutput,
     SanityOutput,

@@ -8,7 +8,7 @@ import pytest
 
 from healthd.api.grammar import parse
 from healthd.cli.new_check import answer
-from healthd.errors import HealthdError, UsageError
+from healthd.core.errors import HealthdError, UsageError
 from healthd.setup.new_check import KINDS, new_files
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from healthd.history import Fault
-from healthd.model import Action, Component, Decision, Diagnosis, Refusal, Remedy, Root, Severity, Step, Verdict
-from healthd.notifications.news import (
+from healthd.core.model import Action, Component, Decision, Diagnosis, Refusal, Remedy, Root, Severity, Step, Verdict
+from healthd.judge.history import Fault
+from healthd.notify.news import (
     AGAIN_S,
     COMES_AND_GOES_S,
     KNOWN_CHANGES_EVERY_S,
@@ -29,7 +29,7 @@ from healthd.notifications.news import (
     topics,
     unkept,
 )
-from healthd.remediation.case import Case, End
+from healthd.remediation.decide.case import Case, End
 from healthd.remediation.ports import Hold
 from tests.judgement import a_case
 

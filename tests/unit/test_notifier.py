@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from healthd.config.notify_schema import NotifySection
-from healthd.errors import StoreError
-from healthd.notifications.delivery import Message, NotDeliveredError
-from healthd.notifications.news import Topic
-from healthd.notifications.notifier import MOST_WAITING, Notifier, channels_of
+from healthd.config.schema.notify import NotifySection
+from healthd.core.errors import StoreError
+from healthd.notify.delivery import Message, NotDeliveredError
+from healthd.notify.news import Topic
+from healthd.notify.notifier import MOST_WAITING, Notifier, channels_of
 
 T0 = datetime(2026, 1, 1, 3, 0, tzinfo=UTC)
 ABOUT: Mapping[str, Any] = {"node": "p5-1", "verdict": "critical", "notices": ["a drill"], "mode": "repair"}

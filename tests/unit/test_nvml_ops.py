@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.errors import SourceMissing, SourceUnreadable
-from healthd.nvml_return import NvmlReturn, field_key, return_name
+from healthd.checklib.nvml_codes import NvmlReturn, field_key, return_name
+from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.probe import nvml_pynvml
 from healthd.probe.nvml_library import NvmlError
 from healthd.probe.nvml_ops import NvmlFamily, parse_call

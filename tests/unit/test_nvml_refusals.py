@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.node import GpuAnswer, NvmlFailure
-from healthd.nvml_return import NvmlReturn
+from healthd.checklib.nvml_codes import NvmlReturn
+from healthd.core.node import GpuAnswer, NvmlFailure
 from healthd.sources.refusals import KEPT_S, Refusals
 from healthd.testing import GPU_IS_LOST, RESET_REQUIRED, UNKNOWN, failed_gpu, refusal
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.errors import SourceMissing
-from healthd.model import pci_address
+from healthd.core.errors import SourceMissing
+from healthd.core.model import pci_address
 from healthd.probe.nvml_library import NvmlError
 from healthd.sim import nvml_state as sim
 from healthd.sim.nvml import SimNvml, parse_state, render_state, write_state

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.model import Mode, Refusal, Refused, Remedy, Step
-from healthd.remediation.case import Case, End, Phase
-from healthd.remediation.opt_out import LABEL, by_feature, by_label
-from healthd.remediation.orders import (
+from healthd.core.model import Mode, Refusal, Refused, Remedy, Step
+from healthd.remediation.decide.case import Case, End, Phase
+from healthd.remediation.decide.commands import (
     REMEDIES,
     Order,
     Verb,
@@ -26,8 +25,8 @@ from healthd.remediation.orders import (
     repaired,
     stays,
 )
-from healthd.remediation.playbook import QUARANTINE, STEPS, kept_out, without_drain
-from healthd.remediation.policy import Rules, Situation, decide
+from healthd.remediation.decide.policy import Rules, Situation, decide
+from healthd.remediation.decide.rules import LABEL, QUARANTINE, STEPS, by_feature, by_label, kept_out, without_drain
 from healthd.remediation.ports import FleetLevel, NodeView
 from tests.judgement import START, a_case, diagnosis
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.model import Status
-from healthd.own_reset import OwnResets
+from healthd.core.model import Status
+from healthd.judge.own_reset import OwnResets
 from tests.judgement import at, finding, looked
 
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from healthd.model import Action, Decision, Refusal, Refused, Remedy, Step
-from healthd.remediation.case import Case, End, Phase
-from healthd.remediation.paging import (
+from healthd.core.model import Action, Decision, Refusal, Refused, Remedy, Step
+from healthd.remediation.decide.case import Case, End, Phase
+from healthd.remediation.decide.paging import (
     ORDERED_FOR_S,
     STUCK_AFTER_S,
     WELL_FOR_S,
@@ -19,7 +19,7 @@ from healthd.remediation.paging import (
     out_since,
     wanted,
 )
-from healthd.remediation.playbook import QUARANTINE, REBOOT, REPLACE, kept_out
+from healthd.remediation.decide.rules import QUARANTINE, REBOOT, REPLACE, kept_out
 from healthd.remediation.ports import Hold
 from tests.judgement import a_case
 

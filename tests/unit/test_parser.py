@@ -9,7 +9,7 @@ import pytest
 from healthd import __version__
 from healthd.__main__ import _LOCAL_ONLY
 from healthd.api.grammar import Shown, parse
-from healthd.errors import UsageError
+from healthd.core.errors import UsageError
 
 VERBS = (
     "check",

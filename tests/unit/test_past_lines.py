@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from healthd.checks.kernel_xid import Settings, kernel_xid
-from healthd.errors import SourceMissing, SourceUnreadable
-from healthd.node import KernelRecord
+from healthd.core.errors import SourceMissing, SourceUnreadable
+from healthd.core.node import KernelRecord
 from healthd.sources import pastlogs
 from healthd.sources.pastlines import Line
 from healthd.sources.pastlogs import PastLog, open_log

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.patterns import SUBJECT_CHARS, safe_pattern
+from healthd.checklib.patterns import SUBJECT_CHARS, safe_pattern
 
 
 @pytest.mark.parametrize(

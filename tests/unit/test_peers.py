@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from healthd.check import discover
+from healthd.core.check import discover
 
 PEERS: Mapping[str, Any] = tomllib.loads((Path(__file__).parents[2] / "docs/peers.toml").read_text(encoding="utf-8"))
 CLASSES = PEERS["class"]

@@ -8,12 +8,11 @@ from dataclasses import replace
 import pytest
 
 from healthd.api.plan import as_text, case_plan, entry, paused_by
-from healthd.model import Action, Diagnosis, Mode, Remedy, Severity, Step
-from healthd.remediation.case import Case, End, Repair
-from healthd.remediation.playbook import QUARANTINE, REBOOT
-from healthd.remediation.policy import Considered, Rules, Situation, decide, decide_each
+from healthd.core.model import Action, Diagnosis, Mode, Remedy, Severity, Step
+from healthd.remediation.decide.case import Case, End, Repair
+from healthd.remediation.decide.policy import Considered, Rules, Situation, decide, decide_each
+from healthd.remediation.decide.rules import OWN_REMEDY, QUARANTINE, REBOOT, Policy, Rule
 from healthd.remediation.ports import FleetLevel, Hold, NodeView
-from healthd.remediation.rules import OWN_REMEDY, Policy, Rule
 from tests.judgement import GPU, START, a_case, diagnosis
 
 SICK = diagnosis(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE)

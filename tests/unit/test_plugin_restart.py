@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from healthd.errors import BackendBusy, BackendRefused, BackendUnknown, StoreError
-from healthd.plugin_restart import FACT, PluginRestart
-from healthd.remediation.orchestrators.kube_api import Disrupting, KubeApi, Missing
-from healthd.remediation.orchestrators.kube_eviction import Pod
-from healthd.remediation.orchestrators.kube_node import KubeNode, node_of
-from healthd.remediation.orchestrators.kube_plugin import (
+from healthd.agent.plugin_restart import FACT, PluginRestart
+from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown, StoreError
+from healthd.remediation.orchestrators.kubernetes.api import Disrupting, KubeApi, Missing
+from healthd.remediation.orchestrators.kubernetes.eviction import Pod
+from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of
+from healthd.remediation.orchestrators.kubernetes.plugin import (
     ASKED,
     AT_ONCE,
     WITHIN_S,
@@ -24,7 +24,7 @@ from healthd.remediation.orchestrators.kube_plugin import (
     asking_patch,
     the_plugin,
 )
-from healthd.store import Store
+from healthd.state.store import Store
 from healthd.testing import FakeClock
 from tests.unit.test_kube_eviction import pod
 

@@ -10,8 +10,14 @@ from pathlib import Path
 import grpc
 import pytest
 
-from healthd.errors import BackendUnknown
-from healthd.remediation.orchestrators.pod_resources import GPU_RESOURCES, HoldingPod, parse_pods, pods_with, started
+from healthd.core.errors import BackendUnknown
+from healthd.remediation.orchestrators.kubernetes.pod_resources import (
+    GPU_RESOURCES,
+    HoldingPod,
+    parse_pods,
+    pods_with,
+    started,
+)
 from tests.integration.kubernetes.kubelet_socket import KubeletSocket, encoded, pod
 
 

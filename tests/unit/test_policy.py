@@ -8,14 +8,13 @@ from datetime import timedelta
 
 import pytest
 
-from healthd.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy, Root, Severity
-from healthd.remediation import fleet
-from healthd.remediation.case import Repair
-from healthd.remediation.ledger import Bounds
-from healthd.remediation.playbook import QUARANTINE, REBOOT, REPLACE, RESET, STEPS
-from healthd.remediation.policy import Rules, SeenElsewhere, Situation, decide, left_of
+from healthd.core.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy, Root, Severity
+from healthd.remediation.decide import fleet
+from healthd.remediation.decide.case import Repair
+from healthd.remediation.decide.ledger import Bounds
+from healthd.remediation.decide.policy import Rules, SeenElsewhere, Situation, decide, left_of
+from healthd.remediation.decide.rules import OWN_REMEDY, QUARANTINE, REBOOT, REPLACE, RESET, STEPS, Policy, Rule
 from healthd.remediation.ports import FleetLevel, Hold, NodeView
-from healthd.remediation.rules import OWN_REMEDY, Policy, Rule
 from tests.judgement import GPU, START, a_case, at, diagnosis
 
 SICK = diagnosis(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE)

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from healthd.config.rule_schema import PolicyRule
-from healthd.config.schema import PolicySection
+from healthd.checklib.tables import xid_cases, xid_row
+from healthd.config.schema.config import PolicySection
+from healthd.config.schema.rule import PolicyRule
 from healthd.config.values import plain, toml_value
-from healthd.errors import ConfigError
-from healthd.model import Diagnosis, Mode, Remedy, Severity
+from healthd.core.errors import ConfigError
+from healthd.core.model import Diagnosis, Mode, Remedy, Severity
+from healthd.remediation.decide.rules import Policy
 from healthd.remediation.policy_files import (
     SHIPPED,
     bounds_of,
@@ -20,8 +22,6 @@ from healthd.remediation.policy_files import (
     rules_in,
     rules_named,
 )
-from healthd.remediation.rules import Policy
-from healthd.tables import xid_cases, xid_row
 from tests.judgement import GPU, START
 
 RESET, REBOOT, REPLACE, HUMAN = Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE, Remedy.ASK_HUMAN

@@ -12,9 +12,9 @@ import jsonschema
 import pytest
 
 from healthd.config.json_schema import policy_schema_text
-from healthd.config.rule_schema import PolicyRule, Rung
-from healthd.errors import ConfigError
-from healthd.model import Mode
+from healthd.config.schema.rule import PolicyRule, Rung
+from healthd.core.errors import ConfigError
+from healthd.core.model import Mode
 from healthd.remediation.policy_files import SHIPPED, rules_in
 
 ROOT = Path(__file__).parents[2]

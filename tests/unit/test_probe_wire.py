@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.errors import SourceBusy, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.errors import SourceBusy, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.probe import wire
 
 JSON = st.recursive(

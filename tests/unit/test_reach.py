@@ -17,9 +17,9 @@ from healthd.__main__ import main
 from healthd.api.client import ask
 from healthd.api.listener import Listener
 from healthd.api.wire import Request
-from healthd.errors import StartError, UsageError
-from healthd.reach import OPERATORS, connected
-from healthd.unseen import Unseen
+from healthd.core.errors import StartError, UsageError
+from healthd.core.reach import OPERATORS, connected
+from healthd.core.unseen import Unseen
 
 
 @contextlib.contextmanager

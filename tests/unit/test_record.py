@@ -7,12 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from healthd.model import Remedy, Step
-from healthd.remediation.case import QUARANTINE_CODE, End
-from healthd.remediation.marks import Answer, CaseMark, PastAct, PastRepair, parse, showing, withdrawing
-from healthd.remediation.playbook import QUARANTINE, REBOOT, REPLACE, RESET
-from healthd.remediation.record import after, begun, is_begun, with_act
-from healthd.remediation.successor import repair_mark
+from healthd.core.model import Remedy, Step
+from healthd.remediation.decide.adoption import repair_mark
+from healthd.remediation.decide.case import QUARANTINE_CODE, End, after, begun, is_begun, with_act
+from healthd.remediation.decide.handoff import Answer, CaseMark, PastAct, PastRepair, parse, showing, withdrawing
+from healthd.remediation.decide.rules import QUARANTINE, REBOOT, REPLACE, RESET
 from tests.judgement import START, a_case
 
 CASE = a_case(index=REBOOT.index(Step.REBOOT), attempts=1, acts=(Remedy.REBOOT_NODE,), opened=START)

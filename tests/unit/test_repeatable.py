@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from healthd.model import Remedy
+from healthd.core.model import Remedy
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.autoscaling import AutoScalingProvisioner
 from healthd.remediation.provisioners.aws import Aws

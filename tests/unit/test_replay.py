@@ -14,20 +14,20 @@ from typing import Any
 import pytest
 
 from healthd.api.grammar import parse
-from healthd.check import discover
 from healthd.cli import policy as policy_verb
 from healthd.cli import replay as replay_verb
 from healthd.cli.output import standing
-from healthd.config.replay_schema import ReplaySection
-from healthd.config.schema import CheckConfig, Config, PolicySection, SourcesSection
-from healthd.errors import SourceMissing, UsageError
-from healthd.model import Action, Mode, Remedy
-from healthd.monitor import Monitor
-from healthd.past.node import PastNode
-from healthd.past.replay import Replayed, Trial, findings_in, replay
-from healthd.past.story import Story
-from healthd.remediation.rules import STANDING
-from healthd.store import Store
+from healthd.config.schema.config import CheckConfig, Config, PolicySection, SourcesSection
+from healthd.config.schema.replay import ReplaySection
+from healthd.core.check import discover
+from healthd.core.errors import SourceMissing, UsageError
+from healthd.core.model import Action, Mode, Remedy
+from healthd.remediation.decide.rules import STANDING
+from healthd.replay.node import PastNode
+from healthd.replay.replay import Replayed, Trial, findings_in, replay
+from healthd.replay.story import Story
+from healthd.state.monitor import Monitor
+from healthd.state.store import Store
 from tests.judgement import at as after
 from tests.judgement import finding, looked
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from healthd.check import judged, not_applicable, ok, unknown
-from healthd.model import ClearsBy, Component, Outcome, Remedy, Result, Severity, Status, Verdict
-from healthd.report import EXIT_CODE, SCHEMA, CheckView, Report, as_data, as_json, as_text
+from healthd.core.check import judged, not_applicable, ok, unknown
+from healthd.core.model import ClearsBy, Component, Outcome, Remedy, Result, Severity, Status, Verdict
+from healthd.observe.report import EXIT_CODE, SCHEMA, CheckView, Report, as_data, as_json, as_text
 from tests.judgement import GPU, at, diagnosis, fault, finding
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "verdict.schema.json"

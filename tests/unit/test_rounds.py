@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from healthd.rounds import Every, Rounds
+from healthd.daemon.schedule import Every, Rounds
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

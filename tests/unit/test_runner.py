@@ -12,12 +12,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from healthd.check import Check, NoSettings, judged, not_applicable, ok
-from healthd.encodable import encodable
-from healthd.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.model import Clearance, ClearsBy, Component, Result, Status
-from healthd.node import Node
-from healthd.runner import run_check
+from healthd.core.check import Check, NoSettings, judged, not_applicable, ok
+from healthd.core.encodable import encodable
+from healthd.core.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.model import Clearance, ClearsBy, Component, Result, Status
+from healthd.core.node import Node
+from healthd.observe.runner import run_check
 from healthd.testing import FakeNode
 from tests.judgement import GPU, any_component, at, counter, finding
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from healthd.check import NoSettings
 from healthd.checks.efa_counters import efa_counters
-from healthd.model import Result
+from healthd.core.check import NoSettings
+from healthd.core.model import Result
 from healthd.sim.machine import SimulatedMachine
 from healthd.sim.tree import remove_efa
 from healthd.sources.trees import FileTree

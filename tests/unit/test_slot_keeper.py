@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from healthd.errors import BackendUnknown, SlotTaken
-from healthd.remediation.fleet import LEARNING_S, Go, Hold, Settle, learning_s
+from healthd.core.errors import BackendUnknown, SlotTaken
+from healthd.remediation.decide.fleet import LEARNING_S, Go, Hold, Settle, learning_s
+from healthd.remediation.engine.slots import FIRST_LEARNING_S, SlotKeeper
 from healthd.remediation.ports import FleetLevel, Slot
-from healthd.remediation.slots import FIRST_LEARNING_S, SlotKeeper
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.testing import FakeClock
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.remediation.orchestrators.slurm import parse_level
-from healthd.remediation.ports import HeldNode, Hold, NodeView
-from healthd.remediation.provisioners.slurm_node import read_node
-from healthd.remediation.slurm_reasons import (
+from healthd.remediation.orchestrators.slurm.orchestrator import parse_level
+from healthd.remediation.orchestrators.slurm.reasons import (
     AUTOMATIC,
     REBOOTS,
     as_written,
@@ -15,6 +13,8 @@ from healthd.remediation.slurm_reasons import (
     is_automatic,
     without_remarks,
 )
+from healthd.remediation.ports import HeldNode, Hold, NodeView
+from healthd.remediation.provisioners.slurm_node import read_node
 
 OURS = "healthd: gpu.xid.79 gpu:0000:05:00 [7793f05b]"
 EXAMPLES = {

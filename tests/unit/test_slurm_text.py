@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.errors import BackendRefused, BackendUnknown, ConfigError
-from healthd.node import CommandResult
-from healthd.remediation.fleet import scopes_of
-from healthd.remediation.orchestrators.slurm import (
+from healthd.core.errors import BackendRefused, BackendUnknown, ConfigError
+from healthd.core.node import CommandResult
+from healthd.remediation.decide.fleet import scopes_of
+from healthd.remediation.orchestrators.slurm.orchestrator import (
     SlurmOrchestrator,
     client_environment,
     detect,
@@ -24,8 +24,8 @@ from healthd.remediation.orchestrators.slurm import (
     parse_view,
     update_error,
 )
-from healthd.remediation.orchestrators.slurm_power import may_sleep
-from healthd.remediation.orchestrators.slurm_slots import in_hostlist, parse_maintenance, parse_slots, slot_name
+from healthd.remediation.orchestrators.slurm.power import may_sleep
+from healthd.remediation.orchestrators.slurm.slots import in_hostlist, parse_maintenance, parse_slots, slot_name
 from healthd.remediation.ports import FleetLevel, Hold, Mark, ScopeLevel, Slot
 
 IDLE = "n0001|idle|0/4/0/4|Unknown|Unknown|(null)|(null)|none|\n"

@@ -13,10 +13,10 @@ from healthd.api.devices import label_of, strips
 from healthd.api.headline import headline, steps_of
 from healthd.api.page import page
 from healthd.api.status import _news
-from healthd.check import judged, unknown
 from healthd.cli.status import Told
-from healthd.errors import BackendError
-from healthd.model import (
+from healthd.core.check import judged, unknown
+from healthd.core.errors import BackendError
+from healthd.core.model import (
     NODE,
     Action,
     Component,
@@ -30,8 +30,8 @@ from healthd.model import (
     Verdict,
     gpu_component,
 )
-from healthd.remediation.policy import Considered
-from healthd.remediation.rules import Rule
+from healthd.remediation.decide.policy import Considered
+from healthd.remediation.decide.rules import Rule
 from tests.judgement import at, diagnosis, fault
 
 GPUS = [gpu_component(uuid=f"GPU-{index}", pci=f"0000:{index}0:00", index=index) for index in range(4)]

@@ -23,16 +23,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from healthd.errors import StoreError
-from healthd.history import History
-from healthd.model import Component, Event, Mode, Remedy, Repeats, Step
-from healthd.monitor import Monitor
-from healthd.remediation.case import Case, End, Phase
-from healthd.remediation.playbook import QUARANTINE, REBOOT
+from healthd.core.errors import StoreError
+from healthd.core.model import Component, Event, Mode, Remedy, Repeats, Step
+from healthd.judge.history import History
+from healthd.judge.hold_down import Sightings
+from healthd.judge.trends import Days, Highest
+from healthd.remediation.decide.case import Case, End, Phase
+from healthd.remediation.decide.rules import QUARANTINE, REBOOT
 from healthd.remediation.ports import Hold
-from healthd.store import EVENTS_KEPT, SCHEMA_VERSION, Store
-from healthd.trends import Days, Highest
-from healthd.waiting import Sightings
+from healthd.state.monitor import Monitor
+from healthd.state.store import EVENTS_KEPT, SCHEMA_VERSION, Store
 from tests.judgement import (
     GPU,
     START,
@@ -248,9 +248,9 @@ def test_a_case_and_its_event_are_one(tmp_path: Path) -> None:
 _WRITER = """
 import sys
 from pathlib import Path
-from healthd.history import History
-from healthd.model import Event
-from healthd.store import Store
+from healthd.judge.history import History
+from healthd.core.model import Event
+from healthd.state.store import Store
 from tests.judgement import START, fault, history
 store, before = Store(Path(sys.argv[1]), now=START), History()
 for number in range(1, 100000):
@@ -762,9 +762,9 @@ def test_a_disk_that_refuses_writing_can_still_be_read(tmp_path: Path, whole: by
 _OUT_OF_MEMORY = """
 import resource, sys
 from pathlib import Path
-from healthd.errors import StoreError
-from healthd.model import Event
-from healthd.store import Store
+from healthd.core.errors import StoreError
+from healthd.core.model import Event
+from healthd.state.store import Store
 from tests.judgement import START
 store = Store(Path(sys.argv[1]), now=START)
 large, small = (Event(at=START, kind="step", text="x" * size) for size in (64 << 20, 10))

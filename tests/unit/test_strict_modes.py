@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.strict_modes import not_run_by_root, others_may_write
+from healthd.core.strict_modes import not_run_by_root, others_may_write
 
 IS_ROOT = os.geteuid() == 0
 

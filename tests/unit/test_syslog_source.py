@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from healthd.errors import SourceUnreadable
-from healthd.node import KernelRecord
+from healthd.core.errors import SourceUnreadable
+from healthd.core.node import KernelRecord
 from healthd.sources.kmsg import Cursor, KernelLog, read_all
 from healthd.sources.syslog import KernelSyslog, klogctl
 from healthd.testing import FakeClock

@@ -6,9 +6,8 @@ import re
 
 import pytest
 
-from healthd import tables
-from healthd.model import REMEDY_RANK, ClearsBy, Remedy, Severity
-from healthd.tables import (
+from healthd.checklib import tables
+from healthd.checklib.tables import (
     UNKNOWN_XID,
     XidCase,
     XidRow,
@@ -19,6 +18,7 @@ from healthd.tables import (
     xid_row,
     xid_table,
 )
+from healthd.core.model import REMEDY_RANK, ClearsBy, Remedy, Severity
 
 JOB_LEVEL = (8, 11, 13, 25, 31, 32, 43, 45, 60, 68, 69, 94)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from healthd.model import Step
-from healthd.remediation.case import End
-from healthd.remediation.tally import Tally
+from healthd.core.model import Step
+from healthd.remediation.decide.case import End
+from healthd.remediation.engine.stats import Tally
 from tests.judgement import a_case, at
 
 CASE = a_case(steps=(Step.SLOT, Step.DRAIN, Step.VERIFY))

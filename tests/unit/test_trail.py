@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import StoreError
-from healthd.model import Event
-from healthd.remediation.case import Case, End
-from healthd.store import Store
-from healthd.trail import Trail, read_trail, trail_json, trail_of, trail_text
+from healthd.api.timeline import Trail, read_trail, trail_json, trail_of, trail_text
+from healthd.core.errors import StoreError
+from healthd.core.model import Event
+from healthd.remediation.decide.case import Case, End
+from healthd.state.store import Store
 from tests.judgement import START, a_case, at
 
 FAULT = Event(

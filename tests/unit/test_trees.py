@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.errors import SourceMissing, SourceUnreadable
+from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.sources.trees import MAX_BYTES, FileTree
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from healthd.check import Accelerating, AnyLimit, FindingCode, Learned, Limit, Rate, Stall, judged, ok
-from healthd.history import Change, History, begin_instance, observe, relearn
-from healthd.model import NODE, ClearsBy, Component, Reading, Remedy, Severity
-from healthd.trends import is_growing, judge
+from healthd.core.check import Accelerating, AnyLimit, FindingCode, Learned, Limit, Rate, Stall, judged, ok
+from healthd.core.model import NODE, ClearsBy, Component, Reading, Remedy, Severity
+from healthd.judge.history import Change, History, begin_instance, observe, relearn
+from healthd.judge.trends import is_growing, judge
 from tests.judgement import BY_PCI, GPU, at, could_not_tell, counter, fault, history, looked, said
 
 HOUR, DAY = 3600.0, 86_400.0

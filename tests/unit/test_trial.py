@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from healthd.config.daemon_schema import DaemonSection
-from healthd.config.kubernetes_schema import KubernetesSection
-from healthd.config.provisioner_schema import HyperpodSection, ProvisionerSection
-from healthd.config.schema import Config, NodeSection, OrchestratorSection
+from healthd.config.schema.config import Config, NodeSection, OrchestratorSection
+from healthd.config.schema.daemon import DaemonSection
+from healthd.config.schema.kubernetes import KubernetesSection
+from healthd.config.schema.provisioner import HyperpodSection, ProvisionerSection
 from healthd.controller.run import open_work
-from healthd.errors import ConfigError
-from healthd.trial import try_out
+from healthd.core.errors import ConfigError
+from healthd.daemon.trial import try_out
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.remediation.case import QUARANTINE_CODE
-from healthd.remediation.marks import AHEAD, CaseMark
-from healthd.remediation.paging import ORDERED_FOR_S
+from healthd.remediation.decide.case import QUARANTINE_CODE
+from healthd.remediation.decide.handoff import AHEAD, CaseMark
+from healthd.remediation.decide.paging import ORDERED_FOR_S
+from healthd.remediation.decide.unwatched import SILENT_S, WATCH_S, HeldOut, held_out
 from healthd.remediation.ports import FleetLevel, HeldNode, Mark, Slot
-from healthd.remediation.unwatched import SILENT_S, WATCH_S, HeldOut, held_out
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 TEXT = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"

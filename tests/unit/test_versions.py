@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.node import CommandResult
+from healthd.checklib.tables import instance_types
+from healthd.checklib.versions import all_minimums, matches, minimums, older, places, read_stack
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.node import CommandResult
 from healthd.sources.command import run_command
-from healthd.tables import instance_types
 from healthd.testing import FakeNode
-from healthd.versions import all_minimums, matches, minimums, older, places, read_stack
 
 # Verbatim from aws-parallelcluster-cookbook pull request 1882, and aws/libfabric issue 3, shortened.
 RPM = """# EFA installer version: 1.22.0

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from healthd.check import Check, FindingCode, NoSettings
-from healthd.diagnose import diagnose
-from healthd.history import History, counted, observe
-from healthd.model import Clearance, ClearsBy, Outcome, Remedy, Repeats, Result, Severity, Status, Verdict
-from healthd.monitor import Monitor
-from healthd.node import Node
-from healthd.waiting import seen_once
+from healthd.core.check import Check, FindingCode, NoSettings
+from healthd.core.model import Clearance, ClearsBy, Outcome, Remedy, Repeats, Result, Severity, Status, Verdict
+from healthd.core.node import Node
+from healthd.judge.diagnose import diagnose
+from healthd.judge.history import History, counted, observe
+from healthd.judge.hold_down import seen_once
+from healthd.state.monitor import Monitor
 from tests.judgement import BY_PCI, GPU, at, could_not_tell, counter, finding, fold, looked
 
 DOWN = FindingCode(

@@ -21,7 +21,7 @@ from healthd.api.wire import (
     write_progress,
     write_request,
 )
-from healthd.errors import BackendUnknown, ConfigError, HealthdError, StoreError, UsageError
+from healthd.core.errors import BackendUnknown, ConfigError, HealthdError, StoreError, UsageError
 
 # What an argument can be: anything but NUL, undecodable bytes as the file system encoding escapes them.
 words = st.binary(max_size=12).map(lambda raw: os.fsdecode(raw.replace(b"\0", b"")))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from healthd.errors import SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.node import GdrCopy
+from healthd.core.errors import SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.node import GdrCopy
 
 SIZE = 100_000
 pytestmark = pytest.mark.nvml  # needs a C compiler

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from healthd.errors import SourceBusy, SourceTimeout, SourceUnreadable
+from healthd.core.errors import SourceBusy, SourceTimeout, SourceUnreadable
 from healthd.probe import guard
 from healthd.probe.child import module_path
 

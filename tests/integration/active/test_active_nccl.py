@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from healthd.errors import SourceBusy, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.node import AllReduce
+from healthd.core.errors import SourceBusy, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.node import AllReduce
 from healthd.sources.active import ActiveTestsSource
 from healthd.testing import FakeTree
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from healthd.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown, SourceUnreadable
+from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown, SourceUnreadable
 from healthd.remediation.provisioners.aws import Aws
 from tests.integration.aws.aws_endpoint import (
     BROKEN,
@@ -174,7 +174,7 @@ def test_a_child_that_cannot_start_applied_nothing_and_one_that_breaks_may_have(
         reboot(Aws(region=REGION, run=never))  # type: ignore[arg-type]  # never returns
 
     def broken(argv: tuple[str, ...], **_: object) -> object:
-        from healthd.node import CommandResult
+        from healthd.core.node import CommandResult
 
         return CommandResult(argv=argv, code=-9, stdout="", stderr="Killed", duration_s=0.1)
 

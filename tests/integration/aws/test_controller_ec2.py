@@ -8,8 +8,8 @@ from pathlib import Path
 import boto3
 import pytest
 
-from healthd.model import Remedy
-from healthd.remediation.marks import Answer, CaseMark
+from healthd.core.model import Remedy
+from healthd.remediation.decide.handoff import Answer, CaseMark
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.autoscaling import AutoScalingProvisioner
 from healthd.remediation.provisioners.aws import Aws

@@ -10,8 +10,8 @@ from typing import Any
 import boto3
 import pytest
 
-from healthd.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
-from healthd.model import Remedy
+from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
+from healthd.core.model import Remedy
 from healthd.remediation.provisioners.autoscaling import AutoScalingProvisioner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.ec2 import Ec2Provisioner

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.errors import BackendBusy, BackendRefused, BackendUnknown
-from healthd.model import Remedy
+from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
+from healthd.core.model import Remedy
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner

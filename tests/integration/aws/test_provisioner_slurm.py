@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import boto3
 import pytest
 
-from healthd.errors import BackendBusy, BackendRefused, BackendUnknown
-from healthd.model import Remedy
+from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
+from healthd.core.model import Remedy
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
 from healthd.remediation.provisioners.slurm_managed import SlurmManagedProvisioner

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from healthd import nvrm
-from healthd.check import discover
-from healthd.node import KernelRecord
+from healthd.checklib import nvrm
+from healthd.core.check import discover
+from healthd.core.node import KernelRecord
 from healthd.sources.kmsg import Cursor, KernelLog, read_all
 from healthd.testing import FakeNode
 from tests.judgement import LUSTRE_IS_LOADED

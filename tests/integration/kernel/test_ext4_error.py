@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from healthd.checks.host_filesystems import Settings, host_filesystems
-from healthd.model import Result, Severity, Status
+from healthd.core.model import Result, Severity, Status
 from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.trees import FileTree
 from healthd.testing import FakeNode

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from healthd.checks.lustre_io import Settings, lustre_io
-from healthd.config.schema import Config
-from healthd.model import Result, Status
-from healthd.node import KernelLogState
+from healthd.config.schema.config import Config
+from healthd.core.model import Result, Status
+from healthd.core.node import KernelLogState
 from healthd.sources.filesystem import FilesystemSource
 from healthd.sources.machine import Machine, open_machine
 from tests.kernel_objects import FuseDisk, NotHere, fuse_disk, tmpfs

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import SourceMissing, SourceUnreadable
-from healthd.history import Fault
+from healthd.core.errors import SourceMissing, SourceUnreadable
+from healthd.judge.history import Fault
 from healthd.sources.journal import JournalBatch, JournalLog, Wanted, read_journal, read_past_kernel
-from healthd.store import Store
+from healthd.state.store import Store
 from tests.running import RunningNode
 
 JOURNALD = Path("/lib/systemd/systemd-journald")

@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 import structlog
 
-from healthd.ballast import BALLAST, Ballast
-from healthd.config.controller_schema import ControllerSection
-from healthd.config.schema import Config
+from healthd.api.controller_stats import Course
+from healthd.config.schema.config import Config
+from healthd.config.schema.controller import ControllerSection
 from healthd.controller.progress import Progress
 from healthd.controller.run import ControllerService
 from healthd.controller.slurm import StoreTold
 from healthd.controller.status import StatusFile
-from healthd.course import Course
-from healthd.errors import StoreError
-from healthd.model import Event, Mode
-from healthd.remediation.standings import Standing
-from healthd.signals import Signals
-from healthd.state_lock import is_usable, lock_state
-from healthd.store import Store
+from healthd.core.errors import StoreError
+from healthd.core.model import Event, Mode
+from healthd.daemon.signals import Signals
+from healthd.remediation.controller.node_status import Standing
+from healthd.state.ballast import BALLAST, Ballast
+from healthd.state.lock import is_usable, lock_state
+from healthd.state.store import Store
 from tests.judgement import a_case
 from tests.kernel_objects import NotHere, command, tmpfs
 from tests.running import RunningNode

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER, KubeApi, connect
-from healthd.remediation.orchestrators.kube_budget import LEASE, counts
-from healthd.remediation.orchestrators.kube_events import News, event_of
-from healthd.remediation.orchestrators.kube_transport import Pace
-from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
+from healthd.remediation.orchestrators.kubernetes.api import FIELD_MANAGER, KubeApi, connect
+from healthd.remediation.orchestrators.kubernetes.budget import LEASE, counts
+from healthd.remediation.orchestrators.kubernetes.events import News, event_of
+from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
+from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from tests.integration.kubernetes.api_client import Answer
 from tests.integration.kubernetes.control_plane import HEALTHS, LEASES, NAMESPACE, ControlPlane
 

@@ -29,7 +29,7 @@ from typing import Any, Self
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from healthd.remediation.orchestrators.kube_record import text_of
+from healthd.remediation.orchestrators.kubernetes.record import text_of
 from tests.integration.kubernetes.api_client import Answer, ApiClient
 from tests.integration.kubernetes.find_binaries import CONTROL_PLANE, Say, program
 from tests.integration.slurm.slurm_conf import free_ports

@@ -14,10 +14,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from healthd.errors import BackendError
-from healthd.remediation.fleet import Go
-from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
-from healthd.remediation.slots import SlotKeeper
+from healthd.core.errors import BackendError
+from healthd.remediation.decide.fleet import Go
+from healthd.remediation.engine.slots import SlotKeeper
+from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from tests.integration.kubernetes.agent_rig import Agents
 from tests.integration.kubernetes.control_plane import ControlPlane
 from tests.integration.kubernetes.every_version import EveryVersion

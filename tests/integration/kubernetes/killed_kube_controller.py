@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import boto3
 
-from healthd.model import Remedy
-from healthd.remediation.fleet import that_counts
-from healthd.remediation.marks import Answer, CaseMark, parse
+from healthd.core.model import Remedy
+from healthd.remediation.decide.fleet import that_counts
+from healthd.remediation.decide.handoff import Answer, CaseMark, parse
 from tests.integration.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.integration.aws.fake_hyperpod import CLUSTER, FakeHyperPod, FakeNode
 from tests.integration.kubernetes.agent_rig import write_kubeconfig

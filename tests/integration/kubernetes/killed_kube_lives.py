@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
 
-from healthd.model import Remedy
-from healthd.remediation.marks import Answer, CaseMark, parse
-from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
+from healthd.core.model import Remedy
+from healthd.remediation.decide.handoff import Answer, CaseMark, parse
+from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from tests.integration.aws.aws_endpoint import REGION
 from tests.integration.aws.fake_hyperpod import CLUSTER
 from tests.integration.killing import Life, Nursery

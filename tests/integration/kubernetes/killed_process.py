@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import Any, cast
 
 from healthd.config.load import load
-from healthd.config.schema import Config
+from healthd.config.schema.config import Config
 from healthd.controller.kubernetes import KubernetesWork
-from healthd.model import Event
-from healthd.node import CommandResult
-from healthd.remediation.calls import Calls
-from healthd.remediation.orchestrators.kube_api import How, Kind, KubeApi, connect
-from healthd.remediation.orchestrators.kube_budget import CLAIM
-from healthd.remediation.orchestrators.kube_lead import LEASE, Lead
-from healthd.remediation.orchestrators.kube_node import CLAIMED, HOLD
-from healthd.remediation.orchestrators.kube_transport import Pace
-from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
+from healthd.core.model import Event
+from healthd.core.node import CommandResult
+from healthd.remediation.orchestrators.kubernetes.api import How, Kind, KubeApi, connect
+from healthd.remediation.orchestrators.kubernetes.budget import CLAIM
+from healthd.remediation.orchestrators.kubernetes.lead import LEASE, Lead
+from healthd.remediation.orchestrators.kubernetes.node import CLAIMED, HOLD
+from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
+from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from healthd.remediation.ports import Orchestrator
+from healthd.remediation.request_stats import Calls
 from tests.integration.platforms.killed_agent import DyingStore, Line, Order, Rest, live, main
 
 _LEADS_S = 1.0  # a successor waits no longer than that for a leader that was killed

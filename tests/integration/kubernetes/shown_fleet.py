@@ -13,18 +13,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from healthd.controller.status import status_of
-from healthd.model import Action, Decision, Mode, Refusal, Remedy, Step
-from healthd.remediation.case import Case
-from healthd.remediation.marks import CaseMark
-from healthd.remediation.orchestrators import kube_record
-from healthd.remediation.orchestrators.kube_budget import LEASE, counts
-from healthd.remediation.orchestrators.kube_conditions import TYPES, Shown, State, patch_of
-from healthd.remediation.orchestrators.kube_health import NodeHealths
-from healthd.remediation.orchestrators.kube_labels import Labels, NodeState, with_labels
-from healthd.remediation.orchestrators.kube_node import KEEPS
-from healthd.remediation.orchestrators.kube_record import HealthStatus
-from healthd.remediation.orchestrators.kube_told import STATUS, STATUS_LEASE
-from healthd.remediation.standings import Standing
+from healthd.core.model import Action, Decision, Mode, Refusal, Remedy, Step
+from healthd.remediation.controller.node_status import Standing
+from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.handoff import CaseMark
+from healthd.remediation.orchestrators.kubernetes import record as kube_record
+from healthd.remediation.orchestrators.kubernetes.budget import LEASE, counts
+from healthd.remediation.orchestrators.kubernetes.conditions import TYPES, Shown, State, patch_of
+from healthd.remediation.orchestrators.kubernetes.health import NodeHealths
+from healthd.remediation.orchestrators.kubernetes.labels import Labels, NodeState, with_labels
+from healthd.remediation.orchestrators.kubernetes.node import KEEPS
+from healthd.remediation.orchestrators.kubernetes.record import HealthStatus
+from healthd.remediation.orchestrators.kubernetes.told import STATUS, STATUS_LEASE
 from tests.integration.kubernetes.agent_rig import Agents, add_leases, note
 from tests.integration.kubernetes.control_plane import ControlPlane
 from tests.integration.kubernetes.fleet_storm import REASON

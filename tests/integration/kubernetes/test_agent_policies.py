@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER
-from healthd.remediation.orchestrators.kube_events import News, event_of
-from healthd.remediation.orchestrators.kube_labels import CODE, STATE, Labels, NodeState
+from healthd.remediation.orchestrators.kubernetes.api import FIELD_MANAGER
+from healthd.remediation.orchestrators.kubernetes.events import News, event_of
+from healthd.remediation.orchestrators.kubernetes.labels import CODE, STATE, Labels, NodeState
 from tests.integration.kubernetes.agent_rig import BUDGET, EVENTS
 from tests.integration.kubernetes.api_client import Answer, ApiClient, PatchKind
 from tests.integration.kubernetes.control_plane import ACCOUNT, NAMESPACE, ControlPlane

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from healthd.remediation.orchestrators import kube_budget, kube_node
-from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER
+from healthd.remediation.orchestrators.kubernetes import budget as kube_budget
+from healthd.remediation.orchestrators.kubernetes import node as kube_node
+from healthd.remediation.orchestrators.kubernetes.api import FIELD_MANAGER
 from tests.integration.kubernetes.api_client import Answer
 from tests.integration.kubernetes.control_plane import ControlPlane
 from tests.integration.kubernetes.find_binaries import Unavailable, program

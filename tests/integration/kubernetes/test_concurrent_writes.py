@@ -21,16 +21,16 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import BackendBusy, BackendRefused, BackendUnknown
-from healthd.model import Component, Diagnosis, Outcome, Remedy, Result, Severity, Status
-from healthd.remediation.fleet import Go, Settle
-from healthd.remediation.orchestrators.kube_budget import counts
-from healthd.remediation.orchestrators.kube_conditions import states_of
-from healthd.remediation.orchestrators.kube_events import count_in
-from healthd.remediation.orchestrators.kube_node import HOLD, KEEPS
-from healthd.remediation.orchestrators.kube_reporter import Known, KubeReporter
-from healthd.remediation.orchestrators.kubernetes import Fence
-from healthd.remediation.slots import SlotKeeper
+from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
+from healthd.core.model import Component, Diagnosis, Outcome, Remedy, Result, Severity, Status
+from healthd.remediation.decide.fleet import Go, Settle
+from healthd.remediation.engine.slots import SlotKeeper
+from healthd.remediation.orchestrators.kubernetes.budget import counts
+from healthd.remediation.orchestrators.kubernetes.conditions import states_of
+from healthd.remediation.orchestrators.kubernetes.events import count_in
+from healthd.remediation.orchestrators.kubernetes.node import HOLD, KEEPS
+from healthd.remediation.orchestrators.kubernetes.orchestrator import Fence
+from healthd.remediation.orchestrators.kubernetes.reporter import Known, KubeReporter
 from tests.integration.kubernetes.agent_rig import Agents, add_leases, note
 from tests.integration.kubernetes.control_plane import NAMESPACE, ControlPlane
 from tests.integration.kubernetes.every_version import EveryVersion

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER
+from healthd.remediation.orchestrators.kubernetes.api import FIELD_MANAGER
 from tests.integration.kubernetes.api_client import ApiClient
 from tests.integration.kubernetes.control_plane import ControlPlane, agent_pod
 

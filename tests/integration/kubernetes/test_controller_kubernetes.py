@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from healthd.notifications.notifier import still_told
-from healthd.remediation.orchestrators.kube_api import Kind
-from healthd.remediation.orchestrators.kube_node import nodes_in
-from healthd.remediation.orchestrators.kube_told import STATUS, STATUS_LEASE
+from healthd.notify.notifier import still_told
+from healthd.remediation.orchestrators.kubernetes.api import Kind
+from healthd.remediation.orchestrators.kubernetes.node import nodes_in
+from healthd.remediation.orchestrators.kubernetes.told import STATUS, STATUS_LEASE
 from tests.integration.kubernetes.agent_rig import Agents, note
 from tests.integration.kubernetes.control_plane import ControlPlane
 from tests.integration.kubernetes.fleet_controller import Fleet, Start, drained

@@ -17,11 +17,11 @@ from typing import Any
 import boto3
 import pytest
 
-from healthd.model import Remedy
-from healthd.remediation.marks import Answer, CaseMark, parse
-from healthd.remediation.orchestrators.kube_eviction import LOST_S
-from healthd.remediation.orchestrators.kube_old_marks import MARK, MARKS
-from healthd.remediation.orchestrators.kube_record import record_of
+from healthd.core.model import Remedy
+from healthd.remediation.decide.handoff import Answer, CaseMark, parse
+from healthd.remediation.orchestrators.kubernetes.eviction import LOST_S
+from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS
+from healthd.remediation.orchestrators.kubernetes.record import record_of
 from tests.integration.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.integration.aws.fake_hyperpod import CLUSTER, FakeHyperPod
 from tests.integration.aws.moto_server import dummy_env, moto_serving

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.remediation.marks import Answer
+from healthd.remediation.decide.handoff import Answer
 from tests.integration.aws import aws_endpoint
 from tests.integration.aws.moto_server import dummy_env, moto_serving
 from tests.integration.kubernetes import fault_proxy as faults

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import BackendBusy, BackendRefused
-from healthd.node import CommandResult
-from healthd.remediation.gpu_reset import GpuReset
-from healthd.remediation.orchestrators.kube_gpu_clients import PAUSED, RUNS, KubeGpuClients
-from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
+from healthd.core.errors import BackendBusy, BackendRefused
+from healthd.core.node import CommandResult
+from healthd.remediation.engine.gpu_reset import GpuReset
+from healthd.remediation.orchestrators.kubernetes.gpu_clients import PAUSED, RUNS, KubeGpuClients
+from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from healthd.remediation.ports import Slot
 from tests.integration.kubernetes.agent_rig import Agents, add_leases
 from tests.integration.kubernetes.control_plane import ControlPlane

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from healthd.remediation.orchestrators import kube_budget
-from healthd.remediation.orchestrators.kube_budget import budget_of
-from healthd.remediation.orchestrators.kube_node import Held, fence_patch, node_of, quarantine_patch
+from healthd.remediation.orchestrators.kubernetes import budget as kube_budget
+from healthd.remediation.orchestrators.kubernetes.budget import budget_of
+from healthd.remediation.orchestrators.kubernetes.node import Held, fence_patch, node_of, quarantine_patch
 from tests.integration.kubernetes.control_plane import HEALTHS, LEASES, NAMESPACE, ControlPlane
 from tests.integration.kubernetes.find_binaries import Unavailable, program
 from tests.integration.kubernetes.hook_pods import HookPods

@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from healthd.model import Remedy
-from healthd.remediation.marks import CaseMark
-from healthd.remediation.orchestrators.kube_api import FIELD_MANAGER
-from healthd.remediation.orchestrators.kube_budget import CLAIM, LEASE, LIMIT, NODES, OUT
-from healthd.remediation.orchestrators.kube_events import News, event_of
-from healthd.remediation.orchestrators.kube_labels import CODE, STATE, NodeState
-from healthd.remediation.orchestrators.kube_old_marks import MARK, MARKS
-from healthd.remediation.orchestrators.kube_record import record_of
+from healthd.core.model import Remedy
+from healthd.remediation.decide.handoff import CaseMark
+from healthd.remediation.orchestrators.kubernetes.api import FIELD_MANAGER
+from healthd.remediation.orchestrators.kubernetes.budget import CLAIM, LEASE, LIMIT, NODES, OUT
+from healthd.remediation.orchestrators.kubernetes.events import News, event_of
+from healthd.remediation.orchestrators.kubernetes.labels import CODE, STATE, NodeState
+from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS
+from healthd.remediation.orchestrators.kubernetes.record import record_of
 from tests.integration.kubernetes.agent_rig import EVENTS
 from tests.integration.kubernetes.api_client import ApiClient
 from tests.integration.kubernetes.control_plane import ACCOUNT, HEALTHS, LEASES, NAMESPACE, ControlPlane

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from healthd.remediation.orchestrators.kube_budget import LEASE
-from healthd.remediation.orchestrators.kube_node import HOLD, KEEPS
+from healthd.remediation.orchestrators.kubernetes.budget import LEASE
+from healthd.remediation.orchestrators.kubernetes.node import HOLD, KEEPS
 from tests.integration.kubernetes.agent_rig import Agents, note
 from tests.integration.kubernetes.control_plane import ControlPlane
 from tests.integration.kubernetes.fleet_storm import REASON

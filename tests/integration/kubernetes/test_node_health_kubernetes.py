@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from healthd.errors import BackendError, BackendRefused, BackendUnknown
-from healthd.model import Remedy
-from healthd.remediation.marks import Answer, CaseMark, Helped, PastAct, PastRepair, parse
-from healthd.remediation.orchestrators.kube_afar import KubeNodeAfar
-from healthd.remediation.orchestrators.kube_api import KubeApi, connect
-from healthd.remediation.orchestrators.kube_health import NO_CRD, NodeHealths
-from healthd.remediation.orchestrators.kube_old_marks import MARK, MARKS, marked_with
-from healthd.remediation.orchestrators.kube_record import HealthStatus, record_of, text_of
-from healthd.remediation.orchestrators.kube_transport import Pace
+from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
+from healthd.core.model import Remedy
+from healthd.remediation.decide.handoff import Answer, CaseMark, Helped, PastAct, PastRepair, parse
+from healthd.remediation.orchestrators.kubernetes.afar import KubeNodeAfar
+from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
+from healthd.remediation.orchestrators.kubernetes.health import NO_CRD, NodeHealths
+from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS, marked_with
+from healthd.remediation.orchestrators.kubernetes.record import HealthStatus, record_of, text_of
+from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from healthd.remediation.ports import Mark, Slot
 from tests.integration.kubernetes.agent_rig import Agents, add_leases, install_resource
 from tests.integration.kubernetes.control_plane import HEALTHS, LEASES, NAMESPACE, ControlPlane

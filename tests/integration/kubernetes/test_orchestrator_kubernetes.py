@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from healthd.errors import BackendDenied, BackendRefused, BackendUnknown, SlotTaken
-from healthd.remediation.fleet import Go, Hold
-from healthd.remediation.orchestrators.kube_api import Conflict, Kind
-from healthd.remediation.orchestrators.kube_budget import COUNTED, LIMIT, counts
-from healthd.remediation.orchestrators.kubernetes import KubernetesOrchestrator
+from healthd.core.errors import BackendDenied, BackendRefused, BackendUnknown, SlotTaken
+from healthd.remediation.decide.fleet import Go, Hold
+from healthd.remediation.engine.slots import SlotKeeper
+from healthd.remediation.orchestrators.kubernetes.api import Conflict, Kind
+from healthd.remediation.orchestrators.kubernetes.budget import COUNTED, LIMIT, counts
+from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from healthd.remediation.ports import HeldNode, Mark, Slot
-from healthd.remediation.slots import SlotKeeper
 from tests.integration.kubernetes.agent_rig import Agents, add_leases, note
 from tests.integration.kubernetes.control_plane import ControlPlane
 

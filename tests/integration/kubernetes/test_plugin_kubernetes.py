@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from healthd.plugin_restart import PluginRestart
-from healthd.store import Store
+from healthd.agent.plugin_restart import PluginRestart
+from healthd.state.store import Store
 from tests.integration.kubernetes.agent_rig import Agents
 from tests.integration.kubernetes.control_plane import ControlPlane
 from tests.integration.kubernetes.fleet_controller import Fleet, Start

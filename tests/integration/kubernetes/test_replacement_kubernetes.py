@@ -18,9 +18,9 @@ from typing import Any
 import boto3
 import pytest
 
-from healthd.errors import BackendRefused
-from healthd.model import Remedy
-from healthd.remediation.orchestrators.kube_asking import KubeAsking
+from healthd.core.errors import BackendRefused
+from healthd.core.model import Remedy
+from healthd.remediation.orchestrators.kubernetes.asking import KubeAsking
 from tests.imds import Imds
 from tests.integration.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.integration.aws.moto_server import dummy_env, moto_serving

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from healthd.model import Component, Diagnosis, Mode, Outcome, Remedy, Result, Severity, Status, Step
-from healthd.remediation.case import Case
-from healthd.remediation.orchestrators.kube_conditions import DEBOUNCE_S, HEARTBEAT_S, TYPES
-from healthd.remediation.orchestrators.kube_labels import GAP_S, Labels, labels_on
-from healthd.remediation.orchestrators.kube_node import node_of
-from healthd.remediation.orchestrators.kube_reporter import LOOK_S, REGISTERS_S, Known, KubeReporter
-from healthd.remediation.orchestrators.kubernetes import Fence
-from healthd.remediation.playbook import REBOOT
+from healthd.core.model import Component, Diagnosis, Mode, Outcome, Remedy, Result, Severity, Status, Step
+from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.rules import REBOOT
+from healthd.remediation.orchestrators.kubernetes.conditions import DEBOUNCE_S, HEARTBEAT_S, TYPES
+from healthd.remediation.orchestrators.kubernetes.labels import GAP_S, Labels, labels_on
+from healthd.remediation.orchestrators.kubernetes.node import node_of
+from healthd.remediation.orchestrators.kubernetes.orchestrator import Fence
+from healthd.remediation.orchestrators.kubernetes.reporter import LOOK_S, REGISTERS_S, Known, KubeReporter
 from tests.integration.kubernetes.agent_rig import Agents, install_resource
 from tests.integration.kubernetes.control_plane import HEALTHS, ControlPlane
 

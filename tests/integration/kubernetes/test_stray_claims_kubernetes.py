@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from healthd.remediation.orchestrators.kube_budget import CLAIM, LEASE, OUT
-from healthd.remediation.orchestrators.kube_labels import STATE
-from healthd.remediation.orchestrators.kube_old_marks import MARKS
-from healthd.remediation.orchestrators.kube_stray_claims import IDLE_S, RELABELLED_S
+from healthd.remediation.orchestrators.kubernetes.budget import CLAIM, LEASE, OUT
+from healthd.remediation.orchestrators.kubernetes.labels import STATE
+from healthd.remediation.orchestrators.kubernetes.old_records import MARKS
+from healthd.remediation.orchestrators.kubernetes.stray_claims import IDLE_S, RELABELLED_S
 from tests.integration.kubernetes.agent_node import AgentNode
 from tests.integration.kubernetes.agent_rig import Agents, note
 from tests.integration.kubernetes.api_client import ApiClient

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from healthd.remediation.orchestrators.kube_budget import LEASE
-from healthd.remediation.orchestrators.kube_node import Held, fence_patch, node_of, quarantine_patch
-from healthd.remediation.orchestrators.kube_old_marks import MARKS
+from healthd.remediation.orchestrators.kubernetes.budget import LEASE
+from healthd.remediation.orchestrators.kubernetes.node import Held, fence_patch, node_of, quarantine_patch
+from healthd.remediation.orchestrators.kubernetes.old_records import MARKS
 from tests.integration.kubernetes.agent_rig import ROOT, add_leases, note
 from tests.integration.kubernetes.control_plane import NAMESPACE, ControlPlane
 from tests.integration.kubernetes.hook_pods import HookPods

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from healthd import errors
+from healthd.core import errors
 
 
 def family(arguments: Sequence[str]) -> OddFamily:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from healthd.check import discover
+from healthd.core.check import discover
 from healthd.remediation.orchestrators.local import HOLD_FILE
 from healthd.sim import nvml_state as sim
 from healthd.sim.machine import SimulatedMachine

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import SourceBusy, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.errors import SourceBusy, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.sources.filesystem import FilesystemSource
 
 

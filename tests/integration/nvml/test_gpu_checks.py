@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from healthd.check import Check, discover
-from healthd.model import Result, Status
-from healthd.runner import run_check
+from healthd.core.check import Check, discover
+from healthd.core.model import Result, Status
+from healthd.observe.runner import run_check
 from healthd.sim import nvml_state as sim
 from healthd.sim import tree
 from healthd.sources.trees import FileTree

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from healthd.node import NvmlFailure
+from healthd.core.node import NvmlFailure
 from healthd.sim import nvml_state as sim
 
 pytestmark = pytest.mark.nvml

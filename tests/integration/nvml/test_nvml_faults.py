@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from healthd.errors import SourceBusy, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.node import GpuAnswer, Nvml, NvmlFailure
+from healthd.core.errors import SourceBusy, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.node import GpuAnswer, Nvml, NvmlFailure
 from healthd.sim import nvml_state as sim
 from healthd.sources.nvml import NvmlSource
 from healthd.testing import GPU_IS_LOST as LOST

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from healthd.errors import SourceBusy, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.errors import SourceBusy, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.probe.child import kill_group
 from healthd.probe.supervise import Probe
 

@@ -27,24 +27,24 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
-from healthd.acting import make_engine
-from healthd.check import Check, NoSettings, judged
-from healthd.checkup import Checkup
+from healthd.agent.engine_parts import make_engine
 from healthd.config.load import load
-from healthd.config.schema import Config, PolicySection
-from healthd.model import Component, Event, Finding, Outcome, Remedy, Result, Severity
-from healthd.monitor import Monitor
-from healthd.node import CommandResult, KernelLogState, Node
-from healthd.own_reset import OwnResets
-from healthd.remediation.case import Case
-from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
+from healthd.config.schema.config import Config, PolicySection
+from healthd.core.check import Check, NoSettings, judged
+from healthd.core.model import Component, Event, Finding, Outcome, Remedy, Result, Severity
+from healthd.core.node import CommandResult, KernelLogState, Node
+from healthd.judge.own_reset import OwnResets
+from healthd.observe.checkup import Checkup
+from healthd.remediation.decide.case import Case
+from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.policy_files import policy_of
 from healthd.remediation.ports import Orchestrator
 from healthd.remediation.provisioners import aws_child
 from healthd.remediation.provisioners.aws_calls import find_call
 from healthd.sources.command import run_command
 from healthd.sources.machine import open_machine
-from healthd.store import Store
+from healthd.state.monitor import Monitor
+from healthd.state.store import Store
 
 GPU = Component(kind="gpu", id="GPU-5e1f")
 STEP_S = 5.0

@@ -37,11 +37,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import boto3
 
-from healthd.remediation.case import Case, End
+from healthd.remediation.decide.case import Case, End
 from healthd.sim.machine import SimulatedMachine
 from healthd.sim.machine import main as ask_for_reboot
 from healthd.sim.tree import new_boot
-from healthd.store import Store
+from healthd.state.store import Store
 from tests.imds import Imds
 from tests.integration.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.integration.aws.moto_server import dummy_env

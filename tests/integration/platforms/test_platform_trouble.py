@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from healthd.remediation.case import End
+from healthd.remediation.decide.case import End
 from tests.integration.aws.aws_endpoint import DENIED, THROTTLED, THROTTLED_JSON, Fault
 from tests.integration.platforms.platform_lab import NodeMachine, Platform, PlatformLab
 from tests.integration.platforms.players import (
@@ -474,7 +474,7 @@ LEFT_OUT: Mapping[str, str] = {
     "throttled_questions": "by reason: the node has no right to ask; pcs, softly: the same questions",
     "answer_lost": "by reason, parallelcluster, pcs: nothing is asked of AWS for the act",
     "answer_hangs": "as a lost answer for whoever waits; once where the daemon lives on, once where it ends",
-    "denied": "judged in one place for every call (healthd.errors.BackendDenied)",
+    "denied": "judged in one place for every call (healthd.core.errors.BackendDenied)",
 }
 """Why a branch is not played on every row."""
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from healthd.agent import Agent, looking_agent
+from healthd.agent.agent import Agent, looking_agent
 from healthd.api.families import MOST_SERIES
 from healthd.api.metrics import Page
 from healthd.api.reading_names import metric_of
-from healthd.check import discover, judged, ok, unknown
 from healthd.config.load import load
-from healthd.model import (
+from healthd.core.check import discover, judged, ok, unknown
+from healthd.core.model import (
     Action,
     ClearsBy,
     Component,
@@ -30,8 +30,8 @@ from healthd.model import (
     Severity,
     Step,
 )
+from healthd.daemon.textfile import replace_file
 from healthd.sim.machine import SimulatedMachine
-from healthd.textfile import replace_file
 from tests.integration.prometheus.prometheus_server import promtool
 
 pytestmark = pytest.mark.process

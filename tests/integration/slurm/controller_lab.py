@@ -19,9 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from healthd.check import discover
-from healthd.remediation.marks import CaseMark, parse
-from healthd.store import Store
+from healthd.core.check import discover
+from healthd.remediation.decide.handoff import CaseMark, parse
+from healthd.state.store import Store
 from tests.imds import Imds
 from tests.integration.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.integration.aws.fake_hyperpod import CLUSTER, FakeHyperPod

@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from healthd.remediation.slurm_versions import has, version_in
+from healthd.remediation.orchestrators.slurm.versions import has, version_in
 from tests.integration.slurm.slurm_conf import conf_text, free_ports
 
 TOOL_DIRS = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin:/opt/slurm/sbin:/opt/slurm/bin"

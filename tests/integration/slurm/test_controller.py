@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from healthd.model import Remedy
-from healthd.remediation.marks import Answer, CaseMark
+from healthd.core.model import Remedy
+from healthd.remediation.decide.handoff import Answer, CaseMark
 from tests.integration.prometheus.prometheus_server import promtool
 from tests.integration.slurm.controller_lab import ControllerLab, RunningController
 from tests.integration.slurm.slurm_lab import SlurmLab

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
+from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import Slot
 from tests.integration.slurm.slurm_lab import SlurmLab
 

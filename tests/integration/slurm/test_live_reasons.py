@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
+from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
+from healthd.remediation.orchestrators.slurm.reasons import AUTOMATIC, REBOOTS, SlurmText
 from healthd.remediation.ports import Hold
-from healthd.remediation.slurm_reasons import AUTOMATIC, REBOOTS, SlurmText
 from healthd.sim.machine import SimulatedMachine
 from tests.integration.slurm.slurm_lab import TOOL_DIRS, SlurmLab
 from tests.integration.slurm.test_spine import Nodes, quarantine

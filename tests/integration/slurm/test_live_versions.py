@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.remediation.slurm_versions import DIFFERENCES, TESTED, Difference
+from healthd.remediation.orchestrators.slurm.versions import DIFFERENCES, TESTED, Difference
 from tests.integration.slurm.slurm_lab import SlurmLab
 
 pytestmark = pytest.mark.slurm

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from healthd.agent.node_facts import ThisNode
 from healthd.config.load import load
-from healthd.errors import BackendRefused, BackendUnknown
-from healthd.remediation.orchestrators.slurm import SlurmOrchestrator, client_environment, parse_boot_time
+from healthd.core.errors import BackendRefused, BackendUnknown
+from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, client_environment, parse_boot_time
 from healthd.remediation.ports import FleetLevel, Hold
 from healthd.sources.command import abandoned, run_command
-from healthd.whoami import ThisNode
 from tests.integration.slurm.slurm_lab import SlurmLab
 
 pytestmark = pytest.mark.slurm

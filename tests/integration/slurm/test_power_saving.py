@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from healthd.errors import BackendRefused
-from healthd.model import Mode
-from healthd.remediation.absent import AbsentNodes
-from healthd.remediation.fleet import Claim, plan, scopes_of
-from healthd.remediation.marks import CaseMark, parse
-from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
-from healthd.remediation.policy import Rules
-from healthd.remediation.turns import Patience
+from healthd.core.errors import BackendRefused
+from healthd.core.model import Mode
+from healthd.remediation.decide.fleet import Claim, plan, scopes_of
+from healthd.remediation.decide.handoff import CaseMark, parse
+from healthd.remediation.decide.policy import Rules
+from healthd.remediation.engine.absent import AbsentNodes
+from healthd.remediation.engine.turns import Patience
+from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from tests.integration.slurm.controller_lab import RunningController
 from tests.integration.slurm.slurm_lab import SlurmLab
 

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from healthd.errors import BackendRefused, BackendUnknown, SlotTaken
-from healthd.remediation.fleet import Go, Hold, Settle
-from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
+from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
+from healthd.remediation.decide.fleet import Go, Hold, Settle
+from healthd.remediation.engine.slots import SlotKeeper
+from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import Mark, ScopeLevel, Slot
-from healthd.remediation.slots import SlotKeeper
 from tests.integration.slurm.slurm_lab import SlurmLab
 
 pytestmark = pytest.mark.slurm

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.remediation.orchestrators.slurm import SINFO_FIELDS
+from healthd.remediation.orchestrators.slurm.orchestrator import SINFO_FIELDS
 from tests.integration.slurm.slurm_lab import SlurmLab
 from tests.pages import blocks
 from tests.running import UNCONTAINED, RunningNode

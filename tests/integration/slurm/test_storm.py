@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from healthd.acting import FLEET, fleet_of
-from healthd.errors import BackendError
-from healthd.remediation.orchestrators.slurm import SlurmOrchestrator
-from healthd.store import Store
+from healthd.agent.engine_parts import FLEET, fleet_of
+from healthd.core.errors import BackendError
+from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
+from healthd.state.store import Store
 from tests.integration.slurm.slurm_lab import SlurmLab, why_not
 from tests.running import RECOVERED, RunningNode
 

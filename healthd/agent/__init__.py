@@ -1,0 +1,1 @@
+"""One node's agent, put together from its configuration: the observer, the store and the engine that acts."""

@@ -1,0 +1,416 @@
+"""Puts one node's agent together from its configuration: machine, store, monitor, checks, engine.
+
+Nothing runs here: no thread, no signal, no socket. ``daemon`` gives it threads and a life, a hook without a daemon uses
+it for one answer.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from healthd.agent.cluster import as_kubernetes, cluster_of
+from healthd.agent.engine_parts import FLEET, kept_of, make_engine, patience_of, rules_of
+from healthd.agent.node_facts import runs_kubernetes, runs_slurm
+from healthd.agent.plugin_restart import PluginRestart, open_plugin_restart
+from healthd.config.schema.config import CheckConfig, Config
+from healthd.core.check import Check, discover
+from healthd.core.errors import ExtraMissing, SourceError
+from healthd.core.model import Event, Mode
+from healthd.core.node import KernelLogState
+from healthd.core.unseen import Unseen
+from healthd.drill.drills import Drills
+from healthd.notify.notifier import Notifier
+from healthd.observe import journal
+from healthd.observe.checkup import Checkup, boot_id_or_unknown
+from healthd.observe.evidence import save_bundle
+from healthd.observe.report import as_data
+from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.rules import Policy
+from healthd.remediation.engine.absent import AbsentNode, AbsentNodes, AbsentWatch
+from healthd.remediation.engine.engine import Engine
+from healthd.remediation.engine.heartbeat import Beat
+from healthd.remediation.orchestrators.local import LocalOrchestrator
+from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
+from healthd.remediation.policy_files import policy_of
+from healthd.remediation.ports import Orchestrator
+from healthd.sources.identity import boot_time
+from healthd.sources.imds import Hurry
+from healthd.sources.kmsg import Batch, Cursor, KernelLog, read_all
+from healthd.sources.machine import Machine, open_machine
+from healthd.state.monitor import Monitor, gone_jobs
+from healthd.state.store import Store
+
+_CATCHES_UP_WITHIN_S = 3.0
+
+
+@dataclass(kw_only=True)
+class Agent:
+    """Everything of one node, connected and at rest."""
+
+    config: Config
+    machine: Machine
+    monitor: Monitor
+    checkup: Checkup
+    store: Store | None = None
+    engine: Engine | None = None
+    orchestrator: Orchestrator | None = None
+    ends: list[Callable[[], None]] = field(default_factory=list)
+    """What else is given back at the end: connections to the cluster."""
+    troubles: list[Callable[[], str]] = field(default_factory=list)
+    """What else may be wrong with the service itself and keeps it from nothing: each says so in words, or ""."""
+    hooks: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """Hooks answered, by (kind, verdict, ``passed`` or ``refused``)."""
+    unseen: Unseen | None = None
+    """Hooks that had no answer of this daemon; None where none is asked."""
+    notifier: Notifier | None = None
+    """Who tells people; None where nobody is to be told."""
+    changed: Callable[[], None] = lambda: None
+    """Tells whoever turns the engine that there is something to do."""
+    drills: Drills | None = None
+    """Plays faults that are not there; None where no daemon runs."""
+    absent: AbsentWatch | None = None
+    """Releases what healthd holds of nodes that Slurm has powered down; None where the cluster is not Slurm."""
+    plugin_restart: PluginRestart | None = None
+    """Asks for the device plugin's restart after a GPU reset, where that is configured."""
+
+    def close(self, *, keep_open: bool = False) -> None:
+        """End the workers and close the store. ``keep_open``: not what somebody may still act with, until the process
+        ends: the store and the connections to the cluster."""
+        self.checkup.close()
+        self.machine.close()
+        if keep_open:
+            self.monitor.flush(datetime.now(UTC))
+            return
+        for close in self.ends:
+            close()
+        if self.store is not None:
+            self.monitor.flush(datetime.now(UTC))
+            self.store.close()
+
+    @property
+    def mode(self) -> Mode:
+        """How far this agent may go."""
+        return self.config.remediation.mode
+
+    def learn_fleet(self, now: datetime) -> None:
+        """Read the fleet, where there is one that this agent may act in and it is time, and keep it for a restart. What
+        Slurm powered down while it was held is released.
+
+        Raises BackendUnknown, StoreError.
+        """
+        if self.mode is Mode.OBSERVE or self.engine is None or self.store is None:
+            return
+        if self.orchestrator is None or self.orchestrator.kind in ("local", "kubernetes"):
+            return  # nobody else is there; or who is out is one small object, read when it is needed
+        if fleet := self.engine.learn():
+            self.store.keep(FLEET, kept_of(fleet, now))
+            for said in self.absent.look(fleet, now) if self.absent is not None else ():
+                self.monitor.record(Event(at=now, kind="decision", text=said))
+
+    @property
+    def paged_absent(self) -> tuple[AbsentNode, ...]:
+        """What this agent has to call an operator for although it is another node's."""
+        return () if self.absent is None else self.absent.paged
+
+    def housekeeping(self, now: datetime) -> None:
+        """What falls due from time to time: jobs that ended, a word to the cluster, a disk that takes writes again."""
+        for clearance in gone_jobs(self.monitor.history, lambda pid: self.machine.proc.exists(str(pid))):
+            self.monitor.clear(clearance, now)
+        if self.plugin_restart is not None and (said := self.plugin_restart.due()):
+            self.monitor.record(Event(at=now, kind="step", text=said))
+        if self.unseen is not None and (said := self.unseen.news()):
+            self.monitor.record(Event(at=now, kind="hook", text=said))
+        self.monitor.flush(now)
+        if self.store is not None and not self.monitor.store_problem:
+            self.store.ballast.lay()
+
+
+def enabled_checks(config: Config) -> Mapping[str, Check]:
+    """The checks that run here."""
+    return {name: check for name, check in discover().items() if config.checks[name].enabled}
+
+
+def simulated(config: Config) -> tuple[str, ...]:
+    """The notices that every report of a node with simulated parts carries."""
+    notices = []
+    if config.sources.nvml_library.endswith(".sim"):
+        notices.append(f"SIMULATED: the GPUs are {config.sources.nvml_library}, not hardware")
+    if config.sources.trust_user_kmsg:
+        notices.append("trust_user_kmsg is on: kernel lines may have been written by a user, for a test or a drill")
+    return tuple(notices)
+
+
+def looking_agent(config: Config, notices: tuple[str, ...] = ()) -> Agent:
+    """An agent that only looks: no store, no engine. The kernel log of this boot is read once, before anything else.
+
+    ``notices``: what its reports say beside the checks.
+    """
+    machine = open_machine(config)
+    checks = enabled_checks(config)
+    monitor = Monitor(checks, None)
+    agent = _assembled(config, checks, machine, monitor, source="local", notices=(*notices, *simulated(config)))
+    monitor.begin_boot(boot_id_or_unknown(machine), datetime.now(UTC))
+    read_kernel_once(agent)
+    journal.read_once(agent.checkup, monitor)
+    return agent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopgap:
+    """A folder in memory, for the state of a daemon that only looks. ``why``: what its own folder refuses, in words."""
+
+    folder: Path
+    why: str
+
+
+def acting_agent(
+    config: Config,
+    *,
+    source: str,
+    environ: Mapping[str, str],
+    changed: Callable[[], None],
+    notices: tuple[str, ...] = (),
+    beat: Beat | None = None,
+    stopgap: Stopgap | None = None,
+    hurry: Hurry | None = None,
+) -> Agent:
+    """An agent with a store and an engine. ``changed`` is called when a fault opened or ended; ``beat``: make_engine's.
+    ``stopgap``: where the store is while its own folder refuses. ``hurry``: as of MetadataSource.
+
+    Raises ConfigError for an orchestrator that is not there, StoreError where the state directory cannot be used.
+    """
+    now = datetime.now(UTC)
+    machine = open_machine(config, hurry=hurry)
+    orchestrator = open_orchestrator(config, machine, environ)
+    folder = Path(config.daemon.state_dir) if stopgap is None else stopgap.folder
+    store = Store(folder / "healthd.db", now=now)
+    checks = enabled_checks(config)
+    policy = policy_of(config.policy, machine.instance_type)
+    unkept = stopgap.why if stopgap is not None else ""
+    monitor = Monitor(checks, store, changed=changed, policy=policy, unkept=unkept)
+    notices = (*notices, *simulated(config), *((store.set_aside,) if store.set_aside else ()))
+    agent = _assembled(config, checks, machine, monitor, source=source, notices=notices)
+    agent.store, agent.orchestrator, agent.changed = store, orchestrator, changed
+    agent.ends += [close] if (close := getattr(orchestrator, "close", None)) is not None else []
+    agent.plugin_restart = open_plugin_restart(config, orchestrator, store)
+    agent.absent = _open_absent(config, machine.name, orchestrator, policy)
+    agent.engine = make_engine(
+        config=config,
+        machine=machine,
+        monitor=monitor,
+        checkup=agent.checkup,
+        store=store,
+        orchestrator=orchestrator,
+        policy=policy,
+        collect=lambda case: collect_evidence(agent, case),
+        after_reset=agent.plugin_restart.wanted if agent.plugin_restart is not None else lambda: None,
+        beat=beat,
+    )
+    if store.set_aside:
+        monitor.record(Event(at=now, kind="daemon", text=f"database set aside: {store.set_aside}"))
+    monitor.retire(now)
+    before = monitor.history.instance_id
+    monitor.begin_instance(machine.identity.instance_id, now)
+    if before in ("", monitor.history.instance_id):  # else the disk was another machine's
+        journal.judge_past_boot(agent.checkup, monitor, boot_id_or_unknown(machine), now)
+    monitor.begin_boot(boot_id_or_unknown(machine), now)
+    return agent
+
+
+def open_orchestrator(config: Config, machine: Machine, environ: Mapping[str, str]) -> Orchestrator:
+    """The orchestrator that the configuration names, or the one that this node runs."""
+    if runs_kubernetes(config, environ):
+        return _open_kubernetes(config, machine.name, environ)
+    if runs_slurm(config, environ):
+        return SlurmOrchestrator.of(config, machine.name)
+    return LocalOrchestrator(
+        node=machine.name,
+        state_dir=Path(config.daemon.state_dir),
+        dev_root=Path(config.sources.dev_root),
+        proc_root=Path(config.sources.proc_root),
+        ignore_pids=lambda: [pid for pid in (machine.nvml.worker_pid(),) if pid is not None],
+    )
+
+
+def _open_absent(config: Config, name: str, orchestrator: Orchestrator, policy: Policy) -> AbsentWatch | None:
+    if not isinstance(orchestrator, SlurmOrchestrator):
+        return None
+    cluster = cluster_of(config, orchestrator)
+    absent = AbsentNodes(
+        node=lambda name: SlurmOrchestrator.of(config, name),
+        rules=lambda: rules_of(config, policy, cluster),
+        patience=patience_of(config, cluster),
+        monotonic_s=time.monotonic,
+    )
+    return AbsentWatch(absent, orchestrator, name)
+
+
+def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Callable[[], str] | None:
+    """What tells the cluster about this node, once for each call, and says what it did; None where nothing is told.
+
+    Raises ConfigError where the cluster cannot be reached as it is configured.
+    """
+    config, orchestrator, engine = agent.config, as_kubernetes(agent.orchestrator), agent.engine
+    if orchestrator is None or not config.orchestrator.kubernetes.report:
+        return None
+    from healthd.remediation.orchestrators.kubernetes.opening import Known, open_api
+    from healthd.remediation.orchestrators.kubernetes.opening import open_reporter as open_it
+
+    def known() -> Known:
+        return Known(
+            diagnoses=agent.monitor.diagnoses(),
+            outcomes=agent.monitor.outcomes(),
+            expected=tuple(name for name, check in agent.checkup.checks.items() if check.on != "active"),
+            decision=engine.decision if engine is not None else None,
+            case=engine.case if engine is not None else None,
+            has_decided=engine is None or engine.has_decided,
+        )
+
+    def fenced(words: str) -> None:
+        if engine is not None:
+            engine.fenced(words)
+
+    api = open_api(config, environ)
+    agent.ends.append(api.close)
+    return open_it(config, api, orchestrator, node=agent.machine.name, known=known, fenced=fenced).tick
+
+
+def _open_kubernetes(config: Config, node: str, environ: Mapping[str, str]) -> Orchestrator:
+    """The back end is imported where it is used: it loads lightkube. Raises ExtraMissing where that is not there."""
+    try:
+        from healthd.remediation.orchestrators.kubernetes import opening as kube_opening
+    except ImportError as error:
+        raise ExtraMissing("orchestrator.kind = kubernetes", "kubernetes", error) from error
+    return kube_opening.open_orchestrator(config, kube_opening.open_api(config, environ), node)
+
+
+def open_kernel_log(agent: Agent) -> KernelLog:
+    """The follower of the kernel log, where the last run left off."""
+    sources, cursor = agent.config.sources, agent.monitor.cursor
+    return KernelLog(
+        sources.kmsg,
+        boot_id=agent.monitor.boot_id,
+        boot_time=boot_time(agent.machine.proc),
+        cursor=Cursor(boot_id=cursor[0], sequence=cursor[1]) if cursor else None,
+        needles=kernel_needles(agent.checkup.checks, agent.config.checks),
+        trust_user_kmsg=sources.trust_user_kmsg,
+    )
+
+
+def read_kernel_once(agent: Agent) -> None:
+    """Judge what the kernel log holds now. What cannot be read is the state that the reports then show."""
+    machine, sources = agent.machine, agent.config.sources
+    try:
+        batch = _kernel_log_now(agent, kernel_needles(agent.checkup.checks, agent.config.checks))
+    except SourceError as error:
+        unread = KernelLogState(source=sources.kmsg, alive=False, error=str(error))
+        machine.kernel_log_state = lambda: unread
+        return
+    late = (
+        ""
+        if batch.caught_up
+        else f"{sources.kmsg} grows faster than it can be read: its newest records were not judged"
+    )
+    read = KernelLogState(source=sources.kmsg, alive=True, gaps=int(batch.gap), error=late)
+    machine.kernel_log_state = lambda: read
+    agent.checkup.judge_kernel(batch.records, None)
+
+
+def _kernel_log_now(agent: Agent, needles: tuple[bytes, ...]) -> Batch:
+    """The records that the kernel log holds now, all of them without needles. Raises SourceError."""
+    return read_all(
+        agent.config.sources.kmsg,
+        boot_id=agent.monitor.boot_id,
+        boot_time=boot_time(agent.machine.proc),
+        needles=needles,
+        trust_user_kmsg=agent.config.sources.trust_user_kmsg,
+    )
+
+
+def catch_up_kernel_log(agent: Agent) -> None:
+    """Judge what came since the last run and keep the new cursor, as the daemon would: for a hook that acts alone.
+
+    What was judged before is not judged again: what ended by other evidence must not come back from an old line.
+    """
+    journal.read_once(agent.checkup, agent.monitor)
+    source, until = agent.config.sources.kmsg, time.monotonic() + _CATCHES_UP_WITHIN_S
+    try:
+        log = open_kernel_log(agent)
+    except SourceError as error:
+        unread = KernelLogState(source=source, alive=False, error=str(error))
+        agent.machine.kernel_log_state = lambda: unread
+        return
+    caught_up = False
+    while not caught_up and not log.state().error and time.monotonic() < until:
+        batch = log.read_batch(0.0)
+        cursor = (batch.cursor.boot_id, batch.cursor.sequence) if batch.cursor else None
+        agent.checkup.judge_kernel(batch.records, cursor)
+        caught_up = batch.caught_up
+    read = log.state()
+    if not caught_up and not read.error:
+        read = replace(read, error=f"{source} could not be read to its end within {_CATCHES_UP_WITHIN_S:g} s")
+    log.close()
+    agent.machine.kernel_log_state = lambda: read
+
+
+def kernel_needles(checks: Mapping[str, Check], settings: Mapping[str, CheckConfig]) -> tuple[bytes, ...]:
+    """What a kernel record must hold one of for any check to want it."""
+    needles = {needle for check in checks.values() for needle in check.needles}
+    needles.update(*(getattr(settings[name].settings, "needles", ()) for name in checks))
+    return tuple(sorted(needle.encode() for needle in needles))
+
+
+def collect_evidence(agent: Agent, case: Case) -> str:
+    """Save what is known about the node before a repair changes it. Returns where, and what could not be had."""
+    config = agent.config
+    return save_bundle(
+        Path(config.daemon.state_dir) / "bundles" / case.id,
+        {
+            "verdict.json": lambda: json.dumps(as_data(agent.checkup.report(deadline_s=0.0)), indent=2, default=str),
+            "events.txt": lambda: _trail_text(agent),
+            "kernel.txt": lambda: _kernel_text(agent),
+        },
+        config.evidence.commands,
+        timeout_s=config.evidence.timeout_s,
+        keep=config.evidence.keep,
+    )
+
+
+def _trail_text(agent: Agent) -> str:
+    events = agent.store.events() if agent.store else ()
+    return "".join(f"{event.at.isoformat()} {event.kind} {event.text}\n" for event in events)
+
+
+def _kernel_text(agent: Agent) -> str:
+    return "".join(f"{record.time.isoformat()} {record.text}\n" for record in _kernel_log_now(agent, ()).records)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# parts
+
+
+def _assembled(
+    config: Config,
+    checks: Mapping[str, Check],
+    machine: Machine,
+    monitor: Monitor,
+    *,
+    source: str,
+    notices: tuple[str, ...],
+) -> Agent:
+    checkup = Checkup(
+        checks=checks,
+        settings=config.checks,
+        machine=machine,
+        monitor=monitor,
+        source=source,
+        workers=config.daemon.workers,
+        notices=notices,
+    )
+    return Agent(config=config, machine=machine, monitor=monitor, checkup=checkup)

@@ -1,0 +1,82 @@
+"""After a GPU reset, asks the cluster once for the restart of the device plugin, however long that takes.
+
+The request is kept in the store between the reset and the API server's answer. A kill between the two repeats the
+request under the same name, which the controller knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Protocol
+
+from healthd.agent.cluster import as_kubernetes
+from healthd.config.schema.config import Config
+from healthd.core.errors import BackendError, StoreError
+from healthd.remediation.ports import Orchestrator
+
+FACT = "device_plugin_restart"
+"""Under which key the store keeps a request that was not made yet."""
+
+
+class Facts(Protocol):
+    """The part of the store that this needs."""
+
+    def fact(self, key: str) -> str:
+        """What is kept, or ""."""
+
+    def keep(self, key: str, value: str) -> None:
+        """Keep it. Raises StoreError."""
+
+
+class PluginRestart:
+    """The request of one node. ``ask`` leaves it with the cluster, by the reset's name and time; raises BackendError.
+
+    ``wanted`` and ``due`` are called by one thread.
+    """
+
+    def __init__(
+        self,
+        facts: Facts,
+        ask: Callable[[str, datetime], None],
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        new_id: Callable[[], str] = lambda: secrets.token_hex(4),
+    ) -> None:
+        self._facts, self._ask, self._clock, self._new_id = facts, ask, clock, new_id
+        self._pending, self._said = facts.fact(FACT), ""
+
+    def wanted(self) -> None:
+        """The GPUs were reset. A disk that takes no writes keeps nobody from asking, unless this process ends first."""
+        self._pending, self._said = f"{self._new_id()} {int(self._clock().timestamp())}", ""
+        with contextlib.suppress(StoreError):
+            self._facts.keep(FACT, self._pending)
+
+    def due(self) -> str:
+        """Ask, if that is still to be done; what came of it, in a sentence that is said once, or ""."""
+        if not self._pending:
+            return ""
+        reset, _, at = self._pending.partition(" ")
+        try:
+            self._ask(reset, datetime.fromtimestamp(int(at), UTC))
+        except BackendError as error:
+            what = f"the device plugin's restart could not be asked for after reset {reset}"
+            return self._new(f"{what}, tried again: {error}")
+        self._pending = ""
+        with contextlib.suppress(StoreError):  # then it is asked for again, which the controller sees to be the same
+            self._facts.keep(FACT, "")
+        return self._new(f"asked healthd controller for the device plugin's restart after reset {reset}")
+
+    def _new(self, said: str) -> str:
+        known, self._said = self._said, said
+        return "" if said == known else said
+
+
+def open_plugin_restart(config: Config, orchestrator: Orchestrator, facts: Facts) -> PluginRestart | None:
+    """Where the cluster is Kubernetes and the plugin's pods are named; else None: nobody is asked."""
+    kubernetes = as_kubernetes(orchestrator)
+    if kubernetes is None or not config.orchestrator.kubernetes.device_plugin:
+        return None
+    return PluginRestart(facts, kubernetes.ask_plugin_restart)

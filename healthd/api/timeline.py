@@ -1,0 +1,145 @@
+"""The audit trail and the cases of a node as one timeline, newest last: ``healthd history``. It writes nothing.
+
+The order is the trail's own, not the clock's: a clock may have been stepped, the trail only grows.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from healthd.core.errors import StoreError
+from healthd.core.model import Event
+from healthd.observe.report import printable
+from healthd.remediation.decide.case import Case
+from healthd.state.store import SCHEMA_VERSION, Store
+
+SCHEMA = "healthd.history/v1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trail:
+    """The newest events in their order, the oldest first, and the cases that were opened among them or are open.
+
+    ``cut``: why there are fewer than were asked for, or "".
+    """
+
+    events: tuple[Event, ...]
+    cases: tuple[Case, ...] = ()
+    cut: str = ""
+
+
+def trail_of(store: Store, *, last: int) -> Trail:
+    """The newest ``last`` lines of a store. Raises StoreError."""
+    events = store.events(last=last)
+    since = min((event.at for event in events), default=None) if len(events) == last else None
+    cases = (case for case in store.cases() if since is None or case.opened >= since or case.is_open)
+    return Trail(events=events, cases=tuple(cases))
+
+
+def read_trail(path: Path, *, last: int) -> Trail:
+    """The same from a database on disk, opened to be read only: for where no daemon answers. Raises StoreError."""
+    try:
+        there = path.is_file()
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}; be root, or start the daemon, which tells everybody") from error
+    if not there:
+        raise StoreError(f"{path}: no state database; healthd never ran here, or [daemon] state_dir is another")
+    store = _ReadStore(path, now=datetime.now(UTC))
+    try:
+        return trail_of(store, last=last)
+    finally:
+        store.close()
+
+
+def trail_json(trail: Trail) -> str:
+    """One JSON object, two-space indented."""
+    data = {
+        "schema": SCHEMA,
+        "cut": trail.cut,
+        "events": [
+            {"at": each.at.isoformat(), "kind": each.kind, "text": each.text, "data": each.data}
+            for each in trail.events
+        ],
+        "cases": [_case_data(case) for case in trail.cases],
+    }
+    return json.dumps(data, indent=2, default=str) + "\n"
+
+
+def trail_text(trail: Trail) -> str:
+    """For a person: a line for each event, its evidence under it; each case where it was opened."""
+    lines = [printable(line) for line in _lines(trail)]
+    lines[:0] = [f"! {trail.cut}"] if trail.cut else []
+    return "\n".join(lines or ["nothing has happened here yet"]) + "\n"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class _ReadStore(Store):
+    """An existing database, opened to be read only: nothing is made, mended or put aside."""
+
+    def _opened(self, now: datetime) -> sqlite3.Connection:
+        uri = f"{self.path.resolve().as_uri()}?mode=ro"
+        db = sqlite3.connect(uri, uri=True, timeout=5.0, isolation_level=None, check_same_thread=False)
+        try:
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            if version != SCHEMA_VERSION:
+                raise sqlite3.DatabaseError(f"its schema version is {version}, this healthd knows {SCHEMA_VERSION}")
+        except sqlite3.Error:
+            db.close()
+            raise
+        return db
+
+
+def _lines(trail: Trail) -> Iterator[str]:
+    waiting = list(trail.cases)
+    for event in trail.events:
+        while waiting and waiting[0].opened <= event.at:
+            yield _case_line(waiting.pop(0))
+        yield _line(event.at, event.kind, event.text)
+        yield from _evidence_lines(event.data)
+    yield from map(_case_line, waiting)
+
+
+def _line(at: datetime, kind: str, text: str) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S}  {kind:<8}  {text}"
+
+
+def _evidence_lines(data: Mapping[str, Any]) -> Iterator[str]:
+    evidence = data.get("evidence")
+    if isinstance(evidence, Mapping) and data.get("opened"):
+        yield from (f"{'':31}{name}: {value}" for name, value in evidence.items())
+
+
+def _case_line(case: Case) -> str:
+    steps = ", ".join(case.steps)
+    if case.end is None:
+        state = f"open, at {case.step} since {case.since:%Y-%m-%d %H:%M:%S}"
+    else:
+        state = f"{case.end} at {case.since:%Y-%m-%d %H:%M:%S}" + (f": {case.note}" if case.note else "")
+    words = f"[{case.id}] {case.code} on {case.component}, {case.remedy}: {steps}; {state}"
+    return _line(case.opened, "case", words)
+
+
+def _case_data(case: Case) -> dict[str, Any]:
+    return {
+        "id": case.id,
+        "code": case.code,
+        "component": case.component,
+        "remedy": case.remedy,
+        "why": case.why,
+        "text": case.text,
+        "opened": case.opened.isoformat(),
+        "since": case.since.isoformat(),
+        "steps": list(case.steps),
+        "step": case.step,
+        "attempts": case.attempts,
+        "end": case.end,
+        "note": case.note,
+    }

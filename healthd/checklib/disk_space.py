@@ -1,0 +1,40 @@
+"""The room of a file system: what users have left, what root has left, and whose files take the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from healthd.core.errors import SourceError
+from healthd.core.node import Node, Space
+
+_EXT4_POOL_SHARE, _EXT4_POOL_BYTES = 50, 4096 * 4096  # 2 % of the blocks, 4,096 at most: nobody's, root's neither
+_NAMED = 3  # owners in a finding
+
+
+def shares(space: Space, kept_by: str = "") -> dict[str, float]:
+    """The free shares of space and inodes; with what only root may take, as the kind ``kept_by`` keeps it."""
+    kept_bytes, kept_inodes = (space.kept_bytes, space.kept_inodes) if kept_by not in ("", "btrfs") else (0, 0)
+    if kept_by == "ext4":
+        kept_bytes = max(0, kept_bytes - min(space.total_bytes // _EXT4_POOL_SHARE, _EXT4_POOL_BYTES))
+    counts = {
+        "space": (space.available_bytes + kept_bytes, space.total_bytes),
+        "inodes": (space.available_inodes + kept_inodes, space.total_inodes),
+    }
+    return {kind: free / total for kind, (free, total) in counts.items() if total}
+
+
+def below(free: Mapping[str, float], limit: float) -> dict[str, float]:
+    """The shares that are less than the limit."""
+    return {kind: ratio for kind, ratio in free.items() if ratio < limit}
+
+
+def held_by(node: Node, point: str) -> str:
+    """Who holds most of a full disk. Not to know it changes nothing of the finding."""
+    try:
+        holders = node.holders(point)
+    except SourceError as error:
+        return f"; whose files fill it was not counted: {error}"
+    most = sorted(holders.bytes_of.items(), key=lambda held: held[1], reverse=True)[:_NAMED]
+    names = ", ".join(f"uid {uid} {held / 1e9:.1f} GB" for uid, held in most)
+    counted = "" if holders.whole else f" among the {holders.files} files counted within a second"
+    return f"; most is held by {names}{counted}" if most else ""

@@ -1,0 +1,50 @@
+"""The health mask of the NVLink fabric, as a GPU tells it: which of its parts say that something is wrong. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from healthd.checklib.tables import filled, keyed_rows
+
+_PARTITION_SHIFT, _TWO_BITS, _NOT_ASSIGNED = 12, 0x3, 2
+"""NVML_GPU_FABRIC_HEALTH_MASK_…_PARTITION_ASSIGNED (nvml.h): 1 true, 2 false; 0 is: not told."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MaskPart:
+    """One part of the health mask: where its bits are, and which of its values are a fault. Zero is: not told."""
+
+    part: str
+    shift: int
+    bits: int
+    faults: frozenset[int]
+    meaning: str
+    source: str
+
+
+def _mask_part(cells: Mapping[str, str]) -> MaskPart:
+    return MaskPart(
+        part=filled(cells, "part"),
+        shift=int(cells["shift"]),
+        bits=int(cells["bits"]),
+        faults=frozenset(map(int, cells["faults"].split())),
+        meaning=filled(cells, "meaning"),
+        source=filled(cells, "source"),
+    )
+
+
+MASK = keyed_rows("fabric_health.csv", _mask_part, lambda row: row.part)
+
+
+def lacks_partition(mask: int) -> bool:
+    """Whether the mask says that no NVLink partition is assigned to the GPU: it cannot join, whoever runs."""
+    return mask >> _PARTITION_SHIFT & _TWO_BITS == _NOT_ASSIGNED
+
+
+def faults_of(mask: int) -> Iterator[str]:
+    """What the parts of a health mask say that is wrong."""
+    for row in MASK.values():
+        value = mask >> row.shift & (1 << row.bits) - 1
+        if value in row.faults:
+            yield row.meaning if len(row.faults) == 1 else f"{row.meaning} (reason {value})"

@@ -1,0 +1,49 @@
+"""Whose process it was: the Slurm job or the Kubernetes pod of a process id, read from its control group.
+
+A process that is gone, or that started after the moment in question and so only inherited the number, belongs to nobody
+that is known: the answer is empty, never guessed.
+
+Sources: Slurm, cgroup plugins (``…/slurmstepd.scope/job_42/step_0`` on cgroup v2, ``/slurm/uid_1000/job_42/step_0`` on
+v1); Kubernetes, kubelet cm/pod_container_manager_linux.go (``pod<uid>``, with ``_`` for ``-`` in systemd slices);
+proc_pid_stat(5) (field 22: start in clock ticks since boot, a hundred a second), proc_stat(5) (btime).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+
+from healthd.core.errors import SourceError
+from healthd.core.node import Node
+
+_JOB = re.compile(r"/job_(\d{1,10})(?:/|\Z)", re.MULTILINE)
+_POD = re.compile(r"[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?![0-9a-f])")
+_TICKS_PER_S = 100
+_SLACK_S = 2.0
+
+
+def owner(cgroup: str) -> Mapping[str, str]:
+    """``{"job": "42"}`` or ``{"pod_uid": "…"}`` from a control group's path or a whole /proc/PID/cgroup; else empty."""
+    if job := _JOB.search(cgroup):
+        return {"job": job[1]}
+    paths = (path for path in cgroup.split() if "kubepods" in path)
+    pods = (_POD.search(path, path.index("kubepods")) for path in paths)
+    return next(({"pod_uid": pod[1].replace("_", "-")} for pod in pods if pod), {})
+
+
+def owner_of(node: Node, pid: int | None, at: datetime) -> Mapping[str, str]:
+    """The owner of the process that had this id at that time; empty where that cannot be told."""
+    if pid is None:
+        return {}
+    try:
+        return owner(node.proc.read(f"{pid}/cgroup")) if _was_alive(node, pid, at) else {}
+    except (SourceError, ValueError, IndexError):
+        return {}
+
+
+def _was_alive(node: Node, pid: int, at: datetime) -> bool:
+    """Whether the process that has the id now had it then. Raises SourceError, ValueError or IndexError."""
+    started_ticks = int(node.proc.read(f"{pid}/stat").rpartition(") ")[2].split()[19])
+    booted_s = int(node.proc.read("stat").partition("btime ")[2].split()[0])
+    return booted_s + started_ticks / _TICKS_PER_S <= at.timestamp() + _SLACK_S

@@ -1,0 +1,38 @@
+"""Where the Lustre client of each release tells about its connections: devices by kind, and their ``import`` files.
+
+Pure over the Node protocol, like a check. Source: lustre-release, lproc_mdc.c and lproc_osc.c (``obd_vars`` in procfs
+up to 2.16, in debugfs from 2.17); obd_sysfs.c (a folder in sysfs for each device, since 2.12).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+from healthd.core.errors import SourceError, SourceUnreadable
+from healthd.core.node import Node
+
+_PROC, _DEBUG, _SYS = "fs/lustre", "kernel/debug/lustre", "fs/lustre"
+KINDS = {kind: re.compile(rf".+-{kind}-[0-9a-f]{{1,16}}") for kind in ("mdc", "osc")}
+"""The kinds of connection that I/O goes over, and what a client's device is called: the folders hold files beside them,
+and on a server devices of its own."""
+
+
+def client_devices(node: Node, kind: str) -> tuple[str, ...]:
+    """The client's devices of a kind, by whichever tree names them; sysfs does on all releases since 2.12."""
+    names: set[str] = set()
+    for tree, root in ((node.sys, _SYS), (node.proc, _PROC), (node.sys, _DEBUG)):
+        with contextlib.suppress(SourceError):  # one tree may be hidden; that none shows a device is a gap
+            names.update(tree.names(f"{root}/{kind}"))
+    return tuple(sorted(filter(KINDS[kind].fullmatch, names)))
+
+
+def import_text(node: Node, kind: str, device: str) -> str:
+    """What the device says of its connection. Raises SourceUnreadable where neither place of the file can be read."""
+    problems = []
+    for tree, root in ((node.proc, _PROC), (node.sys, _DEBUG)):
+        try:
+            return tree.read(f"{root}/{kind}/{device}/import")
+        except SourceError as error:
+            problems.append(str(error))
+    raise SourceUnreadable(f"{device}: {'; '.join(problems)}")

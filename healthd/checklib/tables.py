@@ -1,0 +1,207 @@
+"""The fact tables of ``checks/data``, typed. Loaded once, pure afterwards.
+
+A fact about hardware is a row of a table with its source; this module only gives the rows their types and refuses a
+row that it cannot read. It decides nothing: what a row means for the node is a check's business.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
+from typing import TypeVar
+
+from healthd.core.model import ClearsBy, Remedy, Severity
+
+_DATA = "data"
+K = TypeVar("K")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class XidRow:
+    """What one XID means and what it calls for. ``pauses_nvml``: NVML calls may hang after it.
+
+    ``reason`` says why this remedy, in a sentence; ``source`` names where the fact was read.
+    """
+
+    xid: int
+    mnemonic: str
+    meaning: str
+    category: str
+    severity: Severity
+    remedy: Remedy
+    clears_by: ClearsBy
+    pauses_nvml: bool
+    reason: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class XidCase:
+    """How the text of a line changes the judgement of its XID.
+
+    ``case`` is ``fatal`` (the text says Fatal) or ``to:<n>`` (XID 154: the recovery action it changed to).
+    """
+
+    xid: int
+    case: str
+    meaning: str
+    severity: Severity
+    remedy: Remedy
+    clears_by: ClearsBy
+    reason: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InstanceProfile:
+    """What a GPU instance type has when it is whole.
+
+    ``gpu_memory_mib`` is EC2's nominal figure, up to 3 % away from what a GPU has. ``memory_mib`` is EC2's figure for
+    main memory; 0 where EC2 publishes none. ``efa_max`` is how many EFA
+    interfaces the type can have and ``efa_usual`` how many AWS recommends: how many *this* instance has was chosen at
+    launch. ``nvlink``: none, pcie, nvswitch (inside the node) or nvl72 (across nodes). ``nvswitches``: how many the PCI
+    bus shows.
+    """
+
+    type: str
+    gpus: int
+    gpu_model: str
+    gpu_memory_mib: int
+    efa_max: int
+    efa_usual: int
+    nvme_count: int
+    nvlink: str
+    source: str
+    memory_mib: int = 0
+    nvswitches: int = 0
+
+
+# What is done about a code that NVIDIA had not published when the table was written.
+UNKNOWN_XID = XidRow(
+    xid=0,
+    mnemonic="",
+    meaning="a code that is not in healthd's table",
+    category="unknown",
+    severity=Severity.WARNING,
+    remedy=Remedy.WATCH,
+    clears_by=ClearsBy.NOTHING,
+    pauses_nvml=False,
+    reason="NVIDIA adds codes with every driver branch; what is not known is recorded and never takes a node out.",
+    source="open-gpu-kernel-modules nverror.h per tag: last code 121 in branch 515, 176 in branch 595, 179 after it",
+)
+
+_CODE = re.compile(r"(?:gpu\.)?xid[. ]?(\d{1,9})|(\d{1,9})", re.IGNORECASE)
+
+
+@cache
+def xid_table() -> Mapping[int, XidRow]:
+    """``xid.csv`` by XID number. Raises ValueError naming the line that cannot be read."""
+    return keyed_rows("xid.csv", _xid_row, lambda row: row.xid)
+
+
+@cache
+def xid_cases() -> Mapping[tuple[int, str], XidCase]:
+    """``xid_cases.csv`` by XID number and case. Raises ValueError naming the line that cannot be read."""
+    return keyed_rows("xid_cases.csv", _xid_case, lambda row: (row.xid, row.case))
+
+
+def xid_row(xid: int) -> XidRow:
+    """The row of an XID, or :data:`UNKNOWN_XID`."""
+    return xid_table().get(xid, UNKNOWN_XID)
+
+
+def xid_number(code: str) -> int | None:
+    """79 from ``gpu.xid.79``, ``xid 79``, ``XID79`` or ``79``; None for anything else."""
+    match = _CODE.fullmatch(code.strip())
+    return int(match[1] or match[2]) if match else None
+
+
+@cache
+def instance_types() -> Mapping[str, InstanceProfile]:
+    """``instance_types.toml`` by type name. Raises ValueError naming the type that cannot be read."""
+    rows = tomllib.loads(_text("instance_types.toml"))["instance_types"]
+    return MappingProxyType({name: profile_of(name, row) for name, row in rows.items()})
+
+
+def instance_profile(instance_type: str | None) -> InstanceProfile | None:
+    """The profile of ``p5.48xlarge`` (or ``ml.p5.48xlarge``); None for a type that the table does not know."""
+    if instance_type is None:
+        return None
+    return instance_types().get(instance_type.strip().removeprefix("ml."))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _text(name: str) -> str:
+    return resources.files("healthd.checks").joinpath(_DATA, name).read_text(encoding="utf-8")
+
+
+def keyed_rows(name: str, parse: Callable[[Mapping[str, str]], R], key: Callable[[R], K]) -> Mapping[K, R]:
+    """A table by key. Raises ValueError with the line for a row that cannot be read or whose key is taken."""
+    table: dict[K, R] = {}
+    for line, cells in _lines(name):
+        try:
+            row = parse(cells)
+        except (KeyError, ValueError, TypeError) as error:
+            raise ValueError(f"{name}, line {line}: cannot read {dict(cells)}: {error!r}") from error
+        if key(row) in table:
+            raise ValueError(f"{name}, line {line}: {key(row)} appears twice")
+        table[key(row)] = row
+    return MappingProxyType(table)
+
+
+def _lines(name: str) -> Iterator[tuple[int, Mapping[str, str]]]:
+    reader = csv.DictReader(_text(name).splitlines(), strict=True)
+    for cells in reader:
+        yield reader.line_num, cells
+
+
+def _xid_row(cells: Mapping[str, str]) -> XidRow:
+    return XidRow(
+        xid=int(cells["xid"]),
+        mnemonic=cells["mnemonic"],
+        meaning=filled(cells, "meaning"),
+        category=filled(cells, "category"),
+        severity=Severity(cells["severity"]),
+        remedy=Remedy(cells["remedy"]),
+        clears_by=ClearsBy(cells["clears_by"]),
+        pauses_nvml={"yes": True, "no": False}[cells["pauses_nvml"]],
+        reason=filled(cells, "reason"),
+        source=filled(cells, "source"),
+    )
+
+
+def _xid_case(cells: Mapping[str, str]) -> XidCase:
+    return XidCase(
+        xid=int(cells["xid"]),
+        case=filled(cells, "case"),
+        meaning=filled(cells, "meaning"),
+        severity=Severity(cells["severity"]),
+        remedy=Remedy(cells["remedy"]),
+        clears_by=ClearsBy(cells["clears_by"]),
+        reason=filled(cells, "reason"),
+        source=filled(cells, "source"),
+    )
+
+
+def filled(cells: Mapping[str, str], column: str) -> str:
+    """A cell that must not be empty. Raises ValueError."""
+    if not cells[column]:
+        raise ValueError(f"{column} is empty")
+    return cells[column]
+
+
+def profile_of(name: str, row: Mapping[str, object]) -> InstanceProfile:
+    """One row of instance_types.toml. Raises ValueError for a column that is missing or unknown."""
+    try:
+        return InstanceProfile(type=name, **{"efa_usual": row["efa_max"], **row})  # type: ignore[arg-type]  # TOML's types, tested
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"instance_types.toml, {name}: {error!r}; the columns are those of InstanceProfile") from error

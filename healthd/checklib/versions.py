@@ -1,0 +1,155 @@
+"""Versions of the software stack: where they are read, how they compare, and what the instance families need.
+
+Pure over the Node protocol, like a check. It judges nothing: which difference matters is a check's business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from healthd.checklib.tables import filled, keyed_rows
+from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.core.node import Node
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """One place where a part's version can be read, a row of ``stack.csv``.
+
+    ``kind``: sys or proc (``where`` is a path), command (``where`` is its words) or python (``where`` is the name of an
+    installed package, as a glob: pip writes the version into the name of its metadata folder). ``pattern`` finds the
+    version in the text as its first group. A part may have several places: the first that has it counts.
+    """
+
+    part: str
+    kind: str
+    where: str
+    pattern: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Minimum:
+    """The oldest version of a part an instance family works with. ``family``: how its types begin (``p6-b200.``)."""
+
+    family: str
+    part: str
+    minimum: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stack:
+    """The versions found, by part, and the places that should have answered and did not."""
+
+    versions: Mapping[str, str]
+    gaps: tuple[str, ...]
+
+
+@cache
+def places() -> tuple[Place, ...]:
+    """``stack.csv`` in its order. Raises ValueError naming the line that cannot be read."""
+    columns = ("part", "kind", "where", "pattern", "source")
+    table = keyed_rows(
+        "stack.csv",
+        lambda cells: Place(**{column: filled(cells, column) for column in columns}),
+        lambda place: (place.part, place.where),
+    )
+    return tuple(table.values())
+
+
+@cache
+def all_minimums() -> tuple[Minimum, ...]:
+    """``minimum_versions.csv``. Raises ValueError naming the line that cannot be read."""
+    columns = ("family", "part", "minimum", "source")
+    table = keyed_rows(
+        "minimum_versions.csv",
+        lambda cells: Minimum(**{column: filled(cells, column) for column in columns}),
+        lambda row: (row.family, row.part),
+    )
+    return tuple(table.values())
+
+
+def minimums(instance_type: str | None) -> tuple[Minimum, ...]:
+    """What this instance type needs; nothing for a type that no row is about."""
+    name = (instance_type or "").strip().removeprefix("ml.")
+    return tuple(row for row in all_minimums() if name.startswith(row.family))
+
+
+def read_stack(node: Node, parts: Iterable[str] | None = None, *, python_homes: Sequence[str] = ()) -> Stack:
+    """The versions of these parts, or of all. A part that is nowhere is absent; a place that fails is a gap.
+
+    ``python_homes``: the Pythons whose packages are looked at, the first one first. No Python is started for that.
+    """
+    wanted = None if parts is None else set(parts)
+    versions: dict[str, str] = {}
+    gaps: list[str] = []
+    texts: dict[str, str] = {}
+    for place in places():
+        if place.part in versions or (wanted is not None and place.part not in wanted):
+            continue
+        try:
+            if place.where not in texts:
+                texts[place.where] = _text(node, place, python_homes)
+        except SourceMissing as error:
+            if place.part == "kernel":  # every one has it
+                gaps.append(f"{place.part}: {error}")
+            continue
+        except SourceError as error:
+            gaps.append(f"{place.part}: {error}")
+            continue
+        if found := re.search(place.pattern, texts[place.where], re.MULTILINE):
+            versions[place.part] = found[1]
+    return Stack(versions=versions, gaps=tuple(gaps))
+
+
+def older(version: str, than: str) -> bool:
+    """Whether ``version`` comes before ``than``, number by number; what follows the numbers does not count.
+
+    Raises SourceUnreadable for one that begins with no number.
+    """
+    left, right = _numbers(version), _numbers(than)
+    length = max(len(left), len(right))
+    return _padded(left, length) < _padded(right, length)
+
+
+def matches(version: str, pin: str) -> bool:
+    """Whether a version is the pinned one, or of the pinned line: ``580`` pins all of 580.x."""
+    return version == pin or version.startswith((f"{pin}.", f"{pin}-", f"{pin}+"))
+
+
+def _text(node: Node, place: Place, python_homes: Sequence[str]) -> str:
+    if place.kind == "python":
+        return _packages(node, place.where, python_homes)
+    if place.kind == "command":
+        result = node.command(*place.where.split())
+        if result.code in (126, 127):
+            raise SourceMissing(f"{place.where}: {result.stderr.strip()[:200]}")
+        return result.stdout
+    tree = {"sys": node.sys, "proc": node.proc}[place.kind]
+    return tree.read(place.where)
+
+
+def _packages(node: Node, name: str, homes: Sequence[str]) -> str:
+    """The metadata folders of the packages of this name, one per line, in the order of the homes."""
+    if not homes:
+        return ""
+    where = ["-xdev", "-maxdepth", "3", "-path", f"*-packages/{name}-*.dist-info"]
+    result = node.command("find", "-H", *(f"{home.rstrip('/')}/lib" for home in homes), *where)
+    if result.code in (126, 127):
+        raise SourceMissing(f"find: {result.stderr.strip()[:200]}")
+    return result.stdout  # a home that is not there is complained about, and no fault
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    if found is None:
+        raise SourceUnreadable(f"version {version!r}: expected one that begins with a number, like 2.1.0")
+    return tuple(int(number) for number in found[0].split("."))
+
+
+def _padded(numbers: tuple[int, ...], length: int) -> tuple[int, ...]:
+    return numbers + (0,) * (length - len(numbers))

@@ -1,0 +1,1 @@
+"""What every package shares: data, errors, the check contract, the node protocols. It imports no other package."""

@@ -1,0 +1,375 @@
+"""The check contract: one file under ``checks/`` holds one check, and everything else follows from it.
+
+A check is a function of a :class:`~healthd.core.node.Node` and its settings; it returns a
+:class:`~healthd.core.model.Result`. It never sleeps, logs, prints, keeps state, opens a file, starts a process or knows
+a back end. It may raise any :class:`~healthd.core.errors.SourceError`: the runner makes *unknown* of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from healthd.core.errors import RegistrationError
+from healthd.core.model import (
+    Clearance,
+    ClearsBy,
+    Component,
+    Finding,
+    Reading,
+    Remedy,
+    Repeats,
+    Result,
+    Severity,
+    Status,
+    status_of,
+)
+from healthd.core.node import Node
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoSettings:
+    """For a check that has nothing to set."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FindingCode:
+    """One thing a check can find: a stable slug with what it means, how bad it is and what it calls for.
+
+    A code that ends in ``.*`` stands for a family (``gpu.xid.*``) whose members a table describes.
+
+    ``lasting_s``: for a level. It counts only once every look has reported it for so long; a look that could not tell
+    is no look. Until then it is in no diagnosis. ``healthd check`` without a daemon looks once and cannot wait: there
+    it is a warning at most, calls for no more than watching, and says so.
+    ``repeats``: it counts only once it was seen so many times within a window.
+    """
+
+    code: str
+    severity: Severity
+    remedy: Remedy
+    meaning: str
+    clears_by: ClearsBy | None = None
+    symptom_of: tuple[str, ...] = ()
+    lasting_s: float = 0.0
+    repeats: Repeats | None = None
+
+    def at(self, component: Component, message: str, *, time: datetime | None = None, **evidence: Any) -> Finding:
+        """A finding of this code on ``component``; ``evidence`` holds what was seen and the limit it broke."""
+        return Finding(
+            code=self.code,
+            severity=self.severity,
+            remedy=self.remedy,
+            component=component,
+            message=message,
+            evidence=evidence,
+            time=time,
+            clears_by=self.clears_by,
+            symptom_of=self.symptom_of,
+            lasting_s=self.lasting_s,
+            repeats=self.repeats,
+        )
+
+
+# What history judges over time. A limit names a reading and the code to find; ``source`` says where its number comes
+# from. The first value of an epoch is a baseline for every limit on a counter, and a value that went backwards is one.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limit:
+    """Growth: ``reading`` may grow by at most ``max_increase`` within one epoch. What was found is not found again.
+
+    A reading that carries its own ``limit`` is judged by that one, here and in :class:`Rate`.
+    """
+
+    reading: str
+    max_increase: float
+    code: FindingCode
+    source: str
+
+    @property
+    def words(self) -> str:
+        """What is allowed, for a table."""
+        return f"grows by {self.max_increase:g}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rate:
+    """A counter may grow by at most ``max_increase`` in any ``window_s``. A level: it ends when the window is calm."""
+
+    reading: str
+    max_increase: float
+    window_s: float
+    code: FindingCode
+    source: str
+
+    @property
+    def words(self) -> str:
+        """What is allowed, for a table."""
+        return f"grows by {self.max_increase:g} in {self.window_s:g} s"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stall:
+    """A counter must advance: standing still for ``for_s``, over three looks at least, is a level until it moves.
+
+    ``among_siblings``: it is judged only while the same reading of another component moves. Where all stand still, the
+    cause is what they share, and no component is told from another; the level neither begins nor ends then.
+    """
+
+    reading: str
+    for_s: float
+    code: FindingCode
+    source: str
+    among_siblings: bool = False
+
+    @property
+    def words(self) -> str:
+        """What is allowed, for a table."""
+        return f"stands still for {self.for_s:g} s{', while a sibling moves' if self.among_siblings else ''}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Learned:
+    """A gauge must not fall below the highest value that it had on this instance. Only a new instance id, another epoch
+    (a count's is the instance type, which EC2 may change under the same id), or a person who says so, makes it learn
+    anew; an empty epoch is no other one. Leave the reading out where configuration says what there must be.
+
+    ``within``: the share of the highest value that it may fall to, 0 to 1: a count stays, a bandwidth is noisy.
+    """
+
+    reading: str
+    code: FindingCode
+    source: str
+    within: float = 1.0
+
+    @property
+    def words(self) -> str:
+        """What is allowed, for a table."""
+        share = "" if self.within == 1 else f"{self.within:.0%} of "
+        return f"stays at {share}the highest value seen on this instance"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accelerating:
+    """A counter of corrected errors may be noisy, but its daily rate must not grow from day to day. A level.
+
+    How it tells growth from noise is explained in ``healthd.judge.trends``.
+    """
+
+    reading: str
+    code: FindingCode
+    source: str
+
+    @property
+    def words(self) -> str:
+        """What is allowed, for a table."""
+        return "does not grow faster from day to day"
+
+
+Trigger = Literal["interval", "kernel", "active"]
+AnyLimit = Limit | Rate | Stall | Learned | Accelerating
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """A registered check. ``on`` is ``"interval"``, ``"kernel"`` for one that runs on each batch of kernel records, or
+    ``"active"`` for one that puts load on the node's hardware: it runs only when asked for, and only on an idle node.
+
+    ``needles``: a kernel check sees only records whose text contains one of these, or begins with one that is written
+    with a ``^`` in front, which is much cheaper. Settings with an attribute ``needles`` add their own. ``wants``:
+    whether a text, with these settings, is anything to it. Of a past log, which may hold millions of harmless lines
+    with a needle, only those are judged that some check wants; without it, all are.
+    """
+
+    name: str
+    run: Callable[[Node, Any], Result]
+    title: str
+    doc: str
+    interval_s: float
+    timeout_s: float
+    settings: type
+    codes: tuple[FindingCode, ...] = ()
+    limits: tuple[AnyLimit, ...] = ()
+    on: Trigger = "interval"
+    needles: tuple[str, ...] = ()
+    wants: Callable[[str, Any], bool] | None = field(default=None)
+    explain: Callable[[str], str | None] | None = field(default=None)
+
+    @property
+    def often(self) -> str:
+        """When it runs, in words."""
+        match self.on:
+            case "kernel":
+                return "as it happens"
+            case "active":
+                return "with --active"
+            case "interval":
+                return f"every {self.interval_s:g} s"
+
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(\.[a-z][a-z0-9_]*)+")
+_registry: dict[str, Check] = {}
+
+
+def check(
+    name: str,
+    *,
+    interval_s: float = 60.0,
+    timeout_s: float = 10.0,
+    settings: type = NoSettings,
+    codes: Iterable[FindingCode] = (),
+    limits: Iterable[AnyLimit] = (),
+    on: Trigger = "interval",
+    needles: Iterable[str] = (),
+    wants: Callable[[str, Any], bool] | None = None,
+    explain: Callable[[str], str | None] | None = None,
+) -> Callable[[Callable[[Node, Any], Result]], Callable[[Node, Any], Result]]:
+    """Register the decorated function as the check ``name``.
+
+    ``interval_s``: how often the daemon runs it. ``timeout_s``: how long whoever asks waits for a run.
+    ``settings``: a frozen dataclass, every field with a default and a docstring; ``[checks."<name>"]`` fills it.
+    ``explain``: for a family of codes, turns ``gpu.xid.79`` into text, or None if it is not one of the family.
+
+    Raises RegistrationError when the name or a code is taken, the name is malformed, a limit or a code could not be
+    judged, or the function has no docstring.
+    """
+    codes, limits = tuple(codes), tuple(limits)
+
+    def register(function: Callable[[Node, Any], Result]) -> Callable[[Node, Any], Result]:
+        doc = (function.__doc__ or "").strip()
+        if not doc:
+            raise RegistrationError(
+                f"check {name!r} in {function.__module__} has no docstring: its first line is the title"
+            )
+        if not _NAME.fullmatch(name):
+            raise RegistrationError(
+                f"check name {name!r} in {function.__module__}: expected dotted lower case, such as gpu.ecc"
+            )
+        if name in _registry and _origin(_registry[name].run) != _origin(function):
+            taken = _origin(_registry[name].run)
+            raise RegistrationError(f"check name {name!r} of {_origin(function)} is already taken by {taken}")
+        _refuse_bad_codes(name, codes)
+        _refuse_bad_limits(name, codes, limits)
+        _registry[name] = Check(
+            name=name,
+            run=function,
+            title=doc.splitlines()[0].rstrip("."),
+            doc=doc,
+            interval_s=interval_s,
+            timeout_s=timeout_s,
+            settings=settings,
+            codes=codes,
+            limits=limits,
+            on=on,
+            needles=tuple(needles),
+            wants=wants,
+            explain=explain,
+        )
+        return function
+
+    return register
+
+
+def _origin(function: Callable[[Node, Any], Result]) -> str:
+    """Where a function comes from: the same when its module is loaded again, another for its namesake."""
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+def _refuse_bad_codes(name: str, codes: tuple[FindingCode, ...]) -> None:
+    for other in _registry.values():
+        if other.name != name and (shared := {code.code for code in codes} & {code.code for code in other.codes}):
+            raise RegistrationError(f"check {name!r}: code {min(shared)!r} is already taken by check {other.name!r}")
+    for code in codes:
+        if code.lasting_s and (code.clears_by is not None or code.repeats is not None):
+            raise RegistrationError(
+                f"check {name!r}: {code.code!r} has lasting_s, which is for a level; expected no clears_by, no repeats"
+            )
+
+
+def _refuse_bad_limits(name: str, codes: tuple[FindingCode, ...], limits: tuple[AnyLimit, ...]) -> None:
+    for limit in limits:
+        if limit.code not in codes:
+            raise RegistrationError(
+                f"check {name!r}: limit on {limit.reading} uses {limit.code.code!r}, not one of its codes"
+            )
+        if not isinstance(limit, Limit) and limit.code.clears_by is not None:
+            raise RegistrationError(
+                f"check {name!r}: {type(limit).__name__} on {limit.reading} is a level, which ends by itself; "
+                f"expected {limit.code.code!r} without clears_by"
+            )
+        if isinstance(limit, Learned) and not 0 < limit.within <= 1:
+            raise RegistrationError(f"check {name!r}: within = {limit.within} on {limit.reading}; expected 0 < it <= 1")
+    if len({(type(limit), limit.reading) for limit in limits}) < len(limits):
+        raise RegistrationError(f"check {name!r}: two limits on one reading of one kind; only one could be judged")
+
+
+def discover() -> Mapping[str, Check]:
+    """Import every module of ``healthd.checks`` and return the registered checks by name, in name order.
+
+    Raises RegistrationError for a module that cannot be imported: a check that is silently absent looks like health.
+    """
+    package = importlib.import_module("healthd.checks")
+    for module in pkgutil.iter_modules(package.__path__):
+        try:
+            importlib.import_module(f"healthd.checks.{module.name}")
+        except (ImportError, SyntaxError) as error:
+            raise RegistrationError(
+                f"checks/{module.name}.py cannot be imported: {error}; mend or remove it"
+            ) from error
+    return dict(sorted(_registry.items()))
+
+
+def ok(readings: Iterable[Reading] = (), *, clearances: Iterable[Clearance] = (), reason: str = "") -> Result:
+    """All that was to be read was read, and nothing is wrong."""
+    return Result(status=Status.OK, reason=reason, readings=tuple(readings), clearances=tuple(clearances))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeftTo:
+    """Among gaps: a component that did not answer for a cause that another check finds. It makes nothing unknown here,
+    and ends nothing either. ``words``: the cause, and the check that tells it."""
+
+    component: Component
+    words: str
+
+
+def judged(
+    findings: Iterable[Finding],
+    readings: Iterable[Reading] = (),
+    *,
+    gaps: Iterable[str | LeftTo] = (),
+    clearances: Iterable[Clearance] = (),
+    untold: Iterable[tuple[Component, str]] = (),
+    left_out: str = "",
+) -> Result:
+    """The result of having looked; its status is ``status_of``'s.
+
+    ``untold``: see Result. ``left_out``: in words, what this node does not tell and need not; it makes nothing unknown.
+    """
+    findings, mixed = tuple(findings), tuple(gaps)
+    left = [gap for gap in mixed if isinstance(gap, LeftTo)]
+    real = tuple(gap for gap in mixed if isinstance(gap, str))
+    return Result(
+        status=status_of(findings, real),
+        reason="; ".join([*real, *(each.words for each in left), *([left_out] if left_out else [])]),
+        findings=findings,
+        readings=tuple(readings),
+        clearances=tuple(clearances),
+        gaps=real,
+        untold=(*untold, *((each.component, "") for each in left)),
+    )
+
+
+def unknown(reason: str) -> Result:
+    """It could not be told. Never healthy, never alone a reason to repair."""
+    return Result(status=Status.UNKNOWN, reason=reason)
+
+
+def not_applicable(reason: str) -> Result:
+    """There is nothing here for this check to look at, and that is known for certain."""
+    return Result(status=Status.NOT_APPLICABLE, reason=reason)

@@ -1,0 +1,1 @@
+"""The process around an agent: threads, schedule, signals, service manager, log."""

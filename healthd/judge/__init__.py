@@ -1,0 +1,1 @@
+"""Judgement over time, pure: outcomes in, open faults and diagnoses out. No clock, no file, no process."""

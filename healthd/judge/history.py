@@ -1,0 +1,438 @@
+"""The fold of outcomes over time: which faults are open, since when, and against which baselines counters are judged.
+
+Pure: it takes ``now`` and limits as arguments and returns a new :class:`History`; it reads no clock and no file. What
+must survive a restart is exactly the :class:`History`, and the store keeps it.
+
+How a fault ends depends on where it came from. A *level* (``clears_by`` None) ends when its check looks again, sees all
+of what it looks at, was told about this fault, and no longer reports it. A fault from the *log* ends by the evidence
+its code names, and by nothing else: age never clears it. *News* (``clears_by`` NOTHING) was never a state; it is listed
+for a day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from itertools import chain, groupby
+from types import MappingProxyType
+from typing import Any
+
+from healthd.core.check import AnyLimit
+from healthd.core.model import (
+    NODE,
+    REMEDY_RANK,
+    SEVERITY_RANK,
+    Clearance,
+    ClearsBy,
+    Component,
+    Finding,
+    Outcome,
+    Reading,
+    Remedy,
+    Severity,
+    Status,
+)
+from healthd.judge.crowd import without_crowds
+from healthd.judge.hold_down import Sightings, Waiting, wait, without_waiting
+from healthd.judge.trends import MEMORY, Baseline, Days, Highest, Key, Window, judge_all
+
+NEWS_IS_LISTED_FOR = timedelta(hours=24)
+UNKNOWN_BOOT = "unknown"
+
+# What each kind of evidence proves to be over, itself included. A reboot ends every job and resets every GPU; a reset
+# does not reload the driver, and a driver reload does not activate a pending row remap (NVIDIA, "GPU memory error
+# management": remaps are activated by a GPU reset).
+_PROVES: Mapping[ClearsBy, frozenset[ClearsBy]] = {
+    ClearsBy.NOTHING: frozenset(),
+    ClearsBy.LOG_LINE: frozenset({ClearsBy.LOG_LINE}),
+    ClearsBy.JOB_END: frozenset({ClearsBy.JOB_END}),
+    ClearsBy.GPU_RESET: frozenset({ClearsBy.JOB_END, ClearsBy.GPU_RESET}),
+    ClearsBy.DRIVER_RELOAD: frozenset({ClearsBy.JOB_END, ClearsBy.DRIVER_RELOAD}),
+    ClearsBy.REBOOT: frozenset(ClearsBy) - {ClearsBy.NOTHING, ClearsBy.REPLACE},
+    ClearsBy.REPLACE: frozenset(ClearsBy) - {ClearsBy.NOTHING},
+}
+
+FaultKey = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """One thing that is wrong and not known to be over: all findings of one code on one component.
+
+    ``count`` counts occurrences as the checks report them. ``acknowledged``: a person has seen it and wants the node in
+    service all the same; it holds until the fault ends, or ``acknowledged_until``, and a fault that comes back is a new
+    one.
+    """
+
+    code: str
+    component: Component
+    check: str
+    severity: Severity
+    remedy: Remedy
+    message: str
+    first: datetime
+    last: datetime
+    boot_id: str
+    count: int = 1
+    clears_by: ClearsBy | None = None
+    symptom_of: tuple[str, ...] = ()
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    acknowledged: bool = False
+    acknowledged_until: datetime | None = None
+
+    @property
+    def key(self) -> FaultKey:
+        """What makes it one fault: where and what."""
+        return (str(self.component), self.code)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class History:
+    """Everything judgement remembers. ``names`` maps other names of a component to its canonical one.
+
+    What takes no part in equality lives in memory only: it starts anew with the daemon, and is not worth a write.
+    """
+
+    boot_id: str = ""
+    instance_id: str = ""
+    faults: Mapping[FaultKey, Fault] = field(default_factory=dict)
+    names: Mapping[str, Component] = field(default_factory=dict)
+    baselines: Mapping[Key, Baseline] = field(default_factory=dict)
+    learned: Mapping[Key, Highest] = field(default_factory=dict)
+    days: Mapping[Key, Days] = field(default_factory=dict)
+    sightings: Mapping[FaultKey, Sightings] = field(default_factory=dict)
+    rates: Mapping[Key, Window] = field(default_factory=dict, compare=False)
+    stalls: Mapping[Key, Window] = field(default_factory=dict, compare=False)
+    lasting: Mapping[FaultKey, tuple[str, datetime]] = field(default_factory=dict, compare=False)
+
+
+# Everything that is kept by the name of a component, and renamed with it.
+_BY_COMPONENT = (*MEMORY.values(), "sightings", "lasting")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """A fault that opened or ended, and the sentence why: what the audit trail records."""
+
+    fault: Fault
+    opened: bool
+    why: str
+
+
+def observe(
+    history: History, outcome: Outcome, limits: Iterable[AnyLimit], now: datetime
+) -> tuple[History, tuple[Change, ...]]:
+    """Fold one outcome in: learn names, judge readings, open and end faults, apply evidence that others are over.
+
+    Clearances apply in the order of their time: a fault that is seen after the evidence stays open.
+    """
+    before = history
+    history = _learn_names(history, outcome)
+    history, broken, unsure = _judge_readings(history, outcome.result.readings, limits, now)
+    history, findings, repeated = _wait(history, outcome, [*outcome.result.findings, *broken], now)
+    reported = {_key(history, finding) for finding in findings}
+    history = _end_levels(history, outcome, unsure | repeated | reported)
+    history, proven = _apply(history, outcome, findings)
+    history, old = _forget_news(history, now)
+    proven.update({change.fault.key: change.why for change in old})
+    return history, _changes(before, history, f"{outcome.check} no longer sees it", proven)
+
+
+def clear(history: History, clearance: Clearance) -> tuple[History, tuple[Change, ...]]:
+    """Apply evidence that came from elsewhere than a check: a job's end, a finished repair."""
+    after = _without(history, lambda fault: _proves_over(history, clearance, fault))
+    return after, _changes(history, after, clearance.note or clearance.by)
+
+
+def begin_boot(history: History, boot_id: str) -> tuple[History, tuple[Change, ...]]:
+    """Enter a boot. A new boot id is evidence of a reboot; the first one ever seen is not. Levels stay until re-read.
+
+    A boot id that could not be read (empty, or ``UNKNOWN_BOOT``) is evidence of nothing: the last known one stays.
+    """
+    if boot_id in ("", UNKNOWN_BOOT):
+        return replace(history, boot_id=history.boot_id or boot_id), ()
+    if history.boot_id in ("", UNKNOWN_BOOT, boot_id):
+        return replace(history, boot_id=boot_id), ()
+    rebooted = Clearance(by=ClearsBy.REBOOT, note=f"rebooted: boot id {history.boot_id} became {boot_id}")
+    after = _without(history, lambda fault: _proves_over(history, rebooted, fault))
+    return replace(after, boot_id=boot_id), _changes(history, after, rebooted.note)
+
+
+def begin_instance(history: History, instance_id: str) -> tuple[History, tuple[Change, ...]]:
+    """Enter an instance. A new id on an old disk is another machine: nothing learned or counted holds for it.
+
+    An empty id (no cloud, or it could not be read) is evidence of nothing.
+    """
+    if instance_id in ("", history.instance_id):
+        return history, ()
+    if not history.instance_id:
+        return replace(history, instance_id=instance_id), ()
+    moved = Clearance(by=ClearsBy.REPLACE, note=f"instance {history.instance_id} became {instance_id}")
+    faults = _without(history, lambda fault: _proves_over(history, moved, fault)).faults
+    after = History(boot_id=history.boot_id, instance_id=instance_id, faults=faults)
+    return after, _changes(history, after, moved.note)
+
+
+def relearn(history: History, readings: Container[str]) -> History:
+    """Forget the highest values of these readings: a person says that what is there now is right."""
+    return replace(history, learned={key: each for key, each in history.learned.items() if key[1] not in readings})
+
+
+def counted(history: History, outcome: Outcome) -> Outcome:
+    """The outcome as people see it: without findings that wait to last or to repeat, which its reason names."""
+    return replace(outcome, result=without_waiting(outcome.result, lambda each: _key(history, each) in history.faults))
+
+
+def retire(history: History, enabled: Container[str]) -> tuple[History, tuple[Change, ...]]:
+    """Drop the faults of checks that no longer run here: nobody would ever end them, and somebody turned them off."""
+    after = _without(history, lambda fault: fault.check not in enabled)
+    return after, _changes(history, after, "its check is not enabled any more")
+
+
+def canonical(history: History, component: Component) -> Component:
+    """The stable name of a component, where a better one than its own has been learned."""
+    return history.names.get(str(component), component)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# names
+
+
+def _learn_names(history: History, outcome: Outcome) -> History:
+    """Remember that ``gpu:0000:05:00`` is ``gpu:GPU-<uuid>``, and rename what is remembered of the former."""
+    result = outcome.result
+    told = (result.readings, result.findings, result.clearances)
+    seen = [item.component for items in told for item in items if item.component.aliases]
+    new = {
+        alias: component
+        for component in seen
+        for alias in component.all_names()[1:]
+        if not alias.rpartition(":")[2].isdigit() or alias.count(":") > 1  # an index names another GPU after a loss
+    }
+    if all(history.names.get(alias) == component for alias, component in new.items()):
+        return history
+    history = replace(history, names={**history.names, **new})
+    faults: dict[FaultKey, Fault] = {}
+    for fault in history.faults.values():
+        renamed = replace(fault, component=canonical(history, fault.component))
+        known = faults.get(renamed.key)
+        faults[renamed.key] = renamed if known is None else _merge(known, renamed)
+    memory: dict[str, Any] = {name: _rekeyed(history.names, getattr(history, name)) for name in _BY_COMPONENT}
+    return replace(history, faults=faults, **memory)
+
+
+def _rekeyed(names: Mapping[str, Component], memory: Mapping[Key, Any]) -> Mapping[Key, Any]:
+    return {(str(names.get(where, where)), what): state for (where, what), state in memory.items()}
+
+
+def _merge(known: Fault, other: Fault) -> Fault:
+    """Two records of one fault become one: all occurrences, what calls for most, and the strongest evidence to end it.
+
+    One code may have a harmless and a fatal form (XID 74): a later harmless line takes nothing back, and whoever
+    acknowledged the harmless one has not seen the fatal one.
+    """
+    both = (other, known)
+    lead = max(both, key=lambda fault: (REMEDY_RANK[fault.remedy], fault.last))
+    severity = max((fault.severity for fault in both), key=SEVERITY_RANK.__getitem__)
+    seen = [each for each in both if each.acknowledged and (each.remedy, each.severity) == (lead.remedy, severity)]
+    ends = [each.acknowledged_until for each in seen if each.acknowledged_until is not None]
+    return replace(
+        lead,
+        severity=severity,
+        first=min(fault.first for fault in both),
+        last=max(fault.last for fault in both),
+        count=known.count + other.count,
+        clears_by=max((lead.clears_by, known.clears_by, other.clears_by), key=_hardness),
+        acknowledged=bool(seen),
+        acknowledged_until=max(ends, default=None) if len(ends) == len(seen) else None,
+    )
+
+
+def _hardness(by: ClearsBy | None) -> int:
+    return -1 if by is None else len(_PROVES[by])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# opening
+
+
+def _key(history: History, finding: Finding) -> FaultKey:
+    return (str(canonical(history, finding.component)), finding.code)
+
+
+def _apply(history: History, outcome: Outcome, findings: Iterable[Finding]) -> tuple[History, dict[FaultKey, str]]:
+    """Open and end faults, in the order of time, and why those ended that did."""
+    signs: list[Clearance | Finding] = [*outcome.result.clearances, *findings]
+    proven: dict[FaultKey, str] = {}
+    in_order = sorted(signs, key=lambda sign: sign.time or outcome.at)
+    for is_over, group in groupby(in_order, key=lambda sign: isinstance(sign, Clearance)):
+        if not is_over:
+            history = _open_all(history, (sign for sign in group if isinstance(sign, Finding)), outcome)
+            continue
+        for clearance in (sign for sign in group if isinstance(sign, Clearance)):
+            history, over = clear(history, clearance)
+            proven.update({change.fault.key: change.why for change in over})
+    return history, proven
+
+
+def _open_all(history: History, findings: Iterable[Finding], outcome: Outcome) -> History:
+    faults = dict(history.faults)
+    for finding in findings:
+        fault = _fault(history, finding, outcome)
+        faults[fault.key] = _opened(fault, faults.get(fault.key))
+    return replace(history, faults=faults)
+
+
+def _fault(history: History, finding: Finding, outcome: Outcome) -> Fault:
+    """The finding as a fault that was not there before."""
+    time, count = finding.time or outcome.at, finding.evidence.get("count", 1)
+    return Fault(
+        code=finding.code,
+        component=canonical(history, finding.component),
+        check=outcome.check,
+        severity=finding.severity,
+        remedy=finding.remedy,
+        message=finding.message,
+        first=time,
+        last=time,
+        boot_id=history.boot_id,
+        count=count if isinstance(count, int) else 1,
+        clears_by=finding.clears_by,
+        symptom_of=finding.symptom_of,
+        evidence=finding.evidence,
+    )
+
+
+def _opened(fault: Fault, known: Fault | None) -> Fault:
+    """The fault as it stands now that it was seen, again where it is known."""
+    if known is None:
+        return fault
+    if known.clears_by is not None or fault.clears_by is not None:
+        return _merge(known, fault)
+    worse = (
+        REMEDY_RANK[fault.remedy] > REMEDY_RANK[known.remedy]
+        or SEVERITY_RANK[fault.severity] > SEVERITY_RANK[known.severity]
+    )
+    fault = replace(fault, first=min(known.first, fault.first), boot_id=known.boot_id)
+    if known.acknowledged and not worse:
+        fault = replace(fault, acknowledged=True, acknowledged_until=known.acknowledged_until)
+    return fault
+
+
+def _judge_readings(
+    history: History, readings: Iterable[Reading], limits: Iterable[AnyLimit], now: datetime
+) -> tuple[History, list[Finding], set[FaultKey]]:
+    """What the readings broke, and the faults of which this look cannot yet tell whether they are over."""
+    memory = {name: getattr(history, name) for name in MEMORY.values()}
+    look = judge_all(memory, readings, limits, lambda component: canonical(history, component), now)
+    changed: dict[str, Any] = dict(look.changed)
+    return (replace(history, **changed) if changed else history), look.findings, look.unsure
+
+
+def _wait(
+    history: History, outcome: Outcome, findings: list[Finding], now: datetime
+) -> tuple[History, list[Finding], set[FaultKey]]:
+    """Hold back what has not lasted, or repeated, for long enough; of very many parts one finding is left."""
+    before = Waiting(lasting=history.lasting, sightings=history.sightings)
+    keyed = [(_key(history, finding), finding) for finding in findings]
+    if keyed:
+        keyed = without_crowds(keyed, chain(history.faults, history.lasting, history.sightings))
+    after, counting, staying = wait(
+        before, keyed, check=outcome.check, open_faults=history.faults, saw_all=_saw_all(outcome), now=now
+    )
+    if after != before:
+        history = replace(history, lasting=after.lasting, sightings=after.sightings)
+    return history, counting, staying
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# ending
+
+
+def _end_levels(history: History, outcome: Outcome, reported: set[FaultKey]) -> History:
+    """End the levels of this check that it no longer reports, if it saw everything it looks at."""
+    if not _saw_all(outcome):
+        return history
+    untold = {(str(canonical(history, component)), code) for component, code in outcome.result.untold}
+    silent, stays = {component for component, code in untold if not code}, reported | untold
+
+    def is_over(fault: Fault) -> bool:
+        is_level = fault.check == outcome.check and fault.clears_by is None
+        return is_level and fault.key not in stays and not _belongs_to(fault.component, silent)
+
+    return _without(history, is_over)
+
+
+def _belongs_to(component: Component, silent: Set[str]) -> bool:
+    """Whether a component is one of these or a part of one, such as ``nvlink:GPU-…/3`` of ``gpu:GPU-…``. The node is a
+    part of any: what is said of all GPUs is said of the silent one as well."""
+    whole = component.id.partition("/")[0]
+    return bool(silent) and (component == NODE or str(component) in silent or f"gpu:{whole}" in silent)
+
+
+def _saw_all(outcome: Outcome) -> bool:
+    return outcome.result.is_whole and outcome.result.status is not Status.NOT_APPLICABLE
+
+
+def _proves_over(history: History, clearance: Clearance, fault: Fault) -> bool:
+    """Whether this evidence ends that fault: strong enough, at its place, and not older than the fault's last sign."""
+    if clearance.time is not None and clearance.time < fault.last:
+        return False
+    if clearance.code and clearance.code != fault.code:
+        return False
+    where = canonical(history, clearance.component)
+    if where not in (NODE, fault.component):
+        return False
+    if fault.clears_by is ClearsBy.NOTHING:
+        return clearance.by is not ClearsBy.NOTHING
+    return fault.clears_by in _PROVES[clearance.by]
+
+
+def _forget_news(history: History, now: datetime) -> tuple[History, tuple[Change, ...]]:
+    news = [(key, fault) for key, fault in history.faults.items() if fault.clears_by is ClearsBy.NOTHING]
+    after = _dropped(history, [key for key, fault in news if now - fault.last > NEWS_IS_LISTED_FOR])
+    return after, _changes(history, after, "it was news, and is listed for a day")
+
+
+def _without(history: History, is_over: Callable[[Fault], bool]) -> History:
+    return _dropped(history, [key for key, fault in history.faults.items() if is_over(fault)])
+
+
+def _dropped(history: History, over: Collection[FaultKey]) -> History:
+    """The history without these faults: nearly always there are none, of however many that are open."""
+    if not over:
+        return history
+    kept = dict(history.faults)
+    for key in over:
+        del kept[key]
+    return replace(history, faults=kept)
+
+
+def _changes(
+    before: History, after: History, why: str, proven: Mapping[FaultKey, str] = MappingProxyType({})
+) -> tuple[Change, ...]:
+    """What opened and what ended. A fault that only got a better name did neither; one that ended and came back, both.
+
+    ``why`` a fault ended, unless ``proven`` knows better.
+    """
+    if before.faults is after.faults:
+        return ()
+    was = _under_names_of(after, before)
+    over = {key: fault for key, fault in was.items() if not _lives_on(fault, after.faults.get(key))}
+    ended = [Change(fault=fault, opened=False, why=proven.get(key, why)) for key, fault in over.items()]
+    if not over and len(was) == len(after.faults):
+        return ()
+    new = [(key, fault) for key, fault in after.faults.items() if key not in was or key in over]
+    return (*ended, *(Change(fault=fault, opened=True, why=fault.message) for _, fault in new))
+
+
+def _under_names_of(after: History, before: History) -> Mapping[FaultKey, Fault]:
+    """The faults of a history by the names that a later one knows."""
+    if before.names is after.names:
+        return before.faults
+    return {(str(canonical(after, fault.component)), fault.code): fault for fault in before.faults.values()}
+
+
+def _lives_on(fault: Fault, later: Fault | None) -> bool:
+    return later is fault or (later is not None and later.first <= fault.first)

@@ -1,0 +1,245 @@
+"""Tells people what is wrong with the node and that it is over: gathers news, keeps to the rate, tries again.
+
+What is news is ``news``'s to say, how a message leaves is ``delivery``'s. What was told, and what a receiver has not
+taken yet, is kept on disk: a restart neither repeats nor loses it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from healthd.config.schema.notify import NotifySection
+from healthd.core.backoff import pause_s
+from healthd.core.encodable import json_text
+from healthd.core.errors import StoreError
+from healthd.judge.clock import moved
+from healthd.notify.delivery import Deliver, Message, NotDeliveredError, to_command, to_slack, to_webhook
+from healthd.notify.news import Piece, Seen, Topic, lines, shifted, tell
+
+SCHEMA = "healthd.notification/1"
+NEWS = "news"
+"""Under which key the store keeps what was told, and what was not."""
+MOST_WAITING = 200
+"""So many pieces of news wait for one receiver; beyond that the oldest go, and the message says how many."""
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 30.0, 600.0
+_HOUR = timedelta(hours=1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """What one receiver has not taken yet. ``lost``: older pieces that there was no room for."""
+
+    pieces: Mapping[str, Piece] = field(default_factory=dict)
+    lost: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """What outlives the daemon."""
+
+    seen: Mapping[str, Seen] = field(default_factory=dict)
+    waiting: Mapping[str, Waiting] = field(default_factory=dict)
+
+
+class Channel:
+    """One receiver: what it is still to be told, how often it may be told, and when it is tried again."""
+
+    def __init__(self, name: str, deliver: Deliver, *, per_hour: int, waiting: Waiting | None = None) -> None:
+        self.name, self._deliver, self._per_hour = name, deliver, per_hour
+        self.waiting = waiting or Waiting()
+        self.delivered = self.failed = 0
+        self.problem = ""
+        self._sent: deque[datetime] = deque()
+        self._failures = 0
+        self._failing_since: datetime | None = None
+        self._not_before: datetime | None = None
+
+    @property
+    def undelivered(self) -> int:
+        """Pieces of news that it has not taken yet, those that went for want of room among them."""
+        return len(self.waiting.pieces) + self.waiting.lost
+
+    def clock_was_set(self, by: timedelta, now: datetime) -> None:
+        """Move what it counts time from with the clock."""
+        self._sent = deque(moved(at, by, now) for at in self._sent)
+        self._failing_since = self._failing_since and moved(self._failing_since, by, now)
+        self._not_before = self._not_before and self._not_before + by
+
+    def add(self, news: Sequence[Piece]) -> None:
+        """Put news into the queue. What is over before anybody could be told is told as that, once."""
+        pieces = dict(self.waiting.pieces)
+        for piece in news:
+            pieces.pop(piece.key, None)
+            pieces[piece.key] = piece
+        surplus = max(0, len(pieces) - MOST_WAITING)
+        for key in list(pieces)[:surplus]:
+            del pieces[key]
+        self.waiting = Waiting(pieces=pieces, lost=self.waiting.lost + surplus)
+
+    def send(self, make: Callable[[Waiting], Message], now: datetime) -> str:
+        """Send what waits, if it is time to; returns what there is to log: a failure, or "" otherwise."""
+        while self._sent and now - self._sent[0] >= _HOUR:
+            self._sent.popleft()
+        too_early = self._not_before is not None and now < self._not_before
+        if not self.undelivered or too_early or len(self._sent) >= self._per_hour:
+            return ""
+        try:
+            self._deliver(make(self.waiting))
+        except NotDeliveredError as error:
+            return self._has_failed(error, now)
+        self._sent.append(now)
+        self.delivered += 1
+        self.waiting, self.problem = Waiting(), ""
+        self._failures, self._failing_since, self._not_before = 0, None, None
+        return ""
+
+    def try_out(self, message: Message) -> str:
+        """Send a message past queue, rate and counts; why it was not taken, or "". One that fails is not sent again."""
+        try:
+            self._deliver(message)
+        except NotDeliveredError as error:
+            return str(error)
+        return ""
+
+    def _has_failed(self, error: NotDeliveredError, now: datetime) -> str:
+        self.failed += 1
+        self._failures += 1
+        own_s = pause_s(self._failures, first_s=_FIRST_RETRY_S, longest_s=_LONGEST_RETRY_S)
+        wait_s = max(error.retry_s, own_s)
+        self._not_before = now + timedelta(seconds=wait_s)
+        self._failing_since = self._failing_since or now
+        since = f"since {self._failing_since:%Y-%m-%d %H:%M:%S} UTC"
+        self.problem = f"notify: {self.name} does not take messages {since}; {self.undelivered} wait: {error}"
+        return f"{self.name}: not delivered: {error}; tried again in {wait_s:.0f} s"
+
+
+class Notifier:
+    """All receivers of one node, or of the controller. ``wrong``: what is wrong now. ``about``: who speaks, for each
+    message; ``head`` makes the first line of that.
+
+    ``keep`` writes what outlives the daemon, ``kept`` is what the one before this wrote; either may be of any form.
+    """
+
+    def __init__(
+        self,
+        channels: Mapping[str, Deliver],
+        *,
+        per_hour: int,
+        wrong: Callable[[], Sequence[Topic]],
+        about: Callable[[], Mapping[str, Any]],
+        keep: Callable[[str], None],
+        kept: str = "",
+        head: Callable[[Mapping[str, Any]], str] = lambda about: f"{about['node']}: {about['verdict']}",
+    ) -> None:
+        self._wrong, self._about, self._keep, self._head = wrong, about, keep, head
+        before = _kept(kept)
+        self._seen = dict(before.seen)
+        self.channels = tuple(
+            Channel(name, deliver, per_hour=per_hour, waiting=before.waiting.get(name))
+            for name, deliver in channels.items()
+        )
+        self._written, self._unsaved = kept, ""
+
+    def tick(self, now: datetime, *, stopping: Callable[[], bool] = lambda: False) -> tuple[str, ...]:
+        """See what is new, and send what waits. Returns the failures, for the log.
+
+        ``stopping``: no further receiver is asked then; what waits is told by the next daemon. What cannot be kept is
+        told all the same, and that is a failure like another, said once.
+        """
+        self._seen, news = tell(self._seen, self._wrong(), now)
+        for channel in self.channels:
+            channel.add(news)
+        failures = [
+            channel.send(lambda waiting: self._message(waiting, now), now)
+            for channel in self.channels
+            if not stopping()
+        ]
+        state = Kept(seen=self._seen, waiting={each.name: each.waiting for each in self.channels if each.undelivered})
+        return tuple(filter(None, [*failures, self._saved(json_text(state))]))
+
+    def _saved(self, text: str) -> str:
+        """Keep what outlives the daemon, where it is new; why that failed, where that is."""
+        if text == self._written:
+            return ""
+        before, self._unsaved = self._unsaved, ""
+        try:
+            self._keep(text)
+        except StoreError as error:
+            self._unsaved = f"what was told could not be kept, and may be told again: {error}"
+            return self._unsaved if self._unsaved != before else ""
+        self._written = text
+        return ""
+
+    def clock_was_set(self, by: timedelta, now: datetime) -> None:
+        """The wall clock was set: what is wrong has lasted as long as it has, and no receiver waits longer for it."""
+        self._seen = {key: shifted(seen, by, now) for key, seen in self._seen.items()}
+        for channel in self.channels:
+            channel.clock_was_set(by, now)
+
+    def drill(self, words: str, now: datetime) -> Mapping[str, str]:
+        """Send one message that says of itself that it is a drill, and why each receiver did not take it, or ""."""
+        about = {**self._about(), "notices": [words]}
+        data = {"schema": SCHEMA, **about, "at": now.isoformat(), "news": [], "lost": 0, "drill": True}
+        message = Message(text=f"{about['node']}: {words}", data=data)
+        return {channel.name: channel.try_out(message) for channel in self.channels}
+
+    def problems(self) -> tuple[str, ...]:
+        """The receivers that did not take the last message, in words for a person."""
+        return tuple(channel.problem for channel in self.channels if channel.problem)
+
+    def _message(self, waiting: Waiting, now: datetime) -> Message:
+        about, pieces = self._about(), list(waiting.pieces.values())
+        lost = [f"{waiting.lost} older pieces of news did not fit into memory"] if waiting.lost else []
+        data = {
+            "schema": SCHEMA,
+            **about,
+            "at": now.isoformat(),
+            "news": [
+                {
+                    "key": piece.key,
+                    "state": piece.news,
+                    "words": piece.words,
+                    "since": piece.since.isoformat(),
+                    "over": piece.over.isoformat() if piece.over else None,
+                }
+                for piece in pieces
+            ],
+            "lost": waiting.lost,
+        }
+        return Message(text="\n".join([self._head(about), *about["notices"], *lines(pieces), *lost]), data=data)
+
+
+def channels_of(config: NotifySection) -> dict[str, Deliver]:
+    """The receivers that are configured, by name; none by default."""
+    found: dict[str, Deliver] = {}
+    if config.slack_url_file:
+        found["slack"] = to_slack(config.slack_url_file)
+    if config.webhook_url or config.webhook_url_file:
+        found["webhook"] = to_webhook(config.webhook_url, config.webhook_token_file, url_file=config.webhook_url_file)
+    if config.command:
+        found["command"] = to_command(config.command)
+    return found
+
+
+def still_told(kept: str) -> tuple[Topic, ...]:
+    """What people were told and have not heard the end of, as topics that stand still: for whoever goes on from
+    another's memory and has not looked yet."""
+    return tuple(
+        Topic(key=key, words=seen.words, title=seen.title, cause="".join(seen.causes[-1:]))
+        for key, seen in _kept(kept).seen.items()
+        if seen.told
+    )
+
+
+def _kept(text: str) -> Kept:
+    """What an earlier daemon kept; of another form it is worth one message too many, and no more."""
+    try:
+        return msgspec.json.decode(text, type=Kept) if text else Kept()
+    except msgspec.MsgspecError:
+        return Kept()

@@ -1,0 +1,141 @@
+"""What a node tells people, and the loop by which it and the controller do, in a thread of its own.
+
+Only where it is configured: a receiver that does not answer keeps nobody waiting but its thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from healthd.config.schema.notify import NotifySection
+from healthd.core.model import Mode, Severity
+from healthd.judge.clock import ClockWatch
+from healthd.notify.delivery import Deliver
+from healthd.notify.news import NODE_KEY, PAGED, Topic, of_absent, topics, unkept
+from healthd.notify.notifier import NEWS, Notifier, channels_of, still_told
+from healthd.observe.checkup import Checkup
+from healthd.remediation.decide.case import Case, ended_last
+from healthd.remediation.engine.absent import AbsentNode
+from healthd.remediation.engine.engine import Engine
+from healthd.state.monitor import Monitor
+from healthd.state.store import Store
+
+TICK_S = 5.0
+
+
+def open_notifier(
+    config: NotifySection,
+    checkup: Checkup,
+    *,
+    engine: Engine | None,
+    store: Store | None,
+    mode: Mode,
+    absent: Callable[[], Sequence[AbsentNode]] = tuple,
+) -> Notifier | None:
+    """The notifier of this node, or None where nobody is to be told. Raises StoreError. ``absent``: other nodes that
+    page and have no daemon.
+
+    ``engine``: before its first turn. A person whom the daemon before this one asked for is needed until it has decided
+    something: its first turn waits for the kernel log, and for a cluster that answers.
+    """
+    channels = channels_of(config)
+    if not channels or store is None:
+        return None
+    return node_notifier(
+        channels,
+        config,
+        checkup.monitor,
+        engine=engine,
+        store=store,
+        about=lambda: about(checkup, mode),
+        absent=absent,
+    )
+
+
+def node_notifier(
+    channels: Mapping[str, Deliver],
+    config: NotifySection,
+    monitor: Monitor,
+    *,
+    engine: Engine | None,
+    store: Store,
+    about: Callable[[], Mapping[str, Any]],
+    absent: Callable[[], Sequence[AbsentNode]] = tuple,
+) -> Notifier:
+    """The same for these receivers, whatever is configured; ``about`` says who speaks. Raises StoreError."""
+    kept = store.fact(NEWS)
+    before = [topic for topic in still_told(kept) if topic.key == NODE_KEY or topic.key.startswith(PAGED)]
+    ended: Case | None = None
+    for case in store.cases():
+        ended = ended_last(case, ended)
+
+    def wrong() -> Sequence[Topic]:
+        found = [
+            *wrong_with(monitor, engine, Severity(config.severity), ended=ended),
+            *(of_absent(each.node, each.message) for each in absent()),
+        ]
+        if engine is None or engine.has_decided:
+            return found
+        keys = {topic.key for topic in found if not topic.last}
+        return [*found, *(topic for topic in before if topic.key not in keys)]
+
+    return Notifier(
+        channels,
+        per_hour=config.per_hour,
+        wrong=wrong,
+        about=about,
+        keep=lambda text: store.keep(NEWS, text),
+        kept=kept,
+    )
+
+
+def wrong_with(
+    monitor: Monitor, engine: Engine | None, least: Severity, *, ended: Case | None = None
+) -> Sequence[Topic]:
+    """What is wrong with this node now and worth telling: from severity ``least`` on. Nothing is read from the disk: a
+    store that fails hides nothing, and is told itself. ``ended``: the case that ended last before this daemon began."""
+    diagnoses = monitor.diagnoses()
+    found = topics(
+        verdict=monitor.verdict(monitor.outcomes().values()),
+        diagnoses=diagnoses,
+        acknowledged=[each for each in diagnoses if monitor.is_acknowledged(each)],
+        decision=engine.decision if engine is not None else None,
+        case=engine.case if engine is not None else None,
+        least=least,
+        ended=engine.ended or ended if engine is not None else None,
+        faults=monitor.history.faults.values(),
+    )
+    return [*found, *unkept(monitor.store_problem)]
+
+
+def about(checkup: Checkup, mode: Mode) -> Mapping[str, Any]:
+    """Who speaks: what each message begins with."""
+    machine, monitor = checkup.machine, checkup.monitor
+    return {
+        "node": machine.name,
+        "instance_id": machine.identity.instance_id,
+        "instance_type": machine.instance_type or "",
+        "verdict": monitor.verdict(monitor.outcomes().values()),
+        "mode": mode,
+        "notices": list(checkup.notices),
+    }
+
+
+def keep_telling(
+    notifier: Notifier, stop: threading.Event, log: Any, *, speaks: Callable[[], bool] = lambda: True
+) -> None:
+    """Tell people until ``stop``. What could not be delivered is said, and tried again. ``speaks``: whether it is still
+    this process's to tell."""
+    watch = ClockWatch(datetime.now(UTC), time.monotonic())
+    while not stop.wait(TICK_S):
+        now = datetime.now(UTC)
+        if by := watch.look(now, time.monotonic()):
+            notifier.clock_was_set(by, now)
+        if not speaks():
+            continue
+        for failure in notifier.tick(now, stopping=lambda: stop.is_set() or not speaks()):
+            log.error("notification", said=failure)

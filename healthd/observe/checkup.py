@@ -1,0 +1,314 @@
+"""Runs checks on a node and puts the report together: the same for the daemon and for ``healthd check`` without one.
+
+Each check runs at most once at a time, on a small pool of threads; whoever asks while it runs gets that run's outcome.
+An active check runs only when ``run_active`` is called, one after the other. Whether the node is idle is the caller's
+to know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from datetime import UTC, datetime
+from threading import Lock
+from typing import Any
+
+from healthd.checklib.tables import xid_number, xid_row
+from healthd.config.schema.config import CheckConfig
+from healthd.core.capabilities import Hands
+from healthd.core.check import Check, judged, unknown
+from healthd.core.errors import SourceError
+from healthd.core.model import Event, Outcome
+from healthd.core.node import KernelLogState, KernelRecord, Node
+from healthd.judge.clock import JUMP
+from healthd.judge.history import UNKNOWN_BOOT
+from healthd.judge.own_reset import OwnResets
+from healthd.observe.report import CheckView, Report
+from healthd.observe.runner import run_check
+from healthd.sources.machine import Machine
+from healthd.state.monitor import Monitor
+
+NVML_PAUSE_S = 300.0
+_READER_IS_STUCK_AFTER_S = 30.0
+_PATIENCE_S = 1.0
+_TICK_S = 5.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Run:
+    future: Future[Outcome]
+    began: float
+    """Monotonic seconds."""
+
+
+class Checkup:
+    """The checks of one node. ``source`` is what the report calls itself: ``daemon`` or ``local``."""
+
+    def __init__(
+        self,
+        *,
+        checks: Mapping[str, Check],
+        settings: Mapping[str, CheckConfig],
+        machine: Machine,
+        monitor: Monitor,
+        source: str,
+        workers: int,
+        notices: tuple[str, ...] = (),
+    ) -> None:
+        self.checks, self.machine, self.monitor = checks, machine, monitor
+        self._settings, self._source, self.notices = settings, source, notices
+        self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="check")
+        self.hands = Hands()
+        """For threads that have laid their capabilities down, as those of clients have."""
+        self._running: dict[str, _Run] = {}
+        self._lock, self._counting, self._active_lock = Lock(), Lock(), Lock()
+        self._closed = False
+        self.own_resets = OwnResets()
+        self.journal_problem: Callable[[], str] = lambda: "nobody reads the journal"
+
+    def close(self) -> None:
+        """Start nothing more. Runs that are under way end at their own deadlines, and count for nothing: what they
+        look at is being closed."""
+        with self._counting:
+            self._closed = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self.hands.close()
+
+    def interval_s(self, name: str) -> float:
+        """How often a check runs: as configured, else as it declares."""
+        return self._settings[name].interval_s or self.checks[name].interval_s
+
+    def look_elsewhere(self, name: str, node: Node) -> Outcome:
+        """Run a check, as it is set here, on another view of this machine. Nothing is folded in: for a drill."""
+        return run_check(self.checks[name], node, self._settings[name].settings, optional=self._optional(name))
+
+    def settings_of(self, name: str) -> Any:
+        """What is set for a check."""
+        return self._settings[name].settings
+
+    def timeout_s(self, name: str) -> float:
+        """What one run of a check may take: as configured, else as it declares."""
+        return self._settings[name].timeout_s or self.checks[name].timeout_s
+
+    def start(self, name: str) -> Future[Outcome]:
+        """Run a check, or join the run that is under way."""
+        with self._lock:
+            running = self._running.get(name)
+            if running is None or running.future.done():
+                run = self.hands.do(lambda: self._pool.submit(self._run, name))  # it may start a thread of the pool
+                running = self._running[name] = _Run(run, time.monotonic())
+            return running.future
+
+    def start_older_than(self, since: datetime) -> None:
+        """Start every interval check that has not looked since then, and wait for none."""
+        known = self.monitor.outcomes()
+        for name, check in self.checks.items():
+            outcome = known.get(name)
+            if check.on == "interval" and (outcome is None or outcome.at < since):
+                self.start(name)
+
+    def run_active(self, names: Sequence[str], tick: Callable[[str], None]) -> dict[str, Outcome]:
+        """Run these active checks, one after the other, and return what each came to.
+
+        ``tick`` is told every few seconds what runs and for how long. Where it raises, because nobody waits for the
+        answer any more, the test under way is ended and the rest are not begun.
+        """
+        ran: dict[str, Outcome] = {}
+        with self._active_lock:
+            for name in names:
+                future, began = self.start(name), time.monotonic()
+                try:
+                    while not wait((future,), timeout=_TICK_S).done:
+                        tick(f"{name}: {time.monotonic() - began:.0f} s")
+                except BaseException:
+                    self.machine.active.interrupt()
+                    raise
+                ran[name] = dataclasses.replace(future.result(), optional=self._settings[name].optional)
+                tick(f"{name}: {ran[name].result.status}, {time.monotonic() - began:.1f} s")
+        return ran
+
+    def judge_kernel(
+        self, records: Sequence[KernelRecord], cursor: tuple[str, int] | None, *, past: bool = False
+    ) -> None:
+        """Run the kernel checks on one batch and fold it in; the last one carries the cursor. ``past``: it is of a boot
+        that is over, and says nothing of the driver that runs now."""
+        node = dataclasses.replace(self.machine, kernel_records=records)
+        names = [name for name, check in self.checks.items() if check.on == "kernel"]
+        for name in names:
+            outcome = run_check(self.checks[name], node, self._settings[name].settings, optional=self._optional(name))
+            outcome, own = self.own_resets.without(outcome)
+            paused = () if past else self._pause_nvml(outcome)
+            self.monitor.absorb(outcome, cursor=cursor if name == names[-1] else None, past=past)
+            if own:
+                text = f"{own} lines of {name} about links are healthd's own: its GPU reset took them down"
+                self.monitor.record(Event(at=outcome.at, kind="daemon", text=text))
+            for reason in paused:
+                text = f"NVML is {reason}: the GPU checks keep what they read last"
+                self.monitor.record(Event(at=outcome.at, kind="daemon", text=text))
+
+    def judge_past_kernel(self, records: Sequence[KernelRecord], code: str) -> None:
+        """Run the kernel checks on lines that may have been judged before, and fold in what tells of this code."""
+        node = dataclasses.replace(self.machine, kernel_records=records)
+        for name in (name for name, check in self.checks.items() if check.on == "kernel"):
+            outcome = run_check(self.checks[name], node, self._settings[name].settings, optional=self._optional(name))
+            findings = tuple(finding for finding in outcome.result.findings if finding.code == code)
+            if findings:
+                told = dataclasses.replace(outcome, result=judged(findings))
+                self.monitor.absorb(told, past=True)
+
+    def of_the_journal(self) -> Mapping[str, Any]:
+        """The settings of the kernel checks that also want lines of the journal, by check."""
+        settings = {name: self._settings[name].settings for name, check in self.checks.items() if check.on == "kernel"}
+        return {name: each for name, each in settings.items() if getattr(each, "journal_needles", ())}
+
+    def judge_journal(self, records: Sequence[KernelRecord], cursor: str) -> None:
+        """Run the checks that want the journal on one batch of it and fold it in with the cursor."""
+        node = dataclasses.replace(self.machine, kernel_records=records)
+        for name, settings in self.of_the_journal().items():
+            outcome = run_check(self.checks[name], node, settings, optional=self._optional(name))
+            self.monitor.absorb(outcome, journal_cursor=cursor)
+
+    def report(
+        self,
+        names: Sequence[str] = (),
+        *,
+        deadline_s: float = 20.0,
+        active: Mapping[str, Outcome] | None = None,
+        look: bool = True,
+    ) -> Report:
+        """The state of the node, or of some checks. What is missing or too old is run again within the deadline; not
+        ``look``: nothing is run or waited for, and what is missing or too old is unknown.
+
+        ``active``: the outcomes of active checks that were run for this report. An active check that was not is in it
+        only while a fault that it found earlier is open.
+        """
+        active = active or {}
+        wanted = tuple(name for name in names or self.checks if self._counts(name) or name in active)
+        outcomes = tuple(
+            active.get(outcome.check, outcome) for outcome in self._refreshed(wanted, deadline_s, look=look)
+        )
+        now = datetime.now(UTC)
+        verdict = self.monitor.verdict(outcomes)
+        views = tuple(
+            CheckView(
+                outcome=outcome,
+                age_s=max(0.0, (now - outcome.at).total_seconds()),
+                faults=self.monitor.faults_of(outcome.check),
+                figures=outcome.result.readings if outcome.check in active else (),
+            )
+            for outcome in outcomes
+        )
+        codes = {fault.code for view in views for fault in view.faults}
+        return Report(
+            node=self.machine.name,
+            boot_id=self.monitor.boot_id,
+            instance_type=self.machine.instance_type,
+            generated_at=now,
+            source=self._source,
+            verdict=verdict,
+            checks=views,
+            diagnoses=tuple(d for d in self.monitor.diagnoses() if codes.intersection(d.codes)),
+            notices=(*self.notices, *((self.monitor.store_problem,) if self.monitor.store_problem else ())),
+        )
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def _run(self, name: str) -> Outcome:
+        paused = self.machine.nvml.state().paused_s > 0
+        outcome = run_check(
+            self.checks[name], self.machine, self._settings[name].settings, optional=self._optional(name)
+        )
+        with self._counting:
+            if not self._closed:
+                self.monitor.absorb(outcome, paused=paused)
+        return self.monitor.outcomes().get(name, outcome)
+
+    def _refreshed(self, names: Sequence[str], deadline_s: float, *, look: bool) -> tuple[Outcome, ...]:
+        """The last outcomes, with stale ones run again. A run that began earlier and does not end is not waited for
+        long: a source that hangs must not make the answer hang with it."""
+        if look:
+            self._look_again(names, deadline_s)
+        known = self.monitor.outcomes()
+        log = self.machine.kernel_log
+        return tuple(
+            self._kernel_outcome(name, known.get(name), log)
+            if self.checks[name].on == "kernel"
+            else self._answered(name, known.get(name), f", and none within {deadline_s:g} s" if look else "")
+            for name in names
+        )
+
+    def _look_again(self, names: Sequence[str], deadline_s: float) -> None:
+        known, now, began = self.monitor.outcomes(), datetime.now(UTC), time.monotonic()
+        stale = [name for name in names if self.checks[name].on == "interval" and not self._fresh(known.get(name), now)]
+        earlier = [future for name in stale if (future := self._under_way(name)) is not None]
+        new = [future for future in map(self.start, stale) if future not in earlier]
+        wait(new, timeout=min(deadline_s, max((self.timeout_s(name) for name in stale), default=0.0)))
+        wait(earlier, timeout=max(0.0, min(deadline_s, _PATIENCE_S) - (time.monotonic() - began)))
+
+    def _fresh(self, outcome: Outcome | None, now: datetime) -> bool:
+        """Counted from the end of the run: one that waited for a source until its deadline is news all the same. What
+        is dated in the future was dated before the clock was set back, and may be of any age."""
+        if outcome is None:
+            return False
+        age = now - outcome.at
+        return age > -JUMP and age.total_seconds() - outcome.duration_s <= 2 * self.interval_s(outcome.check)
+
+    def _under_way(self, name: str) -> Future[Outcome] | None:
+        with self._lock:
+            running = self._running.get(name)
+        return None if running is None or running.future.done() else running.future
+
+    def _counts(self, name: str) -> bool:
+        return self.checks[name].on != "active" or bool(self.monitor.faults_of(name))
+
+    def _answered(self, name: str, outcome: Outcome | None, waited: str) -> Outcome:
+        if outcome is not None and (self.checks[name].on == "active" or self._fresh(outcome, datetime.now(UTC))):
+            return outcome
+        running = self._running.get(name)
+        if running is not None and not running.future.done():
+            age_s = time.monotonic() - running.began
+            return self._unknown(name, f"no answer yet: its run has been under way for {age_s:.1f} s")
+        return self._unknown(name, f"no result younger than twice its interval{waited}")
+
+    def _kernel_outcome(self, name: str, outcome: Outcome | None, log: KernelLogState) -> Outcome:
+        """A kernel check is as fresh as the reader of the log; where that is blind, so is the check."""
+        if log.error or not log.alive:
+            return self._unknown(name, log.error or f"nobody reads the kernel log {log.source}")
+        if log.idle_s > _READER_IS_STUCK_AFTER_S:
+            return self._unknown(name, f"the reader of {log.source} has not come round for {log.idle_s:.0f} s")
+        if outcome is None:
+            return self._unknown(name, f"the records of {log.source} have not been judged yet")
+        if name in self.of_the_journal() and (problem := self.journal_problem()):
+            return self._unknown(name, problem)
+        return dataclasses.replace(outcome, at=datetime.now(UTC))
+
+    def _unknown(self, name: str, reason: str) -> Outcome:
+        now = datetime.now(UTC)
+        return Outcome(check=name, result=unknown(reason), at=now, duration_s=0.0, optional=self._optional(name))
+
+    def _optional(self, name: str) -> bool:
+        """An active check that could not tell leaves the node as it was; whoever asked for it sees it count."""
+        return self._settings[name].optional or self.checks[name].on == "active"
+
+    def _pause_nvml(self, outcome: Outcome) -> tuple[str, ...]:
+        """After some XIDs NVML is likely to hang: stop asking before it does (DESIGN: the kernel log comes first).
+        The reasons that are new."""
+        new: dict[str, None] = {}
+        for finding in outcome.result.findings:
+            number = xid_number(finding.code)
+            if number is not None and xid_row(number).pauses_nvml:
+                reason = f"paused for {NVML_PAUSE_S:g} s after {finding.code}"
+                if self.machine.nvml.state().reason != reason:
+                    new[reason] = None
+                self.machine.nvml.pause(NVML_PAUSE_S, reason)
+        return tuple(new)
+
+
+def boot_id_or_unknown(machine: Machine) -> str:
+    """The boot id, or the word ``unknown`` where /proc does not tell: state is then keyed by that."""
+    try:
+        return machine.boot_id
+    except SourceError:
+        return UNKNOWN_BOOT

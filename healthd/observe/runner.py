@@ -1,0 +1,90 @@
+"""Runs one check and turns whatever happens into an Outcome, whose parts have names that can be shown everywhere.
+
+This is the one place with a broad ``except``: a check that raises, for whatever cause, is *unknown*, and says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Any
+
+from healthd.core.check import Check, unknown
+from healthd.core.encodable import writable
+from healthd.core.errors import SourceError
+from healthd.core.model import Component, Finding, Outcome, Result
+from healthd.core.node import Node
+
+_NAME_CHARACTERS = 128
+_SHOWN_CHARACTERS = 119
+"""Of a name that is longer: with a mark and eight digits of its digest as long as a name may be."""
+
+
+def run_check(check: Check, node: Node, settings: Any, *, optional: bool = False) -> Outcome:
+    """One run. Findings without a time get that of the start of the run; the duration is monotonic."""
+    at, started = datetime.now(UTC), time.monotonic()
+    result = _result(check, node, settings, at)
+    return Outcome(
+        check=check.name,
+        result=result,
+        at=at,
+        duration_s=time.monotonic() - started,
+        optional=optional,
+    )
+
+
+def _result(check: Check, node: Node, settings: Any, at: datetime) -> Result:
+    """What the check came to. Every text in it can be written down, sent and shown, whatever the machine said."""
+    try:
+        return _named(writable(_stamped(check.run(node, settings), at)))
+    except SourceError as error:
+        return writable(unknown(str(error)))
+    except Exception as error:  # noqa: BLE001 - the contract: a raising check is unknown, never absent, never fatal
+        words = f"the check failed: {type(error).__name__}: {error}; this is a defect of {check.name}"
+        return writable(unknown(words))
+
+
+def _stamped(result: Result, at: datetime) -> Result:
+    findings: tuple[Finding, ...] = tuple(f if f.time else replace(f, time=at) for f in result.findings)
+    return replace(result, findings=findings)
+
+
+def _named(result: Result) -> Result:
+    """The result, with names of parts that a label, a line and a row can hold. A mount, a device in a kernel line and a
+    plug-in's component are named by somebody else."""
+    parts = (each.component for told in (result.findings, result.readings, result.clearances) for each in told)
+    if all(map(_is_plain, chain(parts, (component for component, _ in result.untold)))):
+        return result
+    return replace(
+        result,
+        findings=tuple(replace(each, component=_plain(each.component)) for each in result.findings),
+        readings=tuple(replace(each, component=_plain(each.component)) for each in result.readings),
+        clearances=tuple(replace(each, component=_plain(each.component)) for each in result.clearances),
+        untold=tuple((_plain(component), code) for component, code in result.untold),
+    )
+
+
+def _is_plain(component: Component) -> bool:
+    return all(map(_is_shown, component.all_names()))
+
+
+def _is_shown(name: str) -> bool:
+    return len(name) <= _NAME_CHARACTERS and name.isprintable()
+
+
+def _plain(component: Component) -> Component:
+    """The same name for the same part, and another for each other one: what was cut or replaced is told apart by its
+    digest. An alias that cannot be shown is dropped, and changes nothing else."""
+    if _is_plain(component):
+        return component
+    name = str(component)
+    aliases = tuple(each for each in component.aliases if _is_shown(f"{component.kind}:{each}"))
+    if _is_shown(name):
+        return replace(component, aliases=aliases)
+    shown = "".join(each if each.isprintable() else "?" for each in name[:_SHOWN_CHARACTERS])
+    kind, _, where = shown.partition(":")
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return Component(kind=kind, id=f"{where}~{digest}", aliases=aliases)

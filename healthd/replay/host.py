@@ -1,0 +1,295 @@
+"""One node of the past: its judgement and the daemon's own engine, over a cluster and a machine that are simulated.
+
+What is done is decided by the daemon's code: checks, history, policy, engine, handoff record, messages. Only what no
+log tells is assumed here (``[replay]``): when the job ends, when a repair is over, when a person comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from random import Random
+
+from healthd.core.model import NODE, Action, Clearance, ClearsBy, Outcome, Refusal, Remedy, Severity, Status
+from healthd.core.node import KernelRecord
+from healthd.judge.history import Change, Fault, FaultKey
+from healthd.notify.news import Seen, tell
+from healthd.notify.telling import wrong_with
+from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.commands import Order, Verb
+from healthd.remediation.decide.fleet import CLUSTER
+from healthd.remediation.decide.ledger import repairs_of
+from healthd.remediation.decide.paging import due
+from healthd.remediation.decide.rules import REPAIRS
+from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.engine.engine import Engine
+from healthd.remediation.engine.slots import SlotKeeper
+from healthd.replay.account import NOTHING, Account
+from healthd.replay.cases import PastCases
+from healthd.replay.machine import PastMachine
+from healthd.replay.node import BOOTED, Batch, PastNode, outcomes_of
+from healthd.replay.story import Story
+from healthd.replay.world import PastMonitor, PastOrchestrator, World
+from healthd.sim.cluster import FakeClusterNode
+
+_JOB = "a job"
+_FIRST_PAUSE_S, _LONGER = 5.0, 4.0
+_WAITING_PAUSE_S = 60.0  # for a place in the budget: no daemon looks more rarely
+_OUT_PAUSE_S = 7_200.0
+_QUIET_PAUSE_S = 86_400.0
+_OF_OTHERS = frozenset({Refusal.BUDGET, Refusal.CORRELATED, Refusal.RATE, Refusal.UNREADABLE})
+_PERSON = Order(verb=Verb.RELEASE, who="a person", why="assumed to have seen to it ([replay] person_s)")
+
+
+class PastHost:
+    """One node. ``due``: when something happens to it next, if no line comes first; None for never."""
+
+    def __init__(self, name: str, world: World, *, instance_type: str | None) -> None:
+        self.name, self._world, self._assumed = name, world, world.config.replay
+        self.batch = Batch()
+        self._past = PastNode(name=name, instance_type=instance_type)
+        self._node = world.cluster.nodes[name] = FakeClusterNode(jobs=[_JOB])
+        self._machine = PastMachine(self._assumed, world.clock.now)
+        self._account = Account(name)
+        self._boot, self._boots = "", 0
+        self._is_out = False
+        self._job_ends: datetime | None = None
+        self._person_comes: datetime | None = None
+        self._turns_at: datetime | None = None
+        self._said, self._pause_s = "", _FIRST_PAUSE_S
+        self._begin_machine()
+
+    def _begin_machine(self) -> None:
+        """A machine with an empty disk: nothing was found on it, and its daemon has decided nothing."""
+        self.monitor = PastMonitor(self._world.checks, None, policy=self._world.rules.policy)
+        self._cases, self._news = PastCases(), dict[str, Seen]()
+        self._engine: Engine | None = None
+
+    @property
+    def due(self) -> datetime | None:
+        """When the engine turns next, the job ends, a repair is over or a person comes, whichever is first."""
+        times = (self._turns_at, self._job_ends, self._machine.due, self._person_comes)
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing more comes of what was found, until another line does."""
+        return self._cases.open_case() is None and self._person_comes is None
+
+    # -- what the log says --------------------------------------------------------------------------------------------
+
+    def judge(self, records: tuple[KernelRecord, ...]) -> None:
+        """Judge a batch. The engine turns where it changed anything."""
+        before = self.monitor.diagnoses()
+        self._enter_boot(records[0])
+        settings = self._world.config.checks
+        outcomes = tuple(outcomes_of(self._world.kernel_checks, settings, self._past, records))
+        for outcome in [each for each in outcomes if _says(each)] or outcomes[:1]:
+            self._account.changes(self.monitor.absorb(outcome), outcome.at)
+        now = self._world.clock.come_to(records[-1].time)
+        if self.monitor.diagnoses() is not before:
+            self.go_on(now)
+
+    def absorb(self, outcome: Outcome) -> None:
+        """Fold in what a check came to then, as an event store tells it."""
+        self._account.changes(self.monitor.absorb(outcome), outcome.at)
+        self.go_on(self._world.clock.come_to(outcome.at))
+
+    def _enter_boot(self, first: KernelRecord) -> None:
+        """A line of another boot, or the kernel's own first line, is evidence of a reboot."""
+        if first.boot_id in ("", self._boot) and not first.text.startswith(BOOTED) and self._boots:
+            return
+        if self._boots:
+            self._machine.was_rebooted()
+            self._end_job(first.time)
+        self._boot = first.boot_id or self._boot
+        self._enter(first.time)
+
+    # -- what is assumed, and the engine ------------------------------------------------------------------------------
+
+    def go_on(self, now: datetime) -> None:
+        """Let everything happen that is due, and the engine turn once."""
+        if self._job_ends is not None and now >= self._job_ends:
+            self._end_job(now)
+        self._arrive(self._machine.arrived(now), now)
+        if self._person_comes is not None and now >= self._person_comes:
+            self._see_to_it(now)
+        engine = self._engine = self._engine or self._new_engine()
+        held = engine.tally.refused[Refusal.CORRELATED]
+        before = self.monitor.history.faults
+        said = engine.turn(now)
+        self._ended(before, now, "the repair is assumed to have worked")
+        case = self._cases.open_case()
+        if engine.tally.refused[Refusal.CORRELATED] > held:
+            self._account.holds(case.code if case else self._code_of(engine))
+        self._follow(engine, now)
+        self._tell(engine, now)
+        self._wait(engine, case, said, now)
+
+    def _follow(self, engine: Engine, now: datetime) -> None:
+        """Write down what the turn came to. What goes out keeps its job for a while; what is back gets one."""
+        decision = engine.decision
+        self._account.decision(decision, now)
+        moves = tuple(self._cases.moved)
+        self._cases.moved.clear()
+        self._account.moves(moves, now)
+        if (is_out := bool(self._node.flags)) == self._is_out:
+            return
+        self._is_out = is_out
+        if is_out:
+            self._account.goes_out(now, decision.action, self._code_of(engine), self._machine.made)
+            self._job_ends = now + timedelta(seconds=self._assumed.drain_s)
+        else:
+            self._account.comes_back(now, self._machine.made)
+            self._job_ends, self._node.jobs[:] = None, [_JOB]
+
+    def _tell(self, engine: Engine, now: datetime) -> None:
+        least = Severity(self._world.config.notify.severity)
+        wrong = wrong_with(self.monitor, engine, least)
+        self._news, pieces = tell(self._news, wrong, now)
+        critical = [each for each in self.monitor.diagnoses() if each.severity is Severity.CRITICAL]
+        is_wrong = self._is_out or not all(map(self.monitor.is_acknowledged, critical))
+        self._account.message(now, wrong=is_wrong, told=bool(pieces))
+
+    def _wait(self, engine: Engine, case: Case | None, said: str, now: datetime) -> None:
+        """When the engine turns next: as often as the daemon's at first, and ever more rarely while nothing moves."""
+        if not _asks(engine, case):
+            self._person_comes = None
+        elif self._person_comes is None:
+            self._person_comes = now + timedelta(seconds=self._assumed.person_s)
+        if case is None and not self._news and engine.decision.diagnosis is None:
+            self._turns_at = None
+            return
+        longest_s = _longest_s(engine, case)
+        longer_s = _LONGER * self._pause_s if self._pause_s < _WAITING_PAUSE_S else longest_s
+        self._pause_s = min(longest_s, longer_s) if said == self._said else _FIRST_PAUSE_S
+        self._said = said
+        pause = timedelta(seconds=max(1.0, engine.next_in_s(self._pause_s)))
+        self._turns_at = min([now + pause, *(at for at in self._bounds(case) if at > now)])
+
+    def _bounds(self, case: Case | None) -> Iterator[datetime]:
+        """When a case comes to something although nothing happens to it."""
+        if case is not None:
+            patience = self._world.patience
+            yield due(case, patience.limits)
+            for timeout_s in (patience.verify_timeout_s, patience.reboot_timeout_s, patience.replace_timeout_s):
+                yield case.since + timedelta(seconds=timeout_s + 1)
+            if case.good_since is not None:
+                yield case.good_since + timedelta(seconds=patience.settle_s)
+
+    # -- what happens to it -------------------------------------------------------------------------------------------
+
+    def _end_job(self, now: datetime) -> None:
+        """What a job brought about ends with it."""
+        self._job_ends = None
+        self._node.jobs.clear()
+        self._account.is_idle(now)
+        before = self.monitor.history.faults
+        self.monitor.clear(Clearance(by=ClearsBy.JOB_END, component=NODE), now)
+        self._ended(before, now, "the job has ended")
+
+    def _arrive(self, remedy: Remedy | None, now: datetime) -> None:
+        """What was asked for is there: another boot, or another machine with an empty disk."""
+        if remedy is Remedy.REBOOT_NODE:
+            self._enter(now)
+            before = self.monitor.history.faults
+            self.monitor.repaired(remedy, now)
+            self._ended(before, now, "the reboot is assumed to have worked")
+        elif remedy is Remedy.REPLACE_NODE:
+            over = self.monitor.history.faults.values()
+            why = "another machine is assumed to be well"
+            self._account.changes([Change(fault=fault, opened=False, why=why) for fault in over], now)
+            self._begin_machine()
+            self._enter(now)
+
+    def _enter(self, now: datetime) -> None:
+        """Another boot."""
+        self._boots += 1
+        before = self.monitor.history.faults
+        self.monitor.begin_boot(f"boot-{self._boots}", now)
+        self._ended(before, now, "rebooted")
+
+    def _see_to_it(self, now: datetime) -> None:
+        """A person comes: nothing that was open is, and what our drain holds is let in again."""
+        self._person_comes = None
+        self._account.note(now, "done", "a person is assumed to have seen to it")
+        before = self.monitor.history.faults
+        self.monitor.clear(Clearance(by=ClearsBy.REPLACE, component=NODE), now)
+        self.monitor.repaired(Remedy.ASK_HUMAN, now)
+        self._ended(before, now, "a person is assumed to have seen to it")
+        case = self._cases.open_case()
+        if self._engine is not None and case is not None and case.hold is not None:
+            self._engine.obey(_PERSON, now)
+
+    def _ended(self, before: Mapping[FaultKey, Fault], now: datetime, why: str) -> None:
+        """Write down which of these faults are over."""
+        after = self.monitor.history.faults
+        over = [fault for key, fault in before.items() if key not in after]
+        self._account.changes([Change(fault=fault, opened=False, why=why) for fault in over], now)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def log_ends(self, now: datetime) -> None:
+        """The last line was judged."""
+        decision, case = self._engine.decision if self._engine else NOTHING, self._cases.open_case()
+        stands = decision.reason if case is None else f"{decision.reason} [case {case.id} at {case.step}: {case.note}]"
+        self._account.log_ends(now, decision, tuple(self.monitor.history.faults.values()), stands)
+
+    def story(self, now: datetime) -> Story:
+        """What came of it."""
+        return self._account.story(now, self._machine.made)
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _code_of(self, engine: Engine) -> str:
+        case, about = self._cases.open_case(), engine.decision.diagnosis
+        return case.code if case is not None else about.code if about is not None else ""
+
+    def _new_engine(self) -> Engine:
+        """The daemon's engine, over the simulated cluster and machine."""
+        world, cases = self._world, self._cases
+        orchestrator = PastOrchestrator(world, self.name)
+        return Engine(
+            Parts(
+                orchestrator=orchestrator,
+                provisioner=self._machine,
+                resetter=self._machine,
+                slots=SlotKeeper(
+                    orchestrator=orchestrator,
+                    node=self.name,
+                    quotas=lambda: {CLUSTER: world.rules.max_out},
+                    monotonic_s=world.clock.seconds,
+                    random=Random(self.name).random,  # noqa: S311  it keeps nodes apart, and no secret
+                    settle_s=world.config.budget.settle_s,
+                ),
+                judgement=self.monitor,
+                cases=cases,
+                rules=lambda: world.rules,
+                collect=lambda _: "no folder: it is a replay",
+                look_again=lambda _: None,
+                patience=world.patience,
+                ledger=lambda: repairs_of(cases.cases()),
+                new_id=lambda: f"r{next(world.ids)}",
+                clock=world.clock.now,
+                monotonic_s=world.clock.seconds,
+            )
+        )
+
+
+def _asks(engine: Engine, case: Case | None) -> bool:
+    """Whether it waits for a person: one who was paged, or who alone can end what keeps the node out."""
+    is_kept_out = case is not None and case.hold is not None and not REPAIRS.intersection(case.steps)
+    return is_kept_out or engine.decision.action is Action.PAGE
+
+
+def _longest_s(engine: Engine, case: Case | None) -> float:
+    """How rarely the engine turns while nothing moves: what waits for other nodes may go on when they are back."""
+    if engine.decision.refusal in _OF_OTHERS or (case is not None and case.hold is None):
+        return _WAITING_PAUSE_S
+    return _OUT_PAUSE_S if case is not None or engine.decision.action is Action.PAGE else _QUIET_PAUSE_S
+
+
+def _says(outcome: Outcome) -> bool:
+    """Whether folding this in changes anything. Log faults do not end by a check that no longer sees them."""
+    result = outcome.result
+    return bool(result.findings or result.clearances or result.readings) or result.status is not Status.OK

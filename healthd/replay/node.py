@@ -1,0 +1,238 @@
+"""A node of which only kernel lines are left: what a kernel check may ask of it, and its lines in batches to judge.
+
+A process id of then must not be looked up among the processes of now, so everything but the records is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any, Literal, NoReturn
+
+from healthd.checklib.record_text import after_lead
+from healthd.config.schema.config import CheckConfig
+from healthd.core.check import Check
+from healthd.core.errors import SourceMissing
+from healthd.core.model import Outcome
+from healthd.core.node import (
+    ActiveTests,
+    AllReduce,
+    CommandResult,
+    FileProbe,
+    GdrCopy,
+    GpuAnswer,
+    Holders,
+    KernelClock,
+    KernelLogState,
+    KernelRecord,
+    Mount,
+    Nvml,
+    ProbeState,
+    Space,
+    Tree,
+)
+from healthd.observe.runner import run_check
+from healthd.sources.pastlines import Line
+
+BOOTED = "Linux version "
+"""How the kernel's own first line of a boot begins."""
+
+_BATCH_RECORDS = 1024
+_BATCH_S = 1.0
+_SMALL = 8
+_HEAD_CHARS = 3
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
+class _Nothing:
+    """A tree, an NVML and active tests that are not there."""
+
+    def read(self, path: str) -> str:
+        """Missing."""
+        _missing(path)
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """Missing."""
+        _missing(path)
+
+    def exists(self, path: str) -> bool:
+        """Missing: what there was then is not known."""
+        _missing(path)
+
+    def target(self, path: str) -> str:
+        """Missing."""
+        _missing(path)
+
+    def may_open(self, path: str) -> bool:
+        """Missing."""
+        _missing(path)
+
+    def ask(self, *calls: str, fields: Sequence[int | tuple[int, int]] = ()) -> tuple[GpuAnswer, ...]:
+        """Missing."""
+        _missing("NVML")
+
+    def system(self) -> Mapping[str, Any]:
+        """Missing."""
+        _missing("NVML")
+
+    def state(self) -> ProbeState:
+        """No worker."""
+        return ProbeState()
+
+    def all_reduce(self, path: Literal["nvlink", "network"], *, size_bytes: int, timeout_s: float) -> AllReduce:
+        """Missing."""
+        _missing("all-reduce")
+
+    def gdr_copies(self, *, size_bytes: int, timeout_s: float) -> tuple[GdrCopy, ...]:
+        """Missing."""
+        _missing("GDRCopy")
+
+
+def _missing(what: str) -> NoReturn:
+    raise SourceMissing(f"{what}: only the kernel lines of this node are left")
+
+
+_NOTHING = _Nothing()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PastNode:
+    """One node of the past."""
+
+    name: str
+    instance_type: str | None = None
+    boot_id: str = ""
+    kernel_records: Sequence[KernelRecord] = ()
+    sys: Tree = _NOTHING
+    proc: Tree = _NOTHING
+    dev: Tree = _NOTHING
+    nvml: Nvml = _NOTHING
+    active: ActiveTests = _NOTHING
+
+    @property
+    def kernel_log(self) -> KernelLogState:
+        """It was read."""
+        return KernelLogState(source="a past log", alive=True)
+
+    def mounts(self) -> tuple[Mount, ...]:
+        """Missing."""
+        _missing("mounts")
+
+    def space(self, point: str) -> Space:
+        """Missing."""
+        _missing(point)
+
+    def holders(self, point: str) -> Holders:
+        """Missing."""
+        _missing(point)
+
+    def file_probe(self, point: str, folder: str = "", *, size_bytes: int = 1 << 18) -> FileProbe:
+        """Missing."""
+        _missing(point)
+
+    def mount_state(self, point: str) -> ProbeState:
+        """No worker."""
+        return ProbeState()
+
+    def clock(self) -> KernelClock:
+        """Missing."""
+        _missing("clock")
+
+    def metadata(self, path: str) -> str | None:
+        """Missing."""
+        _missing(path)
+
+    def command(self, *argv: str, timeout_s: float = 5.0) -> CommandResult:
+        """Missing: a command of now says nothing of then."""
+        _missing(argv[0])
+
+
+class Batch:
+    """Kernel records that the daemon would have read at once: of one boot, within a second, so many at most."""
+
+    def __init__(self) -> None:
+        self.records: list[KernelRecord] = []
+        self.until = _LONG_AGO
+        self._boot = ""
+
+    def is_over(self, line: Line) -> bool:
+        """Whether this line is not of it any more."""
+        records = self.records
+        return bool(records) and (
+            line.time > self.until
+            or line.boot != self._boot
+            or len(records) >= _BATCH_RECORDS
+            or line.text.startswith(BOOTED)
+        )
+
+    def add(self, line: Line) -> None:
+        """One more."""
+        if not self.records:
+            self.until, self._boot = line.time + timedelta(seconds=_BATCH_S), line.boot
+        self.records.append(
+            KernelRecord(
+                boot_id=line.boot, sequence=len(self.records), time=line.time, text=line.text, trusted=line.trusted
+            )
+        )
+
+    def taken(self) -> tuple[KernelRecord, ...]:
+        """The records; the next batch begins."""
+        records, self.records = tuple(self.records), []
+        return records
+
+
+def wanted_by(checks: Mapping[str, Check], settings: Mapping[str, CheckConfig]) -> Callable[[str], bool]:
+    """Whether a line is anything to any check, or the first of a boot. Only checks are asked that a line which begins
+    so can concern. A check that cannot say wants every one."""
+    asked: dict[str, list[tuple[Callable[[str, Any], bool], Any]]] = {"": []}
+    for name, check in checks.items():
+        own = settings[name].settings
+        if check.wants is None:
+            return lambda _text: True
+        for head in _heads((*check.needles, *getattr(own, "needles", ()))):
+            asked.setdefault(head, []).append((check.wants, own))
+    anything = tuple(asked.pop(""))
+    by_head = {head: (*asked_so, *anything) for head, asked_so in asked.items()}
+
+    def is_wanted(text: str) -> bool:
+        at = after_lead(text)
+        for wants, own in by_head.get(text[at : at + _HEAD_CHARS], anything):  # a generator costs half as much again
+            if wants(text, own):
+                return True
+        return text.startswith(BOOTED)
+
+    return is_wanted
+
+
+def _heads(needles: Sequence[str]) -> set[str]:
+    """How the lines that hold these needles can begin; "": anyhow."""
+    heads = {needle[1 : 1 + _HEAD_CHARS] if needle.startswith("^") else "" for needle in needles}
+    return {""} if any(len(head) < _HEAD_CHARS for head in heads) else heads
+
+
+def outcomes_of(
+    checks: Mapping[str, Check], settings: Mapping[str, CheckConfig], node: PastNode, records: Sequence[KernelRecord]
+) -> Iterator[Outcome]:
+    """What each kernel check makes of a batch, at the time of its last line.
+
+    Of a small batch, a check that wants none of its lines is not asked: it would see nothing.
+    """
+    then = replace(node, kernel_records=records)
+    at = max(record.time for record in records)
+    for name, check in checks.items():
+        own = settings[name].settings
+        if len(records) > _SMALL or _wants(check, getattr(own, "needles", ()), records):
+            yield replace(run_check(check, then, own), at=at)
+
+
+def _wants(check: Check, more: Sequence[str], records: Sequence[KernelRecord]) -> bool:
+    needles = _plain(check.needles, tuple(more))
+    return any(needle in record.text for record in records for needle in needles)
+
+
+@cache
+def _plain(needles: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
+    """The words alone: what begins with them holds them."""
+    return tuple(needle.removeprefix("^") for needle in (*needles, *more))

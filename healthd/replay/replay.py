@@ -1,0 +1,178 @@
+"""What would have been found, decided and done on past logs: the daemon's own checks, history and policy, on old lines.
+
+The time is that of the lines. Nothing is asked of this machine and nothing is done; what no log tells (how long a job
+ran on after the drain, whether a repair would have worked) is assumed, and the assumptions are settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from heapq import merge
+from pathlib import Path
+from typing import NamedTuple
+
+from healthd.agent.agent import enabled_checks, kernel_needles
+from healthd.config.schema.config import Config
+from healthd.config.schema.replay import ReplaySection
+from healthd.core.check import Check
+from healthd.core.model import Finding, Mode, Outcome
+from healthd.remediation.policy_files import policy_of
+from healthd.replay.fleet import PastFleet
+from healthd.replay.node import BOOTED, Batch, PastNode, outcomes_of
+from healthd.replay.store import PastStore, is_store, open_store
+from healthd.replay.story import Story
+from healthd.sources.pastlines import Line
+from healthd.sources.pastlogs import PastLog, open_log
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One file: what it was taken for, and how much of it could be read."""
+
+    path: str
+    form: str
+    lines: int
+    unread: int
+    kernel_lines: int
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """Everything."""
+
+    policy: str
+    mode: Mode
+    sources: tuple[Source, ...]
+    stories: tuple[Story, ...]
+    assumed: ReplaySection
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What is tried: a policy (a shipped name or a file; "": the configured one), as on which instance type, and in a
+    fleet of how many ``nodes`` (0: the budget is not applied, as no log tells how many there are)."""
+
+    policy: str = ""
+    instance_type: str | None = None
+    mode: Mode = Mode.REPAIR
+    nodes: int = 0
+
+
+def replay(
+    paths: Iterable[Path], config: Config, trial: Trial, read: Callable[[int], None] = lambda _lines: None
+) -> Replayed:
+    """Judge these files together, line after line in the order of time, each host by itself. ``read`` is called with
+    how many lines came in, again and again, while that lasts.
+
+    Raises ConfigError for a policy that cannot be used, SourceMissing and SourceUnreadable for a file.
+    """
+    policy = policy_of(config.policy, trial.instance_type, trial.policy)
+    fleet = PastFleet(config, policy, mode=trial.mode, nodes=trial.nodes, instance_type=trial.instance_type)
+    logs, stores = _sorted_out(paths)
+    needles = _needles(fleet.world.kernel_checks, config)
+    for item in _in_order([*(log.read(needles, read) for log in logs), *map(_found, stores)]):
+        if isinstance(item, Line):
+            fleet.take(item)
+        else:
+            fleet.absorb(item.host, item.outcome)
+    stories = fleet.stories(max((log.ended for log in logs if log.ended is not None), default=None))
+    return Replayed(
+        policy=policy.name,
+        mode=trial.mode,
+        sources=(*map(_source, logs), *map(_store_source, stores)),
+        stories=stories,
+        assumed=config.replay,
+    )
+
+
+def findings_in(path: Path, config: Config) -> Iterator[Finding]:
+    """What the kernel checks find in one file, batch by batch; of an event store, what was found then."""
+    checks = _kernel_checks(config)
+    logs, stores = _sorted_out([path])
+    for log in logs:
+        node, batch = PastNode(name=log.host), Batch()
+        for line in log.read(_needles(checks, config)):
+            if batch.is_over(line):
+                yield from _findings(checks, config, node, batch)
+            batch.add(line)
+        yield from _findings(checks, config, node, batch)
+    for store in stores:
+        yield from (finding for outcome in store.outcomes() for finding in outcome.result.findings)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# reading
+
+
+def _sorted_out(paths: Iterable[Path]) -> tuple[list[PastLog], list[PastStore]]:
+    paths = tuple(paths)
+    stores = [open_store(path) for path in paths if is_store(path)]
+    return [open_log(path) for path in paths if not is_store(path)], stores
+
+
+class _Found(NamedTuple):
+    """What an event store tells: what a check came to then, on which node."""
+
+    time: datetime
+    host: str
+    outcome: Outcome
+
+
+def _found(store: PastStore) -> Iterator[_Found]:
+    for outcome in store.outcomes():
+        yield _Found(time=outcome.at, host=store.host, outcome=outcome)
+
+
+def _in_order(streams: Sequence[Iterator[Line | _Found]]) -> Iterator[Line | _Found]:
+    """One stream by time. Each file is in its own order already, as far as its clock was."""
+    if len(streams) == 1:
+        yield from streams[0]
+    else:
+        yield from merge(*streams, key=_time_of)
+
+
+def _time_of(item: Line | _Found) -> datetime:
+    return item.time
+
+
+def _needles(checks: Mapping[str, Check], config: Config) -> tuple[bytes, ...]:
+    return (*kernel_needles(checks, config.checks), f"^{BOOTED}".encode())
+
+
+def _source(log: PastLog) -> Source:
+    return Source(
+        path=str(log.path),
+        form=log.format.name,
+        lines=log.lines,
+        unread=log.unread,
+        kernel_lines=log.kernel_lines,
+        notes=log.notes,
+    )
+
+
+def _store_source(store: PastStore) -> Source:
+    return Source(
+        path=str(store.path),
+        form="event store of healthd",
+        lines=store.events,
+        unread=store.unread,
+        kernel_lines=store.faults,
+        notes=("what it found then is judged by the checks of now",),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# judging
+
+
+def _findings(checks: Mapping[str, Check], config: Config, node: PastNode, batch: Batch) -> Iterator[Finding]:
+    if records := batch.taken():
+        for outcome in outcomes_of(checks, config.checks, node, records):
+            yield from outcome.result.findings
+
+
+def _kernel_checks(config: Config) -> dict[str, Check]:
+    return {name: check for name, check in enabled_checks(config).items() if check.on == "kernel"}

@@ -1,0 +1,138 @@
+"""The event store of a daemon, read as what its checks came to then. Nothing is written to it.
+
+The trail holds what opened and what ended; severity and remedy are those of the checks as they are now, and a kernel
+line is judged anew.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from healthd.core.check import Check, FindingCode, discover, judged
+from healthd.core.errors import SourceUnreadable
+from healthd.core.model import Clearance, Component, Finding, Outcome
+from healthd.core.node import KernelRecord
+from healthd.observe.runner import run_check
+from healthd.replay.node import PastNode
+
+_MAGIC = b"SQLite format 3\0"
+
+
+@dataclass(kw_only=True)
+class PastStore:
+    """One store. ``events`` and ``unread`` grow while it is read."""
+
+    path: Path
+    host: str
+    events: int = 0
+    unread: int = 0
+    faults: int = 0
+    _open: dict[str, dict[tuple[str, str], Finding]] = field(default_factory=dict)
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """What checks came to, one for each fault that opened or ended, in the order of the trail."""
+        checks = discover()
+        for at, data in self._rows():
+            self.events += 1
+            try:
+                outcome = self._outcome(datetime.fromisoformat(at), json.loads(data), checks)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                self.unread += 1
+                continue
+            self.faults += 1
+            yield outcome
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        try:
+            db = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True)
+            try:
+                yield from db.execute("SELECT at, data FROM event WHERE kind = 'fault' AND data <> '{}' ORDER BY id")
+            finally:
+                db.close()
+        except sqlite3.Error as error:
+            raise SourceUnreadable(f"{self.path}: not the event store of a healthd: {error}") from error
+
+    def _outcome(self, at: datetime, data: Mapping[str, Any], checks: Mapping[str, Check]) -> Outcome:
+        code, component = str(data["code"]), _component(str(data["component"]))
+        check, known = _check_of(code, checks)
+        open_now = self._open.setdefault(check.name, {})
+        clearances: tuple[Clearance, ...] = ()
+        if data["opened"]:
+            open_now[str(component), code] = _finding((code, component), check, known, data["evidence"].get("line"), at)
+        elif (finding := open_now.pop((str(component), code), None)) is not None and finding.clears_by is not None:
+            clearances = (Clearance(by=finding.clears_by, component=component, code=code, note="it ended then"),)
+        levels = [each for each in open_now.values() if each.clears_by is None]
+        news = [open_now[str(component), code]] if data["opened"] else []
+        result = judged([*levels, *(each for each in news if each.clears_by is not None)], clearances=clearances)
+        return Outcome(check=check.name, result=result, at=at, duration_s=0.0)
+
+
+def is_store(path: Path) -> bool:
+    """Whether a file is a SQLite database."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False  # whoever opens it as a log says why
+
+
+def open_store(path: Path) -> PastStore:
+    """A store, filed under its own name."""
+    return PastStore(path=path, host=path.resolve().parent.name if path.stem == "healthd" else path.stem)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _check_of(code: str, checks: Mapping[str, Check]) -> tuple[Check, FindingCode]:
+    """Who finds such a code. Raises KeyError where nobody does any more."""
+    families = []
+    for check in checks.values():
+        for known in check.codes:
+            if known.code == code:
+                return check, known
+            if known.code.endswith(".*") and code.startswith(known.code[:-1]):
+                families.append((check, known))
+    if not families:
+        raise KeyError(code)
+    return max(families, key=lambda pair: len(pair[1].code))
+
+
+def _finding(found: tuple[str, Component], check: Check, known: FindingCode, line: Any, at: datetime) -> Finding:
+    """The finding as this version would make it: from its kernel line where there is one."""
+    code, component = found
+    if check.on == "kernel" and isinstance(line, str):
+        record = KernelRecord(boot_id="", sequence=0, time=at, text=line)
+        node = PastNode(name="", kernel_records=(record,))
+        same = [each for each in run_check(check, node, check.settings()).result.findings if each.code == code]
+        if same:
+            return _at(same[0], component)
+    return _at(known.at(component, known.meaning, time=at), component, code)
+
+
+def _at(finding: Finding, component: Component, code: str = "") -> Finding:
+    """The finding at the place that the store names, counting at once: it had waited long enough by then."""
+    return Finding(
+        code=code or finding.code,
+        severity=finding.severity,
+        component=component,
+        message=finding.message,
+        remedy=finding.remedy,
+        evidence=finding.evidence,
+        time=finding.time,
+        clears_by=finding.clears_by,
+        symptom_of=finding.symptom_of,
+    )
+
+
+def _component(text: str) -> Component:
+    kind, _, name = text.partition(":")
+    return Component(kind=kind, id=name)

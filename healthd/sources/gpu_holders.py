@@ -1,0 +1,105 @@
+"""Who has a GPU open, by /proc: told without the driver, so also when the driver does not answer. Reads only."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from healthd.core.errors import BackendUnknown
+
+MONITORS = frozenset(
+    {
+        "nvidia-persiste",  # nvidia-persistenced
+        "nv-fabricmanage",  # nv-fabricmanager
+        "nvidia-imex",
+        "nv-hostengine",  # DCGM
+        "dcgm-exporter",
+        "nvidia-device-p",  # nvidia-device-plugin
+    }
+)
+"""Services that keep GPUs open and are nobody's job, as /proc/PID/comm cuts them: 15 characters (proc(5))."""
+FABRIC_MANAGERS = frozenset({"nv-fabricmanage"})
+_UNIT = re.compile(r"/([^/\n]+\.service)(?:/|$)", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Holder:
+    """A process with a ``/dev/nvidia<N>`` open. ``state``: the letter of proc(5); D cannot be ended by a signal.
+
+    ``unit``: the service of systemd whose process it is, by its control group, or "". ``is_pod``: Kubernetes keeps it.
+    """
+
+    pid: int
+    name: str
+    state: str
+    unit: str = ""
+    is_pod: bool = False
+
+
+def gpu_holders(proc_root: Path, dev_root: Path) -> tuple[Holder, ...]:
+    """Every process that has a ``/dev/nvidia<N>`` node open, in pid order.
+
+    Control nodes (nvidiactl, nvidia-uvm) do not count: monitoring keeps them open. Raises BackendUnknown when a process
+    may not be looked into, because one that is hidden may be a job.
+    """
+    if not any(re.fullmatch(r"nvidia\d+", path.name) for path in dev_root.glob("nvidia*")):
+        return ()  # no GPU node, nobody can have one open: no need of root to say so
+    pids = sorted(int(path.name) for path in proc_root.glob("[0-9]*"))
+    on_gpu = [pid for pid in pids if _has_gpu_open(proc_root / f"{pid}/fd", f"{dev_root}/nvidia")]
+    return tuple(_holder(pid, proc_root / str(pid)) for pid in on_gpu)
+
+
+def _holder(pid: int, process: Path) -> Holder:
+    group = _cgroup(process)
+    units = _UNIT.findall(group)
+    return Holder(
+        pid=pid,
+        name=_name(process),
+        state=_state(process),
+        unit=units[-1] if units else "",
+        is_pod="kubepods" in group,
+    )
+
+
+def _cgroup(process: Path) -> str:
+    try:
+        return (process / "cgroup").read_text()
+    except OSError:  # ended since it was found
+        return ""
+
+
+def _has_gpu_open(fd_dir: Path, prefix: str) -> bool:
+    try:
+        for fd in os.listdir(fd_dir):
+            if _link(fd_dir / fd).removeprefix(prefix).removesuffix(" (deleted)").isdecimal():
+                return True
+    except PermissionError as error:
+        raise BackendUnknown(
+            f"{fd_dir}: {error.strerror}: jobs on the GPUs cannot be told; run as root, with CAP_SYS_PTRACE"
+        ) from error
+    except OSError:  # the process has ended
+        return False
+    return False
+
+
+def _link(path: Path) -> str:
+    try:
+        return os.readlink(path)
+    except FileNotFoundError:  # closed since it was listed
+        return ""
+
+
+def _name(process: Path) -> str:
+    try:
+        return (process / "comm").read_text().strip()
+    except OSError:  # ended since it was found
+        return "?"
+
+
+def _state(process: Path) -> str:
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):  # ended since it was found
+        return "?"

@@ -1,0 +1,474 @@
+"""What the daemon knows: the fold of all outcomes, kept in memory and on disk together.
+
+It is the seam between the threads that look (checks, kernel log) and those that act or answer (engine, API): every
+method is short, takes one lock, and does no I/O but the store's. Judgement itself is in ``history`` and ``diagnose``.
+
+Where the disk refuses, what was seen stays in memory and is written as soon as it can be; no fault is lost, the audit
+trail says how many of its lines did not fit into memory, and nothing is acted on meanwhile, because the engine cannot
+write its intent either.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from healthd.core.check import Check, Learned
+from healthd.core.errors import StoreError
+from healthd.core.model import (
+    NODE,
+    Clearance,
+    ClearsBy,
+    Component,
+    Diagnosis,
+    Event,
+    Outcome,
+    Severity,
+    Status,
+    Verdict,
+)
+from healthd.judge.acknowledge import acknowledge, expire, holds_as_long
+from healthd.judge.clock import moved
+from healthd.judge.clock_step import shifted
+from healthd.judge.diagnose import acknowledged_parts, diagnose, judge
+from healthd.judge.history import (
+    Change,
+    Fault,
+    FaultKey,
+    History,
+    begin_boot,
+    begin_instance,
+    clear,
+    counted,
+    observe,
+    relearn,
+    retire,
+)
+from healthd.judge.hold_down import seen_once
+from healthd.judge.trends import Highest, Key
+from healthd.remediation.decide.rules import BY_REMEDY, OpenCodes, Policy
+from healthd.state.check_stats import Counts
+from healthd.state.store import Store
+
+_PENDING_EVENTS = 10_000
+_CURSOR_EVERY_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Judgement:
+    """What these faults come to: the diagnoses, and the components whose faults a person has acknowledged."""
+
+    faults: Mapping[FaultKey, Fault]
+    diagnoses: tuple[Diagnosis, ...]
+    acknowledged: frozenset[Component]
+
+
+class Monitor:
+    """The state of one node, as judged. ``store`` None keeps it in memory only: ``healthd check`` without a daemon.
+
+    ``policy`` says which faults keep jobs off the node. ``unkept``: why what the store keeps does not last; "" where it
+    does.
+    """
+
+    def __init__(
+        self,
+        checks: Mapping[str, Check],
+        store: Store | None,
+        *,
+        changed: Callable[[], None] = lambda: None,
+        policy: Policy = BY_REMEDY,
+        unkept: str = "",
+    ) -> None:
+        self._unkept = unkept
+        self._checks, self._store, self._changed, self._policy = checks, store, changed, policy
+        self._lock = threading.RLock()
+        self._history = self._saved = store.history() if store else History()
+        self._cursor = store.cursor() if store else None
+        self._cursor_at = store.cursor_at() if store else None
+        self._journal_cursor = store.journal_cursor() if store else ""
+        self._cursor_saved_at = datetime.min.replace(tzinfo=UTC)
+        self._outcomes: dict[str, Outcome] = {}
+        self._told: dict[str, tuple[Status, bool]] = {}
+        self.counts = Counts()
+        self._pending: deque[Event] = deque()
+        self._dropped = 0
+        self._judged = self._judge(self._history)
+        self.store_problem = unkept
+
+    # -- what was seen ------------------------------------------------------------------------------------------------
+
+    def begin_boot(self, boot_id: str, now: datetime) -> None:
+        """Enter a boot: a new boot id ends what a reboot ends."""
+        with self._lock:
+            self._fold(*begin_boot(self._history, boot_id), now)
+
+    def retire(self, now: datetime) -> None:
+        """Forget the faults of checks that were disabled or removed since: a false alarm that is turned off is over."""
+        with self._lock:
+            self._fold(*retire(self._history, self._checks), now)
+
+    def begin_instance(self, instance_id: str, now: datetime) -> None:
+        """Enter an instance: on another one than before, nothing that was learned or counted holds."""
+        with self._lock:
+            self._fold(*begin_instance(self._history, instance_id), now)
+
+    def absorb(
+        self,
+        outcome: Outcome,
+        *,
+        cursor: tuple[str, int] | None = None,
+        journal_cursor: str = "",
+        past: bool = False,
+        paused: bool = False,
+    ) -> tuple[Change, ...]:
+        """Fold one outcome in. ``cursor``: the kernel record behind it, saved together with its findings, as is
+        ``journal_cursor``, the journal's line. ``past``: it tells of a boot that is over, and is no look at this one.
+        ``paused``: healthd itself kept a source from being asked. Where the check could not tell because of that, what
+        it read last is kept, and no line of the trail is spent on it: the pause has its own.
+        """
+        if self._store is None:  # it looks once: nothing can last
+            findings = tuple(map(seen_once, outcome.result.findings))
+            outcome = replace(outcome, result=replace(outcome.result, findings=findings))
+        with self._lock:
+            limits = self._checks[outcome.check].limits if outcome.check in self._checks else ()
+            history, changes = observe(self._history, outcome, limits, outcome.at)
+            outcome = counted(history, outcome)
+            events: tuple[Event, ...] = ()
+            if not past:
+                events = self._remember(history, outcome, is_kept=paused and not outcome.result.is_whole)
+                self.counts.ran(outcome)
+            if cursor:
+                self._cursor, self._cursor_at = cursor, outcome.at
+            self._journal_cursor = journal_cursor or self._journal_cursor
+            self._fold(history, changes, outcome.at, events)
+        return changes
+
+    def _remember(self, history: History, outcome: Outcome, *, is_kept: bool) -> tuple[Event, ...]:
+        """Take the outcome for the check's last one; the event, where it became another than what was told last."""
+        name, before = outcome.check, self._outcomes.get(outcome.check)
+        self._outcomes[name] = outcome.keeping(before) if is_kept and before is not None else outcome
+        status = outcome.result.status
+        if status is Status.OK and _has_open(history, name):  # one from the log: it ends by other evidence than a look
+            status = Status.FINDINGS
+        told = (status, bool(outcome.result.gaps))
+        if (is_kept and before is not None) or self._told.get(name) == told:
+            return ()
+        self._told[name] = told
+        reason = f": {outcome.result.reason}" if outcome.result.reason else ""
+        return (Event(at=outcome.at, kind="check", text=f"{name} is {status}{reason}"),)
+
+    def clear(self, clearance: Clearance, now: datetime) -> None:
+        """Apply evidence from elsewhere than a check, such as the end of a job."""
+        with self._lock:
+            self._fold(*clear(self._history, clearance), now)
+
+    def clock_was_set(self, by: timedelta, now: datetime, said: str) -> None:
+        """Move every time that is remembered with the wall clock, which was set by ``by``, and put that into the trail.
+        The trail itself keeps the times that it has."""
+        with self._lock:
+            self._outcomes = {
+                name: replace(
+                    outcome,
+                    at=moved(outcome.at, by, now),
+                    read_at=outcome.read_at and moved(outcome.read_at, by, now),
+                )
+                for name, outcome in self._outcomes.items()
+            }
+            self.counts.clock_was_set(by, now)
+            self._cursor_saved_at = datetime.min.replace(tzinfo=UTC)  # due
+            self._fold(shifted(self._history, by, now), (), now, [Event(at=now, kind="daemon", text=said)])
+
+    def record(self, event: Event) -> None:
+        """Add a line to the audit trail; kept and written later where the disk refuses now."""
+        with self._lock:
+            self._queue(event)
+            self._save(event.at)
+
+    def flush(self, now: datetime) -> None:
+        """Write what could not be written before, and the cursor if it is due. What a person said may be over."""
+        with self._lock:
+            self._fold(self._history, (), now)
+            if self._pending or self._saved != self._history or self._cursor_is_due(now):
+                self._save(now)
+
+    # -- what is known ------------------------------------------------------------------------------------------------
+
+    @property
+    def boot_id(self) -> str:
+        """The boot id the monitor is in."""
+        return self._history.boot_id
+
+    @property
+    def cursor(self) -> tuple[str, int] | None:
+        """The kernel record up to which everything was folded in."""
+        return self._cursor
+
+    @property
+    def cursor_at(self) -> datetime | None:
+        """When the kernel log had been judged up to the cursor; None where it never was."""
+        return self._cursor_at
+
+    @property
+    def journal_cursor(self) -> str:
+        """The journal's line up to which everything was folded in; "" where none was."""
+        return self._journal_cursor
+
+    @property
+    def history(self) -> History:
+        """The state of judgement; immutable, so it may be read without the lock."""
+        return self._history
+
+    def diagnoses(self) -> tuple[Diagnosis, ...]:
+        """What is wrong, most far-reaching first."""
+        return self._judgement().diagnoses
+
+    def is_acknowledged(self, diagnosis: Diagnosis) -> bool:
+        """Whether a person has undone our drain for exactly this."""
+        return diagnosis.component in self._judgement().acknowledged
+
+    def acknowledge(self, now: datetime, why: str) -> None:
+        """Mark every open fault as seen by a person, until it ends and comes back: an order is about the node."""
+        with self._lock:
+            faults = self._history.faults.items()
+            keys = [key for key, fault in faults if not fault.acknowledged or fault.acknowledged_until is not None]
+            events = [
+                Event(at=now, kind="fault", text=f"acknowledged {code} on {where}: {why}") for where, code in keys
+            ]
+            self._fold(acknowledge(self._history, keys), (), now, events)
+
+    def acknowledge_shown(
+        self, code: str, component: str, *, by: datetime, until: datetime, now: datetime, why: str
+    ) -> None:
+        """Mark what an operator knew of as seen: this fault, and those that were open ``by`` then. A critical one until
+        then at most, others until they end; a longer word that was given before stands."""
+        with self._lock:
+            shown = [
+                fault
+                for fault in self._history.faults.values()
+                if fault.first <= by or (fault.code == code and component in fault.component.all_names())
+            ]
+            open_now = [fault for fault in shown if not holds_as_long(fault, until)]
+            critical = [fault.key for fault in open_now if fault.severity is Severity.CRITICAL]
+            others = [fault.key for fault in open_now if fault.severity is not Severity.CRITICAL]
+            lasts = f" until {until:%Y-%m-%d %H:%M:%S} UTC"
+            events = [
+                Event(at=now, kind="fault", text=f"acknowledged {what} on {where}{words}: {why}")
+                for keys, words in ((critical, lasts), (others, ""))
+                for where, what in keys
+            ]
+            history = acknowledge(acknowledge(self._history, critical, until), others)
+            self._fold(history, (), now, events)
+
+    def acknowledge_until(self, keys: Iterable[FaultKey], until: datetime, now: datetime, why: str) -> None:
+        """Mark these faults as seen by a person until then, or until they end. The trail keeps who and why."""
+        with self._lock:
+            open_now = [key for key in keys if key in self._history.faults]
+            words = f"until {until:%Y-%m-%d %H:%M:%S} UTC: {why}"
+            events = [Event(at=now, kind="fault", text=f"acknowledged {code} on {at} {words}") for at, code in open_now]
+            self._fold(acknowledge(self._history, open_now, until), (), now, events)
+        self._changed()
+
+    def learned(self, names: Iterable[str]) -> Mapping[Key, Highest]:
+        """The highest values that these checks have learned on this instance, by component and reading."""
+        readings = self._learning(names)
+        return {key: best for key, best in sorted(self._history.learned.items()) if key[1] in readings}
+
+    def relearn(self, names: Iterable[str], now: datetime, why: str) -> Mapping[Key, Highest]:
+        """Forget what these checks have learned, and return it: what the next look sees is right."""
+        names = tuple(names)
+        with self._lock:
+            forgotten = self.learned(names)
+            was = ", ".join(f"{reading} {best.value:g} of {where}" for (where, reading), best in forgotten.items())
+            text = f"learns anew by order: {why}; forgotten: {was or 'nothing, there was nothing'}"
+            self._fold(
+                relearn(self._history, self._learning(names)), (), now, [Event(at=now, kind="daemon", text=text)]
+            )
+        return forgotten
+
+    def outcomes(self) -> Mapping[str, Outcome]:
+        """The last outcome of every check that has run."""
+        with self._lock:
+            return dict(self._outcomes)
+
+    def faults_of(self, check: str) -> tuple[Fault, ...]:
+        """The open faults that a check reported, now or earlier."""
+        return tuple(fault for fault in self._history.faults.values() if fault.check == check)
+
+    def verdict(self, outcomes: Iterable[Outcome]) -> Verdict:
+        """The node's state for a job, judged from these outcomes and the faults of the checks behind them."""
+        outcomes = tuple(outcomes)
+        names, history = {outcome.check for outcome in outcomes}, self._history
+        part = {key: fault for key, fault in history.faults.items() if fault.check in names}
+        is_all = len(part) == len(history.faults)
+        return judge(self.diagnoses() if is_all else diagnose(replace(history, faults=part)), outcomes)
+
+    def trouble(self, since: datetime | None) -> str:
+        """Why the node cannot be trusted with a job again, or "" if it can: nothing calls for it, every check has
+        looked since then and none that counts is unknown. None: as far as any has looked."""
+        with self._lock:
+            return self.still_open() or self.not_looked(since)
+
+    def still_open(self) -> str:
+        """The first diagnosis that calls for something and that nobody acknowledged, or ""."""
+        with self._lock:
+            for diagnosis in self._policy.calling(self.diagnoses()):
+                if not self.is_acknowledged(diagnosis):
+                    return f"{diagnosis.code} on {diagnosis.component} is still open"
+        return ""
+
+    def not_looked(self, since: datetime | None) -> str:
+        """The first check that counts and is unknown, or has not looked since then, or "". None: as far as any has
+        looked."""
+        with self._lock:
+            for name, check in self._checks.items():
+                if check.on == "active":
+                    continue
+                outcome = self._outcomes.get(name)
+                if outcome is None and since is None:
+                    continue
+                if outcome is None or (since is not None and outcome.at < since and check.on == "interval"):
+                    return f"{name} has not looked since {since:%H:%M:%S}"
+                if outcome.counts_as_unknown:
+                    return f"{name} is unknown: {outcome.result.reason}"
+        return ""
+
+    def not_seen_again(self, code: str, component: Component) -> str:
+        """Why a level that is remembered may be over, or "": its check has not run since this daemon began. What the
+        log tells, and a fault that is not open, need no second look."""
+        with self._lock:
+            fault = self._history.faults.get((str(component), code))
+            if fault is None or fault.clears_by is not None or fault.check in self._outcomes:
+                return ""
+            return f"{fault.check} has not looked since healthd started"
+
+    def _judgement(self) -> _Judgement:
+        """What the open faults come to: judged when somebody asks, and once for as long as they stay as they are."""
+        history, judged = self._history, self._judged
+        if judged.faults is not history.faults:
+            self._judged = judged = self._judge(history)
+        return judged
+
+    def _judge(self, history: History) -> _Judgement:
+        faults = history.faults
+        beside = OpenCodes((each.component, (each.code,)) for each in faults.values())
+
+        def matters(fault: Fault) -> bool:
+            return self._policy.matters(fault, fault.component, beside.beside(fault.component))
+
+        return _Judgement(faults=faults, diagnoses=diagnose(history), acknowledged=acknowledged_parts(history, matters))
+
+    def _learning(self, names: Iterable[str]) -> frozenset[str]:
+        limits = [limit for name in names for limit in self._checks[name].limits]
+        return frozenset(limit.reading for limit in limits if isinstance(limit, Learned))
+
+    # -- keeping ------------------------------------------------------------------------------------------------------
+
+    def _fold(self, history: History, changes: tuple[Change, ...], now: datetime, events: Iterable[Event] = ()) -> None:
+        history, over = expire(history, now)
+        moved = history != self._history  # what lives in memory only is not worth a write
+        self._history = history
+        for change in changes:
+            if change.opened:
+                self.counts.has_opened(change.fault)
+        self._queue(*events, *(_change_event(change, now) for change in changes))
+        self._queue(*(_expiry_event(fault, now) for fault in over))
+        if moved or self._pending or self._cursor_is_due(now):
+            self._save(now)
+        if changes or over:
+            self._changed()
+
+    def _save(self, now: datetime) -> None:
+        if self._store is None:
+            self._pending.clear()
+            return
+        lost = f"{self._dropped} older lines of this trail did not fit into memory while the disk refused them"
+        first = (Event(at=now, kind="daemon", text=lost),) if self._dropped else ()
+        events = (*first, *self._pending)
+        try:
+            self._store.save_history(
+                self._saved,
+                self._history,
+                events=events,
+                cursor=self._cursor,
+                cursor_at=self._cursor_at,
+                journal_cursor=self._journal_cursor,
+            )
+        except StoreError as error:
+            self.store_problem = str(error)
+            return
+        self._saved, self._cursor_saved_at, self.store_problem = self._history, now, self._unkept
+        self._pending.clear()
+        self._dropped = 0
+
+    def _queue(self, *events: Event) -> None:
+        """Keep events until they are written: the newest, in bounded memory, and the count of those that had to go."""
+        self._pending.extend(events)
+        while len(self._pending) > _PENDING_EVENTS:
+            self._pending.popleft()
+            self._dropped += 1
+
+    def _cursor_is_due(self, now: datetime) -> bool:
+        return self._cursor is not None and (now - self._cursor_saved_at).total_seconds() > _CURSOR_EVERY_S
+
+
+def gone_jobs(history: History, is_alive: Callable[[int], bool]) -> tuple[Clearance, ...]:
+    """Clearances for job-level faults whose processes have ended: a fault of a job is over when the job is.
+
+    A clearance ends every job-level fault of its component, so it is given only where all of them are over.
+    """
+    jobs: dict[Component, list[frozenset[int]]] = {}
+    for fault in history.faults.values():
+        if fault.clears_by is ClearsBy.JOB_END:
+            jobs.setdefault(fault.component, []).append(_pids(fault))
+    if NODE in jobs:
+        jobs[NODE] = [pids for each in jobs.values() for pids in each]
+    return tuple(
+        Clearance(by=ClearsBy.JOB_END, component=component, note=_ended(frozenset().union(*each)))
+        for component, each in jobs.items()
+        if all(pids and not any(is_alive(pid) for pid in pids) for pids in each)
+    )
+
+
+def has_live_job(history: History, is_alive: Callable[[int], bool]) -> bool:
+    """Whether a process that a job-level fault names still lives."""
+    named = [_pids(fault) for fault in history.faults.values() if fault.clears_by is ClearsBy.JOB_END]
+    return any(is_alive(pid) for pids in named for pid in pids)
+
+
+def _pids(fault: Fault) -> frozenset[int]:
+    pids = fault.evidence.get("pids") or (fault.evidence.get("pid"),)
+    return frozenset(pid for pid in pids if isinstance(pid, int))
+
+
+def _ended(pids: frozenset[int]) -> str:
+    return f"process {', '.join(str(pid) for pid in sorted(pids))} has ended"
+
+
+def _change_event(change: Change, now: datetime) -> Event:
+    fault = change.fault
+    word = "opened" if change.opened else "ended"
+    return Event(
+        at=now,
+        kind="fault",
+        text=f"{fault.code} on {fault.component} {word}: {change.why}",
+        data={
+            "code": fault.code,
+            "component": str(fault.component),
+            "opened": change.opened,
+            "evidence": fault.evidence,
+        },
+    )
+
+
+def _expiry_event(fault: Fault, now: datetime) -> Event:
+    until = f"{fault.acknowledged_until:%Y-%m-%d %H:%M:%S} UTC"
+    return Event(at=now, kind="fault", text=f"no longer acknowledged: {fault.code} on {fault.component}, until {until}")
+
+
+def _has_open(history: History, check: str) -> bool:
+    """Whether a fault of this check is open. News never was."""
+    faults = history.faults.values()
+    return any(fault.check == check and fault.clears_by is not ClearsBy.NOTHING for fault in faults)

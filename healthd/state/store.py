@@ -1,0 +1,429 @@
+"""The state on disk: SQLite, one file, a versioned schema, an audit trail that cannot be rewritten.
+
+What must be true together is written together: the findings of a batch of kernel records and the cursor behind it, an
+intent and the case it belongs to. A database that cannot be used (damaged, or of a later version) is put aside whole
+and a fresh one is started; :attr:`Store.set_aside` says so, and the daemon says it loudly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import msgspec
+
+from healthd.core.encodable import encodable, json_text
+from healthd.core.errors import StoreError
+from healthd.core.model import NODE, Component, Event
+from healthd.judge.history import Fault, History
+from healthd.judge.hold_down import Sightings
+from healthd.judge.trends import Baseline, Days, Highest
+from healthd.remediation.decide.case import Case
+from healthd.state.ballast import Ballast
+
+SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE event (id INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL,
+                    data TEXT NOT NULL);
+CREATE TRIGGER event_keeps_its_words BEFORE UPDATE ON event BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
+CREATE TRIGGER event_is_new BEFORE INSERT ON event WHEN EXISTS (SELECT 1 FROM event WHERE id = NEW.id)
+                    BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
+CREATE TABLE fault (component TEXT NOT NULL, code TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (component, code));
+CREATE TABLE baseline (component TEXT NOT NULL, reading TEXT NOT NULL, body TEXT NOT NULL,
+                       PRIMARY KEY (component, reading));
+CREATE TABLE learned (component TEXT NOT NULL, reading TEXT NOT NULL, body TEXT NOT NULL,
+                      PRIMARY KEY (component, reading));
+CREATE TABLE days (component TEXT NOT NULL, reading TEXT NOT NULL, body TEXT NOT NULL,
+                   PRIMARY KEY (component, reading));
+CREATE TABLE sightings (component TEXT NOT NULL, code TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (component, code));
+CREATE TABLE name (alias TEXT PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE remedial_case (id TEXT PRIMARY KEY, open INTEGER NOT NULL, body TEXT NOT NULL);
+CREATE TABLE fact (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+EVENTS_KEPT = 100_000
+"""Lines of the trail: some 30 MB, and years of a node that is well. Older ones go; a newer one cannot be taken out."""
+_STAYS = (
+    f"CREATE TRIGGER event_stays BEFORE DELETE ON event WHEN OLD.id > (SELECT MAX(id) FROM event) - {EVENTS_KEPT}"  # noqa: S608
+    " BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END"
+)
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "fault": ("component", "code"),
+    "baseline": ("component", "reading"),
+    "learned": ("component", "reading"),
+    "days": ("component", "reading"),
+    "sightings": ("component", "code"),
+    "name": ("alias",),
+}
+# What SQLite says when the disk or its rights are at fault, and not what is in the file (sqlite.org/rescode.html).
+_CODES = ("PERM", "BUSY", "LOCKED", "NOMEM", "IOERR", "FULL", "CANTOPEN", "PROTOCOL")
+_OF_THE_DISK = frozenset(getattr(sqlite3, f"SQLITE_{code}") for code in _CODES)
+_AnyRow = Fault | Baseline | Highest | Days | Sightings | Component | Case
+_Row = TypeVar("_Row", bound=_AnyRow)
+# Made once, here: threads that decode one type for the first time at the same moment have crashed msgspec.
+_DECODERS: Mapping[type, msgspec.json.Decoder[Any]] = {kind: msgspec.json.Decoder(kind) for kind in get_args(_AnyRow)}
+
+
+IN_MEMORY = Path(":memory:")
+"""SQLite's name for a database without a file."""
+
+
+class StoreUnopened(StoreError):
+    """The disk refuses the database, whatever is in it."""
+
+
+class Store:
+    """One open database. Safe to use from several threads; every public method is one transaction.
+
+    Raises StoreError where the disk refuses (full, read-only, gone) or a row makes no sense: nothing was written then.
+    """
+
+    def __init__(self, path: Path, *, now: datetime) -> None:
+        self.path = path
+        self.set_aside = ""
+        self.ballast = Ballast(path.parent)
+        self._lock = threading.Lock()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._db = self._opened_with_room(now)
+        except (OSError, sqlite3.Error) as error:
+            text = f"{path}: cannot open the state database: {error}; check [daemon] state_dir and its disk"
+            raise StoreUnopened(text) from error
+
+    def close(self) -> None:
+        """Close the database; what was committed stays."""
+        with self._lock:
+            self._db.close()
+
+    # -- judgement ----------------------------------------------------------------------------------------------------
+
+    def history(self) -> History:
+        """The History as it was last saved; an empty one in a fresh database."""
+        with self._transaction(writes=False) as db:
+            return _history(db)
+
+    def save_history(
+        self,
+        before: History,
+        after: History,
+        *,
+        events: Iterable[Event],
+        cursor: tuple[str, int] | None,
+        cursor_at: datetime | None = None,
+        journal_cursor: str = "",
+    ) -> None:
+        """Write what changed since ``before``, the events it made and the cursors of the logs, all or nothing."""
+        with self._transaction() as db:
+            _sync(db, "fault", before.faults, after.faults)
+            _sync(db, "baseline", before.baselines, after.baselines)
+            _sync(db, "learned", before.learned, after.learned)
+            _sync(db, "days", before.days, after.days)
+            _sync(db, "sightings", before.sightings, after.sightings)
+            _sync(db, "name", before.names, after.names)
+            _set_fact(db, "boot_id", after.boot_id)
+            _set_fact(db, "instance_id", after.instance_id)
+            if cursor is not None:
+                _set_fact(db, "cursor", f"{cursor[0]} {cursor[1]}")
+            if cursor_at is not None:
+                _set_fact(db, "cursor_at", cursor_at.isoformat())
+            if journal_cursor:
+                _set_fact(db, "journal_cursor", journal_cursor)
+            _append(db, events)
+
+    def cursor_at(self) -> datetime | None:
+        """When the kernel log had been judged up to the cursor; None at first start."""
+        with self._transaction(writes=False) as db:
+            return _cursor_at(db)
+
+    def journal_cursor(self) -> str:
+        """journalctl's cursor of the last journal line whose findings are saved; "" at first start."""
+        return self.fact("journal_cursor")
+
+    def fact(self, key: str) -> str:
+        """What was kept under this key, or ""."""
+        with self._transaction(writes=False) as db:
+            return _fact(db, key)
+
+    def keep(self, key: str, value: str) -> None:
+        """Keep a text for the next daemon."""
+        with self._transaction() as db:
+            _set_fact(db, key, value)
+
+    def cursor(self) -> tuple[str, int] | None:
+        """(boot id, sequence) of the last kernel record whose findings are saved; None at first start."""
+        with self._transaction(writes=False) as db:
+            return _cursor(db)
+
+    # -- acting -------------------------------------------------------------------------------------------------------
+
+    def open_case(self) -> Case | None:
+        """The one case that the engine still looks after, or None."""
+        with self._transaction(writes=False) as db:
+            row = db.execute("SELECT body FROM remedial_case WHERE open ORDER BY rowid DESC LIMIT 1").fetchone()
+        return _decode(row[0], Case) if row else None
+
+    def cases(self) -> tuple[Case, ...]:
+        """All cases, oldest first."""
+        with self._transaction(writes=False) as db:
+            return tuple(_decode(body, Case) for (body,) in db.execute("SELECT body FROM remedial_case ORDER BY rowid"))
+
+    def knows(self, case_id: str) -> bool:
+        """Whether a case of this id was ever kept."""
+        with self._transaction(writes=False) as db:
+            return db.execute("SELECT 1 FROM remedial_case WHERE id = ?", (case_id,)).fetchone() is not None
+
+    def save_case(self, case: Case, event: Event) -> None:
+        """Write a case and the event that says why it moved, all or nothing."""
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO remedial_case (id, open, body) VALUES (?, ?, ?)"
+                " ON CONFLICT (id) DO UPDATE SET open = excluded.open, body = excluded.body",
+                (case.id, case.is_open, json_text(case)),
+            )
+            _append(db, (event,))
+
+    # -- audit --------------------------------------------------------------------------------------------------------
+
+    def append(self, *events: Event) -> None:
+        """Add to the audit trail."""
+        with self._transaction() as db:
+            _append(db, events)
+
+    def events(self, *, last: int = 1000) -> tuple[Event, ...]:
+        """The newest ``last`` events, oldest of them first."""
+        with self._transaction(writes=False) as db:
+            columns = "CAST(at AS BLOB), CAST(kind AS BLOB), CAST(text AS BLOB), CAST(data AS BLOB)"
+            rows = db.execute(f"SELECT {columns} FROM event ORDER BY id DESC LIMIT ?", (last,)).fetchall()  # noqa: S608
+        return tuple(_event(*(value.decode("utf-8", "replace") for value in row)) for row in reversed(rows))
+
+    # -- opening ------------------------------------------------------------------------------------------------------
+
+    def _opened_with_room(self, now: datetime) -> sqlite3.Connection:
+        """Once more where the disk refuses and the ballast can be given up."""
+        try:
+            return self._opened(now)
+        except (OSError, sqlite3.Error):
+            if not self.ballast.give_up():
+                raise
+            return self._opened(now)
+
+    def _opened(self, now: datetime) -> sqlite3.Connection:
+        """The database, or a fresh one beside the unusable old one."""
+        try:
+            return _connect(self.path)
+        except _Unusable as problem:
+            aside = _unused(self.path.with_name(f"{self.path.name}.set-aside-{now:%Y%m%dT%H%M%S}"))
+            for suffix in ("", "-wal", "-shm"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.replace(f"{self.path}{suffix}", f"{aside}{suffix}")
+            self.set_aside = f"{self.path}: {problem}; kept as {aside}, a fresh database was started"
+            return _connect(self.path)
+
+    @contextlib.contextmanager
+    def _transaction(self, *, writes: bool = True) -> Iterator[sqlite3.Connection]:
+        """One transaction. One that only reads asks for no more: a disk that refuses writing can still tell."""
+        with self._lock:
+            try:
+                self._db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+                try:
+                    yield self._db
+                except BaseException:
+                    self._rollback()
+                    raise
+                self._db.execute("COMMIT")
+            except (sqlite3.Error, msgspec.MsgspecError, ValueError, MemoryError) as error:  # the last: SQLITE_NOMEM
+                self._rollback()
+                if _is_full(error):
+                    self.ballast.give_up()  # the next attempt has its room
+                what = "written" if writes else "read"
+                text = f"{self.path}: the state was not {what}: {error}; nothing is acted on until it can be"
+                raise StoreError(text) from error
+
+    def _rollback(self) -> None:
+        """End a transaction that failed; SQLite has already ended it itself where the disk was full."""
+        with contextlib.suppress(sqlite3.ProgrammingError):  # closed: there is none
+            self._db.rollback()
+
+
+class _Unusable(Exception):
+    """The file is not a database that this version can use."""
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    _make_private(path)
+    db = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
+    try:
+        _prepare(db)
+    except (sqlite3.Error, msgspec.MsgspecError, ValueError, RecursionError, _Unusable) as error:
+        db.close()
+        if isinstance(error, sqlite3.Error) and _is_of_the_disk(error, path):
+            raise
+        raise _Unusable(f"cannot be used: {error}") from error
+    return db
+
+
+def _make_private(path: Path) -> None:
+    """Root's alone, whatever the umask: SQLite gives the files beside it the database's own mode."""
+    if path == IN_MEMORY:
+        return
+    with contextlib.suppress(OSError):  # a disk that refuses this is told by what SQLite says of it
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.chmod(path, 0o600)
+
+
+def _is_of_the_disk(error: sqlite3.Error, path: Path) -> bool:
+    """Whether another file there would fare no better. A damaged header can make SQLite take a file for read-only."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    return code in _OF_THE_DISK or (code == sqlite3.SQLITE_READONLY and not os.access(path, os.W_OK))
+
+
+def _is_full(error: Exception) -> bool:
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    return code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_WRITE
+
+
+def _unused(path: Path) -> Path:
+    """This path, or the first free one with a number behind it: what was set aside earlier is not overwritten."""
+    numbered = (path.with_name(f"{path.name}.{number}") for number in itertools.count(2))
+    return next(each for each in itertools.chain([path], numbered) if not each.exists())
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    """Make a fresh database, or prove that this one can be used, rows included."""
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version == 0 and not db.execute("SELECT 1 FROM sqlite_master").fetchone():
+        db.executescript(f"BEGIN; {_SCHEMA} {_STAYS}; PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        version = SCHEMA_VERSION
+    if version != SCHEMA_VERSION:
+        raise _Unusable(f"its schema version is {version}, this healthd knows {SCHEMA_VERSION}")
+    (state,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+    if state != "ok":
+        raise _Unusable(f"it is damaged: {state}")
+    _prove(db)
+    if db.execute("SELECT sql FROM sqlite_master WHERE name = 'event_stays'").fetchone() != (_STAYS,):
+        db.executescript(f"BEGIN; DROP TRIGGER IF EXISTS event_stays; {_STAYS}; COMMIT;")  # one that kept every line
+    _try_to_write(db)
+
+
+def _prove(db: sqlite3.Connection) -> None:
+    """Read all that is ever read again, by the code that will: a row that shows only later that it makes no sense would
+    end this daemon and every one after it."""
+    _history(db)
+    for case_id, body in db.execute("SELECT id, body FROM remedial_case"):
+        if _decode(body, Case).id != case_id:
+            raise _Unusable(f"the row of case {case_id} holds another case")
+    for key, _ in db.execute("SELECT key, value FROM fact"):
+        _fact(db, key)
+    _cursor(db)
+    _cursor_at(db)
+
+
+def _try_to_write(db: sqlite3.Connection) -> None:
+    """Write a row to every table, and take it back: a column that lost its name shows now, not at the first fault."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        db.execute("INSERT INTO remedial_case (id, open, body) VALUES ('', 0, '')")
+        for table, columns in _KEYS.items():
+            _sync(db, table, {}, {("",) * len(columns): NODE})
+        _set_fact(db, "", "")
+        _append(db, (Event(at=datetime.fromtimestamp(0, UTC), kind="", text=""),))
+    finally:
+        db.rollback()
+
+
+def _decode(body: str, kind: type[_Row]) -> _Row:
+    return _DECODERS[kind].decode(body)  # type: ignore[no-any-return]  # the table has the kinds for its keys
+
+
+def _history(db: sqlite3.Connection) -> History:
+    """The History as the tables have it. Raises ValueError for a row that makes no sense."""
+    faults = _pairs(db, "fault", Fault)
+    for (component, code), fault in faults.items():
+        if fault.key != (component, code):
+            raise ValueError(f"the row of {code} on {component} holds another fault")
+    return History(
+        boot_id=_fact(db, "boot_id"),
+        instance_id=_fact(db, "instance_id"),
+        faults=faults,
+        names={alias: _decode(body, Component) for alias, body in db.execute("SELECT alias, body FROM name")},
+        baselines=_pairs(db, "baseline", Baseline),
+        learned=_pairs(db, "learned", Highest),
+        days=_pairs(db, "days", Days),
+        sightings=_pairs(db, "sightings", Sightings),
+    )
+
+
+def _pairs(db: sqlite3.Connection, table: str, kind: type[_Row]) -> dict[tuple[str, str], _Row]:
+    """What a table holds by component and reading, or code. The name is ours, never input."""
+    rows = db.execute(f"SELECT {', '.join(_KEYS[table])}, body FROM {table}")  # noqa: S608 - constant names
+    return {(component, what): _decode(body, kind) for component, what, body in rows}
+
+
+def _fact(db: sqlite3.Connection, key: str) -> str:
+    row = db.execute("SELECT value FROM fact WHERE key = ?", (key,)).fetchone()
+    return str(row[0]) if row else ""
+
+
+def _cursor(db: sqlite3.Connection) -> tuple[str, int] | None:
+    boot_id, _, sequence = _fact(db, "cursor").rpartition(" ")
+    return (boot_id, int(sequence)) if boot_id else None
+
+
+def _cursor_at(db: sqlite3.Connection) -> datetime | None:
+    kept = _fact(db, "cursor_at")
+    at = datetime.fromisoformat(kept) if kept else None
+    if at is not None and at.tzinfo is None:
+        raise ValueError(f"the fact cursor_at is {kept!r}; expected a time with its zone")
+    return at
+
+
+def _set_fact(db: sqlite3.Connection, key: str, value: str) -> None:
+    db.execute(
+        "INSERT INTO fact (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+        (key, value),
+    )
+
+
+def _event(at: str, kind: str, text: str, data: str) -> Event:
+    """One line of the trail. One that can no longer be read is shown as it is: it must not hide the others."""
+    try:
+        return Event(at=datetime.fromisoformat(at), kind=kind, text=text, data=msgspec.json.decode(data))
+    except (msgspec.MsgspecError, ValueError):
+        return Event(at=datetime.fromtimestamp(0, UTC), kind="damaged", text=f"{at} {kind}: {text} {data}")
+
+
+def _append(db: sqlite3.Connection, events: Iterable[Event]) -> None:
+    db.executemany(
+        "INSERT INTO event (at, kind, text, data) VALUES (?, ?, ?, ?)",
+        [(event.at.isoformat(), event.kind, encodable(event.text), json_text(event.data)) for event in events],
+    )
+    db.execute("DELETE FROM event WHERE id <= (SELECT MAX(id) FROM event) - ?", (EVENTS_KEPT,))
+
+
+def _sync(db: sqlite3.Connection, table: str, before: Mapping[Any, Any], after: Mapping[Any, Any]) -> None:
+    """Make a table match ``after``, touching only rows that differ from ``before``. Names are ours, never input.
+
+    Rows are compared as they are written: an alias of a component takes no part in its equality.
+    """
+    columns = _KEYS[table]
+    where = " AND ".join(f"{column} = ?" for column in columns)
+    places = ", ".join("?" * (len(columns) + 1))
+    gone = [_as_row(key) for key in before if key not in after]
+    changed = {key: json_text(row) for key, row in after.items() if before.get(key) is not row}
+    new = [
+        (*_as_row(key), text) for key, text in changed.items() if key not in before or json_text(before[key]) != text
+    ]
+    db.executemany(f"DELETE FROM {table} WHERE {where}", gone)  # noqa: S608 - constant names
+    db.executemany(f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}, body) VALUES ({places})", new)  # noqa: S608
+
+
+def _as_row(key: str | tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(encodable(part) for part in ((key,) if isinstance(key, str) else key))

@@ -1,0 +1,1 @@
+"""The cluster's controller: carries out what nodes ask for and may not do themselves."""

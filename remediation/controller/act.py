@@ -1,0 +1,271 @@
+"""One act of ``healthd controller`` on one node: the engine's own ``Repairs``, with the controller's permissions.
+
+It is made anew for every look. What must be remembered is in the case on disk and in the node's mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
+from healthd.core.model import Clearance, Event, Mode, Refusal, Refused, Remedy
+from healthd.remediation.controller.requests import Wanted, is_away, is_silent
+from healthd.remediation.decide.case import Case, End, Phase, with_act
+from healthd.remediation.decide.handoff import Answer, CaseMark, instance_of, parse, word
+from healthd.remediation.decide.policy import Rules
+from healthd.remediation.engine.gates import in_maintenance
+from healthd.remediation.engine.repairs import Door, Repairs
+from healthd.remediation.engine.turns import Patience, Turn, ended
+from healthd.remediation.ports import Hold, NodeView, Provisioner, Slot
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """What was read in this round: what is wanted, the mark that says so, and its text.
+
+    ``has_place``: a place of the budget is held for the node.
+    """
+
+    want: Wanted
+    mark: CaseMark
+    text: str
+    has_place: bool = False
+
+
+class Errand:
+    """``places`` lists the budget's places that are taken now. ``booted``: when slurmctld last heard of a boot.
+
+    ``too_many``: why no machine may be replaced now, or "". ``save`` writes a case down; raises StoreError.
+    ``boot_id``: the boot as the cluster itself names it, "" where it does not; raises BackendError.
+    """
+
+    def __init__(
+        self,
+        *,
+        orchestrator: Door,
+        provisioner: Provisioner,
+        found: Found,
+        places: Callable[[], tuple[Slot, ...]],
+        booted: Callable[[], datetime | None],
+        rules: Callable[[], Rules],
+        patience: Patience,
+        too_many: Callable[[], str],
+        save: Callable[[Case, str], None],
+        boot_id: Callable[[], str] | None = None,
+    ) -> None:
+        self.found, self._expected = found, found.text
+        self._orchestrator, self._provisioner, self._places = orchestrator, provisioner, places
+        self._booted, self._rules, self._save, self._boot_id = booted, rules, save, boot_id
+        self._case: Case | None = None
+        self._fenced, self._marked, self._is_wanted = False, "", True
+        self._repairs = Repairs(
+            orchestrator=self,
+            provisioner=provisioner,
+            resetter=_NoReset(),
+            judgement=self,
+            guards=self,
+            patience=patience,
+            why_not=lambda _: "what follows is for the node itself to say",
+            too_many=lambda _: too_many(),
+            intend=self._intend,
+            mark_of=self._taken,
+        )
+
+    def why_not(self) -> str:
+        """Why the platform cannot do it to this machine, or "". Raises BackendError where that cannot be told."""
+        if why := self._provisioner.why_not(self.found.want.remedy):
+            return why
+        machine = self._provisioner.machine()
+        if word(instance_of(machine)) != self.found.mark.machine:
+            return f"{machine} is behind the name now, and {self.found.mark.machine} was meant"
+        return ""
+
+    def go(self, case: Case, now: datetime) -> Turn:
+        """Act, or where that was done, look for its evidence."""
+        self._case = case
+        act = self._repairs.reboot if self.found.want.remedy is Remedy.REBOOT_NODE else self._repairs.replace
+        return act(case, now)
+
+    def again(self, turn: Turn, now: datetime) -> Turn:
+        """Ask once more for what a controller before this one may have asked for, or what has had no answer: where that
+        is safe, and everything is as it was. What has moved is no loss, its evidence is awaited as before."""
+        case = self._case = turn.case
+        why = self.why_not() or self._provisioner.stands_down() or self._against(case, now)
+        if not why:
+            self._save(case, f"asks again for {self.found.want.remedy}: it is not known whether it was asked for")
+            self._mark_as_taken(case)
+            why = self._against(case, now)
+        if why:
+            return replace(turn, said=f"{turn.said}; not asked for again: {why}")
+        return self._ask_again(turn, now)
+
+    def _against(self, case: Case, now: datetime) -> str:
+        """What a look at everything has against asking once more, or ""."""
+        want, view = self.found.want, self.view(jobs=True)
+        if (lost := self.watched(case, view, now)) is not None:
+            return lost.said
+        if (why := self.no_repair_now(case, view)) is not None:
+            return why.words
+        if want.remedy is not Remedy.REBOOT_NODE:
+            return ""
+        if is_away(view):
+            return "it does not answer, and may be in its reboot"
+        is_known = case.boot_id and self._known_boot() == case.boot_id
+        return "" if is_known else "which boot it has is not known"
+
+    def _mark_as_taken(self, case: Case) -> None:
+        """As it was to be written before the act: the controller before this one may have been killed in between."""
+        _, text = self._taken(case, case.since)
+        if _shown(text) != _shown(self._marked):
+            self.mark(text)
+
+    def _ask_again(self, turn: Turn, now: datetime) -> Turn:
+        act = "reboot" if self.found.want.remedy is Remedy.REBOOT_NODE else "replacement"
+        try:
+            self._provisioner.reboot() if act == "reboot" else self._provisioner.replace()
+        except BackendBusy as error:  # it is at it, for the first request or for somebody else's
+            return replace(turn, said=f"{turn.said}; asked for again: {error}")
+        except BackendUnknown as error:  # a reboot that is queued now must not be queued once more
+            return replace(turn, said=f"{turn.said}; asked for again: {error}", asked=act == "reboot")
+        except BackendRefused as error:
+            return self._repairs.again_or_fail(turn.case, now, f"the {act} was refused: {error}")
+        return replace(turn, said=f"{act} asked for again; its evidence is awaited", asked=True)
+
+    # -- what Repairs asks ---------------------------------------------------------------------------------------------
+
+    def view(self, *, jobs: bool = False) -> NodeView:
+        """The node's place and mark, and then its state: nothing but the act follows the last look."""
+        self._fenced = self.found.want.node in {slot.node for slot in self._places()}
+        self._marked = self._orchestrator.marked()
+        return self._orchestrator.view(jobs=jobs)
+
+    def mark(self, text: str) -> None:
+        """Leave the mark, unless the node has written its own since: the look that follows finds that, and forbids."""
+        if self._is_wanted:
+            self._orchestrator.mark(text)
+
+    def marked(self) -> str:
+        """The mark as the last look found it."""
+        return self._marked
+
+    @property
+    def boot_id(self) -> str:
+        """The node's last boot as its cluster knows it; what it does not know is no evidence of another."""
+        if known := self._known_boot():
+            return known
+        if self.found.want.remedy is Remedy.REBOOT_NODE and self._case is not None and not self._case.boot_id:
+            raise BackendUnknown(f"the cluster does not know when {self.found.want.node} booted")
+        return self._case.boot_id if self._case is not None else ""
+
+    def _known_boot(self) -> str:
+        """The same, or "" where the cluster does not know it now."""
+        if self._boot_id is not None and (known := self._boot_id()):
+            return known
+        booted = self._booted()
+        return f"{booted:%d%H%M%S}" if booted is not None else ""
+
+    def clear(self, clearance: Clearance, now: datetime) -> None:
+        """Faults are the node's."""
+
+    def record(self, event: Event) -> None:
+        """What is to be recorded comes with the case."""
+
+    def is_over(self, case: Case) -> str:
+        """Whether the fault is over is the node's to know: it would take its request back."""
+        return ""
+
+    def watched(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
+        """None while the node is as it was when it was judged: drain, place and mark, and silent if it was."""
+        want = self.found.want
+        if not _is_still(view, case.hold):
+            holder = f"{view.hold.user} with '{view.hold.shown}'" if view.hold else "nobody"
+            return ended(case, End.LOST, f"the node is held by {holder} now: not touched")
+        if not self._fenced:
+            return ended(case, End.LOST, "its place in the budget is gone: not touched")
+        if _request(self._marked) != _request(self._expected):
+            return ended(case, End.ABANDONED, "its mark was written anew: not touched")
+        if want.after_silence and not is_silent(view):
+            return ended(case, End.ABANDONED, "it answers again: not touched")
+        return None
+
+    def no_repair_now(self, case: Case, view: NodeView) -> Refused | None:
+        """What a look before the act has against it."""
+        if why := self._rules().hands_off(view):
+            return Refused(kind=Refusal.OPTED_OUT, words=f"opted out: {why}")
+        if not view.idle:
+            return Refused(kind=Refusal.NOT_IDLE, words="the node is not idle")
+        if (why_not := in_maintenance(view)) is not None:
+            return why_not
+        mode = self._rules().mode
+        kind = Refusal.OBSERVE if mode is Mode.OBSERVE else Refusal.LOWERED
+        return None if mode is Mode.REPAIR else Refused(kind=kind, words=f"the controller is in {mode} mode")
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _intend(self, case: Case, now: datetime, act: str) -> Case:
+        case = replace(case, phase=Phase.INTENDED, since=now)
+        self._save(case, f"intends: {act}, {case.why}")
+        return case
+
+    def _taken(self, case: Case, now: datetime) -> tuple[None, str]:
+        """The mark that says so to the node, to another controller, and to the machine that follows. Where nothing is
+        begun after all, the controller's answer takes its place.
+
+        The mark is read once more: since the last look the platform was asked, and the node may have withdrawn."""
+        self._marked = self._orchestrator.marked()
+        self._is_wanted = _request(self._marked) == _request(self._expected)
+        if not self._is_wanted:
+            return None, self._marked
+        want, there = self.found.want, parse(self._marked) or self.found.mark
+        taken = replace(
+            with_act(there, want.remedy, now, boot_id=case.boot_id, after_silence=want.unanswered),
+            asks=True,
+            remedy=want.remedy,
+            attempt=want.attempt,
+            following=() if want.unanswered else there.following,
+            answer=Answer.TAKEN,
+            answered=now,
+            said="",
+        )
+        self._expected = taken.text
+        return None, self._expected
+
+
+def _is_still(view: NodeView, before: Hold | None) -> bool:
+    """Whether the node is held as it was judged, or by what the cluster's controller wrote over that by itself."""
+    if view.hold is None or before is None:
+        return view.hold is before
+    return view.drained_by_itself or view.hold.is_still(before)
+
+
+def _request(text: str) -> CaseMark | None:
+    """A mark without what the node shows of itself beside it, which may change at any time, and without what a node of
+    an earlier version leaves out when it does."""
+    shown = _shown(text)
+    return replace(shown, boot="") if shown is not None else None
+
+
+def _shown(text: str) -> CaseMark | None:
+    """A mark without what the node shows of itself beside it, and without the sentence."""
+    mark = parse(text)
+    if mark is None:
+        return None
+    return replace(mark, code="", since=None, driver="", kernel="", image="", history=(), said="")
+
+
+class _NoReset:
+    """GPUs are reset on the node."""
+
+    def why_not(self) -> str:
+        return "GPUs are reset on the node itself"
+
+    def holders(self) -> tuple[str, ...]:
+        return ()
+
+    def reset(self, stop: tuple[str, ...]) -> str:
+        raise BackendRefused(self.why_not())
+
+    def start(self, services: tuple[str, ...]) -> str:
+        return ""

@@ -1,0 +1,524 @@
+"""What ``healthd controller`` does, a round at a time: it carries out what nodes ask for in their marks, once each.
+
+It repairs by the same acts as a node's own engine (``repairs``), from elsewhere: everything is read again, the intent
+is on disk and in the mark, everything is read once more, then it acts; after that only evidence counts. It takes
+nothing out, lets nothing in, and holds no place of the budget: that is left to the node's own daemon.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from healthd.core.errors import BackendError
+from healthd.core.model import Event, Mode, Refusal, Refused, Remedy, Step
+from healthd.judge.clock import ClockWatch, was_set
+from healthd.remediation.controller.act import Errand, Found
+from healthd.remediation.controller.node_status import STATES, Looks, Reckoning, Standing, State
+from healthd.remediation.controller.requests import Wanted, is_moot, is_silent, needs_person, refusal, wanted, withdrawn
+from healthd.remediation.decide.case import Case, End, Phase, shifted, with_act
+from healthd.remediation.decide.fleet import DAY_WINDOW, RATE_WINDOW, day_limit, rate_held, replacements
+from healthd.remediation.decide.handoff import Answer, CaseMark, instance_of, launched_after, parse, plain, word
+from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.rules import STEPS
+from healthd.remediation.engine.repairs import Door
+from healthd.remediation.engine.turns import Patience, Turn
+from healthd.remediation.ports import FleetLevel, Mark, NodeView, Provisioner, Slot
+
+_STEP = {Remedy.REBOOT_NODE: Step.REBOOT, Remedy.REPLACE_NODE: Step.REPLACE}
+_SAID_ANEW_S = 30.0  # how often a mark is written only because its sentence changed
+
+
+class Fleet(Protocol):
+    """The whole cluster, read from a machine that need not be of it. Every call may raise BackendError."""
+
+    def fleet(self) -> FleetLevel:
+        """Every node."""
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Every place of the budget that is taken."""
+
+
+class Kept(Protocol):
+    """Where the controller keeps what it intends. Raises StoreError; then nothing is done."""
+
+    def cases(self) -> tuple[Case, ...]:
+        """All cases, oldest first."""
+
+    def save_case(self, case: Case, event: Event) -> None:
+        """Write a case and why it moved."""
+
+
+class Controller:
+    """The controller of one cluster. ``round`` is called every few seconds; calls never overlap.
+
+    ``node`` gives what reads and marks one node, ``booted`` when slurmctld last heard of its boot, ``provisioner`` who
+    acts on it, by its name and the instance id that was asked for. ``silent_s``: see ``[controller]``. ``monotonic_s``
+    counts how long a node has been silent, ``clock`` stamps the trail. ``look_s``: how often, at most, the platform is
+    asked how far it is. ``platform_texts``: reasons that a provisioner leaves. ``boot_id``: a node's boot as the
+    cluster names it; left out, ``booted`` tells it. ``reckoning``: where it is counted.
+    """
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        node: Callable[[str], Door],
+        booted: Callable[[str], datetime | None],
+        provisioner: Callable[[str, str], Provisioner],
+        kept: Kept,
+        rules: Callable[[], Rules],
+        patience: Patience,
+        silent_s: float,
+        monotonic_s: Callable[[], float],
+        clock: Callable[[], datetime],
+        look_s: float = 30.0,
+        platform_texts: Collection[str] = (),
+        boot_id: Callable[[str], str] | None = None,
+        reckoning: Reckoning | None = None,
+    ) -> None:
+        self._looks, self._boot_id = Looks(look_s, monotonic_s), boot_id
+        self._fleet, self._node, self._booted, self._provisioner = fleet, node, booted, provisioner
+        self._kept, self._rules, self._silent_s = kept, rules, silent_s
+        self._patience, self._monotonic_s, self._clock = replace(patience, max_attempts=1), monotonic_s, clock
+        self._platform_texts = platform_texts
+        self._known = {case.id: case for case in kept.cases()}
+        self._acting: dict[str, tuple[str, Provisioner]] = {}
+        self._silent: dict[str, float] = {}
+        self._asked: set[str] = set()
+        self._unsure: dict[str, float] = {}
+        self._watch = ClockWatch(clock(), monotonic_s())
+        self._seen: dict[str, tuple[datetime | None, datetime, float]] = {}
+        self._written_s: dict[str, float] = {}
+        self.reckoning = reckoning or Reckoning()
+        self.level: FleetLevel | None = None
+        """The nodes as the last round read them."""
+        self.slots: tuple[Slot, ...] = ()
+        """The slots as the last round read them."""
+
+    def round(self, now: datetime) -> tuple[Standing, ...]:
+        """Look at every node that wants something, and go on with each as far as it goes now.
+
+        A node that could not be read or marked is said, and holds up no other. Raises BackendError where the cluster as
+        a whole does not answer, StoreError where nothing can be written down.
+        """
+        if by := self._watch.look(now, self._monotonic_s()):
+            self._moved(by, now)
+        level, slots = self._fleet.fleet(), self._fleet.slots()
+        self.level, self.slots = level, slots
+        places = frozenset(slot.node for slot in slots)
+        marked = {mark.node for mark in level.marks}
+        self._seen = {name: seen for name, seen in self._seen.items() if name in marked}
+        wants = [found for mark in level.marks if (found := self._found(mark, level, places, now)) is not None]
+        names = {found.want.node for found in wants}
+        self._silent = {name: since_s for name, since_s in self._silent.items() if name in names}
+        self._asked &= {found.want.id for found in wants}
+        sent = {found.want.id for found in wants if self._may_be_sent(found.want.id)}
+        self._unsure = {each: self._unsure.get(each, self._monotonic_s()) for each in sent}
+        self.reckoning.keep(names)
+        standings = []
+        for found in sorted(wants, key=lambda each: each.want.node):
+            try:
+                standing = self._go_on(found, level, now)
+            except BackendError as error:
+                state, page = self.reckoning.before(found.want.node, found.want.id)
+                said = f"nothing was done: {error}"
+                standing = _standing(found, said, state, page=page, refusal=Refusal.UNREADABLE)
+            self.reckoning.count(found.want.id, standing)
+            standings.append(standing)
+        return tuple(standings)
+
+    def gone(self, node: str, why: str) -> None:
+        """The node is no more, and its place and mark with it: what was being done to it has come to its end."""
+        for case in [each for each in self._known.values() if each.end is None and each.id.startswith(f"{node}/")]:
+            self._save(replace(case, end=End.DONE, note=why), why)
+
+    def _found(self, shown: Mark, level: FleetLevel, places: Collection[str], now: datetime) -> Found | None:
+        """What is wanted of a node; of one that asked for nothing, only while it is out and holds its place."""
+        mark = parse(shown.text)
+        if mark is None:
+            return None
+        at = self._by_its_age(shown.node, mark, now)
+        want = wanted(shown.node, mark, at, reboot_timeout_s=self._patience.reboot_timeout_s)
+        want = want or self._begun_before(shown.node, mark)
+        has_place = shown.node in places
+        if want is None or (want.unanswered and not (has_place and shown.node in level.out)):
+            return None
+        known = self._known.get(want.id)
+        if known is not None and known.end is End.DONE and mark.said == plain(known.note):
+            return None  # it is done, and the node was told
+        return Found(want=want, mark=mark, text=shown.text, has_place=has_place)
+
+    def _begun_before(self, node: str, mark: CaseMark) -> Wanted | None:
+        """A request that its node has withdrawn and that was begun, or may have been: the node has to know."""
+        want = withdrawn(node, mark)
+        case = self._known.get(want.id) if want is not None else None
+        is_begun = case is not None and (self._may_be_sent(case.id) or case.end is End.DONE)
+        return want if is_begun else None
+
+    def _may_be_sent(self, case_id: str) -> bool:
+        """Whether the platform may have been asked, and nothing shows what became of it."""
+        case = self._known.get(case_id)
+        return case is not None and case.end is None and case.phase is Phase.INTENDED
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def _moved(self, by: timedelta, now: datetime) -> None:
+        """The wall clock was set: what is waited for is waited for as long as before."""
+        waiting = [shifted(case, by, now) for case in self._known.values() if case.end is None]
+        self._known.update({case.id: case for case in waiting})
+        for case in waiting:
+            self._save(case, f"{was_set(by)}: what is waited for is waited for as long as before")
+
+    def _by_its_age(self, node: str, mark: CaseMark, now: datetime) -> datetime:
+        """The time to judge the age of a mark by: the wall clock's when it was first seen, and from then on only what
+        has really gone by. A clock that is set makes no request too old, and no reboot overdue."""
+        known = self._seen.get(node)
+        if known is None or known[0] != mark.asked:
+            known = self._seen[node] = (mark.asked, now, self._monotonic_s())
+        _, seen, seen_s = known
+        return seen + timedelta(seconds=self._monotonic_s() - seen_s)
+
+    # -- one node -----------------------------------------------------------------------------------------------------
+
+    def _go_on(self, found: Found, level: FleetLevel, now: datetime) -> Standing:
+        case = self._known.get(found.want.id)
+        if case is None and found.mark.answer is Answer.TAKEN and not found.want.unanswered:
+            case = self._adopted(found, now)
+        if case is None or (case.phase is Phase.PLANNED and case.end is None):
+            return self._begin_unless_busy(found, level, now)
+        if case.end is None:
+            return self._followed(found, case, now)
+        self._answer(found, case)
+        return _standing(found, case.note, STATES[case.end], page=case.end is not End.DONE)
+
+    def _followed(self, found: Found, case: Case, now: datetime) -> Standing:
+        """It was asked for, or may have been: only its evidence counts now, which AWS is not asked for all the time."""
+        if found.mark.is_withdrawn:
+            self._answer(found, case)
+        if (known := self._looks.lately(case.id)) is not None:
+            return known
+        errand = self._errand(found)
+        turn = errand.go(case, now)
+        if self._may_repeat(found, turn):
+            turn = self._again(found, errand, turn, now)
+        return self._looks.note(case.id, self._came_of(found, turn))
+
+    def _may_repeat(self, found: Found, turn: Turn) -> bool:
+        """Whether nothing shows what became of it, its platform gave this controller no answer, and a second request is
+        safe by now. What its node has withdrawn is not asked for again."""
+        want, case = found.want, turn.case
+        if case.end is not None or case.step is not _STEP[want.remedy]:
+            return False
+        if want.id in self._asked or found.mark.withdrawn is not None:
+            return False
+        after_s = self._provisioner_of(found).repeats_after_s(want.remedy)
+        since_s = self._unsure.get(want.id, self._monotonic_s())
+        return after_s is not None and self._monotonic_s() - since_s >= after_s
+
+    def _again(self, found: Found, errand: Errand, turn: Turn, now: datetime) -> Turn:
+        """A controller before this one died in it, or its platform did not answer. Judged as before the first time."""
+        try:
+            view = self._node(found.want.node).view()
+            if (why := self._refusal(found, view, now)) is not None:
+                return replace(turn, said=f"{turn.said}; not asked for again: {why.words}")
+            return errand.again(replace(turn, case=replace(turn.case, hold=view.hold)), now)
+        except BackendError as error:
+            return replace(turn, said=f"{turn.said}; not asked for again: {error}")
+
+    def _begin_unless_busy(self, found: Found, level: FleetLevel, now: datetime) -> Standing:
+        """A platform that is at the machine, or has no time for us, is not asked again in every round either."""
+        known = self._looks.lately(found.want.id)
+        if known is not None and known.refusal is Refusal.MANAGED:
+            return known
+        standing = self._begin(found, level, now)
+        return self._looks.note(found.want.id, standing) if standing.refusal is Refusal.MANAGED else standing
+
+    def _begin(self, found: Found, level: FleetLevel, now: datetime) -> Standing:
+        """Judge everything anew, and act."""
+        want = found.want
+        view = self._node(want.node).view()
+        if hands_off := self._rules().hands_off(view):
+            self._silent.pop(want.node, None)
+            said = f"opted out: {hands_off}; nothing is touched, its mark neither"
+            return _standing(found, said, State.LEFT_ALONE, refusal=Refusal.OPTED_OUT)
+        if view.powered_down:
+            return self._powered_down(found)
+        why = self._refusal(found, view, now)
+        if want.unanswered and (why or not is_silent(view)):
+            self._silent.pop(want.node, None)
+            said = f"its reboot should be over: left to its own daemon, {why.words if why else 'it answers'}"
+            return _standing(found, said, State.LEFT_ALONE, refusal=why.kind if why else None)
+        if why:
+            return self._refused(found, why, now)
+        if want.unanswered and (waiting := self._silence(found)) is not None:
+            return waiting
+        if (later := self._not_now(want)) is not None:
+            return self._waits(found, later)
+        errand = self._errand(found, too_many=lambda: self._too_many(want, level))
+        try:
+            cannot = errand.why_not()
+        except BackendError as error:
+            return self._waits(found, Refused(kind=Refusal.UNREADABLE, words=str(error)), page=True)
+        if cannot:
+            return self._refused(found, Refused(kind=Refusal.CANNOT, words=cannot), now)
+        return self._came_of(found, errand.go(self._opened(found, view, now), now))
+
+    def _not_now(self, want: Wanted) -> Refused | None:
+        mode = self._rules().mode
+        if mode is not Mode.REPAIR:
+            kind = Refusal.OBSERVE if mode is Mode.OBSERVE else Refusal.LOWERED
+            return Refused(kind=kind, words=f"the controller is in {mode} mode")
+        if is_moot(want, self._booted(want.node)):
+            words = "it has booted since it asked: its daemon says what is still wrong"
+            return Refused(kind=Refusal.MANAGED, words=words)
+        return None
+
+    def _powered_down(self, found: Found) -> Standing:
+        """Nothing is there to act on. What the node left is released (``absent``), and its daemon asks again."""
+        self._silent.pop(found.want.node, None)
+        why = Refused(kind=Refusal.MANAGED, words="power saving has taken its machine away")
+        if found.want.unanswered:
+            return _standing(found, why.words, State.LEFT_ALONE, refusal=why.kind)
+        return self._waits(found, why)
+
+    def _refusal(self, found: Found, view: NodeView, now: datetime) -> Refused | None:
+        return refusal(
+            found.want,
+            found.mark,
+            view,
+            has_place=found.has_place,
+            platform_texts=self._platform_texts,
+            now=self._by_its_age(found.want.node, found.mark, now),
+            timeout_s=self._timeout_s(found.want.remedy),
+        )
+
+    def _silence(self, found: Found) -> Standing | None:
+        """None once a node has been silent for so long, at every look, that its machine may be given up."""
+        node = found.want.node
+        if why := needs_person(found.mark, self._booted(node)):
+            said = f"{why}: a person has to look"
+            return _standing(found, said, State.SILENT, page=True, refusal=Refusal.PERSON)
+        since_s = self._silent.setdefault(node, self._monotonic_s())
+        if self._monotonic_s() - since_s >= self._silent_s:
+            return None
+        silent = f"its machine is replaced if it stays silent for {self._silent_s:g} s"
+        return _standing(found, f"it did not come back from its reboot; {silent}", State.SILENT)
+
+    def _adopted(self, found: Found, now: datetime) -> Case:
+        """The case of a request that a controller took whose store is not this one: it may have been carried out. The
+        mark has the boot that a reboot was to end; the present one may be the one after, and so may the machine."""
+        machine, mark = self._provisioner_of(found).machine(), found.mark
+        is_it = word(instance_of(machine)) == mark.machine and not launched_after(machine, mark.answered)
+        case = replace(
+            self._opened(found, None, now),
+            machine=machine if is_it else mark.machine,
+            boot_id=mark.boot,
+            since=mark.answered or now,
+            phase=Phase.INTENDED,
+            attempts=1,
+            acts=(found.want.remedy,),
+        )
+        self._save(case, "taken by a controller whose store is not here: it is not asked for again")
+        return case
+
+    def _came_of(self, found: Found, turn: Turn) -> Standing:
+        """Write down what a turn came to. What was not begun is taken out of the mark first: the disk is believed."""
+        want, case = found.want, replace(turn.case, note=turn.said)
+        if turn.asked:
+            self._asked.add(want.id)
+        if case.end is None and case.step is not _STEP[want.remedy]:
+            case = replace(case, end=End.DONE)
+        elif case.end is None and case.phase is Phase.PLANNED:
+            why = Refused(kind=turn.refusal or Refusal.REFUSED, words=turn.said)
+            try:
+                return self._waits(found, why, page=turn.page)
+            finally:  # also where the node could not be told: what was not begun must not be waited for
+                if want.id in self._known:
+                    self._save(case, turn.said)
+        elif want.unanswered and case.end in (End.LOST, End.ABANDONED):
+            self._put_back(found)
+            if want.id in self._known:
+                self._save(replace(case, end=None), turn.said)
+            return _standing(found, turn.said, State.LEFT_ALONE)
+        if case != self._known.get(case.id):
+            self._save(case, turn.said)
+        self._answer(found, case)
+        failed = case.end is End.FAILED
+        refusal = Refusal.EXHAUSTED if failed else turn.refusal
+        return _standing(found, turn.said, STATES[case.end], page=turn.page or failed, refusal=refusal)
+
+    # -- what the node is told ----------------------------------------------------------------------------------------
+
+    def _refused(self, found: Found, why: Refused, now: datetime) -> Standing:
+        """For good: the node goes on from there, or a person does."""
+        if found.want.unanswered:
+            said = f"it did not come back from its reboot, and is not replaced: {why.words}"
+            return _standing(found, said, State.SILENT, page=True, refusal=why.kind)
+        case = replace(self._opened(found, None, now), end=End.FAILED, note=f"refused: {why.words}")
+        self._save(case, case.note)
+        self._answer(found, case)
+        return _standing(found, case.note, State.REFUSED, page=True, refusal=why.kind)
+
+    def _waits(self, found: Found, why: Refused, *, page: bool = False) -> Standing:
+        if found.want.unanswered:
+            self._put_back(found)
+            said = f"it did not come back from its reboot, and is not replaced yet: {why.words}"
+            return _standing(found, said, State.SILENT, page=True, refusal=why.kind)
+        self._tell(found, replace(found.mark, answer=Answer.WAITS, said=why.words), begun=None)
+        return _standing(found, why.words, State.WAITS, page=page, refusal=why.kind)
+
+    def _answer(self, found: Found, case: Case) -> None:
+        """Have the mark say what the disk says. What it says already is left alone."""
+        want, mark = found.want, found.mark
+        told = replace(mark, asks=True, remedy=want.remedy, attempt=want.attempt)
+        match case.end:
+            case None:
+                told = replace(told, answer=Answer.TAKEN, said=case.note.partition("; ")[2])
+            case End.DONE:
+                became = word(case.machine) if want.remedy is Remedy.REPLACE_NODE else mark.became
+                told = replace(told, answer=Answer.TAKEN, became=became, said=case.note)
+            case _:
+                told = replace(told, answer=Answer.REFUSED, said=case.note)
+        self._tell(found, told, begun=case if case.acts else None)
+
+    def _tell(self, found: Found, told: CaseMark, *, begun: Case | None) -> None:
+        """Write the mark anew, if the node has not moved on meanwhile and there is something new to say. Of an act that
+        was not ``begun`` nothing is counted, and a request that is withdrawn stays so."""
+        want, orchestrator = found.want, self._node(found.want.node)
+        there = parse(orchestrator.marked())
+        mine = (want.case, found.mark.machine, want.remedy, want.attempt, want.asked)
+        if there is None or (there.case, there.machine, _asked_for(there), there.attempt, there.asked) != mine:
+            return
+        if there.is_withdrawn and told.answer is not Answer.TAKEN:
+            return
+        is_new = (there.answer, there.became) != (told.answer, told.became)
+        if not is_new and (there.said == plain(told.said) or self._told_lately(want.node)):
+            return
+        if begun is not None and there.answer is not Answer.TAKEN:
+            there = with_act(there, want.remedy, begun.since, boot_id=begun.boot_id, after_silence=want.unanswered)
+        orchestrator.mark(
+            replace(
+                there,
+                asks=True,
+                remedy=want.remedy,
+                attempt=want.attempt,
+                answer=told.answer,
+                became=told.became,
+                said=told.said,
+                history=there.history if begun is not None else found.mark.history,
+                answered=there.answered if there.answer is told.answer else self._clock(),
+                boot=there.boot if told.answer is Answer.TAKEN else "",
+                replaced=there.replaced if begun is not None else found.mark.replaced,
+            ).text
+        )
+        self._written_s[want.node] = self._monotonic_s()
+
+    def _told_lately(self, node: str) -> bool:
+        written_s = self._written_s.get(node)
+        return written_s is not None and self._monotonic_s() - written_s < _SAID_ANEW_S
+
+    def _put_back(self, found: Found) -> None:
+        """The mark of a reboot, where nothing came of going on from it: the node may come back and be believed."""
+        orchestrator, mark = self._node(found.want.node), found.mark
+        there = parse(orchestrator.marked())
+        ours = (mark.case, mark.machine, found.want.remedy, mark.asked)
+        if there is not None and (there.case, there.machine, there.remedy, there.asked) == ours:
+            orchestrator.mark(found.text)
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def _errand(self, found: Found, *, too_many: Callable[[], str] = str) -> Errand:
+        node = found.want.node
+        return Errand(
+            orchestrator=self._node(node),
+            provisioner=self._provisioner_of(found),
+            found=found,
+            places=self._fleet.slots,
+            booted=lambda: self._booted(node),
+            rules=self._rules,
+            patience=self._patience,
+            too_many=too_many,
+            save=self._save,
+            boot_id=None if self._boot_id is None else lambda: self._boot_id(node),  # type: ignore[misc]
+        )
+
+    def _opened(self, found: Found, view: NodeView | None, now: datetime) -> Case:
+        """The controller's own case: one act, no other remedy behind it."""
+        want = found.want
+        steps = STEPS[want.remedy]
+        return Case(
+            id=want.id,
+            opened=now,
+            since=now,
+            mode=self._rules().mode,
+            code="",
+            component="",
+            remedy=want.remedy,
+            why="it did not come back from its reboot" if want.unanswered else "the node asked for it",
+            text=view.hold.text if view is not None and view.hold is not None else "",
+            steps=steps,
+            index=steps.index(_STEP[want.remedy]),
+            hold=view.hold if view is not None else None,
+            machine=found.mark.machine,
+            ladder=(want.remedy,),
+        )
+
+    def _save(self, case: Case, said: str) -> None:
+        data = {"case": case.id, "step": case.step, "phase": case.phase, "end": case.end}
+        self._kept.save_case(case, Event(at=self._clock(), kind="step", text=f"[{case.id}] {said}", data=data))
+        self.reckoning.time(self._known.get(case.id), case, self._clock())
+        self._known[case.id] = case
+
+    def _provisioner_of(self, found: Found) -> Provisioner:
+        """The same one for as long as a case lasts: it remembers what it asked for."""
+        want = found.want
+        known = self._acting.get(want.node)
+        if known is None or known[0] != want.id:
+            known = (want.id, self._provisioner(want.node, found.mark.machine))
+            self._acting[want.node] = known
+        return known[1]
+
+    def _timeout_s(self, remedy: Remedy) -> float:
+        patience = self._patience
+        return patience.reboot_timeout_s if remedy is Remedy.REBOOT_NODE else patience.replace_timeout_s
+
+    def _too_many(self, want: Wanted, level: FleetLevel) -> str:
+        """The bounds over the marks of all nodes, and over what this controller did since they were read.
+
+        That of a day a node asks about itself, and a person may order past it there: it holds here only what nobody
+        asked for.
+        """
+        now, rules = self._clock(), self._rules()
+        return rate_held(
+            want.node,
+            self._replaced(level, RATE_WINDOW, now),
+            self._replaced(level, DAY_WINDOW, now),
+            per_hour=rules.replacements_per_hour,
+            per_day=day_limit(rules.replacements_per_day, level.total) if want.unanswered else None,
+        )
+
+    def _replaced(self, level: FleetLevel, window: timedelta, now: datetime) -> Counter[str]:
+        known = self._known.values()
+        acts = [case for case in known if Remedy.REPLACE_NODE in case.acts and case.since > now - window]
+        return replacements(level.marks, window, now) | Counter(case.id.partition("/")[0] for case in acts)
+
+
+def _asked_for(mark: CaseMark) -> Remedy | None:
+    return mark.withdrawn if mark.is_withdrawn else mark.remedy
+
+
+def _standing(found: Found, said: str, state: State, *, page: bool = False, refusal: Refusal | None = None) -> Standing:
+    want = found.want
+    return Standing(
+        node=want.node,
+        said=said,
+        remedy=want.remedy,
+        machine=found.mark.machine,
+        page=page,
+        state=state,
+        refusal=refusal,
+    )

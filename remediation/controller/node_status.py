@@ -1,0 +1,107 @@
+"""How it stands with the nodes that ``healthd controller`` looks after: what it says of each, and what it counts.
+
+It decides nothing. Counts are of one process, for the metrics page; what must be remembered is in marks and on disk.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+from healthd.core.model import ClusterTrouble, Refusal, Remedy
+from healthd.remediation.decide.case import Case, End
+from healthd.remediation.engine.stats import Tally
+
+
+class State(StrEnum):
+    """How far the controller is with a node: the word beside the sentence, for a metric that cannot grow."""
+
+    WAITS = "waits"  # it asked for a repair, which is not begun yet
+    REPAIR = "repair"  # its platform was asked, and the evidence is awaited
+    DONE = "done"
+    REFUSED = "refused"
+    SILENT = "silent"  # it did not come back from its reboot
+    LEFT_ALONE = "left_alone"  # opted out, or it speaks for itself again
+    OTHER = "other"  # nothing was asked: a drain, a plugin, what does not fit together
+
+
+STATES: Mapping[End | None, State] = {
+    **dict.fromkeys(End, State.REFUSED),
+    None: State.REPAIR,
+    End.DONE: State.DONE,
+}
+"""Where a request stands whose case ended so."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """How it stands with one node, in one sentence; ``node`` "": with the cluster. ``page``: a person has to know.
+
+    ``refusal``: what it waits for, or why it was refused. ``troubles``: what else pages.
+    """
+
+    node: str
+    said: str
+    remedy: Remedy | None = None
+    machine: str = ""
+    page: bool = False
+    state: State = State.OTHER
+    refusal: Refusal | None = None
+    troubles: tuple[ClusterTrouble, ...] = ()
+
+
+class Looks:
+    """How it stood with each request when its platform was asked last, which is not in every round: at most once in
+    ``every_s`` seconds."""
+
+    def __init__(self, every_s: float, monotonic_s: Callable[[], float]) -> None:
+        self._every_s, self._monotonic_s = every_s, monotonic_s
+        self._last: dict[str, tuple[float, Standing]] = {}
+
+    def lately(self, request: str) -> Standing | None:
+        """As the last look found it; None where another is due."""
+        at_s, standing = self._last.get(request, (float("-inf"), None))
+        return standing if self._monotonic_s() - at_s < self._every_s else None
+
+    def note(self, request: str, standing: Standing) -> Standing:
+        """It was looked at just now."""
+        self._last[request] = (self._monotonic_s(), standing)
+        return standing
+
+
+class Reckoning:
+    """The counts of one controller since its process began."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self.answered: Counter[State] = Counter()
+        """What became of requests, each counted once when it is new."""
+        self._counted: dict[str, tuple[str, Standing]] = {}
+
+    def count(self, request: str, standing: Standing) -> None:
+        """Count what became of a request by its id, where that is new."""
+        known = self._counted.get(standing.node)
+        before = known[1] if known is not None and known[0] == request else None
+        if before is None or before.state is not standing.state:
+            self.answered[standing.state] += 1
+        if before is None or (before.state, before.refusal) != (standing.state, standing.refusal):
+            self.tally.refuse(standing.refusal)
+        self._counted[standing.node] = (request, standing)
+
+    def before(self, node: str, request: str) -> tuple[State, bool]:
+        """Where a request stood that could not be looked at this time, and whether a person was needed: no answer is no
+        news."""
+        known = self._counted.get(node)
+        return (known[1].state, known[1].page) if known is not None and known[0] == request else (State.WAITS, False)
+
+    def keep(self, nodes: Collection[str]) -> None:
+        """Forget the nodes that ask for nothing any more."""
+        self._counted = {node: counted for node, counted in self._counted.items() if node in nodes}
+
+    def time(self, before: Case | None, after: Case, now: datetime) -> None:
+        """Time the one act of a case. One that was given up is over from here: nobody watches it on."""
+        if before is not None:
+            self.tally.time(before, after if after.end is None else replace(after, end=End.DONE), now)

@@ -1,0 +1,129 @@
+"""What ``healthd controller`` makes of a node's mark: is anything wanted of it, and may it be done? Pure.
+
+Two things are wanted: what a node asked for, and another machine for a node that asked for a reboot and did not come
+back from it. Nothing is done for a node that healthd's own place, mark and text do not all stand for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from healthd.core.model import Refusal, Refused, Remedy
+from healthd.remediation.decide.case import case_of
+from healthd.remediation.decide.handoff import CLOSE, Answer, CaseMark
+from healthd.remediation.ports import NodeView
+
+_SILENT = frozenset({"DOWN", "NOT_RESPONDING"})
+_AWAY = _SILENT | {"NOTREADY"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """One act on one machine. ``unanswered``: nobody asked for it, the node does not answer after its reboot.
+
+    ``asked``: when the request was made, or that reboot. It never changes while the request stands, and no later
+    request of the node has the same (``successor.repair_mark``).
+    """
+
+    node: str
+    case: str
+    remedy: Remedy
+    attempt: int
+    asked: datetime
+    unanswered: bool = False
+
+    @property
+    def after_silence(self) -> bool:
+        """Whether it replaces a node that does not answer after its reboot, taken or not: a node's own requests count
+        their attempts from 1."""
+        return self.remedy is Remedy.REPLACE_NODE and not self.attempt
+
+    @property
+    def id(self) -> str:
+        """The id under which this request is carried out once. A second order for the same case, remedy and attempt is
+        another request. Ids in stores of before 2026-11-22 end without ``@`` and the time: they are no request's."""
+        return f"{self.node}/{self.case}/{self.remedy}-{self.attempt}@{int(self.asked.timestamp())}"
+
+
+def wanted(node: str, mark: CaseMark, now: datetime, *, reboot_timeout_s: float) -> Wanted | None:
+    """What a mark asks the controller to look at, or None. A reboot that should be over long ago is looked after."""
+    if mark.remedy is None or mark.asked is None or not mark.case:
+        return None
+    was_begun = not mark.asks or mark.answer is Answer.TAKEN
+    if mark.remedy is Remedy.REBOOT_NODE and was_begun and _is_late(mark.asked, now, reboot_timeout_s):
+        replacement = Remedy.REPLACE_NODE
+        return Wanted(node=node, case=mark.case, remedy=replacement, attempt=0, asked=mark.asked, unanswered=True)
+    if not mark.asks or mark.answer is Answer.REFUSED:
+        return None
+    return Wanted(node=node, case=mark.case, remedy=mark.remedy, attempt=mark.attempt, asked=mark.asked)
+
+
+def withdrawn(node: str, mark: CaseMark) -> Wanted | None:
+    """The request that a node has withdrawn, or None. Nothing is begun for it: it tells what may have been begun."""
+    if not mark.is_withdrawn or mark.withdrawn is None or mark.asked is None or not mark.case:
+        return None
+    return Wanted(node=node, case=mark.case, remedy=mark.withdrawn, attempt=mark.attempt, asked=mark.asked)
+
+
+def refusal(
+    want: Wanted,
+    mark: CaseMark,
+    view: NodeView,
+    *,
+    has_place: bool,
+    platform_texts: Collection[str],
+    now: datetime,
+    timeout_s: float,
+) -> Refused | None:
+    """Why it is not done, now or later, or None. ``timeout_s``: after which the node itself no longer waits for it."""
+    if not has_place:
+        words = "no place in the budget is held for this node, so it is not healthd's to repair"
+        return Refused(kind=Refusal.NOT_PERMITTED, words=words)
+    if why := _not_our_text(want, view, platform_texts):
+        return Refused(kind=Refusal.FOREIGN_HOLD, words=why)
+    if not mark.machine:
+        return Refused(kind=Refusal.UNREADABLE, words="its mark does not say which machine is meant")
+    if not want.after_silence and mark.asked is not None and _is_late(mark.asked, now, timeout_s):
+        words = f"it was asked for at {mark.asked:%Y-%m-%d %H:%M:%S} UTC, which is too long ago"
+        return Refused(kind=Refusal.LATE, words=words)
+    return None
+
+
+def is_silent(view: NodeView) -> bool:
+    """Whether slurmctld itself has given this node up: what speaks, speaks for itself."""
+    return view.flags >= _SILENT
+
+
+def is_away(view: NodeView) -> bool:
+    """Whether the node may be in its reboot."""
+    return bool(view.flags & _AWAY)
+
+
+def is_moot(want: Wanted, booted: datetime | None) -> bool:
+    """Whether the node has booted since it asked for a reboot: it says itself what is still wrong, once it can."""
+    return want.remedy is Remedy.REBOOT_NODE and booted is not None and booted > want.asked + CLOSE
+
+
+def needs_person(mark: CaseMark, booted: datetime | None) -> str:
+    """Why a node that is silent after its reboot is not replaced but left to a person, or ""."""
+    if Remedy.REPLACE_NODE not in mark.following:
+        return "it did not come back from its reboot, and another machine is not what its policy has next"
+    if booted is not None and mark.asked is not None and booted > mark.asked:
+        return f"it came back from its reboot at {booted:%H:%M:%S} UTC and fell silent again"
+    return ""
+
+
+def _not_our_text(want: Wanted, view: NodeView, platform_texts: Collection[str]) -> str:
+    if view.hold is None:
+        return "it is not drained"
+    if view.drained_by_itself or case_of(view.hold.text) == want.case:
+        return ""
+    if want.after_silence and view.hold.text in platform_texts:
+        return ""
+    return f"it is held by {view.hold.user} with '{view.hold.text}'"
+
+
+def _is_late(asked: datetime, now: datetime, patience_s: float) -> bool:
+    return now - asked > timedelta(seconds=patience_s)

@@ -1,0 +1,1 @@
+"""Deciding, pure: diagnoses, rules, the node and the fleet in; one decision out. It reads nothing."""

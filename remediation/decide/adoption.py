@@ -1,0 +1,206 @@
+"""What a daemon without a memory makes of what another left with the cluster under its node's name. Pure.
+
+A replaced machine begins with an empty store, and so does one whose database was set aside. The place in the budget is
+kept under the node's name by the cluster, the reason names the case, the mark says what was replaced: that is evidence,
+never permission. A successor takes nothing further; it proves that the node is well, releases it, gives the place back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from healthd.core.model import NODE, ClearsBy, Mode, Remedy, Step
+from healthd.remediation.decide.case import (
+    ACTS,
+    ORDERED,
+    QUARANTINE_CODE,
+    REPAIR_CODE,
+    Case,
+    End,
+    begun,
+    followed,
+    parts_of,
+)
+from healthd.remediation.decide.handoff import CLOSE, CaseMark, instance_of, parse
+from healthd.remediation.decide.rules import QUARANTINE, REPLACE, kept_out, without_drain
+from healthd.remediation.ports import NodeView, Slot
+
+_NO_CASE = "without-a-case"
+
+
+def repair_mark(
+    case: Case, now: datetime, *, before: str = "", following: Sequence[Remedy] = (), delegated: bool = False
+) -> str:
+    """What is left with the node before its GPUs are reset, it is rebooted, or its machine is given away.
+
+    ``before``: the mark that it has. ``following``: what can be tried after this. ``delegated``: the controller acts,
+    and makes the entry in the history when it does.
+    """
+    remedy, old = ACTS[case.step], parse(before) or CaseMark()
+    is_reset = remedy is Remedy.RESET_GPU  # the machine stays, and no other daemon goes on from here
+    is_same = is_reset or instance_of(old.became) == instance_of(case.machine)
+    is_asked = delegated and not is_reset
+    gives_away = remedy is Remedy.REPLACE_NODE and not delegated
+    return replace(
+        old.lasting,
+        case=case.id,
+        machine="" if is_reset else instance_of(case.machine),
+        remedy=remedy,
+        attempt=case.attempts,
+        asked=_not_as_before(now, old.asked),
+        following=() if is_reset else tuple(following),
+        became=old.became if is_same else "",
+        replaced=now if gives_away else old.replaced,
+        given_up="",
+        history=followed(old, case) if is_asked else begun(old, case, remedy, now),
+    ).text
+
+
+def _not_as_before(now: datetime, before: datetime | None) -> datetime:
+    """When a request was made, in whole seconds: what tells it from the one ``before``, also where the clock went back
+    for a moment. Without this the controller would answer an order within the same second from its memory."""
+    at = now.replace(microsecond=0)
+    if before is None or not at <= before < at + CLOSE:
+        return now
+    return before + timedelta(seconds=1)
+
+
+def found_case(
+    view: NodeView,
+    own: Sequence[Slot],
+    mark: str,
+    *,
+    platform_texts: Collection[str],
+    mode: Mode,
+    boot_id: str,
+    now: datetime,
+) -> Case | None:
+    """The case to go on with, or None where nothing of ours is there.
+
+    Without a place of ours nothing is: a text alone anybody can write. With a place and somebody else's drain, or none,
+    only the place is left, and is given back.
+    """
+    if not own:
+        return None
+    shown = parse(mark) or CaseMark()
+    named = _named(view, shown)
+    given = shown if shown.case and shown.machine and shown.is_of_replacement else None
+    if named is None and given is not None and (view.hold is None or view.hold.text in platform_texts):
+        follows = _follows(given.case, given.machine, without_drain(REPLACE), mode, now)
+        return _by_order(replace(follows, code=shown.code), shown.code)
+    if named is None and view.hold is None and shown.code == QUARANTINE_CODE:
+        case = _case(_NO_CASE, mode, now, why="the place of an order was left", steps=without_drain(QUARANTINE))
+        return _by_order(case, shown.code)
+    if named is None and shown.case and shown.machine and (view.hold is None or view.hold.text in platform_texts):
+        # Rebooted and not seen since: whoever manages the node may have put another machine in its place for that.
+        case = _case(
+            shown.case,
+            mode,
+            now,
+            why=f"a repair of {shown.machine}, under this name, was left unfinished",
+            steps=without_drain(QUARANTINE),
+        )
+        return _by_order(replace(case, index=case.steps.index(Step.VERIFY)), shown.code)
+    if named is None:
+        return _case(_NO_CASE, mode, now, why="only a slot was left", steps=QUARANTINE, end=End.ABANDONED)
+    code, component, case_id = named
+    if given is not None and given.case == case_id:
+        case = _follows(case_id, given.machine, REPLACE, mode, now)
+    else:
+        why = "our drain was found, and no case of it in the store"
+        case = _case(case_id, mode, now, why=why, steps=QUARANTINE)
+        # A reboot that was asked for in this case explains why the node is DOWN behind our drain; else nothing does.
+        is_rebooted = shown.case == case_id and shown.remedy is Remedy.REBOOT_NODE
+        drained_in = "" if is_rebooted else boot_id
+        case = replace(case, index=QUARANTINE.index(Step.VERIFY), drain_boot_id=drained_in)
+    text = view.hold.text if view.hold else ""
+    if shown.case == case_id and shown.code not in ("", code, *ORDERED):  # the case had turned to another fault
+        code, component = shown.code, ""
+    case = replace(case, code=code, component=component, hold=view.hold, text=text, controller=view.controller)
+    is_automatic = view.hold is not None and view.hold.automatic
+    return _by_order(replace(case, adopted=is_automatic and not shown.case), code)
+
+
+def _named(view: NodeView, shown: CaseMark) -> tuple[str, str, str] | None:
+    """Code, component and case id that the drain names; where the cluster's controller put a text of its own in the
+    place of ours, those of the mark."""
+    if view.hold is None:
+        return None
+    if view.drained_by_itself and (shown.case or shown.code):
+        return shown.code, str(NODE), shown.case or _NO_CASE
+    return parts_of(view.hold.text)
+
+
+def orphaned(view: NodeView, case_id: str, *, mode: Mode, boot_id: str, now: datetime) -> Case | None:
+    """The case by which an operator has a drain of ours undone that no case is open for; None where none is there.
+
+    ``case_id``: of the case that the text names, or a new one where that is known to have ended. It verifies first, as
+    any other, and undoes the drain only as it was found: text, user and stamp.
+    """
+    named = parts_of(view.hold.text) if view.hold is not None else None
+    if view.hold is None or named is None:
+        return None
+    case = _case(case_id or named[2], mode, now, why="our drain was found, and no case of it is open", steps=QUARANTINE)
+    return replace(
+        case,
+        code=named[0],
+        component=named[1],
+        hold=view.hold,
+        text=view.hold.text,
+        controller=view.controller,
+        index=QUARANTINE.index(Step.VERIFY),
+        drain_boot_id=boot_id,
+    )
+
+
+def has_booted(case: Case, booted_at: datetime | None) -> bool:
+    """Whether the machine has booted since the drain that was found, by its own clock and the drain's stamp."""
+    return case.hold is not None and booted_at is not None and booted_at.timestamp() > case.hold.stamp
+
+
+def must_be_shown(case: Case, ends_by: ClearsBy | None, booted_at: datetime | None) -> bool:
+    """Whether a fault that is not seen may be there all the same: a drain names it, only an act ends it, and none is
+    known to have been made since. A boot ends all but what another machine is needed for."""
+    if ends_by is None or case.hold is None or case.attempts or case.end is not None:
+        return False
+    return ends_by is ClearsBy.REPLACE or not has_booted(case, booted_at)
+
+
+def _by_order(case: Case, code: str) -> Case:
+    """What a person ordered is still an order: no mode is too low for it, and a quarantine stays one."""
+    if code not in ORDERED:
+        return case
+    case = replace(case, code=code, component=str(NODE), order="as it was found with the cluster")
+    if code == REPAIR_CODE:
+        return case
+    steps = kept_out(case.steps)
+    return replace(case, steps=steps, index=steps.index(Step.STAY))
+
+
+def _follows(case_id: str, machine: str, steps: tuple[Step, ...], mode: Mode, now: datetime) -> Case:
+    why = f"this machine follows {machine} under the same name"
+    case = _case(case_id, mode, now, why=why, steps=steps)
+    return replace(case, index=steps.index(Step.VERIFY), machine=machine, attempts=1)
+
+
+def _case(
+    case_id: str, mode: Mode, now: datetime, *, why: str, steps: tuple[Step, ...], end: End | None = None
+) -> Case:
+    """A case of which nothing is known but that it was there."""
+    return Case(
+        id=case_id,
+        opened=now,
+        since=now,
+        mode=mode,
+        code="",
+        component="",
+        remedy=Remedy.NONE,
+        why=why,
+        text="",
+        steps=steps,
+        fenced=True,
+        end=end,
+        note=why,
+    )

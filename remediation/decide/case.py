@@ -1,0 +1,304 @@
+"""A case: one node taken out for one diagnosis, from the first intent to the end, as plain data.
+
+Pure. The store keeps it; the engine moves it; after a kill -9 it is all that is needed to go on. The reason text that
+the cluster shows is made and read here: it names the case to whoever finds it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from healthd.core.model import Diagnosis, Mode, Refused, Remedy, Step
+from healthd.judge.clock import moved
+from healthd.remediation.decide.handoff import (
+    CLOSE,
+    Answer,
+    CaseMark,
+    Helped,
+    PastAct,
+    PastRepair,
+    parse,
+    remembering,
+    said_of,
+    with_outcome,
+    word,
+)
+from healthd.remediation.ports import Hold
+
+PREFIX = "healthd: "
+_TEXT = re.compile(rf"{PREFIX}(\S+) (\S.*) \[([0-9A-Za-z]+)\]")  # a mount may have spaces
+QUARANTINE_CODE, REPAIR_CODE = ORDERED = "operator.quarantine", "operator.repair"
+"""What stands in the place of a finding's code where a person ordered the case, whatever is found."""
+
+
+class Phase(StrEnum):
+    """Where the current step stands. INTENDED: written down, and so possibly done."""
+
+    PLANNED = "planned"
+    INTENDED = "intended"
+
+
+class End(StrEnum):
+    """How a case ended. Only RELEASED means that the node is back by our hand."""
+
+    RELEASED = "released"
+    ABANDONED = "abandoned"  # the fault was over before anything was done
+    LOST = "lost"  # somebody else holds the node now: not touched again
+    ACKNOWLEDGED = "acknowledged"  # a person undid our drain: an order
+    DONE = "done"  # the controller's: what it was asked for has happened
+    FAILED = "failed"  # out of attempts: a person is paged, the node stays out and is watched until somebody acts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repair:
+    """One repair of a node: of what, by what, since when, and how it ended ("" where that is not known).
+
+    ``component``: "" where it was another machine's, or the record alone tells of it.
+    """
+
+    code: str
+    component: str
+    remedy: Remedy
+    began: datetime
+    ended: datetime | None = None
+    outcome: str = ""
+
+    @property
+    def at(self) -> datetime:
+        """When it was over, or else begun: what a relapse is counted from."""
+        return self.ended or self.began
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """The state of one case.
+
+    ``hold`` is the drain exactly as the cluster showed it after we made it: what a release must match.
+    ``boot_id`` is that of the moment a repair was intended, ``machine`` the instance id then: evidence that a reboot
+    or a replacement happened is another one. ``ladder``: the remedies to try in turn, the present one first;
+    ``fenced``: it may hold a slot.
+    ``settling``: drained in a hurry, before its slot had settled.
+    ``attempts`` counts those of the present one. ``acts``: the remedies of all acts that were begun, oldest first; one
+    that turned out not to be needed, or was refused, is none. ``earlier``: the repairs that it made for the faults that
+    it was about before the present one. ``stopped``: services that a GPU reset stopped and owes a start.
+    ``unanswered`` is when an undrain last got no answer, ``drain_unanswered`` the same of a drain.
+    ``since`` is when the current step, or the current wait inside it, began.
+    ``unproven``: of a drain that was found, what cannot be shown: that the fault it names is over, in the boot
+    ``boot_id``. ``returns``: how often the node was let in after the same finding, in the day before.
+    ``order``: why, and in brackets by whom, the case was ordered; "" where the policy opened it. ``release_order``: the
+    same of an order to let the node in again; ``forced``: whatever is open on it. ``asks``: why it was opened to wait
+    for an operator, whom it pages for as long as it is open; None where it repairs, or waits for the fault to end.
+    ``adopted``: the cluster's controller made the drain by itself before ours; only a repair undoes it.
+    """
+
+    id: str
+    opened: datetime
+    since: datetime
+    mode: Mode
+    code: str
+    component: str
+    remedy: Remedy
+    why: str
+    text: str
+    steps: tuple[Step, ...]
+    index: int = 0
+    phase: Phase = Phase.PLANNED
+    hold: Hold | None = None
+    controller: str = ""
+    drain_boot_id: str = ""
+    boot_id: str = ""
+    fenced: bool = False
+    settling: bool = False
+    machine: str = ""
+    ladder: tuple[Remedy, ...] = ()
+    stopped: tuple[str, ...] = ()
+    attempts: int = 0
+    acts: tuple[Remedy, ...] = ()
+    earlier: tuple[Repair, ...] = ()
+    good_since: datetime | None = None
+    unanswered: datetime | None = None
+    drain_unanswered: datetime | None = None
+    end: End | None = None
+    note: str = ""
+    unproven: str = ""
+    returns: int = 0
+    order: str = ""
+    release_order: str = ""
+    forced: bool = False
+    asks: Refused | None = None
+    adopted: bool = False
+
+    @property
+    def by_order(self) -> bool:
+        """Whether what is left of it is a person's order, for which no mode is too low."""
+        return bool(self.order or self.release_order)
+
+    @property
+    def step(self) -> Step:
+        """The step that the case stands at."""
+        return self.steps[self.index]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the engine still has to look after it: a node that was given up is out by our drain all the same, and
+        one whose slot was not given back is kept off jobs."""
+        return not self.has_ended or self.fenced
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more is done for it than to give its slot back. One that was given up is still watched."""
+        return self.end not in (None, End.FAILED)
+
+
+def ended_last(case: Case, before: Case | None) -> Case | None:
+    """Of a case and the one that ended before it, the last whose end says what became of the node."""
+    took_nothing_out = case.end is End.ABANDONED and case.hold is None
+    return case if case.has_ended and not case.fenced and not took_nothing_out else before
+
+
+def shifted(case: Case, by: timedelta, now: datetime) -> Case:
+    """The case after the clock was set by ``by``: what it waits for it waits for as long as before."""
+    return replace(
+        case,
+        opened=moved(case.opened, by, now),
+        since=moved(case.since, by, now),
+        good_since=case.good_since and moved(case.good_since, by, now),
+        unanswered=case.unanswered and moved(case.unanswered, by, now),
+        drain_unanswered=case.drain_unanswered and moved(case.drain_unanswered, by, now),
+    )
+
+
+def reason_text(diagnosis: Diagnosis, case_id: str) -> str:
+    """The visible text of a case for this diagnosis."""
+    return visible_text(diagnosis.code, str(diagnosis.component), case_id)
+
+
+def visible_text(code: str, component: str, case_id: str) -> str:
+    """What the cluster shows: ``healthd: gpu.xid.79 gpu:GPU-… [id]``. One printable line, no ``|``: Slurm keeps all of
+    them, readers trip.
+
+    Slurm stores a reason unescaped, puts its own stamp behind the *first* line, and separates sinfo columns by what we
+    choose (facts: Slurm 22.05.8, measured).
+    """
+    words = f"{PREFIX}{code} {component} [{case_id}]"
+    return " ".join("".join(c if c.isprintable() else " " for c in words.replace("|", "/")).split())
+
+
+def parts_of(text: str) -> tuple[str, str, str] | None:
+    """Code, component and case id that the visible text of a healthd names; None for any other text."""
+    words = _TEXT.fullmatch(text)
+    return (words[1], words[2], words[3]) if words else None
+
+
+def code_of(text: str) -> str:
+    """The finding that a visible text of a healthd names, or ""."""
+    parts = parts_of(text)
+    return parts[0] if parts else ""
+
+
+def case_of(text: str) -> str:
+    """The id of the case that a visible text of a healthd names, or ""."""
+    parts = parts_of(text)
+    return parts[2] if parts else ""
+
+
+def is_our_text(text: str) -> bool:
+    """Whether a reason carries our mark. It is a hint for a person, never proof of ownership: anybody can write it."""
+    return text.startswith(PREFIX)
+
+
+ACTS: Mapping[Step, Remedy] = {
+    Step.RESET: Remedy.RESET_GPU,
+    Step.REBOOT: Remedy.REBOOT_NODE,
+    Step.REPLACE: Remedy.REPLACE_NODE,
+}
+"""The steps that repair, and by what."""
+
+PAST_OF: Mapping[Remedy, PastAct] = {
+    Remedy.RESET_GPU: PastAct.RESET,
+    Remedy.REBOOT_NODE: PastAct.REBOOT,
+    Remedy.REPLACE_NODE: PastAct.REPLACE,
+}
+"""The words by which a history names the remedies."""
+
+
+def begun(old: CaseMark, case: Case, remedy: Remedy, now: datetime) -> tuple[PastRepair, ...]:
+    """The history of a node on which this case begins an act now."""
+    return remembering(followed(old, case), PastRepair(act=PAST_OF[remedy], at=now, code=case.code or old.code))
+
+
+def followed(old: CaseMark, case: Case) -> tuple[PastRepair, ...]:
+    """The history before an act of this case: what the case did before for the same finding did not help."""
+    newest = next((each for each in reversed(old.history) if each.act is not PastAct.RETURN), None)
+    is_same = newest is not None and newest.code == (case.code or old.code)
+    is_mine = old.case == case.id and is_begun(old)
+    return with_outcome(old.history, Helped.FAILED) if is_mine and is_same else old.history
+
+
+def is_begun(mark: CaseMark) -> bool:
+    """Whether the act that a mark names was begun. A request to the controller is none until the controller has taken
+    it, which it says by its answer and by its entry in the history; one that it refused without taking never was."""
+    if mark.is_withdrawn:
+        return False
+    if not mark.asks or mark.answer is Answer.TAKEN or mark.remedy is None or mark.asked is None:
+        return True
+    return has_entry(mark, mark.remedy, mark.asked)
+
+
+def has_entry(mark: CaseMark, remedy: Remedy, since: datetime) -> bool:
+    """Whether a history says that this was begun then or later."""
+    return any(each.act is PAST_OF[remedy] and each.at >= since - CLOSE for each in mark.history)
+
+
+def with_act(there: CaseMark, remedy: Remedy, at: datetime, *, boot_id: str, after_silence: bool = False) -> CaseMark:
+    """A record with the act that the controller begins at that moment, or began: then nothing is entered twice.
+
+    ``boot_id``: the boot that a reboot is to end. ``after_silence``: the node did not come back from its last repair,
+    which has not helped.
+    """
+    made = PastRepair(
+        act=PAST_OF[remedy],
+        at=at.replace(microsecond=0),
+        code=there.code or (there.history[-1].code if there.history else ""),
+    )
+    is_entered = any((each.act, each.at) == (made.act, made.at) for each in there.history)
+    past = with_outcome(there.history, Helped.FAILED) if after_silence and not is_entered else there.history
+    return replace(
+        there,
+        history=past if is_entered else remembering(past, made),
+        boot=word(boot_id) if remedy is Remedy.REBOOT_NODE else "",
+        replaced=at if remedy is Remedy.REPLACE_NODE else there.replaced,
+    )
+
+
+def after(before: str, case: Case) -> str:
+    """The mark of a node whose case has come to its end: it wants to be out no more, and what was done has helped or
+    not. A node that came back without a repair for its last finding has returned; that is an entry as well. One that
+    was given up stays out for its finding."""
+    mark = parse(before) or CaseMark()
+    is_given_up = case.end is End.FAILED
+    over = (
+        replace(mark, given_up=case.id)
+        if is_given_up
+        else replace(mark, given_up="", code="", since=None, watched=None)
+    )
+    return said_of(replace(over, history=_ended(mark, case)))
+
+
+def _ended(mark: CaseMark, case: Case) -> tuple[PastRepair, ...]:
+    history = mark.history
+    if case.end is End.FAILED:
+        return with_outcome(history, Helped.FAILED) if mark.case == case.id and is_begun(mark) else history
+    if case.end is not End.RELEASED or case.forced:
+        return history
+    back, code = case.since.replace(microsecond=0), case.code or mark.code
+    is_repaired = mark.case == case.id and is_begun(mark)
+    told = with_outcome(history, Helped.HELPED, back) if is_repaired else history
+    is_known = any(each.code == code and back in (each.at, each.back) for each in told)
+    if is_known or case.settling or case.by_order or case.code in ORDERED:
+        return told
+    return remembering(told, PastRepair(act=PastAct.RETURN, at=back, code=code))

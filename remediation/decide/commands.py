@@ -1,0 +1,213 @@
+"""What a person may order of the engine, and what that makes of a case. Pure.
+
+An order is carried out by the same steps as a decision: what it does not need is a fault, or a mode that allows it. It
+must not make a case that undoes what is not ours: whether it may is asked before, and by every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+from healthd.core.model import NODE, Diagnosis, Mode, Refusal, Refused, Remedy, Step
+from healthd.remediation.decide.case import QUARANTINE_CODE, REPAIR_CODE, Case, End, Phase, visible_text
+from healthd.remediation.decide.ledger import closed
+from healthd.remediation.decide.rules import QUARANTINE, REPAIRS, STEPS, kept_out, without_drain
+
+REMEDIES: Mapping[str, Remedy] = {
+    "reset": Remedy.RESET_GPU,
+    "reboot": Remedy.REBOOT_NODE,
+    "replace": Remedy.REPLACE_NODE,
+}
+"""The words of the command line for what the engine can do to a machine."""
+
+
+class Verb(StrEnum):
+    """What is ordered."""
+
+    QUARANTINE = "quarantine"
+    RELEASE = "release"
+    REPAIR = "repair"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """What a person told healthd to do with this node.
+
+    ``who``: as the kernel names whoever asked. ``why``: in their own words. ``remedy``: of a repair, None for what the
+    policy says. ``forced``: of a release, whatever is still open.
+    """
+
+    verb: Verb
+    who: str
+    why: str = ""
+    remedy: Remedy | None = None
+    forced: bool = False
+
+    @property
+    def words(self) -> str:
+        """``psu looks odd (uid 0)``."""
+        return f"{self.why or 'no reason given'} ({self.who})"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Obeyed:
+    """What an order came to. ``done``: it is so, or has begun; else ``refusal`` says why not, and ``said`` in words.
+
+    ``lines``: of a rehearsal, what each step would do.
+    """
+
+    done: bool
+    said: str
+    lines: tuple[str, ...] = ()
+    refusal: Refusal | None = None
+
+
+def quarantined(order: Order, case_id: str, now: datetime, *, drains: bool) -> Case:
+    """A node that is out until a person says otherwise. ``drains``: where that is not a replacement."""
+    return _case(order, case_id, now, steps=kept_out(QUARANTINE), drains=drains)
+
+
+def repaired(
+    order: Order, case_id: str, now: datetime, *, ladder: Sequence[Remedy], about: Diagnosis | None, drains: bool
+) -> Case:
+    """A node that is mended by the first of these remedies; ``about``: for what, None for no fault in particular."""
+    case = _case(order, case_id, now, steps=STEPS[ladder[0]], drains=drains, about=about)
+    return replace(case, ladder=tuple(ladder), remedy=ladder[0])
+
+
+def mended_meanwhile(case: Case, order: Order, remedy: Remedy, now: datetime) -> Case:
+    """The same of a node that is out by order already: it is mended, and stays out all the same."""
+    steps = kept_out(STEPS[remedy])
+    steps = steps if Step.DRAIN in case.steps else without_drain(steps)
+    return replace(
+        case,
+        order=f"{case.order}; then repair, {order.words}",
+        steps=steps,
+        index=steps.index(Step.WAIT_IDLE),
+        phase=Phase.PLANNED,
+        ladder=(remedy,),
+        remedy=remedy,
+        attempts=0,
+        since=now,
+        end=None,
+    )
+
+
+def only_out(case: Case) -> bool:
+    """Whether the policy keeps its node out until what is open there is over, and nothing is done to mend it."""
+    return case.step is Step.VERIFY and not (case.end or case.by_order or REPAIRS.intersection(case.steps))
+
+
+def instead(case: Case, new: Case) -> Case:
+    """A case that goes on as another one would: drain, slot and id stay, and so does a text that may be seen already.
+
+    One that has not taken its node out yet stays where it is; one that has begins after that. Unless its attempts go
+    on, they count as a repair of the fault that it was about. A job that is waited for under a fault of the same remedy
+    is waited for since then.
+    """
+    steps = new.steps if Step.DRAIN in case.steps else without_drain(new.steps)
+    if case.step in (Step.SLOT, Step.DRAIN) and not case.end:
+        is_seen = case.hold is not None or case.drain_unanswered is not None or case.phase is Phase.INTENDED
+        where = replace(case, text=case.text if is_seen else new.text, steps=steps)
+    else:
+        first = Step.WAIT_IDLE if Step.WAIT_IDLE in steps else Step.VERIFY
+        waits_on = case.step is first is Step.WAIT_IDLE and case.remedy is new.remedy and not (case.end or new.order)
+        where = replace(
+            case,
+            steps=steps,
+            index=steps.index(first),
+            phase=Phase.PLANNED,
+            since=case.since if waits_on else new.since,
+            good_since=None,
+            end=None,
+        )
+    return replace(
+        where,
+        mode=new.mode,
+        code=new.code,
+        component=new.component,
+        remedy=new.remedy,
+        why=new.why,
+        order=new.order,
+        ladder=new.ladder,
+        attempts=new.attempts,
+        earlier=case.earlier if new.attempts else closed(case),
+        acts=case.acts if new.attempts else (),
+        asks=new.asks,
+        returns=new.returns,
+    )
+
+
+def may_be_mended(case: Case, order: Order) -> bool:
+    """Whether an order to repair takes this case over: its node is out, and nothing is being done to it, or not any
+    more. One that is out by order is mended only by name."""
+    given_up = case.end is End.FAILED
+    if case.code == QUARANTINE_CODE:
+        return order.remedy is not None and (given_up or stays(case))
+    return given_up or only_out(case) or _waits_to_replace(case)
+
+
+def _waits_to_replace(case: Case) -> bool:
+    """Whether another machine is next and was not asked for: its platform has no time, or too many were replaced. A
+    person's order passes the bound of a day."""
+    is_next = case.step is Step.REPLACE and case.phase is Phase.PLANNED
+    return is_next and not (case.attempts or case.by_order or case.end)
+
+
+def stays(case: Case) -> bool:
+    """Whether it is out by order and nothing is being done to it."""
+    return case.code == QUARANTINE_CODE and case.step is Step.STAY and not case.release_order
+
+
+def let_in(case: Case, order: Order, trouble: str) -> Case | Refused:
+    """The case with the order to let the node in, or why not. ``trouble``: what is wrong with the node now, or ""."""
+    if trouble and not order.forced:
+        help_ = "it is let in all the same, and what is open acknowledged, with --force --reason TEXT"
+        return Refused(kind=Refusal.NOT_WELL, words=f"not well: {trouble}; {help_}")
+    case = replace(case, release_order=order.words, forced=case.forced or order.forced)
+    if case.end is not End.FAILED:
+        return case
+    return replace(case, end=None, phase=Phase.PLANNED)  # what it had asked of the machine was given up as well
+
+
+def heading_back(case: Case, now: datetime) -> Case:
+    """An order to let the node in is obeyed from wherever the case stands: verified first, or at once where it was
+    forced. Before the node is out there is nothing to go back from; what was asked of the machine has to come first.
+    """
+    asked = case.step in REPAIRS and case.phase is Phase.INTENDED
+    if not case.release_order or case.has_ended or asked or case.step in (Step.SLOT, Step.DRAIN, Step.RELEASE):
+        return case
+    step = Step.RELEASE if case.forced else Step.VERIFY
+    if case.step is step:
+        return case
+    return replace(case, index=case.steps.index(step), phase=Phase.PLANNED, since=now, good_since=None)
+
+
+def _case(
+    order: Order,
+    case_id: str,
+    now: datetime,
+    *,
+    steps: tuple[Step, ...],
+    drains: bool,
+    about: Diagnosis | None = None,
+) -> Case:
+    own = QUARANTINE_CODE if order.verb is Verb.QUARANTINE else REPAIR_CODE
+    code, component = (about.code, about.component) if about else (own, NODE)
+    return Case(
+        id=case_id,
+        opened=now,
+        since=now,
+        mode=Mode.REPAIR if order.verb is Verb.REPAIR else Mode.QUARANTINE,
+        code=code,
+        component=str(component),
+        remedy=about.remedy if about else Remedy.NONE,
+        why=f"by order: {order.words}",
+        text=visible_text(code, str(component), case_id),
+        steps=steps if drains else without_drain(steps),
+        fenced=True,
+        order=order.words,
+    )

@@ -1,0 +1,169 @@
+"""Whose fault drives an act on a node. Pure.
+
+The law of acts: no act whose remedy is not in the ladder of a fault that is open on the node, now. A case is about one
+fault, and its ladder goes up only while that fault is open. Another open fault is decided by its own rule: it takes the
+case over where it is more serious, or where the fault of the case is over. A replay decides by the same functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from healthd.core.model import REMEDY_RANK, Action, Decision, Mode, Remedy, Step
+from healthd.remediation.decide.case import REPAIR_CODE, Case, Phase
+from healthd.remediation.decide.commands import only_out
+from healthd.remediation.decide.rules import REPAIRS, Answer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """What is known when another fault is considered.
+
+    ``open``: the answers of the policy to what is open, most far-reaching first; neither what is acknowledged nor what
+    is in shadow. ``looked``: every check has looked since the case came to its present step. ``waited``: for how long
+    the case has stood there, watched by this daemon. ``settle`` and ``verify_timeout``: as the settings say.
+    """
+
+    now: datetime
+    open: tuple[Answer, ...]
+    looked: bool
+    waited: timedelta
+    settle: timedelta
+    verify_timeout: timedelta
+
+
+def own(case: Case, open_: Sequence[Answer]) -> Answer | None:
+    """The fault that the case is about, if it is open."""
+    return next((answer for answer in open_ if _is_own(case, answer)), None)
+
+
+def undriven(case: Case, open_: Sequence[Answer]) -> str:
+    """Why the law forbids the act whose turn it is, or "". An operator's order needs no fault."""
+    remedy = _remedy(case)
+    if case.order or any(_calls_for(answer, remedy) for answer in open_):
+        return ""
+    return f"no open fault calls for {remedy}"
+
+
+def not_helped(case: Case, open_: Sequence[Answer]) -> str:
+    """The open fault that the repair of the case has not ended, in words, or "". Anything else that is open is decided
+    by its own rule, and says nothing of the repair. An order for no fault in particular is measured by those that were
+    there before it."""
+    if case.code == REPAIR_CODE:
+        was_there = (answer for answer in open_ if not _is_since(case, answer))
+        found = next((answer for answer in was_there if _calls_for(answer, _remedy(case))), None)
+    else:
+        found = own(case, open_)
+    return f"{found.root.code} on {found.diagnosis.component} is still open" if found else ""
+
+
+def may_turn(case: Case) -> bool:
+    """Whether another fault may take the case over: no operator ordered it, and nothing is under way."""
+    is_begun = case.phase is Phase.INTENDED and case.step in REPAIRS
+    return not (case.by_order or case.end or is_begun or case.step in (Step.STAY, Step.RELEASE))
+
+
+def is_due(case: Case, seen: Seen) -> bool:
+    """Whether it is time to ask what would be decided now."""
+    if not seen.open or not may_turn(case):
+        return False
+    mine, first = own(case, seen.open), seen.open[0]
+    is_larger = first is not mine and _rank(first.ladder) > _rank(_ahead(case))
+    if case.step is not Step.VERIFY:
+        return mine is None or is_larger
+    if only_out(case):
+        return _is_late(case, seen) or (mine is None and (seen.looked or _is_new(case, first, seen)))
+    if mine is not None:
+        return is_larger and _is_new(case, first, seen)
+    return seen.looked or _is_new(case, first, seen) or _is_late(case, seen)
+
+
+def turns(case: Case, decision: Decision, seen: Seen) -> bool:
+    """Whether what is decided now takes the case over; ``decision``: as for a node that is out already."""
+    mine, about = own(case, seen.open), decided_about(decision, seen.open)
+    if about is None or not decision.steps:
+        return False
+    if decision.action is not Action.REPAIR:
+        return mine is None
+    if case.step is not Step.VERIFY:
+        return mine is None or (about is not mine and _rank(decision.ladder) > _rank(_ahead(case)))
+    if mine is None or only_out(case):
+        return _is_late(case, seen) or (about is not mine and _is_new(case, about, seen))
+    return about is not mine and _rank(decision.ladder) > _rank(_ahead(case)) and _is_new(case, about, seen)
+
+
+def is_untried(case: Case, decision: Decision, open_: Sequence[Answer]) -> bool:
+    """Whether what is decided about began after the last repair of the case, which then says nothing of it."""
+    about = decided_about(decision, open_)
+    return about is None or (about is not own(case, open_) and _is_since(case, about))
+
+
+def decided_about(decision: Decision, open_: Sequence[Answer]) -> Answer | None:
+    """The open fault that a decision is about."""
+    about = decision.diagnosis
+    if about is None:
+        return None
+    named = ((answer.root.code, answer.diagnosis.component) for answer in open_)
+    return next((a for a, name in zip(open_, named, strict=True) if name == (about.code, about.component)), None)
+
+
+def why_turned(case: Case, turned: Case, reason: str) -> str:
+    """What made of a case the one that it is now, for the audit trail."""
+    if (turned.code, turned.component) == (case.code, case.component):
+        return f"goes on to repair it: {reason}"
+    seen = f'; the reason that is shown stays "{turned.text}"' if turned.text == case.text else ""
+    return f"goes on for {turned.code} on {turned.component}, which is open: {reason}{seen}"
+
+
+def is_replaced(case: Case) -> bool:
+    """Whether the case verifies the machine that came for another; a successor without a memory knows no ladder."""
+    is_successor = bool(case.attempts) and not case.ladder
+    is_given_away = Remedy.REPLACE_NODE in case.acts or is_successor
+    return case.step is Step.VERIFY and Step.REPLACE in case.steps and is_given_away
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _is_own(case: Case, answer: Answer) -> bool:
+    """By its code on its component, by any of its names. Another machine has other parts: there the code tells, and
+    where that is not known either, any fault may be the one."""
+    if is_replaced(case):
+        return case.code in ("", answer.root.code)
+    return case.code == answer.root.code and case.component in answer.diagnosis.component.all_names()
+
+
+def _calls_for(answer: Answer, remedy: Remedy) -> bool:
+    return answer.rule.mode is Mode.REPAIR and remedy in answer.ladder
+
+
+def _remedy(case: Case) -> Remedy:
+    return case.ladder[0] if case.ladder else case.remedy
+
+
+def _ahead(case: Case) -> tuple[Remedy, ...]:
+    """The remedies that the case has before it; none where it only keeps its node out."""
+    return case.ladder if REPAIRS.intersection(case.steps) else ()
+
+
+def _rank(ladder: Sequence[Remedy]) -> int:
+    return REMEDY_RANK[ladder[0]] if ladder else 0
+
+
+def _is_since(case: Case, answer: Answer) -> bool:
+    return is_replaced(case) or answer.root.since >= case.since
+
+
+def _is_new(case: Case, answer: Answer, seen: Seen) -> bool:
+    """Whether it began after the last repair, and has been open for the settle time."""
+    lasts = seen.now - max(answer.root.since, case.since) if is_replaced(case) else seen.now - answer.root.since
+    return _is_since(case, answer) and lasts >= seen.settle
+
+
+def _is_late(case: Case, seen: Seen) -> bool:
+    """Whether what is open has had its time to end. A node that was repaired, perhaps by a daemon before this one, may
+    show for a while what it had before."""
+    was_repaired = case.attempts or case.earlier or case.remedy is Remedy.NONE
+    return seen.waited >= (seen.verify_timeout if was_repaired else seen.settle)

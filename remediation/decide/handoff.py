@@ -1,0 +1,358 @@
+"""What healthd leaves with the cluster under a node's name, and how it is read back: the one grammar of marks. Pure.
+
+    healthd case=ID machine=INSTANCE asks=replace_node attempt=1 asked=EPOCH next=… taken=EPOCH boot=…
+        replaced=EPOCH slept=EPOCH awake=EPOCH watched=EPOCH gaveup=ID code=… since=EPOCH driver=… kernel=… image=…
+        history=reboot:EPOCH:CODE:helped,… said=…
+
+``does=`` in the place of ``asks=``: the node repairs itself; ``withdrew=``: it needs no more what it asked for.
+``code=`` and ``since=``: the finding for which the node wants to be out, for the others to see. A mark outlives the
+disk and is evidence, never permission (anybody who may write a Slurm comment can forge one). Words that are not known
+are left out, in whatever order they come; ``said`` is the last and takes the rest of the line. Each writer carries on
+what the disk forgets: when the machine was last replaced, what was done to the node before, and what the node shows of
+itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import lru_cache
+
+from healthd.core.model import Remedy
+
+PREFIX = "healthd"
+_EPOCH = re.compile(r"[0-9]{1,11}")
+_SAID_CHARACTERS = 200
+_ASKED = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)  # what a controller can do
+_DOES = (Remedy.RESET_GPU, *_ASKED)
+_PAST_ENTRY = re.compile(r"(reset|reboot|replace|return):([0-9]{1,11}):([^:,]*):(helped|failed|)(?::([0-9]{1,11}))?")
+CLOSE = timedelta(minutes=1)
+"""So far apart the same moment may stand in two records: one has whole seconds, and no two clocks are alike."""
+UNASKED_S = 60.0
+"""After how many seconds without a word a request to the controller counts as never left, or as not begun before it was
+withdrawn. A controller that has begun it says so in its next round, some seconds later."""
+AHEAD = timedelta(minutes=5)
+"""What a record says of a time so far ahead, no node can know: its clock was set, or somebody made it up."""
+PAST = 8
+"""How many acts a history holds, and how many returns beside them: as many as the bounds of one node count, and short
+enough for every cluster's field. Each kind has its own room: a node that comes and goes must not lose its repairs."""
+
+
+class Answer(StrEnum):
+    """What ``healthd controller`` answered to a request. WAITS: not yet, and ``said`` tells why."""
+
+    TAKEN = "taken"
+    WAITS = "waits"
+    REFUSED = "refused"
+
+
+class PastAct(StrEnum):
+    """What was done to a node once. RETURN: it was taken out, and came back without a repair for that finding."""
+
+    RESET = "reset"
+    REBOOT = "reboot"
+    REPLACE = "replace"
+    RETURN = "return"
+
+
+class Helped(StrEnum):
+    """What came of a repair. NOT_KNOWN: it is under way, or its end was not seen."""
+
+    NOT_KNOWN = ""
+    HELPED = "helped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PastRepair:
+    """One entry of a node's history: what was begun, when, for which finding, and what came of it. ``back``: when the
+    node was let in again after a repair that helped; of a return, ``at`` says it."""
+
+    act: PastAct
+    at: datetime
+    code: str = ""
+    outcome: Helped = Helped.NOT_KNOWN
+    back: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaseMark:
+    """A mark, read. What a mark does not say is empty, None or 0; times have whole seconds.
+
+    ``remedy``: what is or was being done to ``machine``, the ``attempt``-th time, since ``asked``. ``asks``: the
+    controller is to do it. ``following``: the remedies of the ladder that are left after it, as far as they can be
+    carried out. ``withdrawn``: what the node asked for and then withdrew, before it saw that the controller had taken
+    it; it stays beside an answer that comes too late. ``answer`` was given at ``answered``. ``boot``: of a reboot that
+    was taken, the boot that it is to end, as the controller knows it. ``became``: what the controller saw behind the
+    name afterwards. ``replaced``: when a machine of this name was last given away. ``slept``: when the cluster had
+    powered the node down while it was held, and another daemon released its drain and slots. ``awake``: since when the
+    cluster's power saving is told to leave the node alone. ``watched``: when the daemon of a node that is out last said
+    that it watches over it; without that word others page. ``given_up``: the case that was given up, so that the node
+    stays out until an operator says otherwise; "" for none. ``code``: the finding for which the node is, or wants to
+    be, out; it was there ``since``. ``driver``, ``kernel`` and ``image``: which versions the node runs. ``history``:
+    the last acts on this node, newest last, whichever machine was behind the name then.
+    """
+
+    case: str = ""
+    machine: str = ""
+    remedy: Remedy | None = None
+    asks: bool = False
+    withdrawn: Remedy | None = None
+    attempt: int = 0
+    asked: datetime | None = None
+    following: tuple[Remedy, ...] = ()
+    became: str = ""
+    answer: Answer | None = None
+    answered: datetime | None = None
+    boot: str = ""
+    replaced: datetime | None = None
+    slept: datetime | None = None
+    awake: datetime | None = None
+    watched: datetime | None = None
+    given_up: str = ""
+    code: str = ""
+    since: datetime | None = None
+    driver: str = ""
+    kernel: str = ""
+    image: str = ""
+    history: tuple[PastRepair, ...] = ()
+    said: str = ""
+
+    @property
+    def is_of_replacement(self) -> bool:
+        """Whether this machine was to be given away. The marks of the first healthd said only when."""
+        return self.remedy is Remedy.REPLACE_NODE or (self.remedy is None and self.replaced is not None)
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether the node has withdrawn its request, and no controller has said since that it may have begun it."""
+        return self.withdrawn is not None and self.remedy is None
+
+    @property
+    def lasting(self) -> CaseMark:
+        """What outlives a request: the mark without one, and without what became of it."""
+        return replace(
+            self,
+            case="",
+            machine="",
+            remedy=None,
+            asks=False,
+            withdrawn=None,
+            attempt=0,
+            asked=None,
+            following=(),
+            answer=None,
+            answered=None,
+            boot="",
+            became="",
+            said="",
+        )
+
+    @property
+    def text(self) -> str:
+        """The mark as it is left: one line, without ``|``, without a quote or a space at its ends."""
+        words = {
+            "case": word(self.case),
+            "machine": word(self.machine),
+            "asks" if self.asks else "does": self.remedy or "",
+            "withdrew": self.withdrawn or "",
+            "attempt": str(self.attempt or ""),
+            "asked": _epoch(self.asked),
+            "next": ",".join(self.following),
+            "became": word(self.became),
+            self.answer or "": _epoch(self.answered) if self.answer else "",
+            "boot": word(self.boot),
+            "replaced": _epoch(self.replaced),
+            "slept": _epoch(self.slept),
+            "awake": _epoch(self.awake),
+            "watched": _epoch(self.watched),
+            "gaveup": word(self.given_up),
+            "code": word(self.code),
+            "since": _epoch(self.since),
+            "driver": word(self.driver),
+            "kernel": word(self.kernel),
+            "image": word(self.image),
+            "history": ",".join(_entry(each) for each in _kept(self.history)),
+            "said": plain(self.said),
+        }
+        return " ".join([PREFIX, *(f"{key}={value}" for key, value in words.items() if value)])
+
+
+@lru_cache(maxsize=4096)
+def parse(text: str) -> CaseMark | None:
+    """The mark that a node shows, or None where it is none of healthd's. A reading of the fleet has one of each node,
+    and nearly all of them were read before."""
+    head, *rest = text.split(" ", 1)
+    if head != PREFIX:
+        return None
+    listed, _, said = (f" {rest[0]}" if rest else "").partition(" said=")
+    words: dict[str, str] = {}
+    for each in listed.split():
+        key, _, value = each.partition("=")
+        words.setdefault(key, value)
+    answer = next((each for each in Answer if _time(words.get(each))), None)
+    return CaseMark(
+        case=words.get("case", ""),
+        machine=words.get("machine", ""),
+        remedy=_remedy(words.get("asks", "")) or _remedy(words.get("does", ""), _DOES),
+        asks=_remedy(words.get("asks", "")) is not None,
+        withdrawn=_remedy(words.get("withdrew", "")),
+        attempt=int(number) if (number := words.get("attempt", "")) and _EPOCH.fullmatch(number) else 0,
+        asked=_time(words.get("asked")),
+        following=tuple(left for name in words.get("next", "").split(",") if (left := _remedy(name)) is not None),
+        became=words.get("became", ""),
+        answer=answer,
+        answered=_time(words.get(answer)) if answer else None,
+        boot=words.get("boot", ""),
+        replaced=_time(words.get("replaced")),
+        slept=_time(words.get("slept")),
+        awake=_time(words.get("awake")),
+        watched=_time(words.get("watched")),
+        given_up=words.get("gaveup", ""),
+        code=words.get("code", ""),
+        since=_time(words.get("since")),
+        driver=words.get("driver", ""),
+        kernel=words.get("kernel", ""),
+        image=words.get("image", ""),
+        history=_history(words.get("history", "")),
+        said=said,
+    )
+
+
+def is_ahead(at: datetime | None, now: datetime) -> bool:
+    """Whether a record says of this moment what nobody can know yet."""
+    return at is not None and at > now + AHEAD
+
+
+def by_now(mark: CaseMark, now: datetime) -> CaseMark:
+    """The mark without what it says of a time that is still ahead: that would count, or not end, for ever."""
+
+    def come(at: datetime | None) -> datetime | None:
+        return None if is_ahead(at, now) else at
+
+    return replace(
+        mark,
+        code="" if is_ahead(mark.since, now) else mark.code,
+        since=come(mark.since),
+        asked=come(mark.asked),
+        replaced=come(mark.replaced),
+        slept=come(mark.slept),
+        awake=come(mark.awake),
+        watched=come(mark.watched),
+        history=tuple(replace(each, back=come(each.back)) for each in mark.history if come(each.at)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Versions:
+    """What a node runs: the GPU driver, the kernel, the image that it was launched from; "" for what is not known."""
+
+    driver: str = ""
+    kernel: str = ""
+    image: str = ""
+
+
+def showing(before: str, code: str, since: datetime | None, versions: Versions | None = None) -> str:
+    """The mark ``before`` with this finding in it, or with none for ""; "" where nothing is left to say. A node that is
+    out for it was not given up.
+
+    ``versions``: what the node runs now; left out, they stay as they are.
+    """
+    mark = replace(parse(before) or CaseMark(), code=code, since=since, given_up="")
+    if versions is not None:
+        mark = replace(mark, driver=versions.driver, kernel=versions.kernel, image=versions.image)
+    return said_of(mark)
+
+
+def said_of(mark: CaseMark) -> str:
+    """The text of a mark, or "" where it tells only which versions the node runs."""
+    return "" if replace(mark, driver="", kernel="", image="") == CaseMark() else mark.text
+
+
+def withdrawing(mark: CaseMark) -> CaseMark:
+    """A record whose request is withdrawn. What tells this request from others stays: a controller that has begun it
+    says so by that."""
+    asked = mark.remedy if mark.remedy in _ASKED else None
+    return replace(mark, remedy=None, asks=False, withdrawn=asked, following=(), answer=None, answered=None, said="")
+
+
+def remembering(history: Sequence[PastRepair], entry: PastRepair) -> tuple[PastRepair, ...]:
+    """A history with one more entry. What it holds more of its kind than it may is the oldest, and is dropped."""
+    return _kept((*history, entry))
+
+
+def with_outcome(
+    history: Sequence[PastRepair], outcome: Helped, back: datetime | None = None
+) -> tuple[PastRepair, ...]:
+    """A history whose newest repair came to this, unless it is known what that came to, or there is none."""
+    newest = max((number for number, each in enumerate(history) if each.act is not PastAct.RETURN), default=None)
+    if newest is None or history[newest].outcome is not Helped.NOT_KNOWN:
+        return tuple(history)
+    return (*history[:newest], replace(history[newest], outcome=outcome, back=back), *history[newest + 1 :])
+
+
+def word(text: str) -> str:
+    """A text as one word of a mark."""
+    return re.sub(r"[^!-~]|[|=\"']", "_", text)
+
+
+def plain(text: str) -> str:
+    """A sentence as the end of a mark: what Slurm, its readers or this grammar would trip over is written otherwise."""
+    kept = re.sub(r"[^ -~]", "?", " ".join(text.split())).translate(str.maketrans('|="', "/:'"))
+    return kept[:_SAID_CHARACTERS].strip()
+
+
+def instance_of(machine: str) -> str:
+    """The instance id in what a provisioner calls a machine: ``i-…``, or ``i-…@<launch time>`` where it can move."""
+    return machine.partition("@")[0]
+
+
+def launched_after(machine: str, at: datetime | None) -> bool:
+    """Whether what a provisioner calls a machine says that it was launched after that moment."""
+    try:
+        launched = datetime.fromisoformat(machine.partition("@")[2])
+    except ValueError:
+        return False
+    return at is not None and launched.tzinfo is not None and launched > at
+
+
+def _remedy(name: str, among: Sequence[Remedy] = _ASKED) -> Remedy | None:
+    return Remedy(name) if name in among else None
+
+
+def _entry(past: PastRepair) -> str:
+    back = f":{_epoch(past.back)}" if past.back is not None else ""
+    return f"{past.act}:{_epoch(past.at)}:{re.sub('[:,]', '_', word(past.code))}:{past.outcome}{back}"
+
+
+def _history(text: str) -> tuple[PastRepair, ...]:
+    """The entries that can be read: an odd one, of a later version or of a person's hand, hides no other."""
+    read = (_past(each) for each in text.split(","))
+    return _kept([each for each in read if each is not None])
+
+
+def _kept(history: Sequence[PastRepair]) -> tuple[PastRepair, ...]:
+    """As much of a history as a mark has room for: the newest acts, and the newest returns, in their order."""
+    numbered = list(enumerate(history))
+    returns = [number for number, each in numbered if each.act is PastAct.RETURN][-PAST:]
+    acts = [number for number, each in numbered if each.act is not PastAct.RETURN][-PAST:]
+    return tuple(history[number] for number in sorted((*returns, *acts)))
+
+
+def _past(text: str) -> PastRepair | None:
+    found = _PAST_ENTRY.fullmatch(text)
+    at = _time(found[2]) if found else None
+    if found is None or at is None:
+        return None
+    return PastRepair(act=PastAct(found[1]), at=at, code=found[3], outcome=Helped(found[4]), back=_time(found[5]))
+
+
+def _time(value: str | None) -> datetime | None:
+    return datetime.fromtimestamp(int(value), UTC) if value and _EPOCH.fullmatch(value) else None
+
+
+def _epoch(at: datetime | None) -> str:
+    return str(int(at.timestamp())) if at is not None else ""

@@ -1,0 +1,385 @@
+"""The decision: diagnoses, the node as the cluster shows it, the fleet and what was tried before in; one Decision out.
+
+Purely computational. The ladder below is the whole order of precedence; each rung returns the sentence that a person
+will read in the log, the audit trail and ``healthd status``. A refusal is a decision like any other. What a fault calls
+for is the policy's to say (``rules``), what is left to try the ledger's (``ledger``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from healthd.core.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy, Root
+from healthd.remediation.decide.case import Case, Repair
+from healthd.remediation.decide.fleet import Hold, at_limit, listed, out_limit
+from healthd.remediation.decide.ledger import Bounds, left_after, recent, rungs_left, same_fault
+from healthd.remediation.decide.rules import (
+    BY_REMEDY,
+    FEATURE,
+    QUARANTINE,
+    STEPS,
+    Answer,
+    Ladder,
+    OpenCodes,
+    Policy,
+    Rule,
+    by_feature,
+)
+from healthd.remediation.ports import FleetLevel, NodeView
+
+ACKNOWLEDGED = "acknowledged: a person wants the node in service, and the fault has not gone and come back since"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rules:
+    """What an operator allows, and what the policy says.
+
+    ``max_out``: a share of the fleet ("5%") or a number of nodes, never below one node; the cluster's own limit, where
+    it has one, goes before it. ``replacements_per_hour`` and ``replacements_per_day``: of the whole
+    fleet, the second also as a share of it. ``opted_out``: why healthd only observes
+    here, as far as the node itself says so; ``opt_out_feature``: the feature by which the cluster says it, "" for none;
+    ``feature_is``: what such a thing is called there. ``adopt_automatic``: whether a node that the cluster's controller
+    drained by itself may be repaired from there.
+    """
+
+    mode: Mode
+    max_out: str | int = "5%"
+    replacements_per_hour: int = 4
+    replacements_per_day: str | int = "1%"
+    opted_out: str = ""
+    opt_out_feature: str = ""
+    feature_is: str = FEATURE
+    adopt_automatic: bool = False
+    policy: Policy = BY_REMEDY
+    bounds: Bounds = field(default_factory=Bounds)
+
+    def hands_off(self, view: NodeView | None) -> str:
+        """Why healthd only observes on this node, by what is known without or with a reading of it, or ""."""
+        if self.opted_out or view is None:
+            return self.opted_out
+        return by_feature(view.features, self.opt_out_feature, self.feature_is)
+
+    def adopts(self, view: NodeView) -> bool:
+        """Whether the node is drained by the cluster's controller itself, and may be repaired all the same. A node that
+        is DOWN is not: what made it so is not known to be over when it is repaired."""
+        is_down = "DOWN" in view.flags
+        return view.drained_by_itself and not is_down and self.adopt_automatic and self.mode is Mode.REPAIR
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeenElsewhere:
+    """A finding on another node, as the cluster shows it, whether that node is held or not.
+
+    ``at``: when it began there. ``group``: the UltraServer or placement group of that node, or "". ``returned``: the
+    node was repaired for it ``at`` then, or came back from it, and may not have it any more.
+    """
+
+    node: str
+    code: str
+    at: datetime
+    group: str = ""
+    returned: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Situation:
+    """What is known about the node's place in the cluster. None with a ``problem`` means that it could not be read.
+
+    ``full``: why this node could not ask for a place now, so that nothing more was read; None else.
+    """
+
+    view: NodeView | None
+    level: FleetLevel | None
+    problem: str = ""
+    full: Hold | None = None
+    fleet_findings: tuple[SeenElsewhere, ...] = ()
+
+
+def decide(
+    diagnoses: Sequence[Diagnosis],
+    acknowledged: Callable[[Diagnosis], bool],
+    situation: Callable[[], Situation] | None,
+    rules: Rules,
+    why_not: Callable[[Remedy], str],
+    *,
+    ledger: Callable[[], Sequence[Repair]] = tuple,
+    now: datetime,
+    shared: Callable[[Root], str] = lambda _: "",
+) -> Decision:
+    """Decide about a node that no case of ours holds; ``situation`` None: that one does, so that it is out and has its
+    place already.
+
+    ``situation``, ``ledger`` and ``shared`` are asked only when the answer depends on them. ``why_not``: why a remedy
+    cannot be carried out here, or "". ``shared``: of a node that is out already, why a fault is not this node's own, so
+    that no repair is begun for it, or "".
+    """
+    calling = rules.policy.answers(diagnoses)
+    if not calling:
+        return _nothing_calls(diagnoses)
+    unseen = [answer for answer in calling if not acknowledged(answer.diagnosis)]
+    if not unseen:
+        return _hold(calling[0], Refusal.ACKNOWLEDGED, ACKNOWLEDGED)
+
+    def taken_out(answer: Answer) -> Decision:
+        decision = _taken_out(answer, rules, why_not, ledger(), now)
+        words = shared(answer.root) if decision.action is Action.REPAIR else ""
+        return _page(answer, Refusal.CORRELATED, words) if words else decision
+
+    return _unseen(unseen, situation, rules, taken_out)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Considered:
+    """What would be decided about one diagnosis if it were the only one, by which rule, and what could not be done.
+
+    ``mode``: how far it may go, the rule's own cap included. ``cannot``: the remedies of the ladder that nobody here
+    can carry out, each with the reason.
+    """
+
+    diagnosis: Diagnosis
+    rule: Rule
+    ladder: Ladder
+    mode: Mode
+    decision: Decision
+    cannot: tuple[tuple[Remedy, str], ...] = ()
+
+
+def decide_each(
+    diagnoses: Sequence[Diagnosis],
+    acknowledged: Callable[[Diagnosis], bool],
+    situation: Callable[[], Situation],
+    rules: Rules,
+    why_not: Callable[[Remedy], str],
+    *,
+    ledger: Callable[[], Sequence[Repair]] = tuple,
+    now: datetime,
+) -> tuple[Considered, ...]:
+    """The same ladder for each diagnosis by itself, in their order: what a person asks before anything is done.
+
+    What is open beside a diagnosis still counts for which rule it meets.
+    """
+    answers: dict[int, list[Answer]] = {}
+    for answer in rules.policy.answers(diagnoses):
+        answers.setdefault(id(answer.diagnosis), []).append(answer)
+    open_codes = OpenCodes((each.component, each.codes) for each in diagnoses)
+
+    def considered(diagnosis: Diagnosis) -> Considered:
+        mine = answers.get(id(diagnosis), [])
+        if not mine:
+            decision = _nothing_calls([diagnosis])
+        elif acknowledged(diagnosis):
+            decision = _hold(mine[0], Refusal.ACKNOWLEDGED, ACKNOWLEDGED)
+        else:
+            decision = _unseen(mine, situation, rules, lambda answer: _taken_out(answer, rules, why_not, ledger(), now))
+        beside = open_codes.beside(diagnosis.component)
+        rule = mine[0].rule if mine else rules.policy.rule_for(diagnosis.code, diagnosis.component, beside)
+        ladder = mine[0].ladder if mine else ()
+        cannot = [(remedy, why_not(remedy)) for remedy in dict.fromkeys(ladder) if remedy in STEPS]
+        return Considered(
+            diagnosis=diagnosis,
+            rule=rule,
+            ladder=ladder,
+            mode=mine[0].mode(rules.mode) if mine else rules.mode,
+            decision=decision,
+            cannot=tuple((remedy, why) for remedy, why in cannot if why),
+        )
+
+    return tuple(considered(diagnosis) for diagnosis in diagnoses)
+
+
+def _unseen(
+    unseen: Sequence[Answer],
+    situation: Callable[[], Situation] | None,
+    rules: Rules,
+    taken_out: Callable[[Answer], Decision],
+) -> Decision:
+    """About what nobody has acknowledged."""
+    if rules.opted_out:
+        return _hold(unseen[0], Refusal.OPTED_OUT, f"opted out: {rules.opted_out}")
+    if rules.mode is Mode.OBSERVE:
+        words = f"observe mode: would take the node out for {_what(unseen[0])}"
+        return _hold(unseen[0], Refusal.OBSERVE, words)
+    live = [answer for answer in unseen if answer.rule.mode is not Mode.OBSERVE]
+    if not live:
+        words = f"rule {unseen[0].rule.name} is in shadow: would take the node out for {_what(unseen[0])}"
+        return _hold(unseen[0], Refusal.SHADOW, words)
+    return _kept(live, taken_out) if situation is None else _in_place(live, situation(), rules, taken_out)
+
+
+def _kept(live: Sequence[Answer], taken_out: Callable[[Answer], Decision]) -> Decision:
+    """Of a node that is out already: the first that is this node's own."""
+    decisions = map(taken_out, live)
+    first = next(decisions)
+    if first.refusal is not Refusal.CORRELATED:
+        return first
+    return next((each for each in decisions if each.refusal is not Refusal.CORRELATED), first)
+
+
+def _in_place(
+    live: Sequence[Answer], situation: Situation, rules: Rules, taken_out: Callable[[Answer], Decision]
+) -> Decision:
+    view, level, worst = situation.view, situation.level, live[0]
+    if situation.full:
+        refused = _hold if situation.full.passing else _page
+        return refused(worst, Refusal.BUDGET, situation.full.reason)
+    if view is None:
+        words = f"the node's state in the cluster could not be read, so nothing is taken out: {situation.problem}"
+        return _page(worst, Refusal.UNREADABLE, words)
+    if why := rules.hands_off(view):
+        return _hold(worst, Refusal.OPTED_OUT, f"opted out: {why}")
+    if not view.in_service and not rules.adopts(view):
+        return _out_already(worst, view)
+    shared = [_shared(answer, view.name, situation.fleet_findings, rules.bounds) for answer in live]
+    if all(shared):
+        return _page(worst, Refusal.CORRELATED, shared[0])
+    worst = next(answer for answer, words in zip(live, shared, strict=True) if not words)
+    if level is None or level.total < 1:
+        words = f"the fleet's level could not be read, so nothing is taken out: {situation.problem}"
+        return _page(worst, Refusal.UNREADABLE, words)
+    limit = out_limit(rules.max_out, level.total) if level.limit is None else level.limit
+    if len(level.out - {view.name}) >= limit:
+        words = at_limit("fleet", out=len(level.out), total=level.total, limit=limit)
+        return _page(worst, Refusal.BUDGET, words)
+    decision = taken_out(worst)
+    is_to_go_out = view.in_service or decision.action is Action.REPAIR
+    return decision if is_to_go_out else _out_already(worst, view)
+
+
+def _out_already(worst: Answer, view: NodeView) -> Decision:
+    """Somebody holds the node. What the cluster's controller did by itself, a person may not have seen yet."""
+    if view.hold is None or not view.hold.automatic:
+        words = f"already out of service, held by {holder(view)}: left alone"
+        return _hold(worst, Refusal.FOREIGN_HOLD, words)
+    words = f"the cluster took the node out by itself, as {holder(view)}, while {_what(worst)} is open: left alone"
+    return _page(worst, Refusal.FOREIGN_HOLD, words)
+
+
+def holder(view: NodeView) -> str:
+    """Who keeps a node out, in words."""
+    return f'{view.hold.user} with "{view.hold.shown}"' if view.hold else "/".join(sorted(view.flags))
+
+
+def _taken_out(
+    answer: Answer, rules: Rules, why_not: Callable[[Remedy], str], ledger: Sequence[Repair], now: datetime
+) -> Decision:
+    """How far it goes, now that the node may be taken out. A repair that must not be made leaves it out, and pages."""
+    about, bounds = answer.about, rules.bounds
+    repairs = tuple(remedy for remedy in answer.ladder if remedy in STEPS)
+    if not repairs and (answer.ladder or (about.remedy,))[0] is Remedy.ASK_HUMAN:
+        return _kept_out(answer, Refusal.PERSON, f"quarantine for {_what(answer)}: only a person can mend it")
+    if answer.mode(rules.mode) is Mode.QUARANTINE or not repairs:
+        return _decision(answer, Action.QUARANTINE, f"quarantine for {_what(answer)}", out=True)
+    tried = same_fault(ledger, about.code, about.component.all_names(), now - timedelta(days=bounds.relapse_days))
+    left = rungs_left(repairs, tried, bounds)
+    if not left:
+        done = ", ".join(each.remedy for each in tried)
+        words = f"{about.code} on {about.component} came back after {done}: a person is needed"
+        return _kept_out(answer, Refusal.EXHAUSTED, words)
+    able = tuple(remedy for remedy in left if not why_not(remedy))
+    if not able:
+        words = f"quarantine for {_what(answer)}: nobody here can do that, a person is needed"
+        return _kept_out(answer, Refusal.CANNOT, words)
+    if len(lately := recent(ledger, now, bounds.lemon_days)) >= bounds.lemon_repairs:
+        many = f"{len(lately)} repairs of this node within {bounds.lemon_days:g} days, {bounds.lemon_repairs} may be"
+        words = f"a node that comes back too often is a lemon: {many}; now {_what(answer)}"
+        return _kept_out(answer, Refusal.LEMON, words)
+    what = _what(answer, able[0], after=tuple(each.remedy for each in tried))
+    return Decision(
+        action=Action.REPAIR,
+        reason=f"repair for {what}",
+        diagnosis=about,
+        steps=STEPS[able[0]],
+        ladder=able,
+        rule=answer.rule.name,
+    )
+
+
+def left_of(decision: Decision, case: Case) -> Decision:
+    """The same for a node that this case tried to mend already, by as much of the ladder as that leaves."""
+    left = left_after(case, decision.ladder)
+    if decision.action is not Action.REPAIR or left == decision.ladder:
+        return decision
+    if left:
+        return replace(decision, ladder=left, steps=STEPS[left[0]])
+    words = f"what case {case.id} has tried did not help, a person is needed; not done: {decision.reason}"
+    return replace(decision, action=Action.PAGE, reason=words, steps=QUARANTINE, ladder=(), refusal=Refusal.EXHAUSTED)
+
+
+def many_at_once(code: str, since: datetime, me: str, elsewhere: Iterable[SeenElsewhere], bounds: Bounds) -> str:
+    """Why a fault is not this node's own, or "": the same finding on many nodes inside minutes.
+
+    A node counts that returned within the window, so that each return does not let the next ones go. What comes to
+    another node while so many show it, is held with them: a node that was rebooted meanwhile sees it begin again.
+    """
+    same = [each for each in elsewhere if each.code == code]
+    group_of = _together(since, me, since, same, bounds) or _joined(me, since, same, bounds)
+    if not group_of:
+        return ""
+    groups: dict[str, list[str]] = {}
+    for node in sorted(group_of):
+        groups.setdefault(group_of[node], []).append(node)
+    alone = groups.pop("", [])
+    shown = [f"{group}: {listed(nodes)}" for group, nodes in sorted(groups.items())]
+    shown += [listed(alone)] if alone else []
+    where = f"{len(group_of)} nodes within {bounds.same_fault_minutes:g} min ({'; '.join(shown)})"
+    return f"{code} on {where}: many at once is not a node's fault, so nothing is taken out for it"
+
+
+def _joined(me: str, since: datetime, same: Sequence[SeenElsewhere], bounds: Bounds) -> dict[str, str]:
+    """The nodes that show it, where they are many at once and this one has it within the day after; none else."""
+    day = timedelta(days=1)
+    starts = {each.at for each in same if not each.returned and timedelta() < since - each.at <= day}
+    groups = (_together(start, me, since, same, bounds) for start in sorted(starts))
+    return next(filter(None, groups), {})
+
+
+def _together(
+    start: datetime, me: str, since: datetime, same: Iterable[SeenElsewhere], bounds: Bounds
+) -> dict[str, str]:
+    """The nodes that have it within minutes of ``start``, each with its group; none where they are not many."""
+    window = timedelta(minutes=bounds.same_fault_minutes)
+    group_of = {me: ""} if abs(since - start) <= window else {}
+    group_of |= {each.node: each.group for each in same if abs(each.at - start) <= window}
+    return group_of if len(group_of) >= bounds.same_fault_nodes else {}
+
+
+def _shared(answer: Answer, me: str, elsewhere: Iterable[SeenElsewhere], bounds: Bounds) -> str:
+    return many_at_once(answer.root.code, answer.root.since, me, elsewhere, bounds)
+
+
+def _nothing_calls(diagnoses: Sequence[Diagnosis]) -> Decision:
+    asking = next((diagnosis for diagnosis in diagnoses if diagnosis.remedy is Remedy.ASK_HUMAN), None)
+    if asking is not None:
+        words = f"a person has to look at {asking.code} on {asking.component} ({asking.remedy})"
+        return Decision(action=Action.PAGE, reason=words, diagnosis=asking, refusal=Refusal.PERSON)
+    return Decision(action=Action.HOLD, reason="nothing calls for taking the node out")
+
+
+def _what(answer: Answer, remedy: Remedy | None = None, *, after: tuple[Remedy, ...] = ()) -> str:
+    """``gpu.xid.95 on gpu:GPU-… (reboot_node after reset_gpu; rule firmware)``."""
+    about = answer.about
+    words = remedy or (answer.ladder[0] if answer.ladder else about.remedy)
+    since = f" after {', '.join(after)}" if after else ""
+    rule = f"; rule {answer.rule.name}" if answer.rule.name else ""
+    return f"{about.code} on {about.component} ({words}{since}{rule})"
+
+
+def _kept_out(answer: Answer, refusal: Refusal, words: str) -> Decision:
+    return _decision(answer, Action.PAGE, words, refusal, out=True)
+
+
+def _hold(answer: Answer, refusal: Refusal, words: str) -> Decision:
+    return _decision(answer, Action.HOLD, words, refusal)
+
+
+def _page(answer: Answer, refusal: Refusal, words: str) -> Decision:
+    return _decision(answer, Action.PAGE, words, refusal)
+
+
+def _decision(
+    answer: Answer, action: Action, words: str, refusal: Refusal | None = None, *, out: bool = False
+) -> Decision:
+    steps, rule = QUARANTINE if out else (), answer.rule.name
+    return Decision(action=action, reason=words, diagnosis=answer.about, steps=steps, rule=rule, refusal=refusal)

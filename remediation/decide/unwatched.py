@@ -1,0 +1,95 @@
+"""Nodes that healthd holds and whose own daemon has said nothing for hours: crashed, not started, or without a disk.
+
+Only a node's own daemon knows whether the node is overdue, and pages. So a daemon that holds its node says every
+WATCH_S in the handoff record that it watches over it. Where that word stays out for SILENT_S, another daemon pages:
+``healthd controller``, or the first agent in service. A node that returns sooner costs no word. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from healthd.remediation.decide.case import QUARANTINE_CODE, case_of, code_of
+from healthd.remediation.decide.handoff import CaseMark, is_ahead, parse
+from healthd.remediation.decide.paging import ORDERED_FOR_S
+from healthd.remediation.ports import FleetLevel, HeldNode, Slot
+
+WATCH_S = 7_200.0
+"""How often a daemon that holds its node says in the record that it watches over it, in seconds."""
+SILENT_S = 2 * WATCH_S
+"""After how many seconds without that word another daemon pages: one word may get lost."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldOut:
+    """A node that healthd holds, as another daemon sees it. ``text``: of its drain, or which slot holds it where there
+    is no drain of healthd's. ``since``: when the cluster says that it was drained. ``watched``: when its own daemon
+    said last that it watches over it, by that node's clock. ``found``: when the finding of its record began."""
+
+    node: str
+    text: str
+    code: str = ""
+    case: str = ""
+    since: datetime | None = None
+    watched: datetime | None = None
+    found: datetime | None = None
+
+    @property
+    def seen(self) -> str:
+        """Changes with each word of its daemon, and with what the node is out for: another daemon counts from the last
+        change. What the cluster writes over the drain meanwhile is none."""
+        return f"{self.node} {self.found} {self.watched}"
+
+    def is_silent(self, now: datetime, overdue_s: float) -> bool:
+        """Whether the times that the cluster and the record show are old enough to page. A time ahead is no time."""
+        if self.since is None or is_ahead(self.watched, now):
+            return False
+        is_out_long = now - self.since >= timedelta(seconds=self.bound_s(overdue_s))
+        return is_out_long and now - max(self.since, self.watched or self.since) >= timedelta(seconds=SILENT_S)
+
+    def bound_s(self, overdue_s: float) -> float:
+        """How long the node may be out before that pages: its operator knows of an order for a day, where a drain shows
+        when it was given."""
+        is_ordered = self.code == QUARANTINE_CODE and self.since is not None
+        return ORDERED_FOR_S if is_ordered else max(overdue_s, SILENT_S)
+
+    @property
+    def message(self) -> str:
+        """What an operator is told."""
+        since = f" since {self.since:%Y-%m-%d %H:%M} UTC" if self.since is not None else ""
+        heard = f"since {self.watched:%Y-%m-%d %H:%M} UTC" if self.watched is not None else "of it"
+        why = f" for {self.code} [{self.case}]" if self.case else ""
+        return (
+            f'held{since} by "{self.text}"{why}, and its own healthd has said nothing {heard}: see on the node'
+            f" whether `healthd run` runs, in which mode, and whether its disk is full (`healthd status`)."
+            f" Only that daemon repairs and releases the node"
+        )
+
+
+def held_out(level: FleetLevel, slots: Iterable[Slot]) -> tuple[HeldOut, ...]:
+    """The nodes with a machine that healthd holds, by their drain or by a slot. Those that are DOWN with a slot and do
+    not answer page for that."""
+    holders = {slot.node: slot for slot in slots if " " not in slot.node}  # a slot that was taken by hand names no node
+    held = {each.node: each for each in level.held}
+    marks = {mark.node: parse(mark.text) or CaseMark() for mark in level.marks}
+    names = (held.keys() | holders.keys()) - level.asleep - (level.down & holders.keys())
+    return tuple(_held_out(name, held.get(name), holders, marks.get(name) or CaseMark()) for name in sorted(names))
+
+
+def _held_out(name: str, drain: HeldNode | None, holders: Mapping[str, Slot], mark: CaseMark) -> HeldOut:
+    if drain is None:
+        slot = holders[name]
+        text = f"slot {slot.scope} {slot.index}"
+        return HeldOut(node=name, text=text, code=mark.code, case=mark.case, watched=mark.watched, found=mark.since)
+    since, code = datetime.fromtimestamp(drain.stamp, UTC), code_of(drain.text)
+    return HeldOut(
+        node=name,
+        text=drain.text,
+        code=code,
+        case=case_of(drain.text) or "",
+        since=since,
+        watched=mark.watched,
+        found=mark.since,
+    )

@@ -1,0 +1,348 @@
+"""What healthd left under a name without a machine: Slurm powered the node down while its daemon held it.
+
+No daemon runs there, so another one releases the drain and the slots: ``healthd controller``, or where there is none,
+the agent that sees it first. It writes into the handoff record first that the node slept. A machine that wakes with its
+old disk so knows that no operator undid its drain.
+
+A name that is being replaced or rebooted is left to that act. The slots of any other name are released, for they count
+a machine that is not there. Its drain is released where a slot or the handoff record shows that healthd made it, never
+by its text alone. It stays where an operator ordered it, where healthd gave the node up, and where nothing can be
+written into the record; an operator is then called, because no job wakes a drained node.
+
+The same daemons page for a node that has its machine and that healthd holds, while its own daemon says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from healthd.core.errors import BackendError, BackendRefused
+from healthd.core.model import Mode, Remedy
+from healthd.remediation.decide.brakes import returns_of
+from healthd.remediation.decide.case import QUARANTINE_CODE, case_of, code_of, is_begun
+from healthd.remediation.decide.fleet import learning_s
+from healthd.remediation.decide.handoff import CaseMark, PastAct, PastRepair, by_now, is_ahead, parse, remembering
+from healthd.remediation.decide.ledger import Bounds
+from healthd.remediation.decide.paging import ORDERED_FOR_S
+from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.unwatched import HeldOut, held_out
+from healthd.remediation.engine.awake import released
+from healthd.remediation.engine.turns import Patience
+from healthd.remediation.ports import FleetLevel, HeldNode, Hold, NodeView, Orchestrator, Slot, is_drain
+
+SETTLE_S = 60.0
+"""How long a name has to be without a machine before anything of it is released."""
+
+DEAD_S = 14_400.0
+"""How long a node that is DOWN and does not answer may hold a slot before that pages: as a replacement may take."""
+
+_SEEN_ON_S = 3_600.0
+"""A look that comes longer than this after the one before, in seconds, or than two of a large fleet's pauses, says
+nothing of the time between: an agent that has a case of its own does not look, and a node may have been in meanwhile.
+"""
+
+_ASLEEP = "Slurm powered it down while healthd held it"
+_ORDERED = "an operator ordered it"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AbsentNode:
+    """What became of one name, in a sentence. ``page``: an operator has to act."""
+
+    node: str
+    message: str
+    page: bool = False
+
+
+class AbsentNodes:
+    """The nodes of a cluster whose machines are gone, as one daemon sees them. Calls never overlap.
+
+    ``node`` gives the orchestrator of a name. ``monotonic_s`` counts how long a name has been without a machine.
+    ``settle_s`` and ``dead_s``: SETTLE_S and DEAD_S.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: Callable[[str], Orchestrator],
+        rules: Callable[[], Rules],
+        patience: Patience,
+        monotonic_s: Callable[[], float],
+        settle_s: float = SETTLE_S,
+        dead_s: float = DEAD_S,
+    ) -> None:
+        self._node, self._rules, self._monotonic_s = node, rules, monotonic_s
+        self._settle_s, self._dead_s = settle_s, dead_s
+        self._takes = {Remedy.REBOOT_NODE: patience.reboot_timeout_s, Remedy.REPLACE_NODE: patience.replace_timeout_s}
+        self._overdue_s = patience.overdue_s
+        self._asleep: dict[str, float] = {}
+        self._quiet: dict[str, float] = {}
+        self._pages: dict[str, float] = {}
+        self._dead: dict[str, float] = {}
+        self._looked_s = monotonic_s()
+
+    def release(self, level: FleetLevel, slots: Sequence[Slot], now: datetime) -> tuple[AbsentNode, ...]:
+        """Release what is held of names without a machine. Returns what was released and what pages; nothing in
+        observe mode."""
+        if self._rules().mode is Mode.OBSERVE:
+            return ()
+        self._forget_what_was_not_seen(level.total)
+        holders = {slot.node for slot in slots}
+        bounds = self._rules().bounds
+        ripe = self._since(self._asleep, without_machine(level, slots, now, self._takes, bounds), self._settle_s)
+        dead = self._dead_of(level, holders, now)
+        found = [found for name in ripe if (found := self._released(name, now)) is not None]
+        known = {each.node for each in found}
+        kept = (each for each in kept_drains(level, holders, now, bounds) if each.node not in known)
+        return (
+            *found,
+            *kept,
+            *(_dead(name, slots, self._dead_s) for name in dead),
+            *self._unwatched(level, slots, now),
+        )
+
+    def _forget_what_was_not_seen(self, total: int) -> None:
+        """What paged already before a gap pages until a look shows that it is over."""
+        now_s, seen_s = self._monotonic_s(), self._looked_s
+        if now_s - seen_s > max(_SEEN_ON_S, 2 * learning_s(total)):
+            for known in (self._asleep, self._quiet, self._pages, self._dead):
+                for name in [name for name, since_s in known.items() if seen_s - since_s < self._dead_s]:
+                    del known[name]
+        self._looked_s = now_s
+
+    def _dead_of(self, level: FleetLevel, holders: set[str], now: datetime) -> list[str]:
+        """The holders of slots that are DOWN and do not answer: for as long as this daemon has seen, or, after a
+        restart or another agent's turn to speak, since the last word in their record."""
+        down = level.down & holders
+        marks = {mark.node: parse(mark.text) for mark in level.marks if mark.node in down}
+        quiet = (
+            name
+            for name, mark in marks.items()
+            if not is_acted_on(mark, now, self._takes) and _last_word_is_older(mark, self._dead_s, now)
+        )
+        return sorted({*self._since(self._dead, down, self._dead_s), *quiet})
+
+    def _unwatched(self, level: FleetLevel, slots: Sequence[Slot], now: datetime) -> tuple[AbsentNode, ...]:
+        """The nodes that healthd holds and whose own daemon says nothing. The times in the cluster tell it after a
+        restart of this daemon; what it saw itself, where a clock was set or there is no time."""
+        marks = _marks(level)
+        held = [each for each in held_out(level, slots) if not is_acted_on(marks.get(each.node), now, self._takes)]
+        quiet = self._quiet_s(held)
+        return tuple(
+            AbsentNode(node=each.node, message=each.message, page=True)
+            for each in held
+            if each.is_silent(now, self._overdue_s) or quiet[each.seen] >= each.bound_s(self._overdue_s)
+        )
+
+    def _quiet_s(self, held: Iterable[HeldOut]) -> dict[str, float]:
+        """For how long this daemon has seen each of them unchanged."""
+        now_s = self._monotonic_s()
+        self._quiet = {each.seen: self._quiet.get(each.seen, now_s) for each in held}
+        return {seen: now_s - since_s for seen, since_s in self._quiet.items()}
+
+    def lasting(self, pages: frozenset[str], long_s: float) -> list[str]:
+        """Which of the names that page this daemon has found so for that long."""
+        return self._since(self._pages, pages, long_s)
+
+    def _since(self, known: dict[str, float], names: frozenset[str], long_s: float) -> list[str]:
+        """The names that have been so for that long, each as ``known`` remembers it."""
+        now_s = self._monotonic_s()
+        for name in known.keys() - names:
+            del known[name]
+        return sorted(name for name in names if now_s - known.setdefault(name, now_s) >= long_s)
+
+    def _released(self, name: str, now: datetime) -> AbsentNode | None:
+        try:
+            return self._release(self._node(name), name, now)
+        except BackendError as error:
+            return AbsentNode(node=name, message=f"{_ASLEEP}; not released yet: {error}")
+
+    def _release(self, node: Orchestrator, name: str, now: datetime) -> AbsentNode | None:
+        """Everything is read again right before."""
+        view = node.view()
+        if not view.asleep or self._rules().hands_off(view):
+            return None
+        own = [slot for slot in node.slots() if slot.node == name]
+        mark = parse(node.marked())
+        drain = _our_drain(view, mark, now, self._rules().bounds, has_slot=bool(own))
+        if not own and drain is None:
+            return None
+        code = "" if drain is None else (mark.code if mark is not None else "") or code_of(drain.text)
+        is_kept = drain is None and is_drain(view.flags)  # an order undoes it: nothing says that the node slept
+        released(node)
+        problem = "" if is_kept else _note_sleep(node, now, code)
+        if is_kept and own:
+            _note_kept(node, view)
+        if drain is not None and not problem:
+            node.release(resume="DOWN" in view.flags)
+        for slot in own:
+            node.give_back(slot)
+        places = [f"slot {slot.scope} {slot.index}" for slot in own]
+        if drain is None or not problem:
+            what = [*([f'its drain "{drain.text}"'] if drain else []), *places]
+            return AbsentNode(node=name, message=f"{_ASLEEP}; released {', '.join(what)}")
+        stays = _stays(name, drain.text, f"its record cannot say that it slept: {problem}")
+        said = "".join(f"{each} was released; " for each in places)
+        return AbsentNode(node=name, message=f"{_ASLEEP}; {said}{stays}", page=True)
+
+
+class AbsentWatch:
+    """The same as the agent of ``node`` looks to it: each agent releases, and the first in service calls an operator.
+    The daemon of that one may be away too, so the second calls as well what stands DEAD_S later. Where another one is
+    first by now, it says so as well, and this one goes on: the page is over when its cause is.
+
+    ``paged``: what this agent has to call an operator for although it is another node's.
+    """
+
+    def __init__(self, absent: AbsentNodes, orchestrator: Orchestrator, node: str) -> None:
+        self._absent, self._orchestrator, self._node = absent, orchestrator, node
+        self.paged: tuple[AbsentNode, ...] = ()
+
+    def look(self, fleet: FleetLevel, now: datetime) -> tuple[str, ...]:
+        """Release what the fleet shows. Returns the sentences for the trail. Raises BackendUnknown."""
+        before, speaks = self.paged, self._node in fleet.speakers
+        slots = self._orchestrator.slots() if fleet.asleep or fleet.down or speaks else ()
+        found = self._absent.release(fleet, slots, now)
+        pages = frozenset(each.node for each in found if each.page)
+        lasting = self._absent.lasting(pages, 0.0 if fleet.speakers[:1] == (self._node,) else DEAD_S)
+        told = {each.node for each in before}.union(lasting if speaks else ())
+        self.paged = tuple(each for each in found if each.page and each.node in told)
+        news = (each for each in found if not each.page or (each in self.paged and each not in before))
+        return tuple(f"{each.node}: {each.message}" for each in news)
+
+
+def without_machine(
+    level: FleetLevel, slots: Iterable[Slot], now: datetime, takes_s: dict[Remedy, float], bounds: Bounds
+) -> frozenset[str]:
+    """The names without a machine that hold a slot or a drain that is healthd's to release, and for which no act is
+    under way.
+
+    ``takes_s``: how long an act may take before its record is no reason to wait any more.
+    """
+    marks = _marks(level)
+    holders = {slot.node for slot in slots}
+    drained = {
+        held.node
+        for held in level.held
+        if not why_it_stays(held.text, marks.get(held.node), now, bounds, has_slot=held.node in holders)
+    }
+    acting = {name for name, mark in marks.items() if is_acted_on(mark, now, takes_s)}
+    return (level.asleep & (holders | drained)) - acting
+
+
+def why_it_stays(text: str, mark: CaseMark | None, now: datetime, bounds: Bounds, *, has_slot: bool) -> str:
+    """Why a drain of this text under a name without a machine is not released, or "". ``mark``: the node's own record.
+
+    A text alone proves nothing, since anybody can write it. What an operator ordered stands until it is taken back, and
+    a node that was given up stays out until an operator says otherwise. One that went out for the same code each time
+    that it woke costs a job each time: as with any other return, it stays out past the bound of a day.
+    """
+    for code in (code_of(text), mark.code if mark is not None else ""):  # a case that goes on keeps its first text
+        if bar := _bar(code, mark, now, bounds):
+            return bar
+    recorded = mark is not None and bool(case_of(text)) and (mark.case == case_of(text) or mark.code == code_of(text))
+    return "" if has_slot or recorded else "neither a slot nor the node's record shows that healthd made it"
+
+
+def _bar(code: str, mark: CaseMark | None, now: datetime, bounds: Bounds) -> str:
+    """Why a node that is out for this code stays out, whosever text its drain has, or ""."""
+    if code == QUARANTINE_CODE:
+        return _ORDERED
+    if mark is not None and mark.given_up:
+        return f"healthd gave the node up [{mark.given_up}]"
+    many = 0 if mark is None or not code else returns_of(by_now(mark, now).history, code, now)
+    if many >= bounds.returns_per_day:
+        return f"the node went out for {code} again after each of {many} returns within a day"
+    return ""
+
+
+def kept_drains(level: FleetLevel, holders: set[str], now: datetime, bounds: Bounds) -> tuple[AbsentNode, ...]:
+    """The names without a machine whose drain stays: no daemon runs there to call an operator. Of an ordered drain the
+    operator knows for a day. A name with a slot is heard of once that is released."""
+    marks = _marks(level)
+    kept = []
+    for held in (*level.held, *_written_over(level, marks)):
+        why = why_it_stays(held.text, marks.get(held.node), now, bounds, has_slot=False)
+        is_known = why == _ORDERED and not _is_older(held, ORDERED_FOR_S, now)
+        if held.node in level.asleep - holders and why and not is_known:
+            words = f"Slurm powered it down; {_stays(held.node, held.text, why)}"
+            kept.append(AbsentNode(node=held.node, message=words, page=True))
+    return tuple(kept)
+
+
+def _written_over(level: FleetLevel, marks: dict[str, CaseMark | None]) -> Iterator[HeldNode]:
+    """The names without a machine that healthd gave up, and over whose drain the cluster wrote its own text."""
+    for name in sorted(level.drained):
+        if (mark := marks.get(name)) is not None and mark.given_up:
+            yield HeldNode(node=name, text=f"the cluster's own, over that for {mark.code}", stamp=0)
+
+
+def _marks(level: FleetLevel) -> dict[str, CaseMark | None]:
+    return {mark.node: parse(mark.text) for mark in level.marks}
+
+
+def _is_older(held: HeldNode, seconds: float, now: datetime) -> bool:
+    return now - datetime.fromtimestamp(held.stamp, UTC) >= timedelta(seconds=seconds)
+
+
+def _stays(name: str, text: str, why: str) -> str:
+    todo = f"`scontrol update nodename={name} state=resume` undoes it"
+    return f'its drain "{text}" stays, because {why}. No job can wake the node: {todo}'
+
+
+def is_acted_on(mark: CaseMark | None, now: datetime, takes_s: dict[Remedy, float]) -> bool:
+    """Whether the act that a record tells of is begun, and may be under way. ``takes_s``: how long each may take."""
+    if mark is None or mark.remedy not in takes_s or mark.asked is None or is_ahead(mark.asked, now):
+        return False
+    return is_begun(mark) and now - mark.asked < timedelta(seconds=takes_s[mark.remedy])
+
+
+def _last_word_is_older(mark: CaseMark | None, seconds: float, now: datetime) -> bool:
+    """Whether the daemon of this record last said so long ago that it watches. A time ahead is no time."""
+    watched = mark.watched if mark is not None else None
+    return watched is not None and not is_ahead(watched, now) and now - watched >= timedelta(seconds=seconds)
+
+
+def _our_drain(view: NodeView, mark: CaseMark | None, now: datetime, bounds: Bounds, *, has_slot: bool) -> Hold | None:
+    """The drain that is healthd's to undo, or None: also where only the DOWN is left that the node went through under
+    it, since slurmctld lost the drain in a restart. No job wakes such a node either. A node that is back keeps its old
+    reason on 24.11, so that a slot, or what it is out for, has to be there as well."""
+    hold = view.hold
+    is_down = "DOWN" in view.flags and (has_slot or bool(mark is not None and mark.code))
+    if hold is None or not (is_drain(view.flags) or is_down):
+        return None
+    if view.drained_by_itself and has_slot and mark is not None:  # the cluster wrote its own text over that of a case
+        is_ours = bool(mark.case or mark.code) and not _bar(mark.code, mark, now, bounds)
+    else:
+        is_ours = bool(case_of(hold.text)) and not why_it_stays(hold.text, mark, now, bounds, has_slot=has_slot)
+    return hold if is_ours else None
+
+
+def _note_kept(node: Orchestrator, view: NodeView) -> None:
+    """Where the cluster wrote its own text over a drain that stays: leave in the record that the node was given up.
+    Without its slot nothing else shows it. Raises BackendError."""
+    mark = parse(node.marked())
+    if view.drained_by_itself and mark is not None and not mark.given_up and mark.code not in ("", QUARANTINE_CODE):
+        node.mark(replace(mark, given_up=mark.case or mark.code).text)
+
+
+def _note_sleep(node: Orchestrator, now: datetime, code: str) -> str:
+    """Leave it in the record, and that the node returns after it was out for ``code``. Returns why that cannot be, or
+    "": somebody else's comment is in its place."""
+    mark = parse(node.marked()) or CaseMark()
+    returned = PastRepair(act=PastAct.RETURN, at=now.replace(microsecond=0), code=code)
+    history = remembering(mark.history, returned) if code else mark.history
+    try:
+        node.mark(replace(mark, slept=now, history=history).text)
+    except BackendRefused as error:
+        return str(error)
+    return ""
+
+
+def _dead(name: str, slots: Iterable[Slot], dead_s: float) -> AbsentNode:
+    held = [f"{slot.scope} {slot.index}" for slot in slots if slot.node == name]
+    long = f"it is DOWN, its daemon has said nothing for {dead_s / 3600:g} h, and it holds slot {', '.join(held)}"
+    todo = "bring the machine back or have it replaced; `scontrol show reservation` lists its slots"
+    return AbsentNode(node=name, message=f"{long}: {todo}", page=True)

@@ -1,0 +1,217 @@
+"""What the engine knows of its node's place in the cluster, and what the node shows the others of itself.
+
+The node's own state is read for each question. The fleet is dear to read where many nodes ask at once, so a question
+says how old its reading may be: an old one lets a node ask for a slot or wait, and is never enough to take it out.
+
+It decides nothing. What it writes is one finding in this node's own mark, what came of its cases, and that a daemon
+watches over a node that is out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from healthd.core.errors import BackendError, BackendRefused
+from healthd.core.model import Decision
+from healthd.remediation.decide.case import Case, after, code_of
+from healthd.remediation.decide.handoff import CaseMark, Versions, by_now, is_ahead, parse, showing
+from healthd.remediation.decide.policy import SeenElsewhere, Situation
+from healthd.remediation.decide.unwatched import WATCH_S
+from healthd.remediation.engine.slots import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from healthd.remediation.engine.turns import Slots
+from healthd.remediation.ports import FleetLevel, NodeView, Orchestrator
+
+_JUST_READ_S = 2.0  # in the same turn, that is
+_WATCH_AGAIN_S = 600.0  # after a start, and after the record could not be written
+
+
+class Surroundings:
+    """The surroundings of one node. Calls never overlap, but for ``unnoted``. ``versions``: what the node runs."""
+
+    def __init__(
+        self,
+        *,
+        orchestrator: Orchestrator,
+        slots: Slots,
+        versions: Callable[[], Versions] = Versions,
+        clock: Callable[[], datetime],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._orchestrator, self._slots, self._versions, self._clock = orchestrator, slots, versions, clock
+        self._monotonic_s, self._began_s = monotonic_s, monotonic_s()
+        self._own: str | None = None
+        self._refused: Situation | None = None
+        self._pause_s = 0.0
+        self._shown: tuple[str, datetime] | None = None
+        self._remembered = ""
+        self._watch_due_s = self._began_s + _WATCH_AGAIN_S
+        self.viewed: NodeView | None = None  # the last reading of the node for a decision
+
+    # -- what is asked ------------------------------------------------------------------------------------------------
+
+    def decided(self, decide: Callable[[Callable[[], Situation]], Decision]) -> Decision:
+        """Decide by what is remembered of the fleet. A refusal by that is looked at anew, ever more rarely while it
+        stays one: a thousand nodes that may not go out must not read a thousand nodes each, every few seconds.
+        """
+        asked: list[Situation] = []
+
+        def recalled() -> Situation:
+            asked.append(self._refused if self._refused is not None and self._is_young() else self.recalled())
+            return asked[0]
+
+        decision = decide(recalled)
+        if decision.steps or not asked or asked[0].level is None:
+            self._refused, self._pause_s = None, 0.0
+            return decision
+        if self._is_young():
+            self._pause_s = self._pause_s or FIRST_PAUSE_S
+        else:
+            self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
+            asked[0] = self.looked()
+            decision = decide(lambda: asked[0])
+        self._refused = None if decision.steps else asked[0]
+        return decision
+
+    def looked(self) -> Situation:
+        """The node and the fleet as they are read now."""
+        return self._situation(self._slots.learn)
+
+    def recalled(self) -> Situation:
+        """The node as it is read now, and the fleet as it was read last, where that is of use; but not even the node
+        where the places alone say that nobody could go out."""
+        try:
+            if full := self._slots.full():
+                return Situation(view=None, level=None, full=full)
+        except BackendError as error:
+            return Situation(view=None, level=None, problem=str(error))
+        return self._situation(lambda: self._slots.recalled() or self._slots.learn())
+
+    def just_read(self) -> Situation:
+        """The node as it is read now, and the fleet as it was read in this turn."""
+        return self._situation(lambda: self._slots.recalled(max_age_s=_JUST_READ_S) or self._slots.learn())
+
+    def unnoted(self) -> Situation:
+        """As ``looked``, for whoever only asks: nothing is remembered of it."""
+        return self._situation(self._orchestrator.level)
+
+    def around(self, *, max_age_s: float | None) -> tuple[str, FleetLevel]:
+        """This node's name, and the fleet: as it is read now, or was so long ago. Raises BackendError."""
+        fleet = None if max_age_s is None else self._slots.recalled(max_age_s=max_age_s)
+        return self._orchestrator.view().name, fleet or self._slots.learn()
+
+    def record(self) -> CaseMark:
+        """This node's own handoff record, as this daemon left it, read it with the fleet, or reads it now. What it did
+        itself since, its store knows; what is of a time ahead is left out. Raises BackendError."""
+        if self._own is None:
+            name = self.viewed.name if self.viewed is not None else ""
+            fleet = self._slots.recalled(max_age_s=self._monotonic_s() - self._began_s) if name else None
+            own = self._orchestrator.marked() if fleet is None else _own(name, fleet)
+            self._own = own
+        return by_now(parse(self._own) or CaseMark(), self._clock())
+
+    # -- what is shown ------------------------------------------------------------------------------------------------
+
+    def show(self, code: str, since: datetime) -> str:
+        """Let the others see this finding, by the node's mark; returns why they cannot, or "".
+
+        It is written once a slot is held, so that whoever looks after the settle time sees the findings of all who
+        claimed with it; and once the node is held because many have the same, so that it counts for as long as it is.
+        Nodes that wait for a slot write nothing: a thousand that fail at once are not a thousand updates at once.
+        """
+        if self._shown == (code, since):
+            return ""
+        try:
+            self._mark(lambda before: showing(before, code, since, self._versions()))
+        except BackendError as error:
+            return f"the others are not shown why: {error}"
+        self._shown = (code, since)
+        return ""
+
+    def withdraw(self, *, unless: Collection[str]) -> str:
+        """While no case is open, take a finding out of the node's mark, ``unless`` it is one of these. Returns why that
+        cannot be done yet, or ""."""
+        try:
+            if (code := self.record().code) and code not in unless:
+                self._mark(lambda before: showing(before, "", None))
+                self._shown = None
+        except BackendRefused:
+            self._own = ""  # somebody else's text is in its place
+        except BackendError as error:
+            return f"what it shows the others is not known, or not taken back yet: {error}"
+        return ""
+
+    def hide(self, case: Case) -> None:
+        """Take the finding out of the node's mark, and leave there what came of the case. Raises BackendUnknown; where
+        somebody else's text is in the mark's place, nothing of ours is there to be taken out."""
+        with contextlib.suppress(BackendRefused):
+            self._mark(lambda before: after(before, case))
+        self._shown = None
+
+    def remember(self, case: Case) -> None:
+        """Leave in the node's mark, once, that this case was given up. Raises BackendUnknown, see ``hide``."""
+        if self._remembered != case.id:
+            with contextlib.suppress(BackendRefused):
+                self._mark(lambda before: after(before, case))
+            self._remembered = case.id
+
+    def watch(self, *, holds: bool) -> None:
+        """Say in the mark, every WATCH_S while healthd ``holds`` the node, that its daemon watches over it. What cannot
+        be written is written later; others may page meanwhile."""
+        now_s = self._monotonic_s()
+        if not holds or now_s < self._watch_due_s:
+            self._watch_due_s = self._watch_due_s if holds else now_s + WATCH_S
+            return
+        self._watch_due_s = now_s + _WATCH_AGAIN_S
+        with contextlib.suppress(BackendError):
+            self._mark(lambda before: replace(parse(before) or CaseMark(), watched=self._clock()).text)
+            self._watch_due_s = now_s + WATCH_S
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _mark(self, new: Callable[[str], str]) -> None:
+        before = self._own = self._orchestrator.marked()
+        if (text := new(before)) != before:
+            self._orchestrator.mark(text)
+            self._own = text
+
+    def _is_young(self) -> bool:
+        return self._slots.recalled(max_age_s=max(_JUST_READ_S, self._pause_s)) is not None
+
+    def _situation(self, level: Callable[[], FleetLevel]) -> Situation:
+        try:
+            view = self.viewed = self._orchestrator.view()
+            if view.fenced and self._slots.held():
+                view = replace(view, in_service=True)  # what keeps jobs off is our own place in the budget
+        except BackendError as error:
+            return Situation(view=None, level=None, problem=str(error))
+        if not view.in_service and (view.hold is None or not view.hold.automatic):
+            return Situation(view=view, level=None)
+        try:
+            fleet = level()
+        except BackendError as error:
+            return Situation(view=view, level=None, problem=str(error))
+        return Situation(view=view, level=fleet, fleet_findings=elsewhere(view.name, fleet, self._clock()))
+
+
+def elsewhere(me: str, fleet: FleetLevel, now: datetime) -> tuple[SeenElsewhere, ...]:
+    """The findings on other nodes: of those that are held by their reason, of others by their mark; and those from
+    which they returned. What is said of a time that has not come is none."""
+    found = [
+        SeenElsewhere(node=held.node, code=code, at=datetime.fromtimestamp(held.stamp, UTC))
+        for held in fleet.held
+        if (code := code_of(held.text))
+    ]
+    for mark in fleet.marks:
+        shown = parse(mark.text) or CaseMark()
+        if shown.code and shown.since is not None:
+            found.append(SeenElsewhere(node=mark.node, code=shown.code, at=shown.since))
+        found += [SeenElsewhere(node=mark.node, code=past.code, at=past.at, returned=True) for past in shown.history]
+    return tuple(each for each in found if each.node != me and not is_ahead(each.at, now))
+
+
+def _own(name: str, fleet: FleetLevel) -> str:
+    return next((mark.text for mark in fleet.marks if mark.node == name), "")

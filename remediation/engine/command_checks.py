@@ -1,0 +1,216 @@
+"""Whether an order can be carried out now, and what carrying it out would take. It reads; it changes nothing.
+
+The same questions are asked for the order and for its dry run, so that the one tells what the other will do. What an
+order must not pass is what no decision passes: another's hold, the budget, an opt-out, a manager that is at the machine
+already, the rate of replacements. What it does not need is a fault, and a mode that would allow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+from healthd.core.errors import BackendError
+from healthd.core.model import Action, Decision, Diagnosis, Refusal, Refused, Remedy, Step
+from healthd.remediation.decide.adoption import orphaned
+from healthd.remediation.decide.case import QUARANTINE_CODE, Case, case_of
+from healthd.remediation.decide.commands import (
+    Order,
+    Verb,
+    instead,
+    let_in,
+    may_be_mended,
+    mended_meanwhile,
+    quarantined,
+    repaired,
+)
+from healthd.remediation.decide.policy import holder
+from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.ports import NodeView, StateOwner
+
+
+class Commands:
+    """The orders of one node. ``as_repair``: what would be decided if the mode were repair, about a node that no case
+    holds, or this one does."""
+
+    def __init__(self, parts: Parts, *, as_repair: Callable[[datetime, Case | None], Decision]) -> None:
+        self._orchestrator, self._provisioner, self._resetter = parts.orchestrator, parts.provisioner, parts.resetter
+        self._slots, self._judgement, self._rules = parts.slots, parts.judgement, parts.rules
+        self._parts, self._as_repair = parts, as_repair
+
+    def wanted(self, order: Order, case: Case | None, now: datetime, case_id: str) -> Case | Refused | str:
+        """The case that carries the order out, why it is refused, or in words that it is so already.
+
+        ``case``: the one that is open. Raises BackendError where the cluster could not be read.
+        """
+        view = self._orchestrator.view(jobs=True)
+        if why := self._rules().hands_off(view):
+            drained = case is not None and case.hold is not None and Step.DRAIN in case.steps
+            instead = ", or undo our drain by hand: that is obeyed all the same" if drained else ""
+            return Refused(kind=Refusal.OPTED_OUT, words=f"opted out: {why}; take that back first{instead}")
+        match order.verb:
+            case Verb.QUARANTINE:
+                return self._quarantine(order, case, view, now, case_id)
+            case Verb.REPAIR:
+                return self._repair(order, case, view, now, case_id)
+            case Verb.RELEASE:
+                return self._release(order, case, view, now, case_id)
+
+    def rehearsed(self, case: Case) -> Iterator[tuple[str, Refusal | None]]:
+        """What each step that is left would do, in words, and what is known to be against it. Raises BackendError."""
+        for step in case.steps[case.index :]:
+            words, refusal = self._rehearsal(step, case)
+            yield f"{step:<9}  {words}", refusal
+
+    # -- the three ----------------------------------------------------------------------------------------------------
+
+    def _quarantine(
+        self, order: Order, case: Case | None, view: NodeView, now: datetime, case_id: str
+    ) -> Case | Refused | str:
+        if case is not None and case.code == QUARANTINE_CODE and not (case.release_order or case.has_ended):
+            return f"ordered already, {case.order}: case {case.id} is at {case.step}"
+        return (
+            self._open_already(case)
+            or self._cannot_go_out(view)
+            or quarantined(order, case_id, now, drains=self._drains)
+        )
+
+    def _repair(self, order: Order, case: Case | None, view: NodeView, now: datetime, case_id: str) -> Case | Refused:
+        is_out = case is not None and may_be_mended(case, order)
+        if not is_out and (no := self._open_already(case) or self._cannot_go_out(view)) is not None:
+            return no
+        if case is not None and (foreign := self._foreign(case, view)) is not None:
+            return foreign
+        rungs = self._rungs(order, case, now)
+        if isinstance(rungs, Refused):
+            return rungs
+        ladder, about = rungs
+        if (no := self._cannot_mend(ladder[0])) is not None:
+            return no
+        if case is not None and case.code == QUARANTINE_CODE:
+            return mended_meanwhile(case, order, ladder[0], now)
+        new = repaired(order, case_id, now, ladder=ladder, about=about, drains=self._drains)
+        return new if case is None else instead(case, new)
+
+    def _rungs(
+        self, order: Order, case: Case | None, now: datetime
+    ) -> tuple[tuple[Remedy, ...], Diagnosis | None] | Refused:
+        """What is to be tried in turn, and for what: the one remedy that was named, or what the policy says."""
+        if order.remedy is not None:
+            return (order.remedy,), None
+        decision = self._as_repair(now, case)
+        if decision.action is Action.REPAIR:
+            return decision.ladder, decision.diagnosis
+        words = f"{decision.reason}; to have one remedy all the same, name it with --step"
+        return Refused(kind=decision.refusal or Refusal.NOT_NEEDED, words=words)
+
+    def _release(
+        self, order: Order, case: Case | None, view: NodeView, now: datetime, case_id: str
+    ) -> Case | Refused | str:
+        if case is None:
+            return self._orphan(order, view, now, case_id) or self._nothing_of_ours(view)
+        if case.has_ended:
+            return f"case {case.id} has ended already: {case.note}"
+        if (foreign := self._foreign(case, view)) is not None:
+            return foreign
+        never_out = case.code == QUARANTINE_CODE and case.step in (Step.SLOT, Step.DRAIN)
+        return let_in(case, order, "" if order.forced or never_out else self._judgement.trouble(None))
+
+    # -- what is against it -------------------------------------------------------------------------------------------
+
+    @property
+    def _drains(self) -> bool:
+        return self._provisioner.state_owner is not StateOwner.PLATFORM
+
+    def _open_already(self, case: Case | None) -> Refused | None:
+        if case is None:
+            return None
+        about = f"case {case.id} is open for {case.code} on {case.component}, at {case.step}"
+        words = f"{about}; it has to end first: `healthd status`, and `healthd release` to end it"
+        return Refused(kind=Refusal.CASE_OPEN, words=words)
+
+    def _cannot_go_out(self, view: NodeView) -> Refused | None:
+        if not view.in_service and not (view.fenced and self._slots.held()):
+            words = f"already out of service, held by {holder(view)}: left alone"
+            return Refused(kind=Refusal.FOREIGN_HOLD, words=words)
+        if full := self._slots.no_room():
+            words = f"{full}; a drain of your own with scontrol is not ours to count, nor to undo"
+            return Refused(kind=Refusal.BUDGET, words=words)
+        return None
+
+    def _cannot_mend(self, remedy: Remedy) -> Refused | None:
+        if why := self._parts.why_not(remedy):
+            return Refused(kind=Refusal.CANNOT, words=f"no {remedy} here: {why}")
+        if other := self._provisioner.stands_down():
+            return Refused(kind=Refusal.MANAGED, words=other)
+        if remedy is Remedy.REPLACE_NODE and (many := self._parts.too_many(by_order=True)):
+            return Refused(kind=Refusal.RATE, words=many)
+        return None
+
+    def _foreign(self, case: Case, view: NodeView) -> Refused | None:
+        """Whether somebody else holds the node that the case is about: its next turn says so too, and ends it."""
+        ours, hold = {case.text, *self._parts.platform_texts}, view.hold
+        is_over_ours = view.drained_by_itself and case.hold is not None
+        if view.standing or is_over_ours or (hold is not None and hold.text in ours):
+            return None
+        return Refused(kind=Refusal.FOREIGN_HOLD, words=f"held by {holder(view)}, not by case {case.id}: left alone")
+
+    def _orphan(self, order: Order, view: NodeView, now: datetime, case_id: str) -> Case | Refused | None:
+        """The case that undoes a drain of ours for which none is open. Its own id, unless that has ended."""
+        named = case_of(view.hold.text) if view.hold is not None else ""
+        new_id = case_id if self._parts.cases.knows(named) else ""
+        mode, boot_id = self._rules().mode, self._judgement.boot_id
+        case = orphaned(view, new_id, mode=mode, boot_id=boot_id, now=now)
+        return None if case is None else let_in(case, order, "" if order.forced else self._judgement.trouble(None))
+
+    def _nothing_of_ours(self, view: NodeView) -> Refused | str:
+        if view.in_service:
+            return f"{view.name} is in service, and no case is open: there is nothing to release"
+        words = f"held by {holder(view)}, and no case of ours is open: left alone; whoever holds it lets it go"
+        return Refused(kind=Refusal.FOREIGN_HOLD, words=words)
+
+    # -- the rehearsal ------------------------------------------------------------------------------------------------
+
+    def _rehearsal(self, step: Step, case: Case) -> tuple[str, Refusal | None]:
+        match step:
+            case Step.SLOT:
+                return "takes a place in the fleet's budget, which keeps new jobs off; there is room", None
+            case Step.DRAIN:
+                return f'drains the node, with "{case.text}" for all to see', None
+            case Step.WAIT_IDLE:
+                view = self._orchestrator.view(jobs=True)
+                return (
+                    f"waits for {', '.join(view.work or view.jobs) or 'work'} to end"
+                    if not view.idle
+                    else "it is idle now"
+                ), None
+            case Step.COLLECT:
+                return "saves the evidence", None
+            case Step.RESET:
+                return self._after_maintenance(*self._reset_words())
+            case Step.REBOOT:
+                return self._after_maintenance(*self._asked(Remedy.REBOOT_NODE))
+            case Step.REPLACE:
+                return self._after_maintenance(*self._asked(Remedy.REPLACE_NODE))
+            case Step.STAY:
+                return "keeps it out until `healthd release`", None
+            case Step.VERIFY:
+                return "has every check look anew, and waits until the node has stayed good", None
+            case Step.RELEASE:
+                return "undoes what it did, if that stands as it was made, and gives the place back", None
+
+    def _after_maintenance(self, words: str, refusal: Refusal | None) -> tuple[str, Refusal | None]:
+        window = self._orchestrator.view(jobs=True).maintenance
+        return (f"waits for the end of maintenance window {window}; then {words}" if window else words), refusal
+
+    def _reset_words(self) -> tuple[str, Refusal | None]:
+        if why := self._resetter.why_not():
+            return f"cannot: {why}", Refusal.CANNOT
+        services = ", ".join(self._resetter.holders()) or "no service"
+        return f"stops {services}, resets all GPUs, and starts again what it stopped", None
+
+    def _asked(self, remedy: Remedy) -> tuple[str, Refusal | None]:
+        try:
+            return self._provisioner.dry_run(remedy), None
+        except BackendError as error:
+            return f"cannot: {error}", Refusal.CANNOT

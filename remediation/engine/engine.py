@@ -1,0 +1,504 @@
+"""Carries a decision out, one step at a time, so that a kill -9 at any point leaves nothing half done or done twice.
+
+While no case is open it decides; while one is open it takes that case's steps. It decides anew only about a node that
+a case keeps out without mending it, which may be mended by now. A turn returns the sentence that says what it did: that
+sentence is the log line, the audit record and what a test asserts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from healthd.core.errors import BackendError, StoreError
+from healthd.core.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Refused, Root, Step
+from healthd.remediation.decide.brakes import many_returns, returns_of
+from healthd.remediation.decide.case import Case, Repair, ended_last, reason_text
+from healthd.remediation.decide.commands import Obeyed, Order, instead, only_out
+from healthd.remediation.decide.drive import Seen, decided_about, is_due, is_untried, own, turns, why_turned
+from healthd.remediation.decide.fleet import Scope
+from healthd.remediation.decide.ledger import on_record
+from healthd.remediation.decide.modes import lowered, may_be_lowered, why_lowered
+from healthd.remediation.decide.paging import STUCK_AFTER_S, wanted
+from healthd.remediation.decide.policy import Considered, Rules, Situation, decide, decide_each, left_of, many_at_once
+from healthd.remediation.decide.rules import roots_of, without_drain
+from healthd.remediation.engine.cluster_view import Surroundings, elsewhere
+from healthd.remediation.engine.command_checks import Commands
+from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.engine.execute import Obedience
+from healthd.remediation.engine.orphans import Leftovers, Orphans
+from healthd.remediation.engine.stats import Tally
+from healthd.remediation.engine.steps import Steps
+from healthd.remediation.engine.turns import Turn
+from healthd.remediation.ports import FleetLevel, NodeView, StateOwner
+
+_ORDER_WAITS_S = 20.0  # for a turn that is under way
+_ENDING = "healthd is stopping: nothing more is begun; what is left is done once it is back"
+_SEEN_FOR_S = 10.0  # everybody may ask for the plan; the cluster is not read anew for each
+_TOUCH_NOTHING = frozenset({Refusal.OBSERVE, Refusal.OPTED_OUT})
+_ANEW_EVERY_S = 60.0  # whether a reset can be made is asked of the machine
+
+
+class Engine:
+    """One node's engine. ``turn`` is called whenever something changed and every few seconds; calls never overlap."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._orchestrator, self._provisioner, self._slots = parts.orchestrator, parts.provisioner, parts.slots
+        self._judgement, self._cases, self._rules, self._clock = parts.judgement, parts.cases, parts.rules, parts.clock
+        self._surroundings = Surroundings(
+            orchestrator=parts.orchestrator,
+            slots=parts.slots,
+            versions=parts.versions,
+            clock=parts.clock,
+            monotonic_s=parts.monotonic_s,
+        )
+        self._steps = Steps(parts, surroundings=self._surroundings, forbidden=self._forbidden)
+        self._lock, self._asking, self._ending = threading.Lock(), threading.Lock(), threading.Event()
+        self._seen: tuple[datetime, Situation] | None = None
+        self._own: tuple[datetime, NodeView] | None = None
+        self._stands, self._last_noted = False, ""
+        self._leftovers, self._orphans = Leftovers(parts), Orphans(parts)
+        self._asked: frozenset[tuple[str, str]] = frozenset()
+        self._asked_s = float("-inf")
+        self._commands = Commands(parts, as_repair=self._as_repair)
+        self._decided_last = Decision(action=Action.HOLD, reason="nothing has been decided yet")
+        self._turn: Turn | None = None
+        self._ended: Case | None = None
+        self._has_case = False
+        self._failing_since_s: float | None = None
+        self.decision = self._decided_last
+        """What was decided last; or while a case is open, or no turn succeeds, what an operator is wanted for."""
+        self.has_decided = False
+        """Whether a turn has come through: until then nothing says that what a daemon before this one paged is over."""
+        self.tally = Tally()
+        self._obedience = Obedience(parts, commands=self._commands, steps=self._steps, tally=self.tally)
+
+    def turn(self, now: datetime, *, wait_s: float = -1, hurry: bool = False) -> str:
+        """Decide or go on, as far as it goes now. Returns what was done and why; never raises a HealthdError.
+
+        ``wait_s``: how long to wait for a turn that is under way elsewhere; -1 for as long as it takes. ``hurry``: a
+        job is about to start here, so a drain does not wait until the node's place in the budget has settled.
+        """
+        if not self._lock.acquire(timeout=wait_s):
+            return "another turn of the engine is still under way"
+        problem = ""
+        try:
+            self._parts.beat.begin()
+            if self._ending.is_set():
+                return _ENDING
+            self._steps.hurry = hurry
+            case = self._resumed(now)
+            said = self._consider(now) if case is None else self._go_on(case, now)
+            self._watch()
+        except StoreError as error:
+            said = problem = f"nothing was done: {error}"
+        except BackendError as error:
+            said = problem = f"the cluster did not answer, so nothing more was done: {error}"
+            if self._note(said, Event(at=self._clock(), kind="step", text=said)):
+                self.tally.refuse(Refusal.UNREADABLE)
+        finally:
+            self._steps.hurry = False
+            self._stand(now, problem)
+            self._stands = self._steps.stood(now) > timedelta(seconds=2 * self._parts.patience.calm_s)
+            self._parts.beat.end()
+            self._lock.release()
+        return said
+
+    def obey(self, order: Order, now: datetime) -> Obeyed:
+        """Begin to carry an order out, or refuse it. What is left to do is done by the turns that follow.
+
+        Raises StoreError: then nothing was done.
+        """
+        if not self._lock.acquire(timeout=_ORDER_WAITS_S):
+            words = (
+                f"a turn of the engine has been under way for {_ORDER_WAITS_S:g} s; see `healthd status`, and ask again"
+            )
+            return self._obedience.refuse(order, Refused(kind=Refusal.CASE_OPEN, words=words))
+        try:
+            self._parts.beat.begin()
+            if self._ending.is_set():
+                return self._obedience.refuse(
+                    order, Refused(kind=Refusal.CASE_OPEN, words=f"{_ENDING}; ask again then")
+                )
+            case = self._resumed(now)
+            if case is None and self._leftovers.unknown:
+                words = f"the cluster did not answer, and {self._leftovers.unknown}"
+                return self._obedience.refuse(order, Refused(kind=Refusal.UNREADABLE, words=words))
+            return self._obedience.begin(order, case, now, lambda words: self._begun(order, words))
+        finally:
+            self._parts.beat.end()
+            self._lock.release()
+
+    def end(self, within_s: float) -> bool:
+        """Begin nothing more, whoever asks. Whether what is under way came to its end within that time, in seconds: a
+        step is not broken off, and the one after it is not begun."""
+        self._ending.set()
+        if not self._lock.acquire(timeout=within_s):
+            return False
+        self._lock.release()
+        return True
+
+    def rehearse(self, order: Order, now: datetime) -> Obeyed:
+        """What obeying would come to, step by step. Nothing is done, noted or counted. Raises StoreError."""
+        with self._asking:
+            case = self._cases.open_case()
+            if case is None and self._leftovers.unknown:
+                words = f"the cluster did not answer, and {self._leftovers.unknown}"
+                return Obeyed(done=False, said=words, refusal=Refusal.UNREADABLE)
+            return self._obedience.rehearse(order, case, now)
+
+    def opted_out(self) -> str:
+        """Why healthd only observes here, or "": as the node says now, and the cluster said when it was last read."""
+        return self._rules().hands_off(self._steps.viewed or self._surroundings.viewed)
+
+    def opted_out_now(self) -> str:
+        """The same, and the cluster is asked where it has not been of late: of a node that is well nobody reads what
+        its cluster says. Raises BackendError."""
+        rules = self._rules()
+        if rules.opted_out or not rules.opt_out_feature:
+            return rules.opted_out
+        with self._asking:
+            return rules.hands_off(self._own_view_lately())
+
+    def next_in_s(self, at_most_s: float) -> float:
+        """In how many seconds the next turn is of use: when a place in the budget has settled, if that is sooner; later
+        for a case that stands still, whose node others may have touched, and nothing else can have happened to."""
+        if due_s := self._slots.due_in_s():
+            return min(at_most_s, due_s)
+        return max(at_most_s, self._parts.patience.calm_s) if self._stands else at_most_s
+
+    def fenced(self, words: str) -> None:
+        """The cluster shows a fence of ours, in these ``words``; "" for none. Unless a case is open it is said, and its
+        claim is searched. Called from another thread than turns."""
+        is_left = bool(words) and self.case is None
+        self._orphans.fence = words if is_left else ""
+        if is_left:
+            self._leftovers.search(anew=True)
+
+    def learn(self) -> FleetLevel | None:
+        """Read the fleet, where it is time for that and nothing is going on; None where it was not read.
+
+        Raises StoreError, BackendUnknown.
+        """
+        if not self._slots.wants_to_learn() or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            return None if self._cases.open_case() is not None else self._slots.learn()
+        finally:
+            self._lock.release()
+
+    def holds_node(self) -> Case | None:
+        """The open case whose drain was read back, or None. Raises StoreError."""
+        case = self._cases.open_case()
+        return case if case is not None and case.hold is not None else None
+
+    @property
+    def case(self) -> Case | None:
+        """The open case as the last turn left it, or None. Read from memory: a store that fails hides no case."""
+        return self._turn.case if self._turn is not None and self._turn.case.is_open else None
+
+    @property
+    def ended(self) -> Case | None:
+        """The case that ended last since this process began, or None. A slot that was found alone is none: what had the
+        node out before is."""
+        return self._ended
+
+    def budget(self) -> tuple[Scope, ...]:
+        """How many nodes are out and may be, as the fleet was read last; nothing where that is of no use any more."""
+        return self._slots.budget()
+
+    @property
+    def rules(self) -> Rules:
+        """What is allowed now, and what the policy says."""
+        return self._rules()
+
+    def considered(self) -> tuple[Considered, ...]:
+        """What would be decided now about each diagnosis, as if no case were open. Nothing is done, noted or counted.
+
+        A turn that is under way is not waited for. Raises StoreError.
+        """
+        return self._considered(self._judgement.diagnoses(), self._judgement.is_acknowledged, self._rules())
+
+    def imagined(self, diagnoses: Sequence[Diagnosis], mode: Mode) -> tuple[Considered, ...]:
+        """The same at this level, if these were all that is wrong and nobody had seen them: for a drill."""
+        return self._considered(diagnoses, lambda _: False, replace(self._rules(), mode=mode))
+
+    def foretold(self, decision: Decision, diagnosis: Diagnosis, case_id: str) -> tuple[str, ...]:
+        """What each step of a decision would do now, in the words of an order's dry run. Raises BackendError."""
+        now = self._clock()
+        case = replace(self._opened(decision, diagnosis, now), id=case_id, text=reason_text(diagnosis, case_id))
+        with self._asking:
+            return tuple(words for words, _ in self._commands.rehearsed(case))
+
+    def fleet(self) -> FleetLevel | None:
+        """The fleet as it is read for such questions; None where it cannot be."""
+        with self._asking:
+            return self._seen_lately().level
+
+    def _considered(
+        self, diagnoses: Sequence[Diagnosis], seen: Callable[[Diagnosis], bool], rules: Rules
+    ) -> tuple[Considered, ...]:
+        with self._asking:
+            now = self._clock()
+            parts = self._parts
+            seen_now = self._unsearched if self._leftovers.unknown else self._seen_lately
+            return decide_each(diagnoses, seen, seen_now, rules, parts.why_not, ledger=self._repairs_known, now=now)
+
+    def _seen_lately(self) -> Situation:
+        now = self._clock()
+        if self._seen is None or not _is_young(self._seen[0], now):
+            self._seen = (now, self._surroundings.unnoted())
+        return self._seen[1]
+
+    def _resumed(self, now: datetime) -> Case | None:
+        """The open case, on disk or found with the cluster. Raises StoreError."""
+        case = self._steps.resume()
+        self._leftovers.search(anew=case is not None)
+        if case is not None:
+            self._orphans.search()
+        return case or self._leftovers.found(now, self._keep)
+
+    def _own_view_lately(self) -> NodeView:
+        now = self._clock()
+        if self._seen is not None and self._seen[1].view is not None and _is_young(self._seen[0], now):
+            return self._seen[1].view
+        if self._own is None or not _is_young(self._own[0], now):
+            self._own = (now, self._orchestrator.view())
+        return self._own[1]
+
+    def _unsearched(self) -> Situation:
+        """Where a place, a drain or an order of an earlier daemon's may stand and nobody knows, nothing is begun."""
+        return Situation(view=None, level=None, problem=self._leftovers.unknown)
+
+    def _keep(self, case: Case) -> None:
+        self._steps.write(case, f"found: {case.why}")
+
+    def _begun(self, order: Order, words: str) -> None:
+        self.decision = self._decided_last = Decision(action=Action(order.verb), reason=words)
+        self.tally.decided[self.decision.action] += 1
+
+    def _as_repair(self, now: datetime, case: Case | None) -> Decision:
+        situation = self._surroundings.looked if case is None else None
+        return self._decided(situation, replace(self._rules(), mode=Mode.REPAIR), now)
+
+    # -- deciding -----------------------------------------------------------------------------------------------------
+
+    def _consider(self, now: datetime) -> str:
+        self._has_case = False
+        if self.case is not None:  # an order ended it since the last turn
+            self._turn = None
+        decision = self._decide(now)
+        if not decision.steps or decision.diagnosis is None:
+            return "; ".join(filter(None, (decision.reason, self._show_held(decision))))
+        case = self._opened(decision, decision.diagnosis, now)
+        self._steps.write(case, f"intends to take a slot and to drain: {decision.reason}")
+        return self._go_on(case, now)
+
+    def _decide(self, now: datetime) -> Decision:
+        if self._leftovers.unknown:
+            decision = self._decided(self._unsearched, self._rules(), now)
+        else:
+            decision = self._surroundings.decided(lambda situation: self._decided(situation, self._rules(), now))
+        decision = self._orphans.named(decision, now)
+        self._tell(decision)
+        return decision
+
+    def _show_held(self, decision: Decision) -> str:
+        """Let the others see what this node is held for because many have it; what it is not held for any more, they
+        see no more. Returns why they cannot be shown it, or ""."""
+        diagnosis = decision.diagnosis
+        if decision.refusal is Refusal.CORRELATED and diagnosis is not None:
+            since = next(root.since for root in roots_of(diagnosis) if root.code == diagnosis.code)
+            return self._surroundings.show(diagnosis.code, since)
+        if decision.refusal in _TOUCH_NOTHING or self._leftovers.unknown:
+            return ""
+        unseen = (each for each in self._judgement.diagnoses() if not self._judgement.is_acknowledged(each))
+        return self._surroundings.withdraw(unless={root.code for each in unseen for root in roots_of(each)})
+
+    def _tell(self, decision: Decision) -> None:
+        """Put the decision or the refusal into the audit trail once, not every few seconds."""
+        self._decided_last, diagnosis = decision, decision.diagnosis
+        if diagnosis is None and decision.refusal is None:
+            self._last_noted = ""  # the same refusal, of a fault that comes back, is news
+            return
+        about = {"code": diagnosis.code, "component": str(diagnosis.component)} if diagnosis is not None else {}
+        data = {"action": decision.action, **about}
+        if self._note(decision.reason, Event(at=self._clock(), kind="decision", text=decision.reason, data=data)):
+            self.tally.decided[decision.action] += 1
+            self.tally.refuse(decision.refusal)
+
+    def _decided(
+        self,
+        situation: Callable[[], Situation] | None,
+        rules: Rules,
+        now: datetime,
+        *,
+        shared: Callable[[Root], str] = lambda _: "",
+    ) -> Decision:
+        return decide(
+            self._judgement.diagnoses(),
+            self._judgement.is_acknowledged,
+            situation,
+            rules,
+            self._parts.why_not,
+            ledger=self._repairs,
+            now=now,
+            shared=shared,
+        )
+
+    def _repairs(self) -> tuple[Repair, ...]:
+        """The repairs of this node by the store and by the record. Raises StoreError, BackendError."""
+        return on_record(self._parts.ledger(), self._cases.open_case(), self._surroundings.record())
+
+    def _repairs_known(self) -> tuple[Repair, ...]:
+        """The same for a question: of a cluster that does not answer, by the store alone."""
+        try:
+            return self._repairs()
+        except BackendError:
+            return tuple(self._parts.ledger())
+
+    def _forbidden(self, now: datetime) -> Refused | None:
+        """Why what was decided would not be decided now: that decision may be old, and so may what it knew of the
+        fleet."""
+        decision = self._decided(self._surroundings.just_read, self._rules(), now)
+        if decision.steps:
+            return None
+        return Refused(kind=decision.refusal or Refusal.NOT_NEEDED, words=decision.reason)
+
+    def _opened(self, decision: Decision, diagnosis: Diagnosis, now: datetime) -> Case:
+        """A new case, its slot already intended: the decision has just read what an intent must be read from.
+
+        Raises BackendError.
+        """
+        case_id, bounds = self._parts.new_id(), self._rules().bounds
+        returns = returns_of(self._surroundings.record().history, diagnosis.code, now)
+        return Case(
+            id=case_id,
+            opened=now,
+            since=now,
+            mode=self._rules().mode,
+            code=diagnosis.code,
+            component=str(diagnosis.component),
+            remedy=diagnosis.remedy,
+            why="; ".join(diagnosis.reasons),
+            text=reason_text(diagnosis, case_id),
+            steps=self._fitting(decision.steps),
+            ladder=decision.ladder,
+            fenced=True,
+            asks=_asks(decision, many_returns(returns, diagnosis.code, bounds)),
+            returns=returns,
+        )
+
+    def _fitting(self, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+        return without_drain(steps) if self._provisioner.state_owner is StateOwner.PLATFORM else steps
+
+    def _note(self, said: str, event: Event) -> bool:
+        """Record what is said for the first time; whether it was."""
+        if said == self._last_noted:
+            return False
+        self._last_noted = said
+        self._judgement.record(event)
+        return True
+
+    # -- going on -----------------------------------------------------------------------------------------------------
+
+    def _go_on(self, case: Case, now: datetime) -> str:
+        self._has_case = True
+        if self._turn is None or self._turn.case.id != case.id:
+            self._turn = Turn(case=case, said=case.note)
+        case = self._turned(case, now)
+        while True:
+            self._parts.beat()
+            turn = self._steps.take(self._fitted(case), now)
+            self.tally.time(case, turn.case, self._clock())
+            case = turn.case
+            self.tally.wait(turn)
+            self._turn = turn
+            self._ended = ended_last(case, self._ended)
+            if not turn.go_on or case.end is not None or self._ending.is_set():
+                return turn.said
+
+    def _turned(self, case: Case, now: datetime) -> Case:
+        """The case, turned to what is open now: its mode may have been raised since, its own fault may be over while
+        another is open, or a more serious one may have arrived."""
+        seen, now_s = self._steps.seen(case, now), self._parts.monotonic_s()
+        asked = frozenset((answer.root.code, str(answer.diagnosis.component)) for answer in seen.open)
+        is_asked = asked == self._asked and now_s - self._asked_s < _ANEW_EVERY_S
+        if not is_due(case, seen) or is_asked or self.opted_out():
+            return case
+        self._asked, self._asked_s = asked, now_s
+        decision = self._decided_about(case, seen)
+        is_said = bool(decision.steps) or decision.action is Action.PAGE
+        if is_said and decision.reason != self._decided_last.reason:
+            self._tell(decision)
+        if not turns(case, decision, seen) or decision.diagnosis is None:
+            many = many_returns(case.returns, case.code, self._rules().bounds)
+            return replace(case, asks=_asks(decision, many)) if is_said and only_out(case) else case
+        new = replace(self._opened(decision, decision.diagnosis, now), text=reason_text(decision.diagnosis, case.id))
+        goes_on = decided_about(decision, seen.open) is own(case, seen.open) and case.ladder[:1] == decision.ladder[:1]
+        turned = instead(case, replace(new, attempts=case.attempts if goes_on else 0))
+        unseen = "" if turned.step is Step.SLOT else self._steps.show(turned)
+        self._steps.write(turned, "; ".join(filter(None, (why_turned(case, turned, decision.reason), unseen))))
+        self._asked = frozenset()
+        return turned
+
+    def _decided_about(self, case: Case, seen: Seen) -> Decision:
+        """What would be decided now about the node that this case holds. Counted from when it was taken out: waiting
+        for an operator repairs no lemon."""
+        decision = self._decided(None, self._rules(), case.opened, shared=self._shared)
+        return decision if is_untried(case, decision, seen.open) else left_of(decision, case)
+
+    def _shared(self, root: Root) -> str:
+        name, fleet = self._surroundings.around(max_age_s=_ANEW_EVERY_S)
+        return many_at_once(root.code, root.since, name, elsewhere(name, fleet, self._clock()), self._rules().bounds)
+
+    def _fitted(self, case: Case) -> Case:
+        """The case as far as it may still go: a mode or a rule that was lowered since lowers it too. In observe mode it
+        rests as it is."""
+        rules = self._rules()
+        if rules.mode is Mode.OBSERVE or not may_be_lowered(case):
+            return case
+        if not (why := why_lowered(case, rules, self._judgement.diagnoses())):
+            return case
+        case = lowered(case)
+        self._steps.write(case, f"is not repaired any more: {why}")
+        self.tally.refuse(Refusal.LOWERED)
+        return case
+
+    def _watch(self) -> None:
+        """Tell the other daemons, after a turn that came through, that this one watches over the node."""
+        decided = self._decided_last
+        pages = decided.action is Action.PAGE or decided.refusal is Refusal.ORPHAN
+        held = self.case is not None if self._has_case else pages
+        if self._rules().mode is not Mode.OBSERVE:
+            self._surroundings.watch(holds=held)
+
+    def _stand(self, now: datetime, problem: str) -> None:
+        """Recompute what an operator is wanted for. ``problem``: why this turn did not succeed, or ""."""
+        now_s = self._parts.monotonic_s()
+        began_s = self._failing_since_s if self._failing_since_s is not None else now_s
+        self._failing_since_s = began_s if problem else None
+        self.has_decided = self.has_decided or not problem
+        stuck = problem if now_s - began_s >= STUCK_AFTER_S else ""
+        stands = self._turn.stands if self._turn is not None and self._has_case else None
+        before, self.decision = (
+            self.decision,
+            wanted(self._decided_last, stands, stuck, now, self._parts.patience.limits, was=self.decision),
+        )
+        is_new = (self.decision.action, self.decision.refusal) != (before.action, before.refusal)
+        if self.decision.action is Action.PAGE and is_new and self.decision is not self._decided_last:
+            self.tally.decided[Action.PAGE] += 1
+
+
+def _asks(decision: Decision, many: str) -> Refused | None:
+    """What a case waits for an operator for, where it was opened for that, or because it comes back too often."""
+    if decision.action is Action.PAGE and decision.refusal is not None:
+        return Refused(kind=decision.refusal, words=decision.reason)
+    return Refused(kind=Refusal.LEMON, words=many) if many else None
+
+
+def _is_young(at: datetime, now: datetime) -> bool:
+    return 0 <= (now - at).total_seconds() <= _SEEN_FOR_S

@@ -1,0 +1,240 @@
+"""What stops a step: the operator's word, somebody else's hold, a node that is not as we left it.
+
+Every question is answered by a plain reading of the node made just now. Nothing here acts on the cluster; a drain of
+ours that a person undid is taken down as the order it is, also while the operator wants nothing done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from healthd.core.model import Mode, Refusal, Refused, Step
+from healthd.remediation.decide.case import QUARANTINE_CODE, REPAIR_CODE, Case, End, Phase
+from healthd.remediation.decide.drive import own, undriven
+from healthd.remediation.decide.handoff import by_now, parse
+from healthd.remediation.decide.modes import why_lowered
+from healthd.remediation.decide.paging import out_since
+from healthd.remediation.decide.policy import holder
+from healthd.remediation.decide.rules import REPAIRS, Answer
+from healthd.remediation.engine.awake import Awake
+from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.engine.turns import Turn, ended, paused
+from healthd.remediation.ports import NodeView
+
+
+class Guards:
+    """The guards of one node's cases."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._orchestrator, self._slots, self._judgement = parts.orchestrator, parts.slots, parts.judgement
+        self._rules, self._platform_texts = parts.rules, parts.platform_texts
+        self._unanswered = timedelta(seconds=parts.patience.unanswered_s)
+        self._undrain_holds = timedelta(seconds=parts.patience.undrain_holds_s)
+        self._awake = Awake(parts.orchestrator, parts.judgement)
+        self.viewed: NodeView | None = None
+
+    def at_rest(self, case: Case, view: NodeView | None = None) -> Refused | None:
+        """Why the operator wants nothing done here, as far as it is known without, or with, a reading of the node.
+
+        An order is somebody who says so, and no mode is too low for it; who opts a node out has said more.
+        """
+        rules, self.viewed = self._rules(), view or self.viewed
+        if why := rules.hands_off(view):
+            return Refused(kind=Refusal.OPTED_OUT, words=f"opted out: {why}")
+        if rules.mode is Mode.OBSERVE and not case.by_order:
+            return Refused(kind=Refusal.OBSERVE, words="in observe mode")
+        return None
+
+    def no_repair_now(self, case: Case, view: NodeView) -> Refused | None:
+        """What the last look before a repair, a mode or a rule that was lowered, or the law of acts has against it."""
+        if not view.idle:
+            return Refused(kind=Refusal.NOT_IDLE, words="the node is no longer idle")
+        if (why := self.at_rest(case, view) or in_maintenance(view)) is not None:
+            return why
+        words = why_lowered(case, self._rules(), self._judgement.diagnoses())
+        if words:
+            return Refused(kind=Refusal.LOWERED, words=words)
+        return self._undriven(case)
+
+    def _undriven(self, case: Case) -> Refused | None:
+        """The law of acts. A level that only the disk remembers drives nothing: an operator may have repaired the node
+        while the daemon was away."""
+        open_ = self.open_now()
+        if words := undriven(case, open_):
+            return Refused(kind=Refusal.NOT_NEEDED, words=words)
+        driving = [each for each in open_ if not undriven(case, [each])]
+        stale = [self._judgement.not_seen_again(each.root.code, each.diagnosis.component) for each in driving]
+        return Refused(kind=Refusal.UNREADABLE, words=stale[0]) if stale and all(stale) and not case.order else None
+
+    def open_now(self) -> tuple[Answer, ...]:
+        """What the policy answers to what is open, most far-reaching first: neither to what is acknowledged, nor by a
+        rule that is in shadow."""
+        answers = self._rules().policy.answers(self._judgement.diagnoses())
+        live = (answer for answer in answers if answer.rule.mode is not Mode.OBSERVE)
+        return tuple(answer for answer in live if not self._judgement.is_acknowledged(answer.diagnosis))
+
+    def stopped(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
+        """What stops a step after it has looked: the operator's word, or that the node is no longer as we left it."""
+        if (why := self.at_rest(case, view)) is not None:
+            return self.resting(case, why, now, view)
+        return self.watched(case, view, now)
+
+    def watched(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
+        """As ``not_ours_any_more``; a node that is ours is kept awake."""
+        turn = self.not_ours_any_more(case, view, now)
+        if turn is None:
+            self._awake.keep(view, now)
+        return turn
+
+    def let_sleep(self) -> None:
+        """The case is over: the cluster may power the node down again. Raises BackendUnknown."""
+        self._awake.let_sleep()
+
+    def resting(self, case: Case, why: Refused, now: datetime, view: NodeView | None = None) -> Turn:
+        """Nothing is touched. But a person who undoes our drain meanwhile is obeyed as ever: that is the end, after
+        which the place in the budget is given back, which would keep jobs off and which nobody else made.
+
+        Not while an act or a release of ours may have taken the drain away: what was asked for must not meet a job.
+        """
+        if case.hold is None or Step.DRAIN not in case.steps or case.phase is not Phase.PLANNED:
+            return paused(case, why)
+        self.viewed = view = view or self._orchestrator.view(jobs=True)
+        if self._as_we_left_it(case, view):
+            return paused(seen(case, view), why)
+        turn = self.not_ours_any_more(case, view, now)
+        return turn if turn is not None and turn.case.end is End.ACKNOWLEDGED else paused(case, why)
+
+    def down_unexplained(self, case: Case, view: NodeView) -> str:
+        """Why a node that is DOWN must not be resumed, or ""."""
+        if "DOWN" in view.flags and self._judgement.boot_id == case.drain_boot_id:
+            return "the node is DOWN, and no reboot since our drain explains it"
+        return ""
+
+    def not_ours_any_more(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
+        """None while the node is as we left it: our drain, with text, user and stamp; without one, our place in the
+        budget."""
+        if self._as_we_left_it(case, view):
+            return None
+        view = self._orchestrator.view(jobs=True)  # which run of the controller says so?
+        if self._as_we_left_it(case, view):
+            return None
+        if self._is_late_drain(case, view, now):
+            case = replace(case, hold=view.hold, controller=view.controller)
+            said = "a drain of ours that got no answer was applied late: it is ours as well"
+            return Turn(case=case, said=said, go_on=True)
+        if (turn := self._remarked(case, view, now)) is not None:
+            return turn
+        if view.hold is not None or not view.standing:
+            return lost(case, view)
+        if view.controller and view.controller != case.controller:
+            said = "the controller restarted, or the Node was registered again, which lost our drain: it is made again"
+            return _made_again(case, now, said)
+        if self._slept_since(case, now):
+            said = "the node was powered down, and what held it was released meanwhile: it is held again"
+            return _made_again(case, now, said)
+        if Step.DRAIN in case.steps and self._comes_until(case.unanswered, now) is not None:
+            said = "an undrain of ours that got no answer was applied late: the drain is made again"
+            return _made_again(case, now, said)
+        what = "our drain was undone" if Step.DRAIN in case.steps else "our place in the budget was taken away"
+        why = f"{what} by a person: that is an order"
+        until = now + self._undrain_holds
+        self._judgement.acknowledge_shown(case.code, case.component, by=_out_since(case), until=until, now=now, why=why)
+        return ended(case, End.ACKNOWLEDGED, why)
+
+    def _slept_since(self, case: Case, now: datetime) -> bool:
+        """Whether another daemon released the node because it had no machine: see ``absent``. What the daemon did since
+        it woke, before it looked at its drain, is no reason to forget that."""
+        mark = parse(self._orchestrator.marked())
+        slept = by_now(mark, now).slept if mark is not None else None
+        held = case.since if case.hold is None else datetime.fromtimestamp(case.hold.stamp, UTC)
+        return slept is not None and slept > held
+
+    def comes_until(self, case: Case, now: datetime) -> datetime | None:
+        """Until when a drain or an undrain of this case that got no answer may still be applied, or None: a controller
+        that slept applies what it finds when it wakes up."""
+        asked = [at for at in (case.unanswered, case.drain_unanswered) if at is not None]
+        return self._comes_until(max(asked, default=None), now)
+
+    def _comes_until(self, asked: datetime | None, now: datetime) -> datetime | None:
+        return asked + self._unanswered if asked is not None and now < asked + self._unanswered else None
+
+    def _is_late_drain(self, case: Case, view: NodeView, now: datetime) -> bool:
+        """Whether what holds the node is our own drain once more: one that got no answer, applied after another."""
+        if case.hold is None or view.hold is None or self._comes_until(case.drain_unanswered, now) is None:
+            return False
+        return (view.hold.text, view.hold.user) == (case.hold.text, case.hold.user) and not view.standing
+
+    def _remarked(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
+        """The cluster's controller put a reason of its own in the place of ours, as Slurm does for a process that it
+        cannot end: no order of a person's, and the drain is ours while its slot is. None for any other hold."""
+        hold = view.hold
+        if case.hold is None or hold is None or not view.drained_by_itself or not self._slots.held():
+            return None
+        index = case.steps.index(Step.VERIFY) if case.step is Step.RELEASE else case.index
+        phase = Phase.PLANNED if case.step is Step.RELEASE else case.phase
+        said = f'the cluster wrote "{hold.shown}" by itself, as {hold.user}, over our drain: the drain stays ours'
+        opened = out_since(case) if Step.STAY in case.steps else case.opened  # an order counts from when it was given
+        case = replace(
+            case, opened=opened, hold=hold, controller=view.controller, index=index, phase=phase, good_since=None
+        )
+        return Turn(case=case, said=said, go_on=True)
+
+    def adopts(self, case: Case, view: NodeView) -> bool:
+        """Whether this case may repair a node that the cluster's controller drained by itself. Its text stays."""
+        return bool(REPAIRS.intersection(case.steps)) and self._rules().adopts(view)
+
+    def _as_we_left_it(self, case: Case, view: NodeView) -> bool:
+        if Step.DRAIN in case.steps:
+            return _is_still(case, view) and not view.standing
+        if view.hold is not None and not (view.hold.automatic or view.hold.text in self._platform_texts):
+            return False
+        return bool(self._slots.held())  # the view shows any maintenance, an administrator's too
+
+    def is_needless(self, case: Case) -> str:
+        """What makes it needless to take the node out, or "". After a repair not that the fault is over: a node whose
+        drain got lost then has yet to prove itself."""
+        return "" if case.attempts and not case.forced else self.is_over(case)
+
+    def is_over(self, case: Case) -> str:
+        """What makes the case needless, or "". What is ordered, whatever is found, only an order takes back."""
+        if case.release_order:
+            return f"released by order, {case.release_order}"
+        if case.code in (QUARANTINE_CODE, REPAIR_CODE):
+            return ""
+        return "" if own(case, self.open_now()) else f"{case.code} on {case.component} is over"
+
+
+def in_maintenance(view: NodeView) -> Refused | None:
+    """What somebody else's maintenance window has against a repair. A release is no repair."""
+    if not view.maintenance:
+        return None
+    words = f"maintenance window {view.maintenance} is on the node: no reset, reboot or replacement inside it"
+    return Refused(kind=Refusal.MAINTENANCE, words=words)
+
+
+def _out_since(case: Case) -> datetime:
+    """When the node went out for all to see: what was open then is what an operator knew of."""
+    drained = datetime.fromtimestamp(case.hold.stamp, UTC) if case.hold is not None else case.opened
+    return max(case.opened, drained)
+
+
+def _made_again(case: Case, now: datetime, said: str) -> Turn:
+    """Our drain is gone, and by no person's hand."""
+    return Turn(case=replace(case, index=0, phase=Phase.PLANNED, hold=None, since=now, end=None), said=said)
+
+
+def seen(case: Case, view: NodeView) -> Case:
+    """Remember which run of the controller showed us our drain, and how: only a later restart may have lost it."""
+    hold = view.hold if _is_still(case, view) else case.hold
+    return replace(case, hold=hold, controller=view.controller or case.controller)
+
+
+def _is_still(case: Case, view: NodeView) -> bool:
+    return case.hold is not None and view.hold is not None and view.hold.is_still(case.hold)
+
+
+def lost(case: Case, view: NodeView) -> Turn:
+    """Somebody else holds the node: it is theirs."""
+    turn = ended(case, End.LOST, f"the node is held by {holder(view)}: not touched")
+    return replace(turn, refusal=Refusal.FOREIGN_HOLD)

@@ -1,0 +1,178 @@
+"""What healthd left with the cluster and no open case of the store accounts for: a drain, or a budget slot.
+
+A drain was applied late, or its store is lost. Its text alone proves nothing, since anybody can write it: it is
+reported, and undone by an operator's `healthd release` alone. The search runs after a start, and for a day after each
+case, because such a drain comes from nowhere else.
+
+A slot was left by a daemon before this one, with its drain or its order, or by a claim without an answer that was made
+after its case had ended. ``Leftovers`` reads; the engine keeps what it found and goes on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from healthd.core.errors import BackendError
+from healthd.core.model import Action, Decision, Refusal, Refused
+from healthd.remediation.decide.adoption import found_case, has_booted, must_be_shown
+from healthd.remediation.decide.brakes import many_returns, returns_of
+from healthd.remediation.decide.case import Case, case_of
+from healthd.remediation.decide.handoff import CaseMark, parse
+from healthd.remediation.decide.rules import roots_of
+from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.ports import Hold, is_drain
+
+_DRAIN_EVERY_S = 1800.0  # one reading of this node
+_FOR_S = 86_400.0
+
+
+class Orphans:
+    """The search of one node. Asked in turns in which no case is open."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self.fence = ""
+        """What fences the node for a place of ours, in words, or "": as the cluster showed it last."""
+        self._found: Hold | None = None
+        self._due_s = parts.monotonic_s() + parts.patience.unanswered_s
+        self._until_s = self._due_s
+
+    def search(self) -> None:
+        """A case is open: look for what may come of it once it has ended."""
+        now_s = self._parts.monotonic_s()
+        self._found, self._due_s, self._until_s = None, now_s + _DRAIN_EVERY_S, now_s + _FOR_S
+
+    def named(self, decision: Decision, now: datetime) -> Decision:
+        """The same, unless such a drain keeps the node out: then that is said, and paged for once it is overdue."""
+        if decision.action is Action.HOLD and self.fence:
+            return replace(decision, reason=self.fence, refusal=Refusal.ORPHAN)
+        if decision.action is not Action.HOLD or (hold := self._looked()) is None:
+            return decision
+        since = datetime.fromtimestamp(hold.stamp, UTC)
+        late = now - since >= timedelta(seconds=self._parts.patience.overdue_s)
+        words = f'held since {since:%Y-%m-%d %H:%M} UTC by "{hold.text}", a drain of ours without an open case'
+        return Decision(
+            action=Action.PAGE if late else Action.HOLD,
+            reason=f"{words}; `healthd release` undoes it",
+            diagnosis=decision.diagnosis,
+            refusal=Refusal.ORPHAN,
+        )
+
+    def _looked(self) -> Hold | None:
+        now_s = self._parts.monotonic_s()
+        if self._due_s > now_s or (self._found is None and self._due_s > self._until_s):
+            return self._found
+        self._due_s = now_s + _DRAIN_EVERY_S
+        try:
+            view = self._parts.orchestrator.view()
+        except BackendError:  # as it was seen last, until an answer comes
+            self._until_s = max(self._until_s, self._due_s)
+            return self._found
+        is_ours = view.hold is not None and is_drain(view.flags) and bool(case_of(view.hold.text))
+        self._found = view.hold if is_ours else None
+        return self._found
+
+
+_BEFORE_A_DRAIN = timedelta(hours=1)  # a fault is older than its drain, by as long as it waited for a place
+_SLOT_EVERY_S = 60.0  # a list of the places costs slurmctld 0.2 ms
+
+
+class Leftovers:
+    """The search of one node. ``unknown``: why nothing may be begun, as long as it was not answered once, or ""."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self.unknown = parts, ""
+        self._answered = False
+        self._since: datetime | None = None  # when the finding that the mark shows was first seen
+        self._due_s: float | None = None
+        self._until_s: float | None = None
+
+    def search(self, *, anew: bool) -> None:
+        """Have it searched from now on, for as long as what got no answer may be applied; ``anew``: that begins now."""
+        if anew or self._until_s is None:
+            self._due_s = self._parts.monotonic_s()
+            self._until_s = self._due_s + self._parts.patience.unanswered_s
+
+    def found(self, now: datetime, keep: Callable[[Case], None]) -> Case | None:
+        """The case of what is left, told to ``keep`` before it counts as found; None where there is nothing, or it is
+        not time to look.
+
+        Asked until it is answered, and again for as long as such a claim may come: every minute after a case; after
+        a start, when nothing says that there was one, once when that time is over.
+        """
+        now_s = self._parts.monotonic_s()
+        if self._due_s is None or self._until_s is None or now_s < self._due_s:
+            return None
+        soon_s = now_s + _SLOT_EVERY_S
+        try:
+            case = self._left_behind(now)
+        except BackendError as error:
+            self._due_s = soon_s if self._answered else now_s
+            self.unknown = "" if self._answered else f"what an earlier daemon left with it is not known: {error}"
+            return None
+        if case is not None:
+            keep(case)
+        again_s = soon_s if self._answered else self._until_s
+        self._answered, self.unknown = True, ""
+        self._due_s = again_s if now_s < self._until_s else None
+        return case
+
+    def _shown(self, case: Case) -> Case:
+        """The case of a drain, with what cannot be shown of the fault that it names. A fault that is found in what was
+        logged since is open again, and decided about like any other."""
+        hindsight = self._parts.hindsight
+        ends_by, booted_at = hindsight.ends_by(case.code), hindsight.booted_at()
+        if has_booted(case, booted_at):  # which explains that the node is DOWN
+            case = replace(case, drain_boot_id="")
+        if case.hold is None or not must_be_shown(case, ends_by, booted_at) or self._is_open(case.code):
+            return case
+        drained = datetime.fromtimestamp(case.hold.stamp, UTC)
+        read = hindsight.look_back(case.code, min(self._since or drained, drained) - _BEFORE_A_DRAIN)
+        if self._is_open(case.code):
+            return replace(case, why=f"{case.why}; {case.code} was found in what was logged")
+        unproven = (
+            f"{case.code} on {case.component} is over only after a {ends_by}, and none is known of since the drain of"
+            f" {drained:%Y-%m-%d %H:%M:%S} UTC; {read}, and nothing shows that it is over"
+        )
+        return replace(case, unproven=unproven, boot_id=self._parts.judgement.boot_id)
+
+    def _is_open(self, code: str) -> bool:
+        return any(root.code == code for each in self._parts.judgement.diagnoses() for root in roots_of(each))
+
+    def _left_behind(self, now: datetime) -> Case | None:
+        """It is asked while no case is open: one that the store knows has ended. What its mark says is over, and its
+        record is not written over."""
+        parts = self._parts
+        own = parts.slots.held()
+        if not own:
+            return None
+        view = parts.orchestrator.view(jobs=True)
+        mark = next((mark.text for mark in parts.orchestrator.level().marks if mark.node == view.name), "")
+        shown = parse(mark)
+        self._since = shown.since if shown is not None else None
+        is_over = shown is not None and parts.cases.knows(shown.case)
+        case = found_case(
+            view,
+            own,
+            "" if is_over else mark,
+            platform_texts=parts.platform_texts,
+            mode=parts.rules().mode,
+            boot_id=parts.judgement.boot_id,
+            now=now,
+        )
+        if case is None:
+            return None
+        if parts.cases.knows(case.id):  # and what became of its fault
+            return replace(case, id=parts.new_id())
+        return self._shown(self._returning(case, shown or CaseMark(), now))
+
+    def _returning(self, case: Case, shown: CaseMark, now: datetime) -> Case:
+        """With how often the node was let in after the same finding: an empty disk lets it in no sooner. Another
+        machine has not returned, and what an operator ordered waits for no settling."""
+        if case.attempts or case.order:
+            return case
+        returns = returns_of(shown.history, case.code, now)
+        words = many_returns(returns, case.code, self._parts.rules().bounds)
+        return replace(case, returns=returns, asks=Refused(kind=Refusal.LEMON, words=words) if words else None)

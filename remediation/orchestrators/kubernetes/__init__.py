@@ -1,0 +1,1 @@
+"""Kubernetes as orchestrator: claims on a Lease, taints, evictions, NodeHealth."""

@@ -1,0 +1,253 @@
+"""What a node's verdict is as Node conditions, and when they are written. Pure.
+
+Four types: HealthdGPU, HealthdNetwork, HealthdStorage, HealthdNode. They are ready-positive, as ``Ready`` itself and
+EKS's ``AcceleratedHardwareReady`` are:
+
+    True       nothing critical is open there (warnings are in the message), and every check could tell
+    False      something critical is open; the reason is its code, GpuXid79 for gpu.xid.79
+    Unknown    a check could not tell all, or has not looked yet; so it is created, and absent never means healthy
+
+The API server validates next to nothing of a condition (a status ``Maybe`` is accepted, measured), so this does. A
+message names codes and components, never a count or a time: each new message is a write that every watcher of the node
+gets. All four go in one strategic-merge patch, which merges by type; any other kind of patch would wipe the kubelet's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from healthd.core.model import Diagnosis, Outcome, Severity
+from healthd.remediation.orchestrators.kubernetes.node import KubeNode, one_line, rfc3339
+
+GPU, NETWORK, STORAGE, NODE = "HealthdGPU", "HealthdNetwork", "HealthdStorage", "HealthdNode"
+TYPES = (GPU, NETWORK, STORAGE, NODE)
+
+DEBOUNCE_S = 12.0
+"""How long a change must last before it is written; several within it are one write."""
+FLIP_S = 30.0
+"""How long one status is shown at least."""
+HEARTBEAT_S = 300.0
+"""How often all is written although nothing changed; a tenth longer at most, by the node's own phase, so never more
+than twelve times an hour. (NPD's five minutes; at 10 s, 10,000 nodes cost each watcher 15 to 30 MB/s.)"""
+RETRY_S, LONGEST_RETRY_S = 10.0, 300.0
+
+_REASON = re.compile(r"[A-Z][A-Za-z0-9]{0,127}")
+_MESSAGE_CHARACTERS = 1024
+_BY_KIND = {
+    **dict.fromkeys(("gpu", "nvlink", "nvswitch", "driver"), GPU),
+    **dict.fromkeys(("efa", "interface", "port"), NETWORK),
+    **dict.fromkeys(("mount", "lustre", "nvme", "disk"), STORAGE),
+}
+_BY_CODE = {
+    **dict.fromkeys(("gpu", "nvml", "nvlink", "nvswitch", "nccl", "gdrcopy", "kernel.xid", "kernel.sxid"), GPU),
+    **dict.fromkeys(("efa", "ena", "kernel.efa", "host.network", "host.reach"), NETWORK),
+    **dict.fromkeys(("lustre", "storage", "ebs", "kernel.lustre", "host.filesystems"), STORAGE),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class State:
+    """One condition as it should be. ``status``: True, False or Unknown."""
+
+    status: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    """One condition as it is written: ``moved`` is when its status became what it is."""
+
+    state: State
+    moved: datetime
+
+
+NOT_LOOKED = State(status="Unknown", reason="NotLookedYet", message="healthd has not looked at everything yet")
+
+
+def states_of(
+    diagnoses: Iterable[Diagnosis], outcomes: Mapping[str, Outcome], expected: Collection[str]
+) -> dict[str, State]:
+    """The four conditions of what is known now. ``expected``: the checks that run here, whether they looked yet or not.
+
+    A check that could not tell all, and is not optional, makes its condition Unknown unless something critical is open
+    there: what is known to be bad is not hidden by what is not known.
+    """
+    open_by_type: dict[str, list[Diagnosis]] = {kind: [] for kind in TYPES}
+    for diagnosis in diagnoses:
+        open_by_type[type_of(diagnosis.code, diagnosis.component.kind)].append(diagnosis)
+    unsure: dict[str, list[str]] = {kind: [] for kind in TYPES}
+    for name in sorted(expected):
+        outcome = outcomes.get(name)
+        if outcome is None or outcome.counts_as_unknown:
+            unsure[type_of(name)].append(name)
+    has_looked = all(name in outcomes for name in expected)
+    return {kind: _state(open_by_type[kind], unsure[kind], has_looked) for kind in TYPES}
+
+
+def type_of(code: str, component_kind: str = "") -> str:
+    """The condition that a finding's code, or a check's name, belongs to."""
+    if component_kind in _BY_KIND:
+        return _BY_KIND[component_kind]
+    words = code.split(".")
+    return _BY_CODE.get(".".join(words[:2])) or _BY_CODE.get(words[0]) or NODE
+
+
+def reason_of(code: str) -> str:
+    """A dotted code as a reason: ``gpu.xid.79`` is GpuXid79."""
+    words = "".join(word[:1].upper() + word[1:] for word in re.split(r"[^A-Za-z0-9]+", code))
+    return words[:128] if _REASON.fullmatch(words[:128]) else f"Code{words[:124]}"
+
+
+def _state(found: Sequence[Diagnosis], unsure: Sequence[str], has_looked: bool) -> State:
+    critical = [each for each in found if each.severity is Severity.CRITICAL]
+    if critical:
+        return State(status="False", reason=reason_of(_worst(critical).code), message=_message(critical))
+    if unsure and not has_looked:
+        return NOT_LOOKED
+    if unsure:
+        return State(status="Unknown", reason="CouldNotTell", message=_told(f"could not tell: {', '.join(unsure)}"))
+    if found:
+        return State(status="True", reason="HealthyWithWarnings", message=_message(found))
+    return State(status="True", reason="Healthy", message="nothing is open")
+
+
+def _worst(found: Sequence[Diagnosis]) -> Diagnosis:
+    """Always the same one of several."""
+    return min(found, key=lambda each: (each.code, str(each.component)))
+
+
+def _message(found: Sequence[Diagnosis]) -> str:
+    return _told("; ".join(sorted({f"{each.code} on {each.component}: {each.remedy}" for each in found})))
+
+
+def _told(words: str) -> str:
+    return one_line(words, _MESSAGE_CHARACTERS)
+
+
+# -- when it is written -----------------------------------------------------------------------------------------------
+
+
+def heartbeat_s(uid: str) -> float:
+    """How often this node writes, in seconds: 300 to 330, always the same for one UID."""
+    return HEARTBEAT_S * (1 + 0.1 * _share(uid))
+
+
+def first_heartbeat_s(uid: str) -> float:
+    """How long after its start a node's first heartbeat is: a rollout of 1,000 pods must not beat in step."""
+    return heartbeat_s(uid) * _share(f"{uid} phase")
+
+
+def _share(seed: str) -> float:
+    return int.from_bytes(hashlib.sha256(seed.encode()).digest()[:4]) / 2**32
+
+
+class Conditions:
+    """The conditions of one node over time: what is shown, what is to be written, and when. No clock and no I/O.
+
+    ``uid``: of the Node. ``now_s``: monotonic. ``shown``: ours that are there already, as ``shown_on`` finds them.
+    """
+
+    def __init__(self, *, uid: str, now_s: float, shown: Mapping[str, Shown] | None = None) -> None:
+        self._period_s = heartbeat_s(uid)
+        self._shown = dict(shown or {})
+        self._beat_s = now_s + first_heartbeat_s(uid)
+        self._changed: dict[str, tuple[str, float, datetime]] = {}
+        self._flipped_s: dict[str, float] = {}
+        self._not_before_s, self._pause_s = now_s, 0.0
+
+    def wanted(self, states: Mapping[str, State], now_s: float, now: datetime) -> dict[str, Shown]:
+        """All conditions as they would be written now. ``now_s``: monotonic; ``now``: the same moment by the clock. One
+        that was left by a daemon before this one stays until everything was looked at."""
+        return {kind: self._next(kind, states[kind], now_s, now) for kind in TYPES}
+
+    def is_due(self, wanted: Mapping[str, Shown], now_s: float, *, more: bool = False) -> bool:
+        """Whether to write them now; the caller then calls ``written`` or ``failed``. A condition that is not
+        there yet is written at once. ``more``: what else the same patch writes has changed."""
+        is_new = any(kind not in self._shown for kind in TYPES)
+        has_changed = any(wanted[kind] != self._shown.get(kind) for kind in TYPES)
+        return now_s >= self._not_before_s and (more or is_new or has_changed or now_s >= self._beat_s)
+
+    def written(self, sent: Mapping[str, Shown], now_s: float) -> None:
+        """It was acknowledged."""
+        for kind, shown in sent.items():
+            before = self._shown.get(kind)
+            if before is not None and before.state.status != shown.state.status:
+                self._flipped_s[kind] = now_s
+        self._shown = dict(sent)
+        self._beat_s, self._pause_s = now_s + self._period_s, 0.0
+
+    def failed(self, now_s: float, *, random: float) -> float:
+        """It was not, or nobody knows: all is sent again after this pause in seconds, longer each time.
+
+        ``random``: a number in [0, 1).
+        """
+        self._pause_s = min(LONGEST_RETRY_S, max(RETRY_S, 2 * self._pause_s))
+        pause_s = self._pause_s * (0.5 + random)
+        self._not_before_s = now_s + pause_s
+        return pause_s
+
+    def _next(self, kind: str, state: State, now_s: float, now: datetime) -> Shown:
+        """What to show of one condition: what is shown still, while the change is young, or the last flip is."""
+        shown = self._shown.get(kind)
+        if shown is None:
+            return Shown(state=NOT_LOOKED, moved=now)
+        if state in (shown.state, NOT_LOOKED):
+            self._changed.pop(kind, None)
+            return shown
+        status, since_s, since = self._changed.get(kind, ("", now_s, now))
+        if status != state.status:
+            since_s, since = now_s, now
+        self._changed[kind] = (state.status, since_s, since)
+        is_flip = state.status != shown.state.status
+        wait_s = max(since_s + DEBOUNCE_S, self._flipped_s.get(kind, -FLIP_S) + FLIP_S if is_flip else 0.0)
+        if now_s < wait_s:
+            return shown
+        return Shown(state=state, moved=since if is_flip else shown.moved)
+
+
+# -- as the API has them ----------------------------------------------------------------------------------------------
+
+
+def shown_on(node: KubeNode) -> dict[str, Shown]:
+    """Our conditions that a node shows already: a daemon that starts anew goes on from them."""
+    found = {}
+    for kind in TYPES:
+        there = node.condition(kind)
+        if there is None or there.status not in ("True", "False", "Unknown"):
+            continue
+        moved = time_of(there.lastTransitionTime)
+        if moved is not None:
+            state = State(status=there.status, reason=there.reason, message=there.message)
+            found[kind] = Shown(state=state, moved=moved)
+    return found
+
+
+def patch_of(shown: Mapping[str, Shown], now: datetime) -> dict[str, Any]:
+    """The strategic-merge patch of a node's status that writes these, and no other."""
+    conditions = [
+        {
+            "type": kind,
+            "status": each.state.status,
+            "reason": each.state.reason,
+            "message": each.state.message,
+            "lastTransitionTime": rfc3339(each.moved),
+            "lastHeartbeatTime": rfc3339(now),
+        }
+        for kind, each in sorted(shown.items())
+    ]
+    return {"status": {"conditions": conditions}}
+
+
+def time_of(text: str | None) -> datetime | None:
+    """A time of a condition; None for anything else."""
+    try:
+        at = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return at if at.tzinfo is not None else None

@@ -1,0 +1,215 @@
+"""What ``healthd controller`` makes of one reading of all Nodes and Leases: numbers, who is gone, what is odd. Pure.
+
+The one place where a percentage becomes a number, and where a node counts as out that holds no claim. A claim never
+ends by time: it goes when its Node is gone, which one list does not prove (the server's cache may be behind).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from healthd.core.model import ClusterTrouble
+from healthd.remediation.decide.fleet import CLUSTER, out_limit
+from healthd.remediation.orchestrators.kubernetes.budget import (
+    CLAIM,
+    COUNTED,
+    FIXED_LIMIT,
+    LIMIT,
+    NODES,
+    Budget,
+    annotations_of,
+    budget_of,
+    lease_name,
+)
+from healthd.remediation.orchestrators.kubernetes.node import CLAIMED, HOLD, UNHEALTHY, KubeNode, away_by
+from healthd.remediation.orchestrators.kubernetes.stray_claims import RELABELLED_S, Stray, is_tainted
+from healthd.remediation.ports import FleetLevel, HeldNode, Mark
+
+UNSHOWN_S = 900.0
+"""How long a claim may stand without a taint on its Node before that is reported: longer than every settle time."""
+
+FENCE_HEALS_S = 420.0
+"""How long a fence may stand without a claim before it pages: its agent sees it with its next heartbeat, 330 s later at
+the latest, and takes it away at its next look."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScopeCount:
+    """One scope as it is to be written. ``out``: the nodes that are out and hold no claim."""
+
+    scope: str
+    limit: int
+    total: int
+    out: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Oddity:
+    """What no healthd leaves like that for long: ``kind`` is a trouble of one node; ``node`` as the key names it;
+    ``scope``: of the Lease where it stands; ``about``: what of a record is odd."""
+
+    node: str
+    kind: ClusterTrouble
+    scope: str = CLUSTER
+    about: str = ""
+
+    @property
+    def said(self) -> str:
+        """For the person on call, with the next step."""
+        match self.kind:
+            case ClusterTrouble.NO_CLAIM:
+                return (
+                    f"it has a taint of healthd's and no claim on the budget: somebody may go over the limit; see"
+                    f" whether its agent runs, else kubectl taint node {self.node} {UNHEALTHY}- {CLAIMED}-"
+                )
+            case ClusterTrouble.LEFT_FENCE:
+                return (
+                    f"its fence {CLAIMED} keeps pods off, and no claim on the budget stands for it: its agent takes it"
+                    f" away within about six minutes; at once, or where no agent runs: kubectl taint node {self.node}"
+                    f" {CLAIMED}-"
+                )
+            case ClusterTrouble.NO_TAINT:
+                return (
+                    "it holds a claim on the budget and no taint of healthd's: a place is taken for nothing; see"
+                    f" whether its agent runs, else take its claim from the Lease {lease_name(self.scope)}"
+                )
+            case ClusterTrouble.STRAY_CLAIM:
+                return (
+                    f"a claim of it stood in the Lease {lease_name(self.scope)}, whose scope its label does not name,"
+                    f" and took a place from others: the controller takes such a claim away, of a node that is out"
+                    f" after {RELABELLED_S:g} s; if its label was not changed, its agent's token is in wrong hands"
+                )
+            case ClusterTrouble.ODD_CLAIM:
+                lease, key = lease_name(self.scope), f"{CLAIM}{self.node}"
+                return (
+                    f"{key} of the Lease {lease} is not what the healthd of that node writes, and nothing is done by"
+                    f" it: find out who wrote it; `kubectl annotate lease {lease} {key}-` takes it away"
+                )
+            case _:
+                return (
+                    f"the record of NodeHealth {self.node} is not what the healthd of that node writes"
+                    f"{f' ({self.about})' if self.about else ''}, and what is odd in it is left out: find out who wrote"
+                    f" it; `kubectl patch nodehealth {self.node} --type=merge -p '{{\"record\":null}}'` takes it away"
+                )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """The Nodes that count for the budget, by name, as one LIST had them."""
+
+    nodes: Mapping[str, KubeNode]
+
+    def in_scope(self, scope: str, label: str) -> list[KubeNode]:
+        """The Nodes of a scope: all in the cluster's, else those whose ``label`` names it."""
+        return [node for node in self.nodes.values() if scope == CLUSTER or (label and node.labels.get(label) == scope)]
+
+
+def budget_before(scope: str, lease: Mapping[str, Any]) -> Budget:
+    """The claims in a Lease whose numbers may be missing, or make no sense. Raises BackendUnknown for no Lease."""
+    version, notes = annotations_of(lease)
+    for key in (COUNTED, FIXED_LIMIT):
+        notes.pop(key, None)
+    counted = {"resourceVersion": version, "annotations": {**notes, LIMIT: "0", NODES: "0"}}
+    return budget_of(scope, {"metadata": counted})
+
+
+def count(
+    seen: Seen, budget: Budget, max_out: str | int, *, scope_label: str = "", tolerated: Collection[str] = ()
+) -> ScopeCount:
+    """The numbers of one scope. A percentage is rounded down, and one node may always be out."""
+    nodes = seen.in_scope(budget.scope, scope_label)
+    holders = {claim.node for claim in budget.claims.values()}
+    out = {node.name for node in nodes if node.name not in holders and away_by(node, tolerated)}
+    return ScopeCount(scope=budget.scope, limit=out_limit(max_out, len(nodes)), total=len(nodes), out=frozenset(out))
+
+
+def uncovered(nodes: Iterable[KubeNode], seen: Seen, budgets: Collection[Budget]) -> dict[str, KubeNode]:
+    """Of all Nodes those that do not count, and that healthd keeps out, or that hold a claim."""
+    holders = {claim.node for budget in budgets for claim in budget.claims.values()}
+    outside = (node for node in nodes if node.name not in seen.nodes)
+    return {node.name: node for node in outside if is_tainted(node) or HOLD in node.annotations or node.name in holders}
+
+
+def named_in(notes: Iterable[str]) -> set[str]:
+    """The nodes that have a claim among these annotations."""
+    return {key.removeprefix(CLAIM) for key in notes if key.startswith(CLAIM)}
+
+
+def suspected(seen: Seen, named: Collection[str], before: Collection[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Who has a claim or a mark and is not in the list; and of them those that were not in the last one either, which
+    are worth a question each."""
+    absent = frozenset(name for name in named if name not in seen.nodes)
+    return absent, tuple(sorted(absent & set(before)))
+
+
+def rejoined(seen: Seen, provider_id: str, *, old: str) -> str:
+    """The Node under which the machine of a gone one has come back, by its providerID, or ""."""
+    if not provider_id:
+        return ""
+    return next((node.name for node in seen.nodes.values() if node.provider_id == provider_id and node.name != old), "")
+
+
+def level_of(seen: Seen, budget: Budget, marks: Mapping[str, str], *, tolerated: Collection[str] = ()) -> FleetLevel:
+    """The fleet as the controller's own questions need it."""
+    return FleetLevel(
+        out=frozenset(node.name for node in seen.nodes.values() if away_by(node, tolerated)),
+        total=len(seen.nodes),
+        marks=tuple(Mark(node=name, text=text) for name, text in sorted(marks.items())),
+        held=tuple(
+            HeldNode(node=claim.node, text=claim.text, stamp=claim.stamp)
+            for claim in sorted(budget.claims.values(), key=lambda claim: claim.node)
+            if claim.text
+        ),
+    )
+
+
+def oddities(
+    seen: Seen,
+    budgets: Collection[Budget],
+    odd_records: Mapping[str, str] | None = None,
+    astray: Collection[Stray] = (),
+) -> frozenset[Oddity]:
+    """What does not fit together in this reading; most of it passes by itself. ``odd_records``: the nodes whose handoff
+    record is odd, and what of it is. ``astray``: claims that are reported as astray, and nothing else."""
+    found = {
+        Oddity(node=name, kind=ClusterTrouble.ODD_MARK, about=about) for name, about in (odd_records or {}).items()
+    }
+    for budget in budgets:
+        scope, strays = budget.scope, {each.node for each in astray if each.scope == budget.scope}
+        holders = {claim.node for claim in budget.claims.values()} - strays
+        found |= {Oddity(node=name, kind=ClusterTrouble.ODD_CLAIM, scope=scope) for name in budget.odd - strays}
+        untainted = (name for name in holders - budget.odd if name in seen.nodes and not is_tainted(seen.nodes[name]))
+        found |= {Oddity(node=name, kind=ClusterTrouble.NO_TAINT, scope=scope) for name in untainted}
+        if scope == CLUSTER:
+            tainted = (node for node in seen.nodes.values() if is_tainted(node) and node.name not in holders)
+            found |= {
+                Oddity(node=node.name, kind=ClusterTrouble.LEFT_FENCE if _is_fence(node) else ClusterTrouble.NO_CLAIM)
+                for node in tainted
+            }
+    return frozenset(found)
+
+
+def lasting(
+    now_there: Collection[Oddity], since_s: Mapping[Oddity, float], now_s: float
+) -> tuple[dict[Oddity, float], tuple[Oddity, ...]]:
+    """Since when each is there, and those to be reported: a claim without a taint after ``UNSHOWN_S``, a fence alone
+    after ``FENCE_HEALS_S``, the others once they were there twice, because Nodes and Leases are not read at one
+    moment."""
+    known = {each: since_s.get(each, now_s) for each in now_there}
+    lasts = {ClusterTrouble.NO_TAINT: UNSHOWN_S, ClusterTrouble.LEFT_FENCE: FENCE_HEALS_S}
+    told = [each for each in known if each in since_s and now_s - known[each] >= lasts.get(each.kind, 0.0)]
+    return known, tuple(sorted(told, key=lambda each: (each.node, each.kind, each.scope)))
+
+
+def left_fences(since_s: Mapping[Oddity, float], now_s: float) -> dict[str, str]:
+    """The nodes with a fence that their agents are about to take away, with a sentence each: seen twice, and not
+    reported yet."""
+    fences = {each: at_s for each, at_s in since_s.items() if each.kind is ClusterTrouble.LEFT_FENCE}
+    return {each.node: each.said for each, at_s in fences.items() if 0 < now_s - at_s < FENCE_HEALS_S}
+
+
+def _is_fence(node: KubeNode) -> bool:
+    """Whether the fence is all that stands there of healthd's."""
+    return node.taint(UNHEALTHY) is None and HOLD not in node.annotations

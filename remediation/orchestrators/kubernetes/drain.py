@@ -1,0 +1,237 @@
+"""Evicts what ``eviction`` plans, from Nodes that carry healthd's own taint, annotation and claim. From no other,
+but where a rule says that a gang with a member there is evicted whole (``gangs``).
+
+Nothing is ever deleted: the eviction API asks every PodDisruptionBudget. What it will not have now is asked again in
+the next round; what the server is too busy for is not asked before it says. A Node is read anew before its pods are.
+When a drain begins is written down before its first eviction (``drain_record``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from healthd.core.errors import BackendBusy, BackendError, StoreError
+from healthd.remediation.decide.rules import by_feature
+from healthd.remediation.orchestrators.kubernetes.api import Conflict, Disrupting, Ending, Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kubernetes.drain_events import KubeDrainEvents
+from healthd.remediation.orchestrators.kubernetes.drain_record import (
+    DrainRecord,
+    hold_digest,
+    record_of,
+    records_in,
+    records_text,
+    still_held,
+)
+from healthd.remediation.orchestrators.kubernetes.drain_stalls import overdue
+from healthd.remediation.orchestrators.kubernetes.eviction import (
+    Drain,
+    Fate,
+    Plan,
+    Pod,
+    Rule,
+    eviction_of,
+    planned,
+    pods_in,
+    told,
+)
+from healthd.remediation.orchestrators.kubernetes.gang_kinds import Gang, GangMarks, gang_of
+from healthd.remediation.orchestrators.kubernetes.gangs import gangs_to_see, with_gangs
+from healthd.remediation.orchestrators.kubernetes.node import UNHEALTHY, Held, KubeNode, features_of, hold_of, node_of
+from healthd.remediation.orchestrators.kubernetes.told import KubeTold
+
+_DONE = ("evicted", "gone", "its namespace is being deleted")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DrainState:
+    """How far one node's drain is, in a sentence, "" where there is nothing to say; ``stuck``: a person has to see to
+    it."""
+
+    said: str
+    stuck: bool = False
+
+
+class KubeDrain:
+    """The drains of a fleet. ``leads`` raises BackendRefused where this controller may not act any more.
+
+    ``records``: where it is kept when drains began. ``gangs``: what else is a gang. ``opt_out_label``: a node that has
+    this label or annotation, with any value but ``false``, is left alone. ``patience_s``: after so many seconds in
+    which a pod that should go did not, a person is needed.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        rules: Sequence[Rule],
+        leads: Callable[[], None],
+        clock: Callable[[], datetime],
+        records: KubeTold,
+        gangs: GangMarks,
+        patience_s: float,
+        opt_out_label: str = "",
+    ) -> None:
+        self._api, self._rules, self._leads, self._clock = api, tuple(rules), leads, clock
+        self._gangs, self._patience_s = gangs, patience_s
+        self._failing: dict[str, datetime] = {}  # node to since when nothing could be asked for
+        self._records, self._events = DrainRecords(records), KubeDrainEvents(api, leads=leads, clock=clock)
+        self._opt_out_label = opt_out_label
+
+    def round(self, drained: Collection[str], claimed: Collection[str]) -> Mapping[str, DrainState]:
+        """Go on with every node that is ``drained`` by a healthd and ``claimed``; how far each is.
+
+        ``claimed``: who holds a claim of the cluster's budget in this round's reading.
+        """
+        if not self._rules:
+            return {}
+        states, failing = {}, self._failing
+        self._failing = {}
+        for name in sorted(set(drained) & set(claimed)):
+            try:
+                if (state := self._drain(name, claimed)).said:
+                    states[name] = state
+            except (BackendError, StoreError) as error:
+                since = self._failing[name] = failing.get(name, self._clock())
+                stuck = (self._clock() - since).total_seconds() >= self._patience_s
+                states[name] = DrainState(said=f"the drain does not go on: {error}", stuck=stuck)
+        return states
+
+    def _drain(self, name: str, claimed: Collection[str]) -> DrainState:
+        try:
+            node = node_of(self._api.get(Kind.NODE, name))
+        except Missing:
+            return DrainState(said="")
+        if (held := self._hold_of(node)) is None:
+            return DrainState(said="")
+        pages = self._api.pages(Kind.POD, pods_in, fieldSelector=f"spec.nodeName={name}")
+        pods, now = [pod for page in pages for pod in page], self._clock()
+        drain = self._drain_of(node, held, pods, claimed, now)
+        plans = planned(pods, self._rules, drain, now)
+        members = {gang: self._members(gang) for gang in gangs_to_see(plans, self._rules, self._gangs)}
+        plans = with_gangs(plans, members, self._rules, self._gangs, drain=drain, now=now)
+        return self._state(drain, node, plans, self._asked(name, held, members, plans), now)
+
+    def _state(
+        self, drain: Drain, node: KubeNode, plans: Sequence[Plan], asked: Mapping[str, str], now: datetime
+    ) -> DrainState:
+        """How far it is, told in Events too where a person has to know."""
+        done = {uid for uid, said in asked.items() if said in _DONE}
+        late = overdue(plans, self._rules, drain, done=done, patience_s=self._patience_s, now=now)
+        stuck = {plan.pod.metadata.uid: asked.get(plan.pod.metadata.uid, plan.why) for plan in late}
+        notes = [f"{plan.pod.name}: {asked[plan.pod.metadata.uid]}" for plan in plans if plan.pod.metadata.uid in asked]
+        left = told([plan for plan in plans if plan.pod.metadata.uid not in asked])
+        said = "; ".join(each for each in (*notes, left, self._events.tell(drain, node.uid, plans, stuck)) if each)
+        return DrainState(said=f"the drain does not end: {said}" if stuck else said, stuck=bool(stuck))
+
+    def _drain_of(
+        self, node: KubeNode, held: Held, pods: Sequence[Pod], claimed: Collection[str], now: datetime
+    ) -> Drain:
+        made = {pod.metadata.uid: pod.metadata.creationTimestamp for pod in pods}
+        record = self._records.begun(node.name, held, made, claimed, now)
+        taints = tuple(taint for taint in node.taints if taint.key == UNHEALTHY)
+        since = datetime.fromtimestamp(held.stamp, UTC)
+        return Drain(node=node.name, since=since, record=record, taints=taints, ready=node.is_ready)
+
+    def _asked(
+        self, name: str, held: Held, members: Mapping[Gang, Collection[Pod]], plans: Sequence[Plan]
+    ) -> Mapping[str, str]:
+        """Ask for each eviction that is planned; what came of it, by the uid of the pod."""
+        refused = {gang: why for gang in members if (why := self._objection(name, held, gang, plans))}
+        asked = {}
+        for plan in plans:
+            if plan.fate is not Fate.EVICT:
+                continue
+            gang = gang_of(plan.pod, self._gangs)
+            said = refused.get(gang, "") if gang is not None else ""
+            asked[plan.pod.metadata.uid] = said or self._evicted(name, held, plan)
+            if gang is not None and gang in members and asked[plan.pod.metadata.uid] not in _DONE:
+                refused[gang] = said or f"waits for its gang: {plan.pod.name} {asked[plan.pod.metadata.uid]}"
+        return asked
+
+    def _members(self, gang: Gang) -> tuple[Pod, ...]:
+        pages = self._api.pages(Kind.POD, pods_in, namespace=gang.namespace, labelSelector=gang.selector)
+        return tuple(pod for page in pages for pod in page if gang_of(pod, self._gangs) == gang)
+
+    def _objection(self, name: str, held: Held, gang: Gang, plans: Sequence[Plan]) -> str:
+        """Why a gang that runs on other nodes too is not begun with, or "": a node of it that opted out, or a member
+        whose eviction the server would refuse now. Nothing is evicted by asking."""
+        whole = [plan for plan in plans if plan.fate is Fate.EVICT and gang_of(plan.pod, self._gangs) == gang]
+        others = sorted({plan.pod.spec.nodeName for plan in whole} - {name})
+        for other in others:
+            if self._opted_out(other):
+                return f"waits: its gang has a member on {other}, which opted out"
+        for plan in whole if others else ():
+            said = self._evicted(name, held, plan, dry_run=True)
+            if said not in _DONE:
+                return f"waits: {gang.words} is evicted whole or not at all, and {plan.pod.name} {said}"
+        return ""
+
+    def _opted_out(self, name: str) -> bool:
+        try:
+            return bool(by_feature(features_of(node_of(self._api.get(Kind.NODE, name))), self._opt_out_label))
+        except Missing:
+            return False
+
+    def _evicted(self, name: str, held: Held, plan: Plan, *, dry_run: bool = False) -> str:
+        """Ask once, if the Node is as it was; what the server says is the sentence."""
+        if self._hold(name) != held:
+            return "not evicted: the node is not held as it was"
+        self._leads()
+        meta = plan.pod.metadata
+        try:
+            self._api.evict(meta.name, namespace=meta.namespace, body=eviction_of(plan, dry_run=dry_run))
+        except (Missing, Conflict):
+            return "gone"  # or another pod of that name, which is none of this drain
+        except Disrupting as error:
+            return f"its PodDisruptionBudget has no room, it is asked again: {error}"
+        except Ending:
+            return "its namespace is being deleted"
+        except BackendBusy:
+            raise  # the server is overloaded: no other pod is asked for either
+        except BackendError as error:
+            return f"not evicted: {error}"
+        return "evicted"
+
+    def _hold(self, name: str) -> Held | None:
+        """Whose drain it is now."""
+        return self._hold_of(node_of(self._api.get(Kind.NODE, name)))
+
+    def _hold_of(self, node: KubeNode) -> Held | None:
+        """Whose drain it is: taint and annotation, whole; nobody's on a node that opted out."""
+        return None if by_feature(features_of(node), self._opt_out_label) else hold_of(node)
+
+
+class DrainRecords:
+    """When the drains of a fleet began, kept at ``records``: read once, and written before anything relies on it."""
+
+    def __init__(self, records: KubeTold) -> None:
+        self._kept = records
+        self._records: dict[str, DrainRecord] | None = None
+
+    def begun(
+        self,
+        node: str,
+        held: Held,
+        pods: Mapping[str, datetime | None],
+        claimed: Collection[str],
+        now: datetime,
+    ) -> DrainRecord:
+        """The record of this hold, which begins now where there is none. ``pods``: uid to creationTimestamp of those on
+        the node. Raises StoreError where it cannot be read or written: then nothing may be evicted."""
+        records = self._read()
+        known = records.get(node)
+        if known is not None and known.hold == hold_digest(held):
+            return known
+        records = {**still_held(records, claimed), node: record_of(held, pods, now)}
+        self._kept.keep(records_text(records))
+        self._records = records
+        return records[node]
+
+    def _read(self) -> dict[str, DrainRecord]:
+        if self._records is None:
+            self._records = records_in(self._kept.kept())
+        if self._records is None:
+            raise StoreError(f"nothing is evicted: {self._kept.name} is no record of drains; remove it")
+        return self._records

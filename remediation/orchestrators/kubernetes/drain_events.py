@@ -1,0 +1,70 @@
+"""Events of ``healthd controller`` about drains, each told once: on the Node, and on the pod in its own namespace.
+
+A stable name makes them once: a controller that was started anew is told by the API server that the Event is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from healthd.core.errors import BackendBusy, BackendError
+from healthd.remediation.orchestrators.kubernetes.api import Conflict, Ending, KubeApi, Missing
+from healthd.remediation.orchestrators.kubernetes.events import News
+from healthd.remediation.orchestrators.kubernetes.eviction import CAME_BACK, Drain, Fate, Plan, Pod
+from healthd.remediation.orchestrators.kubernetes.telling import KubeTelling
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _PodNews:
+    reason: str
+    pod: Pod
+    words: str
+
+
+def _news(plans: Iterable[Plan], stuck: Mapping[str, str]) -> Iterator[_PodNews]:
+    left = "healthd evicts nothing twice for one hold: it is left alone"
+    for plan in plans:
+        if plan.fate is Fate.CAME:
+            yield _PodNews(reason="PodCameBack", pod=plan.pod, words=f"{CAME_BACK}; {left}")
+        elif why := stuck.get(plan.pod.metadata.uid, ""):
+            yield _PodNews(reason="DrainStuck", pod=plan.pod, words=f"it does not go: {why}")
+
+
+class KubeDrainEvents:
+    """``leads`` raises BackendRefused where this controller may not write any more."""
+
+    def __init__(self, api: KubeApi, *, leads: Callable[[], None], clock: Callable[[], datetime]) -> None:
+        self._telling = KubeTelling(api, leads=leads, clock=clock)
+        self._told: dict[str, tuple[str, set[tuple[str, str]]]] = {}  # node to (hold, what was told of it)
+
+    def tell(self, drain: Drain, uid: str, plans: Iterable[Plan], stuck: Mapping[str, str]) -> str:
+        """Tell of each pod that came back or does not go, once for one hold and whatever it comes from. ``uid``: the
+        Node's. ``stuck``: why a pod does not go, by its uid. Why that cannot be told, or ""."""
+        hold, told = self._told.get(drain.node, ("", set[tuple[str, str]]()))
+        if hold != drain.record.hold:
+            told = set()
+        self._told[drain.node] = (drain.record.hold, told)
+        news = {(each.reason, each.pod.source): each for each in _news(plans, stuck)}
+        try:
+            for key in sorted(news.keys() - told):
+                self._tell(drain, uid, news[key])
+                told.add(key)
+        except BackendBusy:
+            raise
+        except BackendError as error:
+            return f"no Event says so: {error}"
+        return ""
+
+    def _tell(self, drain: Drain, uid: str, news: _PodNews) -> None:
+        about, meta = f"{drain.record.hold} {news.pod.source}", news.pod.metadata
+        note = f"{news.pod.name} of {news.pod.source}: {news.words}"
+        of_node = News(reason=news.reason, action="Drain", about=about, note=note)
+        with contextlib.suppress(Conflict):  # it was told before
+            self._telling.of_node(of_node, name=drain.node, uid=uid)
+        note = f"healthd drains {drain.node}: {news.words}"
+        of_pod = News(reason="NodeIsOut", action="Drain", about=f"{news.reason} {about}", note=note)
+        with contextlib.suppress(Conflict, Missing, Ending):  # or its namespace goes, and it goes with that
+            self._telling.of_pod(of_pod, namespace=meta.namespace, name=meta.name, uid=meta.uid)

@@ -1,0 +1,150 @@
+"""What is told as events.k8s.io/v1 Events, and how often: by a node's agent, and of drains by the controller. Pure.
+
+An event is news for a person who looks at ``kubectl describe node``, never a source of truth: the API server forgets
+it after an hour. Each code is one object under a stable name, ``<node>.<hash>``, however many parts have the fault:
+created once, and then a series whose count goes up at 1, 5 and 15 minutes and each hour, for as long as it is open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from healthd.core.model import Action, Decision, Diagnosis, Severity
+from healthd.remediation.orchestrators.kubernetes.conditions import reason_of
+from healthd.remediation.orchestrators.kubernetes.node import one_line
+
+CONTROLLER = "healthd.io/agent"
+GAPS_S = (60.0, 300.0, 900.0, 3600.0)
+"""After how long, in seconds, since it was told last, news is told again; the last one from then on."""
+_NOTE_CHARACTERS, _INSTANCE_CHARACTERS, _NAME_CHARACTERS = 1024, 128, 253
+_SHOWN_PARTS = 4
+_TOLD = (Action.QUARANTINE, Action.REPAIR, Action.RELEASE, Action.PAGE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class News:
+    """Something to tell. ``about`` makes it the same news or another: a code; ``note`` is for a person."""
+
+    reason: str
+    action: str
+    about: str
+    note: str
+    warning: bool = True
+
+
+def news_of(diagnoses: Iterable[Diagnosis], decision: Decision | None) -> tuple[News, ...]:
+    """What there is to tell now: every open fault above info, and what was decided, where that is more than to wait.
+
+    One for each code: 32 EFA devices with the same fault would be 32 requests an hour.
+    """
+    by_code: dict[str, list[Diagnosis]] = {}
+    for each in diagnoses:
+        if each.severity is not Severity.INFO:
+            by_code.setdefault(each.code, []).append(each)
+    found = [
+        News(reason=reason_of(code), action="Diagnosed", about=code, note=_note(same)) for code, same in by_code.items()
+    ]
+    if decision is not None and decision.action in _TOLD:
+        about = decision.diagnosis.code if decision.diagnosis is not None else ""
+        warning = decision.action is not Action.RELEASE
+        word = reason_of(decision.action)
+        found.append(News(reason=word, action=word, about=about, note=decision.reason, warning=warning))
+    return tuple(found)
+
+
+def _note(same: Sequence[Diagnosis]) -> str:
+    parts = [str(each.component) for each in same]
+    more = f" and {len(parts) - _SHOWN_PARTS} more" if len(parts) > _SHOWN_PARTS else ""
+    return f"{same[0].code} on {', '.join(parts[:_SHOWN_PARTS])}{more} calls for {same[0].remedy}"
+
+
+def event_name(node: str, news: News) -> str:
+    """The stable name of this news."""
+    digest = hashlib.sha256(f"{news.reason}\n{news.action}\n{news.about}".encode()).hexdigest()[:16]
+    head = node[: _NAME_CHARACTERS - 17].rstrip(".-")
+    return f"{head}.{digest}"
+
+
+def event_of(news: News, *, node: str, uid: str, namespace: str, now: datetime) -> dict[str, Any]:
+    """The Event about a Node, as its agent creates it."""
+    regarding = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
+    return event_about(news, regarding=regarding, namespace=namespace, controller=CONTROLLER, instance=node, now=now)
+
+
+def event_about(
+    news: News, *, regarding: Mapping[str, str], namespace: str, controller: str, instance: str, now: datetime
+) -> dict[str, Any]:
+    """The Event about an object, as it is created: ``regarding`` is its reference, ``controller`` and ``instance`` say
+    who reports it."""
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": event_name(regarding["name"], news), "namespace": namespace},
+        "eventTime": _micro(now),
+        "reportingController": controller,
+        "reportingInstance": instance[:_INSTANCE_CHARACTERS],
+        "action": news.action,
+        "reason": news.reason,
+        "type": "Warning" if news.warning else "Normal",
+        "note": one_line(news.note, _NOTE_CHARACTERS) or "-",
+        "regarding": dict(regarding),
+    }
+
+
+def series_of(count: int, now: datetime) -> dict[str, Any]:
+    """The merge patch that tells it for the ``count``-th time, 2 or more. The note stays the first one: the API server
+    refuses every change of it as immutable (1.34.2, events.k8s.io/v1), and with it the count."""
+    return {"series": {"count": max(2, count), "lastObservedTime": _micro(now)}}
+
+
+def count_in(event: Mapping[str, Any]) -> int:
+    """How often an Event was told: 1 without a series."""
+    series = event.get("series")
+    count = series.get("count") if isinstance(series, Mapping) else None
+    return count if isinstance(count, int) and count > 0 else 1
+
+
+@dataclass(kw_only=True, slots=True)
+class _Told:
+    count: int
+    next_s: float
+
+
+class Telling:
+    """What was told and is still so. No clock and no I/O."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, _Told] = {}
+        self._not_before_s = 0.0
+
+    def due(self, news: Iterable[News], now_s: float) -> News | None:
+        """The next that is to be told, or None. What is over is forgotten: it is new when it comes back."""
+        wanted = {event_name("", each): each for each in news}
+        self._told = {name: told for name, told in self._told.items() if name in wanted}
+        if now_s < self._not_before_s:
+            return None
+        late = [each for name, each in wanted.items() if name not in self._told or now_s >= self._told[name].next_s]
+        return late[0] if late else None
+
+    def count(self, news: News) -> int:
+        """How often it was told."""
+        told = self._told.get(event_name("", news))
+        return told.count if told is not None else 0
+
+    def told(self, news: News, count: int, now_s: float) -> None:
+        """It was acknowledged, for the ``count``-th time."""
+        before = self.count(news)
+        gap_s = GAPS_S[min(before, len(GAPS_S) - 1)]
+        self._told[event_name("", news)] = _Told(count=count, next_s=now_s + gap_s)
+
+    def failed(self, now_s: float) -> None:
+        """It was not: events wait a minute, so that conditions and the budget come first."""
+        self._not_before_s = now_s + GAPS_S[0]
+
+
+def _micro(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

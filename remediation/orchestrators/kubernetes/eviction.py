@@ -1,0 +1,382 @@
+"""Which pods ``healthd controller`` evicts from a node that healthd has taken out, when, and why the others not. Pure.
+
+As ``kubectl drain`` filters (Kubernetes, pkg/drain/filters.go): pods of DaemonSets and mirror pods stay; finished ones
+are nobody's concern; those that would lose data in an emptyDir, or that no controller makes anew, only where the rule
+says so. Beyond kubectl, whether and when a pod is evicted at all is a mode for each namespace or selector; a pod that
+tolerates the drain's own taint is meant to stay, unless its rule says otherwise; and one that was made after the drain
+began came back, and is never evicted again (``drain_record``). A pod that is a Slurm node is Slurm's to drain
+first (``slurm_nodes``).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+
+from healthd.remediation.orchestrators.kubernetes.drain_record import DrainRecord
+from healthd.remediation.orchestrators.kubernetes.node import Taint
+from healthd.remediation.orchestrators.kubernetes.slurm_nodes import WHY_NOT, SlurmState, is_slurm_node, slurm_state
+
+CAME_BACK = "made after the node was taken out"
+LOST_S = 60.0
+"""How long, in seconds, the grace of a pod must be over before a node that is not Ready has lost it."""
+_MIRROR = "kubernetes.io/config.mirror"
+
+
+class EvictMode(StrEnum):
+    """NEVER: left alone. COMPLETE: awaited, and evicted only past the deadline where there is one. EVICT: at once.
+    EVICT_AFTER: once the node has been out for that long."""
+
+    NEVER = "never"
+    COMPLETE = "complete"
+    EVICT = "evict"
+    EVICT_AFTER = "evict_after"
+
+
+class GangMode(StrEnum):
+    """What becomes of a pod whose gang runs on other nodes as well. WAIT: left alone. MEMBERS: evicted by itself, its
+    job goes on without. WHOLE: every member is evicted, wherever it runs, or none."""
+
+    WAIT = "wait"
+    MEMBERS = "members"
+    WHOLE = "whole"
+
+
+class Fate(StrEnum):
+    """What comes of a pod. STAYS: it is no part of a drain. CAME: it came back to the node, or past its taint, and is
+    left alone. FORBIDDEN: a rule would have to allow it."""
+
+    STAYS = "stays"
+    CAME = "came"
+    LEAVES = "leaves"
+    WAITS = "waits"
+    FORBIDDEN = "forbidden"
+    EVICT = "evict"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """``namespaces``: globs; ``labels``: all must be there, with a glob for a value. Empty: any. ``after_s``: seconds
+    since the node was taken out; the deadline of COMPLETE, 0 for none. ``grace_s``: None for the pod's own."""
+
+    name: str
+    mode: EvictMode
+    namespaces: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    after_s: float = 0.0
+    grace_s: int | None = None
+    empty_dir: bool = False
+    unmanaged: bool = False
+    tolerating: bool = False
+    gang: GangMode = GangMode.WAIT
+
+    def due(self, since: datetime) -> datetime | None:
+        """When its pods are to go from a node that was taken out then; None: never, or whenever they end."""
+        if self.mode is EvictMode.NEVER or (self.mode is EvictMode.COMPLETE and not self.after_s):
+            return None
+        return since + timedelta(seconds=self.after_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drain:
+    """One node's drain. ``since``: when the node was taken out, by its agent's clock, from which a rule's times count.
+    ``taints``: those of healthd's drain, as they are on the Node. ``ready``: whether the Node is."""
+
+    node: str
+    since: datetime
+    record: DrainRecord
+    taints: tuple[Taint, ...]
+    ready: bool = True
+
+
+class _Owner(msgspec.Struct, frozen=True):
+    kind: str
+    name: str = ""
+    apiVersion: str = ""  # noqa: N815 - the API's own word
+    controller: bool = False
+
+    @property
+    def group(self) -> str:
+        """Its API group, "" for the core's."""
+        return self.apiVersion.rpartition("/")[0]
+
+
+_Time = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class _PodMeta(msgspec.Struct, frozen=True):
+    name: str
+    namespace: str
+    uid: str
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    ownerReferences: tuple[_Owner, ...] | None = None  # noqa: N815 - the API's own word
+    deletionTimestamp: _Time | None = None  # noqa: N815 - as above
+    creationTimestamp: _Time | None = None  # noqa: N815 - as above
+
+
+class _Toleration(msgspec.Struct, frozen=True):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: Taint) -> bool:
+        """As the scheduler has it (k8s.io/api core/v1 toleration.go, ToleratesTaint): no effect is every effect, no key
+        every key. Lt and Gt (1.35, alpha) compare numbers, which no value of healthd's taint is."""
+        if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
+            return False
+        return self.operator == "Exists" or (self.operator in ("", "Equal") and self.value == taint.value)
+
+
+class _Resources(msgspec.Struct, frozen=True):
+    limits: dict[str, str | int] | None = None
+
+
+class _Container(msgspec.Struct, frozen=True):
+    resources: _Resources = _Resources()
+
+
+class _EmptyDir(msgspec.Struct, frozen=True):
+    medium: str = ""
+
+
+class _Volume(msgspec.Struct, frozen=True):
+    emptyDir: _EmptyDir | None = None  # noqa: N815 - the API's own word
+
+    @property
+    def keeps_data(self) -> bool:
+        """Whether it is an emptyDir on a disk. One in memory (``Memory``, ``HugePages…``; k8s.io/api core/v1
+        StorageMedium) is a job's /dev/shm: it ends with its processes, and NCCL needs one."""
+        return self.emptyDir is not None and not self.emptyDir.medium.startswith(("Memory", "HugePages"))
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _WorkloadRef(msgspec.Struct, frozen=True):
+    name: str
+    podGroupReplicaKey: str | None = None  # noqa: N815 - the API's own word
+
+
+class _SchedulingGroup(msgspec.Struct, frozen=True):
+    podGroupName: str | None = None  # noqa: N815 - the API's own word
+
+
+class _PodSpec(msgspec.Struct, frozen=True):
+    nodeName: str = ""  # noqa: N815 - the API's own word
+    volumes: tuple[_Volume, ...] | None = None
+    containers: tuple[_Container, ...] = ()
+    initContainers: tuple[_Container, ...] | None = None  # noqa: N815 - as above
+    resourceClaims: tuple[_Claim, ...] | None = None  # noqa: N815 - as above
+    tolerations: tuple[_Toleration, ...] | None = None
+    workloadRef: _WorkloadRef | None = None  # noqa: N815 - as above
+    schedulingGroup: _SchedulingGroup | None = None  # noqa: N815 - as above
+
+
+class _PodCondition(msgspec.Struct, frozen=True):
+    type: str
+    status: str = ""
+
+
+class _PodStatus(msgspec.Struct, frozen=True):
+    phase: str = ""
+    conditions: tuple[_PodCondition, ...] | None = None
+
+
+class Pod(msgspec.Struct, frozen=True):
+    """One pod, as far as a drain asks."""
+
+    metadata: _PodMeta
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
+
+    @property
+    def name(self) -> str:
+        """``namespace/name``."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def source(self) -> str:
+        """Where it comes from, which stays the same when it comes again: its controller, or else its own name."""
+        owner = owner_of(self)
+        return f"{owner.kind} {self.metadata.namespace}/{owner.name}" if owner is not None else f"pod {self.name}"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, and only its record is left."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def slurm(self) -> SlurmState | None:
+        """What Slurm has done about the Slurm node that it is; None for any other pod."""
+        owner = owner_of(self)
+        kind, group = (owner.kind, owner.group) if owner is not None else ("", "")
+        if not is_slurm_node(kind, group, self.metadata.labels or {}):
+            return None
+        return slurm_state({each.type: each.status for each in self.status.conditions or ()})
+
+    def tolerates(self, taints: Iterable[Taint]) -> bool:
+        """Whether it tolerates all of these."""
+        return all(any(each.tolerates(taint) for each in self.spec.tolerations or ()) for taint in taints)
+
+    def holds(self, resources: Iterable[str]) -> bool:
+        """Whether a container has a device of these resources (globs), an init container included: one that restarts
+        is a sidecar, and runs as long as its pod; or it has a claim of dynamic allocation."""
+        globs, containers = tuple(resources), (*self.spec.containers, *(self.spec.initContainers or ()))
+        limits = (name for each in containers for name in each.resources.limits or {})
+        return bool(self.spec.resourceClaims) or any(
+            fnmatch.fnmatchcase(name, glob) for name in limits for glob in globs
+        )
+
+
+class _Pods(msgspec.Struct, frozen=True):
+    items: tuple[Pod, ...]
+
+
+_READS_PODS = msgspec.json.Decoder(_Pods)  # made by one thread, see kube_node
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """One pod's fate, and why in a few words. ``grace_s``: of its eviction, None for its own."""
+
+    pod: Pod
+    fate: Fate
+    why: str
+    grace_s: int | None = None
+
+
+def pods_in(page: bytes) -> tuple[Pod, ...]:
+    """The pods in one page of a list, as it came. Raises msgspec.MsgspecError for anything else."""
+    return _READS_PODS.decode(page).items
+
+
+def planned(pods: Sequence[Pod], rules: Sequence[Rule], drain: Drain, now: datetime) -> tuple[Plan, ...]:
+    """What comes of every pod of this drain."""
+    return tuple(_planned(pod, rules, drain, now) for pod in pods)
+
+
+def came_after(pod: Pod, drain: Drain) -> bool:
+    """Whether a pod was made after the drain began: it came back, or it is the next life of one that went."""
+    return not drain.record.concerns(pod.metadata.uid, pod.metadata.creationTimestamp)
+
+
+def is_lost(pod: Pod, now: datetime, *, ready: bool) -> bool:
+    """Whether a pod is no work any more although it is there: it was to end, its grace is over (which is in the
+    deletionTimestamp), and its node is not Ready: no kubelet is there to say that it ended."""
+    gone = pod.metadata.deletionTimestamp
+    return not ready and gone is not None and now - gone >= timedelta(seconds=LOST_S)
+
+
+def rule_of(pod: Pod, rules: Sequence[Rule]) -> Rule | None:
+    """The first rule that fits this pod, or None."""
+    return next((rule for rule in rules if _fits(pod, rule)), None)
+
+
+def owner_of(pod: Pod) -> _Owner | None:
+    """The controller that made it, or None."""
+    return next((owner for owner in pod.metadata.ownerReferences or () if owner.controller), None)
+
+
+def eviction_of(plan: Plan, *, dry_run: bool = False) -> dict[str, Any]:
+    """The Eviction, which holds for this very pod: one of the same name that came after it is another. ``dry_run``: the
+    server only says what it would come to."""
+    options: dict[str, Any] = {"preconditions": {"uid": plan.pod.metadata.uid}}
+    if plan.grace_s is not None:
+        options["gracePeriodSeconds"] = plan.grace_s
+    if dry_run:
+        options["dryRun"] = ["All"]
+    meta = {"name": plan.pod.metadata.name, "namespace": plan.pod.metadata.namespace}
+    return {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta, "deleteOptions": options}
+
+
+def told(plans: Iterable[Plan]) -> str:
+    """How far a drain is, in one sentence without the pods that are no part of it; "" where nobody is left. Of those
+    that came back it names what they come from, so that the sentence stays the same when they come again."""
+    everyone = tuple(plans)
+    left = [plan for plan in everyone if plan.fate not in (Fate.STAYS, Fate.CAME)]
+    words = ", ".join(f"{plan.pod.name} ({plan.fate}: {plan.why})" for plan in left[:5])
+    more = f" and {len(left) - 5} more" if len(left) > 5 else ""
+    said = [f"{len(left)} pods are left: {words}{more}"] if left else []
+    if sources := sorted({plan.pod.source for plan in everyone if plan.fate is Fate.CAME}):
+        more = f" and {len(sources) - 5} more" if len(sources) > 5 else ""
+        said.append(f"left alone, {CAME_BACK}: {', '.join(sources[:5])}{more}")
+    return "; ".join(said)
+
+
+def _planned(pod: Pod, rules: Sequence[Rule], drain: Drain, now: datetime) -> Plan:
+    if why := _stays(pod):
+        return Plan(pod=pod, fate=Fate.STAYS, why=why)
+    if is_lost(pod, now, ready=drain.ready):
+        return Plan(pod=pod, fate=Fate.STAYS, why="its time to end is over, on a node that is not Ready")
+    if pod.metadata.deletionTimestamp is not None:
+        return Plan(pod=pod, fate=Fate.LEAVES, why="it is being deleted")
+    rule, slurm = rule_of(pod, rules), pod.slurm
+    if (plan := _by_slurm(pod, slurm, rule)) is not None:
+        return plan
+    if rule is None or rule.mode is EvictMode.NEVER:
+        named = f"rule {rule.name}" if rule is not None else "no rule names it"
+        return Plan(pod=pod, fate=Fate.WAITS, why=f"it ends by itself, {named}")
+    if came_after(pod, drain):
+        return Plan(pod=pod, fate=Fate.CAME, why=CAME_BACK)
+    is_complete = slurm is not None and rule.mode is EvictMode.COMPLETE
+    if not is_complete and (until := _awaited(rule, drain.since, now)) is not None:
+        return Plan(pod=pod, fate=Fate.WAITS, why=until)
+    if why := _forbidden(pod, rule, drain):
+        return Plan(pod=pod, fate=Fate.FORBIDDEN, why=why)
+    return Plan(pod=pod, fate=Fate.EVICT, why=f"rule {rule.name}", grace_s=rule.grace_s)
+
+
+def _by_slurm(pod: Pod, slurm: SlurmState | None, rule: Rule | None) -> Plan | None:
+    """The fate of a pod that is a Slurm node, for as long as that is not its rule's to say. It never ends by itself."""
+    if slurm in (None, SlurmState.DRAINED):
+        is_left = slurm is not None and rule is None
+        why = "a Slurm node that Slurm has drained: no rule evicts it, and it does not end by itself"
+        return Plan(pod=pod, fate=Fate.FORBIDDEN, why=why) if is_left else None
+    if slurm is SlurmState.DRAINING:
+        return Plan(pod=pod, fate=Fate.WAITS, why="Slurm drains it, and its jobs end by themselves")
+    return Plan(pod=pod, fate=Fate.FORBIDDEN, why=WHY_NOT[slurm])
+
+
+def _stays(pod: Pod) -> str:
+    if pod.is_over:
+        return "it has ended"
+    if _MIRROR in (pod.metadata.annotations or {}):
+        return "a mirror pod"
+    owner = owner_of(pod)
+    return "of a DaemonSet" if owner is not None and owner.kind == "DaemonSet" else ""
+
+
+def _awaited(rule: Rule, since: datetime, now: datetime) -> str | None:
+    """Why a pod of this rule is not evicted yet, in words that stay the same until it is, or None."""
+    if rule.mode is EvictMode.EVICT:
+        return None
+    if (until := rule.due(since)) is None:
+        return f"it is awaited, rule {rule.name}"
+    return f"until {until:%Y-%m-%d %H:%M:%S} UTC, rule {rule.name}" if now < until else None
+
+
+def _forbidden(pod: Pod, rule: Rule, drain: Drain) -> str:
+    if not rule.tolerating and pod.tolerates(drain.taints):
+        return f"it tolerates healthd's taint: rule {rule.name} needs tolerating = true"
+    if owner_of(pod) is None and not rule.unmanaged:
+        return f"nobody would make it anew: rule {rule.name} needs unmanaged = true"
+    if not rule.empty_dir and any(volume.keeps_data for volume in pod.spec.volumes or ()):
+        return f"it would lose what is in its emptyDir: rule {rule.name} needs empty_dir = true"
+    return ""
+
+
+def _fits(pod: Pod, rule: Rule) -> bool:
+    labels = pod.metadata.labels or {}
+    is_there = not rule.namespaces or any(fnmatch.fnmatchcase(pod.metadata.namespace, glob) for glob in rule.namespaces)
+    return is_there and all(
+        key in labels and fnmatch.fnmatchcase(labels[key], glob) for key, glob in rule.labels.items()
+    )

@@ -1,0 +1,302 @@
+"""The whole fleet as ``healthd controller`` reads and counts it: one LIST of Nodes a round, one of NodeHealths, and the
+Leases.
+
+It writes what is the controller's on the Leases (limit, counts, that a gone Node's claim goes, and a claim that is of
+use to nobody), makes those that are missing, and takes away what a gone Node's NodeHealth says, but for what the
+fleet's bounds count; nothing else: no Node is ever written here. Every write asks first whether this controller still
+leads. ``count`` is the round's reading; what the Controller asks between rounds is read anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from healthd.core.errors import BackendUnknown
+from healthd.core.model import ClusterTrouble
+from healthd.remediation.decide.fleet import CLUSTER, Scope, that_counts
+from healthd.remediation.orchestrators.kubernetes import budget as leases
+from healthd.remediation.orchestrators.kubernetes import count as counts
+from healthd.remediation.orchestrators.kubernetes.api import Conflict, Kind, KubeApi, Missing, compare_and_swap
+from healthd.remediation.orchestrators.kubernetes.budget import Budget
+from healthd.remediation.orchestrators.kubernetes.count import Oddity, Seen
+from healthd.remediation.orchestrators.kubernetes.health import NodeHealths
+from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of, nodes_in
+from healthd.remediation.orchestrators.kubernetes.old_records import Lease as OldLease
+from healthd.remediation.orchestrators.kubernetes.old_records import OldMarks
+from healthd.remediation.orchestrators.kubernetes.record import STATUS, NodeHealth, read_record, record_patch
+from healthd.remediation.orchestrators.kubernetes.stray_claims import (
+    IDLE_S,
+    Stray,
+    StrayClaims,
+    idle_claims,
+    is_astray,
+    is_left_in,
+    strays,
+)
+from healthd.remediation.ports import FleetLevel, Slot
+
+UNCOVERED_S = 60.0
+"""How often all Nodes are read where a selector leaves some out."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Records:
+    """The handoff records of one round. ``old``: those that an older agent left on its Lease."""
+
+    healths: Mapping[str, NodeHealth]
+    old: OldLease
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Node to handoff record."""
+        return {**self.old.texts, **{name: each.text for name, each in self.healths.items() if each.text}}
+
+    @property
+    def nodes(self) -> set[str]:
+        """Every node of which anything is said."""
+        return {*self.healths, *self.old.nodes}
+
+    def without(self, nodes: Collection[str]) -> Records:
+        """The records of all others."""
+        healths = {name: each for name, each in self.healths.items() if name not in nodes}
+        texts = {name: text for name, text in self.old.texts.items() if name not in nodes}
+        return Records(healths=healths, old=replace(self.old, texts=texts, odd=self.old.odd.difference(nodes)))
+
+    def odd(self, now: datetime) -> dict[str, str]:
+        """Of each node whose record is odd, what of it is."""
+        found = {name: f"mark.healthd.io/{name} of the Lease healthd-marks" for name in self.old.odd}
+        records = {name: each.record for name, each in self.healths.items() if each.record is not None}
+        return found | {name: why for name, each in records.items() if (why := read_record(each, now).odd)}
+
+    def is_kept(self, node: str, now: datetime) -> bool:
+        """Whether all that is said of a node is to be kept once it is gone."""
+        text = self.texts.get(node, "")
+        is_shown = node in self.healths and self.healths[node].status is not None
+        return bool(text) and not is_shown and that_counts(text, now) == text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Round:
+    """What one counting found. ``gone``: nodes whose claim and handoff record were taken away since the counting
+    before, with a sentence each. ``remarks``: the same of nodes whose claim was of use to nobody, and was taken away,
+    and of those whose fence will go by itself. ``uncovered``: the Nodes that the selector leaves out, and that healthd
+    keeps out."""
+
+    seen: Seen
+    budget: Budget
+    gone: Mapping[str, str]
+    remarks: Mapping[str, str]
+    uncovered: Mapping[str, KubeNode]
+    oddities: tuple[Oddity, ...]
+
+
+class KubeFleet:
+    """The fleet. ``quotas``: scope to a number or percentage. ``selector``: a label selector of the nodes that count,
+    "" for all. ``leads``: raises BackendRefused where this controller may not write any more. ``recount_s``: numbers
+    that are as they were are written again after so many seconds, for their time. ``monotonic_s`` and ``clock`` as
+    everywhere. Calls never overlap, but ``slots`` may come between two rounds."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        namespace: str,
+        quotas: Mapping[str, str | int],
+        leads: Callable[[], None],
+        monotonic_s: Callable[[], float],
+        clock: Callable[[], datetime],
+        scope_label: str = "",
+        selector: str = "",
+        tolerated: Collection[str] = (),
+        recount_s: float = 60.0,
+    ) -> None:
+        self._api, self._namespace, self._quotas, self._leads = api, namespace, dict(quotas), leads
+        self._monotonic_s, self._clock, self._recount_s = monotonic_s, clock, recount_s
+        self._healths, self._old_marks = NodeHealths(api), OldMarks(api, namespace)
+        self._scope_label, self._selector, self._tolerated = scope_label, selector, tuple(tolerated)
+        self._absent: frozenset[str] = frozenset()
+        self._gone: dict[str, str] = {}  # not told yet: a counting may fail after it
+        self._machines: dict[str, str] = {}  # name to providerID, as it was seen last
+        self._odd: dict[Oddity, float] = {}
+        self._stray_claims = StrayClaims()
+        self._outside: dict[str, KubeNode] = {}
+        self._outside_s = monotonic_s()
+        self._level: FleetLevel | None = None
+        self._scopes: dict[str, Scope] = {}
+
+    # -- the round ----------------------------------------------------------------------------------------------------
+
+    def count(self) -> Round:
+        """Read everything once, and write the numbers anew. Raises BackendError; then agents go by the
+        last counting until that is too old for them, and nothing more is taken out."""
+        seen = self._seen()
+        lists = {scope: self._lease(leases.lease_name(scope)) for scope in self._quotas}
+        records, now = self._records(seen), self._clock()
+        self._prune(seen, lists, records, now)
+        before = [counts.budget_before(scope, lease) for scope, lease in lists.items()]
+        uncovered = self._uncovered(seen, before)
+        astray, freed = self._free({**uncovered, **seen.nodes}, before, lists)
+        budgets = {scope: self._counted(seen, scope, lease) for scope, lease in lists.items()}
+        cluster = budgets[CLUSTER]
+        left = {name: text for name, text in records.texts.items() if name not in self._gone}
+        self._level = counts.level_of(seen, cluster, left, tolerated=self._tolerated)
+        odd = counts.oddities(seen, tuple(budgets.values()), records.odd(now), astray)
+        now_s = self._monotonic_s()
+        self._odd, told = counts.lasting(odd, self._odd, now_s)
+        told += tuple(Oddity(node=each.node, kind=ClusterTrouble.STRAY_CLAIM, scope=each.scope) for each in astray)
+        gone, self._gone = self._gone, {}
+        remarks = {**counts.left_fences(self._odd, now_s), **freed}
+        return Round(seen=seen, budget=cluster, gone=gone, remarks=remarks, uncovered=uncovered, oddities=told)
+
+    @property
+    def scopes(self) -> tuple[Scope, ...]:
+        """Each budget as the last counting had it: who holds a claim, and who is out without one."""
+        return tuple(self._scopes.values())
+
+    # -- what the Controller asks -------------------------------------------------------------------------------------
+
+    def fleet(self) -> FleetLevel:
+        """Every node, as the last counting had it. Raises BackendUnknown before the first."""
+        if self._level is None:
+            raise BackendUnknown("the nodes were not counted yet")
+        return self._level
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Every claim in the cluster's Lease, now."""
+        return counts.budget_before(CLUSTER, self._get(leases.LEASE)).slots
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def _seen(self) -> Seen:
+        """Through the server's cache (resourceVersion=0), which costs etcd nothing; whom it lacks is asked for."""
+        pages = self._api.pages(Kind.NODE, nodes_in, resourceVersion="0", labelSelector=self._selector)
+        seen = Seen(nodes={node.name: node for page in pages for node in page})
+        self._machines |= {name: node.provider_id for name, node in seen.nodes.items() if node.provider_id}
+        return seen
+
+    def _uncovered(self, seen: Seen, budgets: Collection[Budget]) -> dict[str, KubeNode]:
+        """The Nodes that the selector leaves out, and that healthd keeps out. Read through the server's cache."""
+        if self._selector and self._monotonic_s() >= self._outside_s:
+            self._outside_s = self._monotonic_s() + UNCOVERED_S
+            pages = self._api.pages(Kind.NODE, nodes_in, resourceVersion="0")
+            self._outside = counts.uncovered((node for page in pages for node in page), seen, budgets)
+        return {name: node for name, node in self._outside.items() if name not in seen.nodes}
+
+    def _free(
+        self, nodes: Mapping[str, KubeNode], budgets: Collection[Budget], lists: Mapping[str, dict[str, Any]]
+    ) -> tuple[tuple[Stray, ...], dict[str, str]]:
+        """Take the claims away that keep a place from others for nothing, each after its Node was read again. Returns
+        those that are told of as astray, and a sentence for each node whose claim was idle."""
+        now_s, label, freed = self._monotonic_s(), self._scope_label, dict[str, str]()
+        told, due = self._stray_claims.astray(strays(nodes, budgets, label), nodes, now_s)
+        for each in due:
+            if (node := self._node(each.node)) is not None and is_astray(node, each.scope, label):
+                self._unclaim(each, lists)
+        for each in self._stray_claims.idle(idle_claims(nodes, budgets), now_s):
+            if (node := self._node(each.node)) is not None and is_left_in(node):
+                self._unclaim(each, lists)
+                freed[each.node] = (
+                    f"its claim was taken from the Lease {leases.lease_name(each.scope)}: for over {IDLE_S:g} s nothing"
+                    f" of healthd's has kept it out, and its agent says that all is well"
+                )
+        return told, freed
+
+    def _unclaim(self, stray: Stray, lists: Mapping[str, dict[str, Any]]) -> None:
+        note = {leases.key_of(stray.node): None}
+        lists[stray.scope].update(self._note(leases.lease_name(stray.scope), note))
+
+    def _records(self, seen: Seen) -> Records:
+        """Those of the Nodes that count, and of Nodes that are gone. What another Node says, which this controller is
+        not to look after, is nothing here."""
+        found = Records(healths=self._healths.all(), old=self._old_marks.read())
+        if not self._selector:
+            return found
+        return found.without({name for name in found.nodes - seen.nodes.keys() if not self._is_gone(name)})
+
+    def _prune(self, seen: Seen, lists: Mapping[str, dict[str, Any]], records: Records, now: datetime) -> None:
+        """Take the claims and records of Nodes away that are gone, and note it of each. Of one whose machine was given
+        away within the day, what the fleet's bounds count stays: the successor has another name."""
+        notes = {scope: leases.annotations_of(lease)[1] for scope, lease in lists.items()}
+        named = counts.named_in(key for each in notes.values() for key in each)
+        named |= {name for name in records.nodes if not records.is_kept(name, now)}
+        self._absent, suspects = counts.suspected(seen, named, self._absent)
+        for name in suspects:
+            if not self._is_gone(name):
+                continue
+            for scope, there in notes.items():
+                if (key := f"{leases.CLAIM}{name}") in there:
+                    lists[scope].update(self._note(leases.lease_name(scope), {key: None}))
+            self._forget(name, records, now)
+            machine = self._machines.pop(name, "")
+            other = counts.rejoined(seen, machine, old=name)
+            came = f"; its machine is back as {other}" if other else ""
+            self._gone[name] = f"its Node is gone{came}: its claim and its handoff record were taken away"
+
+    def _forget(self, name: str, records: Records, now: datetime) -> None:
+        """Leave of a gone Node what counts, where it stands, and nothing else."""
+        seen, left = records.healths.get(name), that_counts(records.texts.get(name, ""), now)
+        self._leads()
+        if name in records.old.nodes:
+            self._old_marks.forget(name, left if seen is None or not seen.text else "")
+        with contextlib.suppress(Conflict):  # the server's cache was behind: the next round has what was written
+            if seen is not None and seen.text and left:
+                self._healths.replace(seen, {STATUS: None, **record_patch(name, left)})
+            elif seen is not None:
+                self._healths.delete(seen)
+
+    def _is_gone(self, name: str) -> bool:
+        return self._node(name) is None
+
+    def _node(self, name: str) -> KubeNode | None:
+        """A Node as it is at this moment, or None for one that is gone."""
+        try:
+            return node_of(self._api.get(Kind.NODE, name))
+        except Missing:
+            return None
+
+    def _note(self, lease: str, notes: Mapping[str, str | None]) -> dict[str, Any]:
+        self._leads()
+        return self._patch(lease, {"metadata": {"annotations": notes}})
+
+    def _counted(self, seen: Seen, scope: str, lease: dict[str, Any]) -> Budget:
+        """Write one scope's numbers, counted anew against whatever claims are there by then; where they are what the
+        Lease says, only so often that no agent takes them for old."""
+        name = leases.lease_name(scope)
+
+        def once(fresh: bool) -> Budget:
+            there = self._get(name) if fresh else lease
+            before = counts.budget_before(scope, there)
+            found = counts.count(
+                seen, before, self._quotas[scope], scope_label=self._scope_label, tolerated=self._tolerated
+            )
+            notes = leases.counts(limit=found.limit, total=found.total, out=found.out, at=self._clock())
+            self._leads()
+            if not leases.says(there, notes, max_age_s=self._recount_s):
+                there = self._patch(name, {"metadata": {"resourceVersion": before.version, "annotations": notes}})
+            written = leases.budget_of(scope, there)
+            out = found.out | {claim.node for claim in written.claims.values()}
+            self._scopes[scope] = Scope(name=scope, out=out, total=found.total, limit=found.limit)
+            return written
+
+        return compare_and_swap(f"Lease {self._namespace}/{name}", once)
+
+    def _lease(self, name: str) -> dict[str, Any]:
+        """A Lease, made where it is missing. One that is made by somebody else meanwhile is theirs."""
+        try:
+            return self._get(name)
+        except Missing:
+            self._leads()
+        try:
+            return self._api.create(Kind.LEASE, {"metadata": {"name": name}, "spec": {}}, namespace=self._namespace)
+        except Conflict:
+            return self._get(name)
+
+    def _get(self, name: str) -> dict[str, Any]:
+        return self._api.get(Kind.LEASE, name, namespace=self._namespace)
+
+    def _patch(self, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return self._api.patch(Kind.LEASE, name, body, namespace=self._namespace)

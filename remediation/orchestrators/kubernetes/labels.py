@@ -1,0 +1,118 @@
+"""A node's two labels, by which ``kubectl get nodes -L healthd.io/state,healthd.io/code`` shows a fleet. Pure.
+
+    healthd.io/state   ok              all four conditions are True, and healthd has taken nothing out
+                       held            out, and nothing is being repaired: until the fault is over, or by order
+                       draining        on its way out: a slot, the drain, or its jobs are waited for
+                       repairing       evidence, reset, reboot or replacement, and the proof that it helped
+                       needs-operator  healthd pages for this node
+                       no label        none of these: something is critical or unknown, and the node is in service
+    healthd.io/code    the finding that the state is about; no label where nothing critical is open
+
+Absent is never ``ok``: a node that was never looked at has no label. They go in the patch that writes the conditions,
+so that a quiet node costs no further request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from healthd.core.model import Action, Decision, Diagnosis, Refusal, Severity, Step
+from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.rules import REPAIRS
+from healthd.remediation.orchestrators.kubernetes.conditions import State
+from healthd.remediation.orchestrators.kubernetes.node import KubeNode, label_value
+
+STATE, CODE = "healthd.io/state", "healthd.io/code"
+GAP_S = 10.0
+"""How long, in seconds, labels are shown at least before a change of them is a write of its own."""
+
+_ON_THE_WAY = frozenset({Step.SLOT, Step.DRAIN, Step.WAIT_IDLE})
+_AT_WORK = REPAIRS | {Step.COLLECT}
+_PROVES = frozenset({Step.VERIFY, Step.RELEASE})
+
+
+class NodeState(StrEnum):
+    """A value of the label ``healthd.io/state``."""
+
+    OK = "ok"
+    HELD = "held"
+    DRAINING = "draining"
+    REPAIRING = "repairing"
+    NEEDS_OPERATOR = "needs-operator"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Labels:
+    """The labels of one Node; "" is a label that is not there."""
+
+    state: str = ""
+    code: str = ""
+
+    @property
+    def metadata(self) -> dict[str, str | None]:
+        """As a patch has them."""
+        return {STATE: self.state or None, CODE: self.code or None}
+
+
+def labels_of(
+    conditions: Collection[State], diagnoses: Iterable[Diagnosis], case: Case | None, decision: Decision | None
+) -> Labels:
+    """The labels of what is known now. ``conditions``: as they are shown. ``case``: the open one. ``decision``: the
+    engine's last; None where no engine runs."""
+    statuses = {each.status for each in conditions}
+    about = case.code if case is not None else _code(diagnoses if "False" in statuses else (), decision)
+    return Labels(state=_state(case, decision, is_well=statuses == {"True"}) or "", code=label_value(about))
+
+
+def labels_on(node: KubeNode) -> Labels:
+    """The labels that a Node shows."""
+    return Labels(state=node.labels.get(STATE, ""), code=node.labels.get(CODE, ""))
+
+
+def with_labels(patch: Mapping[str, Any], labels: Labels) -> dict[str, Any]:
+    """A patch of a Node that writes its labels too."""
+    return {**patch, "metadata": {"labels": labels.metadata}}
+
+
+def _state(case: Case | None, decision: Decision | None, *, is_well: bool) -> NodeState | None:
+    if decision is not None and decision.action is Action.PAGE:
+        return NodeState.NEEDS_OPERATOR
+    if case is not None:
+        return _of_case(case)
+    if decision is not None and decision.refusal is Refusal.ORPHAN:
+        return NodeState.HELD
+    return NodeState.OK if is_well else None
+
+
+def _of_case(case: Case) -> NodeState:
+    if case.step in _ON_THE_WAY:
+        return NodeState.DRAINING
+    proves_a_repair = case.step in _PROVES and bool(REPAIRS.intersection(case.steps))
+    return NodeState.REPAIRING if case.step in _AT_WORK or proves_a_repair else NodeState.HELD
+
+
+def _code(diagnoses: Iterable[Diagnosis], decision: Decision | None) -> str:
+    """What a page is about, else the critical fault that the conditions show: always the same one of several."""
+    if decision is not None and decision.action is Action.PAGE and decision.diagnosis is not None:
+        return decision.diagnosis.code
+    return min((each.code for each in diagnoses if each.severity is Severity.CRITICAL), default="")
+
+
+class Labelling:
+    """The labels of one node over time: what is shown, and when a change is written. No clock and no I/O."""
+
+    def __init__(self, shown: Labels) -> None:
+        self.shown = shown
+        self._written_s = float("-inf")
+
+    def is_due(self, labels: Labels, now_s: float) -> bool:
+        """Whether these labels are worth a write of their own. ``now_s``: monotonic."""
+        return labels != self.shown and now_s - self._written_s >= GAP_S
+
+    def written(self, labels: Labels, now_s: float) -> None:
+        """They were acknowledged."""
+        if labels != self.shown:
+            self.shown, self._written_s = labels, now_s

@@ -1,0 +1,414 @@
+"""A Kubernetes Node as healthd reads it, and the patches by which it is taken out and put back. Pure.
+
+What is ours on a Node, and nothing else is ever changed:
+
+    taint healthd.io/unhealthy=<code>    the drain: it keeps new pods off
+    taint healthd.io/claimed             the fence: a place in the budget is held, and nothing was decided for good yet
+    taint healthd.io/unverified          kubelet registers with it; goes with the first full verdict
+    annotation healthd.io/hold           whose drain it is: text, by whom, when, and what beside the taint is ours: a
+                                         cordon, the annotations of KEEPS
+
+``spec.taints`` is an atomic list: every patch here replaces all of it, and so carries ``metadata.resourceVersion``.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+
+from healthd.core.errors import BackendRefused, BackendUnknown
+from healthd.remediation.decide.case import PREFIX
+from healthd.remediation.ports import Hold, NodeView
+
+UNHEALTHY, CLAIMED, UNVERIFIED = "healthd.io/unhealthy", "healthd.io/claimed", "healthd.io/unverified"
+HOLD = "healthd.io/hold"
+
+KEEPS = ("cluster-autoscaler.kubernetes.io/scale-down-disabled", "karpenter.sh/do-not-disrupt")
+"""Annotations by which a Node that is out is left alone by those who take idle nodes away, with the value ``true``: a
+node that healthd drained is idle, and its evidence and its repair would go with its machine. A NodeClaim that is
+deleted on purpose goes all the same. Sources: Cluster Autoscaler, FAQ (scale-down-disabled); Karpenter, Disruption,
+node-level controls (do-not-disrupt)."""
+
+JOBS_TOLERATE = ("nvidia.com/gpu", "amd.com/gpu", "aws.amazon.com/neuron*", "vpc.amazonaws.com/efa")
+"""Taints that say what a node has, not that it is out: the jobs of every GPU fleet tolerate them. Whatever else keeps
+pods off counts as out, because only its owner knows what it means; the setting adds to these."""
+
+_GPUS = "nvidia.com/"  # what NVIDIA's device plugin names: gpu, mig-…
+_KEEPS_OFF = ("NoSchedule", "NoExecute")
+_INSTANCE = re.compile(r"i-[0-9a-f]{8,17}\Z")
+_NOT_A_LABEL = re.compile(r"[^A-Za-z0-9_.-]+")
+_TEXT_CHARACTERS = 1000
+
+
+Stamp = Annotated[int, msgspec.Meta(ge=0, le=99_999_999_999)]
+"""Whole seconds since the epoch, up to the year 5138. What one agent wrote is read by the others and by the
+controller, which a number that is no time must not end."""
+
+
+class Taint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One taint. ``timeAdded`` is carried on as it was."""
+
+    key: str
+    effect: str
+    value: str = ""
+    timeAdded: str | None = None  # noqa: N815 - the API's own word
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """One condition of a Node, as far as healthd reads it."""
+
+    type: str
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    lastTransitionTime: str | None = None  # noqa: N815 - the API's own word
+    lastHeartbeatTime: str | None = None  # noqa: N815 - as above
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    name: str
+    uid: str = ""
+    resourceVersion: str = ""  # noqa: N815 - the API's own word
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    deletionTimestamp: str | None = None  # noqa: N815 - as above
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] | None = None
+    providerID: str = ""  # noqa: N815 - the API's own word
+
+
+class _Info(msgspec.Struct, frozen=True):
+    bootID: str = ""  # noqa: N815 - the API's own word
+
+
+class _Status(msgspec.Struct, frozen=True):
+    capacity: dict[str, str] | None = None
+    allocatable: dict[str, str] | None = None
+    conditions: tuple[Condition, ...] | None = None
+    nodeInfo: _Info = _Info()  # noqa: N815 - the API's own word
+
+
+class _Node(msgspec.Struct, frozen=True):
+    metadata: _Meta
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+
+class _Nodes(msgspec.Struct, frozen=True):
+    items: tuple[_Node, ...]
+
+
+# Made here, by one thread: two that meet a type of msgspec (0.22.0) for the first time at once crash the process, and a
+# daemon has an engine and a reporter that read the same Node.
+_READS_NODES = msgspec.json.Decoder(_Nodes)
+
+
+class KubeNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A Node as it was read at ``version``. ``lacking``: how many GPUs, by resource, its device plugin counts as
+    unhealthy: they are in the capacity, and not allocatable."""
+
+    name: str
+    uid: str
+    version: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    unschedulable: bool
+    taints: tuple[Taint, ...]
+    conditions: tuple[Condition, ...]
+    provider_id: str
+    deleting: bool
+    boot_id: str = ""
+    lacking: Mapping[str, int] = {}
+
+    def condition(self, kind: str) -> Condition | None:
+        """The condition of this type, or None."""
+        return next((each for each in self.conditions if each.type == kind), None)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its kubelet says that it is: a kubelet that says nothing does not."""
+        ready = self.condition("Ready")
+        return ready is not None and ready.status == "True"
+
+    def taint(self, key: str) -> Taint | None:
+        """The first taint of this key, or None."""
+        return next((each for each in self.taints if each.key == key), None)
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """The ownership annotation. ``stamp``: whole seconds since the epoch, by the clock of the node's own agent.
+
+    ``cordoned``: this hold set ``unschedulable``, which was not set. ``keeps``: the same of annotations of KEEPS.
+    """
+
+    text: str
+    by: str
+    stamp: Stamp
+    cordoned: bool = False
+    keeps: tuple[str, ...] = ()
+
+    @property
+    def as_hold(self) -> Hold:
+        """Whose drain it is."""
+        return Hold(text=self.text, user=self.by, stamp=self.stamp)
+
+
+_READS_HELD = msgspec.json.Decoder(Held)
+
+
+def node_of(data: Mapping[str, Any]) -> KubeNode:
+    """The Node in an answer of the API server. Raises BackendUnknown for anything else."""
+    try:
+        node = msgspec.convert(data, _Node)
+    except msgspec.ValidationError as error:
+        raise BackendUnknown(f"the API server's answer is no Node: {error}") from error
+    return _made(node)
+
+
+def nodes_in(page: bytes) -> tuple[KubeNode, ...]:
+    """The Nodes in one page of a list, as it came. Raises msgspec.MsgspecError for anything else."""
+    return tuple(_made(node) for node in _READS_NODES.decode(page).items)
+
+
+def _made(node: _Node) -> KubeNode:
+    return KubeNode(
+        name=node.metadata.name,
+        uid=node.metadata.uid,
+        version=node.metadata.resourceVersion,
+        labels=node.metadata.labels or {},
+        annotations=node.metadata.annotations or {},
+        unschedulable=node.spec.unschedulable,
+        taints=node.spec.taints or (),
+        conditions=node.status.conditions or (),
+        provider_id=node.spec.providerID,
+        deleting=node.metadata.deletionTimestamp is not None,
+        boot_id=node.status.nodeInfo.bootID,
+        lacking=_lacking(node.status.capacity or {}, node.status.allocatable or {}),
+    )
+
+
+def _lacking(capacity: Mapping[str, str], allocatable: Mapping[str, str]) -> dict[str, int]:
+    """What is no plain number is no count of devices."""
+    gpus = [(name, all_) for name, all_ in capacity.items() if name.startswith(_GPUS) and all_.isdecimal()]
+    counts = ((name, int(all_), allocatable.get(name, "0")) for name, all_ in gpus)
+    return {name: all_ - int(left) for name, all_, left in counts if left.isdecimal() and all_ > int(left)}
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def instance_id_of(node: KubeNode) -> str:
+    """The EC2 instance that the Node's providerID ends with, or "": ``aws:///us-west-2a/i-0abc…``, and HyperPod's
+    ``aws:///usw2-az1/sagemaker/cluster/hyperpod-…-i-0abc…``."""
+    found = _INSTANCE.search(node.provider_id)
+    return found[0] if found is not None else ""
+
+
+def view_of(node: KubeNode, *, tolerated: Collection[str] = (), jobs: tuple[str, ...] = ()) -> NodeView:
+    """The node as the engine reads it. ``tolerated``: globs of further taints that the jobs of this fleet tolerate.
+
+    Our hold, whole, is a drain: DRAINED. The start-up taint is this agent's own question to itself: a node that joins
+    broken is taken out and mended like any other, so it shows as the flag UNVERIFIED and is nobody's hold.
+
+    What a Node shows goes with it: where it is registered again, under another UID, a drain was lost and not undone.
+    """
+    held = hold_of(node)
+    undone = held is None and was_undone(node) is not None
+    away = away_by(node, tolerated) - ({f"TAINTED:{UNHEALTHY}"} if undone else set())
+    fenced = not away and (undone or node.taint(CLAIMED) is not None)
+    away |= {"DRAINED"} if held is not None else set()
+    flags = away | ({"UNVERIFIED"} if node.taint(UNVERIFIED) else set()) | ({"FENCED"} if fenced else set())
+    return NodeView(
+        name=node.name,
+        in_service=not away and not fenced,
+        flags=frozenset(flags),
+        hold=held.as_hold if held is not None else None,
+        fenced=fenced,
+        jobs=jobs,
+        controller=node.uid,
+        features=features_of(node),
+    )
+
+
+def features_of(node: KubeNode) -> frozenset[str]:
+    """Labels as ``key=value``; and the key alone of each label and annotation whose value is not ``false``: so the
+    opt-out label, or an annotation of that name, is a feature like Slurm's."""
+    notes = (*node.labels.items(), *node.annotations.items())
+    keys = {key for key, value in notes if value.lower() != "false"}
+    return frozenset(keys | {f"{key}={value}" for key, value in node.labels.items()})
+
+
+def away_by(node: KubeNode, tolerated: Collection[str] = ()) -> set[str]:
+    """What keeps new pods off for good, as flags: CORDONED, NOTREADY, DELETING, ``TAINTED:<key>``.
+
+    Not the fence and not the start-up taint, which are ours and pass.
+    """
+    known = (*JOBS_TOLERATE, *tolerated, CLAIMED, UNVERIFIED)
+    keys = {
+        taint.key
+        for taint in node.taints
+        if taint.effect in _KEEPS_OFF and not any(fnmatch.fnmatchcase(taint.key, glob) for glob in known)
+    }
+    flags = {f"TAINTED:{key}" for key in keys}
+    flags |= {"CORDONED"} if node.unschedulable else set()
+    flags |= set() if node.is_ready else {"NOTREADY"}
+    return flags | ({"DELETING"} if node.deleting else set())
+
+
+def hold_of(node: KubeNode) -> Held | None:
+    """Our hold, if it is there whole: taint and annotation, and the cordon where we set one.
+
+    A taint of our key without the annotation is somebody else's; what a person took a part of is undone.
+    """
+    held = _annotated(node)
+    if held is None or node.taint(UNHEALTHY) is None or (held.cordoned and not node.unschedulable):
+        return None
+    return held
+
+
+def was_undone(node: KubeNode) -> Held | None:
+    """Our hold of which a person lifted the cordon, and left the taint: the same order as lifting both.
+
+    Where the taint was taken away and our cordon left, the cordon is theirs now: the node shows as held by somebody.
+    """
+    held = _annotated(node)
+    if held is None or not held.cordoned or node.unschedulable or node.taint(UNHEALTHY) is None:
+        return None
+    return held
+
+
+def _annotated(node: KubeNode) -> Held | None:
+    text = node.annotations.get(HOLD, "")
+    if not text:
+        return None
+    try:
+        return _READS_HELD.decode(text)
+    except msgspec.MsgspecError:
+        return None  # whoever wrote this, it proves nothing
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def quarantine_patch(node: KubeNode, held: Held, *, effect: str, cordon: bool) -> dict[str, Any]:
+    """The one patch that takes the node out: taint, whose it is and, where wanted, the cordon.
+
+    A cordon that is there is not ours, and never lifted; so with an annotation of KEEPS. Raises BackendRefused for a
+    text that is not one line, and where a taint of our key is somebody else's.
+    """
+    if not held.text or not held.text.isprintable() or len(held.text) > _TEXT_CHARACTERS:
+        expected = f"one line of at most {_TEXT_CHARACTERS} characters"
+        raise BackendRefused(f"taint of {node.name} not asked for: the reason is {held.text!r}, expected {expected}")
+    if node.taint(UNHEALTHY) is not None:
+        problem = f"{node.name} has a taint {UNHEALTHY} already that is not this agent's"
+        raise BackendRefused(f"{problem}: kubectl describe node {node.name}")
+    taint = Taint(key=UNHEALTHY, effect=effect, value=taint_value(held.text))
+    stale = _annotated(node)  # whose taint is gone: what it kept is still ours
+    left = stale.keeps if stale is not None else ()
+    keeps = tuple(key for key in KEEPS if key not in node.annotations or key in left)
+    held = msgspec.structs.replace(held, cordoned=cordon and not node.unschedulable, keeps=keeps)
+    spec: dict[str, Any] = {"taints": _plain((*node.taints, taint))}
+    if held.cordoned:
+        spec["unschedulable"] = True
+    return _patch(node, annotations={HOLD: _json(held), **dict.fromkeys(keeps, "true")}, spec=spec)
+
+
+def release_patch(node: KubeNode) -> dict[str, Any] | None:
+    """The one patch that takes away what the annotation says is ours; None where nothing is."""
+    held = _annotated(node)
+    if held is None:
+        return None
+    spec: dict[str, Any] = {"taints": _plain(taint for taint in node.taints if taint.key != UNHEALTHY)}
+    if held.cordoned and node.unschedulable and node.taint(UNHEALTHY) is not None:
+        spec["unschedulable"] = None
+    return _patch(node, annotations=_without(node, held), spec=spec)
+
+
+def _without(node: KubeNode, held: Held) -> dict[str, str | None]:
+    """The annotations that go with a hold; not one that somebody has changed since."""
+    keeps = [key for key in KEEPS if key in held.keeps and node.annotations.get(key) == "true"]
+    return dict.fromkeys((HOLD, *keeps))
+
+
+def unfence_patch(node: KubeNode) -> dict[str, Any] | None:
+    """The one patch that takes away whatever keeps pods off for a place in the budget: the fence, and what is left of a
+    hold of which a person undid a part. None where nothing is. A hold that is whole is a drain, and goes by a release.
+    """
+    undone = _annotated(node) if hold_of(node) is None else None
+    gone = {CLAIMED, UNHEALTHY} if undone is not None else {CLAIMED}
+    kept = tuple(taint for taint in node.taints if taint.key not in gone)
+    if kept == node.taints and undone is None:
+        return None
+    return _patch(
+        node, annotations=_without(node, undone) if undone is not None else None, spec={"taints": _plain(kept)}
+    )
+
+
+def fence_patch(node: KubeNode) -> dict[str, Any] | None:
+    """The patch that keeps new pods off while a place in the budget is held; None where it is so."""
+    if node.taint(CLAIMED) is not None:
+        return None
+    return _patch(node, spec={"taints": _plain((*node.taints, Taint(key=CLAIMED, effect="NoSchedule")))})
+
+
+def without_taint_patch(node: KubeNode, key: str) -> dict[str, Any] | None:
+    """The patch that takes a taint of ours away; None where it is gone."""
+    if node.taint(key) is None:
+        return None
+    return _patch(node, spec={"taints": _plain(taint for taint in node.taints if taint.key != key)})
+
+
+def without_taints(node: KubeNode, keys: Collection[str]) -> Sequence[dict[str, Any]]:
+    """The Node's taints but for those of these keys, as a patch has them."""
+    return _plain(taint for taint in node.taints if taint.key not in keys)
+
+
+def taint_value(text: str) -> str:
+    """The finding that a reason names, as a taint's value."""
+    return label_value(code_in(text)) or "held"
+
+
+def label_value(text: str) -> str:
+    """A text as the value of a label or a taint: at most 63 letters, digits, ``-``, ``_`` and ``.``, of which neither
+    the first nor the last is a mark; "" where nothing of it is left."""
+    return _NOT_A_LABEL.sub("-", text)[:63].strip("-_.")
+
+
+def code_in(text: str) -> str:
+    """The finding that a reason of healthd's names, or ""."""
+    return text.removeprefix(PREFIX).split(" ")[0] if text.startswith(PREFIX) else ""
+
+
+def rfc3339(at: datetime) -> str:
+    """``2026-11-21T15:00:00Z``: whole seconds, as the API has its times."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def one_line(text: str, characters: int) -> str:
+    """Text for a message that others show: printable, in one line, of at most so many characters."""
+    plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return plain if len(plain) <= characters else f"{plain[: characters - 1]}…"
+
+
+def _patch(node: KubeNode, *, spec: dict[str, Any], annotations: dict[str, str | None] | None = None) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"resourceVersion": node.version}
+    if annotations:
+        metadata["annotations"] = annotations
+    return {"metadata": metadata, "spec": spec}
+
+
+def _plain(taints: Iterable[Taint]) -> Sequence[dict[str, Any]]:
+    return [msgspec.to_builtins(taint) for taint in taints]
+
+
+def _json(held: Held) -> str:
+    return json.dumps(msgspec.to_builtins(held), ensure_ascii=False, sort_keys=True)

@@ -1,0 +1,144 @@
+"""Handoff records of a healthd that knew no NodeHealth: JSON in annotations of the Lease ``healthd-marks``.
+
+An agent moves its own to its NodeHealth. Until it has, the controller reads it here and answers here, so that an older
+agent sees the answer while the fleet is upgraded. Nothing else writes there. This module, and the rights on that
+Lease, go once no such agent is left.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from healthd.core.errors import BackendRefused
+from healthd.remediation.decide.handoff import parse
+from healthd.remediation.orchestrators.kubernetes.api import Kind, KubeApi, Missing, compare_and_swap
+from healthd.remediation.orchestrators.kubernetes.budget import annotations_of, key_of
+from healthd.remediation.orchestrators.kubernetes.health import NodeHealths
+
+MARKS, MARK = "healthd-marks", "mark.healthd.io/"
+_MARK_CHARACTERS = 2000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lease:
+    """The Lease as it was read at ``version``. ``texts``: node to mark; ``odd``: the nodes under whose key stands what
+    is no mark, or what names another node."""
+
+    version: str = ""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    odd: frozenset[str] = frozenset()
+
+    @property
+    def nodes(self) -> set[str]:
+        """Every node that has a key there."""
+        return {*self.texts, *self.odd}
+
+
+class OldMarks:
+    """``namespace``: of the Lease. Once it was found missing it is not asked for again."""
+
+    def __init__(self, api: KubeApi, namespace: str, pause: Callable[[float], object] = lambda _: None) -> None:
+        self._api, self._namespace, self._pause = api, namespace, pause
+        self._is_gone = False
+        self._moved: set[str] = set()
+
+    def read(self) -> Lease:
+        """All of them. Raises BackendUnknown."""
+        if self._is_gone:
+            return Lease()
+        try:
+            version, notes = annotations_of(self._api.get(Kind.LEASE, MARKS, namespace=self._namespace))
+        except Missing:
+            self._is_gone = True
+            return Lease()
+        return Lease(version=version, texts=marks_in(notes), odd=odd_marks(notes))
+
+    def move(self, node: str, healths: NodeHealths) -> None:
+        """Move the mark of this node to its NodeHealth, unless it has a record there: create, then drop. What the
+        controller answers between the two is moved as well. Done once; raises BackendError."""
+        if self._is_gone or node in self._moved:
+            return
+        copied = ""
+
+        def once(_: bool) -> None:
+            nonlocal copied
+            there = self.read()
+            if (text := there.texts.get(node, "")) and parse(text) is not None:
+                seen = healths.read(node)
+                if text != copied and (seen is None or seen.text in ("", copied)):
+                    healths.leave(node, text)
+                copied = text
+                self._write(node, "", there.version)
+
+        compare_and_swap(f"Lease {self._namespace}/{MARKS}", once, self._pause)
+        self._moved.add(node)
+
+    def answer(self, node: str, text: str) -> bool:
+        """Leave the controller's word where the mark of this node stands; whether one stands here. Raises
+        BackendError."""
+        stands = False
+
+        def once(_: bool) -> None:
+            nonlocal stands
+            there = self.read()
+            stands = node in there.texts
+            if stands:
+                self._write(node, text, there.version)
+
+        compare_and_swap(f"Lease {self._namespace}/{MARKS}", once, self._pause)
+        return stands
+
+    def forget(self, node: str, left: str) -> None:
+        """Of a node that is gone, leave this or nothing."""
+        body = {"metadata": {"annotations": marked_with(node, left)}}
+        self._api.patch(Kind.LEASE, MARKS, body, namespace=self._namespace)
+
+    def _write(self, node: str, text: str, version: str) -> None:
+        body = {"metadata": {"resourceVersion": version, "annotations": marked_with(node, text)}}
+        self._api.patch(Kind.LEASE, MARKS, body, namespace=self._namespace)
+
+
+def marked_with(node: str, text: str) -> dict[str, str | None]:
+    """The annotations that leave this mark with the node, or take it away for "". Raises BackendRefused for a text that
+    is not one short line."""
+    if not text.isprintable() or len(text) > _MARK_CHARACTERS:
+        expected = f"one line of at most {_MARK_CHARACTERS} characters"
+        raise BackendRefused(f"mark of {node} not left: the text is {text[:200]!r}, expected {expected}")
+    value = json.dumps({"node": node, "text": text}, ensure_ascii=False) if text else None
+    return {key_of(node, MARK): value}
+
+
+def marks_in(notes: Mapping[str, str]) -> dict[str, str]:
+    """Node to mark, by the annotation's key. Odd ones are left out: marks are evidence, never permission."""
+    return {node: text for node, text in _marks(notes).items() if text is not None}
+
+
+def odd_marks(notes: Mapping[str, str]) -> frozenset[str]:
+    """The nodes under whose key stands what is no mark, or what names another node."""
+    return frozenset(node for node, text in _marks(notes).items() if text is None)
+
+
+class _Marked(msgspec.Struct, frozen=True):
+    node: str
+    text: str
+
+
+_READS_MARKED = msgspec.json.Decoder(_Marked)  # made by one thread, see kube_node
+
+
+def _marks(notes: Mapping[str, str]) -> dict[str, str | None]:
+    named = {key.removeprefix(MARK): value for key, value in notes.items() if key.startswith(MARK)}
+    return {node: _mark(node, value) for node, value in named.items()}
+
+
+def _mark(node: str, value: str) -> str | None:
+    """The text of the mark of this node, or None for an odd one."""
+    try:
+        mark = _READS_MARKED.decode(value)
+    except msgspec.MsgspecError:
+        return None
+    return mark.text if mark.node == node else None

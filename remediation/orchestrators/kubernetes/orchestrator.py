@@ -1,0 +1,399 @@
+"""Kubernetes: one node's own Node object, its NodeHealth, and its claims on the fleet's budget.
+
+It changes its own Node, the record of its own NodeHealth and its own annotations of the budget's Leases, nothing else.
+Who is out is counted in one place (``healthd controller``) and read from the Lease, so that no agent lists nodes; what
+it lists, before it acts, are the handoff records of the fleet, by which acts are bounded. Evictions are the
+controller's. What runs on the GPUs the kubelet says, over its own socket.
+
+What the node asks of its platform by a label or a condition (``asking``) is written here too, and goes with the
+drain or the last place, however the case ends.
+
+Every write is one patch with the resourceVersion of what was read before, made anew from a new reading after a 409. A
+write without an answer is *unknown*, and the caller reads back.
+
+What a step asks several times in a row is read once: an object that was read or written within ``lately_s`` stands for
+the next question, but for ``view``, whose answer is always of this moment. The budget then comes whole from one version
+of its Lease, and an older one can grant nothing: a claim is compared by the server.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
+from healthd.remediation.decide.fleet import CLUSTER
+from healthd.remediation.orchestrators.kubernetes import budget as leases
+from healthd.remediation.orchestrators.kubernetes import node as nodes
+from healthd.remediation.orchestrators.kubernetes.api import (
+    FIELD_MANAGER,
+    How,
+    Kind,
+    KubeApi,
+    Missing,
+    compare_and_swap,
+)
+from healthd.remediation.orchestrators.kubernetes.budget import Budget
+from healthd.remediation.orchestrators.kubernetes.gpu_clients import resumed_patch
+from healthd.remediation.orchestrators.kubernetes.health import NodeHealths
+from healthd.remediation.orchestrators.kubernetes.node import Held, KubeNode
+from healthd.remediation.orchestrators.kubernetes.old_records import OldMarks
+from healthd.remediation.orchestrators.kubernetes.plugin import asking_patch
+from healthd.remediation.orchestrators.kubernetes.pod_resources import GPU_RESOURCES, SOCKET, pods_with
+from healthd.remediation.orchestrators.kubernetes.signals import SIGNALS
+from healthd.remediation.ports import FleetLevel, HeldNode, Mark, NodeView, ScopeLevel, Slot
+
+RECORDS_S = 60.0
+"""How old the handoff records of others may be for a node that waits for room in the budget."""
+_UNTIL_CLAIM_IS_SEEN_S = (0.05, 0.2, 0.5)
+_RANDOM = random.SystemRandom()
+
+NodePatch = Callable[[KubeNode], dict[str, Any] | None]
+Notes = dict[str, str | None]
+
+
+class Fence(StrEnum):
+    """What became of a fence. CLAIMED: a claim of this node stands, so that the fence stays."""
+
+    NONE = "none"
+    CLAIMED = "claimed"
+    TAKEN_AWAY = "taken away"
+
+
+class KubernetesOrchestrator:
+    """The Orchestrator of a node that runs a kubelet.
+
+    ``namespace``: where the Leases are. ``scopes``: the further scopes that have a budget; the node is in the one that
+    its label ``scope_label`` names. ``tolerated``: globs of taints that this fleet's jobs tolerate. ``effect``: of the
+    taint, NoSchedule or NoExecute; ``cordon``: whether ``unschedulable`` is set as well. ``resources``: globs of what a
+    job holds; ``pod_resources``: the kubelet's socket. ``counts_age_s``: how old a count of who is out may be.
+    ``lately_s``: as above. ``clock`` gives aware UTC; ``sleep`` and ``chance``, a number in [0, 1), serve
+    compare-and-swap.
+    """
+
+    kind = "kubernetes"
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        node: str,
+        namespace: str,
+        scopes: Collection[str] = (),
+        scope_label: str = "",
+        tolerated: Collection[str] = (),
+        effect: str = "NoSchedule",
+        cordon: bool = False,
+        resources: Collection[str] = GPU_RESOURCES,
+        pod_resources: str = SOCKET,
+        counts_age_s: float = 900.0,
+        timeout_s: float = 5.0,
+        lately_s: float = 0.5,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        sleep: Callable[[float], None] = time.sleep,
+        chance: Callable[[], float] = _RANDOM.random,
+    ) -> None:
+        self._api, self._name, self._namespace = api, node, namespace
+        self._wanted_scopes, self._scope_label = frozenset(scopes), scope_label
+        self._tolerated, self._effect, self._cordon = tuple(tolerated), effect, cordon
+        self._resources, self._pod_resources, self._timeout_s = tuple(resources), pod_resources, timeout_s
+        self._counts_age_s, self._clock, self._sleep, self._chance = counts_age_s, clock, sleep, chance
+        self._lately_s, self._lately = lately_s, dict[tuple[Kind, str], tuple[float, dict[str, Any]]]()
+        self._healths = NodeHealths(api, self._pause)
+        self._old_marks = OldMarks(api, namespace, self._pause)
+        self._scopes: tuple[str, ...] = ()
+        self._limits: dict[str, int] = {}
+        self._records_then: tuple[float, dict[str, str]] = (float("-inf"), {})
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._api.close()
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def view(self, *, jobs: bool = False) -> NodeView:
+        """Read this node; ``jobs`` adds the pods that hold GPUs. Raises BackendRefused for a Node that is not there."""
+        node = self._node(fresh=True)
+        held = pods_with(self._resources, path=self._pod_resources, timeout_s=self._timeout_s) if jobs else ()
+        return nodes.view_of(node, tolerated=self._tolerated, jobs=held)
+
+    def level(self) -> FleetLevel:
+        """Read who is out from the Leases, and of this node from itself: its own word is the newest.
+
+        The handoff records come from one LIST of the server's cache, as new as what this node has left. Where the
+        budget has no room and this node no place, those of others may be ``RECORDS_S`` old: nothing is done by them
+        then, and a thousand nodes that wait for the same room would keep the server busy with lists.
+        """
+        node = self._node()
+        budgets = [self._budget(scope) for scope in self._scopes_of(node)]
+        for budget in budgets:
+            leases.check_counted(budget, self._clock(), max_age_s=self._counts_age_s)
+        self._limits = {budget.scope: budget.limit for budget in budgets}
+        own = frozenset({self._name} if nodes.away_by(node, self._tolerated) else ())
+        first, *others = budgets
+        return FleetLevel(
+            out=_out(first) | own,
+            total=first.total,
+            scopes=tuple(ScopeLevel(scope=each.scope, out=_out(each) | own, total=each.total) for each in others),
+            marks=tuple(Mark(node=name, text=text) for name, text in sorted(self._records(budgets).items())),
+            held=tuple(
+                HeldNode(node=claim.node, text=claim.text, stamp=claim.stamp)
+                for claim in sorted(first.claims.values(), key=lambda claim: claim.node)
+                if claim.text
+            ),
+            limit=first.limit,
+        )
+
+    def quotas(self) -> Mapping[str, int]:
+        """Scope to how many nodes may be out, as the Leases said when the level was read last: percentages are resolved
+        where nodes are counted. Empty before that, so that nothing is taken out."""
+        return dict(self._limits)
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Every claim in the scopes of this node."""
+        scopes = self._scopes or self._scopes_of(self._node())
+        return tuple(slot for scope in scopes for slot in self._budget(scope).slots)
+
+    def marked(self) -> str:
+        """This node's handoff record."""
+        self._old_marks.move(self._name, self._healths)
+        seen = self._healths.read(self._name)
+        return seen.text if seen is not None else ""
+
+    # -- taking out and putting back ----------------------------------------------------------------------------------
+
+    def quarantine(self, text: str) -> None:
+        """Show the claim's reason to the others, then taint this node, with ``text`` as the reason.
+
+        A crash between the two leaves a claim that says more than is so, which counts once all the same.
+        """
+        stamp = int(self._clock().timestamp())
+        held = Held(text=text, by=FIELD_MANAGER, stamp=stamp)
+
+        def patch(node: KubeNode) -> dict[str, Any] | None:
+            there = nodes.hold_of(node)
+            if there is not None and there.text == text:
+                return None
+            return nodes.quarantine_patch(node, held, effect=self._effect, cordon=self._cordon)
+
+        if patch(self._node(fresh=True)) is None:
+            return
+        self._show_reason(text, stamp)
+        self._taint(patch)
+
+    def release(self, *, resume: bool) -> None:
+        """Take away what the annotation says is ours. ``resume`` means nothing here: a kubelet that is not ready says
+        so itself. What was asked of the platform goes first: it must not stand over a job; and whom a GPU reset stopped
+        comes back, should the one that owed it have been lost."""
+        self._end_requests()
+        self._change_node(resumed_patch)
+        self._change_node(nodes.release_patch)
+
+    def verified(self) -> bool:
+        """Take the start-up taint away, after the first full verdict on this node; whether it was there."""
+        if self._node(fresh=True).taint(nodes.UNVERIFIED) is None:
+            return False
+        self._change_node(lambda node: nodes.without_taint_patch(node, nodes.UNVERIFIED))
+        return True
+
+    # -- what the platform is asked -----------------------------------------------------------------------------------
+
+    def own(self, *, fresh: bool = False) -> KubeNode:
+        """This node's Node. Raises BackendUnknown, also where it is gone: its machine may be on its way out."""
+        try:
+            return nodes.node_of(self._read(Kind.NODE, self._name, fresh=fresh))
+        except Missing as error:
+            raise BackendUnknown(f"the cluster has no node {self._name} any more") from error
+
+    def change_own(self, patch: NodePatch, *, status: bool) -> None:
+        """Patch this node's Node, or the status of it, as it was read. No patch: nothing is to be done."""
+        self._change_node(patch, status=status)
+
+    def _end_requests(self) -> None:
+        for signal in SIGNALS.values():
+            self._change_node(lambda node, by=signal: by.ended(node, self._clock()), status=signal.on_status)  # type: ignore[misc]
+
+    # -- places and marks ---------------------------------------------------------------------------------------------
+
+    def claim(self, scope: str, index: int) -> None:
+        """Take a place, then fence the node: new pods would otherwise start on it during the settle time."""
+        self._change_budget(scope, lambda budget: leases.claimed(budget, self._name, index, self._clock()))
+        self.fence()
+
+    def keep_awake(self, *, on: bool) -> None:
+        """Nothing: no view says that this node may be powered down for being idle."""
+
+    def fence(self) -> None:
+        """Set the fence, which is a write of its own after the claim."""
+        self._taint(nodes.fence_patch)
+
+    def give_back(self, slot: Slot) -> None:
+        """Give a place back; with the last one goes the fence before it, and a drain of which a person undid a part."""
+        if slot.node != self._name:
+            raise BackendRefused(f"place {slot.scope} {slot.index} not given back: it is held by {slot.node}")
+        own = [other for other in self.slots() if self._is_own(other)]
+        is_last = all((other.scope, other.index) == (slot.scope, slot.index) for other in own)
+        if is_last:
+            self._end_requests()
+            self._change_node(resumed_patch)
+            self._change_node(nodes.unfence_patch)
+        self._change_budget(slot.scope, lambda budget: leases.given_back(budget, self._name, slot.index))
+        if is_last:
+            self._leave_former_scopes()
+
+    def heal_fence(self) -> Fence:
+        """Take a fence away for which this node has no claim in any scope: a person took the claim from the Lease, or
+        deleted the Lease. May be called beside a claim that is made meanwhile, whose fence then comes back."""
+        if nodes.unfence_patch(self._node(fresh=True)) is None:
+            return Fence.NONE
+        if self._has_claim():
+            return Fence.CLAIMED
+        self._change_node(nodes.unfence_patch)
+        if self._has_claim():
+            self.fence()
+            return Fence.CLAIMED
+        return Fence.TAKEN_AWAY
+
+    def mark(self, text: str) -> None:
+        """Set the record of this node's NodeHealth. Nobody else's is touched, so nothing is compared."""
+        self._old_marks.move(self._name, self._healths)
+        self._healths.leave(self._name, text)
+
+    def ask_plugin_restart(self, reset: str, at: datetime) -> None:
+        """Ask ``healthd controller`` to restart this node's device plugin after a GPU reset, which ``reset`` names."""
+        self._patch(Kind.NODE, self._name, asking_patch(reset, at))
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def _node(self, *, fresh: bool = False) -> KubeNode:
+        try:
+            return nodes.node_of(self._read(Kind.NODE, self._name, fresh=fresh))
+        except Missing as error:
+            help_ = "check [node] name: in a pod, spec.nodeName by the downward API"
+            raise BackendRefused(f"the cluster has no node {self._name}: {help_}") from error
+
+    def _scopes_of(self, node: KubeNode) -> tuple[str, ...]:
+        mine = node.labels.get(self._scope_label, "") if self._scope_label else ""
+        self._scopes = (CLUSTER, mine) if mine in self._wanted_scopes else (CLUSTER,)
+        return self._scopes
+
+    def _budget(self, scope: str, *, fresh: bool = False) -> Budget:
+        return leases.budget_of(scope, self._lease(leases.lease_name(scope), fresh=fresh))
+
+    def _records(self, budgets: Collection[Budget]) -> dict[str, str]:
+        """Node to handoff record; of a node that has not moved its own yet, the one on the Lease."""
+        waits = any(budget.of(self._name) is None and budget.room(self._name) < 1 for budget in budgets)
+        listed_s, texts = self._records_then
+        if waits and time.monotonic() - listed_s < RECORDS_S:
+            own = self.marked()
+            return {**{name: text for name, text in texts.items() if name != self._name}, **_of(self._name, own)}
+        asked_s = time.monotonic()
+        there = self._healths.all()
+        found = {**self._old_marks.read().texts, **{name: each.text for name, each in there.items() if each.text}}
+        self._records_then = (asked_s, found)
+        return found
+
+    def _lease(self, name: str, *, fresh: bool = False) -> dict[str, Any]:
+        try:
+            return self._read(Kind.LEASE, name, fresh=fresh)
+        except Missing as error:
+            help_ = "the Helm chart or `healthd controller` makes it; check [orchestrator.kubernetes] namespace"
+            raise BackendUnknown(f"there is no Lease {self._namespace}/{name}: {help_}") from error
+
+    def _leave_former_scopes(self) -> None:
+        """Give back what was claimed in a scope that the node's label named before: ``slots`` lists it no more. Comes
+        after everything else, so that a Lease that cannot be read keeps no case open; it is said once."""
+        key = leases.key_of(self._name)
+        for scope in sorted(self._wanted_scopes.difference(self._scopes)):
+            name = leases.lease_name(scope)
+            if key in leases.annotations_of(self._lease(name))[1]:
+                self._patch(Kind.LEASE, name, {"metadata": {"annotations": {key: None}}})
+
+    def _has_claim(self) -> bool:
+        """Whether anything stands under this node's key in any scope. Nobody has a claim in a Lease that is gone."""
+        key = leases.key_of(self._name)
+        for scope in sorted({CLUSTER, *self._wanted_scopes}):
+            try:
+                lease = self._read(Kind.LEASE, leases.lease_name(scope), fresh=True)
+            except Missing:
+                continue
+            if key in leases.annotations_of(lease)[1]:
+                return True
+        return False
+
+    def _is_own(self, slot: Slot) -> bool:
+        return slot.node == self._name
+
+    def _show_reason(self, text: str, stamp: int) -> None:
+        scopes = self._scopes or self._scopes_of(self._node())
+        for scope in scopes:
+            self._change_budget(scope, lambda budget: leases.drained(budget, self._name, text, stamp))
+
+    def _taint(self, patch: NodePatch) -> None:
+        """Change the Node by a patch that needs a claim. The admission policy reads claims through a cache, so that it
+        may refuse what was claimed milliseconds ago."""
+        for pause_s in _UNTIL_CLAIM_IS_SEEN_S:
+            try:
+                return self._change_node(patch)
+            except (BackendBusy, BackendDenied, Missing):
+                raise
+            except BackendRefused:
+                self._sleep(pause_s)
+        return self._change_node(patch)
+
+    def _change_node(self, patch: NodePatch, *, status: bool = False) -> None:
+        """Read the Node and patch it as it was read, until nobody was faster. No patch: nothing is to be done."""
+
+        def once(fresh: bool) -> None:
+            if (body := patch(self._node(fresh=fresh))) is not None:
+                self._patch(Kind.NODE, self._name, body, status=status)
+
+        compare_and_swap(f"node {self._name}", once, self._pause)
+
+    def _change_budget(self, scope: str, change: Callable[[Budget], Notes]) -> None:
+        """The same of a scope's Lease."""
+        name = leases.lease_name(scope)
+
+        def once(fresh: bool) -> None:
+            budget = self._budget(scope, fresh=fresh)
+            if notes := change(budget):
+                body = {"metadata": {"resourceVersion": budget.version, "annotations": notes}}
+                self._patch(Kind.LEASE, name, body)
+
+        compare_and_swap(f"Lease {self._namespace}/{name}", once, self._pause)
+
+    def _read(self, kind: Kind, name: str, *, fresh: bool) -> dict[str, Any]:
+        at_s, there = self._lately.get((kind, name), (0.0, None))
+        if there is not None and not fresh and time.monotonic() - at_s < self._lately_s:
+            return there
+        asked_s = time.monotonic()
+        # what is read anew is patched at once: with a second of our own rate between, others would always be faster
+        there = self._api.get(kind, name, namespace=self._namespace_of(kind), ahead=1 if fresh else 0)
+        self._lately[kind, name] = (asked_s, there)
+        return there
+
+    def _patch(self, kind: Kind, name: str, body: Mapping[str, Any], *, status: bool = False) -> None:
+        self._lately.pop((kind, name), None)
+        asked_s = time.monotonic()
+        how = How.STRATEGIC if status else How.MERGE  # a merge patch would replace everybody's conditions
+        there = self._api.patch(kind, name, body, how=how, namespace=self._namespace_of(kind), status=status)
+        self._lately[kind, name] = (asked_s, there)
+
+    def _namespace_of(self, kind: Kind) -> str | None:
+        return self._namespace if kind is Kind.LEASE else None
+
+    def _pause(self, longest_s: float) -> None:
+        self._sleep(self._chance() * longest_s)
+
+
+def _of(node: str, text: str) -> dict[str, str]:
+    return {node: text} if text else {}
+
+
+def _out(budget: Budget) -> frozenset[str]:
+    """Who is out: those that were counted, and the holders that show a drain."""
+    return budget.out | {claim.node for claim in budget.claims.values() if claim.text}

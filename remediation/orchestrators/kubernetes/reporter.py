@@ -1,0 +1,259 @@
+"""Tells the cluster what this node's agent knows: conditions, labels, the status of its NodeHealth, Events, and the end
+of the start-up taint. It sees by the way whether the Node is fenced, and has a fence looked at for as long as there is
+one.
+
+A Node that was deleted is registered again by a kubelet that starts, under the same name and with another UID: without
+conditions, taints or annotations. So the Node is read again after each start of the kubelet, which costs a node that is
+left in peace no request.
+
+It judges nothing and takes no node out. A cluster that does not answer costs the agent nothing: what is known stays
+here and is sent whole, later; nothing on the node changes, and nothing is queued.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from healthd.core.errors import BackendError
+from healthd.core.model import Decision, Diagnosis, Outcome
+from healthd.remediation.decide.case import Case
+from healthd.remediation.orchestrators.kubernetes import conditions, events
+from healthd.remediation.orchestrators.kubernetes.api import Conflict, How, Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kubernetes.conditions import Conditions, Shown, State
+from healthd.remediation.orchestrators.kubernetes.events import News, Telling
+from healthd.remediation.orchestrators.kubernetes.health import NodeHealths
+from healthd.remediation.orchestrators.kubernetes.labels import Labelling, Labels, labels_of, labels_on, with_labels
+from healthd.remediation.orchestrators.kubernetes.node import UNVERIFIED, KubeNode, node_of, unfence_patch
+from healthd.remediation.orchestrators.kubernetes.record import Showing, status_of
+
+FENCE_S = 30.0
+"""How often a fence is looked at while there is one: two or three requests."""
+REGISTERS_S = 120.0
+"""For how long after its start a kubelet may take to register its Node, or to find that it has one."""
+LOOK_S = 10.0
+"""How often the Node is read in that time."""
+_RANDOM = random.SystemRandom()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Known:
+    """What the agent knows at one moment. ``expected``: the checks that run here. ``decision``: the engine's last;
+    ``case``: its open one; ``has_decided``: whether it came through a turn, where there is one."""
+
+    diagnoses: tuple[Diagnosis, ...]
+    outcomes: Mapping[str, Outcome]
+    expected: Collection[str]
+    decision: Decision | None = None
+    case: Case | None = None
+    has_decided: bool = True
+
+
+class KubeReporter:
+    """The reporter of one node; ``tick`` is called about once a second, by one thread.
+
+    ``known``: what is known now. ``verified``: takes the start-up taint away. ``fenced``: looks after a fence, and
+    returns whether there is one still, and what was done. ``kubelet``: another value after each of its starts.
+    ``namespace``: of the Events; a Node's belong to ``default``. ``start_s``: after how many seconds at most the first
+    reading is made, so that a rollout does not come all at once.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        node: str,
+        known: Callable[[], Known],
+        verified: Callable[[], bool],
+        fenced: Callable[[], tuple[bool, str]],
+        kubelet: Callable[[], Hashable],
+        namespace: str = "default",
+        start_s: float = 0.0,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        chance: Callable[[], float] = _RANDOM.random,
+    ) -> None:
+        self._api, self._name, self._known, self._verified, self._fenced = api, node, known, verified, fenced
+        self._namespace, self._monotonic_s, self._clock, self._chance = namespace, monotonic_s, clock, chance
+        self._kubelet, self._started = kubelet, kubelet()
+        self._reads_until_s = self._read_s = 0.0
+        self._conditions: Conditions | None = None
+        self._labelling = Labelling(Labels())
+        self._healths, self._showing = NodeHealths(api), Showing()
+        self._telling = Telling()
+        self._uid = ""
+        self._is_unverified = self._is_fenced = False
+        self._fence_s = 0.0
+        self._look_s, self._pause_s = monotonic_s() + start_s * chance(), 0.0
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._api.close()
+
+    def tick(self) -> str:
+        """Do what is due, and say what that was, or why it was not done; "" for nothing."""
+        if self._conditions is None and not self._begun():
+            return ""
+        registered = self._look_for_another()
+        known = self._known()
+        states = conditions.states_of(known.diagnoses, known.outcomes, known.expected)
+        news = events.news_of(known.diagnoses, known.decision)
+        said = [
+            registered,
+            self._write(states, known),
+            self._show(known),
+            self._tell(news),
+            self._verify(states),
+            self._look_at_fence(),
+        ]
+        return "; ".join(each for each in said if each)
+
+    def _begun(self) -> bool:
+        """Read this node once: its UID, and what a daemon before this one wrote."""
+        now_s = self._monotonic_s()
+        if now_s < self._look_s:
+            return False
+        try:
+            node = node_of(self._api.get(Kind.NODE, self._name))
+        except BackendError:
+            self._pause_s = min(conditions.LONGEST_RETRY_S, max(conditions.RETRY_S, 2 * self._pause_s))
+            self._look_s = now_s + self._pause_s * (0.5 + self._chance())
+            return False
+        self._begin(node, now_s)
+        return True
+
+    def _begin(self, node: KubeNode, now_s: float) -> None:
+        self._uid, self._is_unverified = node.uid, node.taint(UNVERIFIED) is not None
+        self._is_fenced = unfence_patch(node) is not None
+        self._conditions = Conditions(uid=node.uid, now_s=now_s, shown=conditions.shown_on(node))
+        self._labelling, self._showing = Labelling(labels_on(node)), Showing()
+
+    def _look_for_another(self) -> str:
+        """Read the Node for as long as the kubelet may be registering it: a new one has none of what was written."""
+        now_s, kubelet = self._monotonic_s(), self._kubelet()
+        if kubelet != self._started:
+            self._started, self._read_s, self._reads_until_s = kubelet, now_s, now_s + REGISTERS_S
+        if not self._read_s <= now_s <= self._reads_until_s:
+            return ""
+        self._read_s = now_s + LOOK_S
+        try:
+            return self._seen(node_of(self._api.get(Kind.NODE, self._name)))
+        except BackendError as error:
+            return f"the kubelet has started, and its Node cannot be read: {error}"
+
+    def _seen(self, node: KubeNode) -> str:
+        """What an answer shows of the Node by the way: another UID, the start-up taint, a fence."""
+        if node.uid != self._uid:
+            self._begin(node, self._monotonic_s())
+            return "the Node was registered again, under another UID: all is written again"
+        self._is_unverified = self._is_unverified or node.taint(UNVERIFIED) is not None
+        self._is_fenced = self._is_fenced or unfence_patch(node) is not None
+        return ""
+
+    def _write(self, states: Mapping[str, State], known: Known) -> str:
+        """The conditions and the labels, in one strategic-merge patch. The answer is the whole Node."""
+        held, labelling = self._conditions, self._labelling
+        now_s, now = self._monotonic_s(), self._clock()
+        if held is None:
+            return ""
+        wanted = held.wanted(states, now_s, now)
+        labels = self._labels(wanted, known)
+        if not held.is_due(wanted, now_s, more=labelling.is_due(labels, now_s)):
+            return ""
+        try:
+            body = with_labels(conditions.patch_of(wanted, now), labels)
+            node = node_of(self._api.patch(Kind.NODE, self._name, body, how=How.STRATEGIC, status=True))
+        except BackendError as error:
+            pause_s = held.failed(self._monotonic_s(), random=self._chance())
+            return f"conditions not written, again in {pause_s:.0f} s: {error}"
+        held.written(wanted, self._monotonic_s())
+        labelling.written(labels, self._monotonic_s())
+        shown = [f"{kind}={wanted[kind].state.status}" for kind in sorted(wanted)]
+        written = f"conditions written: {', '.join([*shown, f'state={labels.state}'])}"
+        return "; ".join(each for each in (written, self._seen(node)) if each)
+
+    def _labels(self, wanted: Mapping[str, Shown], known: Known) -> Labels:
+        """Before the engine came through a turn nothing says that what a daemon before this one showed is over."""
+        if not known.has_decided:
+            return self._labelling.shown
+        shown = [each.state for each in wanted.values()]
+        return labels_of(shown, known.diagnoses, known.case, known.decision)
+
+    def _show(self, known: Known) -> str:
+        """The status of this node's NodeHealth, by the labels that are shown. A node that is left in peace and always
+        was costs one reading after a start."""
+        now_s, showing = self._monotonic_s(), self._showing
+        if not known.has_decided or not showing.is_due(now_s):
+            return ""
+        try:
+            shown = showing.read(self._healths.read(self._name)) if showing.shown is None else showing.shown
+            wanted = status_of(self._labelling.shown, known.case, known.decision, shown, self._clock())
+            if not showing.is_news(wanted):
+                return ""
+            self._healths.show(self._name, wanted)
+        except BackendError as error:
+            pause_s = showing.failed(now_s, random=self._chance())
+            return f"NodeHealth not written, again in {pause_s:.0f} s: {error}"
+        showing.written(wanted, now_s)
+        return f"NodeHealth written: {wanted.words}"
+
+    def _tell(self, news: tuple[News, ...]) -> str:
+        now_s = self._monotonic_s()
+        if (each := self._telling.due(news, now_s)) is None:
+            return ""
+        try:
+            count = self._told(each)
+        except BackendError as error:
+            self._telling.failed(now_s)
+            return f"event {each.reason} not told: {error}"
+        self._telling.told(each, count, now_s)
+        return f"event {each.reason} told, {count} times by now"
+
+    def _told(self, news: News) -> int:
+        """Create the Event, or count it up where it is there: told before, or by a daemon before this one."""
+        name, count = events.event_name(self._name, news), self._telling.count(news)
+        if count == 0:
+            body = events.event_of(news, node=self._name, uid=self._uid, namespace=self._namespace, now=self._clock())
+            try:
+                self._api.create(Kind.EVENT, body, namespace=self._namespace)
+                return 1
+            except Conflict:  # a patch of nothing reads it: agents have no right to get what others tell
+                count = events.count_in(self._api.patch(Kind.EVENT, name, {}, namespace=self._namespace))
+        try:
+            body = events.series_of(count + 1, self._clock())
+            self._api.patch(Kind.EVENT, name, body, namespace=self._namespace)
+        except Missing:  # the API server forgets events
+            body = events.event_of(news, node=self._name, uid=self._uid, namespace=self._namespace, now=self._clock())
+            self._api.create(Kind.EVENT, body, namespace=self._namespace)
+            return 1
+        return count + 1
+
+    def _verify(self, states: Mapping[str, State]) -> str:
+        """After the first verdict in which everything was looked at and nothing is wrong, let the first pods in."""
+        if not self._is_unverified or any(state.status != "True" for state in states.values()):
+            return ""
+        now_s = self._monotonic_s()
+        if now_s < self._look_s:
+            return ""
+        try:
+            was_there = self._verified()
+        except BackendError as error:
+            self._look_s = now_s + conditions.RETRY_S
+            return f"start-up taint not taken away, again in {conditions.RETRY_S:.0f} s: {error}"
+        self._is_unverified = False
+        return "verified: start-up taint taken away" if was_there else ""
+
+    def _look_at_fence(self) -> str:
+        """A fence without a claim keeps a good node out for ever: nobody else takes it away."""
+        now_s = self._monotonic_s()
+        if not self._is_fenced or now_s < self._fence_s:
+            return ""
+        self._fence_s = now_s + FENCE_S
+        try:
+            self._is_fenced, said = self._fenced()
+        except BackendError as error:
+            return f"fence not looked at, again in {FENCE_S:.0f} s: {error}"
+        return said

@@ -1,0 +1,114 @@
+"""Claims that keep a place of the budget from others for nothing, and when the controller takes them away. Pure.
+
+    astray   in a scope that the label of its node does not name: a stolen token can write it, because an admission
+             policy does not see the Node; or the label was changed while the node was out
+    idle     of a node that nothing of healthd's keeps out, and whose agent says ``ok``: a person wrote it by hand
+
+Neither is of any use to the node that holds it. A node that is out counts in the scope that its label names, with or
+without a claim there, and an agent reads its claims again before each step and claims what is missing. So no claim that
+is taken away puts a node back, and none keeps a place for longer than these times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from healthd.remediation.decide.fleet import CLUSTER
+from healthd.remediation.orchestrators.kubernetes.budget import Budget
+from healthd.remediation.orchestrators.kubernetes.labels import STATE, NodeState
+from healthd.remediation.orchestrators.kubernetes.node import CLAIMED, HOLD, UNHEALTHY, KubeNode
+
+RELABELLED_S = 60.0
+"""How long the claim of a node that is out may stand in a scope that its label does not name: a Node that is registered
+again has no labels for some seconds."""
+IDLE_S = 60.0
+"""How long a claim may stand on a node that nothing keeps out: longer than a claim is without its fence."""
+REMEMBERED_S = 900.0
+"""For how long a claim that was astray is remembered: one that is written again has no patience left, and a page about
+it does not come and go with it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stray:
+    """A claim of ``node`` in the Lease of ``scope``."""
+
+    node: str
+    scope: str
+
+
+def strays(nodes: Mapping[str, KubeNode], budgets: Collection[Budget], label: str) -> frozenset[Stray]:
+    """The claims that are astray. ``label``: the key of the label that names a node's scope; without one none can be
+    told."""
+    return frozenset(
+        Stray(node=claim.node, scope=budget.scope)
+        for budget in budgets
+        if label and budget.scope != CLUSTER
+        for claim in budget.claims.values()
+        if claim.node in nodes and is_astray(nodes[claim.node], budget.scope, label)
+    )
+
+
+def is_astray(node: KubeNode, scope: str, label: str) -> bool:
+    """Whether a node has no business in this scope."""
+    return node.labels.get(label) != scope
+
+
+def idle_claims(nodes: Mapping[str, KubeNode], budgets: Collection[Budget]) -> frozenset[Stray]:
+    """The claims of nodes that nothing of healthd's keeps out, and whose agents say that all is well."""
+    return frozenset(
+        Stray(node=claim.node, scope=budget.scope)
+        for budget in budgets
+        for claim in budget.claims.values()
+        if claim.node in nodes and is_left_in(nodes[claim.node])
+    )
+
+
+def is_left_in(node: KubeNode) -> bool:
+    """Whether healthd neither keeps a node out nor is about to: no taint and no hold, and its agent says ``ok``, which
+    it says of no node that it has a remediation for."""
+    return (
+        not is_tainted(node)
+        and HOLD not in node.annotations
+        and node.is_ready
+        and not node.deleting
+        and node.labels.get(STATE) == NodeState.OK
+    )
+
+
+def is_tainted(node: KubeNode) -> bool:
+    """Whether a taint of healthd's keeps pods off: the drain or the fence."""
+    return node.taint(UNHEALTHY) is not None or node.taint(CLAIMED) is not None
+
+
+class StrayClaims:
+    """How long claims have been astray or idle, as one controller saw them. No clock and no I/O; times are monotonic,
+    in seconds."""
+
+    def __init__(self) -> None:
+        self._astray: dict[Stray, tuple[float, float]] = {}  # first and last seen
+        self._idle: dict[Stray, float] = {}
+
+    def astray(
+        self, found: Collection[Stray], nodes: Mapping[str, KubeNode], now_s: float
+    ) -> tuple[tuple[Stray, ...], tuple[Stray, ...]]:
+        """Those to be told of, and of them those to be taken away now: of a node that is not out at the second reading,
+        because Nodes and Leases are not read at one moment."""
+        kept = {each: at for each, at in self._astray.items() if now_s - at[1] < REMEMBERED_S}
+        due = [
+            each
+            for each in found
+            if each in kept and now_s - kept[each][0] >= (RELABELLED_S if is_tainted(nodes[each.node]) else 0.0)
+        ]
+        told = [each for each, (first_s, last_s) in kept.items() if each in found or last_s > first_s]
+        self._astray = kept | {each: (kept.get(each, (now_s, now_s))[0], now_s) for each in found}
+        return _sorted(told), _sorted(due)
+
+    def idle(self, found: Collection[Stray], now_s: float) -> tuple[Stray, ...]:
+        """Those to be taken away now. One that was not seen in between begins anew."""
+        self._idle = {each: self._idle.get(each, now_s) for each in found}
+        return _sorted(each for each, since_s in self._idle.items() if now_s - since_s >= IDLE_S)
+
+
+def _sorted(each: Iterable[Stray]) -> tuple[Stray, ...]:
+    return tuple(sorted(each, key=lambda one: (one.node, one.scope)))

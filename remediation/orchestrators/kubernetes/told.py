@@ -1,0 +1,66 @@
+"""What ``healthd controller`` keeps where it outlives its pod: an annotation of the Lease that says who leads. There is
+what people were told, which the next leader neither repeats nor forgets to say that it is over; and its drains. What
+``healthd controller --status`` shows stands in a Lease of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from healthd.core.errors import BackendError, StoreError
+from healthd.remediation.orchestrators.kubernetes.api import Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kubernetes.budget import annotations_of
+from healthd.remediation.orchestrators.kubernetes.lead import LEASE
+
+TOLD = "healthd.io/told"
+STATUS_LEASE, STATUS = "healthd-status", "healthd.io/status"
+_MOST_BYTES = 200_000  # the API server takes 262,144 for all annotations of an object
+
+
+class KubeTold:
+    """One annotation. ``leads`` raises BackendRefused where this controller may not write any more."""
+
+    def __init__(
+        self, api: KubeApi, *, namespace: str, leads: Callable[[], None], key: str = TOLD, lease: str = LEASE
+    ) -> None:
+        self._api, self._namespace, self._leads, self._key, self._lease = api, namespace, leads, key, lease
+
+    @property
+    def name(self) -> str:
+        """The annotation, as a person finds it."""
+        return f"annotation {self._key} of the Lease {self._namespace}/{self._lease}"
+
+    def kept(self) -> str:
+        """What was kept last, by whichever leader, or "". Raises StoreError where that cannot be read."""
+        try:
+            return annotations_of(self._api.get(Kind.LEASE, self._lease, namespace=self._namespace))[1].get(
+                self._key, ""
+            )
+        except Missing:
+            return ""
+        except BackendError as error:
+            raise StoreError(f"{self.name} cannot be read: {error}") from error
+
+    def keep(self, text: str) -> None:
+        """Write it down. Raises StoreError where that cannot be done."""
+        if len(text.encode()) > _MOST_BYTES:
+            raise StoreError(
+                f"it has {len(text.encode())} bytes, and an annotation of the Lease {self._lease} {_MOST_BYTES}"
+            )
+        try:
+            self._leads()
+            body = {"metadata": {"annotations": {self._key: text}}}
+            self._written(body)
+        except BackendError as error:
+            raise StoreError(str(error)) from error
+
+    def _written(self, body: dict[str, Any]) -> None:
+        """A Lease that is missing is made; who leads is the Lead's own to make."""
+        try:
+            self._api.patch(Kind.LEASE, self._lease, body, namespace=self._namespace)
+        except Missing:
+            if self._lease == LEASE:
+                raise
+            made = {"metadata": {"name": self._lease, **body["metadata"]}, "spec": {}}
+            self._api.create(Kind.LEASE, made, namespace=self._namespace)

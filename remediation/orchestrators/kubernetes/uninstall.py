@@ -1,0 +1,163 @@
+"""healthd taken out of a cluster: its agents and its controller end, every Node is let in, every claim is given up.
+
+In this order. An agent that still runs would take its node out again for what is open there; and a claim goes only
+after its Node is let in, so that the budget never shows room that is not there. All of it may be done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from healthd.core.errors import BackendError
+from healthd.remediation.orchestrators.kubernetes import budget as leases
+from healthd.remediation.orchestrators.kubernetes.api import How, Kind, KubeApi, Missing, compare_and_swap
+from healthd.remediation.orchestrators.kubernetes.eviction import pods_in
+from healthd.remediation.orchestrators.kubernetes.gpu_clients import CLIENTS, PAUSED, RUNS
+from healthd.remediation.orchestrators.kubernetes.health import NodeHealths, Unserved
+from healthd.remediation.orchestrators.kubernetes.leaving import (
+    claims_to_drop,
+    kept_off_by,
+    leaving_patch,
+    leaving_status_patch,
+)
+from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of, nodes_in
+from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS
+from healthd.remediation.orchestrators.kubernetes.policies import AGENT
+
+CONTROLLER = "healthd-controller"
+PODS = "app.kubernetes.io/name=healthd,app.kubernetes.io/component in (agent,controller)"
+END_WITHIN_S = 420.0
+"""How long agents and controller are waited for, in seconds: longer than the grace of one in the middle of a GPU reset.
+One on a machine that is dead never ends, and is not waited for; what still runs after that time is said."""
+_LOOK_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What became of it. ``refused``: node to why something of healthd's is still there."""
+
+    let_in: tuple[str, ...]
+    refused: Mapping[str, str]
+
+
+class KubeUninstall:
+    """``opt_out``: the label that is a person's. ``say`` is told each step in a line. ``sleep`` waits seconds."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        namespace: str,
+        scopes: Collection[str],
+        opt_out: str,
+        say: Callable[[str], object],
+        sleep: Callable[[float], object],
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self._api, self._namespace, self._opt_out = api, namespace, opt_out
+        self._leases = [*(leases.lease_name(scope) for scope in scopes)]
+        self._say, self._sleep, self._monotonic_s = say, sleep, monotonic_s
+
+    def marked(self) -> tuple[KubeNode, ...]:
+        """The Nodes that hold anything of healthd's, those that it keeps pods off first. Raises BackendUnknown."""
+        found = [node for node in self._nodes() if self._patch(node) or leaving_status_patch(node)]
+        return tuple(sorted(found, key=lambda node: (not kept_off_by(node), node.name)))
+
+    def run(self) -> Outcome:
+        """Do all of it. Raises BackendError where the cluster cannot be read, or agents cannot be stopped."""
+        self._stop()
+        marked = self.marked()
+        refused = {node.name: why for node in marked if (why := self._let_in(node))}
+        for name in self._leases:
+            self._drop(name, leases.CLAIM, refused)
+        self._drop(MARKS, MARK, refused)
+        self._forget(refused)
+        let_in = tuple(node.name for node in marked if kept_off_by(node) and node.name not in refused)
+        return Outcome(let_in=let_in, refused=refused)
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        for kind, name in ((Kind.DEPLOYMENT, CONTROLLER), (Kind.DAEMON_SET, AGENT)):
+            try:
+                self._api.delete(kind, name, namespace=self._namespace)
+                self._say(f"{name} deleted")
+            except Missing:
+                self._say(f"{name} is not there")
+        until_s = self._monotonic_s() + END_WITHIN_S
+        while running := self._running():
+            if self._monotonic_s() >= until_s:
+                self._say(f"{len(running)} pods have not ended and may write once more: {', '.join(running[:10])}")
+                return
+            self._sleep(_LOOK_S)
+
+    def _running(self) -> Sequence[str]:
+        """The pods of healthd's that a kubelet can still end: none on a Node that is gone or not Ready."""
+        pods = [
+            pod
+            for page in self._api.pages(Kind.POD, pods_in, namespace=self._namespace, labelSelector=PODS)
+            for pod in page
+        ]
+        if not pods:
+            return ()
+        ready = {node.name for node in self._nodes() if node.is_ready}
+        return [pod.metadata.name for pod in pods if pod.spec.nodeName in ready]
+
+    def _let_in(self, node: KubeNode) -> str:
+        """ "", or why the Node could not be let in."""
+        by = kept_off_by(node)
+        try:
+            compare_and_swap(
+                f"Node {node.name}", lambda fresh: self._write(self._fresh(node) if fresh else node), self._sleep
+            )
+        except Missing:
+            return ""
+        except BackendError as error:
+            self._say(f"{node.name} NOT let in: {error}")
+            return str(error)
+        if by:
+            self._say(f"{node.name} let in: {', '.join(by)} taken away")
+        return ""
+
+    def _write(self, node: KubeNode) -> None:
+        if patch := self._patch(node):
+            self._api.patch(Kind.NODE, node.name, patch)
+        if patch := leaving_status_patch(node):
+            self._api.patch(Kind.NODE, node.name, patch, how=How.STRATEGIC, status=True)
+
+    def _drop(self, lease: str, prefix: str, kept: Collection[str]) -> None:
+        try:
+            notes = leases.annotations_of(self._api.get(Kind.LEASE, lease, namespace=self._namespace))[1]
+        except Missing:
+            return
+        if gone := claims_to_drop(notes, prefix, kept):
+            body = {"metadata": {"annotations": gone}}
+            self._api.patch(Kind.LEASE, lease, body, namespace=self._namespace)
+            self._say(f"Lease {lease}: {len(gone)} taken away")
+
+    def _forget(self, kept: Collection[str]) -> None:
+        """Delete what NodeHealths say of every node but those that could not be let in."""
+        healths = NodeHealths(self._api)
+        try:
+            there = healths.all(past_cache=True)
+        except Unserved:
+            return
+        gone = [each for name, each in sorted(there.items()) if name not in kept]
+        for each in gone:
+            healths.delete(each)
+        if gone:
+            self._say(f"NodeHealths: {len(gone)} deleted")
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def _nodes(self) -> Iterator[KubeNode]:
+        """Past the server's cache: what an agent wrote last must be seen."""
+        return (node for page in self._api.pages(Kind.NODE, nodes_in) for node in page)
+
+    def _fresh(self, node: KubeNode) -> KubeNode:
+        return node_of(self._api.get(Kind.NODE, node.name))
+
+    def _patch(self, node: KubeNode) -> dict[str, object] | None:
+        paused = {key: RUNS for key in CLIENTS if node.labels.get(key) == PAUSED}
+        return leaving_patch(node, opt_out=self._opt_out, labels=paused)

@@ -1,0 +1,483 @@
+"""Slurm, through its own clients: what slurmctld says of this node and of the fleet, drain, and undrain.
+
+Every call is one client process with a deadline of ours (the clients' own waits are 9 s, 59 s and for ever). It must
+not decide anything, must not read one node by downloading all of them, and must not take silence for an answer: what
+is not plainly refused is *unknown*, because an update that timed out is applied when slurmctld wakes up.
+
+Texts and behaviour: Slurm 22.05.8 with a real slurmctld; tests/integration/slurm repeats each observation.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from healthd.config.schema.config import Config
+from healthd.core.errors import BackendRefused, BackendUnknown, ConfigError, SlotTaken, SourceError, SourceMissing
+from healthd.core.node import CommandResult
+from healthd.remediation.orchestrators.slurm.power import is_asleep, may_sleep
+from healthd.remediation.orchestrators.slurm.reasons import hold_of, is_automatic, without_remarks
+from healthd.remediation.orchestrators.slurm.slots import (
+    DUPLICATE,
+    GONE,
+    creation,
+    parse_maintenance,
+    parse_slots,
+    slot_name,
+)
+from healthd.remediation.ports import FleetLevel, HeldNode, Hold, Mark, NodeView, ScopeLevel, Slot, is_drain
+from healthd.sources.command import TRUNCATED, find_tool, run_command
+
+# sinfo -O with a suffix and no size pads nothing and cuts nothing (sinfo(1): "type[:[.][size][suffix]]"). StateComplete
+# has every flag, where %T hides DOWN behind "drained". Reason is last: it may hold any text, newlines included.
+SINFO_FIELDS = "NodeList:|,StateComplete:|,CPUsState:|,User:|,Timestamp:|,Features:|,Features_act:|,Reason:|"
+
+# None of the three may hold a blank: a name that useradd takes, and node names, have none.
+JOB_FIELDS = "%i %u %N"
+
+# What keeps new jobs off a node for good. Not here: NOT_RESPONDING alone (2 to 3 s after every undrain), UNKNOWN (not
+# registered yet after a restart of slurmctld), RESERVED.
+_OUT = re.compile(r"DRAIN(ED|ING)?|DOWN|FAIL(ING)?|REBOOT\w*|INVALID_REG")
+# A node in no partition has no Partitions=, and a comment or a reason may say the word as well.
+_PARTITIONS = re.compile(r" MCS_label=\S*\s+(?:Partitions=(\S+))?")
+_ROOT = "root"
+_NODE_NAME_FIELD, _STATE = re.compile(r"NodeName=(\S+) "), re.compile(r" State=(\S+)")
+_A_REASON = re.compile(r"(.*?) \[[^\[\]@\s]+@\d{1,11}\](?: |$)")
+_OUR_REASON = re.compile(r"(healthd: .*?) \[[^\[\]@\s]+@(\d{1,11})\](?: |$)")  # with SLURM_TIME_FORMAT=%s
+# A killed slurmctld can leave MAINTENANCE on a node for good, without RESERVED and a reservation; jobs run there.
+_IN_MAINTENANCE = frozenset({"MAINTENANCE", "RESERVED"})
+
+# What scontrol prints when slurmctld, or scontrol itself, has said no before anything was changed.
+# "Invalid node state specified" is not among them: right after a restart of slurmctld, when the node has not
+# registered yet, state=undrain and state=resume print it, exit with 1, and the drain is gone all the same.
+_REFUSALS = {
+    "Invalid node name specified": "slurmctld has no node of this name: check [node] name",
+    "Invalid user id": "only root, SlurmUser or AdminLevel=Administrator may: check as whom healthd runs",
+    "RebootProgram isn't defined": "set RebootProgram in slurm.conf",
+    "Permission denied": "only root, SlurmUser or AdminLevel=Administrator may: check as whom healthd runs",
+    "You must specify a reason": "the reason was empty",
+    "No valid entity in update command": "this Slurm has no such update (SuspendExcNodes+= came with 23.02)",
+    "Invalid input": "this Slurm does not know the word: please report it with the version of Slurm",
+    "Requested nodes are busy": "another reservation has the node and does not share it: scontrol show reservation",
+}
+
+_NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_CONF_FILES = ("etc/slurm/slurm.conf", "opt/slurm/etc/slurm.conf", "run/slurm/conf/slurm.conf")
+_FOREIGN_SETTINGS = ("SINFO_", "SQUEUE_", "SCONTROL_", "SLURM_CLUSTERS")
+MARK = "healthd "
+"""How a comment of ours begins."""
+
+_LEVEL_LIMIT_BYTES = 256 * 1024 * 1024  # scontrol -o show nodes writes 540 bytes per node
+
+
+class Run(Protocol):
+    """How commands are run: run_command, or a test's wrapper of it."""
+
+    def __call__(
+        self, argv: list[str], *, timeout_s: float, env: Mapping[str, str], limit_bytes: int = ...
+    ) -> CommandResult:
+        """As run_command."""
+
+
+class SlurmOrchestrator:
+    """The Orchestrator of a node that runs slurmd.
+
+    ``bin_dir``: where scontrol, sinfo and squeue are; "" looks in PATH and the usual places. ``conf``: slurm.conf for
+    them; "" takes SLURM_CONF from the environment, or Slurm's own default. ``timeout_s``: of each client call.
+    """
+
+    kind = "slurm"
+
+    def __init__(
+        self, *, node: str, bin_dir: str = "", conf: str = "", timeout_s: float = 5.0, run: Run = run_command
+    ) -> None:
+        # Slurm takes "n[1-99]", "a,b" and "ALL" for many nodes at once.
+        if not _NODE_NAME.fullmatch(node) or node.upper() == "ALL":
+            problem = f"[node] name = {node!r}: expected the NodeName of this one node, as in slurm.conf"
+            raise ConfigError((problem,))
+        self._node, self._bin_dir, self._timeout_s, self._run = node, bin_dir, timeout_s, run
+        self._env = client_environment(os.environ, conf)
+
+    @classmethod
+    def of(cls, config: Config, node: str, *, run: Run = run_command) -> SlurmOrchestrator:
+        """That of one node, as a configuration has Slurm."""
+        slurm = config.orchestrator.slurm
+        return cls(node=node, bin_dir=slurm.bin_dir, conf=slurm.conf, timeout_s=slurm.timeout_s, run=run)
+
+    def view(self, *, jobs: bool = False) -> NodeView:
+        """Read this node with one single-node request. ``jobs`` reads its jobs and the reservations before it, and
+        slurmctld's start after it: the state is never older than a restart that may have lost it.
+
+        A suspended job shows in squeue alone (22.05, 24.11, 26.05: the node is IDLE, with no CPU allocated). Raises
+        BackendRefused if slurmctld does not know the node, BackendUnknown if it could not be read.
+        """
+        if not jobs:
+            return self._as_signed(parse_view(self._node, self._state()))
+        queue = self._read("squeue", "-h", "-a", "-w", self._node, "-o", JOB_FIELDS)
+        window = parse_maintenance(self._reservations(), self._node)
+        state = self._state()
+        config = self._read("scontrol", "show", "config")
+        view = self._as_signed(parse_view(self._node, state, controller=parse_boot_time(config)), config)
+        ids, work = parse_jobs(queue)
+        return replace(view, maintenance=window, may_sleep=may_sleep(config, self._node), jobs=ids, work=work)
+
+    def level(self) -> FleetLevel:
+        """Read all nodes of all partitions, hidden ones too, in one request. Raises BackendUnknown."""
+        answer = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_LEVEL_LIMIT_BYTES)
+        return parse_level(self._node, answer)
+
+    def fleet(self) -> FleetLevel:
+        """The same from a machine that need not be a node, with no scopes of its own. Raises BackendUnknown."""
+        answer = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_LEVEL_LIMIT_BYTES)
+        return parse_level("", answer)
+
+    def partitions(self) -> tuple[str, ...]:
+        """The partitions that this node is in. Raises BackendUnknown if it could not be read, or is no node."""
+        return parse_partitions(self._read("scontrol", "-o", "show", "node", self._node))
+
+    def quarantine(self, text: str) -> None:
+        """Drain the node with ``text`` as the reason.
+
+        Raises BackendRefused for a text that would not read back as it is: more than one line, ``|``, white space or a
+        double quote at either end (scontrol takes those off).
+        """
+        if not text or not text.isprintable() or "|" in text or text.strip(' "') != text:
+            expected = "one line without '|' that neither begins nor ends with a space or a double quote"
+            raise BackendRefused(f"drain of {self._node} not asked for: the reason is {text!r}, expected {expected}")
+        self._update("state=drain", f"reason={text}")
+
+    def release(self, *, resume: bool) -> None:
+        """Clear the drain; ``resume`` clears DOWN as well. Either wipes the reason, and a FAIL."""
+        self._update("state=resume" if resume else "state=undrain")
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Read all reservations: 0.2 ms of slurmctld's time for fifty of them, and no node is downloaded."""
+        return parse_slots(self._reservations())
+
+    def claim(self, scope: str, index: int) -> None:
+        """Create the reservation. Raises SlotTaken, BackendRefused, BackendUnknown."""
+        name = slot_name(scope, index)
+        result = self._call("scontrol", *creation(name, self._node))
+        if result.code and DUPLICATE in result.stderr + result.stdout:
+            raise SlotTaken(f"slot {name} is taken: {DUPLICATE}")
+        if result.code:
+            raise update_error(f"claim of slot {name} for {self._node}", result.stderr + result.stdout)
+
+    def fence(self) -> None:
+        """Nothing: the reservation is the slot and the fence in one."""
+
+    def keep_awake(self, *, on: bool) -> None:
+        """Add the node to SuspendExcNodes, or remove it (Slurm 23.02 and newer; a name that is there, or is not, is no
+        error: 26.05.5)."""
+        self.scontrol("update", f"SuspendExcNodes{'+' if on else '-'}={self._node}")
+
+    def give_back(self, slot: Slot) -> None:
+        """Delete the reservation, if it is still this node's: the name may be another's since it was read.
+
+        Slurm has no compare-and-swap here either; the milliseconds between the reading and the deletion remain.
+        """
+        name = slot_name(slot.scope, slot.index)
+        there = [each for each in self.slots() if (each.scope, each.index) == (slot.scope, slot.index)]
+        if not there:
+            return
+        if there[0].node != self._node:
+            raise BackendRefused(f"slot {name} not deleted: it is not held by {self._node} but by {there[0].node}")
+        result = self._call("scontrol", "delete", "reservation", name)
+        if result.code and GONE not in result.stderr + result.stdout:
+            raise update_error(f"deletion of slot {name}", result.stderr + result.stdout)
+
+    def mark(self, text: str) -> None:
+        """Set the node's comment, which every undrain leaves alone. An administrator's comment is not written over."""
+        if text and (not text.startswith(MARK) or not text.isprintable() or "|" in text or text.strip(' "') != text):
+            expected = f"one line without '|' that begins with {MARK!r} and ends with neither space nor double quote"
+            raise BackendRefused(f"comment of {self._node} not set: the text is {text!r}, expected {expected}")
+        there = self._comment()
+        if there and not there.startswith(MARK):
+            raise BackendRefused(f"comment of {self._node} not set: it has one already, {there!r}, that is not ours")
+        self._update(f"comment={text}")
+
+    def marked(self) -> str:
+        """The node's comment, if it is one of ours."""
+        there = self._comment()
+        return there if there.startswith(MARK) else ""
+
+    def _comment(self) -> str:
+        there = self._read("sinfo", "-h", "-a", "-N", "-n", self._node, "-O", "Comment:|").partition("|")[0]
+        return "" if there in ("(null)", "N/A") else there
+
+    def scontrol(self, *args: str) -> str:
+        """Any other scontrol, for whoever repairs nodes through Slurm. Raises BackendRefused or BackendUnknown."""
+        result = self._call("scontrol", *args)
+        if result.code:
+            raise update_error(f"scontrol {' '.join(args)}", result.stderr + result.stdout)
+        return result.stdout
+
+    def _state(self) -> str:
+        return self._read("sinfo", "-h", "-a", "-N", "-n", self._node, "-O", SINFO_FIELDS)
+
+    def _reservations(self) -> str:
+        return self._read("scontrol", "-a", "-o", "show", "reservation")
+
+    def _update(self, *settings: str) -> None:
+        result = self._call("scontrol", "update", f"nodename={self._node}", *settings)
+        if result.code:
+            raise update_error(f"scontrol update {self._node} {' '.join(settings)}", result.stderr + result.stdout)
+
+    def _as_signed(self, view: NodeView, config: str = "") -> NodeView:
+        """The view, in which a text of Slurm's own is Slurm's only if root or SlurmUser set it: else a person wrote it.
+        ``config`` is read where it has to be and was not."""
+        hold = view.hold
+        if hold is None or not hold.automatic or hold.user == _ROOT:
+            return view
+        if hold.user in parse_slurm_user(config or self._read("scontrol", "show", "config")):
+            return view
+        return replace(view, hold=replace(hold, automatic=False))
+
+    def _read(self, tool: str, *args: str, limit_bytes: int = 4 * 1024 * 1024) -> str:
+        result = self._call(tool, *args, limit_bytes=limit_bytes)
+        if result.code or TRUNCATED in result.stdout[-100:]:
+            said = _last_line(result.stderr) or result.stdout[-100:]
+            raise BackendUnknown(f"{tool} {' '.join(args[-2:])}: exit status {result.code}: {said}")
+        return result.stdout
+
+    def _call(self, tool: str, *args: str, limit_bytes: int = 4 * 1024 * 1024) -> CommandResult:
+        argv = [os.path.join(self._bin_dir, tool), *args]
+        try:
+            return self._run(argv, timeout_s=self._timeout_s, env=self._env, limit_bytes=limit_bytes)
+        except SourceMissing as error:
+            raise BackendUnknown(f"Slurm could not be asked: {error}") from error
+        except SourceError as error:
+            raise BackendUnknown(f"Slurm did not answer: {error}") from error
+
+
+def client_environment(environ: Mapping[str, str], conf: str = "") -> dict[str, str]:
+    """``environ`` for Slurm's clients: theirs to find the cluster, ours to fix the output.
+
+    Variables that change what clients print or whom they ask are left out. Times come as seconds since the epoch,
+    because the default is the client's local time.
+    """
+    kept = {name: value for name, value in environ.items() if not name.startswith(_FOREIGN_SETTINGS)}
+    return {**kept, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C", **({"SLURM_CONF": conf} if conf else {})}
+
+
+def parse_jobs(answer: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The ids of the jobs, and in words ``12 of alice on n[1-4]``, from what ``squeue -h -o JOB_FIELDS`` printed. A job
+    without nodes yet shows none."""
+    found = [line.split() for line in answer.splitlines() if line.strip()]
+    return tuple(fields[0] for fields in found), tuple(_in_words(*fields) for fields in found)
+
+
+def _in_words(job: str, user: str = "", nodes: str = "", *_: str) -> str:
+    return f"{job}{f' of {user}' if user else ''}{f' on {nodes}' if nodes else ''}"
+
+
+def parse_view(node: str, answer: str, *, jobs: tuple[str, ...] = (), controller: str = "") -> NodeView:
+    """The view from what ``sinfo -h -N -n NODE -O SINFO_FIELDS`` printed.
+
+    sinfo prints the same record once for every partition of the node, and nothing for a node it does not know.
+    Raises BackendRefused for the latter, BackendUnknown for anything that is not such a record.
+    """
+    if not answer.strip():
+        problem = f"{node} is not known to slurmctld, or is in no partition"
+        raise BackendRefused(f"{problem}: check [node] name against NodeName in slurm.conf")
+    fields = answer.split("|", 7)
+    if len(fields) != 8 or fields[0] != node or not re.fullmatch(r"\d+/\d+/\d+/\d+", fields[2]):
+        expected = "name|state|cpus|user|time|features|active features|reason|"
+        raise BackendUnknown(f"sinfo for {node}: expected {expected}, got {answer[:200]!r}")
+    head, reason = "|".join(fields[:7]) + "|", fields[7]
+    first, again, _ = reason.partition(f"|\n{head}")
+    reason = first if again else reason.removesuffix("\n").removesuffix("|")
+    flags = _words(fields[1])
+    is_out = any(_OUT.fullmatch(flag) for flag in flags)
+    reserved = "MAINT" in flags or flags >= _IN_MAINTENANCE
+    return NodeView(
+        name=node,
+        in_service=not is_out and not reserved,
+        flags=flags,
+        hold=_hold(reason, fields[3], fields[4]) if is_out else None,
+        fenced=reserved and not is_out,
+        allocated_cpus=_allocated_cpus(fields[2], flags),
+        jobs=jobs,
+        controller=controller,
+        features=frozenset(",".join(fields[5:7]).split(",")) - {"", "(null)"},
+        raw=answer,
+    )
+
+
+def parse_level(node: str, answer: str) -> FleetLevel:
+    """The level from what ``scontrol -a -o show nodes`` printed.
+
+    FUTURE nodes do not exist yet and do not count. A node that sleeps is a name without a machine: it is neither out
+    nor part of the total, and its comment and reason remain evidence. A node that is named twice is out if either
+    record says so. Our own node has a machine: we run on it. Raises BackendUnknown if there is no node, or not even our
+    own: a list that leaves out nodes proves nothing. ``node`` "": none of them is ours.
+    """
+    is_out: dict[str, bool] = {}
+    partitions: dict[str, str] = {}
+    known: dict[str, bool | None] = {}
+    asleep: set[str] = set()
+    down: set[str] = set()
+    drained: set[str] = set()
+    marks, held = [], []
+    for line in answer.split("\n"):
+        fields, _, free = line.partition(" Reason=")
+        match, state = _NODE_NAME_FIELD.match(fields), _STATE.search(fields)
+        if not match or not state:
+            continue
+        if state[1] not in known:
+            known[state[1]] = _is_out(state[1])
+        if (out := known[state[1]]) is None:
+            continue
+        name, label = match[1], _PARTITIONS.search(fields, state.end())
+        if name != node and is_asleep(state[1]):
+            asleep.add(name)
+        else:
+            is_out[name] = is_out.get(name, False) or out
+            down |= {name} if out and _is_dead(state[1]) else set()
+            partitions[name] = (label[1] or "") if label else ""
+        if comment := _comment(free or fields):
+            marks.append(Mark(node=name, text=comment))
+        is_drained = bool(out) and is_drain(_words(state[1]))  # 24.11 keeps the reason of a node that is back
+        text = _A_REASON.match(free) if is_drained and name in asleep else None
+        drained |= {name} if text is not None and is_automatic(text[1]) else set()
+        is_left = is_drained or (name in asleep and "DOWN" in _words(state[1]))  # its drain may be lost
+        if is_left and (ours := _OUR_REASON.match(free)):
+            held.append(HeldNode(node=name, text=without_remarks(ours[1])[0], stamp=int(ours[2])))
+    if node not in is_out and (node or not asleep | is_out.keys()):
+        problem = f"the list of {len(is_out)} nodes from scontrol does not have {node or 'any'}, our own"
+        raise BackendUnknown(f"{problem}: check [node] name, and PrivateData in slurm.conf")
+    own = sorted(filter(None, partitions.get(node, "").split(",")))
+    return FleetLevel(
+        out=frozenset(name for name, out in is_out.items() if out),
+        total=len(is_out),
+        scopes=tuple(_scope(name, partitions, is_out) for name in own),
+        marks=tuple(marks),
+        held=tuple(held),
+        asleep=frozenset(asleep),
+        drained=frozenset(drained),
+        down=frozenset(down),
+        speakers=tuple(sorted(name for name, out in is_out.items() if not out)[:2]),
+    )
+
+
+def _is_out(state: str) -> bool | None:
+    """Whether a state takes a node out; None for a node that does not exist yet."""
+    flags = _words(state)
+    return None if "FUTURE" in flags else any(_OUT.fullmatch(flag) for flag in flags)
+
+
+def _is_dead(state: str) -> bool:
+    """Whether a node is DOWN and does not answer: ``DOWN*`` (22.05) or ``DOWN+NOT_RESPONDING``."""
+    return "DOWN" in _words(state) and ("*" in state or "NOT_RESPONDING" in _words(state))
+
+
+def _scope(name: str, partitions: Mapping[str, str], is_out: Mapping[str, bool]) -> ScopeLevel:
+    members = [node for node, names in partitions.items() if name in names.split(",")]
+    return ScopeLevel(scope=name, out=frozenset(node for node in members if is_out[node]), total=len(members))
+
+
+def _comment(tail: str) -> str:
+    """A comment of ours. It stands behind the reason, which may hold any text, and before Extra."""
+    text = tail.rpartition(" Comment=")[2].partition(" Extra=")[0] if " Comment=" in tail else ""
+    return text.rstrip() if text.startswith(MARK) else ""
+
+
+def parse_partitions(answer: str) -> tuple[str, ...]:
+    """The partitions in what ``scontrol -o show node NAME`` printed. Raises BackendUnknown if that is no node."""
+    match = _PARTITIONS.search(answer)
+    if not match or not _NODE_NAME_FIELD.match(answer):
+        raise BackendUnknown(f"scontrol show node printed no node: {answer[:200]!r}")
+    return tuple(match[1].split(",")) if match[1] else ()
+
+
+def parse_boot_time(answer: str) -> str:
+    """slurmctld's BOOT_TIME from ``scontrol show config``. Raises BackendUnknown if it is not there."""
+    match = re.search(r"^BOOT_TIME\s*=\s*(\S+)", answer, re.MULTILINE)
+    if not match:
+        raise BackendUnknown(f"scontrol show config has no BOOT_TIME: {answer[:200]!r}")
+    return match[1]
+
+
+def parse_slurm_user(answer: str) -> frozenset[str]:
+    """SlurmUser's name and number from ``scontrol show config`` (``SlurmUser = slurm(64030)``); none if it is not
+    there."""
+    match = re.search(r"^SlurmUser\s*=\s*([^\s(]+)(?:\((\d+)\))?", answer, re.MULTILINE)
+    return frozenset(filter(None, match.groups())) if match else frozenset()
+
+
+def update_error(what: str, said: str) -> BackendRefused | BackendUnknown:
+    """The error for an update that exited with a failure: refused if the text is a known refusal, else unknown."""
+    for text, advice in _REFUSALS.items():
+        if text in said:
+            line = next(line for line in said.splitlines() if text in line)
+            return BackendRefused(f"{what}: {line.strip()}; {advice}")
+    return BackendUnknown(
+        f"{what}: {_last_line(said) or 'failed without a word'}; it may have been applied all the same"
+    )
+
+
+def detect(*, environ: Mapping[str, str] = os.environ, root: str = "/", bin_dir: str = "") -> tuple[bool, str]:
+    """Whether this machine belongs to a Slurm cluster, and the sentence for the log that says why.
+
+    ``root``: the file system to look in, for tests. A machine is in a cluster if a configuration is there, or slurmd
+    runs without one because slurmctld sends it (``--conf-server``), and scontrol can be found. This looks with the
+    caller's own thread: call it where a file system that hangs may hold it.
+    """
+    evidence = _configuration(environ, Path(root)) or _configless_slurmd(Path(root, "proc"))
+    if not evidence:
+        places = ", ".join(_CONF_FILES)
+        return False, f"no Slurm: no SLURM_CONF, no file {places}, no slurmd that runs with --conf-server"
+    try:
+        tool = find_tool("scontrol", [bin_dir] if bin_dir else [], env=environ)
+    except SourceMissing as error:
+        return False, f"{evidence}, but Slurm cannot be used: {error}"
+    return True, f"Slurm: {evidence}, {tool}"
+
+
+def _configuration(environ: Mapping[str, str], root: Path) -> str:
+    if environ.get("SLURM_CONF"):
+        return f"SLURM_CONF={environ['SLURM_CONF']}"
+    return next((str(root / name) for name in _CONF_FILES if (root / name).exists()), "")
+
+
+def _configless_slurmd(proc: Path) -> str:
+    """Root's own alone: any user may call a process slurmd, and say with it which controller this node asks."""
+    for cmdline in proc.glob("[0-9]*/cmdline"):
+        try:
+            if cmdline.parent.stat().st_uid != 0:  # the effective uid of the process: proc(5)
+                continue
+            words = cmdline.read_bytes().decode(errors="replace").split("\0")
+        except OSError:  # ended between the listing and the reading
+            continue
+        if Path(words[0]).name == "slurmd" and any(word.startswith("--conf-server") for word in words):
+            return f"slurmd runs with --conf-server as process {cmdline.parent.name}"
+    return ""
+
+
+def _words(state: str) -> frozenset[str]:
+    """``idle+drain`` or ``DOWN*+DRAIN`` as upper-case words, without the marks that sinfo and scontrol append."""
+    return frozenset(word.rstrip("*~#!%$@^-").upper() for word in state.split("+") if word)
+
+
+def _hold(reason: str, user: str, stamp: str) -> Hold | None:
+    """No reason shows as ``none``, set by ``Unknown`` at ``Unknown``; a reason from slurm.conf has no time."""
+    if not reason or (reason, user, stamp) == ("none", "Unknown", "Unknown"):
+        return None
+    return hold_of(reason, user, int(stamp) if re.fullmatch(r"\d{1,11}", stamp) else 0)
+
+
+def _allocated_cpus(cpus_state: str, flags: frozenset[str]) -> int:
+    """Allocated CPUs of ``allocated/idle/other/total``, at least 1 while the state itself says that work is there.
+
+    The count lags by seconds behind the start of a job: ``allocated`` with ``0/4/0/4`` was seen.
+    """
+    return max(int(cpus_state.partition("/")[0]), 1 if flags & {"ALLOCATED", "MIXED"} else 0)
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1].strip() if lines else ""

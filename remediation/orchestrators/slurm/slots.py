@@ -1,0 +1,135 @@
+"""Reservations: a slot is one of ours, a maintenance window is one of an administrator's. Text only.
+
+Names of reservations are unique, so that slurmctld's own answer to a creation is the test-and-set. The reservation also
+keeps new jobs off while running ones go on, without touching the node's state, its reason, or anybody's drain.
+
+A reservation that is not ours may hold any text, line breaks in its comment included (Comment=, Slurm 23.02 and newer).
+It neither hides nor adds a slot. A record of ours that cannot be read leaves the slots unknown.
+
+Texts and behaviour: Slurm 22.05.8 with a real slurmctld; tests/integration/slurm/test_slots.py repeats each.
+"""
+
+from __future__ import annotations
+
+import re
+
+from healthd.core.errors import BackendRefused, BackendUnknown
+from healthd.remediation.ports import Slot
+
+DUPLICATE = "Duplicate reservation name"
+"""What scontrol prints when the slot is taken."""
+
+GONE = "Requested reservation is invalid"
+"""What scontrol prints when there is no reservation of this name to delete."""
+
+_FLAGS = ("MAINT", "IGNORE_JOBS", "STATIC_ALLOC")
+# Slurm adds SPEC_NODES because the node is named, and shows STATIC_ALLOC as STATIC.
+_SHOWN = frozenset({"MAINT", "IGNORE_JOBS", "SPEC_NODES", "STATIC"})
+_USER = "root"
+
+_SCOPE = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
+_NAME = re.compile(rf"healthd-({_SCOPE})-(0|[1-9][0-9]{{0,5}})")
+_HEAD = "ReservationName="
+_RECORDS = re.compile(rf"^(?={_HEAD})", re.MULTILINE)
+_RECORD = re.compile(
+    r"ReservationName=(?P<name>.+?) StartTime=\S+ EndTime=\S+ Duration=\S+ Nodes=(?P<nodes>\S+) NodeCnt=\d+ .*?"
+    r" Flags=(?P<flags>\S*) .*?Users=(?P<users>\S+) .*?State=(?P<state>\S+).*",
+    re.DOTALL,
+)
+_NONE = "No reservations in the system"
+
+
+def slot_name(scope: str, index: int) -> str:
+    """The reservation's name. Raises BackendRefused for a scope or an index that could not be read back from it."""
+    name = f"healthd-{scope}-{index}"
+    match = _NAME.fullmatch(name)
+    if not match or (match[1], match[2]) != (scope, str(index)):
+        expected = "a scope of letters, digits, '_', '.' and '-', and an index of at most six digits"
+        raise BackendRefused(f"slot {name!r} not asked for: expected {expected}")
+    return name
+
+
+def creation(name: str, node: str) -> tuple[str, ...]:
+    """What scontrol is told to create a slot for ``node``. UNLIMITED is kept as 365 days."""
+    times = ("starttime=now", "duration=UNLIMITED")
+    return (
+        "create",
+        "reservation",
+        f"reservationname={name}",
+        f"nodes={node}",
+        *times,
+        f"users={_USER}",
+        f"flags={','.join(_FLAGS)}",
+    )
+
+
+def parse_slots(answer: str) -> tuple[Slot, ...]:
+    """The slots in what ``scontrol -o show reservation`` printed.
+
+    A reservation of such a name that healthd would not have made so (other flags, other users, several nodes) is a
+    taken slot that no node holds: its ``node`` says what it is. Raises BackendUnknown for a list of another form, and
+    for a broken record whose name begins as ours do. A broken record of another name is skipped.
+    """
+    found = [_slot(record) for record in _records(answer)]
+    return tuple(slot for slot in found if slot is not None)
+
+
+def parse_maintenance(answer: str, node: str) -> str:
+    """The name of the active maintenance reservation that somebody else has on ``node``, or "". From the same list."""
+    windows = []
+    for record in _records(answer):
+        read = _RECORD.fullmatch(record)
+        if read is None or read["state"] != "ACTIVE" or "MAINT" not in read["flags"].split(","):
+            continue
+        slot = _slot(record)
+        if (slot is None or slot.node != node) and in_hostlist(node, read["nodes"]):
+            windows.append(read["name"])
+    return ", ".join(windows)
+
+
+def in_hostlist(node: str, hosts: str) -> bool:
+    """Whether a list of nodes as Slurm prints it (``a,n[0001-0003,0007]``) names ``node``."""
+    return any(_is_in(node, each) for each in re.split(r",(?![^\[]*\])", hosts))
+
+
+def _is_in(node: str, hosts: str) -> bool:
+    parts = re.split(r"\[([^\]]*)\]", hosts)  # literal, ranges, literal, …
+    pattern = "".join(r"(\d+)" if index % 2 else re.escape(part) for index, part in enumerate(parts))
+    match = re.fullmatch(pattern, node)
+    return match is not None and all(map(_in_ranges, match.groups(), parts[1::2]))
+
+
+def _in_ranges(digits: str, ranges: str) -> bool:
+    """Whether ``0001-0003,0007`` has these digits. Zeros in front are part of a name."""
+    return any(_in_range(digits, each) for each in ranges.split(","))
+
+
+def _in_range(digits: str, each: str) -> bool:
+    low, _, high = each.partition("-")
+    is_between = bool(re.fullmatch(r"\d+(-\d+)?", each)) and int(low) <= int(digits) <= int(high or low)
+    return is_between and digits == f"{int(digits):0{len(low)}d}"
+
+
+def _records(answer: str) -> list[str]:
+    """One text for each reservation. Only a line that begins as a record does begins one."""
+    first, *records = _RECORDS.split(answer)
+    if first.strip() not in ("", _NONE):
+        raise BackendUnknown(f"scontrol show reservation: expected {_HEAD}…, got {first[:200]!r}")
+    return records
+
+
+def _slot(record: str) -> Slot | None:
+    read = _RECORD.fullmatch(record)
+    if read is None:
+        if record.startswith(f"{_HEAD}healthd-"):
+            problem = f"expected {_HEAD}… Nodes=… Flags=… Users=… State=…, got {record[:200]!r}"
+            raise BackendUnknown(f"scontrol show reservation: {problem}")
+        return None
+    name = _NAME.fullmatch(read["name"])
+    if name is None:
+        return None
+    node, flags = read["nodes"], frozenset(read["flags"].split(","))
+    is_plain = re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", node) is not None
+    if not is_plain or flags != _SHOWN or read["users"] != _USER:
+        node = f"nodes {node}, flags {read['flags']}, users {read['users']}: not made by healthd"
+    return Slot(scope=name[1], index=int(name[2]), node=node)
