@@ -54,7 +54,7 @@ NO_GPUDIRECT = FindingCode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class EfaDevicesSettings:
     """What ``efa.devices`` compares with."""
 
     expected: int | None = None
@@ -80,8 +80,8 @@ _LEARNED = Learned(
 _CODES = (MISSING, BELOW_USUAL, DRIVER_LOST, DRIVER_ABSENT, NO_VERBS, NO_GPUDIRECT)
 
 
-@check("efa.devices", settings=Settings, codes=_CODES, limits=[_LEARNED])
-def efa_devices(node: Node, settings: Settings) -> Result:
+@check("efa.devices", settings=EfaDevicesSettings, codes=_CODES, limits=[_LEARNED])
+def efa_devices(node: Node, settings: EfaDevicesSettings) -> Result:
     """All EFA devices are there and can be used.
 
     Off the PCI bus: a reboot lists the bus anew. On the bus without an RDMA device: the driver gave it up, and a reboot
@@ -104,7 +104,7 @@ def efa_devices(node: Node, settings: Settings) -> Result:
     return judged(findings, _to_learn(node, settings, len(functions)))
 
 
-def _to_learn(node: Node, settings: Settings, there: int) -> Iterator[Reading]:
+def _to_learn(node: Node, settings: EfaDevicesSettings, there: int) -> Iterator[Reading]:
     """The count that is compared with the most there ever were; none while EFA may still be starting."""
     if settings.expected is None and has_pci(node) and _uptime_s(node) >= settings.startup_grace_s:
         yield Reading(component=NODE, name=_LEARNED.reading, value=there, epoch=node.instance_type or "")
@@ -114,7 +114,7 @@ def _uptime_s(node: Node) -> float:
     return uptime_s(node.proc.read("uptime"))
 
 
-def _counted(there: int, usual: int, settings: Settings) -> Iterator[Finding]:
+def _counted(there: int, usual: int, settings: EfaDevicesSettings) -> Iterator[Finding]:
     if settings.expected is not None and there < settings.expected:
         message = f"{there} of {settings.expected} EFA devices are on the PCI bus"
         yield MISSING.at(NODE, message, found=there, limit=settings.expected, limit_source="settings.expected")
@@ -123,7 +123,7 @@ def _counted(there: int, usual: int, settings: Settings) -> Iterator[Finding]:
         yield BELOW_USUAL.at(NODE, message, found=there, limit=usual, limit_source="instance_types.toml")
 
 
-def _examined(node: Node, functions: Sequence[str], settings: Settings) -> Iterator[Finding]:
+def _examined(node: Node, functions: Sequence[str], settings: EfaDevicesSettings) -> Iterator[Finding]:
     rdma = {name: pci_children(node, name, "infiniband") for name in functions}
     lost = [name for name in functions if not rdma[name]]
     loaded = bool(lost) and node.sys.exists("module/efa")

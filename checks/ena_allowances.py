@@ -37,15 +37,15 @@ _LIMITS = tuple(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class EnaAllowancesSettings:
     """Which interfaces ``ena.allowances`` asks."""
 
     ignore: tuple[str, ...] = ()
     """Names of interfaces that are not asked."""
 
 
-@check("ena.allowances", interval_s=60, timeout_s=30, settings=Settings, codes=(EXCEEDED,), limits=_LIMITS)
-def ena_allowances(node: Node, settings: Settings) -> Result:
+@check("ena.allowances", interval_s=60, timeout_s=30, settings=EnaAllowancesSettings, codes=(EXCEEDED,), limits=_LIMITS)
+def ena_allowances(node: Node, settings: EnaAllowancesSettings) -> Result:
     """The instance stays within what EC2 lets its ENA interfaces carry.
 
     What exceeds it is a job, or a type of instance too small for its work, and never a fault of the machine, so

@@ -29,7 +29,7 @@ HUNG = FindingCode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class GdrcopyCopySettings:
     """What ``gdrcopy.copy`` copies."""
 
     size_bytes: int = 1 << 18
@@ -39,8 +39,15 @@ class Settings:
     """How long all GPUs together may take. There are two runs at most."""
 
 
-@check("gdrcopy.copy", interval_s=3600, timeout_s=150, settings=Settings, codes=(REFUSED, WRONG, HUNG), on="active")
-def gdrcopy_copy(node: Node, settings: Settings) -> Result:
+@check(
+    "gdrcopy.copy",
+    interval_s=3600,
+    timeout_s=150,
+    settings=GdrcopyCopySettings,
+    codes=(REFUSED, WRONG, HUNG),
+    on="active",
+)
+def gdrcopy_copy(node: Node, settings: GdrcopyCopySettings) -> Result:
     """What the CPU writes to a GPU through GDRCopy, the GPU has and the CPU reads back, on every GPU.
 
     Where libgdrapi is missing, gdrcopy_sanity is run instead, under either of its names. What was not good is tried
@@ -67,7 +74,7 @@ def gdrcopy_copy(node: Node, settings: Settings) -> Result:
     return _judged(first if isinstance(first, tuple) else second, second)
 
 
-def _copies(node: Node, settings: Settings) -> tuple[GdrCopy, ...] | SourceTimeout:
+def _copies(node: Node, settings: GdrcopyCopySettings) -> tuple[GdrCopy, ...] | SourceTimeout:
     try:
         return node.active.gdr_copies(size_bytes=settings.size_bytes, timeout_s=settings.run_timeout_s)
     except SourceTimeout as error:

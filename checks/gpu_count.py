@@ -47,7 +47,7 @@ UNEXPECTED = FindingCode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class GpuCountSettings:
     """What ``gpu.count`` compares with."""
 
     expected: int | None = None
@@ -64,8 +64,8 @@ _LEARNED = Learned(
 _CODES = (OFF_BUS, DRIVER_LOST, EXCLUDED, NO_DEVICE_FILE, UNEXPECTED)
 
 
-@check("gpu.count", interval_s=30, settings=Settings, codes=_CODES, limits=[_LEARNED])
-def gpu_count(node: Node, settings: Settings) -> Result:
+@check("gpu.count", interval_s=30, settings=GpuCountSettings, codes=_CODES, limits=[_LEARNED])
+def gpu_count(node: Node, settings: GpuCountSettings) -> Result:
     """All GPUs are there: on the PCI bus, in the driver, as device files.
 
     Off the PCI bus: the hardware or its link. On the bus and not in NVML, for a minute, since a driver that is being
@@ -95,7 +95,7 @@ def gpu_count(node: Node, settings: Settings) -> Result:
     return judged(findings, readings, gaps=gaps, untold=untold, left_out=gpus.trouble)
 
 
-def _to_learn(node: Node, settings: Settings, there: int) -> Iterator[Reading]:
+def _to_learn(node: Node, settings: GpuCountSettings, there: int) -> Iterator[Reading]:
     """The count that is compared with the most there ever were, where nothing is configured and the bus is visible."""
     if settings.expected is None and has_pci(node):
         yield Reading(component=NODE, name=_LEARNED.reading, value=there, epoch=node.instance_type or "")

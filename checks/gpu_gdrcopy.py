@@ -39,7 +39,7 @@ MISMATCH = FindingCode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class GpuGdrcopySettings:
     """Where ``gpu.gdrcopy`` is needed."""
 
     required: bool | None = None
@@ -47,8 +47,8 @@ class Settings:
     which is where AWS uses it; p5.4xlarge and the g types do without."""
 
 
-@check("gpu.gdrcopy", interval_s=300, settings=Settings, codes=(ABSENT, NO_DEVICE, MISMATCH))
-def gpu_gdrcopy(node: Node, settings: Settings) -> Result:
+@check("gpu.gdrcopy", interval_s=300, settings=GpuGdrcopySettings, codes=(ABSENT, NO_DEVICE, MISMATCH))
+def gpu_gdrcopy(node: Node, settings: GpuGdrcopySettings) -> Result:
     """GDRCopy is loaded, can be opened, and its library fits.
 
     Without it NCCL and libfabric still work, slower, so all of it is a warning. The library speaks to a driver of its

@@ -42,7 +42,7 @@ NO_CHANNEL = FindingCode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class GpuImexSettings:
     """What ``gpu.imex`` compares with."""
 
     domain_gpus: int | None = None
@@ -51,8 +51,8 @@ class Settings:
     by EC2 which UltraServer it is part of."""
 
 
-@check("gpu.imex", interval_s=60, timeout_s=15, settings=Settings, codes=(NOT_UP, INCOMPLETE, NO_CHANNEL))
-def gpu_imex(node: Node, settings: Settings) -> Result:
+@check("gpu.imex", interval_s=60, timeout_s=15, settings=GpuImexSettings, codes=(NOT_UP, INCOMPLETE, NO_CHANNEL))
+def gpu_imex(node: Node, settings: GpuImexSettings) -> Result:
     """The IMEX domain of an UltraServer is up, and has all 36 or 72 GPUs.
 
     A node sees the clique and cluster of its own GPUs only (gpu.fabric); the IMEX service knows the nodes it was
@@ -83,7 +83,7 @@ def gpu_imex(node: Node, settings: Settings) -> Result:
     return judged(findings, [Reading(component=NODE, name="imex_domain_gpu_count", value=gpus)], gaps=channel.gaps)
 
 
-def _without_imex(settings: Settings, why: str) -> Result:
+def _without_imex(settings: GpuImexSettings, why: str) -> Result:
     if settings.domain_gpus is None:
         return not_applicable(f"no IMEX domain is set up on this node: {why}")
     return unknown(f"{settings.domain_gpus} GPUs are expected in the IMEX domain, and it cannot be asked: {why}")

@@ -30,7 +30,7 @@ NOT_LOADED = FindingCode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class GpuPeermemSettings:
     """What ``gpu.peermem`` asks for."""
 
     module_required: bool = False
@@ -38,8 +38,8 @@ class Settings:
     way. Off by default: NVIDIA advises dma-buf, and EFA on AWS needs neither."""
 
 
-@check("gpu.peermem", interval_s=300, settings=Settings, codes=(NO_ROUTE, NOT_LOADED))
-def gpu_peermem(node: Node, settings: Settings) -> Result:
+@check("gpu.peermem", interval_s=300, settings=GpuPeermemSettings, codes=(NO_ROUTE, NOT_LOADED))
+def gpu_peermem(node: Node, settings: GpuPeermemSettings) -> Result:
     """Network adapters can reach GPU memory.
 
     One of three ways is enough: the module nvidia_peermem; EFA's driver with its own provider (attribute ``p2p``); or

@@ -42,7 +42,7 @@ MEMORY = FindingCode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class GpuProcessesSettings:
     """What ``gpu.processes`` calls left behind. Both are a site's own: as shipped, nothing is."""
 
     jobs_only: bool = False
@@ -54,8 +54,8 @@ class Settings:
     model, so none is assumed: read ``gpu_memory_used_bytes`` of an idle node and add some."""
 
 
-@check("gpu.processes", interval_s=60, settings=Settings, codes=(ENDED, LEFTOVER, MEMORY))
-def gpu_processes(node: Node, settings: Settings) -> Result:
+@check("gpu.processes", interval_s=60, settings=GpuProcessesSettings, codes=(ENDED, LEFTOVER, MEMORY))
+def gpu_processes(node: Node, settings: GpuProcessesSettings) -> Result:
     """No GPU is held by what a job left behind.
 
     Three things are told apart: a process that has ended, or is a zombie, and still holds a GPU (the driver waits for
@@ -80,7 +80,7 @@ def _pids(gpu: GpuValues) -> list[int]:
     return sorted({row["pid"] for call in _LISTS for row in gpu.values.get(call, ())})
 
 
-def _findings(node: Node, gpu: GpuValues, settings: Settings) -> Iterator[Finding]:
+def _findings(node: Node, gpu: GpuValues, settings: GpuProcessesSettings) -> Iterator[Finding]:
     pids = _pids(gpu)
     states = {pid: _state(node, pid) for pid in pids}
     if ended := [pid for pid in pids if states[pid] in ("", "Z", "X")]:

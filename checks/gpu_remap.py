@@ -54,7 +54,7 @@ _LIMITS = (Rate(reading=_GROWING, max_increase=1, window_s=_WEEK_S, code=PAGES_G
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class GpuRemapSettings:
     """When ``gpu.remap`` calls remapped rows many."""
 
     many: int = 10
@@ -62,8 +62,8 @@ class Settings:
     regression, of those with 1 to 10 only 6 % (Microsoft, SuperBench paper)."""
 
 
-@check("gpu.remap", interval_s=60, settings=Settings, codes=_CODES, limits=_LIMITS)
-def gpu_remap(node: Node, settings: Settings) -> Result:
+@check("gpu.remap", interval_s=60, settings=GpuRemapSettings, codes=_CODES, limits=_LIMITS)
+def gpu_remap(node: Node, settings: GpuRemapSettings) -> Result:
     """Every failed memory row has been replaced by a spare one.
 
     *Pending*: the remap is recorded and takes effect at the next GPU reset; jobs may run until then, so it is a warning
@@ -88,7 +88,7 @@ def gpu_remap(node: Node, settings: Settings) -> Result:
     return judged_gpus(gpus, findings, readings, questions=(_ROWS,), rests_on=_RESTS_ON, what=what)
 
 
-def _rows(gpu: GpuValues, settings: Settings) -> Iterator[Finding]:
+def _rows(gpu: GpuValues, settings: GpuRemapSettings) -> Iterator[Finding]:
     correctable, uncorrectable, pending, failure = gpu.values.get(_ROWS, (0, 0, 0, 0))
     rows, seen = correctable + uncorrectable, {"correctable": correctable, "uncorrectable": uncorrectable}
     spare = gpu.values.get(_HISTOGRAM, {})

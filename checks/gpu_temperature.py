@@ -35,7 +35,7 @@ MEMORY = FindingCode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class GpuTemperatureSettings:
     """How early ``gpu.temperature`` warns."""
 
     margin_c: float = 0.0
@@ -43,8 +43,8 @@ class Settings:
     what the GPU itself acts on. NVIDIA publishes no number for less, so none is assumed."""
 
 
-@check("gpu.temperature", interval_s=60, settings=Settings, codes=(SLOWDOWN, MEMORY))
-def gpu_temperature(node: Node, settings: Settings) -> Result:
+@check("gpu.temperature", interval_s=60, settings=GpuTemperatureSettings, codes=(SLOWDOWN, MEMORY))
+def gpu_temperature(node: Node, settings: GpuTemperatureSettings) -> Result:
     """No GPU, and no GPU memory, is as hot as its own threshold.
 
     Every limit is the one the GPU reports. GPUs up to Hopper report temperatures and the threshold; newer ones the

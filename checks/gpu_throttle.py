@@ -59,7 +59,7 @@ _LIMITS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class GpuThrottleSettings:
     """What ``gpu.throttle`` calls slow."""
 
     siblings_ratio: float = 0.8
@@ -68,8 +68,8 @@ class Settings:
     limit is published. 0: not judged."""
 
 
-@check("gpu.throttle", interval_s=60, settings=Settings, codes=(HEAT, BRAKE, SLOWDOWN, SLOW), limits=_LIMITS)
-def gpu_throttle(node: Node, settings: Settings) -> Result:
+@check("gpu.throttle", interval_s=60, settings=GpuThrottleSettings, codes=(HEAT, BRAKE, SLOWDOWN, SLOW), limits=_LIMITS)
+def gpu_throttle(node: Node, settings: GpuThrottleSettings) -> Result:
     """No GPU's hardware holds it back for long.
 
     From driver 575 on the GPU counts the time for which each reason held, and history judges its growth: that sees what

@@ -36,7 +36,7 @@ SLOW_SOURCE = FindingCode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class HostClockSettings:
     """How exact ``host.clock`` wants the time."""
 
     max_offset_s: float = 0.5
@@ -48,8 +48,8 @@ class Settings:
     finds it unstable, and each reading of the time then costs hundreds of times more."""
 
 
-@check("host.clock", interval_s=120, settings=Settings, codes=(UNSYNCHRONISED, OFFSET, SLOW_SOURCE))
-def host_clock(node: Node, settings: Settings) -> Result:
+@check("host.clock", interval_s=120, settings=HostClockSettings, codes=(UNSYNCHRONISED, OFFSET, SLOW_SOURCE))
+def host_clock(node: Node, settings: HostClockSettings) -> Result:
     """The clock is kept at the right time, is not off, and is quick to read.
 
     chronyd is asked where it runs, because the kernel knows of chronyd's work only where ``rtcsync`` is set; else the
@@ -78,7 +78,7 @@ def _kernel(node: Node) -> Tracking:
     return Tracking(source="adjtimex", synchronised=clock.synchronised, offset_s=clock.offset_s)
 
 
-def _time(told: Tracking, settings: Settings) -> Iterator[Finding]:
+def _time(told: Tracking, settings: HostClockSettings) -> Iterator[Finding]:
     if not told.synchronised:
         yield UNSYNCHRONISED.at(NODE, f"the clock is not synchronised ({told.source or 'chronyd has no source'})")
     if abs(told.offset_s) > settings.max_offset_s:
@@ -87,7 +87,7 @@ def _time(told: Tracking, settings: Settings) -> Iterator[Finding]:
         yield OFFSET.at(NODE, message, time_source=told.source, seen=seen)
 
 
-def _source(node: Node, settings: Settings) -> Iterator[Finding]:
+def _source(node: Node, settings: HostClockSettings) -> Iterator[Finding]:
     found = node.sys.read(_SOURCE)
     if found not in settings.sources:
         expected = ", ".join(settings.sources)

@@ -41,7 +41,7 @@ GOVERNOR = FindingCode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class HostCpuSettings:
     """What processors ``host.cpu`` expects."""
 
     count: int = 0
@@ -59,8 +59,8 @@ class Settings:
     leave no choice and have none to show: there it is unknown."""
 
 
-@check("host.cpu", interval_s=300, settings=Settings, codes=(OFFLINE, COUNT, SOCKETS, GOVERNOR))
-def host_cpu(node: Node, settings: Settings) -> Result:
+@check("host.cpu", interval_s=300, settings=HostCpuSettings, codes=(OFFLINE, COUNT, SOCKETS, GOVERNOR))
+def host_cpu(node: Node, settings: HostCpuSettings) -> Result:
     """Every processor that the machine has is running.
 
     Processors that are present and not online were switched off by someone, or by the kernel after a hardware error.
@@ -89,7 +89,7 @@ def _siblings_off(node: Node, present: frozenset[int], online: frozenset[int]) -
     return present - online if off and 2 * len(online) >= len(present) else frozenset()
 
 
-def _findings(off: list[int], online: int, settings: Settings) -> Iterator[Finding]:
+def _findings(off: list[int], online: int, settings: HostCpuSettings) -> Iterator[Finding]:
     if off:
         message = f"{len(off)} processors are present and offline: {', '.join(map(str, off[:16]))}"
         yield OFFLINE.at(NODE, message, offline=off[:16], count=len(off))
@@ -97,7 +97,7 @@ def _findings(off: list[int], online: int, settings: Settings) -> Iterator[Findi
         yield COUNT.at(NODE, f"{online} processors run; {settings.count} are configured", online=online)
 
 
-def _sockets(node: Node, online: frozenset[int], settings: Settings) -> Iterator[Finding]:
+def _sockets(node: Node, online: frozenset[int], settings: HostCpuSettings) -> Iterator[Finding]:
     if not settings.sockets:
         return
     found = {node.sys.read(f"{_CPU}/cpu{cpu}/topology/physical_package_id") for cpu in online}
@@ -105,7 +105,7 @@ def _sockets(node: Node, online: frozenset[int], settings: Settings) -> Iterator
         yield SOCKETS.at(NODE, f"{len(found)} sockets; {settings.sockets} are configured", sockets=len(found))
 
 
-def _governor(node: Node, settings: Settings) -> Iterator[Finding]:
+def _governor(node: Node, settings: HostCpuSettings) -> Iterator[Finding]:
     if not settings.governor:
         return
     policies = [name for name in node.sys.names(f"{_CPU}/cpufreq") if name.startswith("policy")]

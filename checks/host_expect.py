@@ -30,7 +30,7 @@ _CODES = (MODULE, PROCESS, FORBIDDEN, MOUNT, YOUNG)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class HostExpectSettings:
     """What must be here. Nothing is expected unless it is named."""
 
     modules: tuple[str, ...] = ()
@@ -57,8 +57,8 @@ class Settings:
                 raise ValueError(f"mounts: {line!r}: expected 'POINT', 'POINT TYPE' or 'POINT TYPE SOURCE'")
 
 
-@check("host.expect", interval_s=120, settings=Settings, codes=_CODES)
-def host_expect(node: Node, settings: Settings) -> Result:
+@check("host.expect", interval_s=120, settings=HostExpectSettings, codes=_CODES)
+def host_expect(node: Node, settings: HostExpectSettings) -> Result:
     """The node has what the site says that it must have.
 
     Modules, processes, mounts, uptime: what NHC's configurations ask for and no table can know. Memory, processors and
@@ -67,7 +67,7 @@ def host_expect(node: Node, settings: Settings) -> Result:
     Sources: NHC 1.4.3 (check_fs_mount, check_ps_*); Linux, Documentation/ABI/stable/sysfs-module; proc_uptime(5),
     proc_pid_stat(5).
     """
-    if settings == Settings():
+    if settings == HostExpectSettings():
         return not_applicable("nothing is configured to be expected here")
     findings, gaps = list[Finding](), list[str]()
     for part in (_modules, _processes, _mounts, _uptime):
@@ -78,14 +78,14 @@ def host_expect(node: Node, settings: Settings) -> Result:
     return judged(findings, gaps=gaps)
 
 
-def _modules(node: Node, settings: Settings) -> Iterator[Finding]:
+def _modules(node: Node, settings: HostExpectSettings) -> Iterator[Finding]:
     for name in settings.modules:
         if not node.sys.exists(f"module/{name.replace('-', '_')}"):
             node.sys.names("module")  # without the host's /sys, nothing would be loaded
             yield MODULE.at(Component(kind="driver", id=name), f"module {name} is not loaded")
 
 
-def _processes(node: Node, settings: Settings) -> Iterator[Finding]:
+def _processes(node: Node, settings: HostExpectSettings) -> Iterator[Finding]:
     if not settings.processes and not settings.forbidden_processes:
         return
     running = frozenset(_names(node))
@@ -109,7 +109,7 @@ def _names(node: Node) -> Iterator[str]:
                     raise
 
 
-def _mounts(node: Node, settings: Settings) -> Iterator[Finding]:
+def _mounts(node: Node, settings: HostExpectSettings) -> Iterator[Finding]:
     table = {mount.point: mount for mount in node.mounts()} if settings.mounts else {}
     for line in settings.mounts:
         point, *wanted = line.split()
@@ -125,7 +125,7 @@ def _mount(point: str) -> Component:
     return Component(kind="mount", id=point)
 
 
-def _uptime(node: Node, settings: Settings) -> Iterator[Finding]:
+def _uptime(node: Node, settings: HostExpectSettings) -> Iterator[Finding]:
     if not settings.min_uptime_s:
         return
     text = node.proc.read("uptime").split(" ")[0]

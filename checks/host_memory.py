@@ -44,7 +44,7 @@ _LIMITS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class HostMemorySettings:
     """When ``host.memory`` calls it little."""
 
     min_total_bytes: int = 0
@@ -62,11 +62,11 @@ class Settings:
 @check(
     "host.memory",
     interval_s=60,
-    settings=Settings,
+    settings=HostMemorySettings,
     codes=(UNCORRECTED, CORRECTED, OUT_OF_MEMORY, PRESSURE, SMALL, MISSING, SWAP),
     limits=_LIMITS,
 )
-def host_memory(node: Node, settings: Settings) -> Result:
+def host_memory(node: Node, settings: HostMemorySettings) -> Result:
     """Main memory has no errors, and there is enough of it.
 
     Errors come from EDAC, and from the pages that the kernel had to give up (HardwareCorrupted). Most virtual machines
@@ -109,7 +109,7 @@ def _lost(meminfo: Mapping[str, int], nominal_mib: int) -> Iterator[Finding]:
         yield MISSING.at(NODE, message, total_bytes=total, limit_bytes=least, limit_source=source)
 
 
-def _little(meminfo: Mapping[str, int], stalled: float | None, settings: Settings) -> Iterator[Finding]:
+def _little(meminfo: Mapping[str, int], stalled: float | None, settings: HostMemorySettings) -> Iterator[Finding]:
     total = meminfo["MemTotal"] * 1024
     if total < settings.min_total_bytes:
         message = f"{total} bytes of memory; at least {settings.min_total_bytes} are configured"

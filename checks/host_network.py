@@ -39,7 +39,7 @@ _LIMITS = tuple(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class HostNetworkSettings:
     """Which interfaces ``host.network`` looks at."""
 
     interfaces: tuple[str, ...] = ()
@@ -58,11 +58,11 @@ class Settings:
 @check(
     "host.network",
     interval_s=60,
-    settings=Settings,
+    settings=HostNetworkSettings,
     codes=(LINK_DOWN, MISSING, NO_ROUTE, ERRORS, CONNTRACK),
     limits=_LIMITS,
 )
-def host_network(node: Node, settings: Settings) -> Result:
+def host_network(node: Node, settings: HostNetworkSettings) -> Result:
     """The network interfaces are up, have a way out, and lose nothing.
 
     An interface that is switched off is a choice; one that is switched on without a link is a finding. All are
@@ -86,7 +86,7 @@ def host_network(node: Node, settings: Settings) -> Result:
     return judged(findings, readings)
 
 
-def _of_drivers(node: Node, settings: Settings) -> Iterator[str]:
+def _of_drivers(node: Node, settings: HostNetworkSettings) -> Iterator[str]:
     for name in node.sys.names(_NET):
         if _driver(node, name) in settings.drivers and int(node.sys.read(f"{_NET}/{name}/flags"), 16) & _IFF_UP:
             yield name
@@ -112,7 +112,7 @@ def _statistics(node: Node, name: str) -> Iterator[Reading]:
         yield Reading(component=where, name=f"network_{each}_total", value=value, kind=kind, epoch=epoch)
 
 
-def _route(node: Node, settings: Settings) -> Iterator[Finding]:
+def _route(node: Node, settings: HostNetworkSettings) -> Iterator[Finding]:
     if not settings.default_route:
         return
     v4 = (line.split() for line in node.proc.read("net/route").splitlines()[1:])
@@ -123,7 +123,7 @@ def _route(node: Node, settings: Settings) -> Iterator[Finding]:
         yield NO_ROUTE.at(NODE, "the routing tables have no default route, of IPv4 or IPv6")
 
 
-def _conntrack(node: Node, settings: Settings) -> Iterator[Finding]:
+def _conntrack(node: Node, settings: HostNetworkSettings) -> Iterator[Finding]:
     if not node.proc.exists(f"{_CONNTRACK}_max"):
         return  # connections are not tracked here
     count, most = (whole(node.proc.read(f"{_CONNTRACK}_{word}"), word) for word in ("count", "max"))

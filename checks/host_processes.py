@@ -40,7 +40,7 @@ NEAR_LIMIT = FindingCode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class HostProcessesSettings:
     """When ``host.processes`` calls something many or near."""
 
     near_ratio: float = 0.7
@@ -55,8 +55,8 @@ class Settings:
     whoever asks a GPU that does not answer waits. Other processes sleep so for their disks."""
 
 
-@check("host.processes", interval_s=120, settings=Settings, codes=(STUCK, ZOMBIES, NEAR_LIMIT))
-def host_processes(node: Node, settings: Settings) -> Result:
+@check("host.processes", interval_s=120, settings=HostProcessesSettings, codes=(STUCK, ZOMBIES, NEAR_LIMIT))
+def host_processes(node: Node, settings: HostProcessesSettings) -> Result:
     """No process is stuck in the driver, and processes and open files are far from their limits.
 
     Processes are read by ``/proc/PID/stat``, which does not touch their memory and so cannot wait for them. Where one
@@ -103,7 +103,7 @@ def _where(each: Process) -> Component:
     return Component(kind="process", id=str(each.pid))
 
 
-def _stuck(stacks: Mapping[Process, str], settings: Settings) -> Iterator[Finding]:
+def _stuck(stacks: Mapping[Process, str], settings: HostProcessesSettings) -> Iterator[Finding]:
     for each, stack in stacks.items():
         modules = _MODULE.findall(stack)
         if inside := next((module for module in modules if module.startswith(settings.stuck_modules)), ""):
@@ -111,7 +111,7 @@ def _stuck(stacks: Mapping[Process, str], settings: Settings) -> Iterator[Findin
             yield STUCK.at(_where(each), message, process=each.name, module=inside, stack=stack[:_STACK_CHARACTERS])
 
 
-def _zombies(processes: tuple[Process, ...], settings: Settings) -> Iterator[Finding]:
+def _zombies(processes: tuple[Process, ...], settings: HostProcessesSettings) -> Iterator[Finding]:
     zombies = sum(each.state == _ZOMBIE for each in processes)
     if zombies > settings.zombies:
         message = f"{zombies} ended processes wait to be collected, more than {settings.zombies}"
@@ -134,7 +134,7 @@ def _levels(node: Node, processes: tuple[Process, ...]) -> Iterator[Reading]:
     yield Reading(component=NODE, name="zombies_count", value=sum(each.state == _ZOMBIE for each in processes))
 
 
-def _near(readings: list[Reading], settings: Settings) -> Iterator[Finding]:
+def _near(readings: list[Reading], settings: HostProcessesSettings) -> Iterator[Finding]:
     over = {reading.name: round(reading.value, 3) for reading in readings if reading.name.endswith("_used_ratio")}
     near = {name: value for name, value in over.items() if value > settings.near_ratio}
     if near:

@@ -34,7 +34,7 @@ CERTIFICATE = FindingCode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class HostReachSettings:
     """What ``host.reach`` tries. Nothing is tried unless it is named."""
 
     names: tuple[str, ...] = ()
@@ -67,8 +67,8 @@ class Settings:
                 raise ValueError(f"certificates: {path!r}: expected an absolute path")
 
 
-@check("host.reach", interval_s=300, timeout_s=90, settings=Settings, codes=(NAME, PORT, CERTIFICATE))
-def host_reach(node: Node, settings: Settings) -> Result:
+@check("host.reach", interval_s=300, timeout_s=90, settings=HostReachSettings, codes=(NAME, PORT, CERTIFICATE))
+def host_reach(node: Node, settings: HostReachSettings) -> Result:
     """Names resolve, ports answer and certificates hold, as the site says that they must.
 
     Each is tried by a command with a deadline of 3 s, so that a resolver or a network that hangs holds up nothing else.
@@ -94,7 +94,7 @@ def host_reach(node: Node, settings: Settings) -> Result:
     return judged(findings, gaps=gaps)
 
 
-def _name(node: Node, name: str, _settings: Settings) -> Iterator[Finding]:
+def _name(node: Node, name: str, _settings: HostReachSettings) -> Iterator[Finding]:
     answer = _answer(node, "getent", "ahosts", name)
     if answer is None or answer.code == _NOT_FOUND:
         said = _NO_ANSWER if answer is None else "not found"
@@ -103,7 +103,7 @@ def _name(node: Node, name: str, _settings: Settings) -> Iterator[Finding]:
         raise _odd(answer)
 
 
-def _port(node: Node, text: str, _settings: Settings) -> Iterator[Finding]:
+def _port(node: Node, text: str, _settings: HostReachSettings) -> Iterator[Finding]:
     answer = _answer(node, "bash", "-c", _CONNECT, *_place(text))
     if answer is None or answer.code != 0:
         said = _NO_ANSWER if answer is None else answer.stderr.strip().rpartition(": ")[2][:120]
@@ -118,7 +118,7 @@ def _answer(node: Node, *argv: str) -> CommandResult | None:
         return None
 
 
-def _certificate(node: Node, path: str, settings: Settings) -> Iterator[Finding]:
+def _certificate(node: Node, path: str, settings: HostReachSettings) -> Iterator[Finding]:
     seconds = settings.certificate_days * 86400
     command = ("openssl", "x509", "-checkend", str(seconds), "-noout", "-enddate", "-in", path)
     answer = node.command(*command, timeout_s=_DEADLINE_S)

@@ -43,7 +43,7 @@ _FEW = "healthd's choice: an update restarts a service once or twice, one that c
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class HostServicesSettings:
     """Which units ``host.services`` looks at."""
 
     units: tuple[str, ...] = (
@@ -67,11 +67,11 @@ class Settings:
 @check(
     "host.services",
     interval_s=60,
-    settings=Settings,
+    settings=HostServicesSettings,
     codes=(FAILED, MISSING, STOPPED, RESTARTING),
     limits=(Rate(reading="service_restarts_total", max_increase=3, window_s=3600.0, code=RESTARTING, source=_FEW),),
 )
-def host_services(node: Node, settings: Settings) -> Result:
+def host_services(node: Node, settings: HostServicesSettings) -> Result:
     """The services that a GPU node needs are running.
 
     systemd itself is asked, with a deadline. A unit that failed, one that should run and does not, and one that is
@@ -105,7 +105,7 @@ def host_services(node: Node, settings: Settings) -> Result:
     return judged(findings, readings)
 
 
-def _wanted(node: Node, settings: Settings) -> tuple[str, ...]:
+def _wanted(node: Node, settings: HostServicesSettings) -> tuple[str, ...]:
     profile = instance_profile(node.instance_type)
     if profile is None or profile.nvlink in _SWITCHED:
         return settings.units

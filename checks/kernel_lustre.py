@@ -31,7 +31,7 @@ _COUNTED = ("lustre.evicted", "lustre.connection_lost")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class KernelLustreSettings:
     """When ``kernel.lustre`` calls a connection unsteady."""
 
     unsteady_times: int = 3
@@ -46,12 +46,12 @@ class Settings:
     _NAME,
     on="kernel",
     needles=("^Lustre", "^LNet"),
-    settings=Settings,
+    settings=KernelLustreSettings,
     codes=(*codes_of(_NAME), UNSTEADY),
     wants=partial(recognises, _NAME),
     explain=partial(explain_row, _NAME),
 )
-def kernel_lustre(node: Node, settings: Settings) -> Result:
+def kernel_lustre(node: Node, settings: KernelLustreSettings) -> Result:
     """Lustre client errors in the kernel log.
 
     An assertion that failed (LBUG) is this client's own and needs a reboot. All else is a warning: evictions, lost
@@ -96,7 +96,7 @@ def _points(node: Node, name: str) -> Iterator[tuple[str, str]]:
         yield "mount_unknown", str(error)
 
 
-def _unsteady(finding: Finding, settings: Settings) -> Finding:
+def _unsteady(finding: Finding, settings: KernelLustreSettings) -> Finding:
     return Finding(
         code=UNSTEADY.code,
         severity=UNSTEADY.severity,

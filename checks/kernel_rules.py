@@ -42,7 +42,7 @@ _PARTS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class SiteRule:
     """One rule of the site."""
 
     name: str
@@ -95,10 +95,10 @@ class Rule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class KernelRulesSettings:
     """The rules of ``kernel.rules``."""
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[SiteRule, ...] = ()
     """The rules, each a table: ``[[checks."kernel.rules".rules]]`` with ``name`` and ``pattern``, and where wanted
     ``code`` (below ``site.``), ``severity``, ``remedy``, ``component`` (``disk:{disk}`` takes a named group), ``count``
     within ``window_s`` seconds, ``source`` (``journal``) and ``unit`` of the line, and ``clears``, the pattern of the
@@ -138,7 +138,7 @@ class Settings:
         return tuple(sorted({safe_pattern(text).needle for text in patterns}))
 
 
-def _wants(text: str, settings: Settings) -> bool:
+def _wants(text: str, settings: KernelRulesSettings) -> bool:
     at = words_of(text).at if settings.rules else 0
     return any(
         safe_pattern(pattern).match(text, at) is not None
@@ -148,8 +148,8 @@ def _wants(text: str, settings: Settings) -> bool:
     )
 
 
-@check("kernel.rules", on="kernel", wants=_wants, settings=Settings, codes=(FAMILY,))
-def kernel_rules(node: Node, settings: Settings) -> Result:
+@check("kernel.rules", on="kernel", wants=_wants, settings=KernelRulesSettings, codes=(FAMILY,))
+def kernel_rules(node: Node, settings: KernelRulesSettings) -> Result:
     """The site's own rules on kernel and journal lines.
 
     A record is compared with each rule from the start of its words on, so that a text that a user makes the kernel echo
@@ -171,7 +171,7 @@ def kernel_rules(node: Node, settings: Settings) -> Result:
 
 @dataclass(kw_only=True, slots=True)
 class _Group(Burst):
-    rule: Rule
+    rule: SiteRule
     component: Component
     groups: Mapping[str, str | None]
 
@@ -183,7 +183,7 @@ class _Batch:
         self._groups: dict[tuple[object, ...], _Group] = {}
         self.clearances: list[Clearance] = []
 
-    def take(self, record: KernelRecord, at: int, rule: Rule) -> None:
+    def take(self, record: KernelRecord, at: int, rule: SiteRule) -> None:
         """Compare one record with one rule."""
         if rule.clears and (groups := safe_pattern(rule.clears).match(record.text, at)) is not None:
             note = f"{record.text[:LINE_CHARS]}{label(record)}"
@@ -193,7 +193,7 @@ class _Batch:
         elif (groups := safe_pattern(rule.pattern).match(record.text, at)) is not None:
             self._add(record, rule, groups)
 
-    def _add(self, record: KernelRecord, rule: Rule, groups: Mapping[str, str | None]) -> None:
+    def _add(self, record: KernelRecord, rule: SiteRule, groups: Mapping[str, str | None]) -> None:
         component = _component(rule, groups)
         era = sum(over.code == rule.slug and over.component in (NODE, component) for over in self.clearances)
         key = (rule.name, component, record.trusted, era)
@@ -232,20 +232,20 @@ def _finding(group: _Group) -> Finding:
     )
 
 
-def _clears_by(rule: Rule) -> ClearsBy:
+def _clears_by(rule: SiteRule) -> ClearsBy:
     if rule.clears:
         return ClearsBy.LOG_LINE
     return ClearsBy.REBOOT if rule.severity is Severity.CRITICAL else ClearsBy.NOTHING
 
 
-def _component(rule: Rule, groups: Mapping[str, str | None]) -> Component:
+def _component(rule: SiteRule, groups: Mapping[str, str | None]) -> Component:
     """Where the rule says it is; the whole node where a line does not name the part."""
     kind, _, name = rule.component.partition(":")
     named = _PLACEHOLDER.sub(lambda match: groups.get(match[1]) or "", name)
     return Component(kind=kind, id=named[:128]) if named else NODE
 
 
-def _problems(rule: Rule) -> Iterator[str]:
+def _problems(rule: SiteRule) -> Iterator[str]:
     if not _NAME.fullmatch(rule.name):
         yield f"name = {rule.name!r}: expected lower-case letters, digits and _, such as nic_hang"
     if rule.code and not _CODE.fullmatch(rule.code):
@@ -264,7 +264,7 @@ def _problems(rule: Rule) -> Iterator[str]:
         yield from _pattern_problems(rule, key, text)
 
 
-def _pattern_problems(rule: Rule, key: str, text: str) -> Iterator[str]:
+def _pattern_problems(rule: SiteRule, key: str, text: str) -> Iterator[str]:
     if key == "clears" and not text:
         return
     try:

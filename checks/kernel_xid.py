@@ -51,7 +51,7 @@ _Judgement = tables.XidRow | tables.XidCase
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class KernelXidSettings:
     """When ``kernel.xid`` doubts a GPU because of errors that are evidence about jobs."""
 
     same_error_jobs: int = 3
@@ -84,7 +84,7 @@ def explain(code: str) -> str | None:
     return "\n".join([*lines, f"Source: {row.source}"])
 
 
-def _wants(text: str, _settings: Settings) -> bool:
+def _wants(text: str, _settings: KernelXidSettings) -> bool:
     return _read(text)[0] is not None
 
 
@@ -93,11 +93,11 @@ def _wants(text: str, _settings: Settings) -> bool:
     on="kernel",
     needles=("^NVRM: ",),
     wants=_wants,
-    settings=Settings,
+    settings=KernelXidSettings,
     codes=(FAMILY, ACROSS_JOBS),
     explain=explain,
 )
-def kernel_xid(node: Node, settings: Settings) -> Result:
+def kernel_xid(node: Node, settings: KernelXidSettings) -> Result:
     """NVIDIA driver errors (XID) in the kernel log.
 
     Accepts the lines of every driver branch, codes that no table knows, and bus drops that carry no number. Lines of
@@ -146,7 +146,7 @@ class _Batch:
         match said:
             case nvrm.XidLine() if judgement is not None:
                 self._take_xid(record, said, judgement, case)
-            case nvrm.Identity():
+            case nvrm.GpuIdentity():
                 self._uuids[said.pci] = said.uuid
             case nvrm.DriverLoad():
                 note = f"NVIDIA driver {said.version} was loaded{label(record)}"
@@ -206,7 +206,7 @@ def _judgement(line: nvrm.XidLine) -> tuple[_Judgement, str | None]:
     return tables.xid_cases().get((line.xid, case or "")) or tables.xid_row(line.xid), case
 
 
-def _findings(node: Node, settings: Settings, group: _Group) -> Iterator[Finding]:
+def _findings(node: Node, settings: KernelXidSettings, group: _Group) -> Iterator[Finding]:
     line, judgement, record = group.line, group.judgement, group.first
     cause = nvrm.caused_by(line.text)
     where = f"GPU {group.pci}" if group.pci else "a GPU that the line does not name"
@@ -227,7 +227,9 @@ def _findings(node: Node, settings: Settings, group: _Group) -> Iterator[Finding
         yield _across_jobs(finding, line.xid, owners, settings)
 
 
-def _across_jobs(finding: Finding, xid: int, owners: Sequence[Mapping[str, str]], settings: Settings) -> Finding:
+def _across_jobs(
+    finding: Finding, xid: int, owners: Sequence[Mapping[str, str]], settings: KernelXidSettings
+) -> Finding:
     jobs = sorted({f"{kind}:{name}" for owner in owners for kind, name in owner.items()})
     return Finding(
         code=f"gpu.xid.repeated_across_jobs.{xid}",

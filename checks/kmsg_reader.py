@@ -11,7 +11,7 @@ from healthd.core.node import KernelLogState, Node
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class KmsgReaderSettings:
     """Settings of kmsg.reader."""
 
     stalled_after_s: float = 30.0
@@ -39,7 +39,7 @@ INCOMPLETE = FindingCode(
     "kmsg.reader",
     interval_s=15.0,
     timeout_s=2.0,
-    settings=Settings,
+    settings=KmsgReaderSettings,
     codes=(GAP, INCOMPLETE),
     limits=(
         Limit(
@@ -50,7 +50,7 @@ INCOMPLETE = FindingCode(
         ),
     ),
 )
-def kmsg_reader(node: Node, settings: Settings) -> Result:
+def kmsg_reader(node: Node, settings: KmsgReaderSettings) -> Result:
     """The kernel log is being read, and nothing of it is lost.
 
     A reader that ended, does not come round, or cannot open its source makes this unknown: the node's XIDs are unseen.
@@ -64,7 +64,7 @@ def kmsg_reader(node: Node, settings: Settings) -> Result:
     return judged(findings, _readings(state, node.boot_id), gaps=_blind(state, settings))
 
 
-def _blind(state: KernelLogState, settings: Settings) -> tuple[str, ...]:
+def _blind(state: KernelLogState, settings: KmsgReaderSettings) -> tuple[str, ...]:
     """Why the kernel log is not seen; empty while it is."""
     if not state.alive:
         return (f"the reader of {state.source} has ended: XIDs are not seen; restart healthd",)

@@ -46,7 +46,7 @@ DISCONNECTED = FindingCode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class LustreClientSettings:
     """What ``lustre.client`` reads."""
 
     imports: bool = True
@@ -55,8 +55,8 @@ class Settings:
     this is switched off."""
 
 
-@check("lustre.client", interval_s=60, settings=Settings, codes=(LBUG, NOT_HEALTHY, DISCONNECTED))
-def lustre_client(node: Node, settings: Settings) -> Result:
+@check("lustre.client", interval_s=60, settings=LustreClientSettings, codes=(LBUG, NOT_HEALTHY, DISCONNECTED))
+def lustre_client(node: Node, settings: LustreClientSettings) -> Result:
     """The Lustre client is healthy by its own word, and connected to its servers.
 
     An assertion that failed (LBUG) leaves threads of the kernel stuck for good, so it keeps jobs off and calls for a

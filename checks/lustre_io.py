@@ -34,7 +34,7 @@ SLOW = FindingCode(code="lustre.io.slow", severity=_WARNING, remedy=_WATCH, mean
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class LustreIoSettings:
     """Which mounts ``lustre.io`` asks, and when it calls them slow or hung."""
 
     fstypes: tuple[str, ...] = ("lustre", "nfs", "nfs4")
@@ -63,8 +63,8 @@ class Settings:
     weekly window takes minutes and ends by itself; until this time has passed the mount is unknown."""
 
 
-@check("lustre.io", interval_s=120, timeout_s=60, settings=Settings, codes=(HUNG, ERROR, FULL, CORRUPT, SLOW))
-def lustre_io(node: Node, settings: Settings) -> Result:
+@check("lustre.io", interval_s=120, timeout_s=60, settings=LustreIoSettings, codes=(HUNG, ERROR, FULL, CORRUPT, SLOW))
+def lustre_io(node: Node, settings: LustreIoSettings) -> Result:
     """Lustre and NFS mounts answer, take a small file and give it back.
 
     Slow, hung and error are three findings. Each mount is asked in a worker of its own with a deadline; while one
@@ -90,12 +90,12 @@ def _tops(table: Sequence[Mount]) -> Sequence[Mount]:
     return tuple({mount.point: mount for mount in table}.values())
 
 
-def _is_wanted(mount: Mount, settings: Settings) -> bool:
+def _is_wanted(mount: Mount, settings: LustreIoSettings) -> bool:
     below = any(mount.point == point or mount.point.startswith(f"{point}/") for point in settings.ignore)
     return mount.fstype in settings.fstypes and not below
 
 
-def _ask(node: Node, mount: Mount, settings: Settings) -> Result:
+def _ask(node: Node, mount: Mount, settings: LustreIoSettings) -> Result:
     where = Component(kind="mount", id=mount.point)
     try:
         node.space(mount.point)
@@ -109,7 +109,7 @@ def _ask(node: Node, mount: Mount, settings: Settings) -> Result:
     return judged(_findings(where, probe, settings), _readings(where, probe))
 
 
-def _silent(node: Node, mount: Mount, where: Component, error: str, settings: Settings) -> Result:
+def _silent(node: Node, mount: Mount, where: Component, error: str, settings: LustreIoSettings) -> Result:
     """No answer in time: unknown at first, a finding once it has lasted."""
     state = node.mount_state(mount.point)
     if state.stalled_s < settings.hung_after_s:
@@ -134,7 +134,7 @@ def _refused(mount: Mount, where: Component, error: str) -> Result:
     return judged([code.at(where, f"{mount.point}: {error}", source=mount.source, error=answer[1])])
 
 
-def _findings(where: Component, probe: FileProbe, settings: Settings) -> Iterator[Finding]:
+def _findings(where: Component, probe: FileProbe, settings: LustreIoSettings) -> Iterator[Finding]:
     if not probe.same:
         yield CORRUPT.at(where, f"{probe.size_bytes} bytes were written, and others were read back")
     acts = {"write": probe.write_s, "read": probe.read_s, "unlink": probe.unlink_s}

@@ -30,7 +30,7 @@ AUTOMOUNT_WAITING = FindingCode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class LustreMountSettings:
     """Which mounts ``lustre.mount`` looks for."""
 
     mounts: tuple[str, ...] = ()
@@ -41,8 +41,8 @@ class Settings:
     """Those of ``mounts`` that are meant to be read-only, such as a shared data set."""
 
 
-@check("lustre.mount", interval_s=30, settings=Settings, codes=(MISSING, READ_ONLY, AUTOMOUNT_WAITING))
-def lustre_mount(node: Node, settings: Settings) -> Result:
+@check("lustre.mount", interval_s=30, settings=LustreMountSettings, codes=(MISSING, READ_ONLY, AUTOMOUNT_WAITING))
+def lustre_mount(node: Node, settings: LustreMountSettings) -> Result:
     """The Lustre file systems that jobs need are mounted, and writable.
 
     Only the mount table is read: it never blocks, while any question to a Lustre mount may, for ever. An automount that
@@ -66,7 +66,7 @@ def lustre_mount(node: Node, settings: Settings) -> Result:
     return judged(findings, readings)
 
 
-def _judge(point: str, table: Sequence[Mount], settings: Settings) -> Iterator[Finding]:
+def _judge(point: str, table: Sequence[Mount], settings: LustreMountSettings) -> Iterator[Finding]:
     """What is mounted last on a point covers what is below it; an automount stays below what it mounted."""
     layers = [mount for mount in table if mount.point == (point.rstrip("/") or "/")]
     top = layers[-1] if layers else None

@@ -26,7 +26,7 @@ FALLBACK = FindingCode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class NcclLoopbackSettings:
     """What ``nccl.loopback`` asks for."""
 
     min_busbw_gb_s: float | None = None
@@ -44,12 +44,12 @@ class Settings:
     "nccl.loopback",
     interval_s=3600,
     timeout_s=400,
-    settings=Settings,
+    settings=NcclLoopbackSettings,
     codes=(*_CODES.all(), FALLBACK),
     limits=_LIMITS,
     on="active",
 )
-def nccl_loopback(node: Node, settings: Settings) -> Result:
+def nccl_loopback(node: Node, settings: NcclLoopbackSettings) -> Result:
     """An all-reduce that goes from GPU to EFA device to GPU on this node is right, and as fast as it was.
 
     Peer-to-peer, shared memory and NVLink SHARP are off, so every byte leaves its GPU through an EFA device and comes

@@ -16,7 +16,7 @@ _LIMITS = (own_best(_TEST, _CODES),)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class NcclNvlinkSettings:
     """What ``nccl.nvlink`` asks for."""
 
     min_busbw_gb_s: float | None = None
@@ -33,9 +33,15 @@ class Settings:
 
 
 @check(
-    "nccl.nvlink", interval_s=3600, timeout_s=400, settings=Settings, codes=_CODES.all(), limits=_LIMITS, on="active"
+    "nccl.nvlink",
+    interval_s=3600,
+    timeout_s=400,
+    settings=NcclNvlinkSettings,
+    codes=_CODES.all(),
+    limits=_LIMITS,
+    on="active",
 )
-def nccl_nvlink(node: Node, settings: Settings) -> Result:
+def nccl_nvlink(node: Node, settings: NcclNvlinkSettings) -> Result:
     """An all-reduce over all GPUs of this node is right in every element, and as fast as it should be.
 
     As a job would run it: NCCL picks the way, which is NVLink where there is one, else PCIe. What was not good is run

@@ -22,7 +22,7 @@ UNRESPONSIVE = FindingCode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class NvmlProbeSettings:
     """When ``nvml.probe`` stops waiting."""
 
     unresponsive_after_s: float = 20.0
@@ -31,8 +31,8 @@ class Settings:
     (NVIDIA driver 580), so 20 s is past what passes."""
 
 
-@check("nvml.probe", interval_s=15, timeout_s=12, settings=Settings, codes=(UNRESPONSIVE,))
-def nvml_probe(node: Node, settings: Settings) -> Result:
+@check("nvml.probe", interval_s=15, timeout_s=12, settings=NvmlProbeSettings, codes=(UNRESPONSIVE,))
+def nvml_probe(node: Node, settings: NvmlProbeSettings) -> Result:
     """The GPU driver's library answers.
 
     Asks one light question. No answer before the deadline is unknown, and a fault only once nothing has been answered

@@ -58,7 +58,7 @@ class Plugin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class PluginRunSettings:
     """The plug-ins of this site."""
 
     plugins: tuple[Plugin, ...] = ()
@@ -81,8 +81,8 @@ def explain(code: str) -> str | None:
     return f'The site\'s own plug-in {name!r}, of [checks."plugin.run"] plugins, found a problem.' if dot else None
 
 
-@check("plugin.run", interval_s=60, timeout_s=50, settings=Settings, codes=(PROBLEM,), explain=explain)
-def plugin_run(node: Node, settings: Settings) -> Result:
+@check("plugin.run", interval_s=60, timeout_s=50, settings=PluginRunSettings, codes=(PROBLEM,), explain=explain)
+def plugin_run(node: Node, settings: PluginRunSettings) -> Result:
     """The site's own plug-ins find no problem.
 
     The contract is node-problem-detector's, unchanged: exit 0 is well, 1 is a problem, anything else is unknown, and

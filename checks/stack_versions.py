@@ -42,7 +42,7 @@ ABSENT = FindingCode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class StackVersionsSettings:
     """What ``stack.versions`` compares with."""
 
     pin: Mapping[str, str] = field(default_factory=dict)
@@ -60,8 +60,8 @@ class Settings:
 _CODES = (MISMATCH, BELOW_MINIMUM, OFF_PIN, ABSENT)
 
 
-@check("stack.versions", interval_s=600, timeout_s=60, settings=Settings, codes=_CODES)
-def stack_versions(node: Node, settings: Settings) -> Result:
+@check("stack.versions", interval_s=600, timeout_s=60, settings=StackVersionsSettings, codes=_CODES)
+def stack_versions(node: Node, settings: StackVersionsSettings) -> Result:
     """The parts of the software stack fit each other, the instance family, and the site's pins.
 
     What is installed is told in the result. What is not there is no fault unless it is pinned: jobs bring most of it in

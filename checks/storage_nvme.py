@@ -41,7 +41,7 @@ _EVERY = "an unrecovered media error is data that a job lost: none is acceptable
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class StorageNvmeSettings:
     """What ``storage.nvme`` looks at."""
 
     count: int = -1
@@ -56,11 +56,11 @@ class Settings:
     "storage.nvme",
     interval_s=300,
     timeout_s=60,
-    settings=Settings,
+    settings=StorageNvmeSettings,
     codes=(MISSING, NOT_LIVE, SMART, MEDIA),
     limits=(Limit(reading="nvme_media_errors_total", max_increase=0, code=MEDIA, source=_EVERY),),
 )
-def storage_nvme(node: Node, settings: Settings) -> Result:
+def storage_nvme(node: Node, settings: StorageNvmeSettings) -> Result:
     """All local disks are there, their controllers live, and none warns of its own failure.
 
     The number is compared with the instance type's; a type that the table does not know has no number to miss. A disk

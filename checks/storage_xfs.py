@@ -23,7 +23,7 @@ FRAGMENTED = FindingCode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class StorageXfsSettings:
     """What ``storage.xfs`` calls fragmented."""
 
     min_average_blocks: float = 16.0
@@ -31,8 +31,8 @@ class Settings:
     monitoring agent warns: inodes come in chunks that need such a piece."""
 
 
-@check("storage.xfs", interval_s=3600, timeout_s=60, settings=Settings, codes=(FRAGMENTED,))
-def storage_xfs(node: Node, settings: Settings) -> Result:
+@check("storage.xfs", interval_s=3600, timeout_s=60, settings=StorageXfsSettings, codes=(FRAGMENTED,))
+def storage_xfs(node: Node, settings: StorageXfsSettings) -> Result:
     """The free space of XFS file systems is in pieces that files fit into.
 
     XFS says that the disk is full when no free piece is large enough, however many small ones there are; ``df`` shows
@@ -71,7 +71,7 @@ def _average_blocks(node: Node, mount: Mount) -> Iterator[float]:
         raise SourceUnreadable(f"freesp -s: {answer.stdout[-120:]!r}: expected a line 'average free extent size N'")
 
 
-def _fragmented(where: Component, mount: Mount, size: float, settings: Settings) -> Finding:
+def _fragmented(where: Component, mount: Mount, size: float, settings: StorageXfsSettings) -> Finding:
     limit = settings.min_average_blocks
     message = f"free extents of {mount.point} ({mount.source}) have {size:.3g} blocks on average, fewer than {limit:g}"
     return FRAGMENTED.at(where, message, average_blocks=size, limit_blocks=limit, device=mount.source)

@@ -15,7 +15,7 @@ from healthd.core.model import Mode, Remedy, Step
 from healthd.remediation.controller.controller import Controller
 from healthd.remediation.controller.node_status import Standing
 from healthd.remediation.decide.case import Phase
-from healthd.remediation.decide.handoff import Answer, CaseMark, parse
+from healthd.remediation.decide.handoff import CaseMark, RequestAnswer, parse
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.engine.turns import Patience
 from healthd.remediation.ports import Provisioner
@@ -150,7 +150,7 @@ class AskedWorld:
         node = self.cluster.nodes[NODE]
         case = self.store.cases()[-1]
         assert case.phase is Phase.INTENDED, "no act without a written intent"
-        assert self.mark.answer is Answer.TAKEN, "no act without a mark that says so"
+        assert self.mark.answer is RequestAnswer.TAKEN, "no act without a mark that says so"
         assert self.rules.mode is Mode.REPAIR
         assert not node.jobs, "an act under a job"
 

@@ -41,7 +41,7 @@ from healthd.remediation.policy_files import policy_of
 from healthd.remediation.ports import Orchestrator
 from healthd.sources.identity import boot_time
 from healthd.sources.imds import Hurry
-from healthd.sources.kmsg import Batch, Cursor, KernelLog, read_all
+from healthd.sources.kmsg import Cursor, KernelBatch, KernelLog, read_all
 from healthd.sources.machine import Machine, open_machine
 from healthd.state.monitor import Monitor, gone_jobs
 from healthd.state.store import Store
@@ -322,7 +322,7 @@ def read_kernel_once(agent: Agent) -> None:
     agent.checkup.judge_kernel(batch.records, None)
 
 
-def _kernel_log_now(agent: Agent, needles: tuple[bytes, ...]) -> Batch:
+def _kernel_log_now(agent: Agent, needles: tuple[bytes, ...]) -> KernelBatch:
     """The records that the kernel log holds now, all of them without needles. Raises SourceError."""
     return read_all(
         agent.config.sources.kmsg,

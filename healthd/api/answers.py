@@ -15,7 +15,7 @@ from healthd.api.board import Board
 from healthd.api.receipt import Receipt
 from healthd.api.status import status_data, status_json, status_text
 from healthd.api.timeline import trail_json, trail_of, trail_text
-from healthd.api.wire import Answer
+from healthd.api.wire import Reply
 from healthd.config.values import did_you_mean
 from healthd.core.check import unknown
 from healthd.core.errors import BackendError, StoreError, UsageError
@@ -41,7 +41,7 @@ def check_answer(
     environ: Mapping[str, str],
     tick: Tick = _silent,
     note: Callable[[Event], None] | None = None,
-) -> Answer:
+) -> Reply:
     """The verdict, whole or of some checks. Exit 0 usable, 1 critical, 2 unknown. A wrong name is a UsageError.
 
     ``tick`` hears of active tests while they run. ``note`` keeps which verdict a script was told; None: the trail does.
@@ -52,7 +52,7 @@ def check_answer(
     if options.context != "manual":  # a script decides by this answer: the audit shows which one it got
         text = f"{options.context} asked for the verdict: {report.verdict}"
         (note or agent.monitor.record)(Event(at=report.generated_at, kind="check", text=text))
-    return Answer(code=EXIT_CODE[report.verdict], out=as_json(report) if options.json else as_text(report))
+    return Reply(code=EXIT_CODE[report.verdict], out=as_json(report) if options.json else as_text(report))
 
 
 def is_active(options: Namespace) -> bool:
@@ -73,13 +73,13 @@ def _active_outcomes(
     return {name: Outcome(check=name, result=unknown(f"not run: {busy}"), at=now, duration_s=0.0) for name in wanted}
 
 
-def status_answer(agent: Agent, board: Board, options: Namespace) -> Answer:
+def status_answer(agent: Agent, board: Board, options: Namespace) -> Reply:
     """What the daemon sees, decided and does. Exit 0: it answered."""
     data = status_data(agent, board)
-    return Answer(code=0, out=status_json(data) if options.json else status_text(data))
+    return Reply(code=0, out=status_json(data) if options.json else status_text(data))
 
 
-def history_answer(agent: Agent, options: Namespace, *, most: int | None = None) -> Answer:
+def history_answer(agent: Agent, options: Namespace, *, most: int | None = None) -> Reply:
     """The timeline of the audit trail, ``most`` lines of it at most. Exit 0: it answered. Raises StoreError."""
     if agent.store is None:
         raise StoreError("this agent only looks: it keeps no history; ask the daemon, `healthd run`")
@@ -88,7 +88,7 @@ def history_answer(agent: Agent, options: Namespace, *, most: int | None = None)
     if last < options.last and len(trail.events) == last:
         cut = f"the newest {last} lines: whoever may not act is told no more at once; be root to see older ones"
         trail = replace(trail, cut=cut)
-    return Answer(code=0, out=trail_json(trail) if options.json else trail_text(trail))
+    return Reply(code=0, out=trail_json(trail) if options.json else trail_text(trail))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +99,7 @@ class HookReply:
     node that is not well.
     """
 
-    answer: Answer
+    answer: Reply
     kind: str
     verdict: Verdict
     job: str
@@ -119,16 +119,16 @@ def hook_answer(agent: Agent, options: Namespace, environ: Mapping[str, str]) ->
     report = agent.checkup.report(deadline_s=_PROLOG_DEADLINE_S)
     drain, why_not = _our_drain(agent, report) if options.kind == "prolog" else ("", "")
     job = environ.get("SLURM_JOB_ID") or "?"
-    reply = HookReply(answer=Answer(code=0), kind=options.kind, verdict=report.verdict, job=job)
+    reply = HookReply(answer=Reply(code=0), kind=options.kind, verdict=report.verdict, job=job)
     if report.verdict in (Verdict.OK, Verdict.WARNING):
         return reply
     if options.kind != "prolog":  # the audit has what was found; a line per job and minute would say nothing new
-        return replace(reply, answer=Answer(code=0, err=f"healthd: {options.kind}: verdict {report.verdict}\n"))
+        return replace(reply, answer=Reply(code=0, err=f"healthd: {options.kind}: verdict {report.verdict}\n"))
     if drain:
         words = f"healthd: node {agent.machine.name} is not fit for job {job}: {drain}"
-        return replace(reply, answer=Answer(code=1, out=f"print {words}\n", err=f"{words}\n"), drain=drain)
+        return replace(reply, answer=Reply(code=1, out=f"print {words}\n", err=f"{words}\n"), drain=drain)
     passed = f"prolog let job {job} pass: verdict {report.verdict}{why_not}"
-    return replace(reply, answer=Answer(code=0, err=f"healthd: {passed}\n"), passed=passed)
+    return replace(reply, answer=Reply(code=0, err=f"healthd: {passed}\n"), passed=passed)
 
 
 def hook_ended(agent: Agent, reply: HookReply, receipt: Receipt = Receipt.TAKEN) -> str:

@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import Callable
 
-from healthd.api.wire import Answer, Request, read_answer, write_request
+from healthd.api.wire import Reply, Request, read_answer, write_request
 from healthd.core.errors import UsageError
 from healthd.core.reach import connected
 
@@ -17,7 +17,7 @@ _SILENCE_S = 60.0
 """The daemon says at least every few seconds how far it is."""
 
 
-def ask(path: str, request: Request, progress: Callable[[str], None]) -> Answer | None:
+def ask(path: str, request: Request, progress: Callable[[str], None]) -> Reply | None:
     """The daemon's answer, or None where no daemon listens at ``path``. Raises UsageError for a torn answer, and where
     a daemon is there and does not answer."""
     try:

@@ -15,7 +15,7 @@ from healthd import __version__
 from healthd.api.controller_stats import ROUND_RESULTS, Course
 from healthd.api.families import Bounded, budget, started, store_failing, told
 from healthd.core.model import ClusterTrouble, Refusal, Step
-from healthd.remediation.controller.node_status import State
+from healthd.remediation.controller.node_status import RepairState
 
 _STEPS = (Step.REBOOT, Step.REPLACE)
 
@@ -76,7 +76,7 @@ class ControllerPage(Bounded):
             "healthd_controller_nodes", "Nodes that the last round had something to say of", labels=["state"]
         )
         states = Counter(each.state for each in standings if each.node)
-        for state in State:
+        for state in RepairState:
             nodes.add_metric([state], states[state])
         yield nodes
         troubles = GaugeMetricFamily(
@@ -103,7 +103,7 @@ class ControllerPage(Bounded):
             "What became of the requests of nodes, each counted once when it is new",
             labels=["state"],
         )
-        for state in State:
+        for state in RepairState:
             decided.add_metric([state], reckoning.answered[state])
         refused = CounterMetricFamily(
             "healthd_controller_refusals",

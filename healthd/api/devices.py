@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"[0-9]+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kind:
+class DeviceKind:
     """One kind of part. ``counted_by``: the check that knows how many there are; ``listed_by``: the one whose readings
     name them; ``codes``: how the codes begin that concern them all when they are of the whole node."""
 
@@ -32,8 +32,8 @@ class Kind:
 
 
 KINDS = (
-    Kind(kind="gpu", title="GPU", counted_by="gpu.count", listed_by="gpu.count", codes="gpu."),
-    Kind(kind="efa", title="EFA", counted_by="efa.devices", listed_by="efa.counters", codes="efa."),
+    DeviceKind(kind="gpu", title="GPU", counted_by="gpu.count", listed_by="gpu.count", codes="gpu."),
+    DeviceKind(kind="efa", title="EFA", counted_by="efa.devices", listed_by="efa.counters", codes="efa."),
 )
 
 
@@ -63,7 +63,11 @@ def label_of(component: str, strips_: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _strip(
-    kind: Kind, outcomes: Mapping[str, Outcome], faults: list[Fault], names: Mapping[str, Component], expected: int
+    kind: DeviceKind,
+    outcomes: Mapping[str, Outcome],
+    faults: list[Fault],
+    names: Mapping[str, Component],
+    expected: int,
 ) -> dict[str, Any]:
     seen = _seen(kind, outcomes, names)
     known = dict(seen)
@@ -100,7 +104,7 @@ def _kept(listed: Outcome | None) -> Iterator[str]:
         yield f"as of {listed.read_at:%H:%M:%S} UTC ({age_s:.0f} s before the last run): {listed.result.reason}"
 
 
-def _seen(kind: Kind, outcomes: Mapping[str, Outcome], names: Mapping[str, Component]) -> dict[str, Component]:
+def _seen(kind: DeviceKind, outcomes: Mapping[str, Outcome], names: Mapping[str, Component]) -> dict[str, Component]:
     """The parts that the last look listed under a lasting name: one that failed, or is too old, listed none."""
     readings = outcomes[kind.listed_by].result.readings if kind.listed_by in outcomes else ()
     parts = (names.get(str(reading.component), reading.component) for reading in readings)
@@ -137,7 +141,7 @@ def _index(part: Component) -> int | None:
     return next((int(name) for name in (part.id, *part.aliases) if _NUMBER.fullmatch(name)), None)
 
 
-def _labels(kind: Kind, parts: list[Component]) -> list[str]:
+def _labels(kind: DeviceKind, parts: list[Component]) -> list[str]:
     """What a person calls each: a GPU by NVML's index where that is known, the others by their place."""
     known = [_index(part) if kind.kind == "gpu" else place for place, part in enumerate(parts)]
     free = (number for number in range(2 * len(parts)) if number not in known)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from healthd.agent.agent import Agent
-from healthd.api.wire import Answer
+from healthd.api.wire import Reply
 from healthd.core.errors import HealthdError, UsageError
 from healthd.drill.chain import EXIT_CODE, KINDS, TITLE, DrillOrder, DrillReport, Ended, Level, check_options, number_of
 from healthd.observe.report import printable
@@ -17,7 +17,7 @@ from healthd.observe.report import printable
 SCHEMA = "healthd.drill/v1"
 
 
-def drill_answer(agent: Agent, options: Namespace, tick: Callable[[str], None], *, who: str) -> Answer:
+def drill_answer(agent: Agent, options: Namespace, tick: Callable[[str], None], *, who: str) -> Reply:
     """Play a fault and report. Exit 0: the chain is whole; 1: a link is missing, or a message that was asked for was
     not delivered; 2: refused.
 
@@ -35,7 +35,7 @@ def drill_answer(agent: Agent, options: Namespace, tick: Callable[[str], None], 
         told = notifier.drill(_message(report), datetime.now(UTC))
     data = {**as_data(report), "messages": [{"to": to, "delivered": not why, "why": why} for to, why in told.items()]}
     text = json.dumps(data, indent=2, default=str) + "\n" if options.json else as_text(report) + _told_text(told)
-    return Answer(code=EXIT_CODE[report.ended] or int(any(told.values())), out=text)
+    return Reply(code=EXIT_CODE[report.ended] or int(any(told.values())), out=text)
 
 
 def kinds_text() -> str:

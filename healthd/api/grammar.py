@@ -23,7 +23,7 @@ _MINUTES = {"m": 1, "h": 60, "d": 1440, "w": 10_080}
 _TIME = re.compile(r"([0-9]{1,6})([mhdw])")
 
 
-class Shown(Exception):
+class TextRequested(Exception):
     """The command line asks for a text, not for work: --help and --version end the parse with one. No error."""
 
 
@@ -40,15 +40,15 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{self.prog}: {message}; see {self.prog} --help")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        raise Shown(message or "")
+        raise TextRequested(message or "")
 
     def print_help(self, file: object = None) -> None:
-        raise Shown(self.format_help())
+        raise TextRequested(self.format_help())
 
 
 class _Version(argparse.Action):
     def __call__(self, *_: object) -> NoReturn:
-        raise Shown(f"healthd {__version__}\n")
+        raise TextRequested(f"healthd {__version__}\n")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -62,7 +62,7 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class HttpResponse:
     """What is sent for one path."""
 
     code: int = 200
@@ -76,9 +76,9 @@ class Route:
     """One path. ``local``: for this machine only. ``afar``: what other machines get, where that is something else.
     ``probe``: under whatever name it is asked for."""
 
-    answer: Callable[[], Answer]
+    answer: Callable[[], HttpResponse]
     local: bool = False
-    afar: Callable[[], Answer] | None = None
+    afar: Callable[[], HttpResponse] | None = None
     probe: bool = False
 
 
@@ -89,13 +89,13 @@ def common_routes(*, metrics: Callable[[], tuple[str, str]], problem: Callable[[
     """What daemon and controller both have. ``metrics``: content type and text. ``problem``: why the process itself is
     not going round, or ""."""
 
-    def page() -> Answer:
+    def page() -> HttpResponse:
         kind, text = metrics()
-        return Answer(kind=kind, text=text)
+        return HttpResponse(kind=kind, text=text)
 
-    def health() -> Answer:
+    def health() -> HttpResponse:
         said = problem()
-        return Answer(code=503 if said else 200, text=f"{said or 'ok'}\n")
+        return HttpResponse(code=503 if said else 200, text=f"{said or 'ok'}\n")
 
     return {"/metrics": Route(answer=page), "/healthz": Route(answer=health, probe=True)}
 
@@ -104,17 +104,17 @@ def agent_routes(agent: Agent, *, metrics: Callable[[], tuple[str, str]], proble
     """The paths of a node's daemon."""
     board = Board.of(agent)
 
-    def status() -> Answer:
+    def status() -> HttpResponse:
         text = status_json(status_data(agent, board, problem=problem()))
-        return Answer(kind="application/json", text=text, headers=HEADERS)
+        return HttpResponse(kind="application/json", text=text, headers=HEADERS)
 
-    def verdict(*, evidence: bool) -> Answer:
+    def verdict(*, evidence: bool) -> HttpResponse:
         report = agent.checkup.report(deadline_s=_REPORT_DEADLINE_S)
-        return Answer(kind="application/json", text=as_json(report, evidence=evidence))
+        return HttpResponse(kind="application/json", text=as_json(report, evidence=evidence))
 
-    def front() -> Answer:
+    def front() -> HttpResponse:
         made = page()
-        return Answer(kind="text/html; charset=utf-8", text=made.html, headers={**HEADERS, **made.headers})
+        return HttpResponse(kind="text/html; charset=utf-8", text=made.html, headers={**HEADERS, **made.headers})
 
     return {
         "/": Route(answer=front, local=True),
@@ -365,32 +365,32 @@ class _Handler(BaseHTTPRequestHandler):
         found = self.routes.get(self.path.partition("?")[0])
         if found is None:
             *more, last = self.routes
-            self._send(Answer(code=404, text=f"there are {', '.join(more)} and {last}\n"))
+            self._send(HttpResponse(code=404, text=f"there are {', '.join(more)} and {last}\n"))
         else:
             self._send(self._allowed(found))
 
-    def _allowed(self, route: Route) -> Answer:
+    def _allowed(self, route: Route) -> HttpResponse:
         """The answer, as far as it is for whoever asks."""
         host = self.headers.get("Host", "")
         local = self.local and is_local(self.client_address[0], host)
         if route.local and not local:
-            return Answer(code=403, text=_NOT_LOCAL if self.local else _NOT_HERE)
+            return HttpResponse(code=403, text=_NOT_LOCAL if self.local else _NOT_HERE)
         if not (route.probe or is_ours(host, self.names)):
-            return Answer(code=403, text=_NOT_OURS)
+            return HttpResponse(code=403, text=_NOT_OURS)
         return self._answered(route.answer if local or route.afar is None else route.afar)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the base class gives it
         """Requests go to the log at debug level."""
         self.log.debug("http request", request=format % args)
 
-    def _answered(self, answer: Callable[[], Answer]) -> Answer:
+    def _answered(self, answer: Callable[[], HttpResponse]) -> HttpResponse:
         try:
             return answer()
         except Exception:  # a defect in one page must not look like a daemon that is gone; it is said loudly
             self.log.error("a page failed; this is a defect of healthd", path=self.path, exc_info=True)
-            return Answer(code=500, text="the daemon failed to answer; see its log\n")
+            return HttpResponse(code=500, text="the daemon failed to answer; see its log\n")
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: HttpResponse) -> None:
         body = answer.text.encode(errors="replace")
         self.send_response(answer.code)
         self.send_header("Content-Type", answer.kind)

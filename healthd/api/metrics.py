@@ -23,7 +23,7 @@ from healthd.drill.chain import KINDS, Ended
 from healthd.judge.history import canonical
 
 
-class Page(Bounded):
+class MetricsPage(Bounded):
     """The page of one agent. Label values are bounded: checks, codes and components of this node.
 
     It remembers which parts each check has read, so that one that is no longer told of is unknown instead of gone.

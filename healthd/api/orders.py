@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from healthd.agent.agent import Agent
-from healthd.api.wire import Answer
+from healthd.api.wire import Reply
 from healthd.config.values import did_you_mean
 from healthd.core.check import Learned
 from healthd.core.errors import HealthdError, UsageError
@@ -22,7 +22,7 @@ from healthd.remediation.decide.commands import REMEDIES, Order, Verb
 EXIT_REFUSED = 1
 
 
-def relearn_answer(agent: Agent, options: Namespace, *, who: str) -> Answer:
+def relearn_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
     """Forget what checks have learned, or say what that would be; the checks then look at once. Exit 0: as asked."""
     names = _learning(options.names, agent)
     if not options.yes:
@@ -37,10 +37,10 @@ def relearn_answer(agent: Agent, options: Namespace, *, who: str) -> Answer:
         f"{word}: {reading} {best.value:g} of {where}, since {best.since:%Y-%m-%d %H:%M:%S} UTC"
         for (where, reading), best in learned.items()
     ]
-    return Answer(code=0, out="\n".join(lines or [f"nothing {word}: nothing has been learned yet"]) + "\n")
+    return Reply(code=0, out="\n".join(lines or [f"nothing {word}: nothing has been learned yet"]) + "\n")
 
 
-def ack_answer(agent: Agent, options: Namespace, *, who: str) -> Answer:
+def ack_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
     """Keep the node in service although these faults are open, for a time; or say which those are. Exit 0: as asked."""
     faults, now = _faults(options.fault, agent), datetime.now(UTC)
     until = now + options.length
@@ -51,10 +51,10 @@ def ack_answer(agent: Agent, options: Namespace, *, who: str) -> Answer:
     lines = [f"{word}: {each.code} on {each.component} {end}{_was(each)}" for each in faults]
     unwritten = "" if options.dry_run else agent.monitor.store_problem
     err = f"healthd: it holds, but a restart would undo it until the disk can be written: {unwritten}\n"
-    return Answer(code=0, out="\n".join(lines) + "\n", err=err if unwritten else "")
+    return Reply(code=0, out="\n".join(lines) + "\n", err=err if unwritten else "")
 
 
-def order_answer(agent: Agent, options: Namespace, *, who: str) -> Answer:
+def order_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
     """Begin what is ordered of the engine, or say what it would come to. Exit 0: as asked; 1: refused, and why.
 
     A repair without --yes is a rehearsal. Raises HealthdError for an agent that only looks.
@@ -70,12 +70,12 @@ def order_answer(agent: Agent, options: Namespace, *, who: str) -> Answer:
             lines = [done.said]
         against = "" if done.done else f"{name}: would be refused: {done.refusal}\n"
         out = "".join(f"{printable(line)}\n" for line in lines)
-        return Answer(code=0, out=out) if done.done else Answer(code=EXIT_REFUSED, out=out, err=against)
+        return Reply(code=0, out=out) if done.done else Reply(code=EXIT_REFUSED, out=out, err=against)
     done = agent.engine.obey(order, now)
     agent.changed()
     if not done.done:
-        return Answer(code=EXIT_REFUSED, err=f"{name}: refused: {printable(done.said)}\n")
-    return Answer(code=0, out=f"{printable(done.said)}\n")
+        return Reply(code=EXIT_REFUSED, err=f"{name}: refused: {printable(done.said)}\n")
+    return Reply(code=0, out=f"{printable(done.said)}\n")
 
 
 def _order(options: Namespace, who: str) -> Order:

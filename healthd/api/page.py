@@ -24,7 +24,7 @@ HEADERS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Page:
+class StatusPage:
     """The page and the headers that only it has."""
 
     html: str
@@ -32,7 +32,7 @@ class Page:
 
 
 @functools.cache
-def page() -> Page:
+def page() -> StatusPage:
     """Read once; it does not change while the daemon runs."""
     html = files("healthd.api").joinpath("status.html").read_text(encoding="utf-8")
     policy = "; ".join(
@@ -47,7 +47,7 @@ def page() -> Page:
             "frame-ancestors 'none'",
         )
     )
-    return Page(html=html, headers={"Content-Security-Policy": policy})
+    return StatusPage(html=html, headers={"Content-Security-Policy": policy})
 
 
 def _hash(html: str, tag: str) -> str:

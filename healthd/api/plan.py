@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from healthd.agent.agent import Agent
-from healthd.api.wire import Answer
+from healthd.api.wire import Reply
 from healthd.core.errors import BackendError, HealthdError
 from healthd.core.model import Action, Diagnosis, Mode, Refusal, Step
 from healthd.judge.acknowledge import in_words
@@ -23,7 +23,7 @@ from healthd.remediation.engine.engine import Engine
 SCHEMA = "healthd.plan/v1"
 
 
-def plan_answer(agent: Agent, options: Namespace) -> Answer:
+def plan_answer(agent: Agent, options: Namespace) -> Reply:
     """The plan of an agent that may act. Exit 0: it answered. Raises HealthdError for one that only looks."""
     if agent.engine is None or agent.store is None:
         raise HealthdError("this agent only looks: it has no plan; ask the daemon, `healthd run`")
@@ -43,7 +43,7 @@ def plan_answer(agent: Agent, options: Namespace) -> Answer:
         "operator": _operator(agent.engine),
         "plans": [entry(each, case, _acknowledged(agent, each.diagnosis), paused=paused) for each in considered],
     }
-    return Answer(code=0, out=json.dumps(data, indent=2, default=str) + "\n" if options.json else as_text(data))
+    return Reply(code=0, out=json.dumps(data, indent=2, default=str) + "\n" if options.json else as_text(data))
 
 
 def _operator(engine: Engine) -> str:

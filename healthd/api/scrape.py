@@ -19,9 +19,9 @@ def metrics_of(agent: Agent) -> Metrics:
     """The page of a node."""
 
     def made() -> Bounded:
-        from healthd.api.metrics import Page
+        from healthd.api.metrics import MetricsPage
 
-        return Page(agent)
+        return MetricsPage(agent)
 
     return on_demand(made)
 

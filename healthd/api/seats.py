@@ -25,7 +25,7 @@ WAITING_EACH = 256
 """Clients of one user that wait: a p5.48xlarge has 192 cores, and a rank on each may ask."""
 
 
-class Place(Enum):
+class ClientLane(Enum):
     """Where a client goes."""
 
     SEAT = "seat"
@@ -52,17 +52,17 @@ class Seats(Generic[_Guest]):
         self._taken: Counter[Who] = Counter()
         self._line: deque[tuple[Who, _Guest]] = deque()
 
-    def take(self, who: Who, guest: _Guest) -> Place:
+    def take(self, who: Who, guest: _Guest) -> ClientLane:
         """A seat, if there is one; else a place in line, where ``guest`` stays until ``leave`` hands it out."""
         with self._lock:
             if self._is_free(who):
                 self._taken[who] += 1
-                return Place.SEAT
+                return ClientLane.SEAT
             alike = sum(each == who for each, _ in self._line)
             if alike >= WAITING_EACH or (len(self._line) >= WAITING and not who.may_act):
-                return Place.NOWHERE
+                return ClientLane.NOWHERE
             self._line.append((who, guest))
-            return Place.LINE
+            return ClientLane.LINE
 
     def leave(self, who: Who) -> _Guest | None:
         """Give a seat back, and hand out who has it now: the first of those that may act, else the first of all."""

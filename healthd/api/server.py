@@ -29,18 +29,18 @@ from healthd.api.answers import (
 )
 from healthd.api.board import Board
 from healthd.api.drill import drill_answer
-from healthd.api.grammar import Shown, parse
+from healthd.api.grammar import TextRequested, parse
 from healthd.api.group import SocketGroup
 from healthd.api.listener import Listener
 from healthd.api.orders import ack_answer, order_answer, relearn_answer
 from healthd.api.peer import Peer, peer_of
 from healthd.api.plan import plan_answer
 from healthd.api.receipt import sent
-from healthd.api.seats import Place, Seats, Who
+from healthd.api.seats import ClientLane, Seats, Who
 from healthd.api.seldom import Seldom
 from healthd.api.wire import (
     MAX_REQUEST_BYTES,
-    Answer,
+    Reply,
     Request,
     failure,
     read_request,
@@ -173,11 +173,11 @@ class Server:
             return self._has_failed(f"the kernel does not tell who a client is: {error}")
         guest = _Guest(client=client, peer=peer, who=Who(uid=peer.uid, may_act=self._surely_may_act(peer)))
         match self._seats.take(guest.who, guest):
-            case Place.SEAT:
+            case ClientLane.SEAT:
                 return self._begin(guest)
-            case Place.LINE:
+            case ClientLane.LINE:
                 return True
-            case Place.NOWHERE:
+            case ClientLane.NOWHERE:
                 client.close()
                 self._say_seldom("too many clients wait: one was turned away", peer)
                 return True
@@ -257,17 +257,17 @@ class Server:
             if self._troubles.due(type(error).__name__) is not None:
                 self._log.error("an answer failed; this is a defect of healthd", exc_info=True)
             words = encodable(f"healthd: the daemon failed to answer: {error}; see its log\n")
-            return _Reply(raw=write_answer(Answer(code=2, err=words)))
+            return _Reply(raw=write_answer(Reply(code=2, err=words)))
 
-    def _answered(self, raw: bytes, peer: Peer, tick: Tick) -> Answer | HookReply:
+    def _answered(self, raw: bytes, peer: Peer, tick: Tick) -> Reply | HookReply:
         try:
             return self._dispatch(read_request(raw), peer, tick)
-        except Shown as shown:
-            return Answer(code=0, out=str(shown))
+        except TextRequested as shown:
+            return Reply(code=0, out=str(shown))
         except HealthdError as error:
             return failure(error)
 
-    def _dispatch(self, request: Request, peer: Peer, tick: Tick) -> Answer | HookReply:
+    def _dispatch(self, request: Request, peer: Peer, tick: Tick) -> Reply | HookReply:
         options = parse(request.arguments)
         match options.verb:
             case "check":
@@ -302,8 +302,8 @@ class Server:
             case verb:
                 raise UsageError(f"healthd: the daemon does not answer {verb!r}; run it without the socket")
 
-    def _check(self, options: Namespace, request: Request, peer: Peer, tick: Tick) -> Answer:
-        def answer() -> Answer:
+    def _check(self, options: Namespace, request: Request, peer: Peer, tick: Tick) -> Reply:
+        def answer() -> Reply:
             note = partial(self._note, peer=peer)
             return check_answer(self._agent, options, request.environ, tick, note=note)
 
@@ -315,12 +315,12 @@ class Server:
             raise UsageError(f"healthd check: {words}; be root or in [daemon] group, or add --no-daemon")
         return self._do(answer)
 
-    def _hook(self, options: Namespace, request: Request, peer: Peer) -> Answer | HookReply:
+    def _hook(self, options: Namespace, request: Request, peer: Peer) -> Reply | HookReply:
         """A caller without the right gets a word and exit 0: another exit code would drain the node, "Prolog error"."""
         if not self._may_act(peer):
             words = f"healthd: hook {options.kind}: uid {peer.uid} may not act here, nothing was done"
             self._say_seldom(words, peer)
-            return Answer(code=0, err=f"{words}; be root or in [daemon] group\n")
+            return Reply(code=0, err=f"{words}; be root or in [daemon] group\n")
         return self._do(lambda: hook_answer(self._agent, options, request.environ))
 
     def _note(self, event: Event, peer: Peer) -> None:

@@ -34,7 +34,7 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class Reply:
     """What a command prints, and its exit code."""
 
     code: int
@@ -56,7 +56,7 @@ def read_request(raw: bytes) -> Request:
     return Request(arguments=tuple(arguments), environ=dict(item.partition("=")[::2] for item in environ))
 
 
-def write_answer(answer: Answer) -> bytes:
+def write_answer(answer: Reply) -> bytes:
     """The bytes of an answer."""
     out, err = (text.encode("utf-8", "surrogateescape") for text in (answer.out, answer.err))
     return f"{VERSION} {answer.code} {len(out)} {len(err)}\n".encode() + out + err
@@ -73,7 +73,7 @@ def write_progress(text: str) -> bytes:
     return f"{VERSION} progress {' '.join(text.split())}\n".encode("utf-8", "surrogateescape")
 
 
-def read_answer(stream: BinaryIO, progress: Callable[[str], None]) -> Answer:
+def read_answer(stream: BinaryIO, progress: Callable[[str], None]) -> Reply:
     """The answer, after handing each line of progress on as it comes. Raises UsageError for a torn or strange one."""
     while line := stream.readline(MAX_REQUEST_BYTES):
         words = line.decode("utf-8", "surrogateescape").split(None, 2)
@@ -88,17 +88,17 @@ def read_answer(stream: BinaryIO, progress: Callable[[str], None]) -> Answer:
         if len(body) < out_bytes + err_bytes:
             break
         out, err = (part.decode("utf-8", "surrogateescape") for part in (body[:out_bytes], body[out_bytes:]))
-        return Answer(code=code, out=out, err=err)
+        return Reply(code=code, out=out, err=err)
     raise UsageError("the daemon's answer is torn: it may have been stopped while it worked; see its log")
 
 
-def failure(error: HealthdError) -> Answer:
+def failure(error: HealthdError) -> Reply:
     """How an error reads, and which exit code it has."""
     match error:
         case UsageError():
-            return Answer(code=EXIT_USAGE, err=f"{error}\n")
+            return Reply(code=EXIT_USAGE, err=f"{error}\n")
         case ConfigError():
             listed = "".join(f"healthd: {problem}\n" for problem in error.problems)
-            return Answer(code=EXIT_CONFIG, err=listed)
+            return Reply(code=EXIT_CONFIG, err=listed)
         case _:
-            return Answer(code=EXIT_FAILED, err=f"healthd: {error}\n")
+            return Reply(code=EXIT_FAILED, err=f"healthd: {error}\n")

@@ -18,7 +18,7 @@ from healthd.checklib.tables import instance_profile
 from healthd.core.check import FindingCode, LeftTo, judged, not_applicable, unknown
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.model import NODE, Component, Finding, Reading, Result, gpu_component
-from healthd.core.node import GpuAnswer, Node, NvmlFailure, Refusal
+from healthd.core.node import GpuAnswer, Node, NvmlFailure, NvmlRefusal
 
 NO_SUCH_QUESTION = frozenset({NvmlReturn.NOT_SUPPORTED, NvmlReturn.FUNCTION_NOT_FOUND})
 """This GPU, or this driver, does not have that number. Neither good nor bad."""
@@ -45,7 +45,7 @@ class GpuValues:
     unsupported: frozenset[str]
     codes: frozenset[int]
     gaps: tuple[str | LeftTo, ...]
-    refused: Refusal | None = None
+    refused: NvmlRefusal | None = None
 
 
 def ask_gpus(node: Node, *calls: str, fields: Sequence[int | tuple[int, int]] = ()) -> tuple[GpuValues, ...] | Result:

@@ -77,7 +77,7 @@ class XidLine:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Identity:
+class GpuIdentity:
     """The UUID of the GPU at a PCI address; logged before its first XID, and still there when NVML is not."""
 
     pci: str
@@ -124,7 +124,7 @@ class SxidLine:
     continues: bool = False
 
 
-Said = XidLine | Identity | DriverLoad | ProbeHead | None
+Said = XidLine | GpuIdentity | DriverLoad | ProbeHead | None
 
 
 def parse_line(text: str) -> Said:
@@ -221,7 +221,7 @@ def _said(text: str, at: int) -> Said:
         return _xid_line(match)
     if match := _IDENTITY.match(text, at):
         pci = _pci(match[1])
-        return Identity(pci=pci, uuid=match[2]) if pci else None
+        return GpuIdentity(pci=pci, uuid=match[2]) if pci else None
     if match := _LOADING.match(text, at):
         return DriverLoad(version=match[1])
     return _unnumbered(text, at)

@@ -16,7 +16,7 @@ from healthd.core.node import Node
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class VersionSource:
     """One place where a part's version can be read, a row of ``stack.csv``.
 
     ``kind``: sys or proc (``where`` is a path), command (``where`` is its words) or python (``where`` is the name of an
@@ -50,12 +50,12 @@ class Stack:
 
 
 @cache
-def places() -> tuple[Place, ...]:
+def places() -> tuple[VersionSource, ...]:
     """``stack.csv`` in its order. Raises ValueError naming the line that cannot be read."""
     columns = ("part", "kind", "where", "pattern", "source")
     table = keyed_rows(
         "stack.csv",
-        lambda cells: Place(**{column: filled(cells, column) for column in columns}),
+        lambda cells: VersionSource(**{column: filled(cells, column) for column in columns}),
         lambda place: (place.part, place.where),
     )
     return tuple(table.values())
@@ -121,7 +121,7 @@ def matches(version: str, pin: str) -> bool:
     return version == pin or version.startswith((f"{pin}.", f"{pin}-", f"{pin}+"))
 
 
-def _text(node: Node, place: Place, python_homes: Sequence[str]) -> str:
+def _text(node: Node, place: VersionSource, python_homes: Sequence[str]) -> str:
     if place.kind == "python":
         return _packages(node, place.where, python_homes)
     if place.kind == "command":

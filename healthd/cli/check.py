@@ -8,12 +8,12 @@ from argparse import Namespace
 from healthd.agent.agent import looking_agent, open_orchestrator
 from healthd.api.answers import check_answer, is_active
 from healthd.api.client import ask
-from healthd.api.wire import Answer, Request
+from healthd.api.wire import Reply, Request
 from healthd.cli.output import talk
 from healthd.cli.settings import loaded, socket_path
 
 
-def answer(options: Namespace) -> Answer:
+def answer(options: Namespace) -> Reply:
     """The verdict of this node: the daemon's where active tests were asked of one, else from a look of our own."""
     active = is_active(options)
     if active and not options.no_daemon and not options.config:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 
-from healthd.api.wire import Answer
+from healthd.api.wire import Reply
 from healthd.config.report import documented_fields
 from healthd.core.check import discover
 
 
-def answer(options: Namespace) -> Answer:
+def answer(options: Namespace) -> Reply:
     """Every check with its title, interval, settings and finding codes."""
     checks = discover().values()
     if options.json:
@@ -30,9 +30,9 @@ def answer(options: Namespace) -> Answer:
             }
             for check in checks
         ]
-        return Answer(code=0, out=json.dumps(data, indent=2, default=str) + "\n")
+        return Reply(code=0, out=json.dumps(data, indent=2, default=str) + "\n")
     lines = []
     for check in checks:
         lines.append(f"{check.name:<18} {check.often:<14} {check.title}")
         lines += [f"    {code.code:<26} {code.severity:<9} {code.remedy:<13} {code.meaning}" for code in check.codes]
-    return Answer(code=0, out="\n".join(lines) + "\n")
+    return Reply(code=0, out="\n".join(lines) + "\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from healthd.agent.node_facts import ThisNode
 from healthd.api.group import group_number, no_such_group
-from healthd.api.wire import EXIT_CONFIG, Answer
+from healthd.api.wire import EXIT_CONFIG, Reply
 from healthd.cli.settings import check_settings, loaded
 from healthd.config.json_schema import config_schema_text
 from healthd.config.load import Examined, examine
@@ -20,7 +20,7 @@ from healthd.core.errors import ConfigError, UsageError
 from healthd.remediation.policy_files import code_problems
 
 
-def answer(options: Namespace) -> Answer:
+def answer(options: Namespace) -> Reply:
     """``show`` fails like every verb does; ``validate`` prints the problems as marks on the user's own files.
 
     ``schema`` reads no configuration: it is the JSON Schema that editors check one with. ``--here``: what a start of
@@ -29,11 +29,11 @@ def answer(options: Namespace) -> Answer:
     if options.here and options.what != "validate":
         raise UsageError(f"healthd config {options.what}: --here goes with validate")
     if options.what == "schema":
-        return Answer(code=0, out=config_schema_text(check_settings()))
+        return Reply(code=0, out=config_schema_text(check_settings()))
     if options.what == "show":
         values = loaded(options)
         text = json.dumps(as_data(values), indent=2, default=str) + "\n" if options.json else shown(values)
-        return Answer(code=0, out=text)
+        return Reply(code=0, out=text)
     path = Path(options.config) if options.config else None
     who = (lambda config: ThisNode(config, os.environ)) if options.here else None
     examined = examine(path, checks=check_settings(), environ=os.environ, who=who)
@@ -43,10 +43,10 @@ def answer(options: Namespace) -> Answer:
     code = EXIT_CONFIG if problems or found else 0
     if options.json:
         data = {"problems": [*map(str, problems), *found], "warnings": warnings}
-        return Answer(code=code, out=json.dumps(data, indent=2) + "\n")
+        return Reply(code=code, out=json.dumps(data, indent=2) + "\n")
     err = annotated(problems, examined.texts) if problems else "".join(f"healthd: {wrong}\n" for wrong in found)
     err += "".join(f"healthd: warning: {warning}\n" for warning in warnings)
-    return Answer(code=code, out="" if code else "the configuration is valid\n", err=err)
+    return Reply(code=code, out="" if code else "the configuration is valid\n", err=err)
 
 
 def _found(config: Config) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from argparse import Namespace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from healthd.api.wire import Answer
+from healthd.api.wire import Reply
 from healthd.cli.output import progress
 from healthd.core.errors import HealthdError
 from healthd.core.model import Event
@@ -32,7 +32,7 @@ class DemoError(HealthdError):
     """The demo did not come to the end it must come to."""
 
 
-def answer(options: Namespace) -> Answer:
+def answer(options: Namespace) -> Reply:
     """Run the demo. Exit 0 only if the audit store says that the node went out, was repaired and came back."""
     folder = Path(tempfile.mkdtemp(prefix="healthd-demo-"))
     machine = SimulatedMachine(folder, reboot_fails=options.fail_provisioner)
@@ -40,9 +40,9 @@ def answer(options: Namespace) -> Answer:
     try:
         with machine.living():
             show.play()
-        return Answer(code=0, out=show.ending())
+        return Reply(code=0, out=show.ending())
     except DemoError as error:
-        return Answer(code=1, out=show.ending(), err=f"healthd demo FAILED: {error}\n")
+        return Reply(code=1, out=show.ending(), err=f"healthd demo FAILED: {error}\n")
     finally:
         show.stop()
         if options.keep:

@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from healthd.agent.node_facts import ThisNode
-from healthd.api.wire import Answer
+from healthd.api.wire import Reply
 from healthd.cli.settings import check_settings
 from healthd.config.load import load
 from healthd.config.schema.config import Config
 from healthd.core.errors import ConfigError, SourceError, SourceTimeout
 from healthd.setup.afar import looks_afar
 from healthd.setup.apart import answer_apart, ask_apart
-from healthd.setup.doctor import Line, Told, as_json, as_text, exit_code
+from healthd.setup.doctor import DoctorResult, LookResult, as_json, as_text, exit_code
 from healthd.setup.kubernetes import looks_cluster
 from healthd.setup.looks import looks_here
 
@@ -26,52 +26,54 @@ _MATCH_S = 15.0
 _HANGS = "see what it waits for: `ps -eo pid,stat,wchan,cmd`, and the kernel log; a mount whose server is lost does it"
 
 
-def answer(options: Namespace) -> Answer:
+def answer(options: Namespace) -> Reply:
     """Exit 0: nothing is missing, 1: something is, 2: something could not be told."""
     try:
         config, first = _configuration(options)
     except ConfigError as error:
         fix = "`healthd config validate` marks them; `healthd init --print` shows one that loads"
-        lines = [Line(about="configuration", told=Told.MISSING, why="; ".join(error.problems), fix=fix)]
+        lines = [DoctorResult(about="configuration", told=LookResult.MISSING, why="; ".join(error.problems), fix=fix)]
     else:
         socket = options.socket or os.environ.get("HEALTHD_SOCKET") or config.daemon.socket
         here = {} if options.cluster else looks_here(config, socket)
         afar = looks_cluster(config, os.environ) if options.cluster else looks_afar(config, os.environ)
-        told = ask_apart(here, list[Line], deadline_s=HERE_S)
-        told |= ask_apart(afar, list[Line], deadline_s=AFAR_S)
+        told = ask_apart(here, list[DoctorResult], deadline_s=HERE_S)
+        told |= ask_apart(afar, list[DoctorResult], deadline_s=AFAR_S)
         lines = [*first, *(line for name, each in told.items() for line in _lines(name, each))]
-    return Answer(code=exit_code(lines), out=as_json(lines) if options.json else as_text(lines))
+    return Reply(code=exit_code(lines), out=as_json(lines) if options.json else as_text(lines))
 
 
-def _lines(name: str, told: list[Line] | SourceError) -> Iterable[Line]:
+def _lines(name: str, told: list[DoctorResult] | SourceError) -> Iterable[DoctorResult]:
     if not isinstance(told, SourceError):
         return told
     fix = _HANGS if isinstance(told, SourceTimeout) else "healthd check --no-daemon may say more"
-    return [Line(about=name, told=Told.UNTOLD, why=str(told), fix=fix)]
+    return [DoctorResult(about=name, told=LookResult.UNTOLD, why=str(told), fix=fix)]
 
 
-def _configuration(options: Namespace) -> tuple[Config, list[Line]]:
+def _configuration(options: Namespace) -> tuple[Config, list[DoctorResult]]:
     """The configuration that this node has, and what is to be said of it. Raises ConfigError."""
     path = Path(options.config) if options.config else None
-    loaded = load(path, checks=check_settings(), environ=os.environ, who=lambda config: _Node(config, os.environ))
+    loaded = load(path, checks=check_settings(), environ=os.environ, who=lambda config: _DoctorNode(config, os.environ))
     files = sorted({each.partition(":")[0] for each in loaded.origins.values() if each.startswith("/")})
     why = f"{', '.join(files) or 'no file sets anything, all is default'}; mode {loaded.config.remediation.mode}"
-    lines = [Line(about="configuration", told=Told.OK, why=why)]
+    lines = [DoctorResult(about="configuration", told=LookResult.OK, why=why)]
     if not files:
         lines = [
-            Line(
+            DoctorResult(
                 about="configuration",
-                told=Told.MISSING,
+                told=LookResult.MISSING,
                 why=f"{why}: it looks, and changes nothing",
                 fix="`healthd init` writes one from what is found here",
                 optional=True,
             )
         ]
-    lines += [Line(about="configuration", told=Told.UNTOLD, why=each, fix=_HANGS) for each in loaded.notices]
+    lines += [
+        DoctorResult(about="configuration", told=LookResult.UNTOLD, why=each, fix=_HANGS) for each in loaded.notices
+    ]
     return loaded.config, lines
 
 
-class _Node(ThisNode):
+class _DoctorNode(ThisNode):
     """The node behind the match sections. Its partitions are asked of Slurm, whose files may hang."""
 
     def partition(self) -> tuple[str, ...]:

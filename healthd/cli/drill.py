@@ -5,12 +5,12 @@ from __future__ import annotations
 from argparse import Namespace
 
 from healthd.api.drill import kinds_text
-from healthd.api.wire import Answer
+from healthd.api.wire import Reply
 from healthd.cli.asking import only_the_daemon
 
 
-def answer(options: Namespace) -> Answer:
+def answer(options: Namespace) -> Reply:
     """The daemon's report, or what can be played."""
     if options.list:
-        return Answer(code=0, out=kinds_text())
+        return Reply(code=0, out=kinds_text())
     return only_the_daemon(options, "and only a daemon that runs can be drilled; start it with `healthd run`")

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 
-from healthd.api.wire import Answer
+from healthd.api.wire import Reply
 from healthd.config.values import did_you_mean
 from healthd.core.check import discover
 from healthd.core.errors import UsageError
 
 
-def answer(options: Namespace) -> Answer:
+def answer(options: Namespace) -> Reply:
     """The text for one code. Raises UsageError, with the nearest code, for one that does not exist."""
     text = explained(options.code)
     if options.json:
-        return Answer(code=0, out=json.dumps({"code": options.code, "text": text}, indent=2) + "\n")
-    return Answer(code=0, out=text.rstrip() + "\n")
+        return Reply(code=0, out=json.dumps({"code": options.code, "text": text}, indent=2) + "\n")
+    return Reply(code=0, out=text.rstrip() + "\n")
 
 
 def explained(wanted: str) -> str:

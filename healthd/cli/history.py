@@ -7,12 +7,12 @@ from pathlib import Path
 
 from healthd.api.client import ask
 from healthd.api.timeline import read_trail, trail_json, trail_text
-from healthd.api.wire import Answer, Request
+from healthd.api.wire import Reply, Request
 from healthd.cli.output import talk
 from healthd.cli.settings import loaded, socket_path
 
 
-def answer(options: Namespace) -> Answer:
+def answer(options: Namespace) -> Reply:
     """The daemon's answer; with ``--config``, or where no daemon listens, what its database holds."""
     if not options.config:
         answered = ask(socket_path(options), Request(arguments=options.arguments), talk)
@@ -21,4 +21,4 @@ def answer(options: Namespace) -> Answer:
     path = Path(loaded(options).config.daemon.state_dir) / "healthd.db"
     trail = read_trail(path, last=options.last)
     words = f"healthd: no daemon was asked: this is what {path} holds\n"
-    return Answer(code=0, out=trail_json(trail) if options.json else trail_text(trail), err=words)
+    return Reply(code=0, out=trail_json(trail) if options.json else trail_text(trail), err=words)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from healthd.agent.agent import acting_agent, catch_up_kernel_log
 from healthd.api.answers import hook_answer, hook_ended
-from healthd.api.wire import Answer
+from healthd.api.wire import Reply
 from healthd.cli.settings import loaded, socket_path
 from healthd.core.errors import HealthdError
 from healthd.core.unseen import note
@@ -29,7 +29,7 @@ class _Deadline:
 
     def __init__(self, options: Namespace) -> None:
         self._options = options
-        self.answer: Answer | None = None
+        self.answer: Reply | None = None
 
     def begin(self) -> None:
         signal.signal(signal.SIGALRM, self._over)
@@ -44,7 +44,7 @@ class _Deadline:
         os._exit(answer.code)
 
 
-def answer(options: Namespace) -> Answer:
+def answer(options: Namespace) -> Reply:
     """Exit 1 only where the prolog drained the node for a critical finding; everything else lets the job pass."""
     deadline = _Deadline(options)
     deadline.begin()
@@ -59,7 +59,7 @@ def answer(options: Namespace) -> Answer:
         signal.alarm(0)
 
 
-def _looked(options: Namespace, deadline: _Deadline) -> Answer:
+def _looked(options: Namespace, deadline: _Deadline) -> Reply:
     """Prologs that come together wait for each other: the first one drains, the others find it done."""
     values = loaded(options)
     config = values.config
@@ -78,6 +78,6 @@ def _looked(options: Namespace, deadline: _Deadline) -> Answer:
         os.close(lock)
 
 
-def _let_pass(options: Namespace, why: str) -> Answer:
+def _let_pass(options: Namespace, why: str) -> Reply:
     note(socket_path(options), (options.kind,))
-    return Answer(code=0, err=f"healthd: hook {options.kind} could not look, the job passes: {why}\n")
+    return Reply(code=0, err=f"healthd: hook {options.kind} could not look, the job passes: {why}\n")

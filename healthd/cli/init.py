@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from healthd import __version__
-from healthd.api.wire import Answer
+from healthd.api.wire import Reply
 from healthd.cli.asking import START
 from healthd.cli.settings import check_settings
 from healthd.config.json_schema import FILE_NAME, config_schema_text
@@ -21,7 +21,7 @@ from healthd.setup.survey import Survey, survey
 _DEADLINE_S = 40.0  # IMDS, one question to AWS, and a file system or two that answer late
 
 
-def answer(options: Namespace) -> Answer:
+def answer(options: Namespace) -> Reply:
     """Exit 0: written, or printed. Raises HealthdError where a configuration is there, or cannot be written."""
     path = Path(options.output or DEFAULT_PATH)
     if not options.print:
@@ -35,10 +35,10 @@ def answer(options: Namespace) -> Answer:
         raise HealthdError(wrong) from error
     text = first_config(found, version=__version__, now=datetime.now(UTC))
     if options.print:
-        return Answer(code=0, out=text)
+        return Reply(code=0, out=text)
     schema = _write(path, text)
     told = "".join(f"  {line}\n" for line in found_lines(found))
-    return Answer(
+    return Reply(
         code=0,
         out=f"{path} is written, in mode observe; {schema}\n{told}"
         f"next: read it, then `healthd config validate` and `healthd doctor`; the daemon: {START}\n",

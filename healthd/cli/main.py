@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 
-from healthd.api.grammar import Shown, parse
-from healthd.api.wire import Answer, failure
+from healthd.api.grammar import TextRequested, parse
+from healthd.api.wire import Reply, failure
 from healthd.cli.output import deliver
 from healthd.core.errors import HealthdError
 
@@ -17,11 +17,11 @@ def run(arguments: Sequence[str]) -> int:
         options = parse(arguments)
         options.arguments = tuple(arguments)
         verb = importlib.import_module(f"healthd.cli.{options.verb.replace('-', '_')}")
-        answer: Answer = verb.answer(options)
-    except Shown as shown:
-        answer = Answer(code=0, out=str(shown))
+        answer: Reply = verb.answer(options)
+    except TextRequested as shown:
+        answer = Reply(code=0, out=str(shown))
     except HealthdError as error:
         answer = failure(error)
     except KeyboardInterrupt:
-        answer = Answer(code=130, err="healthd: interrupted\n")
+        answer = Reply(code=130, err="healthd: interrupted\n")
     return deliver(answer)

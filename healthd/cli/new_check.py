@@ -5,13 +5,13 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from healthd.api.wire import Answer
+from healthd.api.wire import Reply
 from healthd.core.check import discover
 from healthd.core.errors import HealthdError
 from healthd.setup.new_check import new_files
 
 
-def answer(options: Namespace) -> Answer:
+def answer(options: Namespace) -> Reply:
     """Exit 0: written, or with --dry-run only named. Raises UsageError for a name that cannot be, or is taken;
     HealthdError outside of a checkout, and where a file is there or cannot be written."""
     made = {Path(path): text for path, text in new_files(options.name, options.kind).items()}
@@ -24,11 +24,11 @@ def answer(options: Namespace) -> Answer:
             raise HealthdError(f"{path} is there already, and is never overwritten; choose another name")
     names = "".join(f"  {path}\n" for path in made)
     if options.dry_run:
-        return Answer(code=0, out=f"would write\n{names}")
+        return Reply(code=0, out=f"would write\n{names}")
     for path, text in made.items():
         _write(path, text)
     check, test = made
-    return Answer(
+    return Reply(
         code=0,
         out=f"written\n{names}"
         f"next: put the fact that you check into {check} and {test}, then\n"

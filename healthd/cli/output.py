@@ -7,10 +7,10 @@ import shutil
 import sys
 from types import TracebackType
 
-from healthd.api.wire import Answer
+from healthd.api.wire import Reply
 
 
-def deliver(answer: Answer) -> int:
+def deliver(answer: Reply) -> int:
     """Print an answer and return its exit code. A reader that went away (``| head``) is not an error."""
     try:
         sys.stdout.write(answer.out)

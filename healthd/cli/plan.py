@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from healthd.api.wire import Answer
+from healthd.api.wire import Reply
 from healthd.cli.asking import only_the_daemon
 
 _INSTEAD = ", or ask the policy alone with `healthd policy test CODE`"
 
 
-def answer(options: Namespace) -> Answer:
+def answer(options: Namespace) -> Reply:
     """The daemon's answer."""
     return only_the_daemon(options, "has a plan", instead=_INSTEAD)

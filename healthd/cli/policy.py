@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from healthd.api.wire import Answer
+from healthd.api.wire import Reply
 from healthd.checklib.kernel_tables import nvlink5_rules, sxid_rows
 from healthd.checklib.tables import XidCase, XidRow, xid_cases, xid_number, xid_row
 from healthd.cli.settings import loaded
@@ -36,20 +36,20 @@ class Variant:
     remedy: Remedy
 
 
-def answer(options: Namespace) -> Answer:
+def answer(options: Namespace) -> Reply:
     """``show`` prints the rules in their order; ``test`` says which of them decides about a code, or about a log."""
     config = loaded(options).config
     if options.what == "show":
         if options.args:
             raise UsageError(f"healthd policy show: takes no {options.args[0]!r}; did you mean `healthd policy test`?")
         data = shown(config, options.policy or config.policy.use)
-        return Answer(code=0, out=_as_json(data) if options.json else _shown_text(data))
+        return Reply(code=0, out=_as_json(data) if options.json else _shown_text(data))
     if not options.args:
         raise UsageError("healthd policy test: which one? Name codes, such as gpu.xid.79 or 79, or log files")
     instance_type = options.instance_type or config.node.instance_type or None
     policy = policy_of(config.policy, instance_type, options.policy)
     data = tested(options.args, policy, config, instance_type)
-    return Answer(code=0, out=_as_json(data) if options.json else _tested_text(data))
+    return Reply(code=0, out=_as_json(data) if options.json else _tested_text(data))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

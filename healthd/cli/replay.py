@@ -11,20 +11,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from healthd.api.wire import Answer
+from healthd.api.wire import Reply
 from healthd.cli.output import standing
 from healthd.cli.settings import loaded
 from healthd.core.errors import UsageError
 from healthd.core.model import Mode
 from healthd.replay.figures import DAY, HOUR, most_within
-from healthd.replay.replay import Replayed, Source, Trial, replay
+from healthd.replay.replay import Replayed, ReplayedFile, Trial, replay
 from healthd.replay.story import Outage, Story
 
 SCHEMA = "healthd.replay/v1"
 _BY_A_PERSON = "kept out for a person"
 
 
-def answer(options: Namespace) -> Answer:
+def answer(options: Namespace) -> Reply:
     """Exit 0 where everything could be judged, whatever was found; a file that is no log is an error."""
     if options.nodes < 0:
         raise UsageError(f"healthd replay: --nodes {options.nodes}; expected how many nodes the fleet has")
@@ -38,7 +38,7 @@ def answer(options: Namespace) -> Answer:
     done = replay([Path(name) for name in options.files], config, trial, _counted())
     standing("")
     out = json.dumps(as_data(done), indent=2, default=str) + "\n" if options.json else as_text(done)
-    return Answer(code=0, out=out)
+    return Reply(code=0, out=out)
 
 
 def as_data(done: Replayed) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _counted() -> Callable[[int], None]:
     return read
 
 
-def _source_lines(source: Source) -> Iterator[str]:
+def _source_lines(source: ReplayedFile) -> Iterator[str]:
     unread = f", {source.unread:,} could not be read" if source.unread else ""
     what = "events" if source.form.startswith("event store") else "lines"
     judged = (

@@ -6,12 +6,12 @@ import os
 from argparse import Namespace
 
 from healthd.agent.late_metadata import begun
-from healthd.api.wire import Answer
+from healthd.api.wire import Reply
 from healthd.cli.settings import loaded, served
 from healthd.remediation.policy_files import policy_of
 
 
-def answer(options: Namespace) -> Answer:
+def answer(options: Namespace) -> Reply:
     """Run until a signal ends it. Exit 0 after SIGTERM or SIGINT; SIGHUP takes the configuration anew.
 
     What only this machine can say of the configuration is found out before a reload, in the daemon that still runs.
@@ -25,4 +25,4 @@ def answer(options: Namespace) -> Answer:
     def load() -> None:
         try_out(loaded(options).config, os.environ)
 
-    return Answer(code=served(lambda: serve(values.config, values.notices, load=load, hurry=hurry)))
+    return Reply(code=served(lambda: serve(values.config, values.notices, load=load, hurry=hurry)))

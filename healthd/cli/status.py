@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from healthd.api.client import ask
-from healthd.api.wire import Answer, Request
+from healthd.api.wire import Reply, Request
 from healthd.cli.asking import START
 from healthd.cli.output import Screen, progress, talk
 from healthd.cli.settings import loaded, socket_path
@@ -23,7 +23,7 @@ from healthd.core.errors import HealthdError, UsageError
 from healthd.observe.report import printable
 
 
-def answer(options: Namespace) -> Answer:
+def answer(options: Namespace) -> Reply:
     """Exit 2: unknown. With ``--watch`` 0, at Ctrl-C."""
     path = _socket(options)
     if options.watch:
@@ -31,7 +31,7 @@ def answer(options: Namespace) -> Answer:
     answered = ask(path, Request(arguments=options.arguments), talk)
     if answered is not None:
         return answered
-    return Answer(code=2, err=f"healthd: no daemon answers at {path}; {START}; or use `healthd check`\n")
+    return Reply(code=2, err=f"healthd: no daemon answers at {path}; {START}; or use `healthd check`\n")
 
 
 def _socket(options: Namespace) -> str:
@@ -41,7 +41,7 @@ def _socket(options: Namespace) -> str:
     return socket_path(options)
 
 
-def _watched(path: str, options: Namespace) -> Answer:
+def _watched(path: str, options: Namespace) -> Reply:
     if options.json:
         raise UsageError("healthd status: --watch is for people; ask `healthd status --json` as often as you like")
     try:
@@ -50,7 +50,7 @@ def _watched(path: str, options: Namespace) -> Answer:
         else:
             _line_by_line(path, options.every)
     except KeyboardInterrupt:
-        return Answer(code=0)
+        return Reply(code=0)
     raise AssertionError("unreachable: it watches until Ctrl-C")
 
 
@@ -76,7 +76,7 @@ def _on_a_screen(path: str, every_s: float) -> None:
 
 
 @dataclass(slots=True)
-class Told:
+class PrintedStatus:
     """What has been printed of a status so far. ``news`` is pure but for that."""
 
     headline: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ class Told:
 
 
 def _line_by_line(path: str, every_s: float) -> None:
-    told, silent = Told(), False
+    told, silent = PrintedStatus(), False
     while True:
         text, why = _asked(path, "--json")
         stamp = f"{datetime.now(UTC):%H:%M:%S}"

@@ -9,7 +9,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from healthd.agent.node_facts import runs_kubernetes
-from healthd.api.wire import Answer
+from healthd.api.wire import Reply
 from healthd.cli.output import confirmed, talk
 from healthd.cli.settings import loaded
 from healthd.config.schema.config import Config
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _RATE_PER_S, _BURST, _TIMEOUT_S = 50.0, 200, 30.0  # as the controller: one process for the whole fleet
 
 
-def answer(options: Namespace) -> Answer:
+def answer(options: Namespace) -> Reply:
     """Exit 0: no node is kept out by healthd any more; 1: on some node something of healthd's is left, by name."""
     config = loaded(options).config
     if not runs_kubernetes(config, os.environ):
@@ -32,15 +32,15 @@ def answer(options: Namespace) -> Answer:
         return _done(options, _work(config, api))
 
 
-def _done(options: Namespace, work: KubeUninstall) -> Answer:
+def _done(options: Namespace, work: KubeUninstall) -> Reply:
     if not options.yes and (instead := _instead(options, work)) is not None:
         return instead
     outcome = work.run()
     lines = [f"{node}  NOT cleared: {why}\n" for node, why in outcome.refused.items()]
-    return Answer(code=int(bool(lines)), out=f"{''.join(lines)}{len(outcome.let_in)} nodes let in\n")
+    return Reply(code=int(bool(lines)), out=f"{''.join(lines)}{len(outcome.let_in)} nodes let in\n")
 
 
-def _instead(options: Namespace, work: KubeUninstall) -> Answer | None:
+def _instead(options: Namespace, work: KubeUninstall) -> Reply | None:
     """What is answered instead of doing it; None where the person says yes."""
     from healthd.remediation.orchestrators.kubernetes.leaving import kept_off_by
 
@@ -48,13 +48,13 @@ def _instead(options: Namespace, work: KubeUninstall) -> Answer | None:
     rows = [f"{node.name}  {', '.join(kept_off_by(node))}\n" for node in marked if kept_off_by(node)]
     told = f"{''.join(rows)}{len(rows)} nodes would be let in; healthd has written on {len(marked)}\n"
     if options.dry_run:
-        return Answer(code=0, out=told)
+        return Reply(code=0, out=told)
     said = confirmed(f"{told}Stop healthd in this cluster, and let every node in, faulty or not?")
     if said is None:
         raise UsageError(
             "healthd uninstall: refusing to act without confirmation (no terminal); pass --yes or --dry-run"
         )
-    return None if said else Answer(code=0, err="healthd: nothing was done\n")
+    return None if said else Reply(code=0, err="healthd: nothing was done\n")
 
 
 def _connected(config: Config) -> KubeApi:

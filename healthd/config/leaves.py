@@ -38,7 +38,7 @@ class Setting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ConfigLocation:
     """Where a value stands: a file's line, or a variable; ``within`` such as ``match[0].`` comes before its key."""
 
     source: str
@@ -109,7 +109,7 @@ def checked(
     value: Any,
     hint: Any,
     *,
-    place: Place,
+    place: ConfigLocation,
     allowed: Allowed,
     from_environment: bool = False,
     line_of_row: Callable[[Key], int] | None = None,
@@ -128,7 +128,7 @@ def checked(
 
 
 def _leaf(
-    key: Key, value: Any, hint: Any, *, place: Place, allowed: Allowed, from_environment: bool
+    key: Key, value: Any, hint: Any, *, place: ConfigLocation, allowed: Allowed, from_environment: bool
 ) -> Setting | Problem:
     name = place.within + dotted(key)
     if hint is _UNKNOWN:
@@ -146,7 +146,7 @@ def _leaf(
     return Setting(key=key, value=fitting, origin=place.origin)
 
 
-def _unknown_advice(key: Key, value: Any, place: Place, allowed: Table) -> str:
+def _unknown_advice(key: Key, value: Any, place: ConfigLocation, allowed: Table) -> str:
     """The same name at another place; else a close one at the same place; else where the names are listed."""
     if len(key) == 2 and isinstance(value, dict) and (name := f"{key[1]}.{next(iter(value), '')}") in allowed["checks"]:
         return f'the name of a check is quoted: write [{place.header}checks."{name}"]'

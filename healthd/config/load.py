@@ -19,7 +19,7 @@ from healthd.config.leaves import (
     ALIASES,
     PREFIX,
     Allowed,
-    Place,
+    ConfigLocation,
     Setting,
     allowed_table,
     checked,
@@ -213,7 +213,7 @@ def _file(
     if NAME in tree:
         yield from read_matches(tree.pop(NAME), str(path), lines, allowed)
     for key, value, hint in leaves(tree, allowed() if tree else {}, ()):
-        place = Place(source=str(path), line=line_of(lines(), key))
+        place = ConfigLocation(source=str(path), line=line_of(lines(), key))
         row_line = partial(line_of, lines())
         yield from checked(key, value, hint, place=place, allowed=allowed, line_of_row=row_line)
 
@@ -252,7 +252,7 @@ def _environment(
     for name in sorted(mine, key=lambda name: name not in ALIASES):
         if name in known:
             key, hint = known[name]
-            place = Place(source=f"{source} {name}")
+            place = ConfigLocation(source=f"{source} {name}")
             yield from checked(key, environ[name], hint, place=place, from_environment=True, allowed=allowed)
         elif not _SERVICE_LINK.fullmatch(name):
             advice = did_you_mean(name, known, "expected HEALTHD_<SECTION>_<KEY>: unset it or correct it")

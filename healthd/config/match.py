@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from fnmatch import translate
 from typing import Any, Protocol, get_type_hints
 
-from healthd.config.leaves import Allowed, Place, Setting, Table, checked, leaves
+from healthd.config.leaves import Allowed, ConfigLocation, Setting, Table, checked, leaves
 from healthd.config.lines import Key, line_of
 from healthd.config.schema.config import MatchSection
 from healthd.config.text import Problem
@@ -70,7 +70,7 @@ def read_matches(
 ) -> Iterator[Match | Problem]:
     """Every match of one file's ``match``, or what is wrong with it, whether it holds here or not."""
     if not isinstance(given, list) or not all(isinstance(row, dict) for row in given):
-        place = Place(source=source, line=line_of(lines(), (NAME,)))
+        place = ConfigLocation(source=source, line=line_of(lines(), (NAME,)))
         yield place.problem(NAME, "expected a list of tables", "write [[match]], and [match.SECTION] below it")
         return
     table = {name: each for name, each in allowed().items() if name not in NOT_IN_A_MATCH}
@@ -115,12 +115,12 @@ def _read(
     settings: list[Setting] = []
     problems: list[Problem] = []
     for name in (name for name in NOT_IN_A_MATCH if name in row):
-        place = Place(source=source, line=line_of(lines, (*here, name)), within=within)
+        place = ConfigLocation(source=source, line=line_of(lines, (*here, name)), within=within)
         wrong = "may not stand in a match: it is read before healthd knows which node this is"
         problems.append(place.problem(within + name, wrong, f"write [{name}] outside of any match"))
     rest = {name: value for name, value in row.items() if name not in NOT_IN_A_MATCH}
     for key, value, hint in leaves(rest, table, ()):
-        place = Place(source=source, line=line_of(lines, (*here, *key)), within=within)
+        place = ConfigLocation(source=source, line=line_of(lines, (*here, *key)), within=within)
         for item in checked(key, value, hint, place=place, allowed=lambda: table):
             if isinstance(item, Problem):
                 problems.append(item)
@@ -128,7 +128,7 @@ def _read(
                 conditions[key[0]] = item.value
             else:
                 settings.append(item)
-    place = Place(source=source, line=line_of(lines, here), within=within)
+    place = ConfigLocation(source=source, line=line_of(lines, here), within=within)
     if not problems and not conditions:
         wrong = "no condition: it would hold everywhere"
         problems.append(place.problem(within.rstrip("."), wrong, f"add one of {', '.join(_CONDITIONS)}"))

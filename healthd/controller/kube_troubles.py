@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from healthd.core.model import ClusterTrouble
 from healthd.remediation.controller.node_status import Standing
-from healthd.remediation.orchestrators.kubernetes.events import News, event_name
+from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_name
 
 MANY = 10
 """More nodes than that page together."""
@@ -42,7 +42,7 @@ _WORDS = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class ClusterFinding:
     """One trouble. ``node`` "": of the cluster. ``said``: for an operator, with the next step."""
 
     node: str
@@ -50,7 +50,7 @@ class Found:
     said: str
 
 
-def standings_of(found: Sequence[Found]) -> tuple[Standing, ...]:
+def standings_of(found: Sequence[ClusterFinding]) -> tuple[Standing, ...]:
     """Each of them as it pages."""
     counts = Counter(each.trouble for each in found if each.trouble in _WORDS)
     many = {trouble for trouble, count in counts.items() if count > MANY}
@@ -61,10 +61,10 @@ def standings_of(found: Sequence[Found]) -> tuple[Standing, ...]:
     return (*each_one, *(_together(trouble, found) for trouble in sorted(many)))
 
 
-def news_of_trouble(found: Found, uid: str) -> News | None:
+def news_of_trouble(found: ClusterFinding, uid: str) -> ClusterEvent | None:
     """The Event of a trouble of the Node of this UID, or None where it has none."""
     reason = REASONS.get(found.trouble)
-    return None if reason is None else News(reason=reason, action="Watch", about=uid, note=found.said)
+    return None if reason is None else ClusterEvent(reason=reason, action="Watch", about=uid, note=found.said)
 
 
 class EventsDue:
@@ -73,19 +73,19 @@ class EventsDue:
     def __init__(self) -> None:
         self._next_s: dict[str, float] = {}
 
-    def due(self, news: Iterable[tuple[str, News]], now_s: float) -> list[tuple[str, News]]:
+    def due(self, news: Iterable[tuple[str, ClusterEvent]], now_s: float) -> list[tuple[str, ClusterEvent]]:
         """Those that are new, or were told ``AGAIN_S`` ago, as (node, news). What is over is forgotten."""
         wanted = {event_name(node, each): (node, each) for node, each in news}
         self._next_s = {name: at_s for name, at_s in self._next_s.items() if name in wanted}
         late = [both for name, both in wanted.items() if now_s >= self._next_s.get(name, now_s)]
         return late[:AT_ONCE]
 
-    def told(self, node: str, news: News, now_s: float) -> None:
+    def told(self, node: str, news: ClusterEvent, now_s: float) -> None:
         """The API server has it."""
         self._next_s[event_name(node, news)] = now_s + AGAIN_S
 
 
-def _together(trouble: ClusterTrouble, found: Collection[Found]) -> Standing:
+def _together(trouble: ClusterTrouble, found: Collection[ClusterFinding]) -> Standing:
     names = sorted(each.node for each in found if each.trouble is trouble)
     shown = f"{', '.join(names[:MANY])} and {len(names) - MANY} more"
     return Standing(node="", said=f"{len(names)} {_WORDS[trouble]} ({shown})", page=True, troubles=(trouble,))

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from healthd.controller.kube_troubles import EventsDue, Found, news_of_trouble, standings_of
+from healthd.controller.kube_troubles import ClusterFinding, EventsDue, news_of_trouble, standings_of
 from healthd.core.errors import BackendBusy, BackendError, StoreError
 from healthd.core.model import ClusterTrouble, Remedy
 from healthd.remediation.controller.node_status import Standing
 from healthd.remediation.decide.handoff import parse
 from healthd.remediation.engine.absent import is_acted_on
-from healthd.remediation.orchestrators.kubernetes.api import Conflict, Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.fleet import Round
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode
 from healthd.remediation.orchestrators.kubernetes.policies import POLICIES, policy_problems
@@ -81,9 +81,12 @@ class KubeWatch:
         self, counted: Round, marks: Sequence[Mark], standings: Sequence[Standing], now: datetime
     ) -> tuple[Standing, ...]:
         """What pages now. ``marks``: the handoff records. ``standings``: what this round says already."""
-        found = [Found(node=odd.node, trouble=odd.kind, said=odd.said) for odd in counted.oddities]
+        found = [ClusterFinding(node=odd.node, trouble=odd.kind, said=odd.said) for odd in counted.oddities]
         silent, unread = self._silent(self._quiet(counted, marks, standings, now))
-        found += [Found(node=name, trouble=each.trouble, said=self._said(name, each)) for name, each in silent.items()]
+        found += [
+            ClusterFinding(node=name, trouble=each.trouble, said=self._said(name, each))
+            for name, each in silent.items()
+        ]
         problems = (unread, self._keep(silent), self._events.tell(found, {**counted.uncovered, **counted.seen.nodes}))
         return (*standings_of(found), *(Standing(node="", said=each) for each in problems if each))
 
@@ -158,8 +161,8 @@ class PolicyWatch:
 
     def _read(self) -> str:
         try:
-            policies = {name: self._get(Kind.POLICY, name) for name in POLICIES}
-            bindings = {name: self._get(Kind.POLICY_BINDING, name) for name in POLICIES}
+            policies = {name: self._get(ResourceKind.POLICY, name) for name in POLICIES}
+            bindings = {name: self._get(ResourceKind.POLICY_BINDING, name) for name in POLICIES}
         except BackendError as error:
             return f"whether agents are held to their own nodes cannot be told: {error}"
         problems = policy_problems(policies, bindings, namespace=self._namespace)
@@ -170,7 +173,7 @@ class PolicyWatch:
             f" (Kubernetes 1.30 or later), or upgrade the chart"
         )
 
-    def _get(self, kind: Kind, name: str) -> Mapping[str, Any] | None:
+    def _get(self, kind: ResourceKind, name: str) -> Mapping[str, Any] | None:
         try:
             return self._api.get(kind, name)
         except Missing:
@@ -191,7 +194,7 @@ class KubeTroubleEvents:
         self._telling, self._monotonic_s = KubeTelling(api, leads=leads, clock=clock), monotonic_s
         self._due, self._not_before_s, self._problem = EventsDue(), monotonic_s(), ""
 
-    def tell(self, found: Iterable[Found], nodes: Mapping[str, KubeNode]) -> str:
+    def tell(self, found: Iterable[ClusterFinding], nodes: Mapping[str, KubeNode]) -> str:
         """Tell what is due. Why that cannot be told, or ""."""
         now_s = self._monotonic_s()
         here = ((nodes[each.node], news_of_trouble(each, nodes[each.node].uid)) for each in found if each.node in nodes)

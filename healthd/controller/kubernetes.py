@@ -32,7 +32,7 @@ from healthd.remediation.orchestrators.kubernetes.afar import KubeClaims, KubeNo
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
 from healthd.remediation.orchestrators.kubernetes.drain import KubeDrain
 from healthd.remediation.orchestrators.kubernetes.drain_record import RECORDS
-from healthd.remediation.orchestrators.kubernetes.eviction import EvictMode, GangMode, Rule
+from healthd.remediation.orchestrators.kubernetes.eviction import EvictionRule, EvictMode, GangMode
 from healthd.remediation.orchestrators.kubernetes.fleet import KubeFleet, Round
 from healthd.remediation.orchestrators.kubernetes.gang_kinds import GangMarks
 from healthd.remediation.orchestrators.kubernetes.lead import RENEW_S, Lead, Renewal
@@ -314,10 +314,10 @@ def _both(known: Standing, each: Standing) -> Standing:
     return replace(known, said=said, page=known.page or each.page, troubles=troubles)
 
 
-def drain_rules(config: Config) -> tuple[Rule, ...]:
+def drain_rules(config: Config) -> tuple[EvictionRule, ...]:
     """The rules of the configuration, as the drain has them."""
     return tuple(
-        Rule(
+        EvictionRule(
             name=rule.name,
             mode=EvictMode(rule.mode),
             namespaces=rule.namespaces,

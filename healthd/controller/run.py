@@ -26,7 +26,7 @@ from healthd.api.wire import EXIT_FAILED
 from healthd.config.schema.config import Config
 from healthd.controller.parts import metadata_of
 from healthd.controller.progress import Progress
-from healthd.controller.status import Kept, StatusBoard, StatusFile, status_of
+from healthd.controller.status import KeptText, StatusBoard, StatusFile, status_of
 from healthd.controller.telling import controller_notifier
 from healthd.core.errors import BackendError, ConfigError, ExtraMissing, StoreError
 from healthd.core.model import Event, Mode
@@ -65,7 +65,7 @@ def control(config: Config, *, once: bool = False, load: Callable[[], object]) -
     return code
 
 
-class Rounds(Protocol):
+class ControllerRounds(Protocol):
     """What a controller that leads does every few seconds."""
 
     @property
@@ -101,10 +101,10 @@ class Work(Protocol):
     def status(self) -> StatusBoard:
         """Where any controller finds what the leading one said last."""
 
-    def told(self, store: Store) -> Kept:
+    def told(self, store: Store) -> KeptText:
         """Where the next leader finds what people were told."""
 
-    def rounds(self, store: Store) -> Rounds:
+    def rounds(self, store: Store) -> ControllerRounds:
         """What is done every few seconds."""
 
 
@@ -267,7 +267,7 @@ class ControllerService:
             if not self._stop.is_set():  # as there
                 self._signals.end()
 
-    def _round(self, rounds: Rounds) -> Sequence[Standing]:
+    def _round(self, rounds: ControllerRounds) -> Sequence[Standing]:
         """What there is to say after one more round. One that did not succeed leaves what is known of the nodes."""
         began, result, said = time.monotonic(), "ok", ""
         standings: Sequence[Standing] = ()

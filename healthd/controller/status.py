@@ -25,7 +25,7 @@ FILE = "status.json"
 _MOST_BYTES = 150_000  # an annotation has 262,144 with its key and what else stands there
 
 
-class Kept(Protocol):
+class KeptText(Protocol):
     """One text that outlives its writer. Either call raises StoreError."""
 
     def kept(self) -> str:
@@ -82,7 +82,7 @@ class StatusFile:
 class StatusNote:
     """A text of the cluster. ``monotonic_s``: seconds since whenever."""
 
-    def __init__(self, note: Kept, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, note: KeptText, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._note, self._monotonic_s = note, monotonic_s
         self._last: tuple[float, Mapping[str, Any]] | None = None
 

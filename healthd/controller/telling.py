@@ -9,7 +9,7 @@ from healthd.api.controller_stats import Course
 from healthd.config.schema.notify import NotifySection
 from healthd.notify.news import AGAIN_S, LASTS_S, PAGED, Topic
 from healthd.notify.notifier import Notifier, channels_of, still_told
-from healthd.remediation.controller.node_status import State
+from healthd.remediation.controller.node_status import RepairState
 
 ROUNDS_LAST_S = 300.0
 """How long no round of the controller must have succeeded before anybody is told: slurmctld and API servers restart."""
@@ -43,7 +43,7 @@ def wrong_with_controller(course: Course) -> Sequence[Topic]:
             words = f"{each.node or 'the cluster'}: an operator is needed: {each.said}"
             cause = " ".join((each.state, each.refusal or "", *each.troubles))
             found.append(Topic(key=f"{PAGED}{each.node or 'cluster'}", words=words, cause=cause, again_s=AGAIN_S))
-        elif each.state is State.SILENT:
+        elif each.state is RepairState.SILENT:
             found.append(Topic(key=f"silent {each.node}", words=f"{each.node}: {each.said}", again_s=AGAIN_S))
     if why := course.slow() or course.problem:
         words = f"no round succeeds, so that nothing is counted, drained or replaced: {why}"

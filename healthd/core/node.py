@@ -160,7 +160,7 @@ class NvmlFailure:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Refusal:
+class NvmlRefusal:
     """A call that NVML refused with GPU_IS_LOST or RESET_REQUIRED: the GPU does not work until something is done."""
 
     call: str
@@ -181,7 +181,7 @@ class GpuAnswer:
     pci: str | None
     failure: NvmlFailure | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
-    refused: Refusal | None = None
+    refused: NvmlRefusal | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

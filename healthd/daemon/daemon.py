@@ -30,7 +30,7 @@ from healthd.core.errors import ConfigError, HealthdError, SourceError
 from healthd.core.model import Action, Event, Mode
 from healthd.core.unseen import Unseen
 from healthd.daemon.logging import json_logger
-from healthd.daemon.schedule import Rounds
+from healthd.daemon.schedule import CheckSchedule
 from healthd.daemon.sd_notify import notify, take_address
 from healthd.daemon.signals import Signals
 from healthd.daemon.textfile import keep_writing
@@ -162,7 +162,7 @@ class Daemon:
         """The threads that did not end in time; what they were doing is found again at the next start."""
         checkup = self.agent.checkup
         on_interval = [name for name, check in checkup.checks.items() if check.on == "interval"]
-        self._rounds = Rounds({name: checkup.interval_s(name) for name in on_interval}, self._look)
+        self._rounds = CheckSchedule({name: checkup.interval_s(name) for name in on_interval}, self._look)
 
     def run(self) -> None:
         """Start everything, say READY, keep the watchdog until a signal, and end in order."""

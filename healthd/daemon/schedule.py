@@ -34,7 +34,7 @@ class Every(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
         return now + timedelta(seconds=self._interval_s + jitter_s)
 
 
-class Rounds:
+class CheckSchedule:
     """The rounds of one daemon's interval checks. ``look`` is told the name of each check that is due, in a thread of
     this, and must not take long."""
 

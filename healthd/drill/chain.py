@@ -26,7 +26,7 @@ SPARE_S = 15.0
 _JITTER = 1.1  # the daemon's own, of an interval
 
 
-class Link(StrEnum):
+class DrillStage(StrEnum):
     """The links of the chain, in their order."""
 
     INJECTED = "injected"
@@ -51,7 +51,7 @@ EXIT_CODE: Mapping[Ended, int] = {Ended.COMPLETE: 0, Ended.INCOMPLETE: 1, Ended.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kind:
+class DrillFault:
     """A fault that can be played.
 
     ``check``: the one that must find it. ``codes``: what it may call it; ``{number}`` stands for the number that was
@@ -81,7 +81,7 @@ class Kind:
 
 
 _KINDS = (
-    Kind(
+    DrillFault(
         name="xid",
         title="an NVIDIA driver error in the kernel log",
         enters="a record is handed to the reader of the kernel log",
@@ -90,7 +90,7 @@ _KINDS = (
         number=79,
         on="gpu",
     ),
-    Kind(
+    DrillFault(
         name="sxid",
         title="an NVSwitch error that the driver calls fatal, in the kernel log",
         enters="a record is handed to the reader of the kernel log",
@@ -98,14 +98,14 @@ _KINDS = (
         codes=("nvswitch.sxid.{number}",),
         number=20034,
     ),
-    Kind(
+    DrillFault(
         name="efa-loss",
         title="an EFA device is gone from the PCI bus",
         enters="the last EFA device is left out of what is read from /sys",
         check="efa.devices",
         codes=("efa.missing", "efa.below_usual"),
     ),
-    Kind(
+    DrillFault(
         name="lustre-hang",
         title="a network file system answers nothing",
         enters="a worker of the drill's own, which never answers, stands for the worker of the mount",
@@ -115,7 +115,7 @@ _KINDS = (
         looks=2,
         on="mount",
     ),
-    Kind(
+    DrillFault(
         name="nvml-hang",
         title="the GPU driver's library answers nothing",
         enters="a worker of the drill's own, which never answers, stands for the worker of NVML",
@@ -124,7 +124,7 @@ _KINDS = (
         patience="unresponsive_after_s",
         looks=2,
     ),
-    Kind(
+    DrillFault(
         name="remap-pending",
         title="a row remap of GPU memory waits for a reset",
         enters="one number of what the NVML worker answers is changed",
@@ -132,7 +132,7 @@ _KINDS = (
         codes=("gpu.remap.pending",),
         on="gpu",
     ),
-    Kind(
+    DrillFault(
         name="read-only",
         title="a local disk takes no writes after an error",
         enters="one line of the mount table that is read says so",
@@ -141,14 +141,14 @@ _KINDS = (
         on="mount",
     ),
 )
-KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _KINDS}
+KINDS: Mapping[str, DrillFault] = {kind.name: kind for kind in _KINDS}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrillOrder:
     """What was asked for, and by whom. ``timeout_s``: instead of the drill's own limit. ``forced``: whatever runs."""
 
-    kind: Kind
+    kind: DrillFault
     who: str
     number: int | None = None
     gpu: str = ""
@@ -158,10 +158,10 @@ class DrillOrder:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mark:
+class StageReached:
     """A link of the chain that was reached: seconds since the injection, and what was seen there."""
 
-    link: Link
+    link: DrillStage
     at_s: float
     words: str
 
@@ -203,9 +203,9 @@ class DrillReport:
     limit_s: float
     ended: Ended
     forced: bool = False
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[StageReached, ...] = ()
     looks: tuple[tuple[float, str], ...] = ()
-    missing: Link | None = None
+    missing: DrillStage | None = None
     why: str = ""
     levels: tuple[Level, ...] = ()
     plan: tuple[str, ...] = ()
@@ -221,7 +221,7 @@ class DrillReport:
         return self.marks[-1].at_s if self.marks else 0.0
 
 
-def limit_s(kind: Kind, *, interval_s: float, timeout_s: float, patience_s: float) -> float:
+def limit_s(kind: DrillFault, *, interval_s: float, timeout_s: float, patience_s: float) -> float:
     """How long the whole chain may take: as often as the check must look at its interval, with what it waits for.
 
     ``timeout_s``: what one look of the check may take. ``patience_s``: see ``Kind.patience``.
@@ -232,20 +232,20 @@ def limit_s(kind: Kind, *, interval_s: float, timeout_s: float, patience_s: floa
     return (kind.looks + extra) * interval_s * _JITTER + timeout_s + SPARE_S
 
 
-def next_link(marks: Sequence[Mark]) -> Link | None:
+def next_link(marks: Sequence[StageReached]) -> DrillStage | None:
     """The first link that was not reached; None where all were."""
     reached = {mark.link for mark in marks}
-    return next((link for link in Link if link not in reached), None)
+    return next((link for link in DrillStage if link not in reached), None)
 
 
-def ended(marks: Sequence[Mark], interrupted: str) -> Ended:
+def ended(marks: Sequence[StageReached], interrupted: str) -> Ended:
     """What a drill came to that was begun. ``interrupted``: why it was ended before its time, or ""."""
     if next_link(marks) is None:
         return Ended.COMPLETE
     return Ended.INTERRUPTED if interrupted else Ended.INCOMPLETE
 
 
-def number_of(kind: Kind, asked: int | None) -> int | None:
+def number_of(kind: DrillFault, asked: int | None) -> int | None:
     """The number to play. Raises UsageError for one that the kind does not take."""
     if kind.number is None and asked is not None:
         numbered = " and ".join(each.name for each in _KINDS if each.number is not None)
@@ -253,7 +253,7 @@ def number_of(kind: Kind, asked: int | None) -> int | None:
     return kind.number if asked is None else asked
 
 
-def check_options(kind: Kind, *, gpu: str, mount: str) -> None:
+def check_options(kind: DrillFault, *, gpu: str, mount: str) -> None:
     """Raises UsageError for an option that says nothing about this kind."""
     for option, value in (("gpu", gpu), ("mount", mount)):
         if value and kind.on != option:

@@ -18,7 +18,17 @@ from typing import Literal
 from healthd.core.errors import HealthdError
 from healthd.core.model import SEVERITY_RANK, Decision, Diagnosis, Mode, Outcome, Refusal
 from healthd.core.node import KernelRecord
-from healthd.drill.chain import TITLE, DrillOrder, DrillReport, Level, Link, Mark, ended, limit_s, next_link
+from healthd.drill.chain import (
+    TITLE,
+    DrillOrder,
+    DrillReport,
+    DrillStage,
+    Level,
+    StageReached,
+    ended,
+    limit_s,
+    next_link,
+)
 from healthd.drill.injection import Injection
 from healthd.judge.diagnose import diagnose
 from healthd.judge.history import Change, Fault, observe
@@ -77,12 +87,12 @@ class Rehearsal:
         self._history = replace(self._checkup.monitor.history, faults={}, lasting={}, sightings={})
         self._t0 = self._opened_at = self._looked_at = 0.0
         self._limit_s = order.timeout_s or self._own_limit_s()
-        self._marks: list[Mark] = []
+        self._marks: list[StageReached] = []
         self._looks: list[tuple[float, str]] = []
         self._levels: tuple[Level, ...] = ()
         self._plan: tuple[str, ...] = ()
         self._plan_mode = self._why = self._interrupted = self._ends_by = ""
-        self._missing: Link | None = None
+        self._missing: DrillStage | None = None
         self._diagnosis: Diagnosis | None = None
         self._decisions: Mapping[Mode, Decision] = {}
 
@@ -90,9 +100,9 @@ class Rehearsal:
         """Inject, and hear until the chain is whole, broken, or out of time."""
         check = self.order.kind.check
         self._t0 = time.monotonic()
-        self._mark(Link.INJECTED, f"at {self.injection.where}: {self.injection.line or self.injection.what}")
+        self._mark(DrillStage.INJECTED, f"at {self.injection.where}: {self.injection.line or self.injection.what}")
         if check not in self._checkup.checks:
-            self._break(Link.FINDING, f'check {check} is not enabled here: [checks."{check}"] enabled')
+            self._break(DrillStage.FINDING, f'check {check} is not enabled here: [checks."{check}"] enabled')
         elif self.injection.line:
             self._stage.inject(self.injection.line)
         ticks, until = 1, self._t0 + self._limit_s
@@ -124,9 +134,9 @@ class Rehearsal:
         match heard.what:
             case "end":
                 self._interrupted = self._why = heard.words
-            case "records" if kind.of_kernel and self._lacks(Link.READ):
+            case "records" if kind.of_kernel and self._lacks(DrillStage.READ):
                 self._read(heard)
-            case "due" if heard.words == kind.check and not kind.of_kernel and self._lacks(Link.FAULT):
+            case "due" if heard.words == kind.check and not kind.of_kernel and self._lacks(DrillStage.FAULT):
                 if heard.at >= self._looked_at:  # else it joined the look that was under way, as in the daemon
                     self._look(kind.check, heard.at)
             case "round" if self._diagnosis is not None and heard.at >= self._opened_at:
@@ -136,19 +146,19 @@ class Rehearsal:
         """Judge injected records as the daemon judges a batch. What a blind reader hands on proves nothing."""
         log = self._checkup.machine.kernel_log
         if log.error or not log.alive:
-            self._break(Link.READ, log.error or f"nobody reads {log.source}")
+            self._break(DrillStage.READ, log.error or f"nobody reads {log.source}")
             return
-        self._mark(Link.READ, f"by the reader of {log.source}", heard.at)
+        self._mark(DrillStage.READ, f"by the reader of {log.source}", heard.at)
         node = replace(self.injection.machine, kernel_records=heard.records)
         for name, check in self._checkup.checks.items():
             if check.on == "kernel":
                 self._fold(self._checkup.look_elsewhere(name, node))
-        if self._lacks(Link.FINDING):
-            self._break(Link.FINDING, f"no check found {' or '.join(self._codes)} in that line")
+        if self._lacks(DrillStage.FINDING):
+            self._break(DrillStage.FINDING, f"no check found {' or '.join(self._codes)} in that line")
 
     def _look(self, check: str, at: float) -> None:
-        if self._lacks(Link.READ):
-            self._mark(Link.READ, f"{check} looks, as it does every {self._checkup.interval_s(check):g} s", at)
+        if self._lacks(DrillStage.READ):
+            self._mark(DrillStage.READ, f"{check} looks, as it does every {self._checkup.interval_s(check):g} s", at)
         outcome = self._checkup.look_elsewhere(check, self.injection.machine)
         self._looked_at = time.monotonic()
         self._fold(outcome)
@@ -161,9 +171,9 @@ class Rehearsal:
         opened = sorted((each.fault for each in changes if self._is_mine(each)), key=_gravity)
         seen = [f"{fault.code}: {fault.message}" for fault in opened]
         seen += [f"{found.code}: {found.message}" for found in outcome.result.findings if found.code in self._codes]
-        if seen and self._lacks(Link.FINDING):
-            self._mark(Link.FINDING, f"by {outcome.check}: {seen[0]}")
-        if opened and self._lacks(Link.FAULT):
+        if seen and self._lacks(DrillStage.FINDING):
+            self._mark(DrillStage.FINDING, f"by {outcome.check}: {seen[0]}")
+        if opened and self._lacks(DrillStage.FAULT):
             self._has_opened(opened[0])
 
     def _is_mine(self, change: Change) -> bool:
@@ -171,10 +181,14 @@ class Rehearsal:
 
     def _has_opened(self, fault: Fault) -> None:
         self._ends_by = str(fault.clears_by) if fault.clears_by else f"{fault.check}, once it no longer sees it"
-        self._mark(Link.FAULT, f"{fault.code} on {fault.component}, {fault.severity}, in the drill's memory alone")
+        self._mark(
+            DrillStage.FAULT, f"{fault.code} on {fault.component}, {fault.severity}, in the drill's memory alone"
+        )
         about = next(each for each in diagnose(self._history) if fault.code in each.codes)
         self._diagnosis, self._opened_at = about, time.monotonic()
-        self._mark(Link.DIAGNOSIS, f"{about.code} on {about.component}, {about.severity}, calls for {about.remedy}")
+        self._mark(
+            DrillStage.DIAGNOSIS, f"{about.code} on {about.component}, {about.severity}, calls for {about.remedy}"
+        )
         self._stage.wake()
 
     def _note_look(self, outcome: Outcome) -> None:
@@ -191,9 +205,9 @@ class Rehearsal:
         """What the engine would decide and do now. What cannot be told is asked again at its next turn."""
         assert self._diagnosis is not None  # noqa: S101 - the chain came so far
         try:
-            if self._lacks(Link.DECISION):
+            if self._lacks(DrillStage.DECISION):
                 self._ask_the_policy(self._diagnosis)
-            if not self._lacks(Link.DECISION):
+            if not self._lacks(DrillStage.DECISION):
                 self._ask_the_steps(self._diagnosis)
         except HealthdError as error:
             self._why = str(error)
@@ -208,30 +222,30 @@ class Rehearsal:
         self._why = blind[0] if blind else ""
         if not blind:
             said = self._decisions[here]
-            self._mark(Link.DECISION, f"in mode {here}: {said.action}: {said.reason}")
+            self._mark(DrillStage.DECISION, f"in mode {here}: {said.action}: {said.reason}")
 
     def _ask_the_steps(self, about: Diagnosis) -> None:
         """The steps at the level that holds here, else at the highest that has any."""
         by_preference = (self._engine.rules.mode, *reversed(Mode))
         mode = next((mode for mode in by_preference if self._decisions[mode].steps), None)
         if mode is None:
-            self._mark(Link.PLAN, "no step at any level")
+            self._mark(DrillStage.PLAN, "no step at any level")
             return
         self._plan_mode, decision = mode, self._decisions[mode]
         self._tick(f"{TITLE}: asks what each step would do now")
         self._plan, self._why = self._engine.foretold(decision, about, f"{TITLE.lower()} {self.id}"), ""
-        self._mark(Link.PLAN, f"{len(self._plan)} steps in mode {self._plan_mode}: {', '.join(decision.steps)}")
+        self._mark(DrillStage.PLAN, f"{len(self._plan)} steps in mode {self._plan_mode}: {', '.join(decision.steps)}")
 
     # -- the chain ----------------------------------------------------------------------------------------------------
 
-    def _lacks(self, link: Link) -> bool:
+    def _lacks(self, link: DrillStage) -> bool:
         return all(mark.link is not link for mark in self._marks)
 
-    def _mark(self, link: Link, words: str, at: float | None = None) -> None:
+    def _mark(self, link: DrillStage, words: str, at: float | None = None) -> None:
         at_s = (time.monotonic() if at is None else at) - self._t0
-        self._marks.append(Mark(link=link, at_s=at_s, words=words))
+        self._marks.append(StageReached(link=link, at_s=at_s, words=words))
 
-    def _break(self, link: Link, why: str) -> None:
+    def _break(self, link: DrillStage, why: str) -> None:
         self._missing, self._why = link, why
 
     def _report(self) -> DrillReport:
@@ -259,19 +273,19 @@ class Rehearsal:
             notes=tuple(self._notes()),
         )
 
-    def _why_missing(self, link: Link) -> str:
+    def _why_missing(self, link: DrillStage) -> str:
         check = self.order.kind.check
         match link:
-            case Link.READ if self.order.kind.of_kernel:
+            case DrillStage.READ if self.order.kind.of_kernel:
                 log = self._checkup.machine.kernel_log
                 return (
                     log.error or f"the reader of {log.source} handed nothing on; it came round {log.idle_s:.0f} s ago"
                 )
-            case Link.READ:
+            case DrillStage.READ:
                 return f"{check} was never due: see the log for what became of the scheduler"
-            case Link.FINDING:
+            case DrillStage.FINDING:
                 return f"the last look says: {self._looks[-1][1]}" if self._looks else f"{check} found nothing"
-            case Link.FAULT:
+            case DrillStage.FAULT:
                 return f"it was seen, and must last or repeat to count: {self._looks[-1][1] if self._looks else check}"
             case _:
                 return "the engine has not come round; see healthd status"

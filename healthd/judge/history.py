@@ -34,7 +34,7 @@ from healthd.core.model import (
     Status,
 )
 from healthd.judge.crowd import without_crowds
-from healthd.judge.hold_down import Sightings, Waiting, wait, without_waiting
+from healthd.judge.hold_down import HeldDown, Sightings, wait, without_waiting
 from healthd.judge.trends import MEMORY, Baseline, Days, Highest, Key, Window, judge_all
 
 NEWS_IS_LISTED_FOR = timedelta(hours=24)
@@ -334,7 +334,7 @@ def _wait(
     history: History, outcome: Outcome, findings: list[Finding], now: datetime
 ) -> tuple[History, list[Finding], set[FaultKey]]:
     """Hold back what has not lasted, or repeated, for long enough; of very many parts one finding is left."""
-    before = Waiting(lasting=history.lasting, sightings=history.sightings)
+    before = HeldDown(lasting=history.lasting, sightings=history.sightings)
     keyed = [(_key(history, finding), finding) for finding in findings]
     if keyed:
         keyed = without_crowds(keyed, chain(history.faults, history.lasting, history.sightings))

@@ -38,7 +38,7 @@ class Sightings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Waiting:
+class HeldDown:
     """What was seen and does not count yet: since when its check reports it, or when it was seen."""
 
     lasting: Mapping[Key, tuple[str, datetime]] = field(default_factory=dict)
@@ -46,14 +46,14 @@ class Waiting:
 
 
 def wait(
-    waiting: Waiting,
+    waiting: HeldDown,
     seen: Iterable[tuple[Key, Finding]],
     *,
     check: str,
     open_faults: Container[Key],
     saw_all: bool,
     now: datetime,
-) -> tuple[Waiting, list[Finding], set[Key]]:
+) -> tuple[HeldDown, list[Finding], set[Key]]:
     """Which findings of a look count now; with them, the faults that stay although this look has nothing new on them.
 
     A fault that is open needs not last or repeat again. ``saw_all``: what this check does not report is not there.
@@ -79,7 +79,7 @@ def wait(
         lasting = {key: each for key, each in lasting.items() if key in reported or each[0] != check}
     sightings = {key: each for key, each in sightings.items() if not _is_over(each, now)}
     staying = {key for key, each in sightings.items() if each.check == check and _has_repeated(each, now)}
-    return Waiting(lasting=lasting, sightings=sightings), counting, staying
+    return HeldDown(lasting=lasting, sightings=sightings), counting, staying
 
 
 def seen_once(finding: Finding) -> Finding:

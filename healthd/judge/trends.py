@@ -94,7 +94,7 @@ class Days:
     """Eighths of the open day that were judged."""
 
 
-class Judged(NamedTuple):
+class JudgedReading(NamedTuple):
     """What to remember, what was found, and whether that could be told at all: a window may be too young."""
 
     state: Any
@@ -133,7 +133,7 @@ def judge_all(
     for limit in limits:
         by_name.setdefault(limit.reading, []).append(limit)
     changed: dict[str, dict[Key, Any]] = {}
-    told: list[_Told] = []
+    told: list[_LimitResult] = []
     for reading in readings:
         for limit in by_name.get(reading.name, ()) if math.isfinite(reading.value) else ():
             component, kind = name_of(reading.component), MEMORY[type(limit)]
@@ -144,7 +144,7 @@ def judge_all(
                 if kind not in changed:
                     changed[kind] = dict(memory[kind])  # once: it holds every component's
                 changed[kind][key] = state
-            told.append(_Told(limit, key, finding, sure))
+            told.append(_LimitResult(limit, key, finding, sure))
     for each in _beside_their_siblings(told):
         if each.finding:
             look.findings.append(each.finding)
@@ -153,7 +153,7 @@ def judge_all(
     return look._replace(changed=changed)
 
 
-class _Told(NamedTuple):
+class _LimitResult(NamedTuple):
     """What one limit came to on one component's reading."""
 
     limit: AnyLimit
@@ -162,7 +162,7 @@ class _Told(NamedTuple):
     sure: bool
 
 
-def _beside_their_siblings(told: Sequence[_Told]) -> Iterator[_Told]:
+def _beside_their_siblings(told: Sequence[_LimitResult]) -> Iterator[_LimitResult]:
     """What stands still is told by a sibling that moves; where it asks for one and none does, it is not told."""
     moving = {each.key[1] for each in told if isinstance(each.limit, Stall) and each.sure and each.finding is None}
     for each in told:
@@ -170,7 +170,7 @@ def _beside_their_siblings(told: Sequence[_Told]) -> Iterator[_Told]:
         yield each._replace(finding=None, sure=False) if alone else each
 
 
-def judge(state: Any, limit: AnyLimit, component: Component, reading: Reading, now: datetime) -> Judged:
+def judge(state: Any, limit: AnyLimit, component: Component, reading: Reading, now: datetime) -> JudgedReading:
     """Judge one reading by one limit. ``state``: what this returned for the last one, None at first."""
     match limit:
         case Limit():
@@ -191,18 +191,18 @@ def judge(state: Any, limit: AnyLimit, component: Component, reading: Reading, n
 # growth, rate, standstill
 
 
-def _growth(base: Baseline | None, limit: Limit, component: Component, reading: Reading) -> Judged:
+def _growth(base: Baseline | None, limit: Limit, component: Component, reading: Reading) -> JudgedReading:
     if base is None or base.epoch != reading.epoch or reading.value < base.value:
-        return Judged(Baseline(epoch=reading.epoch, value=reading.value))
+        return JudgedReading(Baseline(epoch=reading.epoch, value=reading.value))
     increase, allowed = reading.value - base.value, _allowed(limit, reading)
     if increase <= allowed:
-        return Judged(base)
+        return JudgedReading(base)
     said = f"{reading.name} rose by {increase:g}, from {base.value:g} to {reading.value:g}"
     found = _found(limit, component, reading, said, baseline=base.value, epoch=reading.epoch, limit=allowed)
-    return Judged(replace(base, value=reading.value), found)
+    return JudgedReading(replace(base, value=reading.value), found)
 
 
-def _rate(window: Window | None, limit: Rate, component: Component, reading: Reading, now: datetime) -> Judged:
+def _rate(window: Window | None, limit: Rate, component: Component, reading: Reading, now: datetime) -> JudgedReading:
     """The most that is known of any stretch up to now. Where looks were further apart than the window, the growth is
     spread evenly over the time between them."""
     window, allowed = _watched(window, reading, now, limit.window_s), _allowed(limit, reading)
@@ -212,21 +212,21 @@ def _rate(window: Window | None, limit: Rate, component: Component, reading: Rea
     spread = (reading.value - first) * limit.window_s / max(now.timestamp() - started, limit.window_s)
     increase = max(reading.value - inside, spread)
     if increase <= allowed:
-        return Judged(window, sure=started <= begin)
+        return JudgedReading(window, sure=started <= begin)
     said = f"{reading.name} rose by {increase:.4g} in {limit.window_s:g} s (limit {allowed:g})"
-    return Judged(
+    return JudgedReading(
         window, _found(limit, component, reading, said, increase=increase, window_s=limit.window_s, limit=allowed)
     )
 
 
-def _stall(window: Window | None, limit: Stall, component: Component, reading: Reading, now: datetime) -> Judged:
+def _stall(window: Window | None, limit: Stall, component: Component, reading: Reading, now: datetime) -> JudgedReading:
     window = _watched(window, reading, now, limit.for_s)
     since = next(at for at, value in window.marks if value == reading.value)
     still_s = now.timestamp() - since
     if still_s < limit.for_s or window.still < _LOOKS_OF_A_STALL:
-        return Judged(window, sure=window.marks[0][1] < reading.value)
+        return JudgedReading(window, sure=window.marks[0][1] < reading.value)
     said = f"{reading.name} has stood still at {reading.value:g} for {still_s:.0f} s (limit {limit.for_s:g} s)"
-    return Judged(window, _found(limit, component, reading, said, still_s=still_s, limit=limit.for_s))
+    return JudgedReading(window, _found(limit, component, reading, said, still_s=still_s, limit=limit.for_s))
 
 
 def _watched(window: Window | None, reading: Reading, now: datetime, length_s: float) -> Window:
@@ -253,20 +253,22 @@ def _watched(window: Window | None, reading: Reading, now: datetime, length_s: f
 # a gauge against its best
 
 
-def _learned(best: Highest | None, limit: Learned, component: Component, reading: Reading, now: datetime) -> Judged:
+def _learned(
+    best: Highest | None, limit: Learned, component: Component, reading: Reading, now: datetime
+) -> JudgedReading:
     if best is None or (best.epoch and reading.epoch not in ("", best.epoch)):
-        return Judged(Highest(value=reading.value, since=now, epoch=reading.epoch))
+        return JudgedReading(Highest(value=reading.value, since=now, epoch=reading.epoch))
     if reading.value > best.value:
         best = replace(best, value=reading.value, since=now)
     if reading.epoch != best.epoch and reading.epoch:
         best = replace(best, epoch=reading.epoch)
     least = best.value * limit.within
     if reading.value >= least:
-        return Judged(best)
+        return JudgedReading(best)
     said = f"{reading.name} is {reading.value:g}; on this instance it has been {best.value:g}"
     said += "" if limit.within == 1 else f" (limit {limit.within:.0%} of that)"
     found = _found(limit, component, reading, said, limit=least, highest=best.value, since=best.since.isoformat())
-    return Judged(best, found)
+    return JudgedReading(best, found)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -275,14 +277,14 @@ def _learned(best: Highest | None, limit: Learned, component: Component, reading
 
 def _accelerating(
     days: Days | None, limit: Accelerating, component: Component, reading: Reading, now: datetime
-) -> Judged:
+) -> JudgedReading:
     days = _counted(days, reading, now)
     if not days.growing:
-        return Judged(days)
+        return JudgedReading(days)
     counts = [count for _, count in _buckets(days, reading.value, now)]
     said = f"{reading.name} grows faster from day to day: {', '.join(f'{count:g}' for count in counts)}"
     ratio = f"likelihood ratio to a constant rate above {math.exp(_LOG_RATIO):,.0f}"
-    return Judged(days, _found(limit, component, reading, said, by_day=counts, limit=ratio))
+    return JudgedReading(days, _found(limit, component, reading, said, by_day=counts, limit=ratio))
 
 
 def _counted(days: Days | None, reading: Reading, now: datetime) -> Days:

@@ -46,7 +46,7 @@ _NOT_BACK = frozenset({End.LOST, End.ACKNOWLEDGED, End.ABANDONED})
 _NUMBERS = re.compile(r"\d+")
 
 
-class News(StrEnum):
+class NewsKind(StrEnum):
     """What a piece of news says of its topic. OVER and ENDED close it; an incident that they name is resolved."""
 
     WRONG = "wrong"
@@ -76,7 +76,7 @@ class Topic:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class TopicMemory:
     """What is remembered of a topic. ``told``: people know of it, by these ``words`` since ``at``. ``gone``: since when
     it is over. ``causes``: those that were told, newest last. ``changed``: since when its cause is another one.
     ``title``: what will be said to be over. ``over``: when that was said last, which is remembered for a day;
@@ -102,12 +102,12 @@ class Piece:
     words: str
     since: datetime
     over: datetime | None = None
-    news: News = News.WRONG
+    news: NewsKind = NewsKind.WRONG
 
     @property
     def closes(self) -> bool:
         """Whether an incident of this key is resolved by it."""
-        return self.news in (News.OVER, News.ENDED)
+        return self.news in (NewsKind.OVER, NewsKind.ENDED)
 
     @property
     def line(self) -> str:
@@ -286,15 +286,15 @@ def _kind(decision: Decision, case: Case | None) -> str:
 
 
 def tell(
-    memory: Mapping[str, Seen], wrong: Sequence[Topic], now: datetime
-) -> tuple[dict[str, Seen], tuple[Piece, ...]]:
+    memory: Mapping[str, TopicMemory], wrong: Sequence[Topic], now: datetime
+) -> tuple[dict[str, TopicMemory], tuple[Piece, ...]]:
     """What is remembered from now on, and what is news: each topic when it has lasted, when its cause is another one,
     as often as it is to be told again, and once when it is over.
 
     A topic that is back before it was said to be over is no news; one that is back after that, within a day, must be
     over for longer each time.
     """
-    after: dict[str, Seen] = {}
+    after: dict[str, TopicMemory] = {}
     news: list[Piece] = []
     for topic in (each for each in wrong if not each.last):
         seen = _standing(memory.get(topic.key), topic, now)
@@ -309,21 +309,21 @@ def tell(
         ending = endings.get(key)
         if seen.told and now - gone >= _over_after(key, seen, gone, stays_out=ending is not None and ending.stays_out):
             news.append(_ending(key, seen, ending, gone))
-            after[key] = Seen(words="", since=gone, gone=gone, over=now, returns=seen.returns)
+            after[key] = TopicMemory(words="", since=gone, gone=gone, over=now, returns=seen.returns)
         elif seen.told or _is_within_a_day(seen.over, now):
             after[key] = replace(seen, gone=gone)
     return after, tuple(news)
 
 
-def _standing(seen: Seen | None, topic: Topic, now: datetime) -> Seen:
+def _standing(seen: TopicMemory | None, topic: Topic, now: datetime) -> TopicMemory:
     """What is remembered of a topic that stands now."""
     if seen is None:
-        return Seen(words=topic.words, since=now)
+        return TopicMemory(words=topic.words, since=now)
     is_back = seen.gone is not None and not seen.told
     return replace(seen, gone=None, since=now if is_back else seen.since)
 
 
-def _over_after(key: str, seen: Seen, gone: datetime, *, stays_out: bool) -> timedelta:
+def _over_after(key: str, seen: TopicMemory, gone: datetime, *, stays_out: bool) -> timedelta:
     """How long it must be over before that is said: what stood for a day is none that comes and goes. That the node is
     in service again is said at once: another may take it out within the hour, and it would be untrue."""
     if (key == NODE_KEY and not stays_out) or not _is_within_a_day(seen.since, gone):
@@ -335,7 +335,7 @@ def _is_within_a_day(then: datetime | None, now: datetime) -> bool:
     return then is not None and now - then < timedelta(seconds=AGAIN_S)
 
 
-def _heard(seen: Seen, topic: Topic, now: datetime) -> tuple[Seen, News | None]:
+def _heard(seen: TopicMemory, topic: Topic, now: datetime) -> tuple[TopicMemory, NewsKind | None]:
     """What is remembered of a topic that stands, and what of it is news."""
     told = replace(
         seen,
@@ -349,28 +349,28 @@ def _heard(seen: Seen, topic: Topic, now: datetime) -> tuple[Seen, News | None]:
     if not seen.told:
         lasts = now - seen.since >= timedelta(seconds=topic.lasts_s)
         returns = seen.returns + 1 if _is_within_a_day(seen.over, now) else 0
-        return (replace(told, returns=returns), News.WRONG) if lasts else (seen, None)
+        return (replace(told, returns=returns), NewsKind.WRONG) if lasts else (seen, None)
     quiet_s = (now - (seen.at or seen.since)).total_seconds()
     is_same = seen.causes[-1:] == (topic.cause,)
     if 0 < topic.again_s <= quiet_s:
-        return told, News.STILL if is_same else News.NOW
+        return told, NewsKind.STILL if is_same else NewsKind.NOW
     if is_same:
         return replace(seen, changed=None), None
     changed = seen.changed or now
     known = topic.cause in seen.causes and quiet_s < KNOWN_CHANGES_EVERY_S
     if known or now - changed < timedelta(seconds=LASTS_S):
         return replace(seen, changed=changed), None
-    return told, News.NOW
+    return told, NewsKind.NOW
 
 
-def _ending(key: str, seen: Seen, ending: Topic | None, gone: datetime) -> Piece:
+def _ending(key: str, seen: TopicMemory, ending: Topic | None, gone: datetime) -> Piece:
     """How it ended, where that is known and is not that it is over."""
     if ending is not None and (not ending.cause or seen.causes[-1:] == (ending.cause,)):
-        return Piece(key=key, words=ending.words, since=seen.since, over=gone, news=News.ENDED)
-    return Piece(key=key, words=seen.title or seen.words, since=seen.since, over=gone, news=News.OVER)
+        return Piece(key=key, words=ending.words, since=seen.since, over=gone, news=NewsKind.ENDED)
+    return Piece(key=key, words=seen.title or seen.words, since=seen.since, over=gone, news=NewsKind.OVER)
 
 
-def shifted(seen: Seen, by: timedelta, now: datetime) -> Seen:
+def shifted(seen: TopicMemory, by: timedelta, now: datetime) -> TopicMemory:
     """What is remembered of a topic, after the clock was set by ``by``."""
     return replace(
         seen,

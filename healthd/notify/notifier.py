@@ -20,7 +20,7 @@ from healthd.core.encodable import json_text
 from healthd.core.errors import StoreError
 from healthd.judge.clock import moved
 from healthd.notify.delivery import Deliver, Message, NotDeliveredError, to_command, to_slack, to_webhook
-from healthd.notify.news import Piece, Seen, Topic, lines, shifted, tell
+from healthd.notify.news import Piece, Topic, TopicMemory, lines, shifted, tell
 
 SCHEMA = "healthd.notification/1"
 NEWS = "news"
@@ -32,7 +32,7 @@ _HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Waiting:
+class ReceiverQueue:
     """What one receiver has not taken yet. ``lost``: older pieces that there was no room for."""
 
     pieces: Mapping[str, Piece] = field(default_factory=dict)
@@ -40,19 +40,19 @@ class Waiting:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
+class NotifierState:
     """What outlives the daemon."""
 
-    seen: Mapping[str, Seen] = field(default_factory=dict)
-    waiting: Mapping[str, Waiting] = field(default_factory=dict)
+    seen: Mapping[str, TopicMemory] = field(default_factory=dict)
+    waiting: Mapping[str, ReceiverQueue] = field(default_factory=dict)
 
 
 class Channel:
     """One receiver: what it is still to be told, how often it may be told, and when it is tried again."""
 
-    def __init__(self, name: str, deliver: Deliver, *, per_hour: int, waiting: Waiting | None = None) -> None:
+    def __init__(self, name: str, deliver: Deliver, *, per_hour: int, waiting: ReceiverQueue | None = None) -> None:
         self.name, self._deliver, self._per_hour = name, deliver, per_hour
-        self.waiting = waiting or Waiting()
+        self.waiting = waiting or ReceiverQueue()
         self.delivered = self.failed = 0
         self.problem = ""
         self._sent: deque[datetime] = deque()
@@ -80,9 +80,9 @@ class Channel:
         surplus = max(0, len(pieces) - MOST_WAITING)
         for key in list(pieces)[:surplus]:
             del pieces[key]
-        self.waiting = Waiting(pieces=pieces, lost=self.waiting.lost + surplus)
+        self.waiting = ReceiverQueue(pieces=pieces, lost=self.waiting.lost + surplus)
 
-    def send(self, make: Callable[[Waiting], Message], now: datetime) -> str:
+    def send(self, make: Callable[[ReceiverQueue], Message], now: datetime) -> str:
         """Send what waits, if it is time to; returns what there is to log: a failure, or "" otherwise."""
         while self._sent and now - self._sent[0] >= _HOUR:
             self._sent.popleft()
@@ -95,7 +95,7 @@ class Channel:
             return self._has_failed(error, now)
         self._sent.append(now)
         self.delivered += 1
-        self.waiting, self.problem = Waiting(), ""
+        self.waiting, self.problem = ReceiverQueue(), ""
         self._failures, self._failing_since, self._not_before = 0, None, None
         return ""
 
@@ -160,7 +160,9 @@ class Notifier:
             for channel in self.channels
             if not stopping()
         ]
-        state = Kept(seen=self._seen, waiting={each.name: each.waiting for each in self.channels if each.undelivered})
+        state = NotifierState(
+            seen=self._seen, waiting={each.name: each.waiting for each in self.channels if each.undelivered}
+        )
         return tuple(filter(None, [*failures, self._saved(json_text(state))]))
 
     def _saved(self, text: str) -> str:
@@ -193,7 +195,7 @@ class Notifier:
         """The receivers that did not take the last message, in words for a person."""
         return tuple(channel.problem for channel in self.channels if channel.problem)
 
-    def _message(self, waiting: Waiting, now: datetime) -> Message:
+    def _message(self, waiting: ReceiverQueue, now: datetime) -> Message:
         about, pieces = self._about(), list(waiting.pieces.values())
         lost = [f"{waiting.lost} older pieces of news did not fit into memory"] if waiting.lost else []
         data = {
@@ -237,9 +239,9 @@ def still_told(kept: str) -> tuple[Topic, ...]:
     )
 
 
-def _kept(text: str) -> Kept:
+def _kept(text: str) -> NotifierState:
     """What an earlier daemon kept; of another form it is worth one message too many, and no more."""
     try:
-        return msgspec.json.decode(text, type=Kept) if text else Kept()
+        return msgspec.json.decode(text, type=NotifierState) if text else NotifierState()
     except msgspec.MsgspecError:
-        return Kept()
+        return NotifierState()

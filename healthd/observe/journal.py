@@ -12,19 +12,19 @@ from healthd.core.errors import SourceError
 from healthd.core.model import Event
 from healthd.judge.history import UNKNOWN_BOOT
 from healthd.observe.checkup import Checkup
-from healthd.sources.journal import JournalBatch, JournalLog, Wanted, read_journal, read_past_kernel
+from healthd.sources.journal import JournalBatch, JournalLog, WantedLines, read_journal, read_past_kernel
 from healthd.state.monitor import Monitor
 
 _POLL_S = 10.0
 _FIRST_S = 1.0  # a quiet journal counts as read after this
 
 
-def wanted(checkup: Checkup) -> Wanted | None:
+def wanted(checkup: Checkup) -> WantedLines | None:
     """What the checks want of the journal, or None."""
     settings = checkup.of_the_journal().values()
     needles = {needle for each in settings for needle in each.journal_needles}
     units = {unit for each in settings for unit in each.journal_units}
-    return Wanted(needles=tuple(sorted(needles)), units=frozenset(units)) if needles else None
+    return WantedLines(needles=tuple(sorted(needles)), units=frozenset(units)) if needles else None
 
 
 def read_once(checkup: Checkup, monitor: Monitor) -> None:

@@ -22,7 +22,7 @@ class Busy(Exception):
     """The test cannot run beside what is on the GPU already."""
 
 
-class Refused(Exception):
+class LibraryRefused(Exception):
     """The library under test said no: its own words."""
 
 
@@ -42,7 +42,7 @@ def _outcome(measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         return {MISSING: str(error)}
     except Busy as error:
         return {BUSY: str(error)}
-    except Refused as error:
+    except LibraryRefused as error:
         return {REFUSED: str(error)}
     except CudaError as error:
         word = {NO_DEVICE: MISSING, OUT_OF_MEMORY: BUSY}.get(error.code, REFUSED)

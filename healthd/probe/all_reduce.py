@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from healthd.probe.active_child import Busy, Refused, answer_with
+from healthd.probe.active_child import Busy, LibraryRefused, answer_with
 from healthd.probe.cuda_driver import Cuda, LibraryMissing
 
 WORD_BYTES = 4
@@ -83,7 +83,7 @@ def measure(size_bytes: int, iterations: int, warm_up: int) -> Mapping[str, Any]
         _reduce(cuda, nccl, ranks, words, times=iterations)
         took_s = (time.perf_counter() - started_s) / iterations
     except _nccl_errors() as error:
-        raise Refused(f"{type(error).__name__}: {error}") from error
+        raise LibraryRefused(f"{type(error).__name__}: {error}") from error
     return {"gpus": count, "size_bytes": size_bytes, "took_s": took_s, "wrong": wrong, "nccl_version": _version()}
 
 
@@ -153,7 +153,7 @@ def _reduce(cuda: Cuda, nccl: Any, ranks: Sequence[Rank], words: int, *, times: 
         for rank in waiting:
             result = int(rank.comm.get_async_error())
             if result not in (0, _IN_PROGRESS):
-                raise Refused(f"rank {rank.index}: {nccl.get_error_string(result)} ({result})")
+                raise LibraryRefused(f"rank {rank.index}: {nccl.get_error_string(result)} ({result})")
         waiting = [rank for rank in waiting if not cuda.done(rank.stream)]
         time.sleep(_PAUSE_S if waiting else 0)
 

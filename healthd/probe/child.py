@@ -30,7 +30,7 @@ _LAST_WORDS_BYTES = 400
 _STDERR_KEEP_BYTES = 256 * 1024
 
 
-class Trouble(Enum):
+class ChildTrouble(Enum):
     """Why no message came."""
 
     SILENT = "silent"
@@ -86,22 +86,22 @@ class Child:
             return False
         return True
 
-    def receive(self, until: float) -> dict[str, Any] | Trouble:
+    def receive(self, until: float) -> dict[str, Any] | ChildTrouble:
         """The next message, or why there was none by ``until`` (time.monotonic)."""
         poller = select.poll()
         poller.register(self._stdout, select.POLLIN)
         while (end := self._buffer.find(b"\n")) < 0:
             if len(self._buffer) > wire.MAX_LINE_BYTES:
-                return Trouble.GARBLED
+                return ChildTrouble.GARBLED
             if not poller.poll(max(0, math.ceil((until - time.monotonic()) * 1000))):
-                return Trouble.SILENT
+                return ChildTrouble.SILENT
             chunk = os.read(self._stdout.fileno(), 65536)
             if not chunk:
-                return Trouble.ENDED
+                return ChildTrouble.ENDED
             self._buffer += chunk
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
-        return wire.decode(line) or Trouble.GARBLED
+        return wire.decode(line) or ChildTrouble.GARBLED
 
     def gone(self) -> bool:
         """Whether the process has ended; never blocks. Its pid is not reused before this has said so."""

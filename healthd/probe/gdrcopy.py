@@ -28,7 +28,7 @@ class _Handle(ctypes.Structure):
     _fields_ = (("h", ctypes.c_ulong),)
 
 
-class _Info(ctypes.Structure):
+class _GdrInfo(ctypes.Structure):
     """gdr_info_v2_t; gdr_info_t of older versions is its beginning."""
 
     _fields_ = (
@@ -71,7 +71,7 @@ class Gdr:
         return wrong
 
     def _copy(self, cuda: Cuda, handle: _Handle, address: int, mapped: int, size: int) -> int:
-        info = _Info()
+        info = _GdrInfo()
         _require("gdr_get_info", self._get_info(self._gdr, handle, ctypes.byref(info)))
         here = ctypes.c_void_p(mapped + address - info.va)
         sent, length = _pattern(address, size), ctypes.c_size_t(size)

@@ -18,7 +18,7 @@ from healthd.core.backoff import pause_s
 from healthd.core.errors import SourceBusy, SourceTimeout, SourceUnreadable
 from healthd.core.node import ProbeState
 from healthd.probe import wire
-from healthd.probe.child import Child, Trouble, kill_group
+from healthd.probe.child import Child, ChildTrouble, kill_group
 
 MAX_BACKOFF_S = 60.0
 _CLOSE_S = 1.0
@@ -150,27 +150,27 @@ class Probe:
         self._questions += 1
         question = {"id": self._questions, "op": op, "args": dict(args)}
         child, answer = self._exchange(question, until)
-        if answer is Trouble.ENDED and not child.ending and child.exit_code() == _IDLE_EXIT:  # it left as we asked
+        if answer is ChildTrouble.ENDED and not child.ending and child.exit_code() == _IDLE_EXIT:  # it left as we asked
             child, answer = self._exchange(question, until)
-        if isinstance(answer, Trouble):
+        if isinstance(answer, ChildTrouble):
             raise self._failure(child, answer, asked_at, op, deadline_s)
         if answer.get("id") != self._questions:
-            raise self._failure(child, Trouble.GARBLED, asked_at, op, deadline_s)
+            raise self._failure(child, ChildTrouble.GARBLED, asked_at, op, deadline_s)
         self._answered(ends=bool(answer.get("end")))
         if error := wire.error_of(answer):
             raise error
         return answer.get("value")
 
-    def _exchange(self, question: Mapping[str, Any], until: float) -> tuple[Child, dict[str, Any] | Trouble]:
+    def _exchange(self, question: Mapping[str, Any], until: float) -> tuple[Child, dict[str, Any] | ChildTrouble]:
         child = self._running_child()
         if not child.ready:
             first = child.receive(until)
-            if isinstance(first, Trouble):
+            if isinstance(first, ChildTrouble):
                 return child, first
             if not first.get("ready"):
-                return child, Trouble.GARBLED
+                return child, ChildTrouble.GARBLED
             child.ready = True
-        return child, child.receive(until) if child.send(question) else Trouble.ENDED
+        return child, child.receive(until) if child.send(question) else ChildTrouble.ENDED
 
     def _answered(self, *, ends: bool) -> None:
         self._stalled_since, self._losses, self._trouble = None, 0, ""
@@ -180,20 +180,20 @@ class Probe:
             self._child.forget_words()
 
     def _failure(
-        self, child: Child, trouble: Trouble, asked_at: float, op: str, deadline_s: float
+        self, child: Child, trouble: ChildTrouble, asked_at: float, op: str, deadline_s: float
     ) -> SourceBusy | SourceTimeout | SourceUnreadable:
         """What becomes of the worker that did not answer, as the error to raise."""
         if child.ending:
             self._dispose()
             return SourceBusy(f"{self._name} probe: the worker was ended on purpose while {op!r} was out; ask again")
-        self._stalls += trouble is Trouble.SILENT
+        self._stalls += trouble is ChildTrouble.SILENT
         age_s = self._clock() - self._started_at
-        if trouble is Trouble.SILENT and not child.ready and age_s < self._start_grace_s:
+        if trouble is ChildTrouble.SILENT and not child.ready and age_s < self._start_grace_s:
             self._trouble = f"the worker is still starting after {age_s:.1f} s"
             return SourceTimeout(
                 f"{self._name} probe: {self._trouble}; it is left to finish up to {self._start_grace_s:g} s"
             )
-        if trouble is not Trouble.SILENT:
+        if trouble is not ChildTrouble.SILENT:
             self._stalled_since = None
         elif self._stalled_since is None and self._paused_until <= self._clock():
             self._stalled_since = asked_at
@@ -201,18 +201,18 @@ class Probe:
         gone = self._dispose()
         self._losses += 1
         self._retry_at = self._clock() + pause_s(self._losses, first_s=1.0, longest_s=MAX_BACKOFF_S)
-        if trouble is not Trouble.SILENT:
+        if trouble is not ChildTrouble.SILENT:
             return SourceUnreadable(f"{self._name} probe: {self._trouble}")
         fate = "killed" if gone else "killed and has not died (uninterruptible sleep?): it is left alone"
         return SourceTimeout(f"{self._name} probe: {self._trouble}; worker {child.pid} was {fate}")
 
-    def _describe(self, child: Child, trouble: Trouble, op: str, deadline_s: float) -> str:
+    def _describe(self, child: Child, trouble: ChildTrouble, op: str, deadline_s: float) -> str:
         match trouble:
-            case Trouble.SILENT:
+            case ChildTrouble.SILENT:
                 return f"no answer to {op!r} within {deadline_s:g} s"
-            case Trouble.GARBLED:
+            case ChildTrouble.GARBLED:
                 return f"worker {child.pid} answered {op!r} with something that is not an answer"
-            case Trouble.ENDED:
+            case ChildTrouble.ENDED:
                 words = child.last_words()
                 end = f"worker {child.pid} {_end(child.exit_code())} before it answered {op!r}"
                 return f"{end}: {words}" if words else end

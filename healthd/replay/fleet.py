@@ -24,7 +24,7 @@ from healthd.replay.node import wanted_by
 from healthd.replay.story import Story
 from healthd.replay.world import PastClock, World
 from healthd.sim.cluster import FakeCluster, FakeClusterNode
-from healthd.sources.pastlines import Line
+from healthd.sources.pastlines import LogLine
 
 _NO_BUDGET = 1_000
 _SPARE = "a node of no log "
@@ -45,7 +45,7 @@ class PastFleet:
         self._batches: deque[PastHost] = deque()
         self._due: list[tuple[datetime, str]] = []
 
-    def take(self, line: Line) -> None:
+    def take(self, line: LogLine) -> None:
         """File a line under its host. Batches that are over by its time are judged first, whosever they are.
 
         A line that no check wants is evidence of its host alone: most lines that hold a needle are harmless.

@@ -13,7 +13,7 @@ from random import Random
 from healthd.core.model import NODE, Action, Clearance, ClearsBy, Outcome, Refusal, Remedy, Severity, Status
 from healthd.core.node import KernelRecord
 from healthd.judge.history import Change, Fault, FaultKey
-from healthd.notify.news import Seen, tell
+from healthd.notify.news import TopicMemory, tell
 from healthd.notify.telling import wrong_with
 from healthd.remediation.decide.case import Case
 from healthd.remediation.decide.commands import Order, Verb
@@ -27,7 +27,7 @@ from healthd.remediation.engine.slots import SlotKeeper
 from healthd.replay.account import NOTHING, Account
 from healthd.replay.cases import PastCases
 from healthd.replay.machine import PastMachine
-from healthd.replay.node import BOOTED, Batch, PastNode, outcomes_of
+from healthd.replay.node import BOOTED, PastNode, ReplayBatch, outcomes_of
 from healthd.replay.story import Story
 from healthd.replay.world import PastMonitor, PastOrchestrator, World
 from healthd.sim.cluster import FakeClusterNode
@@ -46,7 +46,7 @@ class PastHost:
 
     def __init__(self, name: str, world: World, *, instance_type: str | None) -> None:
         self.name, self._world, self._assumed = name, world, world.config.replay
-        self.batch = Batch()
+        self.batch = ReplayBatch()
         self._past = PastNode(name=name, instance_type=instance_type)
         self._node = world.cluster.nodes[name] = FakeClusterNode(jobs=[_JOB])
         self._machine = PastMachine(self._assumed, world.clock.now)
@@ -62,7 +62,7 @@ class PastHost:
     def _begin_machine(self) -> None:
         """A machine with an empty disk: nothing was found on it, and its daemon has decided nothing."""
         self.monitor = PastMonitor(self._world.checks, None, policy=self._world.rules.policy)
-        self._cases, self._news = PastCases(), dict[str, Seen]()
+        self._cases, self._news = PastCases(), dict[str, TopicMemory]()
         self._engine: Engine | None = None
 
     @property

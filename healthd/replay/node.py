@@ -34,7 +34,7 @@ from healthd.core.node import (
     Tree,
 )
 from healthd.observe.runner import run_check
-from healthd.sources.pastlines import Line
+from healthd.sources.pastlines import LogLine
 
 BOOTED = "Linux version "
 """How the kernel's own first line of a boot begins."""
@@ -149,7 +149,7 @@ class PastNode:
         _missing(argv[0])
 
 
-class Batch:
+class ReplayBatch:
     """Kernel records that the daemon would have read at once: of one boot, within a second, so many at most."""
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class Batch:
         self.until = _LONG_AGO
         self._boot = ""
 
-    def is_over(self, line: Line) -> bool:
+    def is_over(self, line: LogLine) -> bool:
         """Whether this line is not of it any more."""
         records = self.records
         return bool(records) and (
@@ -167,7 +167,7 @@ class Batch:
             or line.text.startswith(BOOTED)
         )
 
-    def add(self, line: Line) -> None:
+    def add(self, line: LogLine) -> None:
         """One more."""
         if not self.records:
             self.until, self._boot = line.time + timedelta(seconds=_BATCH_S), line.boot

@@ -20,15 +20,15 @@ from healthd.core.check import Check
 from healthd.core.model import Finding, Mode, Outcome
 from healthd.remediation.policy_files import policy_of
 from healthd.replay.fleet import PastFleet
-from healthd.replay.node import BOOTED, Batch, PastNode, outcomes_of
+from healthd.replay.node import BOOTED, PastNode, ReplayBatch, outcomes_of
 from healthd.replay.store import PastStore, is_store, open_store
 from healthd.replay.story import Story
-from healthd.sources.pastlines import Line
+from healthd.sources.pastlines import LogLine
 from healthd.sources.pastlogs import PastLog, open_log
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class ReplayedFile:
     """One file: what it was taken for, and how much of it could be read."""
 
     path: str
@@ -45,7 +45,7 @@ class Replayed:
 
     policy: str
     mode: Mode
-    sources: tuple[Source, ...]
+    sources: tuple[ReplayedFile, ...]
     stories: tuple[Story, ...]
     assumed: ReplaySection
 
@@ -74,7 +74,7 @@ def replay(
     logs, stores = _sorted_out(paths)
     needles = _needles(fleet.world.kernel_checks, config)
     for item in _in_order([*(log.read(needles, read) for log in logs), *map(_found, stores)]):
-        if isinstance(item, Line):
+        if isinstance(item, LogLine):
             fleet.take(item)
         else:
             fleet.absorb(item.host, item.outcome)
@@ -93,7 +93,7 @@ def findings_in(path: Path, config: Config) -> Iterator[Finding]:
     checks = _kernel_checks(config)
     logs, stores = _sorted_out([path])
     for log in logs:
-        node, batch = PastNode(name=log.host), Batch()
+        node, batch = PastNode(name=log.host), ReplayBatch()
         for line in log.read(_needles(checks, config)):
             if batch.is_over(line):
                 yield from _findings(checks, config, node, batch)
@@ -126,7 +126,7 @@ def _found(store: PastStore) -> Iterator[_Found]:
         yield _Found(time=outcome.at, host=store.host, outcome=outcome)
 
 
-def _in_order(streams: Sequence[Iterator[Line | _Found]]) -> Iterator[Line | _Found]:
+def _in_order(streams: Sequence[Iterator[LogLine | _Found]]) -> Iterator[LogLine | _Found]:
     """One stream by time. Each file is in its own order already, as far as its clock was."""
     if len(streams) == 1:
         yield from streams[0]
@@ -134,7 +134,7 @@ def _in_order(streams: Sequence[Iterator[Line | _Found]]) -> Iterator[Line | _Fo
         yield from merge(*streams, key=_time_of)
 
 
-def _time_of(item: Line | _Found) -> datetime:
+def _time_of(item: LogLine | _Found) -> datetime:
     return item.time
 
 
@@ -142,8 +142,8 @@ def _needles(checks: Mapping[str, Check], config: Config) -> tuple[bytes, ...]:
     return (*kernel_needles(checks, config.checks), f"^{BOOTED}".encode())
 
 
-def _source(log: PastLog) -> Source:
-    return Source(
+def _source(log: PastLog) -> ReplayedFile:
+    return ReplayedFile(
         path=str(log.path),
         form=log.format.name,
         lines=log.lines,
@@ -153,8 +153,8 @@ def _source(log: PastLog) -> Source:
     )
 
 
-def _store_source(store: PastStore) -> Source:
-    return Source(
+def _store_source(store: PastStore) -> ReplayedFile:
+    return ReplayedFile(
         path=str(store.path),
         form="event store of healthd",
         lines=store.events,
@@ -168,7 +168,7 @@ def _store_source(store: PastStore) -> Source:
 # judging
 
 
-def _findings(checks: Mapping[str, Check], config: Config, node: PastNode, batch: Batch) -> Iterator[Finding]:
+def _findings(checks: Mapping[str, Check], config: Config, node: PastNode, batch: ReplayBatch) -> Iterator[Finding]:
     if records := batch.taken():
         for outcome in outcomes_of(checks, config.checks, node, records):
             yield from outcome.result.findings

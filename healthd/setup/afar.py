@@ -27,7 +27,7 @@ from healthd.core.errors import (
 from healthd.core.model import Remedy
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, detect
 from healthd.remediation.ports import Orchestrator
-from healthd.setup.doctor import Line, Told
+from healthd.setup.doctor import DoctorResult, LookResult
 from healthd.setup.kubernetes import looks_kubernetes, state_of
 from healthd.setup.looks import Look, with_machine
 from healthd.sources.machine import Machine
@@ -45,31 +45,31 @@ def looks_afar(config: Config, environ: Mapping[str, str]) -> Mapping[str, Look]
     }
 
 
-def _slurm(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[Line]:
+def _slurm(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
     about, slurm = "slurmctld", config.orchestrator.slurm
     if not runs_slurm(config, environ):
         why = detect(environ=environ, bin_dir=slurm.bin_dir)[1]
         if "cannot be used" in why:  # its configuration is here, and scontrol is not
             fix = "install slurm-client, or set [orchestrator.slurm] bin_dir"
-            yield Line(about=about, told=Told.MISSING, why=why, fix=fix)
+            yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=fix)
         else:
-            yield Line(about=about, told=Told.UNNEEDED, why=why)
+            yield DoctorResult(about=about, told=LookResult.UNNEEDED, why=why)
         return
     try:
         asked = open_orchestrator(config, machine, environ)
         asked.view()  # first by sinfo alone: of a node that is not there squeue only says that something is invalid
         view = asked.view(jobs=True)  # with squeue and scontrol: every client that healthd needs
     except ConfigError as error:
-        yield Line(about=about, told=Told.MISSING, why=str(error), fix="correct [node] name")
+        yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix="correct [node] name")
     except BackendUnknown as error:
         fix = "`scontrol ping`: does slurmctld run, and munged here and there? [orchestrator.slurm] bin_dir, conf"
-        yield Line(about=about, told=Told.UNTOLD, why=str(error), fix=fix)
+        yield DoctorResult(about=about, told=LookResult.UNTOLD, why=str(error), fix=fix)
     except BackendRefused as error:
         fix = "set [node] name to the NodeName of slurm.conf"
-        yield Line(about=about, told=Told.MISSING, why=str(error), fix=fix)
+        yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix=fix)
     else:
         why = f"it answers{_version(asked)}, and has {machine.name} as {state_of(view)}"
-        yield Line(about=about, told=Told.OK, why=why)
+        yield DoctorResult(about=about, told=LookResult.OK, why=why)
 
 
 def _version(asked: Orchestrator) -> str:
@@ -80,32 +80,36 @@ def _version(asked: Orchestrator) -> str:
     return ""
 
 
-def _repair(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[Line]:
+def _repair(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
     """Each remedy that the configuration has somebody for, by a dry run where its owner has one."""
     about, kind = "repair", config.provisioner.kind
     if kind == "none":
-        yield Line(about=about, told=Told.UNNEEDED, why='[provisioner] kind = "none": nothing is rebooted or replaced')
+        yield DoctorResult(
+            about=about, told=LookResult.UNNEEDED, why='[provisioner] kind = "none": nothing is rebooted or replaced'
+        )
         return
     try:
         provisioner = provisioner_of(config, machine, open_orchestrator(config, machine, environ))
     except ConfigError as error:
-        yield Line(about=about, told=Told.MISSING, why=str(error), fix="correct [provisioner]")
+        yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix="correct [provisioner]")
         return
     for remedy in _REMEDIES:
         yield tried(f"repair: {remedy}", partial(provisioner.dry_run, remedy), provisioner.why_not(remedy))
 
 
-def tried(about: str, dry_run: Callable[[], str], why_not: str) -> Line:
+def tried(about: str, dry_run: Callable[[], str], why_not: str) -> DoctorResult:
     """One remedy by its dry run; ``why_not``: why nobody here can carry it out, or ""."""
     if why_not:
         fix = "a fault that needs it pages a person; if that is not wanted, see [provisioner]"
-        return Line(about=about, told=Told.MISSING, why=why_not, fix=fix, optional=True)
+        return DoctorResult(about=about, told=LookResult.MISSING, why=why_not, fix=fix, optional=True)
     try:
-        return Line(about=about, told=Told.OK, why=dry_run())
+        return DoctorResult(about=about, told=LookResult.OK, why=dry_run())
     except BackendDenied as error:
-        return Line(about=about, told=Told.MISSING, why=str(error), fix="attach the policy of packaging/iam")
+        return DoctorResult(
+            about=about, told=LookResult.MISSING, why=str(error), fix="attach the policy of packaging/iam"
+        )
     except (BackendBusy, BackendUnknown, SourceError) as error:  # before what refuses: *not now* says nothing of rights
         fix = "check the network to AWS (a VPC endpoint, a proxy) and the credentials of this machine"
-        return Line(about=about, told=Told.UNTOLD, why=str(error), fix=fix)
+        return DoctorResult(about=about, told=LookResult.UNTOLD, why=str(error), fix=fix)
     except BackendRefused as error:
-        return Line(about=about, told=Told.MISSING, why=str(error), fix="see docs/reference/aws-calls.md")
+        return DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix="see docs/reference/aws-calls.md")

@@ -24,7 +24,7 @@ from healthd.core.model import Mode
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.orchestrators.kubernetes import budget as leases
 from healthd.remediation.ports import NodeView
-from healthd.setup.doctor import Line, Told
+from healthd.setup.doctor import DoctorResult, LookResult
 from healthd.setup.looks import Look, with_machine
 from healthd.sources.machine import Machine
 
@@ -91,31 +91,35 @@ def state_of(view: NodeView) -> str:
 # the API server
 
 
-def _api_server(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[Line]:
+def _api_server(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
     about = "Kubernetes"
     if not runs_kubernetes(config, environ):
-        yield Line(about=about, told=Told.UNNEEDED, why="not configured, and this is no pod with a ServiceAccount")
+        yield DoctorResult(
+            about=about, told=LookResult.UNNEEDED, why="not configured, and this is no pod with a ServiceAccount"
+        )
         return
     try:
         asked = open_orchestrator(config, machine, environ)
         view = asked.view()
     except ConfigError as error:
         fix = "correct [orchestrator.kubernetes]; the chart packaging/helm/healthd sets all of it"
-        yield Line(about=about, told=Told.MISSING, why=str(error), fix=fix)
+        yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix=fix)
     except BackendUnknown as error:
         denied = isinstance(error.__cause__, BackendDenied)
-        told = Told.MISSING if denied else Told.UNTOLD
-        yield Line(about=about, told=told, why=str(error), fix=_RBAC if denied else _NETWORK)
+        told = LookResult.MISSING if denied else LookResult.UNTOLD
+        yield DoctorResult(about=about, told=told, why=str(error), fix=_RBAC if denied else _NETWORK)
     except BackendError as error:
         fix = "set [node] name to the name of the Node object, as the chart does by the downward API"
-        yield Line(about=about, told=Told.MISSING, why=str(error), fix=fix)
+        yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix=fix)
     else:
-        yield Line(about=about, told=Told.OK, why=f"the API server answers, and has {machine.name} as {state_of(view)}")
+        yield DoctorResult(
+            about=about, told=LookResult.OK, why=f"the API server answers, and has {machine.name} as {state_of(view)}"
+        )
 
 
 def _asked(
-    about: str, environ: Mapping[str, str], config: Config, ask: Callable[[KubeApi], Iterator[Line]]
-) -> Iterator[Line]:
+    about: str, environ: Mapping[str, str], config: Config, ask: Callable[[KubeApi], Iterator[DoctorResult]]
+) -> Iterator[DoctorResult]:
     """The lines of a question; one that got no answer could not be told."""
     from healthd.remediation.orchestrators.kubernetes.opening import open_api  # heavy: lightkube
 
@@ -123,17 +127,17 @@ def _asked(
         with closing(open_api(config, environ, dry_run=True)) as api:
             yield from ask(api)
     except ConfigError as error:
-        yield Line(about=about, told=Told.UNTOLD, why=str(error), fix="see the line about Kubernetes")
+        yield DoctorResult(about=about, told=LookResult.UNTOLD, why=str(error), fix="see the line about Kubernetes")
     except BackendError as error:
         denied = isinstance(error, BackendDenied) or isinstance(error.__cause__, BackendDenied)
-        yield Line(about=about, told=Told.UNTOLD, why=str(error), fix=_RBAC if denied else _NETWORK)
+        yield DoctorResult(about=about, told=LookResult.UNTOLD, why=str(error), fix=_RBAC if denied else _NETWORK)
 
 
 def _user(api: KubeApi) -> tuple[str, str]:
     """Who the server takes us for, and the node that the token names, or ""."""
-    from healthd.remediation.orchestrators.kubernetes.api import Kind
+    from healthd.remediation.orchestrators.kubernetes.api import ResourceKind
 
-    told = api.create(Kind.SELF_REVIEW, {}).get("status") or {}
+    told = api.create(ResourceKind.SELF_REVIEW, {}).get("status") or {}
     user: Mapping[str, Any] = told.get("userInfo") or {}
     node = (user.get("extra") or {}).get(_BOUND_TO) or [""]
     return str(user.get("username", "")), str(node[0])
@@ -145,27 +149,27 @@ def _agent_of(config: Config) -> str:
     return agent_account(config.orchestrator.kubernetes.namespace)
 
 
-def _token(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[Line]:
+def _token(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
     yield from _asked("token", environ, config, lambda api: token_lines(*_user(api), config, machine.name))
 
 
-def token_lines(user: str, node: str, config: Config, name: str) -> Iterator[Line]:
+def token_lines(user: str, node: str, config: Config, name: str) -> Iterator[DoctorResult]:
     """What the policies will make of this token: they speak of one ServiceAccount, and of the node in its token."""
     about, agent = "token", _agent_of(config)
     if user != agent:
         why = f"it is of {user}; the admission policies hold for {agent} alone, and do not keep this one to its node"
         fix = "run healthd as the chart does; [orchestrator.kubernetes] kubeconfig and namespace"
-        yield Line(about=about, told=Told.MISSING, why=why, fix=fix, optional=True)
+        yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=fix, optional=True)
     elif not node:
         why = "it names no node, so that the admission policies refuse whatever it writes"
         fix = "use a token that the kubelet projects into a pod on the node, with Kubernetes 1.30 or newer; no Secret's"
-        yield Line(about=about, told=Told.MISSING, why=why, fix=fix)
+        yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=fix)
     elif node != name:
         why = f"it is of a pod on {node}, and this node is called {name}: whatever it writes is refused"
         fix = "set [node] name to the name of the Node object, as the chart does by the downward API"
-        yield Line(about=about, told=Told.MISSING, why=why, fix=fix)
+        yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=fix)
     else:
-        yield Line(about=about, told=Told.OK, why=f"{user}, of a pod on {node}")
+        yield DoctorResult(about=about, told=LookResult.OK, why=f"{user}, of a pod on {node}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -214,23 +218,23 @@ def rights_of(config: Config, node: str) -> tuple[Right, ...]:
     )
 
 
-def _rights(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[Line]:
-    def ask(api: KubeApi) -> Iterator[Line]:
+def _rights(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
+    def ask(api: KubeApi) -> Iterator[DoctorResult]:
         rights, observes = rights_of(config, machine.name), config.remediation.mode is Mode.OBSERVE
         missing = [right for right in rights if not _may(api, right)]
         for right in missing:
             where = f" in namespace {right.namespace}" if right.namespace else ""
             why = f"it may not {right.words}{where}: {right.use}"
             optional = right.acts and observes
-            yield Line(about="rights", told=Told.MISSING, why=why, fix=_RBAC, optional=optional)
+            yield DoctorResult(about="rights", told=LookResult.MISSING, why=why, fix=_RBAC, optional=optional)
         if not missing:
-            yield Line(about="rights", told=Told.OK, why=f"all {len(rights)} that an agent needs")
+            yield DoctorResult(about="rights", told=LookResult.OK, why=f"all {len(rights)} that an agent needs")
 
     yield from _asked("rights", environ, config, ask)
 
 
 def _may(api: KubeApi, right: Right) -> bool:
-    from healthd.remediation.orchestrators.kubernetes.api import Kind
+    from healthd.remediation.orchestrators.kubernetes.api import ResourceKind
 
     wanted = {
         "verb": right.verb,
@@ -241,51 +245,51 @@ def _may(api: KubeApi, right: Right) -> bool:
         "namespace": right.namespace,
     }
     spec = {"resourceAttributes": {key: value for key, value in wanted.items() if value}}
-    told = api.create(Kind.ACCESS_REVIEW, {"spec": spec}).get("status") or {}
+    told = api.create(ResourceKind.ACCESS_REVIEW, {"spec": spec}).get("status") or {}
     if "allowed" not in told:
         raise BackendUnknown(f"the server did not say whether it may {right.words}")
     return bool(told["allowed"])
 
 
-def _node_health(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[Line]:
+def _node_health(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
     """Whether the server has the resource; then what it says of this node."""
     about = "NodeHealth"
 
-    def ask(api: KubeApi) -> Iterator[Line]:
+    def ask(api: KubeApi) -> Iterator[DoctorResult]:
         from healthd.remediation.orchestrators.kubernetes.health import NO_CRD, NodeHealths, Unserved
 
         try:
             seen = NodeHealths(api).read(machine.name)
         except Unserved:
             why = "the API server serves no nodehealths.healthd.io/v1alpha1: no repair can be handed over"
-            yield Line(about=about, told=Told.MISSING, why=why, fix=NO_CRD)
+            yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=NO_CRD)
             return
         shown = seen.status.words if seen is not None and seen.status is not None else "nothing"
         why = f"served; of this node it shows: {shown}"
-        yield Line(about=about, told=Told.OK, why=why)
+        yield DoctorResult(about=about, told=LookResult.OK, why=why)
 
     yield from _asked(about, environ, config, ask)
 
 
-def _policies(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[Line]:
+def _policies(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
     """Writes that the policies are there to refuse, one of each, tried dry."""
     about, namespace = "admission policies", config.orchestrator.kubernetes.namespace
 
-    def ask(api: KubeApi) -> Iterator[Line]:
-        from healthd.remediation.orchestrators.kubernetes.api import How, Kind
-        from healthd.remediation.orchestrators.kubernetes.events import News, event_of
+    def ask(api: KubeApi) -> Iterator[DoctorResult]:
+        from healthd.remediation.orchestrators.kubernetes.api import How, ResourceKind
+        from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_of
         from healthd.remediation.orchestrators.kubernetes.node import CLAIMED
 
         user, _ = _user(api)
         if user != _agent_of(config):
             why = f"they hold for {_agent_of(config)} alone, and this is {user}"
             fix = "kubectl -n healthd exec POD -- healthd doctor; kubectl get validatingadmissionpolicies"
-            yield Line(about=about, told=Told.UNTOLD, why=why, fix=fix, optional=True)
+            yield DoctorResult(about=about, told=LookResult.UNTOLD, why=why, fix=fix, optional=True)
             return
         foreign = {"metadata": {"labels": {f"example.com/{_PROBE}": "1"}}}
         taint = {"spec": {"taints": [{"key": CLAIMED, "effect": "NoSchedule"}]}}
         elsewhere = event_of(
-            News(reason="Probe", action="Probe", about=_PROBE, note=_PROBE),
+            ClusterEvent(reason="Probe", action="Probe", about=_PROBE, note=_PROBE),
             node=f"{machine.name}-{_PROBE}",
             uid="",
             namespace="default",
@@ -294,23 +298,28 @@ def _policies(environ: Mapping[str, str], config: Config, machine: Machine) -> I
         health = {"metadata": {"name": f"{machine.name}-{_PROBE}"}}
         claim = {"metadata": {"annotations": {f"{leases.CLAIM}{_PROBE}": "dry"}}}
         tried: list[tuple[str, Callable[[], object]]] = [
-            ("healthd-agent-own-node", lambda: api.patch(Kind.NODE, machine.name, foreign)),
-            ("healthd-agent-events", lambda: api.create(Kind.EVENT, elsewhere, namespace="default")),
-            ("healthd-agent-node-health", lambda: api.create(Kind.NODE_HEALTH, health)),
-            ("healthd-budget", lambda: api.patch(Kind.LEASE, leases.LEASE, claim, namespace=namespace)),
+            ("healthd-agent-own-node", lambda: api.patch(ResourceKind.NODE, machine.name, foreign)),
+            ("healthd-agent-events", lambda: api.create(ResourceKind.EVENT, elsewhere, namespace="default")),
+            ("healthd-agent-node-health", lambda: api.create(ResourceKind.NODE_HEALTH, health)),
+            ("healthd-budget", lambda: api.patch(ResourceKind.LEASE, leases.LEASE, claim, namespace=namespace)),
         ]
-        budget = leases.annotations_of(api.get(Kind.LEASE, leases.LEASE, namespace=namespace))[1]
+        budget = leases.annotations_of(api.get(ResourceKind.LEASE, leases.LEASE, namespace=namespace))[1]
         if leases.key_of(machine.name) not in budget:  # with a claim the taint would be in order
-            first = ("healthd-agent-claim-first", lambda: api.patch(Kind.NODE, machine.name, taint, how=How.STRATEGIC))
+            first = (
+                "healthd-agent-claim-first",
+                lambda: api.patch(ResourceKind.NODE, machine.name, taint, how=How.STRATEGIC),
+            )
             tried.append(first)
         missing = [policy for policy, write in tried if not _refuses(policy, write)]
         if missing:
             why = f"{', '.join(missing)} refused nothing, tried dry"
             optional = not config.controller.policies
-            yield Line(about=about, told=Told.MISSING, why=why, fix=_POLICIES, optional=optional)
+            yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=_POLICIES, optional=optional)
         else:
             names = ", ".join(policy for policy, _ in tried)
-            yield Line(about=about, told=Told.OK, why=f"{names}: each refuses what it is there for, tried dry")
+            yield DoctorResult(
+                about=about, told=LookResult.OK, why=f"{names}: each refuses what it is there for, tried dry"
+            )
 
     yield from _asked(about, environ, config, ask)
 
@@ -330,35 +339,35 @@ def _refuses(policy: str, write: Callable[[], object]) -> bool:
 # the budget and the kubelet
 
 
-def _budget(environ: Mapping[str, str], config: Config, _: Machine) -> Iterator[Line]:
+def _budget(environ: Mapping[str, str], config: Config, _: Machine) -> Iterator[DoctorResult]:
     about, section = "budget", config.orchestrator.kubernetes
     observes = config.remediation.mode is Mode.OBSERVE
 
-    def ask(api: KubeApi) -> Iterator[Line]:
-        from healthd.remediation.orchestrators.kubernetes.api import Kind, Missing
+    def ask(api: KubeApi) -> Iterator[DoctorResult]:
+        from healthd.remediation.orchestrators.kubernetes.api import Missing, ResourceKind
 
         for scope in (CLUSTER, *(scope.name for scope in config.budget.scope)):
             name = leases.lease_name(scope)
             try:
-                lease = api.get(Kind.LEASE, name, namespace=section.namespace)
+                lease = api.get(ResourceKind.LEASE, name, namespace=section.namespace)
             except Missing:
                 why = f"there is no Lease {name} in namespace {section.namespace}: no node can be taken out"
                 fix = f"{_CHART}: budget.limit and budget.nodes, or controller.enabled, which counts by itself"
-                yield Line(about=about, told=Told.MISSING, why=why, fix=fix, optional=observes)
+                yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=fix, optional=observes)
                 continue
             try:
                 budget = leases.budget_of(scope, lease)
                 leases.check_counted(budget, datetime.now(UTC), max_age_s=section.counts_age_s)
             except BackendUnknown as error:
                 fix = "see whether `healthd controller` runs and leads: kubectl -n healthd get pods,lease"
-                yield Line(about=about, told=Told.MISSING, why=str(error), fix=fix, optional=observes)
+                yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix=fix, optional=observes)
             else:
                 yield budget_line(budget, observes=observes)
 
     yield from _asked(about, environ, config, ask)
 
 
-def budget_line(budget: leases.Budget, *, observes: bool) -> Line:
+def budget_line(budget: leases.Budget, *, observes: bool) -> DoctorResult:
     """How many are out of how many, who says so, and whether any may be."""
     out = len({claim.node for claim in budget.claims.values()} | budget.out)
     by = (
@@ -366,21 +375,23 @@ def budget_line(budget: leases.Budget, *, observes: bool) -> Line:
     )
     why = f"{budget.scope}: {out} of {budget.total} nodes are out, {budget.limit} may be, {by}"
     if budget.limit > 0:
-        return Line(about="budget", told=Told.OK, why=why)
+        return DoctorResult(about="budget", told=LookResult.OK, why=why)
     fix = "set budget.limit and budget.nodes of the chart, or controller.enabled with config.budget.max_out"
-    return Line(about="budget", told=Told.MISSING, why=f"{why}: none is ever taken out", fix=fix, optional=observes)
+    return DoctorResult(
+        about="budget", told=LookResult.MISSING, why=f"{why}: none is ever taken out", fix=fix, optional=observes
+    )
 
 
-def _pod_resources(config: Config, _: Machine) -> Iterator[Line]:
+def _pod_resources(config: Config, _: Machine) -> Iterator[DoctorResult]:
     from healthd.remediation.orchestrators.kubernetes.pod_resources import pods_with
 
     about, section = "pod resources", config.orchestrator.kubernetes
     try:
         holding = pods_with(section.job_resources, path=section.pod_resources, timeout_s=section.timeout_s)
     except BackendUnknown as error:
-        told = Told.UNTOLD if os.path.exists(section.pod_resources) else Told.MISSING
+        told = LookResult.UNTOLD if os.path.exists(section.pod_resources) else LookResult.MISSING
         fix = "mount it, as the chart does (agent.mounts.pod-resources); without it no node is ever known to be idle"
-        yield Line(about=about, told=told, why=str(error), fix=fix)
+        yield DoctorResult(about=about, told=told, why=str(error), fix=fix)
         return
     why = f"the kubelet answers: {len(holding)} pods hold {', '.join(section.job_resources)}"
-    yield Line(about=about, told=Told.OK, why=why)
+    yield DoctorResult(about=about, told=LookResult.OK, why=why)

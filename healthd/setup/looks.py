@@ -26,14 +26,14 @@ from healthd.core.check import discover
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.model import Mode, Result, Status
 from healthd.observe.runner import run_check
-from healthd.setup.doctor import Line, Told
+from healthd.setup.doctor import DoctorResult, LookResult
 from healthd.setup.lasting import not_lasting
 from healthd.setup.survey import network_mounts
 from healthd.sources.identity import boot_id, boot_time
 from healthd.sources.kmsg import read_all
 from healthd.sources.machine import Machine, open_machine
 
-Look = Callable[[], list[Line]]
+Look = Callable[[], list[DoctorResult]]
 
 # What these checks want is wanted by healthd or by jobs; the fix is in their own words.
 _BY_CHECKS: Mapping[str, bool] = {
@@ -78,10 +78,10 @@ def looks_here(config: Config, socket: str) -> Mapping[str, Look]:
     }
 
 
-def with_machine(config: Config, look: Callable[[Config, Machine], Iterator[Line]]) -> Look:
+def with_machine(config: Config, look: Callable[[Config, Machine], Iterator[DoctorResult]]) -> Look:
     """A look at the machine that the configuration describes, which is closed after it."""
 
-    def opened() -> list[Line]:
+    def opened() -> list[DoctorResult]:
         with closing(open_machine(config)) as machine:
             return list(look(config, machine))
 
@@ -92,118 +92,126 @@ def with_machine(config: Config, look: Callable[[Config, Machine], Iterator[Line
 # healthd's own
 
 
-def _user() -> Line:
+def _user() -> DoctorResult:
     if os.geteuid() == 0:
-        return Line(about="user", told=Told.OK, why="root")
+        return DoctorResult(about="user", told=LookResult.OK, why="root")
     why = f"this is user {os.geteuid()}, and the daemon runs as root: what is told of permissions is this user's"
-    return Line(about="user", told=Told.UNTOLD, why=why, fix="sudo healthd doctor")
+    return DoctorResult(about="user", told=LookResult.UNTOLD, why=why, fix="sudo healthd doctor")
 
 
-def _kernel_log(config: Config, machine: Machine) -> Iterator[Line]:
+def _kernel_log(config: Config, machine: Machine) -> Iterator[DoctorResult]:
     source, about = config.sources.kmsg, "kernel log"
     fix = 'run as root; in a container mount /dev/kmsg, or give CAP_SYSLOG and set [sources] kmsg = "syslog"'
     if source != "syslog" and not os.path.exists(source):
-        yield Line(about=about, told=Told.MISSING, why=f"{source} is not there", fix=fix)
+        yield DoctorResult(about=about, told=LookResult.MISSING, why=f"{source} is not there", fix=fix)
         return
     if source != "syslog" and not os.access(source, os.R_OK):
-        yield Line(about=about, told=Told.MISSING, why=f"{source} may not be read by user {os.geteuid()}", fix=fix)
+        yield DoctorResult(
+            about=about, told=LookResult.MISSING, why=f"{source} may not be read by user {os.geteuid()}", fix=fix
+        )
         return
     try:
         read = read_all(source, boot_id=boot_id(machine.proc), boot_time=boot_time(machine.proc), needles=_NO_RECORD)
     except (SourceMissing, SourceUnreadable) as error:  # of a device or a system call that is there, and says no
-        yield Line(about=about, told=Told.MISSING, why=str(error), fix=fix)
+        yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix=fix)
         return
     why = f"{source} can be read" if read.caught_up else f"{source} can be read, and grows faster than it is read"
-    yield Line(about=about, told=Told.OK, why=why)
+    yield DoctorResult(about=about, told=LookResult.OK, why=why)
 
 
-def _state(config: Config, machine: Machine) -> Iterator[Line]:
+def _state(config: Config, machine: Machine) -> Iterator[DoctorResult]:
     path = config.daemon.state_dir
     line = _folder("state", path, "[daemon] state_dir")
     is_repaired = config.remediation.mode is Mode.REPAIR
-    why = not_lasting(path, machine.mounts(), machine.sys) if is_repaired and line.told is Told.OK else ""
+    why = not_lasting(path, machine.mounts(), machine.sys) if is_repaired and line.told is LookResult.OK else ""
     if not why:
         yield line
         return
     lost = "in mode repair a daemon that forgets its faults keeps nodes out that it cannot prove to be healthy"
     fix = "set [daemon] state_dir to a folder on a disk that outlives the boot, such as the root volume on EBS"
-    yield Line(about="state", told=Told.MISSING, why=f"{why}: {lost}", fix=fix)
+    yield DoctorResult(about="state", told=LookResult.MISSING, why=f"{why}: {lost}", fix=fix)
 
 
-def _folder(about: str, path: str, setting: str) -> Line:
+def _folder(about: str, path: str, setting: str) -> DoctorResult:
     """Whether the daemon could make files there, or the folder itself."""
     fix = f"run as root, or set {setting} to a folder that healthd may write to"
     there = Path(path)
     if not there.is_dir():
         above = next(parent for parent in there.parents if parent.exists())
         if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
-            return Line(about=about, told=Told.OK, why=f"{path} is not there yet, and can be made in {above}")
-        return Line(about=about, told=Told.MISSING, why=f"{path} is not there and cannot be made in {above}", fix=fix)
+            return DoctorResult(
+                about=about, told=LookResult.OK, why=f"{path} is not there yet, and can be made in {above}"
+            )
+        return DoctorResult(
+            about=about, told=LookResult.MISSING, why=f"{path} is not there and cannot be made in {above}", fix=fix
+        )
     try:
         with tempfile.TemporaryFile(dir=path) as file:
             file.write(b"healthd doctor\n")
     except OSError as error:
-        return Line(about=about, told=Told.MISSING, why=f"{path} cannot be written to: {error.strerror}", fix=fix)
-    return Line(about=about, told=Told.OK, why=f"{path} can be written to")
+        return DoctorResult(
+            about=about, told=LookResult.MISSING, why=f"{path} cannot be written to: {error.strerror}", fix=fix
+        )
+    return DoctorResult(about=about, told=LookResult.OK, why=f"{path} can be written to")
 
 
-def _daemon(socket: str) -> Line:
+def _daemon(socket: str) -> DoctorResult:
     answered = ask(socket, Request(arguments=("status", "--json")), lambda _: None)
     if answered is None:
         start = "see the log of this pod" if os.environ.get("KUBERNETES_SERVICE_HOST") else "systemctl start healthd"
         fix = f"{start}, or `healthd run`; a moved socket must be named: --socket or HEALTHD_SOCKET"
-        return Line(about="daemon", told=Told.MISSING, why=f"no daemon answers at {socket}", fix=fix)
+        return DoctorResult(about="daemon", told=LookResult.MISSING, why=f"no daemon answers at {socket}", fix=fix)
     said = json.loads(answered.out)
     why = f"it answers at {socket}: {said['verdict']}, in mode {said['mode']}"
-    return Line(about="daemon", told=Told.OK, why=why)
+    return DoctorResult(about="daemon", told=LookResult.OK, why=why)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # the machine
 
 
-def _instance(_: Config, machine: Machine) -> Iterator[Line]:
+def _instance(_: Config, machine: Machine) -> Iterator[DoctorResult]:
     about, found = "instance", machine.identity
     if not found.instance_type:
         why = found.problem or "neither DMI nor the instance metadata service tells an EC2 instance type"
         fix = 'on EC2 set [node] instance_type, such as "p5.48xlarge"; elsewhere what it must have is learned'
-        yield Line(about=about, told=Told.UNTOLD, why=why, fix=fix, optional=True)
+        yield DoctorResult(about=about, told=LookResult.UNTOLD, why=why, fix=fix, optional=True)
         return
     profile = instance_profile(found.instance_type)
     if profile is None:
         why = f"{found.instance_type} is not in healthd's table of GPU instance types: what it has is learned"
-        yield Line(about=about, told=Told.OK, why=why)
+        yield DoctorResult(about=about, told=LookResult.OK, why=why)
         return
     has = f"{profile.gpus} {profile.gpu_model}, up to {profile.efa_max} EFA devices"
-    yield Line(about=about, told=Told.OK, why=f"{found.instance_type}: {has}")
+    yield DoctorResult(about=about, told=LookResult.OK, why=f"{found.instance_type}: {has}")
 
 
-def _metadata(_: Config, machine: Machine) -> Iterator[Line]:
+def _metadata(_: Config, machine: Machine) -> Iterator[DoctorResult]:
     about = "metadata"
     try:
         found = machine.imds.read("instance-id")
     except SourceMissing as error:
-        yield Line(about=about, told=Told.UNNEEDED, why=str(error))
+        yield DoctorResult(about=about, told=LookResult.UNNEEDED, why=str(error))
         return
     except SourceError as error:
         fix = "allow this process the instance metadata service: hop limit 2 in containers, no firewall before it"
-        yield Line(about=about, told=Told.UNTOLD, why=str(error), fix=fix)
+        yield DoctorResult(about=about, told=LookResult.UNTOLD, why=str(error), fix=fix)
         return
-    yield Line(about=about, told=Told.OK, why=f"IMDS answers: {found}")
+    yield DoctorResult(about=about, told=LookResult.OK, why=f"IMDS answers: {found}")
 
 
-def _nvml(_: Config, machine: Machine) -> Iterator[Line]:
+def _nvml(_: Config, machine: Machine) -> Iterator[DoctorResult]:
     if not (gpus := pci_gpus(machine)):
-        yield Line(about="NVML", told=Told.UNNEEDED, why="no NVIDIA GPU on the PCI bus")
+        yield DoctorResult(about="NVML", told=LookResult.UNNEEDED, why="no NVIDIA GPU on the PCI bus")
         return
     try:
         answer = machine.nvml.system()
     except SourceMissing as error:
         fix = "install the driver's libraries (libnvidia-ml.so.1), or set [sources] nvml_library"
-        yield Line(about="NVML", told=Told.MISSING, why=str(error), fix=fix)
+        yield DoctorResult(about="NVML", told=LookResult.MISSING, why=str(error), fix=fix)
         return
     why = f"driver {answer['driver_version']} answers for {answer['gpu_count']} of {len(gpus)} GPUs on the bus"
-    yield Line(about="NVML", told=Told.OK, why=why)
+    yield DoctorResult(about="NVML", told=LookResult.OK, why=why)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -262,22 +270,22 @@ TOOLS = (
 )
 
 
-def _tool(tool: Tool, _: Config, machine: Machine) -> Iterator[Line]:
+def _tool(tool: Tool, _: Config, machine: Machine) -> Iterator[DoctorResult]:
     if unneeded := tool.needed(machine):
-        yield Line(about=tool.name, told=Told.UNNEEDED, why=unneeded)
+        yield DoctorResult(about=tool.name, told=LookResult.UNNEEDED, why=unneeded)
         return
     try:
         answer = machine.command(*tool.argv, timeout_s=8.0)
     except SourceMissing as error:
         why = f"{_not_found(error)}: {tool.use}"
-        yield Line(about=tool.name, told=Told.MISSING, why=why, fix=tool.fix, optional=tool.optional)
+        yield DoctorResult(about=tool.name, told=LookResult.MISSING, why=why, fix=tool.fix, optional=tool.optional)
         return
     except (SourceTimeout, SourceUnreadable) as error:
         fix = "see the kernel log for what it waits for: dmesg"
-        yield Line(about=tool.name, told=Told.UNTOLD, why=str(error), fix=fix, optional=tool.optional)
+        yield DoctorResult(about=tool.name, told=LookResult.UNTOLD, why=str(error), fix=fix, optional=tool.optional)
         return
     found = re.search(tool.version, answer.stdout + answer.stderr) if tool.version else None
-    yield Line(about=tool.name, told=Told.OK, why=found[1] if found else "it is here")
+    yield DoctorResult(about=tool.name, told=LookResult.OK, why=found[1] if found else "it is here")
 
 
 def _not_found(error: SourceMissing) -> str:
@@ -285,43 +293,43 @@ def _not_found(error: SourceMissing) -> str:
     return str(error).partition("; ")[0]
 
 
-def _nccl(_: Config, machine: Machine) -> Iterator[Line]:
+def _nccl(_: Config, machine: Machine) -> Iterator[DoctorResult]:
     if unneeded := _with_gpus(machine):
-        yield Line(about="NCCL", told=Told.UNNEEDED, why=unneeded)
+        yield DoctorResult(about="NCCL", told=LookResult.UNNEEDED, why=unneeded)
         return
     if importlib.util.find_spec("nccl") is not None:
-        yield Line(about="NCCL", told=Told.OK, why="nccl4py is installed beside healthd")
+        yield DoctorResult(about="NCCL", told=LookResult.OK, why="nccl4py is installed beside healthd")
         return
     try:
-        yield Line(about="NCCL", told=Told.OK, why=f"active tests use {machine.active.perf_tool()}")
+        yield DoctorResult(about="NCCL", told=LookResult.OK, why=f"active tests use {machine.active.perf_tool()}")
     except SourceMissing as error:
         why = f"no active test of NVLink and the network can run: nccl4py is not installed; {_not_found(error)}"
         fix = "build nccl-tests and set [sources] all_reduce_perf, or install healthd's wheel with [nccl] behind it"
-        yield Line(about="NCCL", told=Told.MISSING, why=why, fix=fix, optional=True)
+        yield DoctorResult(about="NCCL", told=LookResult.MISSING, why=why, fix=fix, optional=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # what a check knows already
 
 
-def _by_check(name: str, config: Config, machine: Machine) -> Iterator[Line]:
+def _by_check(name: str, config: Config, machine: Machine) -> Iterator[DoctorResult]:
     check, own, optional = discover()[name], config.checks[name], _BY_CHECKS[name]
     if not own.enabled:
-        yield Line(about=name, told=Told.UNNEEDED, why="the check is disabled")
+        yield DoctorResult(about=name, told=LookResult.UNNEEDED, why="the check is disabled")
         return
     yield from _of_result(name, run_check(check, machine, own.settings).result, optional)
 
 
-def _of_result(name: str, result: Result, optional: bool) -> Iterator[Line]:
+def _of_result(name: str, result: Result, optional: bool) -> Iterator[DoctorResult]:
     for finding in result.findings:
         fix = f"`healthd explain {finding.code}`"
-        yield Line(about=name, told=Told.MISSING, why=finding.message, fix=fix, optional=optional)
+        yield DoctorResult(about=name, told=LookResult.MISSING, why=finding.message, fix=fix, optional=optional)
     if result.status is Status.NOT_APPLICABLE:
-        yield Line(about=name, told=Told.UNNEEDED, why=result.reason)
+        yield DoctorResult(about=name, told=LookResult.UNNEEDED, why=result.reason)
     elif not result.is_whole:
         fix = f"`healthd check --no-daemon {name}` says it again; mend what it could not read"
-        yield Line(
-            about=name, told=Told.UNTOLD, why=result.reason or "; ".join(result.gaps), fix=fix, optional=optional
+        yield DoctorResult(
+            about=name, told=LookResult.UNTOLD, why=result.reason or "; ".join(result.gaps), fix=fix, optional=optional
         )
     elif not result.findings:
-        yield Line(about=name, told=Told.OK, why=result.reason or discover()[name].title)
+        yield DoctorResult(about=name, told=LookResult.OK, why=result.reason or discover()[name].title)

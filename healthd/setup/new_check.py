@@ -21,7 +21,8 @@ def new_files(name: str, kind: str) -> dict[str, str]:
         expected = "a family and a word in lower case, with a dot between them, such as host.numa"
         raise UsageError(f"healthd new-check: {name!r} cannot be a check's name: expected {expected}")
     function = name.replace(".", "_")
-    words = {"name": name, "function": function}
+    settings = "".join(word.capitalize() for word in function.split("_")) + "Settings"
+    words = {"name": name, "function": function, "settings": settings}
     return {
         f"checks/{function}.py": _filled(f"{kind}.check", words),
         f"tests/checks/test_{function}.py": _filled(f"{kind}.test", words),

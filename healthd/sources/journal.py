@@ -45,7 +45,7 @@ _PAST_LINES = 20_000  # a second and a half on a machine with much else to do, o
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class WantedLines:
     """Which lines somebody wants: those that hold one of the needles. ``units``: services that are believed, too."""
 
     needles: tuple[str, ...]
@@ -73,7 +73,7 @@ class JournalLog:
     ``options``: further ones for journalctl, such as a namespace.
     """
 
-    def __init__(self, wanted: Wanted, *, cursor: str = "", options: Sequence[str] = ()) -> None:
+    def __init__(self, wanted: WantedLines, *, cursor: str = "", options: Sequence[str] = ()) -> None:
         self._wanted, self._cursor, self._options = wanted, cursor, tuple(options)
         self._child: subprocess.Popen[bytes] | None = None
         self._said: IO[bytes] | None = None
@@ -155,7 +155,7 @@ class JournalLog:
         self._problem = f"journalctl ended with {child.returncode}: {said or 'no word'}; it is started again"
 
 
-def read_journal(wanted: Wanted, *, cursor: str = "", options: Sequence[str] = ()) -> JournalBatch:
+def read_journal(wanted: WantedLines, *, cursor: str = "", options: Sequence[str] = ()) -> JournalBatch:
     """What the journal of this boot holds now. Raises SourceError, also for more than can be taken in at once."""
     lines, cut = _asked(_arguments(cursor, options), _NO_TOOL)
     if cut:
@@ -248,7 +248,7 @@ def _arguments(cursor: str, options: Sequence[str]) -> Iterator[str]:
         yield f"--after-cursor={cursor}"
 
 
-def _batch(lines: Iterable[bytes], wanted: Wanted) -> JournalBatch:
+def _batch(lines: Iterable[bytes], wanted: WantedLines) -> JournalBatch:
     """Of lines that nobody wants only the last one is parsed, for its cursor. A list of bytes shows no needle."""
     needles, records, last, cursor = (*wanted.in_json, b'"MESSAGE":['), [], b"", ""
     for line in filter(None, lines):

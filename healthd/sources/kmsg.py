@@ -21,9 +21,9 @@ from datetime import UTC, datetime
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.node import KernelLogState, KernelRecord
 from healthd.sources.kmsg_format import HOLE, MOMENT, any_of, parse_record, sequence_of
-from healthd.sources.kmsg_source import SYSLOG, Source, open_source
+from healthd.sources.kmsg_source import SYSLOG, RecordSource, open_source
 
-__all__ = ["Batch", "Cursor", "KernelLog", "parse_record", "read_all"]
+__all__ = ["Cursor", "KernelBatch", "KernelLog", "parse_record", "read_all"]
 
 _LINGER_S = 0.01
 _TURN_S = 0.1
@@ -42,7 +42,7 @@ class Cursor:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Batch:
+class KernelBatch:
     """What one read came to. Save ``cursor`` together with what was concluded from ``records``.
 
     ``cursor`` is None while no record was ever seen. ``gap``: records were lost before or among these. ``caught_up``:
@@ -83,7 +83,7 @@ class KernelLog:
         trust_user_kmsg: bool = False,
         batch_records: int = 1024,
         clock: Callable[[], float] = time.monotonic,
-        open_source: Callable[[str], Source] = open_source,
+        open_source: Callable[[str], RecordSource] = open_source,
     ) -> None:
         self.path = path
         self._boot_id, self._boot_time = boot_id, boot_time
@@ -91,7 +91,7 @@ class KernelLog:
         self._clock, self._open = clock, open_source
         self._last = cursor.sequence if cursor and cursor.boot_id == boot_id else None
         self._skipping = self._last is not None
-        self._source: Source | None = None
+        self._source: RecordSource | None = None
         self._retry_at = 0.0
         self._backlog: deque[bytes] = deque()
         self._injected: deque[bytes] = deque()
@@ -103,7 +103,7 @@ class KernelLog:
         self._reading, self._gate = threading.Lock(), threading.Lock()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
-    def read_batch(self, timeout_s: float) -> Batch:
+    def read_batch(self, timeout_s: float) -> KernelBatch:
         """The next records, as soon as there are any; an empty batch at the time-out, on :meth:`wake`, once closed."""
         deadline = time.monotonic() + timeout_s
         with self._reading:
@@ -159,7 +159,7 @@ class KernelLog:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def _pump(self, deadline: float) -> Batch:
+    def _pump(self, deadline: float) -> KernelBatch:
         """Take a turn: until the batch is full, nothing is left, or what was found should not wait longer."""
         self._beat = self._clock()
         found: list[KernelRecord] = []
@@ -174,9 +174,9 @@ class KernelLog:
                 stop_at = min(stop_at, time.monotonic() + _LINGER_S)
         return self._batch(found, gap=self._gaps != gaps, caught_up=False)
 
-    def _batch(self, found: list[KernelRecord], *, gap: bool, caught_up: bool) -> Batch:
+    def _batch(self, found: list[KernelRecord], *, gap: bool, caught_up: bool) -> KernelBatch:
         cursor = None if self._last is None else Cursor(boot_id=self._boot_id, sequence=self._last)
-        return Batch(records=tuple(found), cursor=cursor, gap=gap, caught_up=caught_up)
+        return KernelBatch(records=tuple(found), cursor=cursor, gap=gap, caught_up=caught_up)
 
     def _consume(self, found: list[KernelRecord]) -> None:
         backlog, limit = self._backlog, self._limit
@@ -211,7 +211,7 @@ class KernelLog:
             return record
         return None
 
-    def _with_drilled(self, batch: Batch) -> Batch:
+    def _with_drilled(self, batch: KernelBatch) -> KernelBatch:
         """The batch, with what was injected meanwhile."""
         if not self._injected:
             return batch
@@ -263,7 +263,7 @@ class KernelLog:
         self._backlog.extend(raws)
         return bool(raws)
 
-    def _opened(self) -> Source | None:
+    def _opened(self) -> RecordSource | None:
         if time.monotonic() < self._retry_at:
             return None
         try:
@@ -313,7 +313,7 @@ def read_all(
     needles: tuple[bytes, ...] = (),
     trust_user_kmsg: bool = False,
     max_records: int = 100_000,
-) -> Batch:
+) -> KernelBatch:
     """What the log holds now, without following it: the newest ``max_records``, ``gap`` set if there were more.
 
     Raises SourceMissing or SourceUnreadable where nothing can be read, and for a FIFO: what is read from one is taken
@@ -335,7 +335,7 @@ def read_all(
                 raise _as_source_error(path, error)
             if batch.caught_up or time.monotonic() > deadline:
                 lost = gap or total > max_records
-                return Batch(records=tuple(records), cursor=batch.cursor, gap=lost, caught_up=batch.caught_up)
+                return KernelBatch(records=tuple(records), cursor=batch.cursor, gap=lost, caught_up=batch.caught_up)
     finally:
         log.close()
 

@@ -66,7 +66,7 @@ def sequence_of(raw: bytes) -> int | None:
     return int(match[1]) if match else None
 
 
-class Wanted:
+class RecordFilter:
     """Finds the records that a check wants, in one pass over as many bytes as are at hand.
 
     Needles that must begin a record's words cost one try per record, however many there are; the others are sought in
@@ -110,12 +110,12 @@ def _alternatives(words: Sequence[bytes]) -> bytes:
     return b"(?=[%b])(?:%b)" % (firsts, ways) if words else b""
 
 
-def any_of(needles: tuple[bytes, ...]) -> Wanted | None:
+def any_of(needles: tuple[bytes, ...]) -> RecordFilter | None:
     """What finds a needle in raw bytes; None where there are none, and every record is wanted."""
-    return Wanted(needles) if needles else None
+    return RecordFilter(needles) if needles else None
 
 
-def record_lines(block: bytes, wanted: Wanted | None) -> list[bytes]:
+def record_lines(block: bytes, wanted: RecordFilter | None) -> list[bytes]:
     """The lines of a block that begin a record and hold a needle, and the last one: it moves the cursor."""
     if wanted is None:
         return [line for line in block.split(b"\n") if line and not line.startswith(b" ")]

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from healthd.sources.kmsg_format import HOLE, TORN, Wanted, record_lines
+from healthd.sources.kmsg_format import HOLE, TORN, RecordFilter, record_lines
 
 SYSLOG = "syslog"
 """The path that stands for syslog(2)."""
@@ -22,7 +22,7 @@ _BURST = 256
 _REPORTS = {errno.EPIPE: HOLE, errno.EINVAL: TORN}
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """Where raw records come from. ``numbered``: by the kernel, so that a jump since the last look is a gap. ``timed``:
     by their time, so that a gap is where the last record that was looked at is not there any more."""
 
@@ -30,7 +30,7 @@ class Source(Protocol):
     timed: bool
     pollable: int | None
 
-    def read(self, wanted: Wanted | None) -> Sequence[bytes] | None:
+    def read(self, wanted: RecordFilter | None) -> Sequence[bytes] | None:
         """What is there now; HOLE and TORN where something is not. None: the source is gone, open it anew."""
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ class Device:
         self._fd = fd
         self._read = read
 
-    def read(self, wanted: Wanted | None) -> Sequence[bytes] | None:
+    def read(self, wanted: RecordFilter | None) -> Sequence[bytes] | None:
         """A burst: its first record, what is wanted, and its last. An error after those is left for the next call."""
         records: list[bytes] = []
         unwanted = b""
@@ -97,7 +97,7 @@ class Lines:
         self._tail = b""
         self._overlong = False
 
-    def read(self, wanted: Wanted | None) -> Sequence[bytes] | None:
+    def read(self, wanted: RecordFilter | None) -> Sequence[bytes] | None:
         """The complete lines of the next chunk that hold a needle, and the last one."""
         replaced = self._replaced()  # looked at first: what was written before the replacement is still read
         for _ in range(_BURST):
@@ -135,7 +135,7 @@ class Lines:
         tail, self._tail = self._tail, b""
         return bool(tail)
 
-    def _split(self, chunk: bytes, wanted: Wanted | None) -> list[bytes]:
+    def _split(self, chunk: bytes, wanted: RecordFilter | None) -> list[bytes]:
         if self._overlong:
             _, newline, chunk = chunk.partition(b"\n")
             self._overlong = not newline
@@ -148,7 +148,7 @@ class Lines:
         return lines
 
 
-def open_source(path: str) -> Source:
+def open_source(path: str) -> RecordSource:
     """Open a path as what it is. Raises OSError; a kind of file that holds no records is EINVAL."""
     if path == SYSLOG:
         from healthd.sources.syslog import KernelSyslog  # loads ctypes

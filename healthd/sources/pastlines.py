@@ -29,7 +29,7 @@ _AT_LINE = rb"^(?=\S)"
 _LONGEST_UPTIME_S = 1e9  # thirty years: a stamp beyond that is garbage
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """One line of a past log. ``text`` "": it is not the kernel's. ``boot``: the boot id, where the form has one."""
 
     time: datetime
@@ -38,12 +38,12 @@ class Line(NamedTuple):
     boot: str = ""
     trusted: bool = True
 
-    def at(self, host: str) -> Line:
+    def at(self, host: str) -> LogLine:
         """The same, filed under a host."""
-        return Line(self.time, self.text, host, self.boot, self.trusted)
+        return LogLine(self.time, self.text, host, self.boot, self.trusted)
 
 
-NOT_KERNEL = Line(time=datetime.fromtimestamp(0, UTC), text="")
+NOT_KERNEL = LogLine(time=datetime.fromtimestamp(0, UTC), text="")
 
 
 @dataclass(kw_only=True)
@@ -86,7 +86,7 @@ class Dating:
         return moment
 
 
-Parse = Callable[[bytes, Dating], Line | None]
+Parse = Callable[[bytes, Dating], LogLine | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,7 @@ class Format:
 # /dev/kmsg and dmesg
 
 
-def _kmsg(raw: bytes, dating: Dating) -> Line | None:
+def _kmsg(raw: bytes, dating: Dating) -> LogLine | None:
     if raw.startswith(b" "):
         return NOT_KERNEL  # a property of the record before
     found = RECORD.match(raw)
@@ -138,7 +138,7 @@ def _kmsg(raw: bytes, dating: Dating) -> Line | None:
         return None
     prefix, _sequence, usec, text = found.groups()
     at = _after(dating.booted, int(usec))
-    return None if at is None else Line(time=at, text=_text(unescaped(text)), trusted=int(prefix) < 8)
+    return None if at is None else LogLine(time=at, text=_text(unescaped(text)), trusted=int(prefix) < 8)
 
 
 def _after(booted: datetime, usec: int) -> datetime | None:
@@ -159,7 +159,7 @@ _DMESG_T_LINE = re.compile(
 _DMESG_ISO_LINE = re.compile(rb"(?:([a-z0-9]+) *:[a-z]+ *: ?)?(\d{4}-\S{10,30}) (.*)", re.DOTALL)
 
 
-def _dmesg(raw: bytes, dating: Dating) -> Line | None:
+def _dmesg(raw: bytes, dating: Dating) -> LogLine | None:
     found = _DMESG_LINE.match(raw)
     if found is None:
         return None
@@ -167,10 +167,10 @@ def _dmesg(raw: bytes, dating: Dating) -> Line | None:
     if not _is_kernels(priority, facility):
         return NOT_KERNEL
     at = _after(dating.booted, int(float(seconds) * 1e6))
-    return None if at is None else Line(time=at, text=_text(text), host=_text(host or b""))
+    return None if at is None else LogLine(time=at, text=_text(text), host=_text(host or b""))
 
 
-def _dmesg_t(raw: bytes, _dating: Dating) -> Line | None:
+def _dmesg_t(raw: bytes, _dating: Dating) -> LogLine | None:
     found = _DMESG_T_LINE.match(raw)
     if found is None:
         return None
@@ -178,14 +178,14 @@ def _dmesg_t(raw: bytes, _dating: Dating) -> Line | None:
     if not _is_kernels(priority, facility):
         return NOT_KERNEL
     at = _full_date(year, _MONTHS.get(month, 0), day, clock)
-    return None if at is None else Line(time=at, text=_text(text))
+    return None if at is None else LogLine(time=at, text=_text(text))
 
 
-def _dmesg_iso(raw: bytes, _dating: Dating) -> Line | None:
+def _dmesg_iso(raw: bytes, _dating: Dating) -> LogLine | None:
     found = _DMESG_ISO_LINE.match(raw)
     if found is None or (at := _iso(found[2])) is None:
         return None
-    return Line(time=at, text=_text(found[3])) if _is_kernels(None, found[1]) else NOT_KERNEL
+    return LogLine(time=at, text=_text(found[3])) if _is_kernels(None, found[1]) else NOT_KERNEL
 
 
 def _is_kernels(priority: bytes | None, facility: bytes | None) -> bool:
@@ -206,7 +206,7 @@ _FULL_LINE = re.compile(
 )
 
 
-def _short(raw: bytes, dating: Dating) -> Line | None:
+def _short(raw: bytes, dating: Dating) -> LogLine | None:
     found = _SHORT_LINE.match(raw)
     if found is None:
         return NOT_KERNEL
@@ -214,24 +214,24 @@ def _short(raw: bytes, dating: Dating) -> Line | None:
     if month not in _MONTHS:
         return None
     at = dating.moment(_MONTHS[month], int(day), int(hours) * 3600 + int(minutes) * 60 + float(seconds))
-    return None if at is None else Line(time=at, text=_text(text), host=_text(host))
+    return None if at is None else LogLine(time=at, text=_text(text), host=_text(host))
 
 
-def _iso_line(raw: bytes, _dating: Dating) -> Line | None:
+def _iso_line(raw: bytes, _dating: Dating) -> LogLine | None:
     found = _ISO_LINE.match(raw)
     if found is None:
         return NOT_KERNEL
     at = _iso(found[1])
-    return None if at is None else Line(time=at, text=_text(found[3]), host=_text(found[2]))
+    return None if at is None else LogLine(time=at, text=_text(found[3]), host=_text(found[2]))
 
 
-def _full(raw: bytes, _dating: Dating) -> Line | None:
+def _full(raw: bytes, _dating: Dating) -> LogLine | None:
     found = _FULL_LINE.match(raw)
     if found is None:
         return NOT_KERNEL
     year, month, day, clock, _zone, host, text = found.groups()
     at = _full_date(year, int(month), day, clock)
-    return None if at is None else Line(time=at, text=_text(text), host=_text(host))
+    return None if at is None else LogLine(time=at, text=_text(text), host=_text(host))
 
 
 @lru_cache(maxsize=4096)
@@ -256,7 +256,7 @@ def _iso(stamp: bytes) -> datetime | None:
 # the journal
 
 
-def _export(raw: bytes, _dating: Dating) -> Line | None:
+def _export(raw: bytes, _dating: Dating) -> LogLine | None:
     """One record: ``NAME=value`` lines, and for values that are no plain text a name, eight bytes of length, and it."""
     fields: dict[bytes, bytes] = {}
     at = 0
@@ -275,7 +275,7 @@ def _export(raw: bytes, _dating: Dating) -> Line | None:
     return _journal({name.decode("ascii", "replace"): _text(value) for name, value in fields.items()})
 
 
-def _json(raw: bytes, _dating: Dating) -> Line | None:
+def _json(raw: bytes, _dating: Dating) -> LogLine | None:
     try:
         fields = json.loads(raw)
     except (ValueError, RecursionError):
@@ -283,7 +283,7 @@ def _json(raw: bytes, _dating: Dating) -> Line | None:
     return _journal(fields) if isinstance(fields, dict) else None
 
 
-def _journal(fields: Mapping[str, Any]) -> Line | None:
+def _journal(fields: Mapping[str, Any]) -> LogLine | None:
     """The kernel's own by ``_TRANSPORT``, which the journal sets and a user cannot. Bytes come as lists of numbers."""
     if fields.get("_TRANSPORT", "kernel") != "kernel":
         return NOT_KERNEL
@@ -298,11 +298,11 @@ def _journal(fields: Mapping[str, Any]) -> Line | None:
         return None
     trusted = str(fields.get("SYSLOG_FACILITY", "0")) == "0"
     host, boot = str(fields.get("_HOSTNAME", "")), str(fields.get("_BOOT_ID", ""))
-    return Line(time=at, text=encodable(message), host=encodable(host), boot=encodable(boot), trusted=trusted)
+    return LogLine(time=at, text=encodable(message), host=encodable(host), boot=encodable(boot), trusted=trusted)
 
 
-def _plain(raw: bytes, dating: Dating) -> Line | None:
-    return Line(time=dating.modified, text=_text(raw))
+def _plain(raw: bytes, dating: Dating) -> LogLine | None:
+    return LogLine(time=dating.modified, text=_text(raw))
 
 
 def _text(raw: bytes) -> str:

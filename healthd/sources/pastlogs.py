@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from healthd.core.errors import SourceMissing, SourceUnreadable
-from healthd.sources.kmsg_format import Wanted
-from healthd.sources.pastlines import FORMATS, PLAIN, Dating, Format, Line
+from healthd.sources.kmsg_format import RecordFilter
+from healthd.sources.pastlines import FORMATS, PLAIN, Dating, Format, LogLine
 
 _BLOCK_BYTES = 1 << 20
 _SAMPLE_BYTES = 1 << 18
@@ -49,10 +49,10 @@ class PastLog:
     kernel_lines: int = field(default=0)
     ended: datetime | None = None
 
-    def read(self, needles: tuple[bytes, ...], told: Callable[[int], None] = lambda _lines: None) -> Iterator[Line]:
+    def read(self, needles: tuple[bytes, ...], told: Callable[[int], None] = lambda _lines: None) -> Iterator[LogLine]:
         """The kernel lines that hold a needle, in the order of the file; ``told`` how many lines each block of it has.
         Raises SourceUnreadable."""
-        wanted = Wanted((*needles, *self.format.also), self.format.before)
+        wanted = RecordFilter((*needles, *self.format.also), self.format.before)
         form, parse = self.format, self.format.parse
         block = b""
         for block in _blocks(self.path, form, self._torn):
@@ -176,7 +176,7 @@ def _cut(data: bytes, form: Format) -> tuple[bytes, bytes, bytes]:
     return (data[:at], b"\n", data[at + 1 :]) if at >= 0 else (b"", b"", data)
 
 
-def _wanted(block: bytes, wanted: Wanted, form: Format) -> Iterator[bytes]:
+def _wanted(block: bytes, wanted: RecordFilter, form: Format) -> Iterator[bytes]:
     """The lines, or records, of a block that hold a needle; a record of several lines without what indents them."""
     position, ends, width = 0, form.ends, len(form.ends)
     for hit in wanted.hits(block):

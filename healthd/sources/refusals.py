@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from healthd.checklib.nvml_codes import NvmlReturn
-from healthd.core.node import GpuAnswer, NvmlFailure, Refusal
+from healthd.core.node import GpuAnswer, NvmlFailure, NvmlRefusal
 
 KEPT_S = 900.0
 """How long a refusal counts that nobody asked about again: three times the longest interval of a GPU check."""
@@ -45,7 +45,7 @@ class Refusals:
         if not standing:
             return answer
         call, (_, failure) = min(standing.items(), key=lambda each: _FOR_GOOD.index(NvmlReturn(each[1][1].code)))
-        return replace(answer, refused=Refusal(call=call, failure=failure))
+        return replace(answer, refused=NvmlRefusal(call=call, failure=failure))
 
 
 def _refused(answer: GpuAnswer) -> Iterator[tuple[str, NvmlFailure]]:

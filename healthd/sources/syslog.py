@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from healthd.sources.kmsg_format import HOLE, MOMENT, TORN, Wanted
+from healthd.sources.kmsg_format import HOLE, MOMENT, TORN, RecordFilter
 
 _READ_ALL, _SIZE_UNREAD, _SIZE_BUFFER = 3, 9, 10  # syslog(2)
 _TEXT_PER_RING = (
@@ -61,7 +61,7 @@ class KernelSyslog:
         self._unread, self._number = -1, -1
         self._look_s = self._whole_s = monotonic_s()
 
-    def read(self, wanted: Wanted | None) -> Sequence[bytes] | None:
+    def read(self, wanted: RecordFilter | None) -> Sequence[bytes] | None:
         """What is new since the last look; all of the ring at the first. ``wanted`` is left to the follower: a line
         that only may be a record of its own must come to its eyes."""
         began_s = self._monotonic_s()

@@ -85,17 +85,17 @@ UNKNOWN = refusal(NvmlReturn.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class FakeLink:
     """In a :class:`FakeTree`, a symbolic link. It is only ever asked where it leads, and is not followed."""
 
     to: str
 
 
-Entry = str | Link | SourceError
+Entry = str | FakeLink | SourceError
 
 
 class FakeTree:
-    """A ``Tree`` held in a dictionary of path to text, :class:`Link` or error. Folders are what paths imply.
+    """A ``Tree`` held in a dictionary of path to text, :class:`FakeLink` or error. Folders are what paths imply.
 
     A path that ends in ``/`` is an empty folder. An error at a path is raised by every question about that path, be
     it a file or a folder; one at ``""`` by every question about the tree.
@@ -127,7 +127,7 @@ class FakeTree:
     def target(self, path: str) -> str:
         """The last part of where a link leads."""
         entry = self._at(path)
-        if not isinstance(entry, Link):
+        if not isinstance(entry, FakeLink):
             raise SourceMissing(f"{path}: no such link in this FakeTree")
         return PurePosixPath(entry.to).name
 
@@ -240,7 +240,7 @@ def pci_tree(*, gpus: Sequence[str] = (), efa: Sequence[str] = ()) -> dict[str, 
     }
     for address in gpus:
         gpu = {"vendor": "0x10de", "device": "0x2330", "class": "0x030200"}
-        devices[f"{address}.0"] = {**gpu, "driver": Link("../../bus/pci/drivers/nvidia")}
+        devices[f"{address}.0"] = {**gpu, "driver": FakeLink("../../bus/pci/drivers/nvidia")}
     for number, address in enumerate(efa):
         name = f"rdmap{int(address.split(':')[1], 16)}s0"
         devices[f"{address}.0"] = {

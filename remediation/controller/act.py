@@ -11,9 +11,9 @@ from datetime import datetime
 
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.core.model import Clearance, Event, Mode, Refusal, Refused, Remedy
-from healthd.remediation.controller.requests import Wanted, is_away, is_silent
+from healthd.remediation.controller.requests import WantedAct, is_away, is_silent
 from healthd.remediation.decide.case import Case, End, Phase, with_act
-from healthd.remediation.decide.handoff import Answer, CaseMark, instance_of, parse, word
+from healthd.remediation.decide.handoff import CaseMark, RequestAnswer, instance_of, parse, word
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.engine.gates import in_maintenance
 from healthd.remediation.engine.repairs import Door, Repairs
@@ -22,13 +22,13 @@ from healthd.remediation.ports import Hold, NodeView, Provisioner, Slot
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class FoundRequest:
     """What was read in this round: what is wanted, the mark that says so, and its text.
 
     ``has_place``: a place of the budget is held for the node.
     """
 
-    want: Wanted
+    want: WantedAct
     mark: CaseMark
     text: str
     has_place: bool = False
@@ -46,7 +46,7 @@ class Errand:
         *,
         orchestrator: Door,
         provisioner: Provisioner,
-        found: Found,
+        found: FoundRequest,
         places: Callable[[], tuple[Slot, ...]],
         booted: Callable[[], datetime | None],
         rules: Callable[[], Rules],
@@ -225,7 +225,7 @@ class Errand:
             remedy=want.remedy,
             attempt=want.attempt,
             following=() if want.unanswered else there.following,
-            answer=Answer.TAKEN,
+            answer=RequestAnswer.TAKEN,
             answered=now,
             said="",
         )

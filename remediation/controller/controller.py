@@ -16,12 +16,20 @@ from typing import Protocol
 from healthd.core.errors import BackendError
 from healthd.core.model import Event, Mode, Refusal, Refused, Remedy, Step
 from healthd.judge.clock import ClockWatch, was_set
-from healthd.remediation.controller.act import Errand, Found
-from healthd.remediation.controller.node_status import STATES, Looks, Reckoning, Standing, State
-from healthd.remediation.controller.requests import Wanted, is_moot, is_silent, needs_person, refusal, wanted, withdrawn
+from healthd.remediation.controller.act import Errand, FoundRequest
+from healthd.remediation.controller.node_status import STATES, Looks, Reckoning, RepairState, Standing
+from healthd.remediation.controller.requests import (
+    WantedAct,
+    is_moot,
+    is_silent,
+    needs_person,
+    refusal,
+    wanted,
+    withdrawn,
+)
 from healthd.remediation.decide.case import Case, End, Phase, shifted, with_act
 from healthd.remediation.decide.fleet import DAY_WINDOW, RATE_WINDOW, day_limit, rate_held, replacements
-from healthd.remediation.decide.handoff import Answer, CaseMark, instance_of, launched_after, parse, plain, word
+from healthd.remediation.decide.handoff import CaseMark, RequestAnswer, instance_of, launched_after, parse, plain, word
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.rules import STEPS
 from healthd.remediation.engine.repairs import Door
@@ -42,7 +50,7 @@ class Fleet(Protocol):
         """Every place of the budget that is taken."""
 
 
-class Kept(Protocol):
+class RequestStore(Protocol):
     """Where the controller keeps what it intends. Raises StoreError; then nothing is done."""
 
     def cases(self) -> tuple[Case, ...]:
@@ -69,7 +77,7 @@ class Controller:
         node: Callable[[str], Door],
         booted: Callable[[str], datetime | None],
         provisioner: Callable[[str, str], Provisioner],
-        kept: Kept,
+        kept: RequestStore,
         rules: Callable[[], Rules],
         patience: Patience,
         silent_s: float,
@@ -136,7 +144,7 @@ class Controller:
         for case in [each for each in self._known.values() if each.end is None and each.id.startswith(f"{node}/")]:
             self._save(replace(case, end=End.DONE, note=why), why)
 
-    def _found(self, shown: Mark, level: FleetLevel, places: Collection[str], now: datetime) -> Found | None:
+    def _found(self, shown: Mark, level: FleetLevel, places: Collection[str], now: datetime) -> FoundRequest | None:
         """What is wanted of a node; of one that asked for nothing, only while it is out and holds its place."""
         mark = parse(shown.text)
         if mark is None:
@@ -150,9 +158,9 @@ class Controller:
         known = self._known.get(want.id)
         if known is not None and known.end is End.DONE and mark.said == plain(known.note):
             return None  # it is done, and the node was told
-        return Found(want=want, mark=mark, text=shown.text, has_place=has_place)
+        return FoundRequest(want=want, mark=mark, text=shown.text, has_place=has_place)
 
-    def _begun_before(self, node: str, mark: CaseMark) -> Wanted | None:
+    def _begun_before(self, node: str, mark: CaseMark) -> WantedAct | None:
         """A request that its node has withdrawn and that was begun, or may have been: the node has to know."""
         want = withdrawn(node, mark)
         case = self._known.get(want.id) if want is not None else None
@@ -184,9 +192,9 @@ class Controller:
 
     # -- one node -----------------------------------------------------------------------------------------------------
 
-    def _go_on(self, found: Found, level: FleetLevel, now: datetime) -> Standing:
+    def _go_on(self, found: FoundRequest, level: FleetLevel, now: datetime) -> Standing:
         case = self._known.get(found.want.id)
-        if case is None and found.mark.answer is Answer.TAKEN and not found.want.unanswered:
+        if case is None and found.mark.answer is RequestAnswer.TAKEN and not found.want.unanswered:
             case = self._adopted(found, now)
         if case is None or (case.phase is Phase.PLANNED and case.end is None):
             return self._begin_unless_busy(found, level, now)
@@ -195,7 +203,7 @@ class Controller:
         self._answer(found, case)
         return _standing(found, case.note, STATES[case.end], page=case.end is not End.DONE)
 
-    def _followed(self, found: Found, case: Case, now: datetime) -> Standing:
+    def _followed(self, found: FoundRequest, case: Case, now: datetime) -> Standing:
         """It was asked for, or may have been: only its evidence counts now, which AWS is not asked for all the time."""
         if found.mark.is_withdrawn:
             self._answer(found, case)
@@ -207,7 +215,7 @@ class Controller:
             turn = self._again(found, errand, turn, now)
         return self._looks.note(case.id, self._came_of(found, turn))
 
-    def _may_repeat(self, found: Found, turn: Turn) -> bool:
+    def _may_repeat(self, found: FoundRequest, turn: Turn) -> bool:
         """Whether nothing shows what became of it, its platform gave this controller no answer, and a second request is
         safe by now. What its node has withdrawn is not asked for again."""
         want, case = found.want, turn.case
@@ -219,7 +227,7 @@ class Controller:
         since_s = self._unsure.get(want.id, self._monotonic_s())
         return after_s is not None and self._monotonic_s() - since_s >= after_s
 
-    def _again(self, found: Found, errand: Errand, turn: Turn, now: datetime) -> Turn:
+    def _again(self, found: FoundRequest, errand: Errand, turn: Turn, now: datetime) -> Turn:
         """A controller before this one died in it, or its platform did not answer. Judged as before the first time."""
         try:
             view = self._node(found.want.node).view()
@@ -229,7 +237,7 @@ class Controller:
         except BackendError as error:
             return replace(turn, said=f"{turn.said}; not asked for again: {error}")
 
-    def _begin_unless_busy(self, found: Found, level: FleetLevel, now: datetime) -> Standing:
+    def _begin_unless_busy(self, found: FoundRequest, level: FleetLevel, now: datetime) -> Standing:
         """A platform that is at the machine, or has no time for us, is not asked again in every round either."""
         known = self._looks.lately(found.want.id)
         if known is not None and known.refusal is Refusal.MANAGED:
@@ -237,21 +245,21 @@ class Controller:
         standing = self._begin(found, level, now)
         return self._looks.note(found.want.id, standing) if standing.refusal is Refusal.MANAGED else standing
 
-    def _begin(self, found: Found, level: FleetLevel, now: datetime) -> Standing:
+    def _begin(self, found: FoundRequest, level: FleetLevel, now: datetime) -> Standing:
         """Judge everything anew, and act."""
         want = found.want
         view = self._node(want.node).view()
         if hands_off := self._rules().hands_off(view):
             self._silent.pop(want.node, None)
             said = f"opted out: {hands_off}; nothing is touched, its mark neither"
-            return _standing(found, said, State.LEFT_ALONE, refusal=Refusal.OPTED_OUT)
+            return _standing(found, said, RepairState.LEFT_ALONE, refusal=Refusal.OPTED_OUT)
         if view.powered_down:
             return self._powered_down(found)
         why = self._refusal(found, view, now)
         if want.unanswered and (why or not is_silent(view)):
             self._silent.pop(want.node, None)
             said = f"its reboot should be over: left to its own daemon, {why.words if why else 'it answers'}"
-            return _standing(found, said, State.LEFT_ALONE, refusal=why.kind if why else None)
+            return _standing(found, said, RepairState.LEFT_ALONE, refusal=why.kind if why else None)
         if why:
             return self._refused(found, why, now)
         if want.unanswered and (waiting := self._silence(found)) is not None:
@@ -267,7 +275,7 @@ class Controller:
             return self._refused(found, Refused(kind=Refusal.CANNOT, words=cannot), now)
         return self._came_of(found, errand.go(self._opened(found, view, now), now))
 
-    def _not_now(self, want: Wanted) -> Refused | None:
+    def _not_now(self, want: WantedAct) -> Refused | None:
         mode = self._rules().mode
         if mode is not Mode.REPAIR:
             kind = Refusal.OBSERVE if mode is Mode.OBSERVE else Refusal.LOWERED
@@ -277,15 +285,15 @@ class Controller:
             return Refused(kind=Refusal.MANAGED, words=words)
         return None
 
-    def _powered_down(self, found: Found) -> Standing:
+    def _powered_down(self, found: FoundRequest) -> Standing:
         """Nothing is there to act on. What the node left is released (``absent``), and its daemon asks again."""
         self._silent.pop(found.want.node, None)
         why = Refused(kind=Refusal.MANAGED, words="power saving has taken its machine away")
         if found.want.unanswered:
-            return _standing(found, why.words, State.LEFT_ALONE, refusal=why.kind)
+            return _standing(found, why.words, RepairState.LEFT_ALONE, refusal=why.kind)
         return self._waits(found, why)
 
-    def _refusal(self, found: Found, view: NodeView, now: datetime) -> Refused | None:
+    def _refusal(self, found: FoundRequest, view: NodeView, now: datetime) -> Refused | None:
         return refusal(
             found.want,
             found.mark,
@@ -296,19 +304,19 @@ class Controller:
             timeout_s=self._timeout_s(found.want.remedy),
         )
 
-    def _silence(self, found: Found) -> Standing | None:
+    def _silence(self, found: FoundRequest) -> Standing | None:
         """None once a node has been silent for so long, at every look, that its machine may be given up."""
         node = found.want.node
         if why := needs_person(found.mark, self._booted(node)):
             said = f"{why}: a person has to look"
-            return _standing(found, said, State.SILENT, page=True, refusal=Refusal.PERSON)
+            return _standing(found, said, RepairState.SILENT, page=True, refusal=Refusal.PERSON)
         since_s = self._silent.setdefault(node, self._monotonic_s())
         if self._monotonic_s() - since_s >= self._silent_s:
             return None
         silent = f"its machine is replaced if it stays silent for {self._silent_s:g} s"
-        return _standing(found, f"it did not come back from its reboot; {silent}", State.SILENT)
+        return _standing(found, f"it did not come back from its reboot; {silent}", RepairState.SILENT)
 
-    def _adopted(self, found: Found, now: datetime) -> Case:
+    def _adopted(self, found: FoundRequest, now: datetime) -> Case:
         """The case of a request that a controller took whose store is not this one: it may have been carried out. The
         mark has the boot that a reboot was to end; the present one may be the one after, and so may the machine."""
         machine, mark = self._provisioner_of(found).machine(), found.mark
@@ -325,7 +333,7 @@ class Controller:
         self._save(case, "taken by a controller whose store is not here: it is not asked for again")
         return case
 
-    def _came_of(self, found: Found, turn: Turn) -> Standing:
+    def _came_of(self, found: FoundRequest, turn: Turn) -> Standing:
         """Write down what a turn came to. What was not begun is taken out of the mark first: the disk is believed."""
         want, case = found.want, replace(turn.case, note=turn.said)
         if turn.asked:
@@ -343,7 +351,7 @@ class Controller:
             self._put_back(found)
             if want.id in self._known:
                 self._save(replace(case, end=None), turn.said)
-            return _standing(found, turn.said, State.LEFT_ALONE)
+            return _standing(found, turn.said, RepairState.LEFT_ALONE)
         if case != self._known.get(case.id):
             self._save(case, turn.said)
         self._answer(found, case)
@@ -353,39 +361,39 @@ class Controller:
 
     # -- what the node is told ----------------------------------------------------------------------------------------
 
-    def _refused(self, found: Found, why: Refused, now: datetime) -> Standing:
+    def _refused(self, found: FoundRequest, why: Refused, now: datetime) -> Standing:
         """For good: the node goes on from there, or a person does."""
         if found.want.unanswered:
             said = f"it did not come back from its reboot, and is not replaced: {why.words}"
-            return _standing(found, said, State.SILENT, page=True, refusal=why.kind)
+            return _standing(found, said, RepairState.SILENT, page=True, refusal=why.kind)
         case = replace(self._opened(found, None, now), end=End.FAILED, note=f"refused: {why.words}")
         self._save(case, case.note)
         self._answer(found, case)
-        return _standing(found, case.note, State.REFUSED, page=True, refusal=why.kind)
+        return _standing(found, case.note, RepairState.REFUSED, page=True, refusal=why.kind)
 
-    def _waits(self, found: Found, why: Refused, *, page: bool = False) -> Standing:
+    def _waits(self, found: FoundRequest, why: Refused, *, page: bool = False) -> Standing:
         if found.want.unanswered:
             self._put_back(found)
             said = f"it did not come back from its reboot, and is not replaced yet: {why.words}"
-            return _standing(found, said, State.SILENT, page=True, refusal=why.kind)
-        self._tell(found, replace(found.mark, answer=Answer.WAITS, said=why.words), begun=None)
-        return _standing(found, why.words, State.WAITS, page=page, refusal=why.kind)
+            return _standing(found, said, RepairState.SILENT, page=True, refusal=why.kind)
+        self._tell(found, replace(found.mark, answer=RequestAnswer.WAITS, said=why.words), begun=None)
+        return _standing(found, why.words, RepairState.WAITS, page=page, refusal=why.kind)
 
-    def _answer(self, found: Found, case: Case) -> None:
+    def _answer(self, found: FoundRequest, case: Case) -> None:
         """Have the mark say what the disk says. What it says already is left alone."""
         want, mark = found.want, found.mark
         told = replace(mark, asks=True, remedy=want.remedy, attempt=want.attempt)
         match case.end:
             case None:
-                told = replace(told, answer=Answer.TAKEN, said=case.note.partition("; ")[2])
+                told = replace(told, answer=RequestAnswer.TAKEN, said=case.note.partition("; ")[2])
             case End.DONE:
                 became = word(case.machine) if want.remedy is Remedy.REPLACE_NODE else mark.became
-                told = replace(told, answer=Answer.TAKEN, became=became, said=case.note)
+                told = replace(told, answer=RequestAnswer.TAKEN, became=became, said=case.note)
             case _:
-                told = replace(told, answer=Answer.REFUSED, said=case.note)
+                told = replace(told, answer=RequestAnswer.REFUSED, said=case.note)
         self._tell(found, told, begun=case if case.acts else None)
 
-    def _tell(self, found: Found, told: CaseMark, *, begun: Case | None) -> None:
+    def _tell(self, found: FoundRequest, told: CaseMark, *, begun: Case | None) -> None:
         """Write the mark anew, if the node has not moved on meanwhile and there is something new to say. Of an act that
         was not ``begun`` nothing is counted, and a request that is withdrawn stays so."""
         want, orchestrator = found.want, self._node(found.want.node)
@@ -393,12 +401,12 @@ class Controller:
         mine = (want.case, found.mark.machine, want.remedy, want.attempt, want.asked)
         if there is None or (there.case, there.machine, _asked_for(there), there.attempt, there.asked) != mine:
             return
-        if there.is_withdrawn and told.answer is not Answer.TAKEN:
+        if there.is_withdrawn and told.answer is not RequestAnswer.TAKEN:
             return
         is_new = (there.answer, there.became) != (told.answer, told.became)
         if not is_new and (there.said == plain(told.said) or self._told_lately(want.node)):
             return
-        if begun is not None and there.answer is not Answer.TAKEN:
+        if begun is not None and there.answer is not RequestAnswer.TAKEN:
             there = with_act(there, want.remedy, begun.since, boot_id=begun.boot_id, after_silence=want.unanswered)
         orchestrator.mark(
             replace(
@@ -411,7 +419,7 @@ class Controller:
                 said=told.said,
                 history=there.history if begun is not None else found.mark.history,
                 answered=there.answered if there.answer is told.answer else self._clock(),
-                boot=there.boot if told.answer is Answer.TAKEN else "",
+                boot=there.boot if told.answer is RequestAnswer.TAKEN else "",
                 replaced=there.replaced if begun is not None else found.mark.replaced,
             ).text
         )
@@ -421,7 +429,7 @@ class Controller:
         written_s = self._written_s.get(node)
         return written_s is not None and self._monotonic_s() - written_s < _SAID_ANEW_S
 
-    def _put_back(self, found: Found) -> None:
+    def _put_back(self, found: FoundRequest) -> None:
         """The mark of a reboot, where nothing came of going on from it: the node may come back and be believed."""
         orchestrator, mark = self._node(found.want.node), found.mark
         there = parse(orchestrator.marked())
@@ -431,7 +439,7 @@ class Controller:
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
-    def _errand(self, found: Found, *, too_many: Callable[[], str] = str) -> Errand:
+    def _errand(self, found: FoundRequest, *, too_many: Callable[[], str] = str) -> Errand:
         node = found.want.node
         return Errand(
             orchestrator=self._node(node),
@@ -446,7 +454,7 @@ class Controller:
             boot_id=None if self._boot_id is None else lambda: self._boot_id(node),  # type: ignore[misc]
         )
 
-    def _opened(self, found: Found, view: NodeView | None, now: datetime) -> Case:
+    def _opened(self, found: FoundRequest, view: NodeView | None, now: datetime) -> Case:
         """The controller's own case: one act, no other remedy behind it."""
         want = found.want
         steps = STEPS[want.remedy]
@@ -473,7 +481,7 @@ class Controller:
         self.reckoning.time(self._known.get(case.id), case, self._clock())
         self._known[case.id] = case
 
-    def _provisioner_of(self, found: Found) -> Provisioner:
+    def _provisioner_of(self, found: FoundRequest) -> Provisioner:
         """The same one for as long as a case lasts: it remembers what it asked for."""
         want = found.want
         known = self._acting.get(want.node)
@@ -486,7 +494,7 @@ class Controller:
         patience = self._patience
         return patience.reboot_timeout_s if remedy is Remedy.REBOOT_NODE else patience.replace_timeout_s
 
-    def _too_many(self, want: Wanted, level: FleetLevel) -> str:
+    def _too_many(self, want: WantedAct, level: FleetLevel) -> str:
         """The bounds over the marks of all nodes, and over what this controller did since they were read.
 
         That of a day a node asks about itself, and a person may order past it there: it holds here only what nobody
@@ -511,7 +519,9 @@ def _asked_for(mark: CaseMark) -> Remedy | None:
     return mark.withdrawn if mark.is_withdrawn else mark.remedy
 
 
-def _standing(found: Found, said: str, state: State, *, page: bool = False, refusal: Refusal | None = None) -> Standing:
+def _standing(
+    found: FoundRequest, said: str, state: RepairState, *, page: bool = False, refusal: Refusal | None = None
+) -> Standing:
     want = found.want
     return Standing(
         node=want.node,

@@ -16,7 +16,7 @@ from healthd.remediation.decide.case import Case, End
 from healthd.remediation.engine.stats import Tally
 
 
-class State(StrEnum):
+class RepairState(StrEnum):
     """How far the controller is with a node: the word beside the sentence, for a metric that cannot grow."""
 
     WAITS = "waits"  # it asked for a repair, which is not begun yet
@@ -28,10 +28,10 @@ class State(StrEnum):
     OTHER = "other"  # nothing was asked: a drain, a plugin, what does not fit together
 
 
-STATES: Mapping[End | None, State] = {
-    **dict.fromkeys(End, State.REFUSED),
-    None: State.REPAIR,
-    End.DONE: State.DONE,
+STATES: Mapping[End | None, RepairState] = {
+    **dict.fromkeys(End, RepairState.REFUSED),
+    None: RepairState.REPAIR,
+    End.DONE: RepairState.DONE,
 }
 """Where a request stands whose case ended so."""
 
@@ -48,7 +48,7 @@ class Standing:
     remedy: Remedy | None = None
     machine: str = ""
     page: bool = False
-    state: State = State.OTHER
+    state: RepairState = RepairState.OTHER
     refusal: Refusal | None = None
     troubles: tuple[ClusterTrouble, ...] = ()
 
@@ -77,7 +77,7 @@ class Reckoning:
 
     def __init__(self) -> None:
         self.tally = Tally()
-        self.answered: Counter[State] = Counter()
+        self.answered: Counter[RepairState] = Counter()
         """What became of requests, each counted once when it is new."""
         self._counted: dict[str, tuple[str, Standing]] = {}
 
@@ -91,11 +91,13 @@ class Reckoning:
             self.tally.refuse(standing.refusal)
         self._counted[standing.node] = (request, standing)
 
-    def before(self, node: str, request: str) -> tuple[State, bool]:
+    def before(self, node: str, request: str) -> tuple[RepairState, bool]:
         """Where a request stood that could not be looked at this time, and whether a person was needed: no answer is no
         news."""
         known = self._counted.get(node)
-        return (known[1].state, known[1].page) if known is not None and known[0] == request else (State.WAITS, False)
+        return (
+            (known[1].state, known[1].page) if known is not None and known[0] == request else (RepairState.WAITS, False)
+        )
 
     def keep(self, nodes: Collection[str]) -> None:
         """Forget the nodes that ask for nothing any more."""

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from healthd.core.model import Refusal, Refused, Remedy
 from healthd.remediation.decide.case import case_of
-from healthd.remediation.decide.handoff import CLOSE, Answer, CaseMark
+from healthd.remediation.decide.handoff import CLOSE, CaseMark, RequestAnswer
 from healthd.remediation.ports import NodeView
 
 _SILENT = frozenset({"DOWN", "NOT_RESPONDING"})
@@ -20,7 +20,7 @@ _AWAY = _SILENT | {"NOTREADY"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class WantedAct:
     """One act on one machine. ``unanswered``: nobody asked for it, the node does not answer after its reboot.
 
     ``asked``: when the request was made, or that reboot. It never changes while the request stands, and no later
@@ -47,28 +47,28 @@ class Wanted:
         return f"{self.node}/{self.case}/{self.remedy}-{self.attempt}@{int(self.asked.timestamp())}"
 
 
-def wanted(node: str, mark: CaseMark, now: datetime, *, reboot_timeout_s: float) -> Wanted | None:
+def wanted(node: str, mark: CaseMark, now: datetime, *, reboot_timeout_s: float) -> WantedAct | None:
     """What a mark asks the controller to look at, or None. A reboot that should be over long ago is looked after."""
     if mark.remedy is None or mark.asked is None or not mark.case:
         return None
-    was_begun = not mark.asks or mark.answer is Answer.TAKEN
+    was_begun = not mark.asks or mark.answer is RequestAnswer.TAKEN
     if mark.remedy is Remedy.REBOOT_NODE and was_begun and _is_late(mark.asked, now, reboot_timeout_s):
         replacement = Remedy.REPLACE_NODE
-        return Wanted(node=node, case=mark.case, remedy=replacement, attempt=0, asked=mark.asked, unanswered=True)
-    if not mark.asks or mark.answer is Answer.REFUSED:
+        return WantedAct(node=node, case=mark.case, remedy=replacement, attempt=0, asked=mark.asked, unanswered=True)
+    if not mark.asks or mark.answer is RequestAnswer.REFUSED:
         return None
-    return Wanted(node=node, case=mark.case, remedy=mark.remedy, attempt=mark.attempt, asked=mark.asked)
+    return WantedAct(node=node, case=mark.case, remedy=mark.remedy, attempt=mark.attempt, asked=mark.asked)
 
 
-def withdrawn(node: str, mark: CaseMark) -> Wanted | None:
+def withdrawn(node: str, mark: CaseMark) -> WantedAct | None:
     """The request that a node has withdrawn, or None. Nothing is begun for it: it tells what may have been begun."""
     if not mark.is_withdrawn or mark.withdrawn is None or mark.asked is None or not mark.case:
         return None
-    return Wanted(node=node, case=mark.case, remedy=mark.withdrawn, attempt=mark.attempt, asked=mark.asked)
+    return WantedAct(node=node, case=mark.case, remedy=mark.withdrawn, attempt=mark.attempt, asked=mark.asked)
 
 
 def refusal(
-    want: Wanted,
+    want: WantedAct,
     mark: CaseMark,
     view: NodeView,
     *,
@@ -101,7 +101,7 @@ def is_away(view: NodeView) -> bool:
     return bool(view.flags & _AWAY)
 
 
-def is_moot(want: Wanted, booted: datetime | None) -> bool:
+def is_moot(want: WantedAct, booted: datetime | None) -> bool:
     """Whether the node has booted since it asked for a reboot: it says itself what is still wrong, once it can."""
     return want.remedy is Remedy.REBOOT_NODE and booted is not None and booted > want.asked + CLOSE
 
@@ -115,7 +115,7 @@ def needs_person(mark: CaseMark, booted: datetime | None) -> str:
     return ""
 
 
-def _not_our_text(want: Wanted, view: NodeView, platform_texts: Collection[str]) -> str:
+def _not_our_text(want: WantedAct, view: NodeView, platform_texts: Collection[str]) -> str:
     if view.hold is None:
         return "it is not drained"
     if view.drained_by_itself or case_of(view.hold.text) == want.case:

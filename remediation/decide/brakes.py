@@ -27,7 +27,7 @@ _VERSIONS: Mapping[str, Callable[[CaseMark], str]] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Records:
+class FleetRecords:
     """The handoff records of a fleet of ``total`` nodes, and the codes by which nodes are held and since when, by
     name."""
 
@@ -36,15 +36,15 @@ class Records:
     total: int
 
 
-def records_of(level: FleetLevel, now: datetime) -> Records:
+def records_of(level: FleetLevel, now: datetime) -> FleetRecords:
     """The records in one reading of the fleet. What is none of healthd's says nothing, nor what is of a time ahead."""
     marks = {each.node: by_now(mark, now) for each in level.marks if (mark := parse(each.text)) is not None}
     drains = ((each.node, code_of(each.text), datetime.fromtimestamp(each.stamp, UTC)) for each in level.held)
     held = {node: (code, at) for node, code, at in drains if code and not is_ahead(at, now)}
-    return Records(marks=marks, held=held, total=level.total)
+    return FleetRecords(marks=marks, held=held, total=level.total)
 
 
-def held_back(remedy: Remedy, code: str, me: str, records: Records, *, now: datetime, bounds: Bounds) -> str:
+def held_back(remedy: Remedy, code: str, me: str, records: FleetRecords, *, now: datetime, bounds: Bounds) -> str:
     """Why this repair of this code is not made on node ``me``, or "". The words are the same on every node."""
     if remedy is Remedy.REPLACE_NODE and (why := _replaced_in_vain(code, records, now, bounds)):
         return why
@@ -80,7 +80,7 @@ def many_returns(returns: int, code: str, bounds: Bounds) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _slow_storm(code: str, me: str, records: Records, now: datetime, bounds: Bounds) -> str:
+def _slow_storm(code: str, me: str, records: FleetRecords, now: datetime, bounds: Bounds) -> str:
     having = _storm(code, me, records, now, bounds)
     if not having:
         return ""
@@ -91,7 +91,7 @@ def _slow_storm(code: str, me: str, records: Records, now: datetime, bounds: Bou
     )
 
 
-def _storm(code: str, me: str, records: Records, now: datetime, bounds: Bounds) -> set[str]:
+def _storm(code: str, me: str, records: FleetRecords, now: datetime, bounds: Bounds) -> set[str]:
     """The nodes of a slow storm, or none: those that got the code within the window that ends now, or that ended when
     a node got it which is still out for it. What a person has not looked at yet is not over because a day went by."""
     many = max(bounds.storm_nodes, out_limit(bounds.storm_share, records.total))
@@ -104,20 +104,20 @@ def _storm(code: str, me: str, records: Records, now: datetime, bounds: Bounds) 
     return set()
 
 
-def _out_for(code: str, records: Records, now: datetime) -> set[tuple[str, datetime]]:
+def _out_for(code: str, records: FleetRecords, now: datetime) -> set[tuple[str, datetime]]:
     """The nodes that are out for a code, or show it, each with since when."""
     drained = {(node, min(at, now)) for node, (held, at) in records.held.items() if held == code}
     shows = {(node, mark.since or now) for node, mark in records.marks.items() if mark.code == code}
     return drained | {(node, min(at, now)) for node, at in shows}
 
 
-def _returned_from(code: str, records: Records, now: datetime) -> set[tuple[str, datetime]]:
+def _returned_from(code: str, records: FleetRecords, now: datetime) -> set[tuple[str, datetime]]:
     """The nodes that were repaired for a code, or came back from it, each with when."""
     past = ((node, each) for node, mark in records.marks.items() for each in mark.history if each.code == code)
     return {(node, min(each.at, now)) for node, each in past}
 
 
-def _repaired_in_vain(code: str, records: Records, now: datetime, bounds: Bounds) -> str:
+def _repaired_in_vain(code: str, records: FleetRecords, now: datetime, bounds: Bounds) -> str:
     since = now - timedelta(days=bounds.relapse_days)
     ends = [end for node in records.marks.values() for end in _ends(node, code) if end[0] > since]
     last = sorted(ends)[-bounds.repairs_in_vain :]
@@ -127,7 +127,7 @@ def _repaired_in_vain(code: str, records: Records, now: datetime, bounds: Bounds
     return f"{words}, so none is made any more: a person has to look"
 
 
-def _replaced_in_vain(code: str, records: Records, now: datetime, bounds: Bounds) -> str:
+def _replaced_in_vain(code: str, records: FleetRecords, now: datetime, bounds: Bounds) -> str:
     since = now - timedelta(days=bounds.relapse_days)
     nodes = sorted(node for node, mark in records.marks.items() if _in_vain(mark, code, since))
     if len(nodes) < bounds.replacements_in_vain:
@@ -159,7 +159,7 @@ def _came_back(mark: CaseMark, repair: PastRepair) -> bool:
     return again or (mark.code == repair.code and mark.since is not None and mark.since > repair.at)
 
 
-def _versions(having: set[str], records: Records) -> list[str]:
+def _versions(having: set[str], records: FleetRecords) -> list[str]:
     """What those nodes have in common and others have not: ``all 9 have driver 580.95, the other 491 have 570``."""
     told = []
     for what, of in _VERSIONS.items():

@@ -16,11 +16,11 @@ from healthd.core.model import Diagnosis, Mode, Refused, Remedy, Step
 from healthd.judge.clock import moved
 from healthd.remediation.decide.handoff import (
     CLOSE,
-    Answer,
     CaseMark,
     Helped,
     PastAct,
     PastRepair,
+    RequestAnswer,
     parse,
     remembering,
     said_of,
@@ -244,7 +244,7 @@ def is_begun(mark: CaseMark) -> bool:
     it, which it says by its answer and by its entry in the history; one that it refused without taking never was."""
     if mark.is_withdrawn:
         return False
-    if not mark.asks or mark.answer is Answer.TAKEN or mark.remedy is None or mark.asked is None:
+    if not mark.asks or mark.answer is RequestAnswer.TAKEN or mark.remedy is None or mark.asked is None:
         return True
     return has_entry(mark, mark.remedy, mark.asked)
 

@@ -14,11 +14,11 @@ from datetime import datetime, timedelta
 from healthd.core.model import REMEDY_RANK, Action, Decision, Mode, Remedy, Step
 from healthd.remediation.decide.case import REPAIR_CODE, Case, Phase
 from healthd.remediation.decide.commands import only_out
-from healthd.remediation.decide.rules import REPAIRS, Answer
+from healthd.remediation.decide.rules import REPAIRS, RuleAnswer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class KnownFaults:
     """What is known when another fault is considered.
 
     ``open``: the answers of the policy to what is open, most far-reaching first; neither what is acknowledged nor what
@@ -27,19 +27,19 @@ class Seen:
     """
 
     now: datetime
-    open: tuple[Answer, ...]
+    open: tuple[RuleAnswer, ...]
     looked: bool
     waited: timedelta
     settle: timedelta
     verify_timeout: timedelta
 
 
-def own(case: Case, open_: Sequence[Answer]) -> Answer | None:
+def own(case: Case, open_: Sequence[RuleAnswer]) -> RuleAnswer | None:
     """The fault that the case is about, if it is open."""
     return next((answer for answer in open_ if _is_own(case, answer)), None)
 
 
-def undriven(case: Case, open_: Sequence[Answer]) -> str:
+def undriven(case: Case, open_: Sequence[RuleAnswer]) -> str:
     """Why the law forbids the act whose turn it is, or "". An operator's order needs no fault."""
     remedy = _remedy(case)
     if case.order or any(_calls_for(answer, remedy) for answer in open_):
@@ -47,7 +47,7 @@ def undriven(case: Case, open_: Sequence[Answer]) -> str:
     return f"no open fault calls for {remedy}"
 
 
-def not_helped(case: Case, open_: Sequence[Answer]) -> str:
+def not_helped(case: Case, open_: Sequence[RuleAnswer]) -> str:
     """The open fault that the repair of the case has not ended, in words, or "". Anything else that is open is decided
     by its own rule, and says nothing of the repair. An order for no fault in particular is measured by those that were
     there before it."""
@@ -65,7 +65,7 @@ def may_turn(case: Case) -> bool:
     return not (case.by_order or case.end or is_begun or case.step in (Step.STAY, Step.RELEASE))
 
 
-def is_due(case: Case, seen: Seen) -> bool:
+def is_due(case: Case, seen: KnownFaults) -> bool:
     """Whether it is time to ask what would be decided now."""
     if not seen.open or not may_turn(case):
         return False
@@ -80,7 +80,7 @@ def is_due(case: Case, seen: Seen) -> bool:
     return seen.looked or _is_new(case, first, seen) or _is_late(case, seen)
 
 
-def turns(case: Case, decision: Decision, seen: Seen) -> bool:
+def turns(case: Case, decision: Decision, seen: KnownFaults) -> bool:
     """Whether what is decided now takes the case over; ``decision``: as for a node that is out already."""
     mine, about = own(case, seen.open), decided_about(decision, seen.open)
     if about is None or not decision.steps:
@@ -94,13 +94,13 @@ def turns(case: Case, decision: Decision, seen: Seen) -> bool:
     return about is not mine and _rank(decision.ladder) > _rank(_ahead(case)) and _is_new(case, about, seen)
 
 
-def is_untried(case: Case, decision: Decision, open_: Sequence[Answer]) -> bool:
+def is_untried(case: Case, decision: Decision, open_: Sequence[RuleAnswer]) -> bool:
     """Whether what is decided about began after the last repair of the case, which then says nothing of it."""
     about = decided_about(decision, open_)
     return about is None or (about is not own(case, open_) and _is_since(case, about))
 
 
-def decided_about(decision: Decision, open_: Sequence[Answer]) -> Answer | None:
+def decided_about(decision: Decision, open_: Sequence[RuleAnswer]) -> RuleAnswer | None:
     """The open fault that a decision is about."""
     about = decision.diagnosis
     if about is None:
@@ -127,7 +127,7 @@ def is_replaced(case: Case) -> bool:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _is_own(case: Case, answer: Answer) -> bool:
+def _is_own(case: Case, answer: RuleAnswer) -> bool:
     """By its code on its component, by any of its names. Another machine has other parts: there the code tells, and
     where that is not known either, any fault may be the one."""
     if is_replaced(case):
@@ -135,7 +135,7 @@ def _is_own(case: Case, answer: Answer) -> bool:
     return case.code == answer.root.code and case.component in answer.diagnosis.component.all_names()
 
 
-def _calls_for(answer: Answer, remedy: Remedy) -> bool:
+def _calls_for(answer: RuleAnswer, remedy: Remedy) -> bool:
     return answer.rule.mode is Mode.REPAIR and remedy in answer.ladder
 
 
@@ -152,17 +152,17 @@ def _rank(ladder: Sequence[Remedy]) -> int:
     return REMEDY_RANK[ladder[0]] if ladder else 0
 
 
-def _is_since(case: Case, answer: Answer) -> bool:
+def _is_since(case: Case, answer: RuleAnswer) -> bool:
     return is_replaced(case) or answer.root.since >= case.since
 
 
-def _is_new(case: Case, answer: Answer, seen: Seen) -> bool:
+def _is_new(case: Case, answer: RuleAnswer, seen: KnownFaults) -> bool:
     """Whether it began after the last repair, and has been open for the settle time."""
     lasts = seen.now - max(answer.root.since, case.since) if is_replaced(case) else seen.now - answer.root.since
     return _is_since(case, answer) and lasts >= seen.settle
 
 
-def _is_late(case: Case, seen: Seen) -> bool:
+def _is_late(case: Case, seen: KnownFaults) -> bool:
     """Whether what is open has had its time to end. A node that was repaired, perhaps by a daemon before this one, may
     show for a while what it had before."""
     was_repaired = case.attempts or case.earlier or case.remedy is Remedy.NONE

@@ -47,7 +47,7 @@ _LEARNING_SHARE = 0.002  # of one core of slurmctld's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hold:
+class WaitForSlot:
     """Nothing may be taken out now. Look again later; no slot is held, or the node is out already.
 
     ``passing``: only because the cluster is slow to answer; seconds later it is known. Else somebody has to be told.
@@ -58,7 +58,7 @@ class Hold:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Claim:
+class TakeSlot:
     """Ask the controller for this slot."""
 
     scope: str
@@ -88,7 +88,7 @@ class Go:
     slots: tuple[Slot, ...]
 
 
-Plan = Hold | Claim | Settle | GiveBack | Go
+Plan = WaitForSlot | TakeSlot | Settle | GiveBack | Go
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,7 +127,7 @@ def learning_s(total: int) -> float:
     return min(LONGEST_LEARNING_S, max(LEARNING_S, total * total * _READING_S_PER_NODE / _LEARNING_SHARE))
 
 
-def glance(node: str, slots: Iterable[Slot], limits: Mapping[str, int]) -> Hold | None:
+def glance(node: str, slots: Iterable[Slot], limits: Mapping[str, int]) -> WaitForSlot | None:
     """A hold that the slots alone call for, or None where the level has to be read.
 
     It saves reading all nodes when many fail at once, and is only ever a reason to wait, so that ``limits`` may be
@@ -142,8 +142,8 @@ def glance(node: str, slots: Iterable[Slot], limits: Mapping[str, int]) -> Hold 
     if full is None:
         return None
     if limits[full] == 0:
-        return Hold(reason=at_limit(_called(full), out=0, total=0, limit=0))
-    return Hold(reason=f"at the {_called(full)} limit: all {limits[full]} slots are taken")
+        return WaitForSlot(reason=at_limit(_called(full), out=0, total=0, limit=0))
+    return WaitForSlot(reason=f"at the {_called(full)} limit: all {limits[full]} slots are taken")
 
 
 def plan(
@@ -164,7 +164,7 @@ def plan(
     room. ``pick``: a random whole number below its argument.
     """
     if not scopes:
-        return Hold(reason="no budget says how many nodes may be out, so nothing is taken out")
+        return WaitForSlot(reason="no budget says how many nodes may be out, so nothing is taken out")
     own = {slot.scope: slot for slot in sorted(slots, key=_highest_first) if slot.node == node and slot.index >= 0}
     kept = tuple(own[scope.name] for scope in scopes if scope.name in own)
     if surplus := tuple(slot for slot in slots if slot.node == node and slot not in kept):
@@ -255,9 +255,9 @@ def _take_next(
     places = [_claimable(node, scope, slots) for scope in missing]
     full = next((scope for scope, free in zip(missing, places, strict=True) if not free), None)
     if full is None:
-        return Claim(scope=missing[0].name, index=places[0][pick(len(places[0]))])
+        return TakeSlot(scope=missing[0].name, index=places[0][pick(len(places[0]))])
     reason = _over(full, len(_all_out(full, slots)))
-    return GiveBack(slots=kept[::-1], reason=reason) if kept and not committed else Hold(reason=reason)
+    return GiveBack(slots=kept[::-1], reason=reason) if kept and not committed else WaitForSlot(reason=reason)
 
 
 def _claimable(node: str, scope: Scope, slots: Collection[Slot]) -> list[int]:

@@ -41,7 +41,7 @@ PAST = 8
 enough for every cluster's field. Each kind has its own room: a node that comes and goes must not lose its repairs."""
 
 
-class Answer(StrEnum):
+class RequestAnswer(StrEnum):
     """What ``healthd controller`` answered to a request. WAITS: not yet, and ``said`` tells why."""
 
     TAKEN = "taken"
@@ -105,7 +105,7 @@ class CaseMark:
     asked: datetime | None = None
     following: tuple[Remedy, ...] = ()
     became: str = ""
-    answer: Answer | None = None
+    answer: RequestAnswer | None = None
     answered: datetime | None = None
     boot: str = ""
     replaced: datetime | None = None
@@ -193,7 +193,7 @@ def parse(text: str) -> CaseMark | None:
     for each in listed.split():
         key, _, value = each.partition("=")
         words.setdefault(key, value)
-    answer = next((each for each in Answer if _time(words.get(each))), None)
+    answer = next((each for each in RequestAnswer if _time(words.get(each))), None)
     return CaseMark(
         case=words.get("case", ""),
         machine=words.get("machine", ""),

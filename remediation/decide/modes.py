@@ -12,7 +12,7 @@ from dataclasses import replace
 from healthd.core.model import Diagnosis, Mode, Step
 from healthd.remediation.decide.case import Case, Phase
 from healthd.remediation.decide.policy import Rules
-from healthd.remediation.decide.rules import QUARANTINE, REPAIRS, Answer, roots_of, without_drain
+from healthd.remediation.decide.rules import QUARANTINE, REPAIRS, RuleAnswer, roots_of, without_drain
 
 
 def may_be_lowered(case: Case) -> bool:
@@ -48,7 +48,7 @@ def lowered(case: Case) -> Case:
     )
 
 
-def _objection(case: Case, answer: Answer) -> str:
+def _objection(case: Case, answer: RuleAnswer) -> str:
     """What the rule that now answers has against the remedy whose turn it is, or ""."""
     who = f"rule {answer.rule.name}" if answer.rule.name else "the finding itself"
     if answer.rule.mode is not Mode.REPAIR:

@@ -13,18 +13,18 @@ from datetime import datetime, timedelta
 
 from healthd.core.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy, Root
 from healthd.remediation.decide.case import Case, Repair
-from healthd.remediation.decide.fleet import Hold, at_limit, listed, out_limit
+from healthd.remediation.decide.fleet import WaitForSlot, at_limit, listed, out_limit
 from healthd.remediation.decide.ledger import Bounds, left_after, recent, rungs_left, same_fault
 from healthd.remediation.decide.rules import (
     BY_REMEDY,
     FEATURE,
     QUARANTINE,
     STEPS,
-    Answer,
     Ladder,
     OpenCodes,
     Policy,
     Rule,
+    RuleAnswer,
     by_feature,
 )
 from healthd.remediation.ports import FleetLevel, NodeView
@@ -93,7 +93,7 @@ class Situation:
     view: NodeView | None
     level: FleetLevel | None
     problem: str = ""
-    full: Hold | None = None
+    full: WaitForSlot | None = None
     fleet_findings: tuple[SeenElsewhere, ...] = ()
 
 
@@ -122,7 +122,7 @@ def decide(
     if not unseen:
         return _hold(calling[0], Refusal.ACKNOWLEDGED, ACKNOWLEDGED)
 
-    def taken_out(answer: Answer) -> Decision:
+    def taken_out(answer: RuleAnswer) -> Decision:
         decision = _taken_out(answer, rules, why_not, ledger(), now)
         words = shared(answer.root) if decision.action is Action.REPAIR else ""
         return _page(answer, Refusal.CORRELATED, words) if words else decision
@@ -160,7 +160,7 @@ def decide_each(
 
     What is open beside a diagnosis still counts for which rule it meets.
     """
-    answers: dict[int, list[Answer]] = {}
+    answers: dict[int, list[RuleAnswer]] = {}
     for answer in rules.policy.answers(diagnoses):
         answers.setdefault(id(answer.diagnosis), []).append(answer)
     open_codes = OpenCodes((each.component, each.codes) for each in diagnoses)
@@ -190,10 +190,10 @@ def decide_each(
 
 
 def _unseen(
-    unseen: Sequence[Answer],
+    unseen: Sequence[RuleAnswer],
     situation: Callable[[], Situation] | None,
     rules: Rules,
-    taken_out: Callable[[Answer], Decision],
+    taken_out: Callable[[RuleAnswer], Decision],
 ) -> Decision:
     """About what nobody has acknowledged."""
     if rules.opted_out:
@@ -208,7 +208,7 @@ def _unseen(
     return _kept(live, taken_out) if situation is None else _in_place(live, situation(), rules, taken_out)
 
 
-def _kept(live: Sequence[Answer], taken_out: Callable[[Answer], Decision]) -> Decision:
+def _kept(live: Sequence[RuleAnswer], taken_out: Callable[[RuleAnswer], Decision]) -> Decision:
     """Of a node that is out already: the first that is this node's own."""
     decisions = map(taken_out, live)
     first = next(decisions)
@@ -218,7 +218,7 @@ def _kept(live: Sequence[Answer], taken_out: Callable[[Answer], Decision]) -> De
 
 
 def _in_place(
-    live: Sequence[Answer], situation: Situation, rules: Rules, taken_out: Callable[[Answer], Decision]
+    live: Sequence[RuleAnswer], situation: Situation, rules: Rules, taken_out: Callable[[RuleAnswer], Decision]
 ) -> Decision:
     view, level, worst = situation.view, situation.level, live[0]
     if situation.full:
@@ -247,7 +247,7 @@ def _in_place(
     return decision if is_to_go_out else _out_already(worst, view)
 
 
-def _out_already(worst: Answer, view: NodeView) -> Decision:
+def _out_already(worst: RuleAnswer, view: NodeView) -> Decision:
     """Somebody holds the node. What the cluster's controller did by itself, a person may not have seen yet."""
     if view.hold is None or not view.hold.automatic:
         words = f"already out of service, held by {holder(view)}: left alone"
@@ -262,7 +262,7 @@ def holder(view: NodeView) -> str:
 
 
 def _taken_out(
-    answer: Answer, rules: Rules, why_not: Callable[[Remedy], str], ledger: Sequence[Repair], now: datetime
+    answer: RuleAnswer, rules: Rules, why_not: Callable[[Remedy], str], ledger: Sequence[Repair], now: datetime
 ) -> Decision:
     """How far it goes, now that the node may be taken out. A repair that must not be made leaves it out, and pages."""
     about, bounds = answer.about, rules.bounds
@@ -345,7 +345,7 @@ def _together(
     return group_of if len(group_of) >= bounds.same_fault_nodes else {}
 
 
-def _shared(answer: Answer, me: str, elsewhere: Iterable[SeenElsewhere], bounds: Bounds) -> str:
+def _shared(answer: RuleAnswer, me: str, elsewhere: Iterable[SeenElsewhere], bounds: Bounds) -> str:
     return many_at_once(answer.root.code, answer.root.since, me, elsewhere, bounds)
 
 
@@ -357,7 +357,7 @@ def _nothing_calls(diagnoses: Sequence[Diagnosis]) -> Decision:
     return Decision(action=Action.HOLD, reason="nothing calls for taking the node out")
 
 
-def _what(answer: Answer, remedy: Remedy | None = None, *, after: tuple[Remedy, ...] = ()) -> str:
+def _what(answer: RuleAnswer, remedy: Remedy | None = None, *, after: tuple[Remedy, ...] = ()) -> str:
     """``gpu.xid.95 on gpu:GPU-… (reboot_node after reset_gpu; rule firmware)``."""
     about = answer.about
     words = remedy or (answer.ladder[0] if answer.ladder else about.remedy)
@@ -366,20 +366,20 @@ def _what(answer: Answer, remedy: Remedy | None = None, *, after: tuple[Remedy, 
     return f"{about.code} on {about.component} ({words}{since}{rule})"
 
 
-def _kept_out(answer: Answer, refusal: Refusal, words: str) -> Decision:
+def _kept_out(answer: RuleAnswer, refusal: Refusal, words: str) -> Decision:
     return _decision(answer, Action.PAGE, words, refusal, out=True)
 
 
-def _hold(answer: Answer, refusal: Refusal, words: str) -> Decision:
+def _hold(answer: RuleAnswer, refusal: Refusal, words: str) -> Decision:
     return _decision(answer, Action.HOLD, words, refusal)
 
 
-def _page(answer: Answer, refusal: Refusal, words: str) -> Decision:
+def _page(answer: RuleAnswer, refusal: Refusal, words: str) -> Decision:
     return _decision(answer, Action.PAGE, words, refusal)
 
 
 def _decision(
-    answer: Answer, action: Action, words: str, refusal: Refusal | None = None, *, out: bool = False
+    answer: RuleAnswer, action: Action, words: str, refusal: Refusal | None = None, *, out: bool = False
 ) -> Decision:
     steps, rule = QUARANTINE if out else (), answer.rule.name
     return Decision(action=action, reason=words, diagnosis=answer.about, steps=steps, rule=rule, refusal=refusal)

@@ -27,7 +27,7 @@ _OWN: dict[Remedy, Ladder] = {
 }
 
 
-class Judged(Protocol):
+class RuleSubject(Protocol):
     """A fault, or a root of a diagnosis, as far as a rule looks at it."""
 
     @property
@@ -74,11 +74,11 @@ class Rule:
             and (not self.together_with or any(_fits(other, self.together_with) for other in beside if other != code))
         )
 
-    def ladder_for(self, judged: Judged) -> Ladder:
+    def ladder_for(self, judged: RuleSubject) -> Ladder:
         """The remedies in turn; empty where none of ours mends it."""
         return _OWN.get(judged.remedy, ()) if self.ladder is None else self.ladder
 
-    def takes_out(self, judged: Judged) -> bool:
+    def takes_out(self, judged: RuleSubject) -> bool:
         """Whether new jobs are to be kept off. A critical fault does, whatever it calls for, unless the rule says
         never."""
         return bool(self.ladder_for(judged)) or (self.ladder is None and judged.severity is Severity.CRITICAL)
@@ -106,7 +106,7 @@ STANDING = (USERS_OWN, OWN_REMEDY)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class RuleAnswer:
     """What a policy says about one root of one diagnosis, where that takes the node out."""
 
     diagnosis: Diagnosis
@@ -135,7 +135,7 @@ class Policy:
         """The first rule that matches."""
         return next((rule for rule in self.rules if rule.matches(code, component.kind, beside)), OWN_REMEDY)
 
-    def answers(self, diagnoses: Sequence[Diagnosis]) -> tuple[Answer, ...]:
+    def answers(self, diagnoses: Sequence[Diagnosis]) -> tuple[RuleAnswer, ...]:
         """What takes the node out, or would if its rule were not in shadow; the largest remedy first.
 
         Each root of a diagnosis is judged by itself: a rule that says never, or that is in shadow, hides no other.
@@ -151,7 +151,7 @@ class Policy:
                     rules[asked] = self.rule_for(root.code, diagnosis.component, beside)
                 rule = rules[asked]
                 if rule.takes_out(root):
-                    found.append(Answer(diagnosis=diagnosis, root=root, rule=rule, ladder=rule.ladder_for(root)))
+                    found.append(RuleAnswer(diagnosis=diagnosis, root=root, rule=rule, ladder=rule.ladder_for(root)))
         return tuple(sorted(found, key=_reach, reverse=True))
 
     def calling(self, diagnoses: Sequence[Diagnosis]) -> tuple[Diagnosis, ...]:
@@ -159,7 +159,7 @@ class Policy:
         live = {id(each.diagnosis) for each in self.answers(diagnoses) if each.rule.mode is not Mode.OBSERVE}
         return tuple(diagnosis for diagnosis in diagnoses if id(diagnosis) in live)
 
-    def matters(self, judged: Judged, component: Component, beside: Collection[str]) -> bool:
+    def matters(self, judged: RuleSubject, component: Component, beside: Collection[str]) -> bool:
         """Whether one fault keeps jobs off the node."""
         rule = self.rule_for(judged.code, component, beside)
         return rule.mode is not Mode.OBSERVE and rule.takes_out(judged)
@@ -199,7 +199,7 @@ class OpenCodes:
         return self._at.get(component, frozenset()) | self._on_node
 
 
-def _reach(answer: Answer) -> int:
+def _reach(answer: RuleAnswer) -> int:
     return REMEDY_RANK[answer.ladder[0] if answer.ladder else answer.root.remedy]
 
 

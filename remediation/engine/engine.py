@@ -17,7 +17,7 @@ from healthd.core.model import Action, Decision, Diagnosis, Event, Mode, Refusal
 from healthd.remediation.decide.brakes import many_returns, returns_of
 from healthd.remediation.decide.case import Case, Repair, ended_last, reason_text
 from healthd.remediation.decide.commands import Obeyed, Order, instead, only_out
-from healthd.remediation.decide.drive import Seen, decided_about, is_due, is_untried, own, turns, why_turned
+from healthd.remediation.decide.drive import KnownFaults, decided_about, is_due, is_untried, own, turns, why_turned
 from healthd.remediation.decide.fleet import Scope
 from healthd.remediation.decide.ledger import on_record
 from healthd.remediation.decide.modes import lowered, may_be_lowered, why_lowered
@@ -445,7 +445,7 @@ class Engine:
         self._asked = frozenset()
         return turned
 
-    def _decided_about(self, case: Case, seen: Seen) -> Decision:
+    def _decided_about(self, case: Case, seen: KnownFaults) -> Decision:
         """What would be decided now about the node that this case holds. Counted from when it was taken out: waiting
         for an operator repairs no lemon."""
         decision = self._decided(None, self._rules(), case.opened, shared=self._shared)

@@ -16,7 +16,7 @@ from healthd.remediation.decide.handoff import by_now, parse
 from healthd.remediation.decide.modes import why_lowered
 from healthd.remediation.decide.paging import out_since
 from healthd.remediation.decide.policy import holder
-from healthd.remediation.decide.rules import REPAIRS, Answer
+from healthd.remediation.decide.rules import REPAIRS, RuleAnswer
 from healthd.remediation.engine.awake import Awake
 from healthd.remediation.engine.dependencies import Parts
 from healthd.remediation.engine.turns import Turn, ended, paused
@@ -67,7 +67,7 @@ class Guards:
         stale = [self._judgement.not_seen_again(each.root.code, each.diagnosis.component) for each in driving]
         return Refused(kind=Refusal.UNREADABLE, words=stale[0]) if stale and all(stale) and not case.order else None
 
-    def open_now(self) -> tuple[Answer, ...]:
+    def open_now(self) -> tuple[RuleAnswer, ...]:
         """What the policy answers to what is open, most far-reaching first: neither to what is acknowledged, nor by a
         rule that is in shadow."""
         answers = self._rules().policy.answers(self._judgement.diagnoses())

@@ -27,7 +27,7 @@ _SAID_CHARACTERS = 300
 _FABRIC = "nvidia-fabricmanager"
 
 
-class Run(Protocol):
+class RunReset(Protocol):
     """How commands are run: run_command, or a test's own."""
 
     def __call__(self, argv: Sequence[str], *, timeout_s: float) -> CommandResult:
@@ -59,7 +59,7 @@ class GpuReset:
     """
 
     services: tuple[str, ...]
-    run: Run
+    run: RunReset
     let_go: Callable[[], None]
     own_pids: Callable[[], Collection[int]]
     allowed: bool = True

@@ -15,7 +15,7 @@ from healthd.core.errors import BackendError, BackendRefused
 from healthd.core.model import Refusal, Refused, Step
 from healthd.remediation.decide.brakes import held_back, records_of
 from healthd.remediation.decide.case import ACTS, Case, End, Phase
-from healthd.remediation.decide.fleet import Go, Hold, Settle
+from healthd.remediation.decide.fleet import Go, Settle, WaitForSlot
 from healthd.remediation.decide.policy import many_at_once
 from healthd.remediation.decide.rules import roots_of
 from healthd.remediation.engine.cluster_view import Surroundings, elsewhere
@@ -89,7 +89,7 @@ class Places:
                 return Turn(case=replace(case, settling=False), said=f"holds {_named(move)}", go_on=True)
             case Settle():
                 return Turn(case=case, said=f"drained: {move.reason}")
-            case Hold():
+            case WaitForSlot():
                 release = replace(case, index=case.steps.index(Step.RELEASE), phase=Phase.PLANNED, since=now)
                 return Turn(case=release, said=f"no place was left: {move.reason}", go_on=True)
 
@@ -107,7 +107,7 @@ class Places:
         """Why a drained node is not mended now: its place is gone and no other is free, or many have what it has."""
         act = str(case.step).replace("_", " ")
         is_ours = Step.DRAIN in case.steps or bool(self._slots.held())  # else it was taken away: an order, not a gap
-        if is_ours and isinstance(move := self._slots.take(committed=True), Hold):
+        if is_ours and isinstance(move := self._slots.take(committed=True), WaitForSlot):
             why = Refused(kind=Refusal.BUDGET, words=f"its slot is gone, and {move.reason}")
             return _waits(case, act, why)
         if case.order:
@@ -148,7 +148,7 @@ class Places:
 
     # -----------------------------------------------------------------------------------------------------------------
 
-    def _answered(self, case: Case, move: Hold | Settle | Go, now: datetime, *, hurry: bool) -> Turn:
+    def _answered(self, case: Case, move: WaitForSlot | Settle | Go, now: datetime, *, hurry: bool) -> Turn:
         match move:
             case Go():
                 if Step.DRAIN in case.steps or (why := self._not_now(case, now)) is None:  # a drain asks for itself
@@ -163,7 +163,7 @@ class Places:
                     said = "holds a slot, and drains at once: a job is about to start"
                     return Turn(case=replace(at_next(case, now), settling=True), said=said, go_on=True)
                 return Turn(case=case, said="; ".join(filter(None, (f"fenced: {move.reason}", unseen))))
-            case Hold():
+            case WaitForSlot():
                 objected = self._objected is not None and self._objected.words == move.reason
                 kind = self._objected.kind if self._objected is not None and objected else Refusal.BUDGET
                 unseen = self.show(case) if kind is Refusal.CORRELATED else ""

@@ -14,13 +14,13 @@ from healthd.core.errors import SlotTaken
 from healthd.remediation.decide.fleet import (
     LEARNING_S,
     SETTLE_S,
-    Claim,
     GiveBack,
     Go,
-    Hold,
     Plan,
     Scope,
     Settle,
+    TakeSlot,
+    WaitForSlot,
     glance,
     learning_s,
     plan,
@@ -77,7 +77,7 @@ class SlotKeeper:
         self._monotonic_s, self._random, self._settle_s = monotonic_s, random, settle_s
         self._since_s: float | None = None
         self._settled: tuple[str, ...] = ()
-        self._waiting: Hold | Settle | None = None
+        self._waiting: WaitForSlot | Settle | None = None
         self._look_s = self._pause_s = 0.0
         self._turns, self._is_fenced = 0, False
         self._listed: _Listed | None = None
@@ -123,7 +123,7 @@ class SlotKeeper:
             return 0.0
         return max(0.0, self._look_s - self._monotonic_s())
 
-    def take(self, *, committed: bool = False, objection: Callable[[], str] | None = None) -> Hold | Settle | Go:
+    def take(self, *, committed: bool = False, objection: Callable[[], str] | None = None) -> WaitForSlot | Settle | Go:
         """Go on towards holding every slot that this node needs, as far as it goes without waiting.
 
         ``committed``: the node is out already by our own act, as a store or the cluster says. ``objection``: why a node
@@ -133,17 +133,17 @@ class SlotKeeper:
         cluster could not be read, or did not answer a claim, and BackendRefused where it will not have any of it.
         """
         move = self._next(committed, objection)
-        if not (isinstance(move, Hold) or committed or self._is_fenced):
+        if not (isinstance(move, WaitForSlot) or committed or self._is_fenced):
             self._orchestrator.fence()
             self._is_fenced = True
         return move
 
-    def full(self) -> Hold | None:
+    def full(self) -> WaitForSlot | None:
         """Why not to ask for a slot now, as far as the slots alone and what is remembered of the fleet tell, or None.
 
         One cheap question, and asked as rarely as ``take`` would ask. Raises BackendUnknown.
         """
-        if isinstance(self._waiting, Hold) and self.due_in_s():
+        if isinstance(self._waiting, WaitForSlot) and self.due_in_s():
             return self._waiting
         if not (limits := self._limits()):
             return None
@@ -154,16 +154,16 @@ class SlotKeeper:
             return None
         return self._wait_for_turn(listed.took_s)
 
-    def stand_back(self, reason: str) -> Hold:
+    def stand_back(self, reason: str) -> WaitForSlot:
         """Give back what this node holds, and wait as at the limit. Raises BackendError."""
         self.give_back()
-        return self._pause(Hold(reason=reason))
+        return self._pause(WaitForSlot(reason=reason))
 
     def no_room(self) -> str:
         """Why this node could not ask for a slot now, or "". Nothing is claimed. Raises BackendUnknown."""
         scopes, slots = self._scopes_of(self._orchestrator.level()), self._list()
         move = plan(node=self._node, scopes=scopes, slots=slots, since_s=None, now_s=0.0, pick=lambda _: 0)
-        return move.reason if isinstance(move, Hold | GiveBack) else ""
+        return move.reason if isinstance(move, WaitForSlot | GiveBack) else ""
 
     def held(self) -> tuple[Slot, ...]:
         """The slots that the cluster lists for this node now. Raises BackendUnknown."""
@@ -178,7 +178,7 @@ class SlotKeeper:
 
     # -----------------------------------------------------------------------------------------------------------------
 
-    def _next(self, committed: bool, objection: Callable[[], str] | None) -> Hold | Settle | Go:
+    def _next(self, committed: bool, objection: Callable[[], str] | None) -> WaitForSlot | Settle | Go:
         if self._settled:
             own = self.held()
             if sorted(slot.scope for slot in own) == sorted(self._settled):  # one in each: a second keeps others out
@@ -188,26 +188,26 @@ class SlotKeeper:
             return self._waiting
         return self._look(committed, objection)
 
-    def _look(self, committed: bool, objection: Callable[[], str] | None) -> Hold | Settle | Go:
+    def _look(self, committed: bool, objection: Callable[[], str] | None) -> WaitForSlot | Settle | Go:
         slots = self._lately().slots
         is_holder = any(slot.node == self._node for slot in slots)
         is_known = self.recalled() is not None
         if not committed and (full := glance(self._node, slots, self._limits())):
             return self._pause(full)
         objects = None if is_holder else objection
-        if is_holder or objects or not is_known or not isinstance(self._plan(slots, committed), Claim):
+        if is_holder or objects or not is_known or not isinstance(self._plan(slots, committed), TakeSlot):
             slots = self._read(slots, is_holder=is_holder)
         if objects and (why := objects()):
-            return self._pause(Hold(reason=why))
+            return self._pause(WaitForSlot(reason=why))
         for _ in range(_TRIES):
             move = self._plan(slots, committed)
             match move:
-                case Claim():
+                case TakeSlot():
                     slots = self._claim(move)
                 case GiveBack():
                     self._drop(move.slots)
-                    return self._pause(Hold(reason=f"{move.reason}; gave back {_named(move.slots)}"))
-                case Hold():
+                    return self._pause(WaitForSlot(reason=f"{move.reason}; gave back {_named(move.slots)}"))
+                case WaitForSlot():
                     return self._pause(move)
                 case Settle():
                     self._waiting, self._look_s = move, move.until_s
@@ -216,7 +216,7 @@ class SlotKeeper:
                     self._settled = tuple(slot.scope for slot in move.slots)
                     self._waiting, self._pause_s, self._turns = None, 0.0, 0
                     return move
-        return self._pause(Hold(reason=f"{_TRIES} slots in a row were taken by others first"))
+        return self._pause(WaitForSlot(reason=f"{_TRIES} slots in a row were taken by others first"))
 
     def _read(self, slots: tuple[Slot, ...], *, is_holder: bool) -> tuple[Slot, ...]:
         """Read the nodes, and for a holder the slots after them: whoever goes from one list to the other meanwhile is
@@ -241,7 +241,7 @@ class SlotKeeper:
             committed=committed,
         )
 
-    def _claim(self, move: Claim) -> tuple[Slot, ...]:
+    def _claim(self, move: TakeSlot) -> tuple[Slot, ...]:
         """Ask for a slot, and look right after: what was known may be old, and what is over goes back at once."""
         self._listed = None  # whatever comes of it: one without an answer may have been made
         try:
@@ -278,7 +278,7 @@ class SlotKeeper:
         """How many may be out in each scope, as the fleet was read last; nothing where that is of no use."""
         return {scope.name: scope.limit for scope in self._scopes} if self.recalled() is not None else {}
 
-    def _pause(self, hold: Hold) -> Hold:
+    def _pause(self, hold: WaitForSlot) -> WaitForSlot:
         """Look again after a while: longer each time, longer in a large fleet, and not all at once."""
         self._turns, self._listed = 0, None
         first_s = max(FIRST_PAUSE_S, max((scope.total for scope in self._scopes), default=0) / LOOKS_PER_S)
@@ -286,11 +286,11 @@ class SlotKeeper:
         self._waiting, self._look_s = hold, self._monotonic_s() + self._pause_s * (0.5 + self._random())
         return hold
 
-    def _wait_for_turn(self, took_s: float) -> Hold:
+    def _wait_for_turn(self, took_s: float) -> WaitForSlot:
         self._turns, self._listed = self._turns + 1, None
         most_s = max(scope.total for scope in self._scopes) / TURNS_PER_S
         reason = f"the cluster took {took_s:.1f} s to list its places: asks in its turn"
-        self._waiting = Hold(reason=reason, passing=True)
+        self._waiting = WaitForSlot(reason=reason, passing=True)
         self._look_s = self._monotonic_s() + most_s * (0.5 + 0.5 * self._random())
         return self._waiting
 

@@ -20,7 +20,7 @@ from healthd.judge.clock import JUMP, ClockWatch, moved, was_set
 from healthd.remediation.decide.brakes import returns_of, settle_s
 from healthd.remediation.decide.case import Case, End, Phase, shifted
 from healthd.remediation.decide.commands import heading_back, only_out
-from healthd.remediation.decide.drive import Seen, not_helped
+from healthd.remediation.decide.drive import KnownFaults, not_helped
 from healthd.remediation.decide.rules import REPAIRS
 from healthd.remediation.engine.cluster_view import Surroundings
 from healthd.remediation.engine.dependencies import Parts
@@ -134,10 +134,10 @@ class Steps:
             return turn
         return self._guards.watched(case, self._orchestrator.view(jobs=True), now) or turn
 
-    def seen(self, case: Case, now: datetime) -> Seen:
+    def seen(self, case: Case, now: datetime) -> KnownFaults:
         """What is known now of what is open, for the question whose fault drives the case."""
         since = max(case.since, self._began or now)
-        return Seen(
+        return KnownFaults(
             now=now,
             open=self._guards.open_now(),
             looked=not self._judgement.not_looked(case.since),

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from healthd.core.model import Clearance, ClearsBy, Component, Diagnosis, Event, Refusal, Refused, Step
 from healthd.remediation.decide.case import Case, End, Phase
-from healthd.remediation.decide.fleet import Go, Hold, Scope, Settle
+from healthd.remediation.decide.fleet import Go, Scope, Settle, WaitForSlot
 from healthd.remediation.decide.paging import Limits, Stands
 from healthd.remediation.ports import FleetLevel, Slot
 
@@ -148,17 +148,17 @@ class Slots(Protocol):
     def due_in_s(self) -> float:
         """In how many seconds ``take`` would ask the cluster, and not only repeat what it said last; 0 for now."""
 
-    def take(self, *, committed: bool = False, objection: Callable[[], str] | None = None) -> Hold | Settle | Go:
+    def take(self, *, committed: bool = False, objection: Callable[[], str] | None = None) -> WaitForSlot | Settle | Go:
         """Go on towards holding every slot that is needed, as far as it goes without waiting.
 
         ``committed``: the node is out already by our own act. ``objection``: what a fresh reading of the fleet has
         against asking for one, or "".
         """
 
-    def full(self) -> Hold | None:
+    def full(self) -> WaitForSlot | None:
         """Why not to ask for a slot now, as the slots alone tell, or None; asked as rarely as ``take``."""
 
-    def stand_back(self, reason: str) -> Hold:
+    def stand_back(self, reason: str) -> WaitForSlot:
         """Give back whatever this node holds, and wait as at the limit."""
 
     def no_room(self) -> str:

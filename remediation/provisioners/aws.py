@@ -24,7 +24,7 @@ from healthd.core.errors import (
 )
 from healthd.core.node import CommandResult
 from healthd.remediation.provisioners.aws_calls import find_call
-from healthd.remediation.provisioners.aws_errors import Trouble
+from healthd.remediation.provisioners.aws_errors import CallTrouble
 from healthd.remediation.request_stats import Calls
 from healthd.sources.command import TRUNCATED, run_command
 
@@ -32,12 +32,12 @@ _CHILD = "healthd.remediation.provisioners.aws_child"
 _LIMIT_BYTES = 32 * 1024 * 1024  # ListClusterNodes gives about 500 bytes per node
 _METADATA_TRIES = {"AWS_METADATA_SERVICE_NUM_ATTEMPTS": "3"}  # one lost answer must not pass for no credentials
 _NO_CREDENTIALS = "NoCredentialsError"  # botocore's, where it found none in any place
-_SENT_WITH_CREDENTIALS = frozenset({Trouble.DENIED, Trouble.THROTTLED, Trouble.BUSY, Trouble.WOULD_DO})
-_NOT_APPLIED = frozenset({Trouble.THROTTLED, Trouble.BUSY, Trouble.UNSENT, Trouble.CREDENTIALS})
+_SENT_WITH_CREDENTIALS = frozenset({CallTrouble.DENIED, CallTrouble.THROTTLED, CallTrouble.BUSY, CallTrouble.WOULD_DO})
+_NOT_APPLIED = frozenset({CallTrouble.THROTTLED, CallTrouble.BUSY, CallTrouble.UNSENT, CallTrouble.CREDENTIALS})
 _START_S = 5.0  # for Python and boto3 to load on a busy node, beside the call's own deadline
 
 
-class Run(Protocol):
+class RunChild(Protocol):
     """How the child is run: run_command, or a test's own."""
 
     def __call__(
@@ -61,7 +61,7 @@ class Aws:
         region: str = "",
         endpoint_url: str = "",
         timeout_s: float = 20.0,
-        run: Run = run_command,
+        run: RunChild = run_command,
         calls: Calls | None = None,
     ) -> None:
         self.region, self._calls = region, calls or Calls()
@@ -86,7 +86,7 @@ class Aws:
     def would(self, service: str, operation: str, **parameters: Any) -> str:
         """Ask EC2, by its own DryRun, whether it would do it; returns the sentence. Raises as ``call``."""
         told = self._ask(service, operation, {**parameters, "DryRun": True})
-        if told.get("trouble") != Trouble.WOULD_DO:
+        if told.get("trouble") != CallTrouble.WOULD_DO:
             raise self._error(service, operation, told)
         return f"{service}:{operation} {_shown(parameters)}: AWS says that it would be done"
 
@@ -109,25 +109,27 @@ class Aws:
                 limit_bytes=_LIMIT_BYTES,
             )
         except SourceTimeout as error:
-            return {"trouble": Trouble.UNKNOWN, "code": "Deadline", "said": str(error)}
+            return {"trouble": CallTrouble.UNKNOWN, "code": "Deadline", "said": str(error)}
         except SourceError as error:  # it was not started
-            return {"trouble": Trouble.UNSENT, "code": "NoChild", "said": str(error)}
+            return {"trouble": CallTrouble.UNSENT, "code": "NoChild", "said": str(error)}
         return _told(result)
 
     def _error(self, service: str, operation: str, told: Mapping[str, Any]) -> BackendError:
         call, trouble = find_call(service, operation), told.get("trouble")
         action = call.action if call else f"{service}:{operation}"
         text = f"{action}: {told.get('code', '')}: {told.get('said', '')}"
-        none_ever = trouble == Trouble.CREDENTIALS and told.get("code") == _NO_CREDENTIALS and not self._had_credentials
+        none_ever = (
+            trouble == CallTrouble.CREDENTIALS and told.get("code") == _NO_CREDENTIALS and not self._had_credentials
+        )
         self._had_credentials = self._had_credentials or trouble in _SENT_WITH_CREDENTIALS
         if none_ever:
             return BackendDenied(f"{text}; this machine has no credentials of AWS: give it a role, see packaging/iam")
         match trouble:
-            case Trouble.DENIED:
+            case CallTrouble.DENIED:
                 return BackendDenied(f"{text}; the role needs the IAM action {action}, see packaging/iam")
-            case Trouble.REFUSED:
+            case CallTrouble.REFUSED:
                 return BackendRefused(text)
-            case Trouble.CREDENTIALS:
+            case CallTrouble.CREDENTIALS:
                 text = f"{text}; no valid credentials now: see the machine's clock, its role and its metadata service"
         if trouble in _NOT_APPLIED:
             acts = call is None or call.acts
@@ -152,7 +154,7 @@ def _told(result: CommandResult) -> Mapping[str, Any]:
         return told
     cut = " (its answer was too long)" if TRUNCATED in result.stdout[-200:] else ""
     said = f"the child ended with {result.code}{cut}: {result.stderr.strip()[-300:]}"
-    return {"trouble": Trouble.UNKNOWN, "code": "ChildBroke", "said": said}
+    return {"trouble": CallTrouble.UNKNOWN, "code": "ChildBroke", "said": said}
 
 
 def _shown(parameters: Mapping[str, Any]) -> str:

@@ -30,7 +30,7 @@ class Platform(StrEnum):
     EC2 = "ec2"
 
 
-class Scope(Enum):
+class IamScope(Enum):
     """What IAM can limit a call to."""
 
     CLUSTER = "the HyperPod cluster"
@@ -51,7 +51,7 @@ class AwsCall:
     service: str
     operation: str
     why: str
-    scope: Scope
+    scope: IamScope
     uses: frozenset[tuple[Platform, Way]]
     acts: bool = False
     dry_run: bool = False
@@ -78,7 +78,7 @@ CALLS: tuple[AwsCall, ...] = (
         service="sagemaker",
         operation="BatchRebootClusterNodes",
         why="reboot a node of HyperPod, with how = api",
-        scope=Scope.CLUSTER,
+        scope=IamScope.CLUSTER,
         uses=_HYPERPOD,
         acts=True,
     ),
@@ -86,7 +86,7 @@ CALLS: tuple[AwsCall, ...] = (
         service="sagemaker",
         operation="BatchReplaceClusterNodes",
         why="replace a node of HyperPod, with how = api",
-        scope=Scope.CLUSTER,
+        scope=IamScope.CLUSTER,
         uses=_HYPERPOD,
         acts=True,
     ),
@@ -94,21 +94,21 @@ CALLS: tuple[AwsCall, ...] = (
         service="sagemaker",
         operation="DescribeCluster",
         why="on EKS, whether HyperPod acts on a node that its label calls unhealthy (NodeRecovery)",
-        scope=Scope.CLUSTER,
+        scope=IamScope.CLUSTER,
         uses=frozenset({(Platform.HYPERPOD, Way.CONTROLLER)}),
     ),
     AwsCall(
         service="sagemaker",
         operation="DescribeClusterNode",
         why="whether our own instance is still the one behind the node's name, and what HyperPod does with it",
-        scope=Scope.CLUSTER,
+        scope=IamScope.CLUSTER,
         uses=_HYPERPOD,
     ),
     AwsCall(
         service="sagemaker",
         operation="ListClusterNodes",
         why="the instance behind a node's name, and its status while it is replaced",
-        scope=Scope.CLUSTER,
+        scope=IamScope.CLUSTER,
         uses=_HYPERPOD,
         whole=True,
         page=100,
@@ -117,7 +117,7 @@ CALLS: tuple[AwsCall, ...] = (
         service="ec2",
         operation="DescribeInstances",
         why="the instance behind a node's name, its state, and who manages it",
-        scope=Scope.ANY,
+        scope=IamScope.ANY,
         uses=_everywhere(Platform.PARALLELCLUSTER, Platform.PCS, Platform.EC2) | {_GROUP_FROM_ELSEWHERE},
         whole=True,
     ),
@@ -125,14 +125,14 @@ CALLS: tuple[AwsCall, ...] = (
         service="ec2",
         operation="DescribeInstanceStatus",
         why="what EC2's own checks say of an instance that was rebooted or started",
-        scope=Scope.ANY,
+        scope=IamScope.ANY,
         uses=_everywhere(Platform.EC2),
     ),
     AwsCall(
         service="ec2",
         operation="RebootInstances",
         why="reboot: same host, same id, instance store kept",
-        scope=Scope.INSTANCE,
+        scope=IamScope.INSTANCE,
         uses=_everywhere(Platform.AUTOSCALING, Platform.EC2),
         acts=True,
         dry_run=True,
@@ -141,7 +141,7 @@ CALLS: tuple[AwsCall, ...] = (
         service="ec2",
         operation="StopInstances",
         why="first half of a move to another host, with stop_and_start",
-        scope=Scope.INSTANCE,
+        scope=IamScope.INSTANCE,
         uses=_STOP_AND_START,
         acts=True,
         dry_run=True,
@@ -150,7 +150,7 @@ CALLS: tuple[AwsCall, ...] = (
         service="ec2",
         operation="StartInstances",
         why="second half of a move to another host, with stop_and_start",
-        scope=Scope.INSTANCE,
+        scope=IamScope.INSTANCE,
         uses=_STOP_AND_START,
         acts=True,
         dry_run=True,
@@ -159,42 +159,42 @@ CALLS: tuple[AwsCall, ...] = (
         service="ec2",
         operation="DescribeCapacityReservations",
         why="whether a place is kept for an instance that is to be stopped",
-        scope=Scope.ANY,
+        scope=IamScope.ANY,
         uses=_STOP_AND_START,
     ),
     AwsCall(
         service="autoscaling",
         operation="DescribeAutoScalingInstances",
         why="whether an instance belongs to a group, and what the group does with it",
-        scope=Scope.ANY,
+        scope=IamScope.ANY,
         uses=_GROUP | {(Platform.EC2, Way.NODE)},
     ),
     AwsCall(
         service="autoscaling",
         operation="DescribeAutoScalingGroups",
         why="whether the group could launch a substitute, and whether it has",
-        scope=Scope.ANY,
+        scope=IamScope.ANY,
         uses=_GROUP,
     ),
     AwsCall(
         service="autoscaling",
         operation="DescribeScalingActivities",
         why="why a substitute has not come yet, such as no capacity",
-        scope=Scope.ANY,
+        scope=IamScope.ANY,
         uses=_GROUP,
     ),
     AwsCall(
         service="eks",
         operation="DescribeNodegroup",
         why="whether EKS repairs the nodes of this group itself; asked of groups that EKS tagged as its own",
-        scope=Scope.NODE_GROUP,
+        scope=IamScope.NODE_GROUP,
         uses=_GROUP,
     ),
     AwsCall(
         service="autoscaling",
         operation="TerminateInstanceInAutoScalingGroup",
         why="replace, without taking away from the group's size",
-        scope=Scope.GROUP,
+        scope=IamScope.GROUP,
         uses=_GROUP,
         acts=True,
     ),
@@ -202,7 +202,7 @@ CALLS: tuple[AwsCall, ...] = (
         service="autoscaling",
         operation="SetInstanceHealth",
         why="replace in the group's own time, with replace = unhealthy",
-        scope=Scope.GROUP,
+        scope=IamScope.GROUP,
         uses=_GROUP,
         acts=True,
     ),

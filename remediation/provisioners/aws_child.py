@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from healthd.remediation.provisioners.aws_calls import AwsCall, find_call
-from healthd.remediation.provisioners.aws_errors import Trouble, trouble_of
+from healthd.remediation.provisioners.aws_errors import CallTrouble, trouble_of
 
 TRIES = 3
 _CONNECT_S = 3.0
@@ -35,9 +35,9 @@ def answer(question: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
     call = find_call(question["service"], question["operation"])
     if call is None:
         said = f"{question['service']}:{question['operation']} is not in healthd's table of calls; it was not made"
-        return _trouble(Trouble.REFUSED, "NotInTable", said)
+        return _trouble(CallTrouble.REFUSED, "NotInTable", said)
     if "DryRun" in question["parameters"] and not call.dry_run:
-        return _trouble(Trouble.REFUSED, "NoDryRun", f"{call.action} has no dry run; it was not made")
+        return _trouble(CallTrouble.REFUSED, "NoDryRun", f"{call.action} has no dry run; it was not made")
     return _asked(call, question, deadline_s)
 
 
@@ -54,7 +54,7 @@ def _asked(call: AwsCall, question: Mapping[str, Any], deadline_s: float) -> dic
         except BotoCoreError as error:
             return _trouble(_of_our_side(error), type(error).__name__, str(error))
         pause_s = random.uniform(0.1, 0.5 * 2**attempt)  # noqa: S311  spreads out tries, guards nothing
-        again = call.acts and trouble["trouble"] == Trouble.THROTTLED and attempt < TRIES
+        again = call.acts and trouble["trouble"] == CallTrouble.THROTTLED and attempt < TRIES
         if not again or time.monotonic() + pause_s + _CONNECT_S > deadline_s:
             return trouble
         time.sleep(pause_s)
@@ -90,7 +90,7 @@ def _send(call: AwsCall, question: Mapping[str, Any], left_s: float) -> Any:
     return answered
 
 
-def _of_our_side(error: Exception) -> Trouble:
+def _of_our_side(error: Exception) -> CallTrouble:
     """What an error that botocore itself raised means: was anything sent?"""
     from botocore import exceptions as raised
 
@@ -98,13 +98,13 @@ def _of_our_side(error: Exception) -> Trouble:
     credentials = (raised.NoCredentialsError, raised.PartialCredentialsError, raised.CredentialRetrievalError)
     unsent = (raised.EndpointConnectionError, raised.ConnectTimeoutError, raised.ProxyConnectionError)
     if isinstance(error, refused):
-        return Trouble.REFUSED
+        return CallTrouble.REFUSED
     if isinstance(error, credentials):
-        return Trouble.CREDENTIALS
-    return Trouble.UNSENT if isinstance(error, unsent) else Trouble.UNKNOWN
+        return CallTrouble.CREDENTIALS
+    return CallTrouble.UNSENT if isinstance(error, unsent) else CallTrouble.UNKNOWN
 
 
-def _trouble(trouble: Trouble, code: str, said: str) -> dict[str, Any]:
+def _trouble(trouble: CallTrouble, code: str, said: str) -> dict[str, Any]:
     return {"trouble": trouble, "code": code, "said": said[:_ERROR_CHARACTERS]}
 
 

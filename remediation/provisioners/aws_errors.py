@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Trouble(StrEnum):
+class CallTrouble(StrEnum):
     """Why a call did not end well. After all but UNKNOWN nothing was applied."""
 
     THROTTLED = "throttled"
@@ -79,16 +79,16 @@ _CREDENTIALS = frozenset(
 )
 
 
-def trouble_of(code: str, status: int) -> Trouble:
+def trouble_of(code: str, status: int) -> CallTrouble:
     """What an error code with its HTTP status means. What the service itself did not understand was not applied."""
     if code in _WOULD_DO:
-        return Trouble.WOULD_DO
+        return CallTrouble.WOULD_DO
     if code in _THROTTLED or status == 429:
-        return Trouble.THROTTLED
+        return CallTrouble.THROTTLED
     if code in _BUSY:
-        return Trouble.BUSY
+        return CallTrouble.BUSY
     if code in _CREDENTIALS:
-        return Trouble.CREDENTIALS
+        return CallTrouble.CREDENTIALS
     if code in _DENIED or status in (401, 403):
-        return Trouble.DENIED
-    return Trouble.REFUSED if 400 <= status < 500 else Trouble.UNKNOWN
+        return CallTrouble.DENIED
+    return CallTrouble.REFUSED if 400 <= status < 500 else CallTrouble.UNKNOWN

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import UNASKED_S, Answer, CaseMark, instance_of, parse, withdrawing
+from healthd.remediation.decide.handoff import UNASKED_S, CaseMark, RequestAnswer, instance_of, parse, withdrawing
 from healthd.remediation.ports import Provisioner, StateOwner
 
 UNTAKEN_S = 180.0
@@ -83,7 +83,7 @@ class DelegatedProvisioner:
         if mark.is_withdrawn:
             return self._withdrawn_s(mark) >= UNASKED_S
         self._withdrawn = None
-        if mark.remedy is not None and mark.answer in (None, Answer.WAITS):
+        if mark.remedy is not None and mark.answer in (None, RequestAnswer.WAITS):
             self._write(withdrawing(mark).text)
         return False
 
@@ -102,11 +102,11 @@ class DelegatedProvisioner:
                 raise BackendRefused("the request was never left with the cluster")
             raise BackendUnknown("the request is not to be seen in the node's mark yet")
         match mark.answer:
-            case Answer.REFUSED:
+            case RequestAnswer.REFUSED:
                 raise BackendRefused(f"healthd controller: {mark.said}")
-            case Answer.WAITS:
+            case RequestAnswer.WAITS:
                 raise BackendBusy(f"healthd controller waits: {mark.said}")
-            case Answer.TAKEN:
+            case RequestAnswer.TAKEN:
                 return f"the controller has taken it{': ' * bool(mark.said)}{mark.said}"
             case None:
                 return self._untaken(age)

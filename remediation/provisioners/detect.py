@@ -29,7 +29,7 @@ Metadata = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class DetectedPlatform:
     """``platform`` None: none of AWS's. ``why``: what that rests on. ``cluster``: name or ARN, where it is known.
 
     ``fixed``: why nothing can be done for this node at all (a head node), or "".
@@ -50,7 +50,7 @@ def detect(
     metadata: Metadata,
     on_ec2: bool,
     group_of: Callable[[], str] = str,
-) -> Found:
+) -> DetectedPlatform:
     """The platform. ``root``: where the files are looked for. ``group_of`` asks DescribeAutoScalingInstances.
 
     Order: what AWS itself put on the node (HyperPod, ParallelCluster, PCS), then what it belongs to (a group).
@@ -70,7 +70,7 @@ def replaces_what_is_drained(root: str, metadata: Metadata) -> bool:
     return (parallelcluster(base) or _pcs(base, metadata)) is not None
 
 
-def hyperpod(path: Path) -> Found | None:
+def hyperpod(path: Path) -> DetectedPlatform | None:
     """From resource_config.json: ``{"ClusterConfig": {"ClusterName", "ClusterArn"}, …}``; its region is in the ARN."""
     if not path.exists():
         return None
@@ -78,10 +78,10 @@ def hyperpod(path: Path) -> Found | None:
     arn = str(cluster.get("ClusterArn") or "")
     region = arn.split(":")[3] if arn.count(":") >= 5 else ""
     name = arn or str(cluster.get("ClusterName") or "")
-    return Found(platform=Platform.HYPERPOD, why=f"{path} is there", cluster=name, region=region)
+    return DetectedPlatform(platform=Platform.HYPERPOD, why=f"{path} is there", cluster=name, region=region)
 
 
-def parallelcluster(root: Path) -> Found | None:
+def parallelcluster(root: Path) -> DetectedPlatform | None:
     """From the folder and the file that its cookbook leaves. A head or a login node is nobody's to replace."""
     dna, folder = root / DNA, root / _PARALLELCLUSTER
     if not folder.is_dir():
@@ -89,7 +89,7 @@ def parallelcluster(root: Path) -> Found | None:
     cluster = _json(dna).get("cluster") or {} if dna.exists() else {}
     kind = str(cluster.get("node_type") or "")
     fixed = "" if kind in _COMPUTE else f"this is the {kind} of its ParallelCluster, which nothing replaces"
-    return Found(
+    return DetectedPlatform(
         platform=Platform.PARALLELCLUSTER,
         why=f"{folder} is there",
         cluster=str(cluster.get("cluster_name") or cluster.get("stack_name") or "").removeprefix("parallelcluster-"),
@@ -98,29 +98,29 @@ def parallelcluster(root: Path) -> Found | None:
     )
 
 
-def _pcs(root: Path, metadata: Metadata) -> Found | None:
+def _pcs(root: Path, metadata: Metadata) -> DetectedPlatform | None:
     if cluster := _tag(metadata, PCS_TAG):
-        return Found(platform=Platform.PCS, why=f"the tag {PCS_TAG} is {cluster}", cluster=cluster)
+        return DetectedPlatform(platform=Platform.PCS, why=f"the tag {PCS_TAG} is {cluster}", cluster=cluster)
     if (root / _PCS_LOGS).is_dir():
-        return Found(platform=Platform.PCS, why=f"{root / _PCS_LOGS} is there")
+        return DetectedPlatform(platform=Platform.PCS, why=f"{root / _PCS_LOGS} is there")
     return None
 
 
-def _alone_or_in_a_group(metadata: Metadata, on_ec2: bool, group_of: Callable[[], str]) -> Found:
+def _alone_or_in_a_group(metadata: Metadata, on_ec2: bool, group_of: Callable[[], str]) -> DetectedPlatform:
     if not on_ec2:
-        return Found(platform=None, why="this machine is no EC2 instance, as far as it can tell")
+        return DetectedPlatform(platform=None, why="this machine is no EC2 instance, as far as it can tell")
     if group := _tag(metadata, _GROUP_TAG):
-        return Found(platform=Platform.AUTOSCALING, why=f"the tag {_GROUP_TAG} is {group}", group=group)
+        return DetectedPlatform(platform=Platform.AUTOSCALING, why=f"the tag {_GROUP_TAG} is {group}", group=group)
     if state := _item(metadata, "autoscaling/target-lifecycle-state"):
-        return Found(platform=Platform.AUTOSCALING, why=f"its Auto Scaling lifecycle state is to be {state}")
+        return DetectedPlatform(platform=Platform.AUTOSCALING, why=f"its Auto Scaling lifecycle state is to be {state}")
     try:
         group = group_of()
     except BackendError as error:
         why = f"an EC2 instance; whether an Auto Scaling group has it could not be asked: {error}"
-        return Found(platform=Platform.EC2, why=why)
+        return DetectedPlatform(platform=Platform.EC2, why=why)
     if group:
-        return Found(platform=Platform.AUTOSCALING, why=f"Auto Scaling group {group} has it", group=group)
-    return Found(platform=Platform.EC2, why="an EC2 instance in no Auto Scaling group")
+        return DetectedPlatform(platform=Platform.AUTOSCALING, why=f"Auto Scaling group {group} has it", group=group)
+    return DetectedPlatform(platform=Platform.EC2, why="an EC2 instance in no Auto Scaling group")
 
 
 def _tag(metadata: Metadata, key: str) -> str:

@@ -17,17 +17,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from healthd.remediation.provisioners.aws_calls import CALLS, AwsCall, Platform, Scope, Way
+from healthd.remediation.provisioners.aws_calls import CALLS, AwsCall, IamScope, Platform, Way
 
 MANAGED_TAG = "healthd:managed"
 """Instances and groups that healthd may act on have this tag, with the value ``true``."""
 
-_ARNS: Mapping[Scope, str] = {
-    Scope.CLUSTER: "arn:PARTITION:sagemaker:REGION:ACCOUNT:cluster/CLUSTER_ID",
-    Scope.INSTANCE: "arn:PARTITION:ec2:REGION:ACCOUNT:instance/*",
-    Scope.GROUP: "arn:PARTITION:autoscaling:REGION:ACCOUNT:autoScalingGroup:*:autoScalingGroupName/*",
-    Scope.NODE_GROUP: "arn:PARTITION:eks:REGION:ACCOUNT:nodegroup/*/*/*",
-    Scope.ANY: "*",
+_ARNS: Mapping[IamScope, str] = {
+    IamScope.CLUSTER: "arn:PARTITION:sagemaker:REGION:ACCOUNT:cluster/CLUSTER_ID",
+    IamScope.INSTANCE: "arn:PARTITION:ec2:REGION:ACCOUNT:instance/*",
+    IamScope.GROUP: "arn:PARTITION:autoscaling:REGION:ACCOUNT:autoScalingGroup:*:autoScalingGroupName/*",
+    IamScope.NODE_GROUP: "arn:PARTITION:eks:REGION:ACCOUNT:nodegroup/*/*/*",
+    IamScope.ANY: "*",
 }
 _SELF = {"ec2:SourceInstanceARN": "arn:PARTITION:ec2:REGION:ACCOUNT:instance/${ec2:InstanceID}"}
 
@@ -65,14 +65,14 @@ def _order(call: AwsCall) -> tuple[bool, str, str]:
     return call.acts, call.scope.name, call.action
 
 
-def _conditions(scope: Scope, way: Way) -> dict[str, dict[str, str]]:
+def _conditions(scope: IamScope, way: Way) -> dict[str, dict[str, str]]:
     match scope:
-        case Scope.INSTANCE:
+        case IamScope.INSTANCE:
             tagged = {"StringEquals": {f"aws:ResourceTag/{MANAGED_TAG}": "true"}}
             return {**tagged, "ArnEquals": _SELF} if way is Way.NODE else tagged
-        case Scope.GROUP:
+        case IamScope.GROUP:
             return {"StringEquals": {f"autoscaling:ResourceTag/{MANAGED_TAG}": "true"}}
-        case Scope.CLUSTER | Scope.NODE_GROUP | Scope.ANY:
+        case IamScope.CLUSTER | IamScope.NODE_GROUP | IamScope.ANY:
             return {}
 
 

@@ -14,7 +14,7 @@ from healthd.remediation.ports import StateOwner
 from healthd.sources.command import run_command
 
 
-class Run(Protocol):
+class RunReboot(Protocol):
     """How the command is run: run_command, or a test's own."""
 
     def __call__(self, argv: tuple[str, ...], *, timeout_s: float) -> CommandResult:
@@ -35,7 +35,7 @@ class LocalProvisioner:
         *,
         reboot_command: tuple[str, ...] = (),
         timeout_s: float = 30.0,
-        run: Run = run_command,
+        run: RunReboot = run_command,
         state_owner: StateOwner = StateOwner.ENGINE,
     ) -> None:
         self.state_owner = state_owner

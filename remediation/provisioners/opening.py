@@ -22,7 +22,7 @@ from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from healthd.remediation.provisioners.detect import (
     PARALLELCLUSTER_TAG,
     PCS_TAG,
-    Found,
+    DetectedPlatform,
     Metadata,
     detect,
     hyperpod,
@@ -177,7 +177,7 @@ def open_elsewhere(
     return open_for(section, subject, found, scontrol, made_by_us=OUR_TEXTS.__contains__, calls=calls)
 
 
-def found_by_controller(section: ProvisionerSection, metadata: Metadata, *, root: str = "/") -> Found:
+def found_by_controller(section: ProvisionerSection, metadata: Metadata, *, root: str = "/") -> DetectedPlatform:
     """The platform of the nodes, by the configuration or by the files of the head node. Raises ConfigError.
 
     What a head node is itself, alone or in a group of its own, says nothing of its nodes.
@@ -197,7 +197,7 @@ def found_by_controller(section: ProvisionerSection, metadata: Metadata, *, root
 def open_for(
     section: ProvisionerSection,
     subject: Subject,
-    found: Found,
+    found: DetectedPlatform,
     scontrol: Scontrol | None,
     *,
     made_by_us: Callable[[str], bool] | None = None,
@@ -246,7 +246,7 @@ def open_for(
             raise ConfigError((f"provisioner.kind: {found.why}",))
 
 
-def found_on(section: ProvisionerSection, metadata: Metadata, subject: Subject, *, root: str = "/") -> Found:
+def found_on(section: ProvisionerSection, metadata: Metadata, subject: Subject, *, root: str = "/") -> DetectedPlatform:
     """The platform, as configured or as this machine shows; and what its files tell of it, either way."""
     files = section.hyperpod.resource_config
     if section.kind == "auto":
@@ -263,7 +263,11 @@ def found_on(section: ProvisionerSection, metadata: Metadata, subject: Subject, 
 
 
 def _delegated(
-    section: ProvisionerSection, subject: Subject, found: Found, scontrol: Scontrol | None, marks: Marks | None
+    section: ProvisionerSection,
+    subject: Subject,
+    found: DetectedPlatform,
+    scontrol: Scontrol | None,
+    marks: Marks | None,
 ) -> Provisioner:
     if marks is None:
         raise ConfigError(("provisioner.act_from = controller needs a cluster: set [orchestrator] kind",))
@@ -300,8 +304,8 @@ def _by_own_node(
     )
 
 
-def _named(platform: Platform, files: str, root: str) -> Found:
-    plain = Found(platform=platform, why="as configured")
+def _named(platform: Platform, files: str, root: str) -> DetectedPlatform:
+    plain = DetectedPlatform(platform=platform, why="as configured")
     if platform is Platform.HYPERPOD:
         return hyperpod(Path(root) / files.lstrip("/")) or plain
     if platform is Platform.PARALLELCLUSTER:
@@ -309,7 +313,7 @@ def _named(platform: Platform, files: str, root: str) -> Found:
     return plain
 
 
-def _slurm_managed(found: Found, subject: Subject, aws: Aws, scontrol: Scontrol | None) -> Provisioner:
+def _slurm_managed(found: DetectedPlatform, subject: Subject, aws: Aws, scontrol: Scontrol | None) -> Provisioner:
     kind = str(found.platform)
     if scontrol is None:
         raise ConfigError((f"provisioner.kind = {kind} needs Slurm: set [orchestrator] kind = slurm",))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.efa_devices import Settings, efa_devices
+from healthd.checks.efa_devices import EfaDevicesSettings, efa_devices
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.testing import Entry, FakeNode, codes, fake_pci, pci_tree
@@ -21,7 +21,7 @@ def run(
 ) -> Result:
     tree = pci_tree(gpus=[fake_pci(0)], efa=EFA) if sys is None else sys
     node = FakeNode(sys=tree, proc=LONG_UP if proc is None else proc, instance_type=instance_type)
-    return efa_devices(node, Settings(**settings))
+    return efa_devices(node, EfaDevicesSettings(**settings))
 
 
 def without(sys: dict[str, Entry], part: str) -> dict[str, Entry]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.ena_allowances import Settings, ena_allowances
+from healthd.checks.ena_allowances import EnaAllowancesSettings, ena_allowances
 from healthd.core.check import discover
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout
 from healthd.core.model import Outcome, Result, Status
 from healthd.core.node import CommandResult
 from healthd.judge.history import History, observe
-from healthd.testing import FakeNode, Link
+from healthd.testing import FakeLink, FakeNode
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 # In the form of the EC2 user guide's example.
@@ -27,8 +27,8 @@ STATISTICS = """NIC statistics:
      queue_0_tx_cnt: 1"""
 NET = {
     "class/net/lo/operstate": "unknown",
-    "class/net/eth0/device/driver": Link("../../bus/pci/drivers/ena"),
-    "class/net/eth1/device/driver": Link("../../bus/pci/drivers/ena"),
+    "class/net/eth0/device/driver": FakeLink("../../bus/pci/drivers/ena"),
+    "class/net/eth1/device/driver": FakeLink("../../bus/pci/drivers/ena"),
 }
 
 
@@ -40,7 +40,7 @@ def answer(bw_in: int = 0, conntrack: int = 0, code: int = 0, text: str | None =
 def run(eth0: CommandResult | SourceError, **settings: Any) -> Result:
     commands: dict[tuple[str, ...], CommandResult | SourceError] = {("ethtool", "-S", "eth0"): eth0}
     commands["ethtool", "-S", "eth1"] = answer()
-    return ena_allowances(FakeNode(sys=NET, commands=commands), Settings(**settings))
+    return ena_allowances(FakeNode(sys=NET, commands=commands), EnaAllowancesSettings(**settings))
 
 
 def over_time(*answers: CommandResult) -> list[list[str]]:
@@ -89,6 +89,6 @@ def test_no_answer_is_a_gap(bad: CommandResult | SourceError) -> None:
 def test_no_ena() -> None:
     """Without an ENA interface this does not apply; without a folder of interfaces it is unknown."""
     node = FakeNode(sys={"class/net/lo/operstate": "unknown"})
-    assert ena_allowances(node, Settings()).status is Status.NOT_APPLICABLE
+    assert ena_allowances(node, EnaAllowancesSettings()).status is Status.NOT_APPLICABLE
     with pytest.raises(SourceMissing):
-        ena_allowances(FakeNode(), Settings())
+        ena_allowances(FakeNode(), EnaAllowancesSettings())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from healthd.checks.gdrcopy_copy import Settings, gdrcopy_copy
+from healthd.checks.gdrcopy_copy import GdrcopyCopySettings, gdrcopy_copy
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout
 from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.core.node import GdrCopy
@@ -42,7 +42,7 @@ def run(*answers: Answer, loaded: bool = True, gpus: int = 2) -> Result:
     tree = pci_tree(gpus=[fake_pci(index) for index in range(gpus)])
     active = InTurn(*answers)
     result = gdrcopy_copy(
-        FakeNode(sys={**tree, "module/gdrdrv/version": "2.5"} if loaded else tree, active=active), Settings()
+        FakeNode(sys={**tree, "module/gdrdrv/version": "2.5"} if loaded else tree, active=active), GdrcopyCopySettings()
     )
     assert active.answers == []
     return result

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.gpu_count import Settings, gpu_count
+from healthd.checks.gpu_count import GpuCountSettings, gpu_count
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.testing import Entry, FakeNode, FakeNvml, codes, failed_gpu, fake_pci, healthy_gpu, pci_tree
@@ -40,7 +40,7 @@ def node(
 
 
 def run(machine: FakeNode, **settings: Any) -> Result:
-    return gpu_count(machine, Settings(**settings))
+    return gpu_count(machine, GpuCountSettings(**settings))
 
 
 def test_all_there() -> None:

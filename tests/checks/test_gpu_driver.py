@@ -8,22 +8,22 @@ import pytest
 
 from healthd.checks.gpu_driver import gpu_driver
 from healthd.checks.gpu_ecc import gpu_ecc
-from healthd.checks.gpu_gdrcopy import Settings as GdrCopySettings
+from healthd.checks.gpu_gdrcopy import GpuGdrcopySettings as GdrCopySettings
 from healthd.checks.gpu_gdrcopy import gpu_gdrcopy
-from healthd.checks.gpu_peermem import Settings as PeermemSettings
+from healthd.checks.gpu_peermem import GpuPeermemSettings as PeermemSettings
 from healthd.checks.gpu_peermem import gpu_peermem
 from healthd.core.check import NoSettings
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.model import Result, Severity, Status
-from healthd.testing import Entry, FakeNode, FakeNvml, FakeTree, Link, codes, fake_pci, healthy_gpu, pci_tree
+from healthd.testing import Entry, FakeLink, FakeNode, FakeNvml, FakeTree, codes, fake_pci, healthy_gpu, pci_tree
 
 NOT_LOADED = SourceUnreadable("NVML: nvmlInit answered DRIVER_NOT_LOADED (9): the module is not loaded")
 MISMATCH = SourceUnreadable("NVML: nvmlInit answered LIB_RM_VERSION_MISMATCH (18): library and loaded driver differ")
 NO_LIBRARY = SourceMissing("NVML: libnvidia-ml.so.1 is not there")
 HOST: dict[str, Entry] = {
-    "self/ns/pid": Link("pid:[4026531836]"),
-    "self/ns/ipc": Link("ipc:[4026531839]"),
-    "self/ns/cgroup": Link("cgroup:[4026531835]"),
+    "self/ns/pid": FakeLink("pid:[4026531836]"),
+    "self/ns/ipc": FakeLink("ipc:[4026531839]"),
+    "self/ns/cgroup": FakeLink("cgroup:[4026531835]"),
 }
 NOWHERE: dict[str, Entry] = {}
 
@@ -36,7 +36,7 @@ def node(
     for path in [path for path in sys if path.endswith("/driver")]:
         del sys[path]
         if driver:
-            sys[path] = Link(f"../../bus/pci/drivers/{driver}")
+            sys[path] = FakeLink(f"../../bus/pci/drivers/{driver}")
     nvml = FakeNvml(*map(healthy_gpu, range(gpus)), error=error)
     return FakeNode(sys=sys, proc=proc, nvml=nvml, instance_type="p5.48xlarge")
 
@@ -70,7 +70,7 @@ def test_nvml_is_believed_on_a_host(error: SourceError, code: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pid", "ipc", "cgroup"])
-@pytest.mark.parametrize("other", [Link("x:[4026532201]"), SourceUnreadable("EACCES")])
+@pytest.mark.parametrize("other", [FakeLink("x:[4026532201]"), SourceUnreadable("EACCES")])
 @pytest.mark.parametrize("error", [NOT_LOADED, MISMATCH])
 def test_nvml_alone_is_unknown_in_a_container(error: SourceError, kind: str, other: Entry) -> None:
     """One namespace of its own, or one that cannot be read, is enough for a container that sees an old library."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.gpu_gdrcopy import Settings, gpu_gdrcopy
+from healthd.checks.gpu_gdrcopy import GpuGdrcopySettings, gpu_gdrcopy
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.core.node import CommandResult
@@ -41,7 +41,7 @@ def run(
             ("readlink", "-f", PATH): said(stdout=f"/usr/lib/x86_64-linux-gnu/{library}\n"),
         },
     )
-    return gpu_gdrcopy(node, Settings(**settings))
+    return gpu_gdrcopy(node, GpuGdrcopySettings(**settings))
 
 
 def the_code(result: Result) -> str:

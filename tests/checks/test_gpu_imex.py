@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.gpu_imex import Settings, gpu_imex
+from healthd.checks.gpu_imex import GpuImexSettings, gpu_imex
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.core.node import CommandResult, GpuAnswer
@@ -35,7 +35,7 @@ def run(
 ) -> Result:
     channel: dict[str, Entry] = {"nvidia-caps-imex-channels/channel0": ""}
     node = FakeNode(instance_type=instance_type, commands={ASK: answer}, dev=channel)
-    return gpu_imex(node, Settings(domain_gpus=domain_gpus))
+    return gpu_imex(node, GpuImexSettings(domain_gpus=domain_gpus))
 
 
 @pytest.mark.parametrize(("nodes", "gpus"), [(18, 72), (9, 36), (1, 4)])
@@ -113,7 +113,7 @@ EMPTY: tuple[dict[str, Entry], ...] = ({"null": ""}, {"nvidia-caps-imex-channels
 def claimed(*gpus: GpuAnswer, answer: CommandResult | SourceError, dev: dict[str, Entry]) -> Result:
     """An UltraServer's node with these GPUs, this answer of IMEX, and these device files."""
     node = FakeNode(instance_type=GB200, commands={ASK: answer}, dev=dev, nvml=FakeNvml(*gpus), sys=pci_tree())
-    return gpu_imex(node, Settings())
+    return gpu_imex(node, GpuImexSettings())
 
 
 @pytest.mark.parametrize("dev", EMPTY)

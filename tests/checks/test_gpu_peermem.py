@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.gpu_peermem import Settings, gpu_peermem
+from healthd.checks.gpu_peermem import GpuPeermemSettings, gpu_peermem
 from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.testing import Entry, FakeNode, fake_pci, pci_tree
@@ -28,7 +28,7 @@ def run(
     for part in sys:
         tree |= part
     proc = {"driver/nvidia/version": driver, "sys/kernel/osrelease": kernel}
-    return gpu_peermem(FakeNode(sys=tree, proc=proc), Settings(**settings))
+    return gpu_peermem(FakeNode(sys=tree, proc=proc), GpuPeermemSettings(**settings))
 
 
 def the_code(result: Result) -> str:
@@ -89,6 +89,6 @@ def test_nothing_to_reach() -> None:
 def test_a_hidden_sys_is_unknown() -> None:
     """No /sys is no missing adapter, and one that fails is no missing way."""
     with pytest.raises(SourceMissing):
-        gpu_peermem(FakeNode(sys={}), Settings())
+        gpu_peermem(FakeNode(sys={}), GpuPeermemSettings())
     with pytest.raises(SourceUnreadable):
         run(EFA, {f"{RDMA}/p2p": SourceUnreadable("EIO")})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.gpu_processes import Settings, gpu_processes
+from healthd.checks.gpu_processes import GpuProcessesSettings, gpu_processes
 from healthd.core.errors import SourceUnreadable
 from healthd.core.model import REMEDY_RANK, Remedy, Result, Severity, Status
 from healthd.core.node import GpuAnswer
@@ -36,7 +36,7 @@ LOGIN = "0::/user.slice/user-1000.slice/session-3.scope"
 
 def run(*gpus: GpuAnswer, proc: dict[str, Entry] | None = None, **settings: Any) -> Result:
     node = FakeNode(sys=pci_tree(gpus=[fake_pci(0)]), nvml=FakeNvml(*gpus), proc=proc or {})
-    result = gpu_processes(node, Settings(**settings))
+    result = gpu_processes(node, GpuProcessesSettings(**settings))
     for finding in result.findings:  # nothing left behind is worth a node
         assert finding.severity is Severity.WARNING
         assert REMEDY_RANK[finding.remedy] < REMEDY_RANK[Remedy.RESET_GPU]

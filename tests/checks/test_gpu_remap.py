@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from healthd.checklib.gpus import MIG
-from healthd.checks.gpu_remap import Settings, gpu_remap
+from healthd.checks.gpu_remap import GpuRemapSettings, gpu_remap
 from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.core.node import GpuAnswer, NvmlFailure
 from healthd.testing import (
@@ -30,7 +30,7 @@ ROWS = "nvmlDeviceGetRemappedRows"
 
 def run(*gpus: GpuAnswer, **settings: Any) -> Result:
     node = FakeNode(sys=pci_tree(gpus=[fake_pci(0)]), nvml=FakeNvml(*gpus))
-    return gpu_remap(node, Settings(**settings))
+    return gpu_remap(node, GpuRemapSettings(**settings))
 
 
 def with_rows(index: int, *rows: int) -> GpuAnswer:

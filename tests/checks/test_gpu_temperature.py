@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.gpu_temperature import Settings, gpu_temperature
+from healthd.checks.gpu_temperature import GpuTemperatureSettings, gpu_temperature
 from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.core.node import GpuAnswer
 from healthd.testing import (
@@ -29,7 +29,9 @@ NO_THRESHOLDS = {SLOWDOWN: NOT_SUPPORTED, MEMORY_MAX: NOT_SUPPORTED}
 
 
 def run(*gpus: GpuAnswer, **settings: Any) -> Result:
-    return gpu_temperature(FakeNode(sys=pci_tree(gpus=[fake_pci(0)]), nvml=FakeNvml(*gpus)), Settings(**settings))
+    return gpu_temperature(
+        FakeNode(sys=pci_tree(gpus=[fake_pci(0)]), nvml=FakeNvml(*gpus)), GpuTemperatureSettings(**settings)
+    )
 
 
 def test_cool() -> None:

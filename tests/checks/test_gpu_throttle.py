@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.checks.gpu_throttle import Settings, gpu_throttle
+from healthd.checks.gpu_throttle import GpuThrottleSettings, gpu_throttle
 from healthd.core.check import discover
 from healthd.core.model import REMEDY_RANK, Remedy, Repeats, Result, Severity, Status
 from healthd.core.node import GpuAnswer
@@ -33,7 +33,9 @@ SECOND = 10**9
 
 
 def run(*gpus: GpuAnswer, **settings: Any) -> Result:
-    result = gpu_throttle(FakeNode(sys=pci_tree(gpus=[fake_pci(0)]), nvml=FakeNvml(*gpus)), Settings(**settings))
+    result = gpu_throttle(
+        FakeNode(sys=pci_tree(gpus=[fake_pci(0)]), nvml=FakeNvml(*gpus)), GpuThrottleSettings(**settings)
+    )
     for finding in result.findings:  # unproven on hardware
         assert finding.severity is Severity.WARNING
         assert REMEDY_RANK[finding.remedy] < REMEDY_RANK[Remedy.RESET_GPU]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.host_clock import OFFSET, UNSYNCHRONISED, Settings, host_clock
+from healthd.checks.host_clock import OFFSET, UNSYNCHRONISED, HostClockSettings, host_clock
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.model import Result, Severity, Status
 from healthd.core.node import CommandResult, KernelClock
@@ -32,7 +32,9 @@ def run(
     **settings: Any,
 ) -> Result:
     commands: dict[tuple[str, ...], CommandResult | SourceError] = {COMMAND: answer or SourceMissing("not found")}
-    return host_clock(FakeNode(sys={SOURCE: source}, commands=commands, kernel_clock=kernel), Settings(**settings))
+    return host_clock(
+        FakeNode(sys={SOURCE: source}, commands=commands, kernel_clock=kernel), HostClockSettings(**settings)
+    )
 
 
 codes = partial(codes_of, family="host.clock.")
@@ -89,4 +91,4 @@ def test_what_cannot_be_read_is_unknown() -> None:
     with pytest.raises(SourceUnreadable, match="expected 14 fields"):
         run(CommandResult(argv=COMMAND, code=0, stdout="a,b", stderr="", duration_s=0.0))
     with pytest.raises(SourceMissing):
-        host_clock(FakeNode(commands={COMMAND: chrony()}), Settings())
+        host_clock(FakeNode(commands={COMMAND: chrony()}), HostClockSettings())

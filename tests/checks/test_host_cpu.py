@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.host_cpu import Settings, host_cpu
+from healthd.checks.host_cpu import HostCpuSettings, host_cpu
 from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.core.model import Result, Severity, Status
 from healthd.testing import Entry, FakeNode
@@ -27,7 +27,7 @@ def run(
     **more: Any,
 ) -> Result:
     sys = {f"{CPU}/present": present, f"{CPU}/online": online, f"{CPU}/smt/control": smt}
-    return host_cpu(FakeNode(sys=sys, proc={"pressure/cpu": PSI} if proc is None else proc), Settings(**more))
+    return host_cpu(FakeNode(sys=sys, proc={"pressure/cpu": PSI} if proc is None else proc), HostCpuSettings(**more))
 
 
 codes = partial(codes_of, family="host.cpu.")
@@ -62,7 +62,7 @@ def test_without_multithreading_the_siblings_are_off(smt: str) -> None:
 def test_a_kernel_without_smt_control_or_pressure() -> None:
     """Neither file is needed."""
     sys: dict[str, Entry] = {f"{CPU}/present": "0-1", f"{CPU}/online": "0-1"}
-    assert host_cpu(FakeNode(sys=sys), Settings()).status is Status.OK
+    assert host_cpu(FakeNode(sys=sys), HostCpuSettings()).status is Status.OK
 
 
 def test_the_count_is_a_setting() -> None:
@@ -74,7 +74,7 @@ def test_the_count_is_a_setting() -> None:
 def test_what_cannot_be_read_is_unknown() -> None:
     """No list, an odd one, an empty one, or one that cannot be read is unknown."""
     with pytest.raises(SourceMissing):
-        host_cpu(FakeNode(), Settings())
+        host_cpu(FakeNode(), HostCpuSettings())
     for online in ("", "zero"):
         with pytest.raises(SourceUnreadable):
             run(online)
@@ -87,7 +87,7 @@ def frame(packages: int = 2, governors: tuple[str, ...] = ("performance",) * 4, 
     sys: dict[str, Entry] = {f"{CPU}/present": "0-3", f"{CPU}/online": "0-3"}
     sys |= {f"{CPU}/cpu{cpu}/topology/physical_package_id": str(cpu % packages) for cpu in range(4)}
     sys |= {f"{CPU}/cpufreq/policy{cpu}/scaling_governor": governor for cpu, governor in enumerate(governors)}
-    return host_cpu(FakeNode(sys=sys, proc={"pressure/cpu": PSI}), Settings(**settings))
+    return host_cpu(FakeNode(sys=sys, proc={"pressure/cpu": PSI}), HostCpuSettings(**settings))
 
 
 def test_sockets_are_counted_where_that_is_configured() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.host_expect import Settings, host_expect
+from healthd.checks.host_expect import HostExpectSettings, host_expect
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.model import Result, Severity, Status
 from healthd.core.node import Mount
@@ -33,7 +33,7 @@ def run(
 ) -> Result:
     modules = {"module/nvidia_peermem/initstate": "live", "module/ext4/uevent": ""} if sys is None else sys
     return host_expect(
-        FakeNode(sys=modules, proc=PROC if proc is None else proc, mount_table=table), Settings(**settings)
+        FakeNode(sys=modules, proc=PROC if proc is None else proc, mount_table=table), HostExpectSettings(**settings)
     )
 
 
@@ -127,4 +127,4 @@ def test_a_process_that_ends_meanwhile_is_no_trouble() -> None:
 def test_a_line_that_names_no_mount_is_refused(line: str) -> None:
     """A mistake in the configuration is said at start, not found missing later."""
     with pytest.raises(ValueError, match="expected 'POINT'"):
-        Settings(mounts=(line,))
+        HostExpectSettings(mounts=(line,))

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.host_filesystems import Settings, host_filesystems
+from healthd.checks.host_filesystems import HostFilesystemsSettings, host_filesystems
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.core.node import Holders, Mount, Space
-from healthd.testing import Entry, FakeNode, Link
+from healthd.testing import Entry, FakeLink, FakeNode
 from healthd.testing import codes as codes_of
 
 
@@ -39,13 +39,13 @@ def run(
     **settings: Any,
 ) -> Result:
     tree: dict[str, Entry] = {
-        "dev/block/259:1": Link("../../devices/pci0000:00/0000:00:04.0/nvme/nvme0/nvme0n1/nvme0n1p1"),
+        "dev/block/259:1": FakeLink("../../devices/pci0000:00/0000:00:04.0/nvme/nvme0/nvme0n1/nvme0n1p1"),
         "fs/ext4/nvme0n1p1/errors_count": errors,
     }
     given = {each.point: space() for each in table} if spaces is None else spaces
     held = {point: holders for point in given if holders is not None}
     node = FakeNode(mount_table=table, sys=tree if sys is None else sys, spaces=given, space_holders=held)
-    return host_filesystems(node, Settings(**settings))
+    return host_filesystems(node, HostFilesystemsSettings(**settings))
 
 
 codes = partial(codes_of, family="host.filesystem.")
@@ -278,4 +278,4 @@ def test_an_unreadable_error_count_is_a_gap() -> None:
 def test_an_unreadable_table_is_unknown(error: SourceError) -> None:
     """A mount table that cannot be read is unknown."""
     with pytest.raises(type(error)):
-        host_filesystems(FakeNode(mount_table=error), Settings())
+        host_filesystems(FakeNode(mount_table=error), HostFilesystemsSettings())

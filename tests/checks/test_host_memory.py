@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from healthd.checklib.tables import InstanceProfile, instance_types
-from healthd.checks.host_memory import PRESSURE, Settings, host_memory
+from healthd.checks.host_memory import PRESSURE, HostMemorySettings, host_memory
 from healthd.core.check import discover
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.model import Outcome, Result, Severity, Status
@@ -41,7 +41,7 @@ def run(
         "pressure/memory": PSI.format(share=f"{share:.2f}"),
         **(proc or {}),
     }
-    return host_memory(FakeNode(sys=edac if sys is None else sys, proc=tree), Settings(**settings))
+    return host_memory(FakeNode(sys=edac if sys is None else sys, proc=tree), HostMemorySettings(**settings))
 
 
 codes = partial(codes_of, family="host.memory.")
@@ -110,7 +110,7 @@ TYPES = [profile for profile in instance_types().values() if profile.memory_mib]
 def of_type(name: str, total_mib: float, **settings: Any) -> list[str]:
     """What is found on an instance of this type whose kernel shows so much memory."""
     proc = {"meminfo": f"MemTotal: {int(total_mib * 1024)} kB", "vmstat": "oom_kill 0"}
-    return codes(host_memory(FakeNode(instance_type=name, proc=proc), Settings(**settings)))
+    return codes(host_memory(FakeNode(instance_type=name, proc=proc), HostMemorySettings(**settings)))
 
 
 @pytest.mark.parametrize("profile", TYPES, ids=lambda profile: profile.type)
@@ -139,7 +139,10 @@ def test_a_virtual_machine_has_no_edac() -> None:
     for sys in trees:
         assert run(sys=sys).status is Status.OK
     assert codes(run(sys={}, poisoned=4)) == ["uncorrected"]
-    assert host_memory(FakeNode(proc={"meminfo": "MemTotal: 1 kB", "vmstat": "x 1"}), Settings()).status is Status.OK
+    assert (
+        host_memory(FakeNode(proc={"meminfo": "MemTotal: 1 kB", "vmstat": "x 1"}), HostMemorySettings()).status
+        is Status.OK
+    )
 
 
 def test_what_cannot_be_read_is_unknown() -> None:
@@ -149,7 +152,7 @@ def test_what_cannot_be_read_is_unknown() -> None:
         with pytest.raises(SourceUnreadable):
             run(uncorrected=bad)
     with pytest.raises(SourceMissing):
-        host_memory(FakeNode(), Settings())
+        host_memory(FakeNode(), HostMemorySettings())
     with pytest.raises(SourceUnreadable, match="MemTotal"):
         run(proc={"meminfo": ""})
     with pytest.raises(SourceUnreadable):

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.host_network import Settings, host_network
+from healthd.checks.host_network import HostNetworkSettings, host_network
 from healthd.core.check import discover
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.model import Outcome, Result, Severity, Status
 from healthd.judge.history import History, observe
-from healthd.testing import Entry, FakeNode, Link
+from healthd.testing import Entry, FakeLink, FakeNode
 from healthd.testing import codes as codes_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -32,7 +32,7 @@ def interface(name: str, state: str = "up", flags: str = "0x1003", driver: str =
     return {
         f"class/net/{name}/operstate": state,
         f"class/net/{name}/flags": flags,
-        **({f"class/net/{name}/device/driver": Link(f"../../bus/pci/drivers/{driver}")} if driver else {}),
+        **({f"class/net/{name}/device/driver": FakeLink(f"../../bus/pci/drivers/{driver}")} if driver else {}),
         **{f"class/net/{name}/statistics/{counter}": value for counter, value in counters.items()},
     }
 
@@ -48,7 +48,7 @@ def run(
     **settings: Any,
 ) -> Result:
     tree = {**LOOPBACK, **ETH0} if sys is None else sys
-    return host_network(FakeNode(sys=tree, proc={"net/route": route, **(proc or {})}), Settings(**settings))
+    return host_network(FakeNode(sys=tree, proc={"net/route": route, **(proc or {})}), HostNetworkSettings(**settings))
 
 
 codes = partial(codes_of, family="host.network.")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.host_processes import STUCK, Settings, host_processes
+from healthd.checks.host_processes import STUCK, HostProcessesSettings, host_processes
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.model import Component, Result, Severity, Status
 from healthd.testing import Entry, FakeNode
@@ -26,7 +26,7 @@ def run(
         **{f"{line.split()[0]}/stat": line for line in processes},
         **(proc or {}),
     }
-    return host_processes(FakeNode(proc=tree), Settings(**settings))
+    return host_processes(FakeNode(proc=tree), HostProcessesSettings(**settings))
 
 
 codes = partial(codes_of, family="host.processes.")

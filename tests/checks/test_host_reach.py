@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.host_reach import Settings, host_reach
+from healthd.checks.host_reach import HostReachSettings, host_reach
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout
 from healthd.core.model import Result, Severity, Status
 from healthd.core.node import CommandResult
@@ -28,7 +28,7 @@ def said(code: int, stdout: str = "", stderr: str = "") -> CommandResult:
 
 
 def run(answers: Mapping[tuple[str, ...], CommandResult | SourceError], **settings: Any) -> Result:
-    return host_reach(FakeNode(commands=answers), Settings(**settings))
+    return host_reach(FakeNode(commands=answers), HostReachSettings(**settings))
 
 
 class RealNode(FakeNode):
@@ -107,7 +107,7 @@ def test_a_missing_tool_is_unknown_and_hides_nothing() -> None:
 def test_what_could_not_be_tried_is_refused(settings: dict[str, Any]) -> None:
     """Mistakes are said at start; nothing that a shell or a tool could take for something else is let through."""
     with pytest.raises(ValueError, match=f"{next(iter(settings))}: "):
-        Settings(**settings)
+        HostReachSettings(**settings)
 
 
 @pytest.mark.process
@@ -115,15 +115,15 @@ def test_ports_of_this_machine() -> None:
     """The command that is really run connects to a port that listens, and tells one that does not."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         here = f"127.0.0.1:{server.getsockname()[1]}"
-        assert host_reach(RealNode(), Settings(ports=(here,))).status is Status.OK
-    (finding,) = host_reach(RealNode(), Settings(ports=(here,))).findings
+        assert host_reach(RealNode(), HostReachSettings(ports=(here,))).status is Status.OK
+    (finding,) = host_reach(RealNode(), HostReachSettings(ports=(here,))).findings
     assert finding.message == f"no connection to {here}: Connection refused"
 
 
 @pytest.mark.process
 def test_names_of_this_machine() -> None:
     """localhost resolves without any network."""
-    assert host_reach(RealNode(), Settings(names=("localhost",))).status is Status.OK
+    assert host_reach(RealNode(), HostReachSettings(names=("localhost",))).status is Status.OK
 
 
 @pytest.mark.process
@@ -135,8 +135,8 @@ def test_certificates_of_this_machine(tmp_path: Path) -> None:
         subprocess.run([*request, "-keyout", str(tmp_path / "key"), "-out", str(made)], check=True, capture_output=True)
     except FileNotFoundError:
         pytest.skip("openssl is not installed")
-    (finding,) = host_reach(RealNode(), Settings(certificates=(str(made),))).findings
+    (finding,) = host_reach(RealNode(), HostReachSettings(certificates=(str(made),))).findings
     assert (finding.code, str(finding.component)) == ("host.reach.certificate", f"file:{made}")
-    assert host_reach(RealNode(), Settings(certificates=(str(made),), certificate_days=2)).status is Status.OK
+    assert host_reach(RealNode(), HostReachSettings(certificates=(str(made),), certificate_days=2)).status is Status.OK
     made.write_text("nothing")
-    assert host_reach(RealNode(), Settings(certificates=(str(made),))).status is Status.UNKNOWN
+    assert host_reach(RealNode(), HostReachSettings(certificates=(str(made),))).status is Status.UNKNOWN

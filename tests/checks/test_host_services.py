@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.host_services import Settings, host_services
+from healthd.checks.host_services import HostServicesSettings, host_services
 from healthd.core.check import discover
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.model import Outcome, Result, Severity, Status
@@ -47,7 +47,7 @@ def run(
     asked = (*COMMAND, *dict.fromkeys((*names, *required)))
     out = CommandResult(argv=asked, code=code, stdout="\n\n".join(blocks), stderr="no bus", duration_s=0.1)
     node = FakeNode(proc={"1/comm": first}, commands={asked: answer or out}, instance_type=instance_type)
-    return host_services(node, Settings(units=names, required=required))
+    return host_services(node, HostServicesSettings(units=names, required=required))
 
 
 codes = partial(codes_of, family="host.service.")

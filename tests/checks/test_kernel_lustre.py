@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from healthd.checklib.kernel_tables import line_rows
-from healthd.checks.kernel_lustre import Settings, kernel_lustre
+from healthd.checks.kernel_lustre import KernelLustreSettings, kernel_lustre
 from healthd.core.model import NODE, ClearsBy, Repeats, Result, Severity, Status
 from healthd.core.node import Mount
 from healthd.testing import FakeNode
@@ -22,9 +22,11 @@ EVICTED = f"{OBD}: This client was evicted by 6cz4zbev-OST0000; in progress oper
 FSX = Mount(point="/fsx", fstype="lustre", source="192.168.50.246@tcp:/6cz4zbev", options=frozenset({"rw"}))
 
 
-def judge(*texts: str, mounts: tuple[Mount, ...] | None = (FSX,), settings: Settings | None = None) -> Result:
+def judge(
+    *texts: str, mounts: tuple[Mount, ...] | None = (FSX,), settings: KernelLustreSettings | None = None
+) -> Result:
     node = FakeNode(kernel_records=kernel_says(*texts), mount_table=mounts, sys={"module/lnet/initstate": "live"})
-    return kernel_lustre(node, settings or Settings())
+    return kernel_lustre(node, settings or KernelLustreSettings())
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_the_mount_is_named_where_it_is_known() -> None:
 
 def test_again_and_again_is_counted_in_a_window() -> None:
     """Evictions and losses together count towards one warning for a person; the number and window are settings."""
-    settings = Settings(unsteady_times=5, unsteady_window_s=60.0)
+    settings = KernelLustreSettings(unsteady_times=5, unsteady_window_s=60.0)
     found = judge(LOST, LOST, f"LustreError: {EVICTED}", settings=settings).findings
     unsteady = [finding for finding in found if finding.code == "lustre.unsteady"]
     assert [finding.evidence["count"] for finding in unsteady] == [2, 1]

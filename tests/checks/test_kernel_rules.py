@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.kernel_rules import Rule, Settings, kernel_rules
+from healthd.checks.kernel_rules import KernelRulesSettings, SiteRule, kernel_rules
 from healthd.config.load import Loaded, load
 from healthd.config.report import as_data, shown
 from healthd.core.check import discover
@@ -19,18 +19,20 @@ from healthd.core.node import KernelRecord
 from healthd.testing import FakeNode
 from tests.judgement import START, kernel_says
 
-HANG = Rule(name="nic_hang", pattern=r"ixgbe (?P<pci>\S+) (?P<nic>\w+): Detected Tx Unit Hang", component="nic:{nic}")
+HANG = SiteRule(
+    name="nic_hang", pattern=r"ixgbe (?P<pci>\S+) (?P<nic>\w+): Detected Tx Unit Hang", component="nic:{nic}"
+)
 LINE = "ixgbe 0000:05:00.0 eth1: Detected Tx Unit Hang"
 
 
-def judge(*texts: str, rules: tuple[Rule, ...] = (HANG,)) -> Result:
-    return kernel_rules(FakeNode(kernel_records=kernel_says(*texts)), Settings(rules=rules))
+def judge(*texts: str, rules: tuple[SiteRule, ...] = (HANG,)) -> Result:
+    return kernel_rules(FakeNode(kernel_records=kernel_says(*texts)), KernelRulesSettings(rules=rules))
 
 
 def configured(folder: Path, text: str, **environ: str) -> Loaded:
     path = folder / "config.toml"
     path.write_text(text)
-    return load(path, checks={"kernel.rules": Settings}, environ=environ)
+    return load(path, checks={"kernel.rules": KernelRulesSettings}, environ=environ)
 
 
 def refused(folder: Path, text: str, **environ: str) -> str:
@@ -96,7 +98,7 @@ def test_a_clearing_line_ends_the_finding_of_its_part() -> None:
 
 def test_a_group_that_took_no_part_leaves_the_node() -> None:
     """Where the line does not name its part, the node is what is known."""
-    rule = Rule(name="x", pattern=r"link down(?: on (?P<nic>\w+))?", component="nic:{nic}")
+    rule = SiteRule(name="x", pattern=r"link down(?: on (?P<nic>\w+))?", component="nic:{nic}")
     assert judge("link down", rules=(rule,)).findings[0].component == NODE
 
 
@@ -110,7 +112,7 @@ def test_words_of_a_user_that_the_kernel_echoes_fit_no_rule() -> None:
 
 def test_endless_parts_are_the_nodes() -> None:
     """A pattern that names a new part in every line fills no memory: beyond 256 the node stands for them."""
-    rule = Rule(name="x", pattern=r"noise from (?P<what>\S+)", component="what:{what}")
+    rule = SiteRule(name="x", pattern=r"noise from (?P<what>\S+)", component="what:{what}")
     found = judge(*[f"noise from {n}" for n in range(1000)], rules=(rule,)).findings
     assert len(found) == 257
     assert found[-1].component == NODE
@@ -119,8 +121,8 @@ def test_endless_parts_are_the_nodes() -> None:
 
 def test_the_reader_is_told_what_to_look_for() -> None:
     """The fixed text of each pattern goes to the reader of the log: no other record costs anything."""
-    rules = (HANG, Rule(name="x", pattern=r".*rejected (?:by|at) \w+", clears=r"accepted again"))
-    assert Settings(rules=rules).needles == ("^accepted again", "^ixgbe ", "rejected ")
+    rules = (HANG, SiteRule(name="x", pattern=r".*rejected (?:by|at) \w+", clears=r"accepted again"))
+    assert KernelRulesSettings(rules=rules).needles == ("^accepted again", "^ixgbe ", "rejected ")
     assert discover()["kernel.rules"].needles == ()
 
 
@@ -129,7 +131,7 @@ def test_a_line_of_a_user_is_labelled() -> None:
     real = KernelRecord(boot_id="b", sequence=0, time=START, text=LINE)
     forged = replace(real, trusted=False, facility=1)
     node = FakeNode(kernel_records=[real, forged])
-    first, second = kernel_rules(node, Settings(rules=(HANG,))).findings
+    first, second = kernel_rules(node, KernelRulesSettings(rules=(HANG,))).findings
     assert "trust_user_kmsg" not in first.message
     assert "trust_user_kmsg" in second.message
 
@@ -168,7 +170,7 @@ def test_rules_may_be_inline_or_in_the_environment(tmp_path: Path) -> None:
         configured(tmp_path, f'[checks."kernel.rules"]\nrules = {inline}\n'),
         configured(tmp_path, "", HEALTHD_CHECKS_KERNEL_RULES_RULES=inline),
     ):
-        assert loaded.config.checks["kernel.rules"].settings.rules == (Rule(name="a", pattern="some words"),)
+        assert loaded.config.checks["kernel.rules"].settings.rules == (SiteRule(name="a", pattern="some words"),)
 
 
 def test_what_is_shown_can_be_loaded_again(tmp_path: Path) -> None:
@@ -236,12 +238,12 @@ def test_two_rules_cannot_share_a_name_or_a_code(second: str, tmp_path: Path) ->
 def test_too_many_rules_are_refused() -> None:
     """Every rule is tried on every line that holds its text: there is a bound."""
     with pytest.raises(ValueError, match="65 of them"):
-        Settings(rules=tuple(Rule(name=f"r{n}", pattern=f"words {n}") for n in range(65)))
+        KernelRulesSettings(rules=tuple(SiteRule(name=f"r{n}", pattern=f"words {n}") for n in range(65)))
 
 
 def test_the_worst_line_takes_no_time() -> None:
     """Rules at the limit of what is allowed, on lines made to hurt them, cost milliseconds."""
-    rules = tuple(Rule(name=f"r{n}", pattern=rf"aaaa.*a{n}.*b{n}z") for n in range(8))
+    rules = tuple(SiteRule(name=f"r{n}", pattern=rf"aaaa.*a{n}.*b{n}z") for n in range(8))
     started = time.process_time()
     judge(*["aaaa" + "a0a1a2a3a4a5a6a7" * 64] * 100, rules=rules)
     assert time.process_time() - started < 5.0
@@ -251,16 +253,16 @@ def test_the_worst_line_takes_no_time() -> None:
 # lines of the journal
 
 
-AGENT = Rule(name="agent", pattern="probe failed on (?P<disk>[^ ]+)", source="journal", unit="probe.service")
-ANY = Rule(name="any", pattern="probe failed", source="journal")
+AGENT = SiteRule(name="agent", pattern="probe failed on (?P<disk>[^ ]+)", source="journal", unit="probe.service")
+ANY = SiteRule(name="any", pattern="probe failed", source="journal")
 
 
 def journal(text: str, unit: str = "") -> KernelRecord:
     return KernelRecord(boot_id="b", sequence=1, time=START, text=text, facility=-1, source="journal", unit=unit)
 
 
-def found(*records: KernelRecord, rules: tuple[Rule, ...]) -> list[str]:
-    return [f.code for f in kernel_rules(FakeNode(kernel_records=records), Settings(rules=rules)).findings]
+def found(*records: KernelRecord, rules: tuple[SiteRule, ...]) -> list[str]:
+    return [f.code for f in kernel_rules(FakeNode(kernel_records=records), KernelRulesSettings(rules=rules)).findings]
 
 
 def test_a_rule_looks_at_its_own_log() -> None:
@@ -275,11 +277,11 @@ def test_a_rule_looks_at_its_own_log() -> None:
 
 def test_each_reader_gets_its_own_needles() -> None:
     """What nobody wants of a log is not looked for there; without journal rules the journal is not read."""
-    settings = Settings(rules=(AGENT, HANG))
+    settings = KernelRulesSettings(rules=(AGENT, HANG))
     assert settings.journal_needles == ("^probe failed on ",)
     assert settings.journal_units == {"probe.service"}
-    assert settings.needles == Settings(rules=(HANG,)).needles
-    assert Settings(rules=(HANG,)).journal_needles == ()
+    assert settings.needles == KernelRulesSettings(rules=(HANG,)).needles
+    assert KernelRulesSettings(rules=(HANG,)).journal_needles == ()
 
 
 @pytest.mark.parametrize(

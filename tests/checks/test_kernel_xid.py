@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from healthd.checklib.kernel_tables import NvLink5Rule, nvlink5_rules
-from healthd.checks.kernel_xid import Settings, explain, kernel_xid
+from healthd.checks.kernel_xid import KernelXidSettings, explain, kernel_xid
 from healthd.core.check import discover
 from healthd.core.errors import SourceUnreadable
 from healthd.core.model import NODE, ClearsBy, Outcome, Repeats, Result, Severity, Status
@@ -28,7 +28,7 @@ def judge(*texts: str) -> Result:
 
 
 def judge_records(records: Sequence[KernelRecord]) -> Result:
-    return kernel_xid(FakeNode(kernel_records=records), Settings())
+    return kernel_xid(FakeNode(kernel_records=records), KernelXidSettings())
 
 
 def published() -> Iterator[tuple[str, str]]:
@@ -442,8 +442,8 @@ def proc_of(processes: dict[int, str], started_s: float = -100.0) -> dict[str, E
     return entries
 
 
-def judge_with(proc: dict[str, Entry], *texts: str, settings: Settings | None = None) -> Result:
-    return kernel_xid(FakeNode(kernel_records=kernel_says(*texts), proc=proc), settings or Settings())
+def judge_with(proc: dict[str, Entry], *texts: str, settings: KernelXidSettings | None = None) -> Result:
+    return kernel_xid(FakeNode(kernel_records=kernel_says(*texts), proc=proc), settings or KernelXidSettings())
 
 
 @pytest.mark.parametrize(
@@ -514,7 +514,7 @@ def test_an_error_of_nobody_is_not_counted_across_jobs() -> None:
 def test_how_many_jobs_is_a_setting() -> None:
     """A site may ask for more jobs, or a shorter time."""
     proc = proc_of({4711: "0::/system.slice/slurmstepd.scope/job_42/step_0"})
-    settings = Settings(same_error_jobs=5, same_error_window_s=60.0)
+    settings = KernelXidSettings(same_error_jobs=5, same_error_window_s=60.0)
     across = judge_with(proc, FAULT.format(4711), settings=settings).findings[1]
     assert across.repeats == Repeats(times=5, window_s=60.0, distinct="jobs")
 
@@ -526,7 +526,7 @@ def test_the_third_job_opens_the_fault_of_the_gpu() -> None:
         proc = proc_of({4711: f"0::/system.slice/slurmstepd.scope/job_{job}/step_0"})
         now = START + timedelta(hours=number)
         seen = KernelRecord(boot_id="boot", sequence=number, time=now, text=FAULT.format(4711))
-        result = kernel_xid(FakeNode(kernel_records=[seen], proc=proc), Settings())
+        result = kernel_xid(FakeNode(kernel_records=[seen], proc=proc), KernelXidSettings())
         outcome = Outcome(check="kernel.xid", result=result, at=now, duration_s=0.0)
         history, changes = observe(history, outcome, (), now)
         opened.append([change.fault.code for change in changes if change.opened])

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from healthd.checks.kmsg_reader import Settings, kmsg_reader
+from healthd.checks.kmsg_reader import KmsgReaderSettings, kmsg_reader
 from healthd.core.check import discover
 from healthd.core.model import ClearsBy, Outcome, ReadingKind, Result, Severity, Status
 from healthd.core.node import KernelLogState, Node
@@ -26,7 +26,7 @@ class ReaderNode:
 
 
 def judge(state: KernelLogState) -> Result:
-    return kmsg_reader(cast(Node, ReaderNode(state)), Settings())
+    return kmsg_reader(cast(Node, ReaderNode(state)), KmsgReaderSettings())
 
 
 def test_reader_at_work_is_ok() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.lustre_client import DISCONNECTED, Settings, lustre_client
+from healthd.checks.lustre_client import DISCONNECTED, LustreClientSettings, lustre_client
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.core.node import Mount
@@ -46,7 +46,7 @@ def run(
     for number, state in enumerate(states or ("FULL",)):
         proc[f"fs/lustre/osc/abc-OST{number:04}-osc-ffff/import"] = IMPORT.format(state=state)
     node = FakeNode(sys=tree if sys is None else sys, proc=proc if sys is None else {}, mount_table=mounts)
-    return lustre_client(node, Settings(**settings))
+    return lustre_client(node, LustreClientSettings(**settings))
 
 
 def of_release(root: Path, release: str, *gone: str) -> FakeNode:
@@ -76,17 +76,17 @@ def test_healthy() -> None:
 def test_each_release_tells_its_connections(tmp_path: Path, release: str, kind: str) -> None:
     """Wherever a release writes ``import``: a healthy client is ok with both connections, and a broken one is found."""
     node = of_release(tmp_path, release)
-    result = lustre_client(node, Settings())
+    result = lustre_client(node, LustreClientSettings())
     assert (result.status, len(result.readings)) == (Status.OK, 2)
     says(tmp_path, release, kind, "DISCONN")
-    (finding,) = lustre_client(node, Settings()).findings
+    (finding,) = lustre_client(node, LustreClientSettings()).findings
     assert (finding.code, finding.component.id[-4:]) == ("lustre.disconnected", f"-{kind}")
 
 
 @pytest.mark.parametrize("release", IMPORTS_IN)
 def test_a_device_without_a_readable_file_is_a_gap(tmp_path: Path, release: str) -> None:
     """sysfs names the devices on every release: without their files nothing is ok, and each kind has one line."""
-    result = lustre_client(of_release(tmp_path, release, IMPORTS_IN[release]), Settings())
+    result = lustre_client(of_release(tmp_path, release, IMPORTS_IN[release]), LustreClientSettings())
     assert result.status is Status.UNKNOWN
     assert [gap.split(" tell ")[0] for gap in result.gaps] == ["1 of 1 mdc connections", "1 of 1 osc connections"]
 
@@ -94,9 +94,9 @@ def test_a_device_without_a_readable_file_is_a_gap(tmp_path: Path, release: str)
 def test_a_mounted_client_that_shows_no_device_is_a_gap(tmp_path: Path) -> None:
     """A mount has connections of both kinds; without a mount no device is none."""
     node = of_release(tmp_path, "2.15", "sys/fs/lustre/osc", "sys/kernel/debug/lustre", "proc/fs/lustre/osc")
-    assert ["no osc device" in gap for gap in lustre_client(node, Settings()).gaps] == [True]
+    assert ["no osc device" in gap for gap in lustre_client(node, LustreClientSettings()).gaps] == [True]
     node.mount_table = []
-    assert lustre_client(node, Settings()).status is Status.OK
+    assert lustre_client(node, LustreClientSettings()).status is Status.OK
 
 
 def test_other_entries_are_no_devices_of_the_client() -> None:
@@ -105,7 +105,7 @@ def test_other_entries_are_no_devices_of_the_client() -> None:
     proc: dict[str, Entry] = {"fs/lustre/osc/num_refs": "1", "fs/lustre/osc/abc-OST0000-osc-MDT0000/import": ""}
     sys: dict[str, Entry] = {"fs/lustre/health_check": "healthy"}
     node = FakeNode(sys=sys, proc={**proc, own: IMPORT.format(state="FULL")}, mount_table=[])
-    result = lustre_client(node, Settings())
+    result = lustre_client(node, LustreClientSettings())
     assert (result.status, len(result.readings)) == (Status.OK, 1)
 
 
@@ -182,4 +182,4 @@ def test_an_unreadable_word_is_unknown(error: SourceError) -> None:
 def test_no_mount_table_is_unknown() -> None:
     """Without a client and without a mount table, nothing is certain."""
     with pytest.raises(SourceMissing):
-        lustre_client(FakeNode(sys={"fs/": ""}), Settings())
+        lustre_client(FakeNode(sys={"fs/": ""}), LustreClientSettings())

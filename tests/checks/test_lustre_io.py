@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.lustre_io import Settings, lustre_io
+from healthd.checks.lustre_io import LustreIoSettings, lustre_io
 from healthd.core.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.model import REMEDY_RANK, Remedy, Result, Severity, Status
 from healthd.core.node import FileProbe, Mount, ProbeState, Space
@@ -36,7 +36,7 @@ def run(
         file_probes={"/fsx": probe, "/home": QUICK, "/fsx/probes": QUICK},
         mount_states={"/fsx": ProbeState(stalled_s=stalled_s, abandoned=1)},
     )
-    return lustre_io(node, Settings(**settings))
+    return lustre_io(node, LustreIoSettings(**settings))
 
 
 codes = partial(codes_of, family="lustre.io.")
@@ -169,4 +169,4 @@ def test_a_server_in_trouble_takes_no_node_out() -> None:
 def test_a_mount_table_that_cannot_be_read_is_unknown() -> None:
     """Without a mount table nothing is known."""
     with pytest.raises(SourceUnreadable):
-        lustre_io(FakeNode(mount_table=SourceUnreadable("mountinfo line 3")), Settings())
+        lustre_io(FakeNode(mount_table=SourceUnreadable("mountinfo line 3")), LustreIoSettings())

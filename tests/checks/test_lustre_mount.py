@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.lustre_mount import Settings, lustre_mount
+from healthd.checks.lustre_mount import LustreMountSettings, lustre_mount
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.model import REMEDY_RANK, Remedy, Result, Severity, Status
 from healthd.core.node import Mount
@@ -24,7 +24,7 @@ def other(fstype: str, point: str = "/fsx") -> Mount:
 
 
 def run(*table: Mount, **settings: Any) -> Result:
-    return lustre_mount(FakeNode(mount_table=[ROOT, *table]), Settings(**settings))
+    return lustre_mount(FakeNode(mount_table=[ROOT, *table]), LustreMountSettings(**settings))
 
 
 def test_mounted() -> None:
@@ -112,4 +112,4 @@ def test_no_finding_takes_a_machine_out() -> None:
 def test_an_unreadable_table_is_unknown(error: SourceError, mounts: tuple[str, ...]) -> None:
     """A mount table that cannot be read is unknown, with or without expectation."""
     with pytest.raises(type(error)):
-        lustre_mount(FakeNode(mount_table=error), Settings(mounts=mounts))
+        lustre_mount(FakeNode(mount_table=error), LustreMountSettings(mounts=mounts))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.checks.nccl_loopback import Settings, nccl_loopback
+from healthd.checks.nccl_loopback import NcclLoopbackSettings, nccl_loopback
 from healthd.core.errors import SourceError, SourceTimeout
 from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.core.node import AllReduce
@@ -32,7 +32,7 @@ def run(*answers: AllReduce | SourceError, efa: bool = True, limit: float | None
         sys=pci_tree(gpus=[fake_pci(index) for index in range(8)], efa=EFA if efa else []),
         active=FakeActive(reduces={"network": answers}),
     )
-    return nccl_loopback(node, Settings(min_busbw_gb_s=limit))
+    return nccl_loopback(node, NcclLoopbackSettings(min_busbw_gb_s=limit))
 
 
 def codes(result: Result) -> list[str]:
@@ -101,10 +101,10 @@ def test_one_gpu_uses_no_network() -> None:
         sys=pci_tree(gpus=[fake_pci(0)], efa=EFA[:1]),
         active=FakeActive(reduces={"network": [did(None, network="Socket", gpus=1)]}),
     )
-    assert nccl_loopback(node, Settings()).status is Status.OK
+    assert nccl_loopback(node, NcclLoopbackSettings()).status is Status.OK
 
 
 def test_where_there_is_nothing_to_test() -> None:
     """Without an EFA device, or without a GPU, the check does not apply and no test is begun."""
     assert run(efa=False).status is Status.NOT_APPLICABLE
-    assert nccl_loopback(FakeNode(sys=pci_tree(efa=EFA)), Settings()).status is Status.NOT_APPLICABLE
+    assert nccl_loopback(FakeNode(sys=pci_tree(efa=EFA)), NcclLoopbackSettings()).status is Status.NOT_APPLICABLE

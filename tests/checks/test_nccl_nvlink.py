@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.nccl_nvlink import Settings, nccl_nvlink
+from healthd.checks.nccl_nvlink import NcclNvlinkSettings, nccl_nvlink
 from healthd.core.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.model import Finding, Remedy, Result, Severity, Status
 from healthd.core.node import AllReduce
@@ -39,7 +39,7 @@ def node_with(*answers: AllReduce | SourceError, instance_type: str | None = "p5
 
 
 def run(*answers: AllReduce | SourceError, instance_type: str | None = "p5.48xlarge", **settings: Any) -> Result:
-    return nccl_nvlink(node_with(*answers, instance_type=instance_type), Settings(**settings))
+    return nccl_nvlink(node_with(*answers, instance_type=instance_type), NcclNvlinkSettings(**settings))
 
 
 def readings(result: Result) -> dict[str, float]:
@@ -56,7 +56,7 @@ def the_finding(result: Result) -> Finding:
 def test_right_and_fast() -> None:
     """A good run is ok after one look; figures, size and limit are readings, and the reason names the source."""
     node = node_with(did())
-    result = nccl_nvlink(node, Settings())
+    result = nccl_nvlink(node, NcclNvlinkSettings())
     assert result.status is Status.OK
     assert isinstance(node.active, FakeActive)
     assert node.active.asked == ["nvlink"]
@@ -72,7 +72,7 @@ def test_right_and_fast() -> None:
 
 def test_no_gpu() -> None:
     """A node without NVIDIA GPUs has nothing to test."""
-    assert nccl_nvlink(FakeNode(sys=pci_tree()), Settings()).status is Status.NOT_APPLICABLE
+    assert nccl_nvlink(FakeNode(sys=pci_tree()), NcclNvlinkSettings()).status is Status.NOT_APPLICABLE
 
 
 @pytest.mark.parametrize("error", [SourceMissing("no"), SourceBusy("held"), SourceUnreadable("torn")])
@@ -80,7 +80,7 @@ def test_what_could_not_be_run_is_unknown(error: SourceError) -> None:
     """A missing tool, held memory or half an output passes as an error of the source, at once, and finds nothing."""
     node = node_with(error, did())
     with pytest.raises(SourceError, match=str(error)):
-        nccl_nvlink(node, Settings())
+        nccl_nvlink(node, NcclNvlinkSettings())
     assert isinstance(node.active, FakeActive)
     assert node.active.asked == ["nvlink"]
 

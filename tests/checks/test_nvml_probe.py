@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.checks.nvml_probe import Settings, nvml_probe
+from healthd.checks.nvml_probe import NvmlProbeSettings, nvml_probe
 from healthd.core.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.core.node import ProbeState
@@ -15,19 +15,19 @@ TIMEOUT, BUSY = SourceTimeout("NVML: no answer in 5 s"), SourceBusy("NVML: an ea
 
 def run(error: SourceError, **state: float | str) -> Result:
     nvml = FakeNvml(error=error, probe=ProbeState(**state))  # type: ignore[arg-type]  # names are checked at run time
-    return nvml_probe(FakeNode(sys=pci_tree(gpus=[fake_pci(0)]), nvml=nvml), Settings())
+    return nvml_probe(FakeNode(sys=pci_tree(gpus=[fake_pci(0)]), nvml=nvml), NvmlProbeSettings())
 
 
 def test_it_answers() -> None:
     """One light question, answered, is ok."""
     nvml = FakeNvml(healthy_gpu(0))
-    assert nvml_probe(FakeNode(nvml=nvml), Settings()).status is Status.OK
+    assert nvml_probe(FakeNode(nvml=nvml), NvmlProbeSettings()).status is Status.OK
     assert len(nvml.asked) == 1
 
 
 def test_a_lost_gpu_is_no_silence() -> None:
     """A library that answers for a lost GPU answers."""
-    assert nvml_probe(FakeNode(nvml=FakeNvml(failed_gpu(0, named=True))), Settings()).status is Status.OK
+    assert nvml_probe(FakeNode(nvml=FakeNvml(failed_gpu(0, named=True))), NvmlProbeSettings()).status is Status.OK
 
 
 @pytest.mark.parametrize("error", [TIMEOUT, BUSY])
@@ -68,4 +68,4 @@ def test_no_library() -> None:
     """No library is unknown on a node with GPUs, not applicable on one without."""
     missing = SourceMissing("NVML: libnvidia-ml.so.1 is not there")
     assert run(missing).status is Status.UNKNOWN
-    assert nvml_probe(FakeNode(sys=pci_tree()), Settings()).status is Status.NOT_APPLICABLE
+    assert nvml_probe(FakeNode(sys=pci_tree()), NvmlProbeSettings()).status is Status.NOT_APPLICABLE

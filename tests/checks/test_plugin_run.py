@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.plugin_run import Plugin, Settings, explain, plugin_run
+from healthd.checks.plugin_run import Plugin, PluginRunSettings, explain, plugin_run
 from healthd.core.errors import SourceMissing
 from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.core.node import CommandResult
@@ -25,12 +25,12 @@ ARGV = ("/opt/site/quota.sh", "--strict")
 def run(code: int = 0, stdout: str = "", **plugin: Any) -> Result:
     answer = CommandResult(argv=ARGV, code=code, stdout=stdout, stderr="noise", duration_s=0.1)
     node = FakeNode(commands={ARGV: answer})
-    return plugin_run(node, Settings(plugins=(Plugin(name="quota", command=ARGV, **plugin),)))
+    return plugin_run(node, PluginRunSettings(plugins=(Plugin(name="quota", command=ARGV, **plugin),)))
 
 
 def test_none_configured() -> None:
     """Without plug-ins there is nothing to run."""
-    assert plugin_run(FakeNode(), Settings()).status is Status.NOT_APPLICABLE
+    assert plugin_run(FakeNode(), PluginRunSettings()).status is Status.NOT_APPLICABLE
 
 
 def test_exit_0_is_well() -> None:
@@ -101,7 +101,9 @@ def test_one_plug_in_hides_no_other() -> None:
     """A missing one is unknown, and the problem beside it is found."""
     problem = CommandResult(argv=("b",), code=1, stdout="bad", stderr="", duration_s=0.1)
     node = FakeNode(commands={("a",): SourceMissing("a: not found"), ("b",): problem})
-    result = plugin_run(node, Settings(plugins=(Plugin(name="a", command=("a",)), Plugin(name="b", command=("b",)))))
+    result = plugin_run(
+        node, PluginRunSettings(plugins=(Plugin(name="a", command=("a",)), Plugin(name="b", command=("b",))))
+    )
     assert [finding.code for finding in result.findings] == ["plugin.b"]
     assert [gap.split(":")[0] for gap in result.gaps] == ["plug-in a"]
 
@@ -119,7 +121,7 @@ def test_a_plug_in_that_could_not_run_is_refused(name: str, command: tuple[str, 
 def test_two_of_one_name_are_refused() -> None:
     """Two plug-ins of one name would be one finding."""
     with pytest.raises(ValueError, match="two have the name 'a'"):
-        Settings(plugins=(Plugin(name="a", command=ARGV), Plugin(name="a", command=ARGV)))
+        PluginRunSettings(plugins=(Plugin(name="a", command=ARGV), Plugin(name="a", command=ARGV)))
 
 
 def test_explain() -> None:
@@ -164,7 +166,7 @@ def script(tmp_path: Path) -> Callable[[str], tuple[str, ...]]:
 )
 def test_a_real_script(script: Callable[[str], tuple[str, ...]], text: str, status: Status, words: str) -> None:
     """The contract as a script keeps it."""
-    result = plugin_run(RealNode(), Settings(plugins=(Plugin(name="site", command=script(text)),)))
+    result = plugin_run(RealNode(), PluginRunSettings(plugins=(Plugin(name="site", command=script(text)),)))
     assert result.status is status
     assert words in "".join([result.reason, *(finding.message for finding in result.findings)])
 
@@ -177,7 +179,7 @@ def test_a_script_that_hangs_is_killed_with_its_children(
     pids = tmp_path / "pids"
     hang = script(f"sleep 60 & echo $! > {pids}; wait")
     began = time.monotonic()
-    result = plugin_run(RealNode(), Settings(plugins=(Plugin(name="site", command=hang, timeout_s=0.5),)))
+    result = plugin_run(RealNode(), PluginRunSettings(plugins=(Plugin(name="site", command=hang, timeout_s=0.5),)))
     assert time.monotonic() - began < 5
     assert (result.status, result.findings) == (Status.UNKNOWN, ())
     assert "no end within 0.5 s" in result.reason

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.stack_versions import Settings, stack_versions
+from healthd.checks.stack_versions import StackVersionsSettings, stack_versions
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout
 from healthd.core.model import REMEDY_RANK, Remedy, Result, Severity, Status
 from healthd.core.node import CommandResult
@@ -34,7 +34,7 @@ def run(
         nvml=FakeNvml(healthy_gpu(0), driver_version=library, error=nvml),
         commands={CUDA: cuda if isinstance(cuda, SourceError) else said},
     )
-    result = stack_versions(node, Settings(**settings))
+    result = stack_versions(node, StackVersionsSettings(**settings))
     for finding in result.findings:  # software is a person's business
         assert finding.severity is Severity.WARNING
         assert REMEDY_RANK[finding.remedy] < REMEDY_RANK[Remedy.RESET_GPU]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.storage_nvme import NOT_LIVE, Settings, storage_nvme
+from healthd.checks.storage_nvme import NOT_LIVE, StorageNvmeSettings, storage_nvme
 from healthd.core.check import discover
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.model import Outcome, Result, Severity, Status
@@ -49,7 +49,7 @@ def run(
     if log is not None:
         commands[answer("nvme1", GOOD).argv] = log
     node = FakeNode(sys=tree if sys is None else sys, commands=commands, instance_type=instance_type)
-    return storage_nvme(node, Settings(**settings))
+    return storage_nvme(node, StorageNvmeSettings(**settings))
 
 
 codes = partial(codes_of, family="storage.nvme.")

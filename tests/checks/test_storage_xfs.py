@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.storage_xfs import Settings, storage_xfs
+from healthd.checks.storage_xfs import StorageXfsSettings, storage_xfs
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout
 from healthd.core.model import Result, Severity, Status
 from healthd.core.node import CommandResult, Mount
@@ -31,7 +31,7 @@ def said(average: str = "46.3333", *, extents: int = 6, code: int = 0, text: str
 
 
 def run(answer: CommandResult | SourceError, table: tuple[Mount, ...] = TABLE, **settings: Any) -> Result:
-    return storage_xfs(FakeNode(mount_table=table, commands={COMMAND: answer}), Settings(**settings))
+    return storage_xfs(FakeNode(mount_table=table, commands={COMMAND: answer}), StorageXfsSettings(**settings))
 
 
 @pytest.mark.parametrize(("average", "value"), [("46.3333", 46.3333), ("16", 16.0), ("1.2e+06", 1.2e6)])

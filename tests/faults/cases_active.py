@@ -23,8 +23,8 @@ _FAST = AllReduce(
 _SLOW = replace(_FAST, busbw_gb_s=50.0)
 _PATHS = {"nccl.nvlink": "nvlink", "nccl.loopback": "network"}
 _SETTINGS = {
-    "nccl.nvlink": nccl_nvlink.Settings(min_busbw_gb_s=430.0, size_bytes=1 << 30),
-    "nccl.loopback": nccl_loopback.Settings(min_busbw_gb_s=80.0, size_bytes=1 << 30),
+    "nccl.nvlink": nccl_nvlink.NcclNvlinkSettings(min_busbw_gb_s=430.0, size_bytes=1 << 30),
+    "nccl.loopback": nccl_loopback.NcclLoopbackSettings(min_busbw_gb_s=80.0, size_bytes=1 << 30),
 }
 _SILENT = SourceTimeout("all-reduce: no answer within 180 s; killed")
 _NO_NCCL = SourceMissing("neither nccl4py nor all_reduce_perf is installed")

@@ -109,7 +109,7 @@ EFA = (
         "fewer than configured",
         efa_gone,
         "efa.missing@node critical reboot_node",
-        settings={"efa.devices": efa_devices.Settings(expected=32)},
+        settings={"efa.devices": efa_devices.EfaDevicesSettings(expected=32)},
     ),
     built(
         "efa.devices",
@@ -121,7 +121,7 @@ EFA = (
         "efa.devices",
         "as many as configured, fewer than usual",
         launched_with_fewer,
-        settings={"efa.devices": efa_devices.Settings(expected=31)},
+        settings={"efa.devices": efa_devices.EfaDevicesSettings(expected=31)},
     ),
     built(
         "efa.devices",
@@ -312,7 +312,7 @@ DIRECT = (
         "not loaded, and not needed",
         lambda rig: rig.take("sys/module/gdrdrv"),
         status=Status.NOT_APPLICABLE,
-        settings={"gpu.gdrcopy": gpu_gdrcopy.Settings(required=False)},
+        settings={"gpu.gdrcopy": gpu_gdrcopy.GpuGdrcopySettings(required=False)},
     ),
     built(
         "gpu.peermem",
@@ -327,7 +327,7 @@ DIRECT = (
         "the module is required, and not loaded",
         by_dma_buf,
         "gpu.peermem.not_loaded@driver:nvidia_peermem warning ask_human",
-        settings={"gpu.peermem": gpu_peermem.Settings(module_required=True)},
+        settings={"gpu.peermem": gpu_peermem.GpuPeermemSettings(module_required=True)},
     ),
 )
 

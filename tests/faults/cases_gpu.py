@@ -11,7 +11,7 @@ from healthd.checks import gpu_processes, gpu_temperature, gpu_throttle
 from healthd.core.check import Check, discover
 from healthd.core.model import Status
 from healthd.sim import tree
-from healthd.testing import Link
+from healthd.testing import FakeLink
 from tests.faults.case import Case, Made
 from tests.faults.rig import Rig
 
@@ -214,7 +214,7 @@ def moment(rig: Rig) -> Iterator[float]:
     yield 60.0
 
 
-STRICT = {"gpu.throttle": gpu_throttle.Settings(siblings_ratio=0.95)}
+STRICT = {"gpu.throttle": gpu_throttle.GpuThrottleSettings(siblings_ratio=0.95)}
 HEAT = (
     case("gpu.throttle", "heat, as time", throttled(270), "gpu.throttle.heat@gpu:2 warning watch"),
     case("gpu.throttle", "power brake, as time", throttled(271), "gpu.throttle.power_brake@gpu:2 warning ask_human"),
@@ -271,7 +271,7 @@ HEAT = (
         "within the configured margin",
         on_gpu("nvmlDeviceGetTemperature = 86"),
         "gpu.temperature.slowdown@gpu:2 warning watch",
-        settings={"gpu.temperature": gpu_temperature.Settings(margin_c=5.0)},
+        settings={"gpu.temperature": gpu_temperature.GpuTemperatureSettings(margin_c=5.0)},
     ),
     case(
         "gpu.power",
@@ -357,7 +357,7 @@ def starts_late(rig: Rig) -> Iterator[float]:
     yield 10.0
 
 
-JOBS_ONLY = {"gpu.processes": gpu_processes.Settings(jobs_only=True)}
+JOBS_ONLY = {"gpu.processes": gpu_processes.GpuProcessesSettings(jobs_only=True)}
 NVML = (
     case(
         "gpu.processes",
@@ -384,7 +384,7 @@ NVML = (
         "memory of nobody",
         on_gpu("nvmlDeviceGetMemoryInfo = 85520809984 64029027840 21491782144"),
         "gpu.processes.memory@gpu:2 warning watch",
-        settings={"gpu.processes": gpu_processes.Settings(idle_memory_mib=1024)},
+        settings={"gpu.processes": gpu_processes.GpuProcessesSettings(idle_memory_mib=1024)},
     ),
     case(
         "nvml.probe",
@@ -403,7 +403,7 @@ NVML = (
 def on_host(rig: Rig) -> None:
     """No container: the namespaces that the kernel boots with."""
     for kind, number in (("pid", 836), ("ipc", 839), ("cgroup", 835)):
-        rig.put(f"proc/self/ns/{kind}", Link(f"{kind}:[4026531{number}]"))
+        rig.put(f"proc/self/ns/{kind}", FakeLink(f"{kind}:[4026531{number}]"))
 
 
 def library(fault: str, *, host: bool = True) -> Arrange:

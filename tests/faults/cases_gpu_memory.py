@@ -99,7 +99,7 @@ COUNT = (
         "more than configured",
         lambda rig: None,
         "gpu.count.unexpected@node warning none",
-        settings={"gpu.count": gpu_count.Settings(expected=4)},
+        settings={"gpu.count": gpu_count.GpuCountSettings(expected=4)},
     ),
     case("gpu.count", "type unknown", of_unknown_type, made=Made.FAKE),
     case(
@@ -115,7 +115,7 @@ COUNT = (
         of_unknown_type_without_a_gpu,
         "gpu.count.off_bus@node critical reboot_node",
         made=Made.TREE,
-        settings={"gpu.count": gpu_count.Settings(expected=8)},
+        settings={"gpu.count": gpu_count.GpuCountSettings(expected=8)},
     ),
 )
 

@@ -9,7 +9,7 @@ from healthd.checks import host_cpu, host_memory, host_network, host_services
 from healthd.core.errors import SourceMissing
 from healthd.core.model import Status
 from healthd.core.node import KernelClock
-from healthd.testing import Link
+from healthd.testing import FakeLink
 from tests.faults.case import Case, Made
 from tests.faults.cases_fabric import built, tool
 from tests.faults.rig import Rig
@@ -85,14 +85,14 @@ CPU = (
         "host.cpu",
         "offline, as configured",
         put("sys/devices/system/cpu/online", "0-16,18-191"),
-        settings={"host.cpu": host_cpu.Settings(offline=(17,))},
+        settings={"host.cpu": host_cpu.HostCpuSettings(offline=(17,))},
     ),
     built(
         "host.cpu",
         "fewer than configured",
         no_threads,
         "host.cpu.count@node warning ask_human",
-        settings={"host.cpu": host_cpu.Settings(count=192)},
+        settings={"host.cpu": host_cpu.HostCpuSettings(count=192)},
     ),
     built("host.memory", "uncorrected (EDAC)", edac(0, 1), "host.memory.uncorrected@memory:mc0 warning ask_human"),
     built(
@@ -122,7 +122,7 @@ CPU = (
         "less than configured",
         replaced("proc/meminfo", "2113929216", "1056964608"),
         "host.memory.small@node warning ask_human",
-        settings={"host.memory": host_memory.Settings(min_total_bytes=2 * 10**12)},
+        settings={"host.memory": host_memory.HostMemorySettings(min_total_bytes=2 * 10**12)},
     ),
     built(
         "host.memory",
@@ -244,7 +244,7 @@ SERVICES = (
         unit("kubelet.service", LoadState="not-found", ActiveState="inactive"),
         "host.service.missing@service:kubelet.service warning ask_human",
         lasts_s=120.0,
-        settings={"host.services": host_services.Settings(required=("kubelet.service",))},
+        settings={"host.services": host_services.HostServicesSettings(required=("kubelet.service",))},
     ),
     tool("host.services", "not installed", unit("kubelet.service", LoadState="not-found", ActiveState="inactive")),
     tool(
@@ -333,7 +333,7 @@ NETWORK = (
         "an interface that is configured is missing",
         lambda rig: None,
         "host.network.missing@interface:eth1 warning ask_human",
-        settings={"host.network": host_network.Settings(interfaces=("eth0", "eth1"))},
+        settings={"host.network": host_network.HostNetworkSettings(interfaces=("eth0", "eth1"))},
     ),
     built(
         "host.network",
@@ -365,7 +365,7 @@ NETWORK = (
     built(
         "ena.allowances",
         "no ENA interface",
-        lambda rig: rig.put("sys/class/net/eth0/device/driver", Link("../../../bus/pci/drivers/virtio_net")),
+        lambda rig: rig.put("sys/class/net/eth0/device/driver", FakeLink("../../../bus/pci/drivers/virtio_net")),
         status=Status.NOT_APPLICABLE,
     ),
 )

@@ -14,7 +14,7 @@ from typing import Any
 
 from healthd.checklib.kernel_tables import LineRow, NvLink5Rule, SxidRow, line_rows, nvlink5_rules, sxid_table
 from healthd.checklib.tables import XidRow, xid_table
-from healthd.checks.kernel_rules import Rule, Settings
+from healthd.checks.kernel_rules import KernelRulesSettings, SiteRule
 from healthd.core.model import Remedy, Severity, Status
 from healthd.core.node import KernelLogState
 from tests.faults.case import Case, Made
@@ -314,8 +314,10 @@ _OVER = r"ixgbe (?P<pci>\S+) (?P<nic>\w+): NIC Link is Up"
 
 def ruled(state: str, lines: Sequence[str], diagnosis: str = "", **rule: Any) -> Case:
     """A rule of the site, and what the kernel writes."""
-    mine = Rule(name="nic_hang", pattern=_PATTERN, component="nic:{nic}", **rule)
-    return logged("kernel.rules", state, lines, diagnosis, settings={"kernel.rules": Settings(rules=(mine,))})
+    mine = SiteRule(name="nic_hang", pattern=_PATTERN, component="nic:{nic}", **rule)
+    return logged(
+        "kernel.rules", state, lines, diagnosis, settings={"kernel.rules": KernelRulesSettings(rules=(mine,))}
+    )
 
 
 def reader(**state: Any) -> Any:

@@ -79,7 +79,7 @@ def on_fuse(*words: str, hung_after_s: float = 60.0, then: Callable[[FuseDisk], 
         opened = machine(rig)
         disk = rig.cleanup.enter_context(fuse_disk(folder(rig)))
         rig.has_real("lustre.io", opened, {str(disk.point): "/fsx"})
-        settings = lustre_io.Settings(
+        settings = lustre_io.LustreIoSettings(
             fstypes=("fuse.healthd",),
             ignore=alone(opened, disk.point),
             slow_after_s=0.1,
@@ -143,7 +143,7 @@ def on_tmpfs(rig: Rig) -> None:
     opened = machine(rig)
     point = rig.cleanup.enter_context(tmpfs(folder(rig)))
     rig.has_real("lustre.io", opened, {str(point): "/fsx"})
-    rig.set("lustre.io", lustre_io.Settings(fstypes=("tmpfs",), ignore=alone(opened, point)))
+    rig.set("lustre.io", lustre_io.LustreIoSettings(fstypes=("tmpfs",), ignore=alone(opened, point)))
 
 
 # -- ext4: host.filesystems -------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def on_ext4(*happens: Callable[[Ext4Disk], None], writable: bool = True) -> Call
         disk = rig.cleanup.enter_context(ext4_disk(folder(rig)))
         rig.has_real("host.filesystems", opened, {str(disk.point): "/scratch"})
         must = (str(disk.point),) if writable else ()
-        settings = host_filesystems.Settings(writable=must, ignore=alone(opened, disk.point))
+        settings = host_filesystems.HostFilesystemsSettings(writable=must, ignore=alone(opened, disk.point))
         rig.set("host.filesystems", settings)
         for each in happens:
             each(disk)

@@ -21,7 +21,7 @@ _CPU = "sys/devices/system/cpu"
 
 def expected(**settings: Any) -> dict[str, Any]:
     """What host.expect is told."""
-    return {"host.expect": host_expect.Settings(**settings)}
+    return {"host.expect": host_expect.HostExpectSettings(**settings)}
 
 
 def governed(*governors: str) -> Callable[[Rig], None]:
@@ -88,21 +88,21 @@ EXPECT = (
         "another number of sockets than configured",
         sockets(1),
         "host.cpu.sockets@node warning ask_human",
-        settings={"host.cpu": host_cpu.Settings(sockets=2)},
+        settings={"host.cpu": host_cpu.HostCpuSettings(sockets=2)},
     ),
     built(
         "host.cpu",
         "another governor than configured",
         governed("performance", "powersave"),
         "host.cpu.governor@node warning ask_human",
-        settings={"host.cpu": host_cpu.Settings(governor="performance")},
+        settings={"host.cpu": host_cpu.HostCpuSettings(governor="performance")},
     ),
     built(
         "host.memory",
         "swap where none may be",
         lambda rig: rig.put("proc/meminfo", f"{rig.node.proc.read('meminfo')}\nSwapTotal:    8388604 kB"),
         "host.memory.swap@node warning ask_human",
-        settings={"host.memory": host_memory.Settings(swap=False)},
+        settings={"host.memory": host_memory.HostMemorySettings(swap=False)},
     ),
 )
 
@@ -112,7 +112,7 @@ _NAME, _PORT, _FILE = "fsx.example.com", "slurmctl:6817", "/etc/kubernetes/pki/k
 _ASK_NAME = ("getent", "ahosts", _NAME)
 _ASK_PORT = ("bash", "-c", 'exec 3<>"/dev/tcp/$0/$1"', "slurmctl", "6817")
 _ASK_FILE = ("openssl", "x509", "-checkend", "604800", "-noout", "-enddate", "-in", _FILE)
-_REACH = {"host.reach": host_reach.Settings(names=(_NAME,), ports=(_PORT,), certificates=(_FILE,))}
+_REACH = {"host.reach": host_reach.HostReachSettings(names=(_NAME,), ports=(_PORT,), certificates=(_FILE,))}
 
 
 def reached(argv: tuple[str, ...] = (), stdout: str = "", *, code: int = 0, stderr: str = "") -> Callable[[Rig], None]:
@@ -207,7 +207,7 @@ def job(rig: Rig) -> None:
     rig.gpu(0, nvmlDeviceGetComputeRunningProcesses="1 1024 0 0")
 
 
-_WHOLE = {"gpu.imex": gpu_imex.Settings(domain_gpus=36)}
+_WHOLE = {"gpu.imex": gpu_imex.GpuImexSettings(domain_gpus=36)}
 STORAGE = (
     tool(
         "storage.xfs",

@@ -18,7 +18,7 @@ _CUDA = ("cat", "/usr/local/cuda/version.json")
 
 def pinned(**pin: str) -> dict[str, Any]:
     """A site's pins."""
-    return {"stack.versions": stack_versions.Settings(pin=pin)}
+    return {"stack.versions": stack_versions.StackVersionsSettings(pin=pin)}
 
 
 def upgraded(rig: Rig) -> None:
@@ -153,7 +153,7 @@ _COMMAND = ("/opt/site/quota.sh", "--strict")
 def plugged(state: str, diagnosis: str = "", *, code: int = 0, stdout: str = "", **more: Any) -> Case:
     """A case of one plug-in and what it answers."""
     plugin = plugin_run.Plugin(name="disk_quota", command=_COMMAND, **more.pop("plugin", {}))
-    settings = {"plugin.run": plugin_run.Settings(plugins=(plugin,))}
+    settings = {"plugin.run": plugin_run.PluginRunSettings(plugins=(plugin,))}
     arrange = more.pop("arrange", lambda rig: rig.answers(_COMMAND, stdout, code=code))
     return tool("plugin.run", state, arrange, diagnosis, settings=settings, **more)
 

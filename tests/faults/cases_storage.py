@@ -19,7 +19,7 @@ from tests.faults.cases_fabric import built, tool
 from tests.faults.rig import Rig
 from tests.healthy_node import QUICK, ROOM, SMART, smart_log
 
-FSX = {"lustre.mount": lustre_mount.Settings(mounts=("/fsx",))}
+FSX = {"lustre.mount": lustre_mount.LustreMountSettings(mounts=("/fsx",))}
 _ROOT = "26 1 259:1 / / {} - ext4 /dev/nvme0n1p1 {}"
 _OSC = "osc/6cz4zbev-OST0000-osc-ffff8f1c0a5b8800/import"
 _AUTOFS = "90 26 0:50 / /fsx rw,relatime shared:40 - autofs systemd-1 rw,fd=55,pgrp=1,timeout=0,direct"
@@ -247,7 +247,7 @@ NVME = (
         "storage.nvme",
         "a disk fewer, as configured",
         disk_gone,
-        settings={"storage.nvme": storage_nvme.Settings(count=7)},
+        settings={"storage.nvme": storage_nvme.StorageNvmeSettings(count=7)},
     ),
     built(
         "storage.nvme",
@@ -332,7 +332,7 @@ FILESYSTEMS = (
         "host.filesystems",
         "read-only, as configured",
         root("ro,relatime", "ro"),
-        settings={"host.filesystems": host_filesystems.Settings(writable=())},
+        settings={"host.filesystems": host_filesystems.HostFilesystemsSettings(writable=())},
     ),
     built(
         "host.filesystems",
@@ -355,7 +355,7 @@ FILESYSTEMS = (
         "scratch is full, and must have room",
         scratch,
         "host.filesystem.full@mount:/scratch critical watch",
-        settings={"host.filesystems": host_filesystems.Settings(must_have_room=("/scratch",))},
+        settings={"host.filesystems": host_filesystems.HostFilesystemsSettings(must_have_room=("/scratch",))},
     ),
     faked("host.filesystems", "little room", room(available_bytes=30), "host.filesystem.low@mount:/ warning watch"),
 )

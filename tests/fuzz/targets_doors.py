@@ -8,8 +8,8 @@ import socket
 from typing import Any
 
 from healthd.api import http, wire
-from healthd.api.grammar import Shown, parse
-from healthd.api.wire import Answer, Request
+from healthd.api.grammar import TextRequested, parse
+from healthd.api.wire import Reply, Request
 from healthd.core.errors import HealthdError
 from tests.fuzz.target import Target
 
@@ -22,8 +22,8 @@ _REQUESTS = tuple(
     wire.write_request(Request(arguments=tuple(verb.split()), environ={"SLURM_JOB_ID": "7"})) for verb in _VERBS
 )
 _ANSWERS = (
-    wire.write_answer(Answer(code=0, out="ok\n", err="")),
-    wire.write_progress("x") + wire.write_answer(Answer(code=1, out="a" * 50, err="b\n")),
+    wire.write_answer(Reply(code=0, out="ok\n", err="")),
+    wire.write_progress("x") + wire.write_answer(Reply(code=1, out="a" * 50, err="b\n")),
 )
 _PATHS = (b"", b"status", b"metrics", b"healthz", b"verdict", b"x?y=1", b"%2e%2e/etc")
 _HTTP = (
@@ -53,7 +53,7 @@ class _Listener:
 
 
 _ROUTES = {
-    path: http.Route(answer=lambda: http.Answer(text="x"), local=path in ("/", "/status"))
+    path: http.Route(answer=lambda: http.HttpResponse(text="x"), local=path in ("/", "/status"))
     for path in ("/", "/status", "/metrics", "/healthz", "/verdict")
 }
 
@@ -100,7 +100,7 @@ TARGETS = (
         parse=_asked,
         seeds=_REQUESTS,
         units=(b"\0", b"a=b\0", b"healthd/1\09\0check\0--json\0"),
-        refuses=(HealthdError, Shown),
+        refuses=(HealthdError, TextRequested),
     ),
     Target(name="socket-answers", parse=_answered, seeds=_ANSWERS, units=(b"healthd/1 progress x\n", b"healthd/1 ")),
     Target(

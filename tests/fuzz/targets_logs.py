@@ -6,7 +6,7 @@ import json
 import struct
 from datetime import datetime
 
-from healthd.sources.journal import Wanted, kernel_record_of, record_of
+from healthd.sources.journal import WantedLines, kernel_record_of, record_of
 from healthd.sources.journal import _batch as journal_batch
 from healthd.sources.journal import _parsed as journal_line
 from healthd.sources.pastlines import FORMATS, PLAIN, Dating
@@ -30,7 +30,7 @@ JOURNAL = (
     json.dumps({**_FIELDS, "_TRANSPORT": "stdout", "_SYSTEMD_UNIT": "slurmd.service", "MESSAGE": "slurmd: x"}).encode(),
     b'{"MESSAGE":null}',
 )
-_WANTED = Wanted(needles=("^NVRM: ", "LBUG", "slurmd"), units=frozenset({"slurmd.service"}))
+_WANTED = WantedLines(needles=("^NVRM: ", "LBUG", "slurmd"), units=frozenset({"slurmd.service"}))
 _EXPORT = (
     b"__CURSOR=a\n__REALTIME_TIMESTAMP=1700000000000000\nMESSAGE\n"
     + struct.pack("<Q", 5)

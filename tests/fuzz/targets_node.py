@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any
 
 from healthd.checklib import host_text, jobs
-from healthd.checks.lustre_client import Settings as LustreSettings
+from healthd.checks.lustre_client import LustreClientSettings as LustreSettings
 from healthd.checks.lustre_client import lustre_client
 from healthd.checks.plugin_run import Plugin, plugin_run
-from healthd.checks.plugin_run import Settings as PluginSettings
+from healthd.checks.plugin_run import PluginRunSettings as PluginSettings
 from healthd.core.check import Check, discover
 from healthd.core.encodable import json_text
 from healthd.core.errors import HealthdError

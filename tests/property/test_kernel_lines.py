@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from healthd.checklib import nvrm
 from healthd.checklib.kernel_tables import line_rows, nvlink5_rules
 from healthd.checklib.record_text import after_lead
-from healthd.checks.kernel_rules import Rule
-from healthd.checks.kernel_rules import Settings as Rules
+from healthd.checks.kernel_rules import KernelRulesSettings as Rules
+from healthd.checks.kernel_rules import SiteRule
 from healthd.config.schema.config import CheckConfig
 from healthd.core.check import discover
 from healthd.core.model import Status
@@ -128,7 +128,7 @@ def test_no_kernel_check_raises(text: str, lead: str) -> None:
 
 
 KERNEL = {name: check for name, check in discover().items() if check.on == "kernel"}
-RULES = Rules(rules=(Rule(name="hang", pattern=r"ixgbe (?P<pci>\S+) .*Hang", clears=r"ixgbe .*is Up"),))
+RULES = Rules(rules=(SiteRule(name="hang", pattern=r"ixgbe (?P<pci>\S+) .*Hang", clears=r"ixgbe .*is Up"),))
 CONFIG = {
     name: CheckConfig(settings=RULES if name == "kernel.rules" else check.settings()) for name, check in KERNEL.items()
 }

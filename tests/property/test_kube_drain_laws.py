@@ -20,12 +20,12 @@ from healthd.remediation.orchestrators.kubernetes.drain_record import (
 )
 from healthd.remediation.orchestrators.kubernetes.eviction import (
     Drain,
+    EvictionRule,
     EvictMode,
     Fate,
     GangMode,
     Plan,
     Pod,
-    Rule,
     planned,
 )
 from healthd.remediation.orchestrators.kubernetes.gang_kinds import GangMarks, gang_of
@@ -35,7 +35,7 @@ from healthd.remediation.orchestrators.kubernetes.node import UNHEALTHY, Held, T
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 OWNERS = ("static", "nodename", "tolerating")
 TAINT = Taint(key=UNHEALTHY, effect="NoSchedule", value="gpu.xid.79")
-ANYTHING = Rule(name="r", mode=EvictMode.EVICT, unmanaged=True, tolerating=True, empty_dir=True)
+ANYTHING = EvictionRule(name="r", mode=EvictMode.EVICT, unmanaged=True, tolerating=True, empty_dir=True)
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("waits"), st.floats(0.0, 20.0)),
@@ -170,7 +170,7 @@ def members(found: list[dict[str, object]], label: str) -> list[Pod]:
 
 def decided(pods: list[Pod], mode: GangMode) -> tuple[Plan, ...]:
     """What becomes of them when n1 is drained."""
-    rules = [Rule(name="x", mode=EvictMode.EVICT, labels={"team": "x"}, unmanaged=True, gang=mode)]
+    rules = [EvictionRule(name="x", mode=EvictMode.EVICT, labels={"team": "x"}, unmanaged=True, gang=mode)]
     drain = Drain(node="n1", since=START, record=DrainRecord(hold="h", began=int(START.timestamp())), taints=(TAINT,))
     here = planned([pod for pod in pods if pod.spec.nodeName == "n1"], rules, drain, START)
     gangs = gangs_to_see(here, rules, MARKS)

@@ -17,11 +17,11 @@ from healthd.remediation.orchestrators.kubernetes.conditions import (
     FLIP_S,
     TYPES,
     Conditions,
-    Shown,
-    State,
+    ConditionState,
+    WrittenCondition,
     reason_of,
 )
-from healthd.remediation.orchestrators.kubernetes.count import Seen, budget_before, count
+from healthd.remediation.orchestrators.kubernetes.count import CountedNodes, budget_before, count
 from healthd.remediation.orchestrators.kubernetes.node import (
     KEEPS,
     Held,
@@ -196,7 +196,7 @@ def test_whoever_is_out_is_counted_once(
     }
     notes = {leases.key_of(name): f'{{"node":"{name}","index":{at}}}' for at, name in enumerate(sorted(holders))}
     before = budget_before("cluster", {"metadata": {"resourceVersion": "1", "annotations": notes}})
-    found = count(Seen(nodes=nodes), before, max_out)
+    found = count(CountedNodes(nodes=nodes), before, max_out)
     away = {
         name for name, (cordoned, key) in fleet.items() if cordoned or key in ("healthd.io/unhealthy", "example.com/x")
     }
@@ -209,23 +209,25 @@ def test_whoever_is_out_is_counted_once(
     assert read.room() == room if room >= 0 else read.room() < 0
 
 
-_WELL = State(status="True", reason="Healthy", message="m")
+_WELL = ConditionState(status="True", reason="Healthy", message="m")
 _STATES = st.sampled_from(
     [
         _WELL,
-        State(status="True", reason="HealthyWithWarnings", message="w"),
-        State(status="False", reason="GpuXid79", message="x"),
-        State(status="Unknown", reason="CouldNotTell", message="c"),
+        ConditionState(status="True", reason="HealthyWithWarnings", message="w"),
+        ConditionState(status="False", reason="GpuXid79", message="x"),
+        ConditionState(status="Unknown", reason="CouldNotTell", message="c"),
     ]
 )
 
 
 @given(st.lists(st.tuples(_STATES, st.integers(1, 40)), max_size=25))
-def test_what_is_shown_follows_what_is_so(history: list[tuple[State, int]]) -> None:
+def test_what_is_shown_follows_what_is_so(history: list[tuple[ConditionState, int]]) -> None:
     """Whatever it flaps: writes keep their distance, a transition time moves with its status only and is never in the
     future, and what stays is shown within the debounce and the time between flips."""
-    conditions = Conditions(uid="u", now_s=0.0, shown={kind: Shown(state=_WELL, moved=NOW) for kind in TYPES})
-    now_s, shown, flipped_s = 0.0, Shown(state=_WELL, moved=NOW), -FLIP_S
+    conditions = Conditions(
+        uid="u", now_s=0.0, shown={kind: WrittenCondition(state=_WELL, moved=NOW) for kind in TYPES}
+    )
+    now_s, shown, flipped_s = 0.0, WrittenCondition(state=_WELL, moved=NOW), -FLIP_S
     for state, seconds in [*history, (_WELL, int(DEBOUNCE_S + FLIP_S) + 2)]:
         for _ in range(seconds):
             now_s += 1.0

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from healthd.checklib.kernel_tables import LineRow, line_rows
 from healthd.checklib.record_text import NAME_BYTES, Words, after_lead, words_of
-from healthd.checks.kernel_rules import Rule
-from healthd.checks.kernel_rules import Settings as Rules
+from healthd.checks.kernel_rules import KernelRulesSettings as Rules
+from healthd.checks.kernel_rules import SiteRule
 from healthd.core.check import discover
 from healthd.core.model import REMEDY_RANK, Finding, Remedy, Severity
 from healthd.core.node import RECORD_LEAD, KernelRecord
@@ -70,7 +70,7 @@ SITE_RULES = (
 )
 RULES = Rules(
     rules=tuple(
-        Rule(name=f"rule_{number}", pattern=pattern, severity=Severity.CRITICAL, remedy=Remedy.REBOOT_NODE)
+        SiteRule(name=f"rule_{number}", pattern=pattern, severity=Severity.CRITICAL, remedy=Remedy.REBOOT_NODE)
         for number, pattern in enumerate(SITE_RULES)
     )
 )
@@ -193,6 +193,6 @@ def test_lines_of_crashed_programs_are_judged_by_what_follows_the_name() -> None
     line = "python3[4711]: segfault at 10 ip 00007f sp 00007f error 4 in libnccl.so.2.18.1[7f3a1c000000+5e00000]"
     (crash,) = found(line)
     assert (crash.code, crash.evidence["task"], crash.evidence["pid"]) == ("nccl.segfault", "python3", "4711")
-    rules = Rules(rules=(Rule(name="crash", pattern=r".*segfault at \S+ .*libnccl"),))
+    rules = Rules(rules=(SiteRule(name="crash", pattern=r".*segfault at \S+ .*libnccl"),))
     (own,) = CHECKS["kernel.rules"].run(FakeNode(kernel_records=kernel_says(line)), rules).findings
     assert own.code == "site.crash"

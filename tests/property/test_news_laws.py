@@ -16,9 +16,9 @@ from healthd.notify.news import (
     LASTS_S,
     NODE_KEY,
     PAGED,
-    News,
-    Seen,
+    NewsKind,
     Topic,
+    TopicMemory,
     tell,
     topics,
 )
@@ -58,13 +58,13 @@ class Teller:
     """Tells moment after moment, and knows for each key how long what stands has stood."""
 
     def __init__(self) -> None:
-        self.now, self.memory = T0, dict[str, Seen]()
+        self.now, self.memory = T0, dict[str, TopicMemory]()
         self.stood: dict[str, datetime] = {}
         self.same: dict[str, tuple[str, datetime]] = {}
         self.gone: dict[str, datetime] = {}
         self.told: dict[str, tuple[str, datetime]] = {}
 
-    def lives(self, moment: Moment) -> list[tuple[str, News]]:
+    def lives(self, moment: Moment) -> list[tuple[str, NewsKind]]:
         self.now += timedelta(seconds=moment.after_s)
         causes = {key: cause for key, cause in zip(KEYS, moment.causes, strict=True) if cause}
         wrong = [Topic(key=key, words=f"{key} {cause}", cause=cause, again_s=AGAIN_S) for key, cause in causes.items()]
@@ -93,7 +93,7 @@ def test_over_is_true_at_that_moment_and_said_of_what_was_told(moments: list[Mom
     for moment in moments:
         before = dict(teller.told)
         for key, news in teller.lives(moment):
-            if news is News.OVER:
+            if news is NewsKind.OVER:
                 assert key in before
                 assert teller.lasted(teller.gone[key], LASTS_S)
             else:
@@ -123,7 +123,7 @@ def test_what_comes_and_goes_is_told_a_few_times_a_day(wrong_s: float, over_s: f
     while teller.now < until:
         for after_s, cause in ((LASTS_S, ""), (over_s, "one"), (LASTS_S, "one"), (wrong_s, "")):
             heard = teller.lives(Moment(after_s=after_s, causes=("", cause, cause)))
-            told += sum(news is News.WRONG for key, news in heard if key != NODE_KEY)
+            told += sum(news is NewsKind.WRONG for key, news in heard if key != NODE_KEY)
     assert told <= (6 if over_s < COMES_AND_GOES_S - LASTS_S else 24)
 
 
@@ -134,10 +134,10 @@ def test_another_cause_is_told_and_two_that_take_turns_are_no_stream(moments: li
     teller, heard = Teller(), dict[tuple[str, str], datetime]()
     for moment in moments:
         for key, news in teller.lives(moment):
-            if news is News.NOW:
+            if news is NewsKind.NOW:
                 cause, last = teller.same[key][0], heard.get((key, teller.same[key][0]))
                 assert last is None or teller.lasted(last, KNOWN_CHANGES_EVERY_S), cause
-            if news is News.OVER:
+            if news is NewsKind.OVER:
                 heard = {known: at for known, at in heard.items() if known[0] != key}
             else:
                 heard[key, teller.same[key][0]] = teller.now

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import Answer, CaseMark, Helped, PastAct, PastRepair, parse
+from healthd.remediation.decide.handoff import CaseMark, Helped, PastAct, PastRepair, RequestAnswer, parse
 from healthd.remediation.orchestrators.kubernetes.record import (
     read_record,
     record_of,
@@ -41,7 +41,7 @@ MARKS = st.builds(
     asked=TIMES,
     following=st.lists(st.sampled_from(Remedy), max_size=3).map(tuple),
     became=TEXTS,
-    answer=st.sampled_from(Answer) | st.none(),
+    answer=st.sampled_from(RequestAnswer) | st.none(),
     answered=TIMES,
     boot=TEXTS,
     replaced=TIMES,

@@ -16,7 +16,7 @@ from healthd.core.model import Mode, Remedy
 from healthd.remediation.controller.requests import wanted
 from healthd.remediation.decide.adoption import repair_mark
 from healthd.remediation.decide.case import Case
-from healthd.remediation.decide.handoff import Answer, CaseMark, parse
+from healthd.remediation.decide.handoff import CaseMark, RequestAnswer, parse
 from healthd.remediation.decide.rules import STEPS
 from tests.controller_rig import AskedWorld
 from tests.engine_wire import kill, no_answer
@@ -79,12 +79,12 @@ def test_a_clock_that_goes_back_makes_no_earlier_request_again(back: float) -> N
 
 
 @given(
-    answer=st.sampled_from([Answer.TAKEN, Answer.WAITS]),
+    answer=st.sampled_from([RequestAnswer.TAKEN, RequestAnswer.WAITS]),
     after=st.integers(min_value=0, max_value=100_000),
     said=st.text(max_size=40),
     became=st.sampled_from(["", "i-2"]),
 )
-def test_whatever_is_answered_it_is_the_same_request(answer: Answer, after: int, said: str, became: str) -> None:
+def test_whatever_is_answered_it_is_the_same_request(answer: RequestAnswer, after: int, said: str, became: str) -> None:
     """No word that the controller or the node writes beside a request changes its id."""
     text = request(BEGAN, "")
     now = BEGAN + timedelta(seconds=after)
@@ -118,7 +118,7 @@ def test_however_often_leaders_die_a_request_is_one_act(data: st.DataObject) -> 
                     world.run(1)
                 if loses_store and world.kills > kills:
                     world.forget()
-            assert (world.acts, world.mark.answer, world.mark.became) == (order, Answer.TAKEN, "i-2")
+            assert (world.acts, world.mark.answer, world.mark.became) == (order, RequestAnswer.TAKEN, "i-2")
             world.wire.at.clear()
             world.provisioner.instance = "i-1"
             world.clock.advance(data.draw(st.sampled_from([1.0, 60.0, 86_400.0])))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from healthd.core.errors import BackendBusy
 from healthd.core.model import Mode, Remedy, Step
 from healthd.remediation.decide.case import Phase
-from healthd.remediation.decide.handoff import Answer
+from healthd.remediation.decide.handoff import RequestAnswer
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from healthd.sim.cluster import FakeOrchestrator
 from tests.controller_rig import NODE, AskedWorld
@@ -139,5 +139,5 @@ def test_a_withdrawn_request_is_not_acted_on_or_is_known_to_be(story: Story) -> 
     and else the mark says what became of it."""
     with TemporaryDirectory(dir=MEMORY) as folder:
         asker = lived(folder, story)
-        assert asker.taken_back or asker.world.mark.answer in (Answer.TAKEN, Answer.REFUSED)
+        assert asker.taken_back or asker.world.mark.answer in (RequestAnswer.TAKEN, RequestAnswer.REFUSED)
         asker.world.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.remediation.decide.handoff import Answer
+from healthd.remediation.decide.handoff import RequestAnswer
 from tests.controller_rig import NODE, PATIENCE, SILENT_S, STEP_S, AskedWorld
 from tests.engine_wire import disk_is_full
 from tests.scenario.test_controller_repeats import ROUNDS, boundaries, is_done, name, settled, world_of
@@ -33,7 +33,7 @@ def test_set_at_any_boundary_it_ends_in_the_same_way(name: str, by_s: float, tmp
 def rebooting(folder: Path) -> AskedWorld:
     """It was rebooted a minute ago, and is away."""
     world = reboot_asked(folder).run(3)
-    assert (world.acts, world.mark.answer) == (1, Answer.TAKEN)
+    assert (world.acts, world.mark.answer) == (1, RequestAnswer.TAKEN)
     world.goes_silent()
     world.cluster.nodes[NODE].mark = replace(world.mark, following=()).text
     return world.run(3)
@@ -64,4 +64,6 @@ def test_a_replacement_is_waited_for_as_long_as_before(by_s: float, tmp_path: Pa
         settled(world, int(PATIENCE.replace_timeout_s / STEP_S) - 10)
         before = world.mark.answer
         settled(world, 20)
-        assert (before, world.mark.answer, world.acts) == (Answer.TAKEN, Answer.REFUSED, 1), world.said[-1]
+        assert (before, world.mark.answer, world.acts) == (RequestAnswer.TAKEN, RequestAnswer.REFUSED, 1), world.said[
+            -1
+        ]

@@ -10,7 +10,7 @@ import pytest
 from healthd.core.errors import BackendRefused
 from healthd.core.model import Event, Remedy
 from healthd.remediation.decide.case import Case, End, Phase
-from healthd.remediation.decide.handoff import Answer
+from healthd.remediation.decide.handoff import RequestAnswer
 from healthd.remediation.decide.rules import STEPS
 from healthd.state.store import Store
 from tests.controller_rig import NODE, AskedWorld
@@ -31,12 +31,12 @@ def test_what_failed_yesterday_is_done_today(remedy: Remedy, tmp_path: Path) -> 
     no = BackendRefused("no such capacity")
     world.provisioner._reboots = world.provisioner._replaces = raising(no)
     world.run(3)
-    assert (world.acts, world.mark.answer) == (1, Answer.REFUSED)
+    assert (world.acts, world.mark.answer) == (1, RequestAnswer.REFUSED)
     world.clock.advance(DAY_S)
     world.provisioner._reboots, world.provisioner._replaces = (lambda: None), world._replaces
     again(world)
     world.run(12)
-    assert (world.acts, world.mark.answer) == (2, Answer.TAKEN)
+    assert (world.acts, world.mark.answer) == (2, RequestAnswer.TAKEN)
 
 
 def raising(error: Exception):  # type: ignore[no-untyped-def]
@@ -53,11 +53,11 @@ def test_a_node_that_has_booted_since_it_asked_is_not_rebooted_again(tmp_path: P
     world.clock.advance(120)
     world.booted = world.clock.now()
     world.run(3)
-    assert (world.acts, world.mark.answer) == (0, Answer.WAITS)
+    assert (world.acts, world.mark.answer) == (0, RequestAnswer.WAITS)
     assert "it has booted since it asked" in world.said[-1]
     again(world)
     world.run(3)
-    assert (world.acts, world.mark.answer) == (1, Answer.TAKEN)
+    assert (world.acts, world.mark.answer) == (1, RequestAnswer.TAKEN)
 
 
 def test_what_was_done_yesterday_is_done_again(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_what_was_done_yesterday_is_done_again(tmp_path: Path) -> None:
     again(world)
     world.cluster.nodes[NODE].mark = replace(world.mark, machine="i-2").text
     world.run(3)
-    assert (world.acts, world.mark.answer) == (2, Answer.TAKEN)
+    assert (world.acts, world.mark.answer) == (2, RequestAnswer.TAKEN)
 
 
 def test_one_request_is_one_act_however_often_it_is_read(tmp_path: Path) -> None:
@@ -142,11 +142,11 @@ def test_a_case_of_an_earlier_version_answers_no_request(end: End | None, tmp_pa
 def test_what_an_earlier_version_took_is_followed_and_not_begun(tmp_path: Path) -> None:
     """Upgraded in the middle: the mark says taken, the store has a case of another form. Its evidence counts."""
     world = AskedWorld(tmp_path)
-    taken = replace(world.mark, answer=Answer.TAKEN, answered=world.clock.now(), replaced=world.clock.now())
+    taken = replace(world.mark, answer=RequestAnswer.TAKEN, answered=world.clock.now(), replaced=world.clock.now())
     world.cluster.nodes[NODE].mark = taken.text
     old_case(world, end=None)
     world.run(3)
-    assert (world.acts, world.mark.answer) == (0, Answer.TAKEN)
+    assert (world.acts, world.mark.answer) == (0, RequestAnswer.TAKEN)
     world.provisioner.instance = "i-2"
     world.run(3)
     assert (world.acts, world.mark.became) == (0, "i-2")

@@ -11,7 +11,7 @@ import pytest
 from healthd.core.errors import BackendBusy, BackendRefused
 from healthd.core.model import Refusal, Remedy, Step
 from healthd.remediation.decide.case import Phase
-from healthd.remediation.decide.handoff import Answer, CaseMark, parse
+from healthd.remediation.decide.handoff import CaseMark, RequestAnswer, parse
 from healthd.remediation.ports import Provisioner
 from healthd.sim.cluster import FakeProvisioner
 from tests.controller_rig import NODE, AskedWorld
@@ -50,7 +50,7 @@ class TwoAsk(AskedWorld):
     def _acts(self, step: Step) -> None:
         """Of either node, an intent and a mark that says so."""
         marks = [parse(self.cluster.nodes[node].mark) for node in (NODE, OTHER)]
-        assert any(mark.answer is Answer.TAKEN for mark in marks if mark is not None)
+        assert any(mark.answer is RequestAnswer.TAKEN for mark in marks if mark is not None)
         assert any(case.phase is Phase.INTENDED for case in self.store.cases())
 
 
@@ -76,7 +76,7 @@ def test_what_was_taken_occupies_the_rate_whoever_asks_next(tmp_path: Path) -> N
     world.run(2)
     world.error = None
     world.run(4)
-    assert world.mark.answer is Answer.WAITS
+    assert world.mark.answer is RequestAnswer.WAITS
     assert "1 machines were replaced within an hour" in world.mark.said
     assert [each.refusal for each in world.standings if each.node == NODE] == [Refusal.RATE]
     world.clock.advance(3600.0)

@@ -12,7 +12,7 @@ import pytest
 from healthd.core.errors import BackendRefused, BackendUnknown, HealthdError
 from healthd.core.model import Mode, Remedy
 from healthd.remediation.decide.case import PAST_OF
-from healthd.remediation.decide.handoff import Answer, withdrawing
+from healthd.remediation.decide.handoff import RequestAnswer, withdrawing
 from tests.controller_rig import NODE, STEP_S, AskedWorld
 from tests.engine_wire import kill, no_answer
 from tests.scenario.test_controller_replay import STORIES
@@ -48,7 +48,7 @@ def is_done(world: AskedWorld) -> bool:
         if world.mark.remedy is Remedy.REBOOT_NODE
         else world.mark.became == "i-2"
     )
-    return came and world.mark.answer is Answer.TAKEN
+    return came and world.mark.answer is RequestAnswer.TAKEN
 
 
 def settled(world: AskedWorld, rounds: int) -> AskedWorld:
@@ -179,13 +179,13 @@ def test_a_second_answer_counts_as_the_first_would_have(tmp_path: Path) -> None:
     refused = dies_before_the_act("replace", tmp_path / "refused")
     refused.provisioner._replaces = raising(BackendRefused("InstanceIdNotFound"))
     refused.run(4)
-    assert refused.mark.answer is Answer.REFUSED
+    assert refused.mark.answer is RequestAnswer.REFUSED
     assert "InstanceIdNotFound" in refused.mark.said
     silent = dies_before_the_act("replace", tmp_path / "silent")
     silent.provisioner._replaces = raising(BackendUnknown("no answer"))
     silent.run(4)
     assert silent.provisioner.replacements == 3
-    assert silent.mark.answer is Answer.TAKEN
+    assert silent.mark.answer is RequestAnswer.TAKEN
     assert "asked for again: no answer" in silent.mark.said
 
 
@@ -214,7 +214,7 @@ def test_a_platform_that_shows_it_late_says_that_it_is_in_use(tmp_path: Path) ->
     world.run(16)
     assert len(shown) > 1
     assert is_done(world)
-    assert world.mark.answer is Answer.TAKEN
+    assert world.mark.answer is RequestAnswer.TAKEN
 
 
 def test_a_machine_that_was_given_away_is_not_asked_about_again(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_request_that_its_node_has_given_up_is_not_repeated(tmp_path: Path) ->
         world.run(1)
     world.clock.advance(901.0)
     world.run(5)
-    assert (world.acts, world.mark.answer) == (0, Answer.REFUSED)
+    assert (world.acts, world.mark.answer) == (0, RequestAnswer.REFUSED)
 
 
 def test_the_wait_for_a_reboot_to_show_begins_when_it_is_sent(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_a_withdrawal_over_an_act_is_answered_and_the_act_counts(remedy: Remedy,
         world.run(1)
     world.cluster.nodes[NODE].mark = withdrawing(before).text
     world.run(20)
-    assert (len(sent), world.mark.answer, world.mark.withdrawn) == (1, Answer.TAKEN, remedy)
+    assert (len(sent), world.mark.answer, world.mark.withdrawn) == (1, RequestAnswer.TAKEN, remedy)
     assert [past.act for past in world.mark.history] == [PAST_OF[remedy]]
     assert (world.mark.replaced is None) is (remedy is Remedy.REBOOT_NODE)
     world.restart()

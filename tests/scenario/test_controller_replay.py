@@ -11,7 +11,7 @@ import pytest
 
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown, HealthdError
 from healthd.core.model import Mode, Remedy
-from healthd.remediation.decide.handoff import Answer, CaseMark, word
+from healthd.remediation.decide.handoff import CaseMark, RequestAnswer, word
 from tests.controller_rig import NODE, STEP_S, AskedWorld, Happening
 from tests.engine_wire import disk_is_full, kill, no_answer
 
@@ -39,7 +39,7 @@ def ordered_again(folder: Path) -> AskedWorld:
     world = AskedWorld(folder)
     world.provisioner.instance = "i-9"
     world.run(2)
-    assert (world.acts, world.mark.answer) == (0, Answer.REFUSED)
+    assert (world.acts, world.mark.answer) == (0, RequestAnswer.REFUSED)
     world.provisioner.instance = "i-1"
     world.clock.advance(86_400.0)
     world.ask(replace(world.mark, answer=None, answered=None, said=""))
@@ -83,7 +83,7 @@ def test_undisturbed_it_acts_once_and_says_so(name: str, tmp_path: Path) -> None
     world = STORIES[name](tmp_path).run(ROUNDS_OF[name])
     before = [update for update in world.cluster.updates if update.user != "healthd"]
     assert (world.acts, before) == (1, [])
-    assert world.mark.answer is Answer.TAKEN
+    assert world.mark.answer is RequestAnswer.TAKEN
     assert world.mark.became == ("" if name == "reboot" else "i-2")
     assert (world.mark.replaced is None) == (name == "reboot")
     assert world.cluster.slots == {("cluster", 0): NODE}
@@ -102,9 +102,9 @@ def test_killed_at_any_boundary_it_never_acts_twice(name: str, tmp_path: Path) -
             world.run(120)
             assert world.acts == 0, (number, label)
             if name == "silent":
-                assert world.mark.answer is Answer.REFUSED or world.standings[0].page, (number, label)
+                assert world.mark.answer is RequestAnswer.REFUSED or world.standings[0].page, (number, label)
                 continue
-            assert name == "reboot" or world.mark.answer is Answer.REFUSED, (number, label)
+            assert name == "reboot" or world.mark.answer is RequestAnswer.REFUSED, (number, label)
             world.ask(replace(world.mark, answer=None, answered=None, attempt=2, said=""))
             assert world.run(ROUNDS).acts == 1, (number, label)
     assert unmade, "the window between intent and act is there"
@@ -172,7 +172,7 @@ def test_an_opt_out_is_never_passed_but_in_the_window(name: str, tmp_path: Path)
         if world.acts:
             continue
         assert any("opted out" in each for each in world.said), (number, label)
-        assert world.mark.answer is not Answer.TAKEN, (number, label)
+        assert world.mark.answer is not RequestAnswer.TAKEN, (number, label)
         world.cluster.nodes[NODE].features.clear()
         assert world.run(ROUNDS_OF[name]).acts == 1, (number, label)
     assert {distance for _, distance in acted} <= {0, 1}, acted
@@ -210,7 +210,7 @@ def test_without_its_place_or_with_another_machine_it_is_refused(tmp_path: Path)
     for words, happen in cases.items():
         world = one(tmp_path / words.replace(" ", "-"), happen).run(3)
         assert world.acts == 0, words
-        assert world.mark.answer is Answer.REFUSED, words
+        assert world.mark.answer is RequestAnswer.REFUSED, words
         assert words in world.mark.said
         assert any(each.startswith("refused: ") for each in world.said)
 
@@ -252,7 +252,7 @@ def test_it_waits_for_what_passes_and_then_acts(tmp_path: Path) -> None:
     for words, (begins, ends) in cases.items():
         world = one(tmp_path / words.replace(" ", "-"), begins).run(3)
         assert world.acts == 0, words
-        assert world.mark.answer is Answer.WAITS, words
+        assert world.mark.answer is RequestAnswer.WAITS, words
         assert words in world.mark.said
         ends(world)
         world.run(ROUNDS)
@@ -279,11 +279,11 @@ def test_what_the_platform_says_of_the_act_itself(tmp_path: Path) -> None:
         return arrange
 
     busy = one(tmp_path / "busy", once(BackendBusy("throttled"))).run(1)
-    assert (busy.mark.answer, busy.mark.replaced) == (Answer.WAITS, None)
+    assert (busy.mark.answer, busy.mark.replaced) == (RequestAnswer.WAITS, None)
     assert busy.run(ROUNDS).mark.became == "i-2"
     assert busy.provisioner.replacements == 2, "the first was answered: not applied"
     refused = one(tmp_path / "no", once(BackendRefused("InstanceIdNotFound"))).run(ROUNDS)
-    assert (refused.mark.answer, refused.provisioner.replacements) == (Answer.REFUSED, 1)
+    assert (refused.mark.answer, refused.provisioner.replacements) == (RequestAnswer.REFUSED, 1)
     assert "InstanceIdNotFound" in refused.mark.said
     unknown = one(tmp_path / "unknown", once(BackendUnknown("no answer"))).run(2)
     unknown.provisioner.instance = "i-2"
@@ -307,7 +307,7 @@ def test_whoever_leads_next_sees_a_machine_that_was_moved_already(tmp_path: Path
     world = AskedWorld(tmp_path / "w")
     world.provisioner.instance = f"i-1@{world.clock.now() - timedelta(days=3)}"
     world.run(1)
-    assert (world.acts, world.mark.answer) == (1, Answer.TAKEN)
+    assert (world.acts, world.mark.answer) == (1, RequestAnswer.TAKEN)
     world.comes_at_s, world.provisioner.instance = 0.0, f"i-1@{world.clock.now() + timedelta(seconds=1)}"
     world.forget()
     world.run(ROUNDS)
@@ -328,7 +328,7 @@ def test_a_platform_without_time_is_not_asked_in_every_round(tmp_path: Path) -> 
     world.provisioner.replace = busy  # type: ignore[method-assign]
     world.run(25)
     assert len(asked) == 3
-    assert (world.mark.answer, world.said[-1]) == (Answer.WAITS, world.said[0])
+    assert (world.mark.answer, world.said[-1]) == (RequestAnswer.WAITS, world.said[0])
 
 
 @pytest.mark.parametrize("is_named", [True, False])
@@ -341,7 +341,7 @@ def test_whoever_leads_next_follows_a_reboot_to_its_end(is_named: bool, tmp_path
         world.run(3)
         world.forget()
     world.run(3)
-    assert (world.acts, world.mark.answer, world.mark.said) == (1, Answer.TAKEN, "waiting for a new boot id")
+    assert (world.acts, world.mark.answer, world.mark.said) == (1, RequestAnswer.TAKEN, "waiting for a new boot id")
     assert not any(each.startswith("rebooted: ") for each in world.said)
     world.boot, world.booted = "89abcdef-new" if is_named else "", world.clock.now()
     world.run(3)
@@ -363,7 +363,7 @@ def test_a_reboot_of_which_the_boot_before_is_not_known_is_left_open(tmp_path: P
     assert world.said[-1] == f"reboot asked for; {words}"
     world.booted = world.clock.now()
     world.run(60)
-    assert (world.acts, world.mark.answer) == (1, Answer.TAKEN)
+    assert (world.acts, world.mark.answer) == (1, RequestAnswer.TAKEN)
     assert not any(each.startswith("rebooted: ") for each in world.said)
     assert "left to its own daemon" in world.said[-1]
 

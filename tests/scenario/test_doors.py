@@ -23,10 +23,10 @@ import pytest
 
 from healthd.agent.agent import Agent
 from healthd.api.client import ask
-from healthd.api.http import Answer as HttpAnswer
+from healthd.api.http import HttpResponse as HttpAnswer
 from healthd.api.http import HttpServer, Route, common_routes
 from healthd.api.server import Server
-from healthd.api.wire import Answer, Request, write_request
+from healthd.api.wire import Reply, Request, write_request
 from healthd.core.errors import StoreError
 from healthd.core.model import Event, Verdict
 from healthd.state.store import Store
@@ -311,7 +311,7 @@ def no_more_descriptors(pid: int) -> Iterator[None]:
 def test_a_daemon_without_descriptors_answers_again_when_it_has_some(node: RunningNode) -> None:
     """Who waits in between is answered then, and the log has one line, not one for each try."""
     assert node.process is not None
-    asked: list[Answer | None] = []
+    asked: list[Reply | None] = []
     asking = threading.Thread(target=lambda: asked.append(ask(str(node.socket), Request(arguments=("status",)), print)))
     with no_more_descriptors(node.process.pid):
         ask_late(node)

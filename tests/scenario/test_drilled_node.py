@@ -25,7 +25,7 @@ from healthd.config.load import load
 from healthd.core.check import discover
 from healthd.core.model import Verdict
 from healthd.core.node import KernelRecord
-from healthd.drill.chain import KINDS, DrillOrder, Ended, Link
+from healthd.drill.chain import KINDS, DrillOrder, DrillStage, Ended
 from healthd.drill.drills import Drills
 from healthd.judge.history import History
 from healthd.remediation.orchestrators.local import HOLD_FILE
@@ -199,7 +199,7 @@ def test_each_kind_runs_through_the_whole_chain_and_leaves_nothing(node: DrillNo
     before = node.remembered()
     code, report, said = node.drill(kind)
     assert (code, report["result"], report["missing"]) == (0, "complete", None), report
-    assert links(report) == list(Link)
+    assert links(report) == list(DrillStage)
     times = [each["at_s"] for each in report["links"]]
     assert times == sorted(times)
     assert times[-1] <= report["limit_s"]
@@ -495,7 +495,7 @@ def test_an_engine_that_does_not_come_round_is_the_link_that_is_missing(agent: A
     """A fault that nobody decides about is not handled, however well it was found."""
     drills = drills_of(agent, lambda _: None, turns=False)
     report = drills.run(DrillOrder(kind=KINDS["xid"], who="uid 0", number=79, timeout_s=0.5), lambda _: None)
-    assert (report.ended, report.missing) == (Ended.INCOMPLETE, Link.DECISION)
+    assert (report.ended, report.missing) == (Ended.INCOMPLETE, DrillStage.DECISION)
     assert report.why == "the engine has not come round; see healthd status"
 
 
@@ -514,7 +514,7 @@ def test_a_look_under_way_is_joined(agent: Agent) -> None:
     thread.start()
     report = drills.run(DrillOrder(kind=KINDS["nvml-hang"], who="uid 0", timeout_s=5.5), lambda _: None)
     thread.join()
-    assert (report.ended, report.missing) == (Ended.INCOMPLETE, Link.FINDING)
+    assert (report.ended, report.missing) == (Ended.INCOMPLETE, DrillStage.FINDING)
     assert [words for _, words in report.looks] == [report.why.removeprefix("the last look says: ")]
     assert "no answer to 'ask' within 5 s" in report.why
 
@@ -530,7 +530,7 @@ def test_a_daemon_that_stops_ends_a_drill_and_begins_no_other(agent: Agent) -> N
     report = drills.run(order, lambda _: None)
     assert (report.ended, report.missing, report.why) == (
         Ended.INTERRUPTED,
-        Link.DECISION,
+        DrillStage.DECISION,
         "the daemon is stopping",
     )
     drills.close("the daemon is stopping")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from healthd.core.model import Action, Mode, Remedy
-from healthd.remediation.decide.handoff import Answer, CaseMark, PastAct, parse
+from healthd.remediation.decide.handoff import CaseMark, PastAct, RequestAnswer, parse
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from tests.engine_rig import XID_79, Trouble, World
@@ -60,10 +60,10 @@ def test_a_node_that_came_back_while_it_asked_has_returned(tmp_path: Path) -> No
     assert not (parse(world.orchestrator.marked()) or CaseMark()).asks
 
 
-@pytest.mark.parametrize("answer", [None, Answer.WAITS])
+@pytest.mark.parametrize("answer", [None, RequestAnswer.WAITS])
 @pytest.mark.parametrize("remedy", [Remedy.REBOOT_NODE, Remedy.REPLACE_NODE])
 def test_what_waits_at_the_controller_is_withdrawn_when_its_fault_ends(
-    remedy: Remedy, answer: Answer | None, tmp_path: Path
+    remedy: Remedy, answer: RequestAnswer | None, tmp_path: Path
 ) -> None:
     """Whatever was asked for, taken by nobody or held up by a platform without time: the request goes with its fault,
     and no act can follow. The node comes back within minutes."""
@@ -80,7 +80,7 @@ def test_what_waits_at_the_controller_is_withdrawn_when_its_fault_ends(
     assert (repairs_of(world.store.cases()), acts(world)) == ((), [PastAct.RETURN])
 
 
-def answers(world: World, remedy: Remedy, answer: Answer | None) -> None:
+def answers(world: World, remedy: Remedy, answer: RequestAnswer | None) -> None:
     """The controller's answer, in the place of a round of it."""
     mark = parse(world.orchestrator.marked()) or CaseMark()
     assert (mark.asks, mark.remedy) == (True, remedy)
@@ -122,10 +122,12 @@ def test_a_request_that_was_never_left_is_told_from_an_earlier_one(is_first: boo
     that was taken: the node does not wait for hours, and asks a minute later."""
     world = asking(tmp_path)
     if not is_first:
-        world.at(10, lambda: world.log_line(XID_79)).at(200, lambda: answers(world, Remedy.REBOOT_NODE, Answer.TAKEN))
+        world.at(10, lambda: world.log_line(XID_79)).at(
+            200, lambda: answers(world, Remedy.REBOOT_NODE, RequestAnswer.TAKEN)
+        )
         world.at(230, world.power_cycle).run_to_end()
     first, mark = parse(world.orchestrator.marked()) or CaseMark(), world.orchestrator.mark
-    assert (first.asks, first.answer) == ((False, None) if is_first else (True, Answer.TAKEN))
+    assert (first.asks, first.answer) == ((False, None) if is_first else (True, RequestAnswer.TAKEN))
 
     def dies_of_it(text: str) -> None:
         new = parse(text)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from healthd.core.model import Refusal
-from healthd.remediation.orchestrators.kubernetes.api import Conflict, Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.budget import LEASE, counts, key_of
 from healthd.remediation.orchestrators.kubernetes.node import CLAIMED, HOLD, UNHEALTHY, node_of
 from healthd.remediation.orchestrators.kubernetes.opening import look_at_fence
@@ -48,31 +48,33 @@ class Server(KubeApi):
             LEASE: {"metadata": {"name": LEASE, "annotations": notes}},
         }
 
-    def pages(self, kind: Kind, decode: Any, *, namespace: str | None = None, **params: str) -> Iterator[Any]:
-        assert kind is Kind.NODE_HEALTH
+    def pages(self, kind: ResourceKind, decode: Any, *, namespace: str | None = None, **params: str) -> Iterator[Any]:
+        assert kind is ResourceKind.NODE_HEALTH
         there = [self.objects[HEALTH]] if HEALTH in self.objects else []
         yield decode(json.dumps({"items": there}).encode())
 
-    def create(self, kind: Kind, body: Mapping[str, Any], *, namespace: str | None = None) -> dict[str, Any]:
-        assert kind is Kind.NODE_HEALTH
+    def create(self, kind: ResourceKind, body: Mapping[str, Any], *, namespace: str | None = None) -> dict[str, Any]:
+        assert kind is ResourceKind.NODE_HEALTH
         self.objects[HEALTH] = copy.deepcopy(dict(body))
         return self.get(kind, NODE)
 
-    def delete(self, kind: Kind, name: str, *, uid: str = "", version: str = "", namespace: str | None = None) -> None:
-        assert kind is Kind.NODE_HEALTH
+    def delete(
+        self, kind: ResourceKind, name: str, *, uid: str = "", version: str = "", namespace: str | None = None
+    ) -> None:
+        assert kind is ResourceKind.NODE_HEALTH
         del self.objects[HEALTH]
 
-    def get(self, kind: Kind, name: str, *, namespace: str | None = None, ahead: int = 0) -> dict[str, Any]:
-        name = HEALTH if kind is Kind.NODE_HEALTH else name
+    def get(self, kind: ResourceKind, name: str, *, namespace: str | None = None, ahead: int = 0) -> dict[str, Any]:
+        name = HEALTH if kind is ResourceKind.NODE_HEALTH else name
         if name not in self.objects:
             raise Missing(f"get {name}: 404")
         there = copy.deepcopy(self.objects[name])
         there["metadata"].setdefault("resourceVersion", "1")
         return there
 
-    def patch(self, kind: Kind, name: str, body: Mapping[str, Any], **how: Any) -> dict[str, Any]:
+    def patch(self, kind: ResourceKind, name: str, body: Mapping[str, Any], **how: Any) -> dict[str, Any]:
         there = self.get(kind, name)
-        name = HEALTH if kind is Kind.NODE_HEALTH else name
+        name = HEALTH if kind is ResourceKind.NODE_HEALTH else name
         if (
             body.get("metadata", {}).get("resourceVersion", there["metadata"]["resourceVersion"])
             != there["metadata"]["resourceVersion"]
@@ -85,7 +87,7 @@ class Server(KubeApi):
 
     def set(self, name: str, body: Mapping[str, Any]) -> None:
         """As a person does it."""
-        self.patch(Kind.NODE, name, {"metadata": {}, **body})
+        self.patch(ResourceKind.NODE, name, {"metadata": {}, **body})
 
 
 def merged(there: Any, patch: Any) -> Any:
@@ -182,7 +184,7 @@ def test_a_good_node_is_let_in(
         server = Server()
         world = world_of(tmp_path / str(number), server, kubelet)
         stood(world, server, case=case, lease=lease, is_fenced=is_fenced, hold=hold, restarts=restarts)
-        node, view, about = node_of(server.get(Kind.NODE, NODE)), world.orchestrator.view(), (is_fenced, hold)
+        node, view, about = node_of(server.get(ResourceKind.NODE, NODE)), world.orchestrator.view(), (is_fenced, hold)
         assert node.taint(CLAIMED) is None, (about, world.transcript()[-3:])
         if is_fenced or case != "none" or restarts:
             assert key_of(NODE) not in server.objects[LEASE]["metadata"]["annotations"], (

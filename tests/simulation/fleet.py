@@ -11,7 +11,7 @@ from random import Random
 from healthd.config.schema.config import Config
 from healthd.core.model import Mode
 from healthd.notify.delivery import Message
-from healthd.remediation.decide.handoff import Answer, parse
+from healthd.remediation.decide.handoff import RequestAnswer, parse
 from healthd.remediation.policy_files import policy_of
 from tests.simulation.changes import Change
 from tests.simulation.daemon import Ground
@@ -196,7 +196,11 @@ class Fleet:
         mark = parse(node.mark) if node is not None and node.mark else None
         if node is None or mark is None or (mark.remedy is None and not mark.is_withdrawn):
             return False
-        return mark.is_withdrawn or (mark.asks and mark.answer is not Answer.REFUSED) or "NOT_RESPONDING" in node.flags
+        return (
+            mark.is_withdrawn
+            or (mark.asks and mark.answer is not RequestAnswer.REFUSED)
+            or "NOT_RESPONDING" in node.flags
+        )
 
 
 def _config(random: Random, max_out: str | int | None) -> Config:

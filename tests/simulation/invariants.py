@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from healthd.core.model import Action, Remedy, Severity, Step
 from healthd.notify.delivery import Message
-from healthd.notify.news import KNOWN_CHANGES_EVERY_S, NODE_KEY, PAGED, News
+from healthd.notify.news import KNOWN_CHANGES_EVERY_S, NODE_KEY, PAGED, NewsKind
 from healthd.remediation.decide.case import ACTS, QUARANTINE_CODE, Case, End, Phase, code_of
 from healthd.remediation.decide.fleet import out_limit
-from healthd.remediation.decide.handoff import Answer, parse
+from healthd.remediation.decide.handoff import RequestAnswer, parse
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.sim.cluster import FakeUpdate
 from tests.simulation.daemon import Ground
@@ -210,7 +210,11 @@ class Invariants:
         self.messages += 1
         for piece in message.data["news"]:
             self._told_of(
-                node_of(name, piece["key"], piece["words"]), name, piece["key"], piece["words"], News(piece["state"])
+                node_of(name, piece["key"], piece["words"]),
+                name,
+                piece["key"],
+                piece["words"],
+                NewsKind(piece["state"]),
             )
 
     def forgets(self, name: str) -> None:
@@ -232,16 +236,16 @@ class Invariants:
             if case.end is None and case.phase is Phase.INTENDED:
                 self.perhaps.setdefault((case.id.split("/")[1], ACTS[case.step]), self._ground.timeline.s)
 
-    def _told_of(self, node: str, speaker: str, key: str, words: str, news: News) -> None:
+    def _told_of(self, node: str, speaker: str, key: str, words: str, news: NewsKind) -> None:
         told = self.told[node]
         self.note(node, f"TOLD {news} {key}: {words}")
-        if news in (News.OVER, News.ENDED):
+        if news in (NewsKind.OVER, NewsKind.ENDED):
             told.standing.pop(key, None)
-            if speaker == node and news is News.OVER:
+            if speaker == node and news is NewsKind.OVER:
                 self.over_is_over(node, key, words)
             return
         told.standing[key] = words
-        if UNWATCHED in words and news is News.WRONG:
+        if UNWATCHED in words and news is NewsKind.WRONG:
             self.the_watched_speak_for_themselves(node, words)
         if asks_for_a_person(key):
             self.pages += 1
@@ -533,7 +537,7 @@ class Invariants:
         """A request that the controller has taken was carried out after it was made: an order is not answered from
         memory. When it was made the mark says by a clock that may be set since, so it is not asked."""
         mark = parse(self._ground.slurm.nodes[name].mark)
-        is_taken = mark is not None and mark.asks and mark.answer is Answer.TAKEN
+        is_taken = mark is not None and mark.asks and mark.answer is RequestAnswer.TAKEN
         asked_s = max((self.asked.get((name, each), -DAY) for each in Remedy), default=-DAY)
         acted = any(each.node == name and each.s >= asked_s for each in self.done)
         acted |= mark is not None and (mark.case, mark.remedy) in self.perhaps

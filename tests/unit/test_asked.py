@@ -10,7 +10,7 @@ import pytest
 
 from healthd.core.model import Refusal, Remedy
 from healthd.remediation.controller.requests import (
-    Wanted,
+    WantedAct,
     is_away,
     is_moot,
     is_silent,
@@ -19,7 +19,7 @@ from healthd.remediation.controller.requests import (
     wanted,
     withdrawn,
 )
-from healthd.remediation.decide.handoff import Answer, CaseMark, withdrawing
+from healthd.remediation.decide.handoff import CaseMark, RequestAnswer, withdrawing
 from healthd.remediation.ports import Hold, NodeView
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -28,7 +28,7 @@ MARK = CaseMark(case="k3", machine="i-1", remedy=REPLACE, asks=True, attempt=1, 
 LATE = replace(MARK, remedy=REBOOT, asked=NOW - timedelta(seconds=601), following=(REPLACE,))
 
 
-def want(mark: CaseMark) -> Wanted | None:
+def want(mark: CaseMark) -> WantedAct | None:
     return wanted("n1", mark, NOW, reboot_timeout_s=600)
 
 
@@ -49,18 +49,18 @@ def test_a_request_is_wanted_once_by_its_attempt_and_its_time() -> None:
     ]
 
 
-@pytest.mark.parametrize("answer", Answer)
-def test_an_answer_does_not_make_it_another_request(answer: Answer) -> None:
+@pytest.mark.parametrize("answer", RequestAnswer)
+def test_an_answer_does_not_make_it_another_request(answer: RequestAnswer) -> None:
     """What the controller itself writes into the mark never changes under which id the request is known."""
     found, answered = want(MARK), want(replace(MARK, answer=answer, answered=NOW, said="x", replaced=NOW, boot="b"))
     assert found is not None
-    assert answered is None if answer is Answer.REFUSED else (answered is not None and answered.id == found.id)
+    assert answered is None if answer is RequestAnswer.REFUSED else (answered is not None and answered.id == found.id)
 
 
 def test_what_is_taken_for_a_silent_node_keeps_its_id() -> None:
     """The controller's own replacement has the time of the reboot, before its mark says so and after."""
     before = want(replace(LATE, asks=False))
-    after = want(replace(LATE, remedy=REPLACE, attempt=0, answer=Answer.TAKEN, answered=NOW))
+    after = want(replace(LATE, remedy=REPLACE, attempt=0, answer=RequestAnswer.TAKEN, answered=NOW))
     assert before is not None
     assert after is not None
     assert before.id == after.id
@@ -73,7 +73,7 @@ def test_what_is_taken_for_a_silent_node_keeps_its_id() -> None:
         {"remedy": None, "asks": False},
         {"asked": None},
         {"case": ""},
-        {"answer": Answer.REFUSED, "answered": NOW},
+        {"answer": RequestAnswer.REFUSED, "answered": NOW},
         {"asks": False, "remedy": REBOOT},
     ],
 )
@@ -82,7 +82,7 @@ def test_what_asks_nothing_gets_nothing(change: dict[str, Any]) -> None:
     assert want(replace(MARK, **change)) is None
 
 
-@pytest.mark.parametrize("change", [{"asks": False}, {"answer": Answer.TAKEN, "answered": NOW}])
+@pytest.mark.parametrize("change", [{"asks": False}, {"answer": RequestAnswer.TAKEN, "answered": NOW}])
 def test_a_reboot_that_is_overdue_is_looked_after(change: dict[str, Any]) -> None:
     """Whoever carried it out: what is next is another machine, and nobody asked for it."""
     found = want(replace(LATE, **change))
@@ -98,7 +98,7 @@ def test_a_reboot_that_nobody_made_is_no_reason_to_replace() -> None:
     assert "too long ago" in why(found, LATE)
 
 
-def why(found: Wanted | None, mark: CaseMark = MARK, seen: NodeView | None = None, *, has_place: bool = True) -> str:
+def why(found: WantedAct | None, mark: CaseMark = MARK, seen: NodeView | None = None, *, has_place: bool = True) -> str:
     assert found is not None
     refused = refusal(
         found,
@@ -168,7 +168,7 @@ def test_a_node_that_does_not_answer_may_be_in_its_reboot(flag: str, away: bool)
 
 def test_a_replacement_for_silence_is_never_too_late() -> None:
     """Nobody waits for it: its time is that of the reboot. A node's own request has its attempt."""
-    mark = replace(LATE, remedy=REPLACE, attempt=0, answer=Answer.TAKEN, answered=NOW)
+    mark = replace(LATE, remedy=REPLACE, attempt=0, answer=RequestAnswer.TAKEN, answered=NOW)
     found = want(mark)
     assert found is not None
     assert (found.after_silence, found.unanswered, why(found, mark)) == (True, False, "")

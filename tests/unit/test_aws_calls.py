@@ -10,8 +10,8 @@ from pathlib import Path
 import botocore.session
 import pytest
 
-from healthd.remediation.provisioners.aws_calls import CALLS, AwsCall, Platform, Scope, Way, find_call
-from healthd.remediation.provisioners.aws_errors import Trouble, trouble_of
+from healthd.remediation.provisioners.aws_calls import CALLS, AwsCall, IamScope, Platform, Way, find_call
+from healthd.remediation.provisioners.aws_errors import CallTrouble, trouble_of
 from healthd.remediation.provisioners.iam import policies
 
 ROOT = Path(__file__).parents[2]
@@ -97,33 +97,33 @@ def test_what_acts_is_limited_as_far_as_iam_can() -> None:
             if any(action.startswith("ec2:") for action in statement["Action"]):
                 assert ("ArnEquals" in statement["Condition"]) == name.endswith("-node.json")
                 assert statement["Condition"]["StringEquals"] == {"aws:ResourceTag/healthd:managed": "true"}
-    assert all(call.scope is not Scope.ANY for call in CALLS if call.acts)
+    assert all(call.scope is not IamScope.ANY for call in CALLS if call.acts)
 
 
 @pytest.mark.parametrize(
     ("code", "status", "trouble"),
     [
-        ("RequestLimitExceeded", 503, Trouble.THROTTLED),
-        ("Throttling", 400, Trouble.THROTTLED),
-        ("ThrottlingException", 400, Trouble.THROTTLED),
-        ("Whatever", 429, Trouble.THROTTLED),
-        ("InsufficientInstanceCapacity", 500, Trouble.BUSY),
-        ("IncorrectInstanceState", 400, Trouble.BUSY),
-        ("ResourceContention", 500, Trouble.BUSY),
-        ("ScalingActivityInProgress", 400, Trouble.BUSY),
-        ("UnauthorizedOperation", 403, Trouble.DENIED),
-        ("AccessDeniedException", 400, Trouble.DENIED),
-        ("ExpiredToken", 400, Trouble.CREDENTIALS),
-        ("SignatureDoesNotMatch", 403, Trouble.CREDENTIALS),
-        ("DryRunOperation", 412, Trouble.WOULD_DO),
-        ("ValidationException", 400, Trouble.REFUSED),
-        ("OperationNotPermitted", 400, Trouble.REFUSED),
-        ("InternalFailure", 500, Trouble.UNKNOWN),
-        ("ServiceUnavailable", 503, Trouble.UNKNOWN),
-        ("", 0, Trouble.UNKNOWN),
+        ("RequestLimitExceeded", 503, CallTrouble.THROTTLED),
+        ("Throttling", 400, CallTrouble.THROTTLED),
+        ("ThrottlingException", 400, CallTrouble.THROTTLED),
+        ("Whatever", 429, CallTrouble.THROTTLED),
+        ("InsufficientInstanceCapacity", 500, CallTrouble.BUSY),
+        ("IncorrectInstanceState", 400, CallTrouble.BUSY),
+        ("ResourceContention", 500, CallTrouble.BUSY),
+        ("ScalingActivityInProgress", 400, CallTrouble.BUSY),
+        ("UnauthorizedOperation", 403, CallTrouble.DENIED),
+        ("AccessDeniedException", 400, CallTrouble.DENIED),
+        ("ExpiredToken", 400, CallTrouble.CREDENTIALS),
+        ("SignatureDoesNotMatch", 403, CallTrouble.CREDENTIALS),
+        ("DryRunOperation", 412, CallTrouble.WOULD_DO),
+        ("ValidationException", 400, CallTrouble.REFUSED),
+        ("OperationNotPermitted", 400, CallTrouble.REFUSED),
+        ("InternalFailure", 500, CallTrouble.UNKNOWN),
+        ("ServiceUnavailable", 503, CallTrouble.UNKNOWN),
+        ("", 0, CallTrouble.UNKNOWN),
     ],
 )
-def test_a_code_says_whether_anything_was_applied(code: str, status: int, trouble: Trouble) -> None:
+def test_a_code_says_whether_anything_was_applied(code: str, status: int, trouble: CallTrouble) -> None:
     """Throttled, busy, denied and refused: nothing was. What AWS's own fault is may have been."""
     assert trouble_of(code, status) is trouble
 
@@ -133,4 +133,4 @@ def test_what_botocore_calls_throttling_is_throttling_here() -> None:
     from botocore.retries.standard import ThrottledRetryableChecker
 
     codes = ThrottledRetryableChecker._THROTTLED_ERROR_CODES
-    assert {code for code in codes if trouble_of(code, 400) is not Trouble.THROTTLED} == set()
+    assert {code for code in codes if trouble_of(code, 400) is not CallTrouble.THROTTLED} == set()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.brakes import Records, held_back, many_returns, records_of, returns_of, settle_s
+from healthd.remediation.decide.brakes import FleetRecords, held_back, many_returns, records_of, returns_of, settle_s
 from healthd.remediation.decide.handoff import CaseMark, Helped, PastAct, PastRepair
 from healthd.remediation.decide.ledger import Bounds
 from healthd.remediation.ports import FleetLevel, HeldNode, Mark
@@ -26,13 +26,13 @@ def past(act: PastAct, hours_ago: float, outcome: Helped = Helped.HELPED, code: 
     return PastRepair(act=act, at=NOW - timedelta(hours=hours_ago), code=code, outcome=outcome)
 
 
-def records(marks: dict[str, CaseMark], *, total: int = 100, held: dict[str, float] | None = None) -> Records:
+def records(marks: dict[str, CaseMark], *, total: int = 100, held: dict[str, float] | None = None) -> FleetRecords:
     """``held``: for how many hours each of these is drained for the code."""
     drains = {node: (CODE, NOW - timedelta(hours=hours)) for node, hours in (held or {}).items()}
-    return Records(marks=marks, held=drains, total=total)
+    return FleetRecords(marks=marks, held=drains, total=total)
 
 
-def against(remedy: Remedy, fleet: Records, *, code: str = CODE, me: str = "n0") -> str:
+def against(remedy: Remedy, fleet: FleetRecords, *, code: str = CODE, me: str = "n0") -> str:
     return held_back(remedy, code, me, fleet, now=NOW, bounds=BOUNDS)
 
 
@@ -54,7 +54,7 @@ def test_what_is_none_of_healthds_is_no_record() -> None:
             HeldNode(node="f", text=f"healthd: {CODE} gpu:0 [1]", stamp=int(ahead.timestamp())),
         ),
     )
-    assert records_of(level, NOW) == Records(
+    assert records_of(level, NOW) == FleetRecords(
         marks={"a": CaseMark(code=CODE), "e": CaseMark()},
         held={"c": (CODE, datetime.fromtimestamp(1, UTC))},
         total=7,

@@ -20,7 +20,7 @@ import structlog
 
 from healthd.agent.agent import Agent
 from healthd.api.client import ask
-from healthd.api.http import Answer as HttpAnswer
+from healthd.api.http import HttpResponse as HttpAnswer
 from healthd.api.http import HttpServer, Route
 from healthd.api.peer import Peer
 from healthd.api.seats import Who

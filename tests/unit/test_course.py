@@ -14,12 +14,12 @@ from healthd.controller.telling import ROUNDS_LAST_S, controller_notifier, wrong
 from healthd.core.model import Mode, Refusal, Remedy
 from healthd.notify.news import AGAIN_S, LASTS_S
 from healthd.notify.notifier import Notifier
-from healthd.remediation.controller.node_status import Standing, State
+from healthd.remediation.controller.node_status import RepairState, Standing
 from healthd.remediation.decide.fleet import Scope
 
-PAGED = Standing(node="n1", said="refused: it is not drained", page=True, state=State.REFUSED)
-SILENT = Standing(node="n2", said="it did not come back from its reboot", state=State.SILENT)
-REPAIRED = Standing(node="n3", said="asked for", remedy=Remedy.REPLACE_NODE, state=State.REPAIR)
+PAGED = Standing(node="n1", said="refused: it is not drained", page=True, state=RepairState.REFUSED)
+SILENT = Standing(node="n2", said="it did not come back from its reboot", state=RepairState.SILENT)
+REPAIRED = Standing(node="n3", said="asked for", remedy=Remedy.REPLACE_NODE, state=RepairState.REPAIR)
 
 
 def course(**more: Any) -> Course:
@@ -59,7 +59,7 @@ def test_every_word_is_there_from_the_start() -> None:
     """A counter that appears with its first event would be missed by increase()."""
     found = samples(course())
     assert {key[1] for key in found if key[0] == "healthd_controller_refusals_total"} == set(Refusal)
-    assert {key[1] for key in found if key[0] == "healthd_controller_decisions_total"} == set(State)
+    assert {key[1] for key in found if key[0] == "healthd_controller_decisions_total"} == set(RepairState)
     assert {key[1] for key in found if key[0] == "healthd_controller_round_seconds_count"} == {"ok", "cluster", "store"}
 
 

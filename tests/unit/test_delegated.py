@@ -9,7 +9,7 @@ import pytest
 
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import UNASKED_S, Answer, CaseMark, parse, withdrawing
+from healthd.remediation.decide.handoff import UNASKED_S, CaseMark, RequestAnswer, parse, withdrawing
 from healthd.remediation.provisioners.delegated import UNTAKEN_S, DelegatedProvisioner
 from healthd.sim.cluster import FakeProvisioner
 from healthd.testing import FakeClock
@@ -56,7 +56,7 @@ def test_asking_turns_the_mark_into_a_request() -> None:
     comment = Comment(LEFT)
     asking(comment).replace()
     assert parse(comment.text) == ASKED
-    answered = replace(ASKED, answer=Answer.TAKEN, answered=NOW)
+    answered = replace(ASKED, answer=RequestAnswer.TAKEN, answered=NOW)
     comment.text = answered.text
     asking(comment).replace()
     assert parse(comment.text) == answered
@@ -99,13 +99,13 @@ def test_what_the_controller_answers_is_told() -> None:
     """Nothing yet; taken, with what the platform says; refused; waiting for what a person must see to."""
     answered = replace(ASKED, answered=NOW)
     assert progress(ASKED) == "the controller has not taken it yet"
-    assert progress(replace(answered, answer=Answer.TAKEN)) == "the controller has taken it"
-    said = progress(replace(answered, answer=Answer.TAKEN, said="HyperPod: i-1 ShuttingDown"))
+    assert progress(replace(answered, answer=RequestAnswer.TAKEN)) == "the controller has taken it"
+    said = progress(replace(answered, answer=RequestAnswer.TAKEN, said="HyperPod: i-1 ShuttingDown"))
     assert said == "the controller has taken it: HyperPod: i-1 ShuttingDown"
     with pytest.raises(BackendRefused, match="healthd controller: no such instance"):
-        progress(replace(answered, answer=Answer.REFUSED, said="no such instance"))
+        progress(replace(answered, answer=RequestAnswer.REFUSED, said="no such instance"))
     with pytest.raises(BackendBusy, match="healthd controller waits: in observe mode"):
-        progress(replace(answered, answer=Answer.WAITS, said="in observe mode"))
+        progress(replace(answered, answer=RequestAnswer.WAITS, said="in observe mode"))
 
 
 def test_a_request_that_nobody_takes_pages() -> None:
@@ -126,7 +126,9 @@ def test_a_request_that_was_never_left_can_be_made_again() -> None:
             progress(gone, after_s=9_999)
 
 
-@pytest.mark.parametrize("there", [LEFT, ASKED, replace(ASKED, answer=Answer.WAITS, answered=NOW, said="no time")])
+@pytest.mark.parametrize(
+    "there", [LEFT, ASKED, replace(ASKED, answer=RequestAnswer.WAITS, answered=NOW, said="no time")]
+)
 def test_what_nobody_took_is_withdrawn_and_taken_back_a_minute_later(there: CaseMark) -> None:
     """A controller that was at it has said so by then. Until then the request may have been begun."""
     comment, clock = Comment(there), FakeClock()
@@ -142,8 +144,8 @@ def test_what_nobody_took_is_withdrawn_and_taken_back_a_minute_later(there: Case
     assert not asking(comment, monotonic_s=clock).take_back(carried_out=False), "a new process waits anew"
 
 
-@pytest.mark.parametrize("answer", [Answer.TAKEN, Answer.REFUSED])
-def test_what_was_answered_is_not_withdrawn(answer: Answer) -> None:
+@pytest.mark.parametrize("answer", [RequestAnswer.TAKEN, RequestAnswer.REFUSED])
+def test_what_was_answered_is_not_withdrawn(answer: RequestAnswer) -> None:
     """What was taken is waited for, and what was refused is the engine's to go on from; nor is another's request."""
     for there in (replace(ASKED, answer=answer, answered=NOW), replace(ASKED, machine="i-2"), None):
         comment = Comment(there)
@@ -158,7 +160,7 @@ def test_a_controller_that_had_begun_it_starts_the_wait_anew() -> None:
     asked = asking(comment, monotonic_s=clock)
     assert not asked.take_back(carried_out=False)
     clock.advance(UNASKED_S)
-    comment.text = replace(ASKED, withdrawn=ASKED.remedy, answer=Answer.TAKEN, answered=NOW).text
+    comment.text = replace(ASKED, withdrawn=ASKED.remedy, answer=RequestAnswer.TAKEN, answered=NOW).text
     assert not asked.take_back(carried_out=False)
     assert asked.progress() == "the controller has taken it"
     comment.text = withdrawing(ASKED).text

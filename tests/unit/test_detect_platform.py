@@ -21,7 +21,7 @@ from healthd.core.model import Remedy
 from healthd.core.node import KernelLogState
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws_calls import Platform
-from healthd.remediation.provisioners.detect import Found, detect
+from healthd.remediation.provisioners.detect import DetectedPlatform, detect
 from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
 from healthd.remediation.provisioners.opening import found_on, open_for, open_provisioner
 from healthd.remediation.provisioners.subject import Subject
@@ -44,7 +44,7 @@ def lay(root: Path, name: str, data: object) -> None:
     (root / name).write_text(json.dumps(data))
 
 
-def found(root: Path, *, on_ec2: bool = True, group: str = "", **items: str) -> Found:
+def found(root: Path, *, on_ec2: bool = True, group: str = "", **items: str) -> DetectedPlatform:
     return detect(root=str(root), metadata=metadata(**items), on_ec2=on_ec2, group_of=lambda: group)
 
 
@@ -129,7 +129,7 @@ def test_the_configured_kind_wins_and_still_reads_its_own_file(tmp_path: Path) -
 @pytest.mark.parametrize("platform", Platform)
 def test_each_platform_has_its_provisioner(platform: Platform) -> None:
     """By its own name, able to reboot a node; from elsewhere as well."""
-    shown = Found(platform=platform, why="as the test has it", cluster="demo")
+    shown = DetectedPlatform(platform=platform, why="as the test has it", cluster="demo")
     for subject in (HERE, Subject(node="n1", here=False)):
         provisioner = open_for(ProvisionerSection(), subject, shown, ScriptedScontrol("n1"))
         assert provisioner.kind == platform
@@ -140,7 +140,7 @@ def test_each_platform_has_its_provisioner(platform: Platform) -> None:
 
 def test_hyperpod_is_asked_by_slurm_on_the_node_and_by_the_api_elsewhere() -> None:
     """The default needs no right on the node; the controller has no other way than the API."""
-    shown = Found(platform=Platform.HYPERPOD, why="", cluster="demo")
+    shown = DetectedPlatform(platform=Platform.HYPERPOD, why="", cluster="demo")
     scontrol = ScriptedScontrol("n1")
     here = open_for(ProvisionerSection(), HERE, shown, scontrol)
     api = ProvisionerSection(hyperpod=HyperpodSection(how="api", cluster="other"))
@@ -154,16 +154,16 @@ def test_hyperpod_is_asked_by_slurm_on_the_node_and_by_the_api_elsewhere() -> No
 def test_what_needs_slurm_is_refused_without_it() -> None:
     """ParallelCluster and PCS are asked by scontrol alone; a machine of nobody's has no provisioner."""
     with pytest.raises(ConfigError, match="provisioner.kind = pcs needs Slurm"):
-        open_for(ProvisionerSection(), HERE, Found(platform=Platform.PCS, why=""), None)
+        open_for(ProvisionerSection(), HERE, DetectedPlatform(platform=Platform.PCS, why=""), None)
     with pytest.raises(ConfigError, match="no EC2 instance"):
-        open_for(ProvisionerSection(), HERE, Found(platform=None, why="no EC2 instance"), None)
+        open_for(ProvisionerSection(), HERE, DetectedPlatform(platform=None, why="no EC2 instance"), None)
 
 
 def test_a_node_without_an_instance_id_is_not_acted_upon() -> None:
     """Nobody can be asked for another machine than one that has a name."""
     nameless = Subject(node="n1")
     section = ProvisionerSection(autoscaling=AutoscalingSection(replace="unhealthy"), ec2=Ec2Section())
-    provisioner = open_for(section, nameless, Found(platform=Platform.AUTOSCALING, why=""), None)
+    provisioner = open_for(section, nameless, DetectedPlatform(platform=Platform.AUTOSCALING, why=""), None)
     assert all(provisioner.why_not(remedy) for remedy in Remedy)
 
 

@@ -15,16 +15,16 @@ from healthd.core.check import discover
 from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
 from healthd.core.model import Mode
 from healthd.setup.afar import looks_afar, tried
-from healthd.setup.doctor import Line, Told, as_json, as_text, exit_code
+from healthd.setup.doctor import DoctorResult, LookResult, as_json, as_text, exit_code
 from healthd.setup.looks import looks_here
 from healthd.sim.machine import SimulatedMachine
 
 CHECKS = {name: check.settings for name, check in discover().items()}
-OK = Line(about="a", told=Told.OK, why="as it must be")
-GONE = Line(about="b", told=Told.MISSING, why="it is\nnot there\x1b[2J", fix="install it")
-UNTOLD = Line(about="c", told=Told.UNTOLD, why="no answer", fix="look")
-SPARE = Line(about="d", told=Told.MISSING, why="not there", fix="install it", optional=True)
-UNNEEDED = Line(about="e", told=Told.UNNEEDED, why="no GPU")
+OK = DoctorResult(about="a", told=LookResult.OK, why="as it must be")
+GONE = DoctorResult(about="b", told=LookResult.MISSING, why="it is\nnot there\x1b[2J", fix="install it")
+UNTOLD = DoctorResult(about="c", told=LookResult.UNTOLD, why="no answer", fix="look")
+SPARE = DoctorResult(about="d", told=LookResult.MISSING, why="not there", fix="install it", optional=True)
+UNNEEDED = DoctorResult(about="e", told=LookResult.UNNEEDED, why="no GPU")
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ UNNEEDED = Line(about="e", told=Told.UNNEEDED, why="no GPU")
         ((SPARE, UNTOLD), 2),
     ],
 )
-def test_the_exit_code_is_the_worst_that_counts(lines: tuple[Line, ...], code: int) -> None:
+def test_the_exit_code_is_the_worst_that_counts(lines: tuple[DoctorResult, ...], code: int) -> None:
     """Missing before could not tell before ok, as `healthd check` has critical before unknown; what healthd can do
     without never counts."""
     assert exit_code(lines) == code
@@ -83,15 +83,15 @@ def config(tmp_path: Path) -> Config:
     return load(SimulatedMachine(tmp_path / "machine").config, checks=CHECKS, environ={}).config
 
 
-def line(config: Config, name: str, socket: str = "/nowhere/s") -> Line:
+def line(config: Config, name: str, socket: str = "/nowhere/s") -> DoctorResult:
     (only,) = looks_here(config, socket)[name]()
     return only
 
 
 def test_folders_and_the_kernel_log(config: Config, tmp_path: Path) -> None:
     """Written to where it is, made where it can be, missing where it cannot; the log is read, a pipe is left alone."""
-    assert line(config, "kernel log").told is Told.OK
-    assert (line(config, "socket").told, "can be written to" in line(config, "socket").why) == (Told.OK, True)
+    assert line(config, "kernel log").told is LookResult.OK
+    assert (line(config, "socket").told, "can be written to" in line(config, "socket").why) == (LookResult.OK, True)
     assert "not there yet, and can be made" in line(config, "state").why
     (tmp_path / "file").touch()
     lost = replace(
@@ -99,26 +99,26 @@ def test_folders_and_the_kernel_log(config: Config, tmp_path: Path) -> None:
         daemon=replace(config.daemon, state_dir=f"{tmp_path}/file/state"),
         sources=replace(config.sources, kmsg=f"{tmp_path}/no-kmsg"),
     )
-    assert (line(lost, "state").told, "[daemon] state_dir" in line(lost, "state").fix) == (Told.MISSING, True)
-    assert (line(lost, "kernel log").told, "CAP_SYSLOG" in line(lost, "kernel log").fix) == (Told.MISSING, True)
+    assert (line(lost, "state").told, "[daemon] state_dir" in line(lost, "state").fix) == (LookResult.MISSING, True)
+    assert (line(lost, "kernel log").told, "CAP_SYSLOG" in line(lost, "kernel log").fix) == (LookResult.MISSING, True)
     assert list(tmp_path.glob("machine/tmp*")) == []
     daemon = line(config, "daemon")
-    assert (daemon.told, "systemctl start" in daemon.fix) == (Told.MISSING, True)
+    assert (daemon.told, "systemctl start" in daemon.fix) == (LookResult.MISSING, True)
 
 
 def test_a_state_that_a_boot_empties_is_missing_in_mode_repair(config: Config, tmp_path: Path) -> None:
     """A daemon that only looks, or only takes nodes out, may forget."""
     table = Path(config.sources.proc_root) / "self/mountinfo"
     table.write_text(f"{table.read_text()}99 1 0:77 / {tmp_path} rw - tmpfs tmpfs rw\n")
-    assert (line(config, "state").told, "is on tmpfs" in line(config, "state").why) == (Told.MISSING, True)
+    assert (line(config, "state").told, "is on tmpfs" in line(config, "state").why) == (LookResult.MISSING, True)
     quarantine = replace(config, remediation=replace(config.remediation, mode=Mode.QUARANTINE))
-    assert line(quarantine, "state").told is Told.OK
+    assert line(quarantine, "state").told is LookResult.OK
 
 
 def test_a_folder_that_takes_no_file_is_missing(config: Config) -> None:
     """/proc is there, and nobody can write to it, not even root."""
     sealed = replace(config, daemon=replace(config.daemon, state_dir="/proc"))
-    assert line(sealed, "state").told is Told.MISSING
+    assert line(sealed, "state").told is LookResult.MISSING
 
 
 @pytest.mark.process
@@ -126,11 +126,13 @@ def test_the_machine_is_asked_as_the_checks_ask_it(config: Config) -> None:
     """The simulated NVML answers for its GPUs, the type is in the table; a check that is off is not needed."""
     assert line(config, "NVML").why == "driver 580.95.05 answers for 8 of 8 GPUs on the bus"
     assert line(config, "instance").why.startswith("p5.48xlarge: 8 H100")
-    assert line(config, "host.clock") == Line(about="host.clock", told=Told.UNNEEDED, why="the check is disabled")
-    assert line(config, "gpu.gdrcopy").told is Told.OK
+    assert line(config, "host.clock") == DoctorResult(
+        about="host.clock", told=LookResult.UNNEEDED, why="the check is disabled"
+    )
+    assert line(config, "gpu.gdrcopy").told is LookResult.OK
     fi_info = line(config, "fi_info")
     if not os.path.exists("/opt/amazon/efa/bin/fi_info"):
-        assert (fi_info.told, fi_info.optional, "EFA installer" in fi_info.fix) == (Told.MISSING, True, True)
+        assert (fi_info.told, fi_info.optional, "EFA installer" in fi_info.fix) == (LookResult.MISSING, True, True)
 
 
 @pytest.mark.process
@@ -143,28 +145,28 @@ def test_what_a_machine_does_not_need_is_named(tmp_path: Path) -> None:
     path.write_text(f'[sources]\nsys_root = "{tmp_path}/sys"\nproc_root = "{tmp_path}/proc"\n')
     bare = load(path, checks=CHECKS, environ={}).config
     for name in ("NVML", "nvidia-smi", "nvidia-bug-report.sh", "fi_info", "lfs", "NCCL", "metadata", "efa.provider"):
-        assert line(bare, name).told is Told.UNNEEDED, name
-    assert (line(bare, "instance").told, line(bare, "instance").optional) == (Told.UNTOLD, True)
+        assert line(bare, name).told is LookResult.UNNEEDED, name
+    assert (line(bare, "instance").told, line(bare, "instance").optional) == (LookResult.UNTOLD, True)
 
 
 @pytest.mark.process
 def test_repair_is_tried_dry(config: Config) -> None:
     """A command that would run, and a remedy that nobody here can carry out: it pages, and does not count."""
     reboot, replaced = looks_afar(config, {})["repair"]()
-    assert (reboot.told, "would run" in reboot.why) == (Told.OK, True)
-    assert (replaced.told, replaced.optional) == (Told.MISSING, True)
+    assert (reboot.told, "would run" in reboot.why) == (LookResult.OK, True)
+    assert (replaced.told, replaced.optional) == (LookResult.MISSING, True)
 
 
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (BackendDenied("AccessDenied"), Told.MISSING),
-        (BackendRefused("no"), Told.MISSING),
-        (BackendBusy("throttled: it can be asked again"), Told.UNTOLD),
-        (BackendUnknown("no answer"), Told.UNTOLD),
+        (BackendDenied("AccessDenied"), LookResult.MISSING),
+        (BackendRefused("no"), LookResult.MISSING),
+        (BackendBusy("throttled: it can be asked again"), LookResult.UNTOLD),
+        (BackendUnknown("no answer"), LookResult.UNTOLD),
     ],
 )
-def test_no_answer_is_not_a_missing_right(error: Exception, told: Told) -> None:
+def test_no_answer_is_not_a_missing_right(error: Exception, told: LookResult) -> None:
     """A right that is missing is mended by a policy; silence is mended on the network, and says nothing of rights."""
 
     def dry_run() -> str:

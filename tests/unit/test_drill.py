@@ -15,11 +15,11 @@ from healthd.drill.chain import (
     KERNEL_LIMIT_S,
     KINDS,
     TITLE,
+    DrillFault,
     DrillReport,
+    DrillStage,
     Ended,
-    Kind,
-    Link,
-    Mark,
+    StageReached,
     banner,
     check_options,
     ended,
@@ -31,12 +31,12 @@ from healthd.drill.chain import (
 )
 
 
-def marks(*links: Link) -> tuple[Mark, ...]:
-    return tuple(Mark(link=link, at_s=float(number), words="") for number, link in enumerate(links))
+def marks(*links: DrillStage) -> tuple[StageReached, ...]:
+    return tuple(StageReached(link=link, at_s=float(number), words="") for number, link in enumerate(links))
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
-def test_every_kind_is_one_that_its_check_can_find(kind: Kind) -> None:
+def test_every_kind_is_one_that_its_check_can_find(kind: DrillFault) -> None:
     """The check exists, declares each code, and has the setting that its patience is read from."""
     check = discover()[kind.check]
     declared = {code.code.removesuffix("*") for code in check.codes}
@@ -61,8 +61,8 @@ def test_lines_are_the_drivers_own_and_say_what_they_are() -> None:
 
 def test_a_chain_is_whole_when_its_last_link_is_there() -> None:
     """What is missing is the first link that never came; an end before its time is not the chain's fault."""
-    whole, half = marks(*Link), marks(Link.INJECTED, Link.READ)
-    assert (next_link(whole), next_link(half), next_link(())) == (None, Link.FINDING, Link.INJECTED)
+    whole, half = marks(*DrillStage), marks(DrillStage.INJECTED, DrillStage.READ)
+    assert (next_link(whole), next_link(half), next_link(())) == (None, DrillStage.FINDING, DrillStage.INJECTED)
     assert ended(whole, "") is Ended.COMPLETE
     assert ended(whole, "the daemon is stopping") is Ended.COMPLETE
     assert ended(half, "") is Ended.INCOMPLETE
@@ -126,6 +126,6 @@ def test_the_time_of_a_report_is_that_of_its_last_mark() -> None:
         began=began,
         limit_s=15,
         ended=Ended.INCOMPLETE,
-        marks=marks(Link.INJECTED, Link.READ, Link.FINDING),
+        marks=marks(DrillStage.INJECTED, DrillStage.READ, DrillStage.FINDING),
     )
     assert report.took_s == 2.0

@@ -10,7 +10,7 @@ import pytest
 from healthd.core.model import Action, Component, Decision, Diagnosis, Mode, Remedy, Root, Severity, Step
 from healthd.remediation.decide.case import REPAIR_CODE, Case, End, Phase, Repair
 from healthd.remediation.decide.drive import (
-    Seen,
+    KnownFaults,
     decided_about,
     is_due,
     is_replaced,
@@ -28,10 +28,10 @@ from healthd.remediation.decide.rules import (
     REBOOT,
     REPLACE,
     RESET,
-    Answer,
     Ladder,
     Policy,
     Rule,
+    RuleAnswer,
 )
 from tests.judgement import GPU, START, a_case, at
 
@@ -49,7 +49,7 @@ def fault(
     *,
     since: float = -60,
     mode: Mode = Mode.REPAIR,
-) -> Answer:
+) -> RuleAnswer:
     """What a rule answers to an open fault."""
     remedy = ladder[0] if ladder else Remedy.ASK_HUMAN
     root = Root(code=code, severity=Severity.CRITICAL, remedy=remedy, since=at(since))
@@ -62,7 +62,7 @@ def fault(
         since=root.since,
         roots=(root,),
     )
-    return Answer(diagnosis=diagnosis, root=root, rule=replace(SITE, mode=mode), ladder=ladder)
+    return RuleAnswer(diagnosis=diagnosis, root=root, rule=replace(SITE, mode=mode), ladder=ladder)
 
 
 MINE = fault()
@@ -85,8 +85,8 @@ REPAIRS = Decision(
 KEEPS = Decision(action=Action.PAGE, reason="only a person", diagnosis=MISSING.about, steps=QUARANTINE)
 
 
-def seen(*open_: Answer, looked: bool = False, waited: timedelta = timedelta(), now: float = 0) -> Seen:
-    return Seen(now=at(now), open=open_, looked=looked, waited=waited, settle=SETTLE, verify_timeout=LONG)
+def seen(*open_: RuleAnswer, looked: bool = False, waited: timedelta = timedelta(), now: float = 0) -> KnownFaults:
+    return KnownFaults(now=at(now), open=open_, looked=looked, waited=waited, settle=SETTLE, verify_timeout=LONG)
 
 
 def test_a_case_is_about_its_code_on_its_component() -> None:
@@ -146,7 +146,7 @@ def test_what_is_under_way_or_ordered_is_not_turned() -> None:
 @pytest.mark.parametrize(
     ("open_", "due"), [((MINE,), False), ((MINE, MISSING), False), ((WORSE, MINE), True), ((MISSING,), True)]
 )
-def test_before_its_act_a_case_is_raised_or_turned_at_once(open_: tuple[Answer, ...], due: bool) -> None:
+def test_before_its_act_a_case_is_raised_or_turned_at_once(open_: tuple[RuleAnswer, ...], due: bool) -> None:
     """By a more serious fault, or once its own is over."""
     assert is_due(CASE, seen(*open_)) is due
 

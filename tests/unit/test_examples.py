@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.api.grammar import Shown, parse
+from healthd.api.grammar import TextRequested, parse
 from healthd.config.load import load
 from healthd.core.check import discover
 from tests.pages import FENCE, PAGES, ROOT, Block, blocks
@@ -72,5 +72,5 @@ def test_configuration_loads(block: Block, tmp_path: Path) -> None:
 def test_command_lines_parse(where: str, line: str) -> None:
     """Every command line of ours is one that the parser takes."""
     spoken_of = ":" not in where and " " not in line  # `healthd hook` in a sentence names the verb
-    with contextlib.suppress(Shown):  # --help and --version are answered with a text
+    with contextlib.suppress(TextRequested):  # --help and --version are answered with a text
         assert parse([line, "--help"] if spoken_of else arguments(line)).verb

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from healthd.core.model import Remedy
 from healthd.remediation.decide.fleet import (
-    Claim,
     GiveBack,
     Go,
-    Hold,
     Plan,
     Scope,
     Settle,
+    TakeSlot,
+    WaitForSlot,
     day_limit,
     glance,
     learning_s,
@@ -76,7 +76,7 @@ def claimable(state: Scope, taken: list[Slot]) -> list[int]:
             now_s=0.0,
             pick=lambda count, n=number: min(n, count - 1),  # type: ignore[misc]
         )
-        found += [move.index] if isinstance(move, Claim) else []
+        found += [move.index] if isinstance(move, TakeSlot) else []
     return sorted(set(found))
 
 
@@ -111,19 +111,19 @@ def test_as_many_of_the_lowest_free_slots_as_there_is_room_may_be_claimed(
 def test_the_choice_is_the_callers() -> None:
     """``pick`` chooses among the free ones."""
     move = plan(node=ME, scopes=[scope()], slots=slots("0:a"), since_s=None, now_s=0.0, pick=last)
-    assert move == Claim(scope="cluster", index=2)
+    assert move == TakeSlot(scope="cluster", index=2)
 
 
 def test_full_is_a_hold_without_a_claim() -> None:
     """At the limit nothing is asked of the controller, and the sentence says the figures."""
-    assert planned(scope("a", "b"), taken=slots("0:c")) == Hold(
+    assert planned(scope("a", "b"), taken=slots("0:c")) == WaitForSlot(
         reason="at the fleet limit: 3 of 60 nodes are out, 3 may be"
     )
 
 
 def test_nothing_is_taken_out_without_a_budget() -> None:
     """No scope with a quota: hold."""
-    assert isinstance(planned(taken=[]), Hold)
+    assert isinstance(planned(taken=[]), WaitForSlot)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -199,9 +199,9 @@ def test_what_is_committed_neither_settles_nor_gives_back() -> None:
 def test_a_committed_node_that_lost_its_slot_claims_another_or_waits() -> None:
     """The controller may have lost it: taken again where there is room, else a hold that keeps what is left."""
     gpu = slots("0:me", name="gpu")
-    assert planned(scope("me"), taken=[], committed=True) == Claim(scope="cluster", index=0)
+    assert planned(scope("me"), taken=[], committed=True) == TakeSlot(scope="cluster", index=0)
     move = planned(scope("a", "b", "c"), scope(name="gpu"), taken=gpu, committed=True)
-    assert isinstance(move, Hold)
+    assert isinstance(move, WaitForSlot)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -211,10 +211,10 @@ def test_a_committed_node_that_lost_its_slot_claims_another_or_waits() -> None:
 def test_scopes_are_taken_in_order_and_only_if_all_have_room() -> None:
     """The cluster first; a partition that is full holds before anything is claimed."""
     both = (scope(), scope(name="gpu", limit=1))
-    assert planned(*both, taken=[]) == Claim(scope="cluster", index=0)
-    assert planned(*both, taken=slots("0:me")) == Claim(scope="gpu", index=0)
+    assert planned(*both, taken=[]) == TakeSlot(scope="cluster", index=0)
+    assert planned(*both, taken=slots("0:me")) == TakeSlot(scope="gpu", index=0)
     full = planned(*both, taken=slots("0:a", name="gpu"))
-    assert full == Hold(reason="at the gpu limit: 1 of 60 nodes are out, 1 may be")
+    assert full == WaitForSlot(reason="at the gpu limit: 1 of 60 nodes are out, 1 may be")
 
 
 def test_all_or_none() -> None:
@@ -260,11 +260,11 @@ def test_full_slots_hold_without_a_reading_of_the_nodes() -> None:
     assert glance(ME, slots("0:a"), limits) is None
     assert glance(ME, slots("0:a", "1:me"), limits) is None
     assert glance(ME, slots("0:a", "1:b"), {}) is None
-    assert glance(ME, slots("0:a", "5:b"), limits) == Hold(reason="at the fleet limit: all 2 slots are taken")
-    assert glance(ME, (), {"cluster": 0}) == Hold(
+    assert glance(ME, slots("0:a", "5:b"), limits) == WaitForSlot(reason="at the fleet limit: all 2 slots are taken")
+    assert glance(ME, (), {"cluster": 0}) == WaitForSlot(
         reason="the fleet limit is 0: nothing is taken out until somebody allows it"
     )
-    assert glance(ME, slots("0:a", name="gpu"), limits) == Hold(reason="at the gpu limit: all 1 slots are taken")
+    assert glance(ME, slots("0:a", name="gpu"), limits) == WaitForSlot(reason="at the gpu limit: all 1 slots are taken")
 
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

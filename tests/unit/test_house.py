@@ -219,6 +219,16 @@ def test_a_pure_module_is_imported_by_itself(module: str) -> None:
     assert importlib.import_module(module).__doc__
 
 
+def test_a_class_name_stands_once() -> None:
+    """A reader who meets a name knows which class is meant, without a look at the imports."""
+    named: dict[str, list[Path]] = {}
+    for path in modules(*INSTALLED_AS):
+        for each in ast.walk(parsed(path)):
+            if isinstance(each, ast.ClassDef):
+                named.setdefault(each.name, []).append(path)
+    assert {name: paths for name, paths in named.items() if len(paths) > 1} == {}
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Also not by imports inside of functions. CycleError names the circle."""
     graph = grimp.build_graph("healthd", cache_dir=None)

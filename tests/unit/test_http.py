@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import structlog
 
-from healthd.api.http import Answer, HttpServer, Route, is_local, is_ours, listening
+from healthd.api.http import HttpResponse, HttpServer, Route, is_local, is_ours, listening
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -153,10 +153,10 @@ def test_a_machine_answers_by_its_addresses_and_its_own_names(host: str, ours: b
 def test_who_asks_under_which_name_gets_what(path: str, host: str, code: int, text: str) -> None:
     """Evidence for this machine alone, nothing under a strange name, and a probe under any."""
     routes = {
-        "/verdict": Route(answer=lambda: Answer(text="all of it"), afar=lambda: Answer(text="less")),
-        "/metrics": Route(answer=lambda: Answer(text="numbers")),
-        "/status": Route(answer=lambda: Answer(text="secret"), local=True),
-        "/healthz": Route(answer=lambda: Answer(text="ok"), probe=True),
+        "/verdict": Route(answer=lambda: HttpResponse(text="all of it"), afar=lambda: HttpResponse(text="less")),
+        "/metrics": Route(answer=lambda: HttpResponse(text="numbers")),
+        "/status": Route(answer=lambda: HttpResponse(text="secret"), local=True),
+        "/healthz": Route(answer=lambda: HttpResponse(text="ok"), probe=True),
     }
     server = HttpServer("127.0.0.1:0", routes, structlog.get_logger(), ("n1",))
     try:

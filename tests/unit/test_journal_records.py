@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.sources.journal import Wanted, kernel_record_of, record_of
+from healthd.sources.journal import WantedLines, kernel_record_of, record_of
 
 ENTRY: dict[str, Any] = {
     "__CURSOR": "s=8014;i=3;b=aabe;m=32;t=66;x=51",
@@ -88,7 +88,11 @@ def test_what_user_space_wrote_is_not_the_kernels(fields: dict[str, Any]) -> Non
 
 def test_needles_are_looked_for_as_json_writes_them() -> None:
     """Quotes and control characters are escaped there, other letters are not; where a line begins is not seen."""
-    assert Wanted(needles=("^probe", 'said "no"', "grün\t")).in_json == (b"probe", b'said \\"no\\"', "grün\\t".encode())
+    assert WantedLines(needles=("^probe", 'said "no"', "grün\t")).in_json == (
+        b"probe",
+        b'said \\"no\\"',
+        "grün\\t".encode(),
+    )
 
 
 @given(st.dictionaries(st.sampled_from(sorted(ENTRY)), st.none() | st.integers() | st.text() | st.lists(st.integers())))

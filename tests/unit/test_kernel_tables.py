@@ -19,7 +19,7 @@ from healthd.checklib.kernel_tables import (
 )
 from healthd.checklib.loglines import explain_row
 from healthd.checklib.record_text import words_of
-from healthd.checks.kernel_rules import Rule, Settings
+from healthd.checks.kernel_rules import KernelRulesSettings, SiteRule
 from healthd.config.schema.config import CheckConfig
 from healthd.core.check import discover
 from healthd.core.model import REMEDY_RANK, ClearsBy, Remedy, Severity
@@ -90,7 +90,9 @@ def test_the_reader_gets_the_needles_of_checks_and_of_settings() -> None:
     settings = {name: CheckConfig(settings=check.settings()) for name, check in checks.items()}
     plain = kernel_needles(checks, settings)
     assert {b"^NVRM: ", b"^nvidia-nvswitch", b"^efa ", b"^Lustre"} <= set(plain)
-    settings["kernel.rules"] = CheckConfig(settings=Settings(rules=(Rule(name="a", pattern="some words"),)))
+    settings["kernel.rules"] = CheckConfig(
+        settings=KernelRulesSettings(rules=(SiteRule(name="a", pattern="some words"),))
+    )
     assert set(kernel_needles(checks, settings)) - set(plain) == {b"^some words"}
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from healthd.core.errors import SourceMissing, SourceUnreadable
-from healthd.sources.kmsg import Batch, Cursor, KernelLog, read_all
+from healthd.sources.kmsg import Cursor, KernelBatch, KernelLog, read_all
 from healthd.sources.kmsg_format import HOLE
 
 BOOT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -28,7 +28,7 @@ def follow(path: Path | str, cursor: Cursor | None = None, **options: object) ->
     return closing(KernelLog(str(path), boot_id="boot", boot_time=BOOT, cursor=cursor, **options))  # type: ignore[arg-type]  # passed on as given
 
 
-def sequences(batch: Batch) -> list[int]:
+def sequences(batch: KernelBatch) -> list[int]:
     return [record.sequence for record in batch.records]
 
 
@@ -321,7 +321,7 @@ def test_close_ends_a_blocked_read_for_good(tmp_path: Path) -> None:
             time.sleep(0.05)
             log.close()
             assert done.wait(5)
-        assert log.read_batch(5.0) == Batch(records=(), cursor=Cursor(boot_id="boot", sequence=1))
+        assert log.read_batch(5.0) == KernelBatch(records=(), cursor=Cursor(boot_id="boot", sequence=1))
         assert not log.state().alive
         log.wake()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from healthd.core.errors import BackendBusy, BackendDenied, BackendUnknown, ConfigError
-from healthd.remediation.orchestrators.kubernetes.api import Disrupting, Ending, Kind, KubeApi, connect
+from healthd.remediation.orchestrators.kubernetes.api import Disrupting, Ending, KubeApi, ResourceKind, connect
 from healthd.remediation.orchestrators.kubernetes.node import nodes_in
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
 
@@ -145,11 +145,11 @@ def test_an_overload_is_not_applied_and_is_left_alone_for_as_long_as_asked(tmp_p
     with Plain(answer(b"429 Too Many Requests", OVERLOAD, more=b"Retry-After: 7\r\n")) as url:
         api = client_of(url, tmp_path, timeout_s=2.0)
         with pytest.raises(BackendBusy, match="too many requests; nothing is asked for 7 s"):
-            api.patch(Kind.NODE, "n1", {})
+            api.patch(ResourceKind.NODE, "n1", {})
         with pytest.raises(BackendBusy, match="own rate"):
-            api.patch(Kind.NODE, "n1", {})
+            api.patch(ResourceKind.NODE, "n1", {})
         with pytest.raises(BackendUnknown, match="could not be read"):
-            api.get(Kind.NODE, "n1")
+            api.get(ResourceKind.NODE, "n1")
         assert api.sent == {"patch node": 1}
         api.close()
 
@@ -170,9 +170,9 @@ def test_what_may_have_been_applied_is_unknown(tmp_path: Path, whole: bytes) -> 
     with Plain(whole) as url:
         api = client_of(url, tmp_path, timeout_s=2.0)
         with pytest.raises(BackendUnknown):
-            api.patch(Kind.NODE, "n1", {})
+            api.patch(ResourceKind.NODE, "n1", {})
         with pytest.raises(BackendUnknown):
-            api.get(Kind.NODE, "n1")
+            api.get(ResourceKind.NODE, "n1")
         api.close()
 
 
@@ -183,7 +183,7 @@ def test_an_answer_that_trickles_ends_at_the_deadline(tmp_path: Path) -> None:
     with Plain(head, *(body[at : at + 1] for at in range(len(body))), gap_s=0.1) as url:
         api = client_of(url, tmp_path, timeout_s=0.5)
         with pytest.raises(BackendUnknown, match="did not end in time"):
-            api.get(Kind.NODE, "n1")
+            api.get(ResourceKind.NODE, "n1")
         api.close()
 
 
@@ -244,7 +244,7 @@ def test_a_list_that_is_not_whole_is_no_list(tmp_path: Path, whole: bytes) -> No
     with Plain(whole) as url:
         api = client_of(url, tmp_path, timeout_s=2.0)
         with pytest.raises(BackendUnknown):
-            list(api.pages(Kind.NODE, nodes_in, resourceVersion="0"))
+            list(api.pages(ResourceKind.NODE, nodes_in, resourceVersion="0"))
         api.close()
 
 
@@ -253,7 +253,7 @@ def test_a_list_may_be_longer_than_an_object(tmp_path: Path) -> None:
     body = b'{"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": "n1"}}]' + b" " * 9_000_000 + b"}"
     with Plain(answer(b"200 OK", body)) as url:
         api = client_of(url, tmp_path, timeout_s=10.0)
-        assert [[node.name for node in page] for page in api.pages(Kind.NODE, nodes_in)] == [["n1"]]
+        assert [[node.name for node in page] for page in api.pages(ResourceKind.NODE, nodes_in)] == [["n1"]]
         with pytest.raises(BackendUnknown, match="longer than"):
-            api.get(Kind.NODE, "n1")
+            api.get(ResourceKind.NODE, "n1")
         api.close()

@@ -15,8 +15,8 @@ from healthd.remediation.orchestrators.kubernetes.conditions import (
     NOT_LOOKED,
     TYPES,
     Conditions,
-    Shown,
-    State,
+    ConditionState,
+    WrittenCondition,
     first_heartbeat_s,
     heartbeat_s,
     patch_of,
@@ -28,8 +28,8 @@ from healthd.remediation.orchestrators.kubernetes.conditions import (
 from healthd.remediation.orchestrators.kubernetes.node import node_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-WELL = State(status="True", reason="Healthy", message="nothing is open")
-SICK = State(status="False", reason="GpuXid79", message="gpu.xid.79 on gpu:0: reboot_node")
+WELL = ConditionState(status="True", reason="Healthy", message="nothing is open")
+SICK = ConditionState(status="False", reason="GpuXid79", message="gpu.xid.79 on gpu:0: reboot_node")
 
 
 def diagnosis(code: str, kind: str = "gpu", severity: Severity = Severity.CRITICAL, part: str = "0") -> Diagnosis:
@@ -71,7 +71,9 @@ def test_what_could_not_tell_is_unknown_unless_it_is_known_to_be_bad() -> None:
     """Unknown is not healthy, and hides nothing; an optional check does not count."""
     outcomes = {"gpu.count": outcome(Status.UNKNOWN), "efa.devices": outcome(Status.UNKNOWN, optional=True)}
     states = states_of([], outcomes, outcomes)
-    assert states["HealthdGPU"] == State(status="Unknown", reason="CouldNotTell", message="could not tell: gpu.count")
+    assert states["HealthdGPU"] == ConditionState(
+        status="Unknown", reason="CouldNotTell", message="could not tell: gpu.count"
+    )
     assert states["HealthdNetwork"].status == "True"
     assert states_of([diagnosis("gpu.xid.79")], outcomes, outcomes)["HealthdGPU"].status == "False"
 
@@ -163,12 +165,12 @@ def test_a_node_without_a_kind_of_its_own_is_a_node() -> None:
 class Clock:
     """Conditions of one node, and a server that takes everything unless told otherwise."""
 
-    def __init__(self, shown: dict[str, Shown] | None = None) -> None:
+    def __init__(self, shown: dict[str, WrittenCondition] | None = None) -> None:
         self.now_s = 0.0
         self.conditions = Conditions(uid="u1", now_s=0.0, shown=shown)
-        self.writes: list[tuple[float, dict[str, Shown]]] = []
+        self.writes: list[tuple[float, dict[str, WrittenCondition]]] = []
 
-    def run(self, for_s: float, state: State, *, answers: bool = True) -> None:
+    def run(self, for_s: float, state: ConditionState, *, answers: bool = True) -> None:
         until_s = self.now_s + for_s
         while self.now_s < until_s:
             self.now_s += 1.0
@@ -187,8 +189,8 @@ class Clock:
         return [due["HealthdGPU"].state.status for _, due in self.writes]
 
 
-def well() -> dict[str, Shown]:
-    return {kind: Shown(state=WELL, moved=NOW - timedelta(days=1)) for kind in TYPES}
+def well() -> dict[str, WrittenCondition]:
+    return {kind: WrittenCondition(state=WELL, moved=NOW - timedelta(days=1)) for kind in TYPES}
 
 
 def test_all_four_are_created_at_once_as_unknown() -> None:
@@ -222,7 +224,7 @@ def test_a_status_is_shown_for_a_while_whatever_it_flaps() -> None:
 def test_a_new_message_is_written_and_moves_no_transition_time() -> None:
     """After the debounce; the status has not moved."""
     clock = Clock(well())
-    clock.run(60, State(status="True", reason="HealthyWithWarnings", message="gpu.temperature"))
+    clock.run(60, ConditionState(status="True", reason="HealthyWithWarnings", message="gpu.temperature"))
     ((_, due),) = clock.writes
     assert due["HealthdGPU"].moved == NOW - timedelta(days=1)
 
@@ -244,7 +246,7 @@ def test_what_failed_is_sent_again_ever_more_rarely_and_whole() -> None:
     assert max(gaps) == 300
     clock.run(300, SICK)
     clock.run(50, SICK)
-    assert clock.writes[-1][1]["HealthdGPU"] == Shown(state=SICK, moved=NOW + timedelta(seconds=1))
+    assert clock.writes[-1][1]["HealthdGPU"] == WrittenCondition(state=SICK, moved=NOW + timedelta(seconds=1))
 
 
 def test_heartbeats_are_at_most_twelve_an_hour_and_out_of_step() -> None:
@@ -263,7 +265,7 @@ def test_heartbeats_are_at_most_twelve_an_hour_and_out_of_step() -> None:
 
 def test_what_is_written_is_read_back() -> None:
     """Types, states and whole seconds."""
-    shown = {kind: Shown(state=SICK, moved=NOW) for kind in TYPES}
+    shown = {kind: WrittenCondition(state=SICK, moved=NOW) for kind in TYPES}
     data: dict[str, Any] = {"metadata": {"name": "n1"}, **patch_of(shown, NOW + timedelta(seconds=5))}
     assert shown_on(node_of(data)) == shown
 

@@ -11,8 +11,8 @@ from healthd.remediation.orchestrators.kubernetes.budget import COUNTED, LIMIT, 
 from healthd.remediation.orchestrators.kubernetes.count import (
     FENCE_HEALS_S,
     UNSHOWN_S,
+    CountedNodes,
     Oddity,
-    Seen,
     budget_before,
     count,
     lasting,
@@ -51,8 +51,8 @@ def node(name: str, *taints: str, pool: str = "", ready: bool = True, provider: 
     )
 
 
-def seen(*nodes: KubeNode) -> Seen:
-    return Seen(nodes={each.name: each for each in nodes})
+def seen(*nodes: KubeNode) -> CountedNodes:
+    return CountedNodes(nodes={each.name: each for each in nodes})
 
 
 def lease(**notes: str) -> dict[str, Any]:

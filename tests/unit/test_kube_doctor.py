@@ -13,7 +13,7 @@ from healthd.config.schema.kubernetes import KubernetesSection
 from healthd.remediation.orchestrators.kubernetes.budget import Budget, Claim
 from healthd.remediation.orchestrators.kubernetes.old_records import MARKS
 from healthd.setup.afar import looks_afar
-from healthd.setup.doctor import Told
+from healthd.setup.doctor import LookResult
 from healthd.setup.kubernetes import budget_line, looks_kubernetes, rights_of, token_lines
 from tests.running import ROOT
 
@@ -24,19 +24,27 @@ AGENT = "system:serviceaccount:healthd:healthd-agent"
 @pytest.mark.parametrize(
     ("user", "node", "told", "optional", "words"),
     [
-        (AGENT, "n1", Told.OK, False, "of a pod on n1"),
-        (AGENT, "", Told.MISSING, False, "it names no node"),
-        (AGENT, "n2", Told.MISSING, False, "a pod on n2, and this node is called n1"),
-        ("kubernetes-admin", "", Told.MISSING, True, f"the admission policies hold for {AGENT} alone"),
-        ("system:serviceaccount:other:healthd-agent", "n1", Told.MISSING, True, "do not keep this one to its node"),
+        (AGENT, "n1", LookResult.OK, False, "of a pod on n1"),
+        (AGENT, "", LookResult.MISSING, False, "it names no node"),
+        (AGENT, "n2", LookResult.MISSING, False, "a pod on n2, and this node is called n1"),
+        ("kubernetes-admin", "", LookResult.MISSING, True, f"the admission policies hold for {AGENT} alone"),
+        (
+            "system:serviceaccount:other:healthd-agent",
+            "n1",
+            LookResult.MISSING,
+            True,
+            "do not keep this one to its node",
+        ),
     ],
 )
-def test_a_token_is_judged_as_the_policies_will(user: str, node: str, told: Told, optional: bool, words: str) -> None:
+def test_a_token_is_judged_as_the_policies_will(
+    user: str, node: str, told: LookResult, optional: bool, words: str
+) -> None:
     """They speak of one ServiceAccount and of the node in its token; whoever else asks is not kept by them."""
     (line,) = token_lines(user, node, CONFIG, "n1")
     assert (line.told, line.optional) == (told, optional)
     assert words in line.why
-    assert bool(line.fix) is (told is not Told.OK)
+    assert bool(line.fix) is (told is not LookResult.OK)
 
 
 def test_the_rights_are_those_of_the_manifest() -> None:
@@ -83,12 +91,12 @@ def budget(limit: int, *, counted: bool = True) -> Budget:
 def test_a_budget_of_nothing_is_missing() -> None:
     """Who holds a claim and who is out without one count together; who wrote the numbers is said."""
     line = budget_line(budget(3), observes=False)
-    assert (line.told, line.why.partition(",")[0]) == (Told.OK, "cluster: 2 of 64 nodes are out")
+    assert (line.told, line.why.partition(",")[0]) == (LookResult.OK, "cluster: 2 of 64 nodes are out")
     assert "by healthd controller" in line.why
     assert budget_line(budget(3, counted=False), observes=False).why.endswith("as installed")
     for observes in (True, False):
         none = budget_line(budget(0), observes=observes)
-        assert (none.told, none.optional, "none is ever taken out" in none.why) == (Told.MISSING, observes, True)
+        assert (none.told, none.optional, "none is ever taken out" in none.why) == (LookResult.MISSING, observes, True)
 
 
 def test_where_there_is_no_kubernetes_one_line_says_so() -> None:

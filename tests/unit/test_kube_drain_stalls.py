@@ -7,21 +7,23 @@ from datetime import timedelta
 import pytest
 
 from healthd.remediation.orchestrators.kubernetes.drain_stalls import overdue
-from healthd.remediation.orchestrators.kubernetes.eviction import EvictMode, Fate, GangMode, Plan, Rule
+from healthd.remediation.orchestrators.kubernetes.eviction import EvictionRule, EvictMode, Fate, GangMode, Plan
 from tests.unit.test_kube_eviction import SINCE, drain, pod
 
 PATIENCE_S = 600.0
 
 
-def late(fate: Fate, rule: Rule, after_s: float, *, gone: str | None = None, done: tuple[str, ...] = ()) -> bool:
+def late(
+    fate: Fate, rule: EvictionRule, after_s: float, *, gone: str | None = None, done: tuple[str, ...] = ()
+) -> bool:
     """Whether a pod of this fate is overdue so long after the node was taken out."""
     plan = Plan(pod=pod(deletionTimestamp=gone), fate=fate, why="")
     now = SINCE + timedelta(seconds=after_s)
     return bool(overdue([plan], [rule], drain(), done=done, patience_s=PATIENCE_S, now=now))
 
 
-def rule(mode: EvictMode = EvictMode.EVICT, after_s: float = 0.0, gang: GangMode = GangMode.WAIT) -> Rule:
-    return Rule(name="r", mode=mode, after_s=after_s, gang=gang)
+def rule(mode: EvictMode = EvictMode.EVICT, after_s: float = 0.0, gang: GangMode = GangMode.WAIT) -> EvictionRule:
+    return EvictionRule(name="r", mode=mode, after_s=after_s, gang=gang)
 
 
 @pytest.mark.parametrize("fate", [Fate.EVICT, Fate.FORBIDDEN])
@@ -59,10 +61,10 @@ def test_a_finalizer_that_keeps_a_pod_past_its_grace_is_overdue() -> None:
         (Fate.WAITS, rule(EvictMode.COMPLETE)),
         (Fate.WAITS, rule()),
         (Fate.WAITS, rule(EvictMode.COMPLETE, gang=GangMode.WHOLE)),
-        (Fate.WAITS, Rule(name="other", mode=EvictMode.EVICT, namespaces=("other",))),
+        (Fate.WAITS, EvictionRule(name="other", mode=EvictMode.EVICT, namespaces=("other",))),
     ],
 )
-def test_what_is_meant_to_stay_or_to_be_awaited_is_never_overdue(fate: Fate, which: Rule) -> None:
+def test_what_is_meant_to_stay_or_to_be_awaited_is_never_overdue(fate: Fate, which: EvictionRule) -> None:
     """A gang that its rule waits for among them."""
     assert not late(fate, which, 1e6)
 

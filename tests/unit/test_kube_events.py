@@ -9,7 +9,7 @@ import pytest
 
 from healthd.core.model import Action, Component, Decision, Diagnosis, Remedy, Severity
 from healthd.remediation.orchestrators.kubernetes.events import (
-    News,
+    ClusterEvent,
     Telling,
     count_in,
     event_name,
@@ -19,7 +19,7 @@ from healthd.remediation.orchestrators.kubernetes.events import (
 )
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-NEWS = News(reason="GpuXid79", action="Diagnosed", about="gpu.xid.79", note="n")
+NEWS = ClusterEvent(reason="GpuXid79", action="Diagnosed", about="gpu.xid.79", note="n")
 
 
 def diagnosis(code: str = "gpu.xid.79", severity: Severity = Severity.CRITICAL, gpu: str = "0") -> Diagnosis:
@@ -66,7 +66,7 @@ def test_the_same_news_has_the_same_name() -> None:
 def test_an_event_keeps_to_what_the_api_demands() -> None:
     """Lengths, time with microseconds, and a note that is never empty."""
     event = event_of(
-        News(reason="R", action="A", about="", note="x\n" * 2000, warning=False),
+        ClusterEvent(reason="R", action="A", about="", note="x\n" * 2000, warning=False),
         node="n" * 200,
         uid="u1",
         namespace="default",

@@ -12,11 +12,11 @@ import pytest
 from healthd.remediation.orchestrators.kubernetes.drain_record import record_of
 from healthd.remediation.orchestrators.kubernetes.eviction import (
     Drain,
+    EvictionRule,
     EvictMode,
     Fate,
     Plan,
     Pod,
-    Rule,
     eviction_of,
     is_lost,
     planned,
@@ -46,13 +46,13 @@ def pod(name: str = "train-0", *, spec: Any = None, phase: str = "Running", **me
     return msgspec.convert(body, Pod)
 
 
-def fate(which: Pod, *rules: Rule, after_s: float = 0.0) -> tuple[Fate, str]:
+def fate(which: Pod, *rules: EvictionRule, after_s: float = 0.0) -> tuple[Fate, str]:
     (plan,) = planned([which], rules, drain(), SINCE + timedelta(seconds=after_s))
     return plan.fate, plan.why
 
 
-def rule(mode: EvictMode = EvictMode.EVICT, **settings: Any) -> Rule:
-    return Rule(name="r", mode=mode, **settings)
+def rule(mode: EvictMode = EvictMode.EVICT, **settings: Any) -> EvictionRule:
+    return EvictionRule(name="r", mode=mode, **settings)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_pod_that_no_rule_names_ends_by_itself() -> None:
 
 def test_the_first_rule_that_fits_decides() -> None:
     """Namespaces are any of the globs, labels all of them."""
-    keep = Rule(name="keep", mode=EvictMode.NEVER, labels={"app": "train*", "team": "a"})
+    keep = EvictionRule(name="keep", mode=EvictMode.NEVER, labels={"app": "train*", "team": "a"})
     which = pod(labels={"app": "trainer", "team": "a"})
     assert fate(which, keep, rule())[0] is Fate.WAITS
     assert fate(pod(labels={"app": "trainer"}), keep, rule())[0] is Fate.EVICT

@@ -12,7 +12,7 @@ from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.model import ClusterTrouble, Remedy
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.handoff import CaseMark, PastAct, PastRepair
-from healthd.remediation.orchestrators.kubernetes.api import Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.budget import COUNTED, LEASE, key_of
 from healthd.remediation.orchestrators.kubernetes.fleet import UNCOVERED_S, KubeFleet
 from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS, marks_in
@@ -31,22 +31,22 @@ class Server(KubeApi):
         self.notes: dict[str, dict[str, str]] = {LEASE: {}}
         self.healths: dict[str, dict[str, Any]] = {}
 
-    def get(self, kind: Kind, name: str, *, namespace: str | None = None, ahead: int = 0) -> dict[str, Any]:
-        if kind is Kind.NODE and name not in self.nodes:
+    def get(self, kind: ResourceKind, name: str, *, namespace: str | None = None, ahead: int = 0) -> dict[str, Any]:
+        if kind is ResourceKind.NODE and name not in self.nodes:
             raise Missing(f"get node {name}: 404")
-        if kind is Kind.LEASE and name not in self.notes:
+        if kind is ResourceKind.LEASE and name not in self.notes:
             raise Missing(f"get lease {name}: 404")
-        there = self.notes[name] if kind is Kind.LEASE else {}
+        there = self.notes[name] if kind is ResourceKind.LEASE else {}
         return {"metadata": {"name": name, "resourceVersion": "1", "annotations": dict(there)}}
 
-    def pages(self, kind: Kind, decode: Any, *, namespace: str | None = None, **params: str) -> Iterator[Any]:
+    def pages(self, kind: ResourceKind, decode: Any, *, namespace: str | None = None, **params: str) -> Iterator[Any]:
         there = [{"metadata": {"name": name}} for name in sorted(self.nodes - self.elsewhere)]
-        if kind is Kind.NODE_HEALTH:
+        if kind is ResourceKind.NODE_HEALTH:
             there = [{"metadata": {"name": name}, **each} for name, each in self.healths.items()]
         yield decode(json.dumps({"items": there}).encode())
 
-    def patch(self, kind: Kind, name: str, body: Mapping[str, Any], **how: Any) -> dict[str, Any]:
-        if kind is Kind.NODE_HEALTH:
+    def patch(self, kind: ResourceKind, name: str, body: Mapping[str, Any], **how: Any) -> dict[str, Any]:
+        if kind is ResourceKind.NODE_HEALTH:
             self.healths[name] = {part: body[part] for part in ("status", "record") if body[part] is not None}
             return {"metadata": {"name": name}, **self.healths[name]}
         notes = body["metadata"]["annotations"]
@@ -58,7 +58,9 @@ class Server(KubeApi):
         self.notes[name] = {key: value for key, value in merged.items() if value is not None}
         return self.get(kind, name)
 
-    def delete(self, kind: Kind, name: str, *, uid: str = "", version: str = "", namespace: str | None = None) -> None:
+    def delete(
+        self, kind: ResourceKind, name: str, *, uid: str = "", version: str = "", namespace: str | None = None
+    ) -> None:
         del self.healths[name]
 
 
@@ -187,12 +189,12 @@ class Labelled(Server):
         self.cached, self.labels, self.lists = cached, labels, 0
         self.notes["healthd-budget-p5"] = {}
 
-    def get(self, kind: Kind, name: str, *, namespace: str | None = None, ahead: int = 0) -> dict[str, Any]:
+    def get(self, kind: ResourceKind, name: str, *, namespace: str | None = None, ahead: int = 0) -> dict[str, Any]:
         there = super().get(kind, name, namespace=namespace)
         return {"metadata": {**there["metadata"], "labels": self.labels.get(name, {})}, "status": READY}
 
-    def pages(self, kind: Kind, decode: Any, *, namespace: str | None = None, **params: str) -> Iterator[Any]:
-        if kind is Kind.NODE_HEALTH:
+    def pages(self, kind: ResourceKind, decode: Any, *, namespace: str | None = None, **params: str) -> Iterator[Any]:
+        if kind is ResourceKind.NODE_HEALTH:
             yield from super().pages(kind, decode)
             return
         selector = params.get("labelSelector", "")

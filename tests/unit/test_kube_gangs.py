@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from healthd.remediation.orchestrators.kubernetes.eviction import EvictMode, Fate, GangMode, Plan, Pod, Rule, planned
+from healthd.remediation.orchestrators.kubernetes.eviction import (
+    EvictionRule,
+    EvictMode,
+    Fate,
+    GangMode,
+    Plan,
+    Pod,
+    planned,
+)
 from healthd.remediation.orchestrators.kubernetes.gang_kinds import GangMarks, gang_of
 from healthd.remediation.orchestrators.kubernetes.gangs import gangs_to_see, with_gangs
 from tests.unit.test_kube_eviction import SINCE, drain, pod
@@ -23,16 +31,18 @@ def member(name: str, node: str = NODE, *, made: str = "2026-11-20T10:00:00Z", *
     return pod(name, spec={"nodeName": node}, **meta)
 
 
-def rule(gang: GangMode = GangMode.WHOLE, mode: EvictMode = EvictMode.EVICT, **settings: Any) -> Rule:
-    return Rule(name="r", mode=mode, gang=gang, **settings)
+def rule(gang: GangMode = GangMode.WHOLE, mode: EvictMode = EvictMode.EVICT, **settings: Any) -> EvictionRule:
+    return EvictionRule(name="r", mode=mode, gang=gang, **settings)
 
 
-def drained(here: list[Pod], elsewhere: list[Pod], *rules: Rule, now: datetime = SINCE) -> list[tuple[str, Fate]]:
+def drained(
+    here: list[Pod], elsewhere: list[Pod], *rules: EvictionRule, now: datetime = SINCE
+) -> list[tuple[str, Fate]]:
     """Who comes to what, in the order in which they would be asked for."""
     return [(plan.pod.metadata.name, plan.fate) for plan in plans(here, elsewhere, *rules, now=now)]
 
 
-def plans(here: list[Pod], elsewhere: list[Pod], *rules: Rule, now: datetime = SINCE) -> tuple[Plan, ...]:
+def plans(here: list[Pod], elsewhere: list[Pod], *rules: EvictionRule, now: datetime = SINCE) -> tuple[Plan, ...]:
     first = planned(here, rules, drain(), now)
     everybody = [*here, *elsewhere]
     members = {

@@ -9,7 +9,7 @@ import pytest
 from healthd.core.model import Action, Component, Decision, Diagnosis, Mode, Refusal, Remedy, Severity, Step
 from healthd.remediation.decide.case import Case
 from healthd.remediation.decide.rules import QUARANTINE, REBOOT, kept_out
-from healthd.remediation.orchestrators.kubernetes.conditions import NOT_LOOKED, State
+from healthd.remediation.orchestrators.kubernetes.conditions import NOT_LOOKED, ConditionState
 from healthd.remediation.orchestrators.kubernetes.labels import (
     CODE,
     GAP_S,
@@ -24,9 +24,9 @@ from healthd.remediation.orchestrators.kubernetes.labels import (
 from healthd.remediation.orchestrators.kubernetes.node import node_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-WELL = State(status="True", reason="Healthy", message="m")
-SICK = State(status="False", reason="GpuXid79", message="m")
-UNSURE = State(status="Unknown", reason="CouldNotTell", message="m")
+WELL = ConditionState(status="True", reason="Healthy", message="m")
+SICK = ConditionState(status="False", reason="GpuXid79", message="m")
+UNSURE = ConditionState(status="Unknown", reason="CouldNotTell", message="m")
 HOLD = Decision(action=Action.HOLD, reason="nothing is wrong")
 
 
@@ -55,7 +55,7 @@ def case(step: Step, steps: tuple[Step, ...] = REBOOT, code: str = "gpu.xid.79")
     ("conditions", "state"),
     [((WELL, WELL), "ok"), ((WELL, SICK), ""), ((WELL, UNSURE), ""), ((NOT_LOOKED, NOT_LOOKED), "")],
 )
-def test_only_a_node_of_which_all_is_known_to_be_well_is_ok(conditions: tuple[State, ...], state: str) -> None:
+def test_only_a_node_of_which_all_is_known_to_be_well_is_ok(conditions: tuple[ConditionState, ...], state: str) -> None:
     """What is critical, and what could not be told, has no state while the node is in service."""
     assert labels_of(conditions, (), None, HOLD).state == state
     assert labels_of(conditions, (), None, None).state == state

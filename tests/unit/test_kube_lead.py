@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from healthd.core.errors import BackendBusy, BackendUnknown
-from healthd.remediation.orchestrators.kubernetes.api import Conflict, Kind, Missing
+from healthd.remediation.orchestrators.kubernetes.api import Conflict, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.lead import (
     DURATION_S,
     NOBODY,
@@ -27,20 +27,20 @@ class OneLease:
     def __init__(self, spec: dict[str, Any] | None) -> None:
         self.spec, self.version, self.trouble = spec, 1, False
 
-    def get(self, kind: Kind, name: str, *, namespace: str) -> dict[str, Any]:
+    def get(self, kind: ResourceKind, name: str, *, namespace: str) -> dict[str, Any]:
         self._may_fail()
         if self.spec is None:
             raise Missing(name)
         return {"metadata": {"resourceVersion": str(self.version)}, "spec": dict(self.spec)}
 
-    def patch(self, kind: Kind, name: str, body: dict[str, Any], *, namespace: str) -> dict[str, Any]:
+    def patch(self, kind: ResourceKind, name: str, body: dict[str, Any], *, namespace: str) -> dict[str, Any]:
         self._may_fail()
         if body["metadata"]["resourceVersion"] != str(self.version):
             raise Conflict(name)
         self.spec, self.version = {**(self.spec or {}), **body["spec"]}, self.version + 1
         return self.get(kind, name, namespace=namespace)
 
-    def create(self, kind: Kind, body: dict[str, Any], *, namespace: str) -> dict[str, Any]:
+    def create(self, kind: ResourceKind, body: dict[str, Any], *, namespace: str) -> dict[str, Any]:
         self._may_fail()
         self.spec = dict(body["spec"])
         return {}
@@ -126,7 +126,7 @@ def test_of_two_at_once_one_wins(clock: Seconds) -> None:
     one = lead(lease, clock, "a")
     get = lease.get
 
-    def overtaken(kind: Kind, name: str, *, namespace: str) -> dict[str, Any]:
+    def overtaken(kind: ResourceKind, name: str, *, namespace: str) -> dict[str, Any]:
         found = get(kind, name, namespace=namespace)
         lease.spec, lease.version = {"holderIdentity": "b", "leaseDurationSeconds": 15}, 9
         return found

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from healthd.core.errors import BackendUnknown
-from healthd.remediation.orchestrators.kubernetes.api import Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.budget import LEASE, counts, key_of
 from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from healthd.remediation.ports import Slot
@@ -20,7 +20,7 @@ class Server(KubeApi):
     answer, once."""
 
     def __init__(self, *scopes: str) -> None:
-        self.deaf: Kind | None = None
+        self.deaf: ResourceKind | None = None
         self.node: dict[str, Any] = {
             "metadata": {"name": "n1", "labels": {"pool": "a"}},
             "spec": {},
@@ -30,18 +30,18 @@ class Server(KubeApi):
         for name in (LEASE, *(f"{LEASE}-{scope}" for scope in scopes)):
             self.leases[name] = counts(limit=2, total=9, out=(), at=None)
 
-    def get(self, kind: Kind, name: str, *, namespace: str | None = None, ahead: int = 0) -> dict[str, Any]:
-        if kind is Kind.NODE:
+    def get(self, kind: ResourceKind, name: str, *, namespace: str | None = None, ahead: int = 0) -> dict[str, Any]:
+        if kind is ResourceKind.NODE:
             return {**self.node, "metadata": {**self.node["metadata"], "resourceVersion": "1"}}
         if name not in self.leases:
             raise Missing(f"get lease {name}: 404")
         return {"metadata": {"resourceVersion": "1", "annotations": dict(self.leases[name])}}
 
-    def patch(self, kind: Kind, name: str, body: Mapping[str, Any], **how: Any) -> dict[str, Any]:
+    def patch(self, kind: ResourceKind, name: str, body: Mapping[str, Any], **how: Any) -> dict[str, Any]:
         if kind is self.deaf:
             self.deaf = None
             raise BackendUnknown(f"patch {name}: no answer within 5 s")
-        if kind is Kind.NODE:
+        if kind is ResourceKind.NODE:
             self.node["spec"] |= body["spec"]
         else:
             merged = {**self.leases[name], **body["metadata"]["annotations"]}
@@ -68,7 +68,7 @@ def test_a_claim_without_its_fence_is_fenced_by_itself() -> None:
     """The claim stands, the fence had no answer: it is made alone, and once."""
     server = Server("a", "b")
     agent = agent_of(server)
-    server.deaf = Kind.NODE
+    server.deaf = ResourceKind.NODE
     with pytest.raises(BackendUnknown):
         agent.claim("cluster", 0)
     assert (server.claims(), agent.view().fenced) == ({LEASE}, False)

@@ -12,7 +12,7 @@ import yaml
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.model import Action, Decision, Mode, Refusal, Remedy, Step
 from healthd.remediation.decide.case import Case
-from healthd.remediation.decide.handoff import Answer, CaseMark, Helped, PastAct, PastRepair
+from healthd.remediation.decide.handoff import CaseMark, Helped, PastAct, PastRepair, RequestAnswer
 from healthd.remediation.orchestrators.kubernetes.conditions import LONGEST_RETRY_S, RETRY_S
 from healthd.remediation.orchestrators.kubernetes.labels import GAP_S, Labels, NodeState
 from healthd.remediation.orchestrators.kubernetes.record import (
@@ -42,7 +42,7 @@ MARK = CaseMark(
     attempt=1,
     asked=NOW,
     following=(Remedy.REPLACE_NODE,),
-    answer=Answer.WAITS,
+    answer=RequestAnswer.WAITS,
     answered=NOW,
     given_up="k3v8",
     code="gpu.xid.79",
@@ -92,7 +92,7 @@ def test_the_schema_has_the_fields_that_are_written_and_bounds_each() -> None:
     past = parts[RECORD]["properties"]["history"]["items"]["properties"]
     assert past["act"]["enum"] == [each.value for each in PastAct]
     assert [*past["outcome"]["enum"], ""] == [each.value for each in (Helped.HELPED, Helped.FAILED, Helped.NOT_KNOWN)]
-    assert parts[RECORD]["properties"]["answer"]["enum"] == [each.value for each in Answer]
+    assert parts[RECORD]["properties"]["answer"]["enum"] == [each.value for each in RequestAnswer]
     assert all(_is_bound(each) for part in parts.values() for each in part["properties"].values())
     assert "x-kubernetes-preserve-unknown-fields" not in RESOURCE.read_text(encoding="utf-8")
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from healthd.remediation.orchestrators.kubernetes.drain_stalls import overdue
-from healthd.remediation.orchestrators.kubernetes.eviction import EvictMode, Fate, Pod, Rule, planned
+from healthd.remediation.orchestrators.kubernetes.eviction import EvictionRule, EvictMode, Fate, Pod, planned
 from healthd.remediation.orchestrators.kubernetes.slurm_nodes import SlurmState, is_slurm_node, slurm_state
 from tests.unit.test_kube_eviction import SINCE, drain, fate, pod, rule
 
@@ -57,7 +57,7 @@ def test_drained_is_complete() -> None:
 
 
 @pytest.mark.parametrize("rules", [(), (rule(EvictMode.NEVER),), (rule(EvictMode.EVICT),)])
-def test_one_that_slurm_has_not_drained_pages_after_the_patience(rules: tuple[Rule, ...]) -> None:
+def test_one_that_slurm_has_not_drained_pages_after_the_patience(rules: tuple[EvictionRule, ...]) -> None:
     """Whatever its rule, since Slurm goes on giving it jobs. While Slurm drains it, nothing is overdue."""
     for states, after_s, late in ((("Idle",), 599.0, 0), (("Idle",), 600.0, 1), (("Mixed", "Drain"), 1e6, 0)):
         now = SINCE + timedelta(seconds=after_s)

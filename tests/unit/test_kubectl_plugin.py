@@ -25,7 +25,7 @@ from healthd.remediation.orchestrators.kubernetes import conditions as kube_cond
 from healthd.remediation.orchestrators.kubernetes import labels as kube_labels
 from healthd.remediation.orchestrators.kubernetes import node as kube_node
 from healthd.remediation.orchestrators.kubernetes import told as kube_told
-from healthd.remediation.orchestrators.kubernetes.api import Kind
+from healthd.remediation.orchestrators.kubernetes.api import ResourceKind
 from healthd.remediation.orchestrators.kubernetes.node import (
     CLAIMED,
     KEEPS,
@@ -54,7 +54,7 @@ def test_its_marks_are_the_products() -> None:
     for name in ("CLAIM", "LIMIT", "NODES", "OUT", "COUNTED", "FIXED_LIMIT", "FIXED_NODES"):
         assert getattr(plugin, name) == getattr(kube_budget, name)
     assert kube_budget.LEASE == plugin.BUDGET
-    group, _, _, plural, _ = Kind.NODE_HEALTH.value
+    group, _, _, plural, _ = ResourceKind.NODE_HEALTH.value
     assert f"{plural}.{group}" == plugin.HEALTH
     assert set(plugin.PAST) < {each.name for each in fields(PastRepair)}
     assert (plugin.STATUS_LEASE, plugin.STATUS) == (kube_told.STATUS_LEASE, kube_told.STATUS)
@@ -199,7 +199,10 @@ def test_a_nodehealth_is_shown_field_by_field_and_its_absence_shows_nothing() ->
 
 def test_an_agent_that_fell_silent_is_not_believed() -> None:
     """Its label stays for ever; the age of its conditions does not."""
-    shown = {kind: kube_conditions.Shown(state=kube_conditions.NOT_LOOKED, moved=NOW) for kind in kube_conditions.TYPES}
+    shown = {
+        kind: kube_conditions.WrittenCondition(state=kube_conditions.NOT_LOOKED, moved=NOW)
+        for kind in kube_conditions.TYPES
+    }
     node = {
         "metadata": {"name": "n1", "labels": {plugin.STATE: "ok"}},
         "spec": {},

@@ -6,7 +6,7 @@ import pytest
 
 from healthd.core.node import Mount
 from healthd.setup.lasting import not_lasting
-from healthd.testing import FakeTree, Link
+from healthd.testing import FakeLink, FakeTree
 
 STORE, EBS = "Amazon EC2 NVMe Instance Storage", "Amazon Elastic Block Store"
 STATE = "/var/lib/healthd"
@@ -24,7 +24,7 @@ SYS = FakeTree(
         "class/block/md0/slaves/nvme1n1": "",
         "class/block/md0/slaves/nvme2n1": "",
         "class/block/dm-0/slaves/md0": "",
-        "dev/block/253:0": Link("../../devices/virtual/block/dm-0"),
+        "dev/block/253:0": FakeLink("../../devices/virtual/block/dm-0"),
     }
 )
 

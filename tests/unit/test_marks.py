@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from healthd.core.model import Remedy
 from healthd.remediation.decide.handoff import (
-    Answer,
     CaseMark,
     Helped,
     PastAct,
     PastRepair,
+    RequestAnswer,
     Versions,
     by_now,
     instance_of,
@@ -60,7 +60,7 @@ def newest(history: Sequence[PastRepair]) -> tuple[PastRepair, ...]:
 def marks(draw: st.DrawFn) -> CaseMark:
     """Any mark that a caller could ask for, with any text in it."""
     remedy = draw(st.none() | REMEDIES)
-    answer = draw(st.none() | st.sampled_from(list(Answer)))
+    answer = draw(st.none() | st.sampled_from(list(RequestAnswer)))
     recent = TIMES
     return CaseMark(
         case=draw(WORDS),

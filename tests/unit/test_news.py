@@ -19,10 +19,10 @@ from healthd.notify.news import (
     NODE_KEY,
     UNKNOWN_LASTS_S,
     UNREADABLE_LASTS_S,
-    News,
+    NewsKind,
     Piece,
-    Seen,
     Topic,
+    TopicMemory,
     lines,
     shifted,
     tell,
@@ -62,7 +62,7 @@ class Teller:
     """Tells, one moment after the other."""
 
     def __init__(self) -> None:
-        self.memory: dict[str, Seen] = {}
+        self.memory: dict[str, TopicMemory] = {}
 
     def hears(self, seconds: float, *wrong: Topic) -> list[str]:
         self.memory, news = tell(self.memory, wrong, at(seconds))
@@ -205,17 +205,19 @@ def test_what_ended_otherwise_than_well_is_not_said_to_be_over() -> None:
     _, (piece,) = tell(teller.memory, (replace(ending, cause="case c2"),), at(100 + LASTS_S))
     assert piece.line == "over: case c1 (since 2026-01-01 03:00:00 UTC)"
     _, (piece,) = tell(teller.memory, (replace(ending, cause=""),), at(100 + LASTS_S))
-    assert piece.news is News.ENDED
+    assert piece.news is NewsKind.ENDED
 
 
 def test_the_clock_moves_what_is_remembered() -> None:
     """Nothing is told sooner or later because the clock was set."""
-    seen = Seen(words="w", since=at(0), gone=at(5), at=at(3), changed=at(4), over=at(-6))
+    seen = TopicMemory(words="w", since=at(0), gone=at(5), at=at(3), changed=at(4), over=at(-6))
     hour = timedelta(hours=1)
     assert shifted(seen, hour, at(10) + hour) == replace(
         seen, since=at(0) + hour, gone=at(5) + hour, at=at(3) + hour, changed=at(4) + hour, over=at(-6) + hour
     )
-    assert shifted(Seen(words="w", since=at(0)), hour, at(10) + hour) == Seen(words="w", since=at(0) + hour)
+    assert shifted(TopicMemory(words="w", since=at(0)), hour, at(10) + hour) == TopicMemory(
+        words="w", since=at(0) + hour
+    )
 
 
 def told(
@@ -457,6 +459,6 @@ def test_a_message_has_a_bounded_number_of_lines_what_is_wrong_first() -> None:
     pieces = [Piece(key=str(number), words=f"w{number}", since=T0) for number in range(MOST_LINES + 5)]
     assert lines([]) == []
     assert lines(pieces)[-1] == "and 5 more"
-    over = replace(pieces[0], over=T0, news=News.OVER)
+    over = replace(pieces[0], over=T0, news=NewsKind.OVER)
     assert lines([over, pieces[1]]) == [pieces[1].line, over.line]
     assert over.line.startswith("over: w0")

@@ -8,7 +8,7 @@ import pytest
 
 from healthd import __version__
 from healthd.__main__ import _LOCAL_ONLY
-from healthd.api.grammar import Shown, parse
+from healthd.api.grammar import TextRequested, parse
 from healthd.core.errors import UsageError
 
 VERBS = (
@@ -133,20 +133,20 @@ def test_options_are_not_abbreviated(line: str) -> None:
 @pytest.mark.parametrize("line", ["--help", "-h", *(f"{verb} --help" for verb in VERBS)])
 def test_help_is_a_text(line: str) -> None:
     """Help is shown by whoever prints; parsing never writes or exits."""
-    with pytest.raises(Shown, match=r"^usage: healthd"):
+    with pytest.raises(TextRequested, match=r"^usage: healthd"):
         parse(line.split())
 
 
 def test_help_names_every_verb() -> None:
     """What can be done is in the first text a person asks for."""
-    with pytest.raises(Shown) as shown:
+    with pytest.raises(TextRequested) as shown:
         parse(["--help"])
     assert [verb for verb in VERBS if f"\n    {verb}" not in str(shown.value)] == []
 
 
 def test_the_version_is_a_text() -> None:
     """One line with the name and the version."""
-    with pytest.raises(Shown) as shown:
+    with pytest.raises(TextRequested) as shown:
         parse(["--version"])
     assert str(shown.value) == f"healthd {__version__}\n"
 
@@ -158,7 +158,7 @@ def test_what_keeps_the_hot_path_at_home_is_in_the_grammar(option: str) -> None:
     if option == "--version":
         arguments = [option]
     if option in ("--help", "-h", "--version"):
-        with pytest.raises(Shown):
+        with pytest.raises(TextRequested):
             parse(arguments)
     else:
         assert parse(arguments).verb == "check"

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from healthd.checks.kernel_xid import Settings, kernel_xid
+from healthd.checks.kernel_xid import KernelXidSettings, kernel_xid
 from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.core.node import KernelRecord
 from healthd.sources import pastlogs
-from healthd.sources.pastlines import Line
+from healthd.sources.pastlines import LogLine
 from healthd.sources.pastlogs import PastLog, open_log
 from healthd.testing import FakeNode
 
@@ -34,7 +34,7 @@ def kept(folder: Path, text: str | bytes, name: str = "node-7.log", *, written: 
     return open_log(path)
 
 
-def read(log: PastLog) -> list[Line]:
+def read(log: PastLog) -> list[LogLine]:
     return list(log.read(NEEDLES))
 
 
@@ -302,7 +302,7 @@ def test_a_record_of_several_lines_is_found_as_it_is_live(tmp_path: Path, name: 
     """A GPU that does not answer when the driver probes it carries no XID number, and three lines."""
     log = kept(tmp_path, SEVERAL[name])
     records = [KernelRecord(boot_id="b", sequence=0, time=line.time, text=line.text) for line in read(log)]
-    (finding,) = kernel_xid(FakeNode(kernel_records=records), Settings()).findings
+    (finding,) = kernel_xid(FakeNode(kernel_records=records), KernelXidSettings()).findings
     assert (finding.code, str(finding.component)) == ("gpu.xid.79", "gpu:0000:b3:00")
     assert log.unread == 0
 

@@ -274,7 +274,7 @@ def test_a_limit_that_the_cluster_holds_everybody_to_goes_before_the_configured_
 
 def test_where_nobody_can_go_out_the_node_itself_is_not_asked_for() -> None:
     """The places alone say that the fleet is full: it pages as at the limit, whatever the node is."""
-    full = fleet.Hold(reason="at the fleet limit: all 5 slots are taken")
+    full = fleet.WaitForSlot(reason="at the fleet limit: all 5 slots are taken")
     refused = decided(SICK, situation=Situation(view=None, level=None, full=full))
     assert (refused.action, refused.refusal) == (Action.PAGE, Refusal.BUDGET)
     assert refused.reason == "at the fleet limit: all 5 slots are taken"
@@ -282,7 +282,7 @@ def test_where_nobody_can_go_out_the_node_itself_is_not_asked_for() -> None:
 
 def test_who_waits_for_its_turn_calls_nobody() -> None:
     """The cluster is slow; seconds later it is known whether there is a place."""
-    crowded = fleet.Hold(reason="the cluster took 2.0 s", passing=True)
+    crowded = fleet.WaitForSlot(reason="the cluster took 2.0 s", passing=True)
     refused = decided(SICK, situation=Situation(view=None, level=None, full=crowded))
     assert (refused.action, refused.refusal, refused.steps) == (Action.HOLD, Refusal.BUDGET, ())
     assert refused.reason == "the cluster took 2.0 s"

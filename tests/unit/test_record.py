@@ -10,7 +10,7 @@ import pytest
 from healthd.core.model import Remedy, Step
 from healthd.remediation.decide.adoption import repair_mark
 from healthd.remediation.decide.case import QUARANTINE_CODE, End, after, begun, is_begun, with_act
-from healthd.remediation.decide.handoff import Answer, CaseMark, PastAct, PastRepair, parse, showing, withdrawing
+from healthd.remediation.decide.handoff import CaseMark, PastAct, PastRepair, RequestAnswer, parse, showing, withdrawing
 from healthd.remediation.decide.rules import QUARANTINE, REBOOT, REPLACE, RESET
 from tests.judgement import START, a_case
 
@@ -156,12 +156,12 @@ REQUEST = CaseMark(case=CASE.id, machine="i-1", remedy=Remedy.REBOOT_NODE, asks=
     ("mark", "expected"),
     [
         (REQUEST, False),
-        (replace(REQUEST, answer=Answer.WAITS, answered=LATER), False),
-        (replace(REQUEST, answer=Answer.REFUSED, answered=LATER), False),
-        (replace(REQUEST, answer=Answer.TAKEN, answered=LATER), True),
+        (replace(REQUEST, answer=RequestAnswer.WAITS, answered=LATER), False),
+        (replace(REQUEST, answer=RequestAnswer.REFUSED, answered=LATER), False),
+        (replace(REQUEST, answer=RequestAnswer.TAKEN, answered=LATER), True),
         (replace(REQUEST, asks=False), True),
         (withdrawing(REQUEST), False),
-        (replace(REQUEST, withdrawn=Remedy.REBOOT_NODE, answer=Answer.TAKEN, answered=LATER), True),
+        (replace(REQUEST, withdrawn=Remedy.REBOOT_NODE, answer=RequestAnswer.TAKEN, answered=LATER), True),
         (CaseMark(), True),
     ],
 )
@@ -180,7 +180,7 @@ def test_a_request_is_begun_once_it_was_taken(mark: CaseMark, expected: bool) ->
 )
 def test_a_refusal_after_it_was_taken_is_told_by_the_history(entry: PastRepair, expected: bool) -> None:
     """The controller's entry of this act, made since it was asked for, says that it was begun before it failed."""
-    mark = replace(REQUEST, answer=Answer.REFUSED, answered=LATER, history=(entry,))
+    mark = replace(REQUEST, answer=RequestAnswer.REFUSED, answered=LATER, history=(entry,))
     assert is_begun(mark) is expected
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from healthd.daemon.schedule import Every, Rounds
+from healthd.daemon.schedule import CheckSchedule, Every
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -37,14 +37,14 @@ def looks() -> Looks:
 
 
 @pytest.fixture
-def rounds(looks: Looks) -> Iterator[Rounds]:
-    made = Rounds({"slow": 3600.0, "slower": 7200.0}, looks)
+def rounds(looks: Looks) -> Iterator[CheckSchedule]:
+    made = CheckSchedule({"slow": 3600.0, "slower": 7200.0}, looks)
     made.begin()
     yield made
     made.end()
 
 
-def test_every_check_is_due_at_once_and_again_when_the_clock_was_set(rounds: Rounds, looks: Looks) -> None:
+def test_every_check_is_due_at_once_and_again_when_the_clock_was_set(rounds: CheckSchedule, looks: Looks) -> None:
     """Long before its interval is over, each once."""
     assert looks.reach(slow=1, slower=1)
     rounds.anew()
@@ -53,7 +53,7 @@ def test_every_check_is_due_at_once_and_again_when_the_clock_was_set(rounds: Rou
 
 def test_a_check_is_due_again_after_its_interval(looks: Looks) -> None:
     """And goes on being due."""
-    rounds = Rounds({"quick": 0.05}, looks)
+    rounds = CheckSchedule({"quick": 0.05}, looks)
     rounds.begin()
     assert looks.reach(quick=4)
     rounds.end()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.api.seats import EACH, KEPT, SEATS, WAITING, WAITING_EACH, Place, Seats, Who
+from healthd.api.seats import EACH, KEPT, SEATS, WAITING, WAITING_EACH, ClientLane, Seats, Who
 
 ROOT = Who(uid=0, may_act=True)
 
@@ -27,24 +27,24 @@ def crowded(*users: Who, each: int) -> Seats[str]:
 def test_a_user_has_a_few_seats_and_then_waits() -> None:
     """However many ask; another user is seated at once."""
     seats: Seats[str] = Seats()
-    assert [seats.take(user(1000), "") for _ in range(EACH + 1)] == [Place.SEAT] * EACH + [Place.LINE]
-    assert seats.take(user(1001), "") is Place.SEAT
+    assert [seats.take(user(1000), "") for _ in range(EACH + 1)] == [ClientLane.SEAT] * EACH + [ClientLane.LINE]
+    assert seats.take(user(1001), "") is ClientLane.SEAT
 
 
 def test_seats_are_kept_for_those_that_may_act() -> None:
     """Every other one is taken, by as many users as it takes, and a whole line waits: root sits down all the same."""
     users = [user(uid) for uid in range(1000, 1010)]
     seats = crowded(*users, each=WAITING_EACH)
-    assert [seats.take(ROOT, "hook") for _ in range(KEPT)] == [Place.SEAT] * KEPT
-    assert seats.take(ROOT, "hook") is Place.LINE
-    assert seats.take(user(2000), "") is Place.NOWHERE
+    assert [seats.take(ROOT, "hook") for _ in range(KEPT)] == [ClientLane.SEAT] * KEPT
+    assert seats.take(ROOT, "hook") is ClientLane.LINE
+    assert seats.take(user(2000), "") is ClientLane.NOWHERE
 
 
 def test_the_line_of_a_user_ends() -> None:
     """What waits holds a descriptor: there are no more of one user's, and no more of all."""
     seats = crowded(user(1000), each=EACH + WAITING_EACH)
-    assert seats.take(user(1000), "") is Place.NOWHERE
-    assert seats.take(user(1001), "") is Place.SEAT
+    assert seats.take(user(1000), "") is ClientLane.NOWHERE
+    assert seats.take(user(1001), "") is ClientLane.SEAT
     assert WAITING_EACH < WAITING
 
 
@@ -53,7 +53,7 @@ def test_who_leaves_makes_room_for_the_first_that_may_sit() -> None:
     seats = crowded(user(1000), each=EACH + 2)
     assert seats.leave(user(1000)) == f"1000/{EACH}"
     full = crowded(user(1), user(2), user(3), user(4), ROOT, each=KEPT)
-    assert full.take(ROOT, "hook") is Place.LINE
+    assert full.take(ROOT, "hook") is ClientLane.LINE
     assert full.leave(user(1)) == "hook"
     assert full.leave(ROOT) == "4/0"
     assert Seats[str]().leave(ROOT) is None
@@ -64,7 +64,7 @@ def test_a_seat_that_was_left_is_free(who: Who) -> None:
     """However often somebody comes and goes."""
     seats: Seats[str] = Seats()
     for _ in range(3 * SEATS):
-        assert seats.take(who, "") is Place.SEAT
+        assert seats.take(who, "") is ClientLane.SEAT
         assert seats.leave(who) is None
 
 
@@ -80,7 +80,7 @@ def test_whatever_comes_and_goes_nobody_waits_who_might_sit(comings: list[tuple[
             if (follows := seats.leave(sitting.pop(0))) is not None:
                 sitting.append(follows)
                 waiting -= 1
-        elif seats.take(who, who) is Place.SEAT:
+        elif seats.take(who, who) is ClientLane.SEAT:
             sitting.append(who)
         else:
             waiting += 1

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from healthd.core.errors import BackendUnknown, SlotTaken
-from healthd.remediation.decide.fleet import LEARNING_S, Go, Hold, Settle, learning_s
+from healthd.remediation.decide.fleet import LEARNING_S, Go, Settle, WaitForSlot, learning_s
 from healthd.remediation.engine.slots import FIRST_LEARNING_S, SlotKeeper
 from healthd.remediation.ports import FleetLevel, Slot
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
@@ -136,7 +136,7 @@ def test_a_hold_is_repeated_without_asking_and_looked_at_again_ever_later(
     looks = []
     for _ in range(200):
         before = orchestrator.asked["slots"]
-        assert isinstance(keeper.take(), Hold)
+        assert isinstance(keeper.take(), WaitForSlot)
         if orchestrator.asked["slots"] > before:
             looks.append(clock())
         clock.advance(1.0)
@@ -149,7 +149,7 @@ def test_a_full_fleet_whose_size_is_known_is_told_by_its_slots_alone(cluster: Fa
     keeper.learn()
     for index in (0, 1):
         cluster.claim("cluster", index, f"n{index + 1}")
-    assert keeper.take() == Hold(reason="at the fleet limit: all 2 slots are taken")
+    assert keeper.take() == WaitForSlot(reason="at the fleet limit: all 2 slots are taken")
     assert orchestrator.asked == {"level": 1, "slots": 1}
 
 
@@ -162,9 +162,9 @@ def test_a_full_fleet_is_told_as_rarely_as_it_is_asked_for_a_slot(cluster: FakeC
     assert not keeper.full()
     cluster.claim("cluster", 1, "n2")
     clock.advance(6.0)
-    assert keeper.full() == Hold(reason="at the fleet limit: all 2 slots are taken")
+    assert keeper.full() == WaitForSlot(reason="at the fleet limit: all 2 slots are taken")
     before = orchestrator.asked["slots"]
-    assert keeper.full() == Hold(reason="at the fleet limit: all 2 slots are taken")
+    assert keeper.full() == WaitForSlot(reason="at the fleet limit: all 2 slots are taken")
     assert orchestrator.asked["slots"] == before
     clock.advance(keeper.due_in_s())
     cluster.give_back("cluster", 1)
@@ -180,7 +180,7 @@ def test_what_was_read_before_the_settle_time_was_over_settles_nothing(cluster: 
     assert isinstance(keeper.take(), Settle)
     cluster.update("n8", "drain", "admin")
     cluster.update("n9", "drain", "admin")
-    assert isinstance(keeper.take(), Hold)
+    assert isinstance(keeper.take(), WaitForSlot)
     assert not cluster.slots
 
 
@@ -191,7 +191,7 @@ def test_who_is_answered_slowly_asks_in_its_turn_and_not_for_ever(clock: FakeClo
     keeper.learn()
     orchestrator.takes_s = 0.6
     hold = keeper.full()
-    assert hold == Hold(reason="the cluster took 0.6 s to list its places: asks in its turn", passing=True)
+    assert hold == WaitForSlot(reason="the cluster took 0.6 s to list its places: asks in its turn", passing=True)
     assert keeper.due_in_s() == pytest.approx(5.0)
     assert keeper.full() is hold
     for _ in range(2):
@@ -250,7 +250,7 @@ def test_a_large_fleet_that_waits_looks_fifty_times_a_second_at_most(clock: Fake
         keeper.learn()
         for index in range(count // 5):
             fleet.claim("cluster", index, f"n{index + 1}")
-        assert isinstance(keeper.take(), Hold)
+        assert isinstance(keeper.take(), WaitForSlot)
         pauses.append(keeper.due_in_s())
     assert pauses == pytest.approx([5.0, 20.0])
 
@@ -262,7 +262,7 @@ def test_a_remembered_reading_lets_ask_but_not_keep(cluster: FakeCluster, clock:
     cluster.update("n8", "drain", "admin")
     cluster.update("n9", "drain", "admin")
     answer = keeper.take()
-    assert isinstance(answer, Hold)
+    assert isinstance(answer, WaitForSlot)
     assert "3 of 10 nodes are out, 2 may be; gave back cluster-1" in answer.reason
     assert cluster.slots == {}
     assert orchestrator.asked["claim"] == 1
@@ -275,7 +275,7 @@ def test_what_was_remembered_too_long_ago_is_read_again(cluster: FakeCluster, cl
     cluster.update("n8", "drain", "admin")
     cluster.update("n9", "drain", "admin")
     clock.advance(2 * learning_s(len(NODES)) + 1)
-    assert isinstance(keeper.take(), Hold)
+    assert isinstance(keeper.take(), WaitForSlot)
     assert orchestrator.asked["claim"] == 0
     cluster.update("n8", "resume")
     clock.advance(60.0)
@@ -290,7 +290,7 @@ def test_a_slot_that_somebody_else_got_is_not_asked_for_for_ever(cluster: FakeCl
     assert orchestrator.asked["claim"] == 4
     other, beaten = keeper_of(cluster, clock, "n5")
     beaten.beaten = 99
-    assert other.take() == Hold(reason="16 slots in a row were taken by others first")
+    assert other.take() == WaitForSlot(reason="16 slots in a row were taken by others first")
 
 
 def test_a_claim_without_an_answer_is_found_later(cluster: FakeCluster, clock: FakeClock) -> None:
@@ -373,7 +373,7 @@ def test_a_daemon_that_starts_anew_knows_what_the_one_before_it_read(cluster: Fa
         known=fleet,
         known_age_s=200.0,
     )
-    assert keeper.take() == Hold(reason="at the fleet limit: all 2 slots are taken")
+    assert keeper.take() == WaitForSlot(reason="at the fleet limit: all 2 slots are taken")
     assert orchestrator.asked == {"slots": 1}
     clock.advance(99.0)
     assert not keeper.wants_to_learn()
@@ -409,7 +409,7 @@ def test_an_objection_is_asked_for_with_the_fleet_just_read_and_only_without_a_s
         ages.append(keeper.recalled(max_age_s=0.0) is not None)
         return "many have it"
 
-    assert keeper.take(objection=objection) == Hold(reason="many have it")
+    assert keeper.take(objection=objection) == WaitForSlot(reason="many have it")
     assert (ages, orchestrator.asked["claim"], cluster.slots) == ([True], 0, {})
     assert 2.5 < keeper.due_in_s() <= 7.5
     clock.advance(10.0)
@@ -423,10 +423,10 @@ def test_who_stands_back_gives_its_slots_back_and_waits(cluster: FakeCluster, cl
     """As at the limit: it looks again after a while, and not at once."""
     keeper, orchestrator = keeper_of(cluster, clock)
     settled(keeper, clock)
-    assert keeper.stand_back("many have it") == Hold(reason="many have it")
+    assert keeper.stand_back("many have it") == WaitForSlot(reason="many have it")
     assert cluster.slots == {}
     before = orchestrator.asked.copy()
-    assert keeper.take() == Hold(reason="many have it")
+    assert keeper.take() == WaitForSlot(reason="many have it")
     assert orchestrator.asked == before
     clock.advance(7.5)
     assert keeper.due_in_s() == 0.0
@@ -456,7 +456,7 @@ def test_a_second_slot_of_the_same_scope_is_given_back_also_once_it_has_settled(
     (own,) = keeper.held()
     cluster.claim("cluster", 1 - own.index, "n0")
     assert len(keeper.held()) == 2
-    assert isinstance(keeper.take(), Hold)
+    assert isinstance(keeper.take(), WaitForSlot)
     assert len(keeper.held()) == 1
     for _ in range(4):
         clock.advance(keeper.due_in_s() or 0.0)

@@ -13,7 +13,7 @@ from healthd.api.devices import label_of, strips
 from healthd.api.headline import headline, steps_of
 from healthd.api.page import page
 from healthd.api.status import _news
-from healthd.cli.status import Told
+from healthd.cli.status import PrintedStatus
 from healthd.core.check import judged, unknown
 from healthd.core.errors import BackendError
 from healthd.core.model import (
@@ -321,7 +321,7 @@ def a_status(*, state: str = "ok", events: tuple[tuple[str, str], ...] = ()) -> 
 
 def test_a_watcher_hears_each_change_once() -> None:
     """The answer at first; then what is other than before, and two events of one second both."""
-    heard = Told()
+    heard = PrintedStatus()
     assert list(heard.news(a_status(events=(("1", "a"), ("2", "b"))))) == [
         "OK  It is ok.", "  next    Nothing.", "  2026-01-01 00:00:02 fault: b",
     ]  # fmt: skip

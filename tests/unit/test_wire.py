@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from healthd.__main__ import _request
 from healthd.api.wire import (
     MAX_REQUEST_BYTES,
-    Answer,
+    Reply,
     Request,
     failure,
     read_answer,
@@ -88,7 +88,7 @@ def test_no_bytes_break_the_reader(raw: bytes) -> None:
 @given(st.integers(0, 255), words, words)
 def test_an_answer_says_how_long_it_is(code: int, out: str, err: str) -> None:
     """The head carries the exit code and the exact number of bytes, in bytes and not in characters, of both streams."""
-    head, _, body = write_answer(Answer(code=code, out=out, err=err)).partition(b"\n")
+    head, _, body = write_answer(Reply(code=code, out=out, err=err)).partition(b"\n")
     version, *numbers = head.split(b" ")
     assert version == b"healthd/1"
     assert [int(number) for number in numbers] == [code, len(os.fsencode(out)), len(os.fsencode(err))]
@@ -106,22 +106,22 @@ def test_an_answer_says_how_long_it_is(code: int, out: str, err: str) -> None:
 )
 def test_an_error_has_its_exit_code_and_all_its_words(error: HealthdError, code: int, words: str) -> None:
     """64 usage, 78 configuration with every problem on its own line, 70 for the rest; the result stays empty."""
-    assert failure(error) == Answer(code=code, err=words)
+    assert failure(error) == Reply(code=code, err=words)
 
 
 @given(st.integers(0, 255), st.text(), st.text(), st.lists(st.text(max_size=20), max_size=5))
 def test_an_answer_arrives_after_its_progress(code: int, out: str, err: str, said: list[str]) -> None:
     """Each line of progress is handed on, folded into one line; then the answer comes out as it went in."""
-    sent = b"".join(map(write_progress, said)) + write_answer(Answer(code=code, out=out, err=err))
+    sent = b"".join(map(write_progress, said)) + write_answer(Reply(code=code, out=out, err=err))
     heard: list[str] = []
-    assert read_answer(io.BytesIO(sent), heard.append) == Answer(code=code, out=out, err=err)
+    assert read_answer(io.BytesIO(sent), heard.append) == Reply(code=code, out=out, err=err)
     assert heard == [" ".join(text.split()) for text in said]
 
 
 @given(st.data())
 def test_an_answer_cut_anywhere_is_not_an_answer(data: st.DataObject) -> None:
     """Whatever part of it came before the daemon ended, a torn answer is an error, never a verdict."""
-    sent = write_progress("nccl.nvlink: 5 s") + write_answer(Answer(code=0, out="OK\n", err="x"))
+    sent = write_progress("nccl.nvlink: 5 s") + write_answer(Reply(code=0, out="OK\n", err="x"))
     with pytest.raises(UsageError, match="torn"):
         read_answer(io.BytesIO(sent[: data.draw(st.integers(0, len(sent) - 1))]), lambda text: None)
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from healthd.core.errors import BackendRefused, BackendUnknown
-from healthd.remediation.orchestrators.kubernetes.api import Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.eviction import is_lost, pods_in
 from healthd.remediation.orchestrators.kubernetes.health import NodeHealths
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, instance_id_of, node_of, view_of
@@ -47,7 +47,7 @@ class KubeNodeAfar:
         """The Node, always with the pods that hold GPUs: nothing cheaper says idle. Raises BackendUnknown, and
         BackendRefused for a Node that is gone."""
         node = self._node()
-        pages = self._api.pages(Kind.POD, pods_in, fieldSelector=f"spec.nodeName={self._name}")
+        pages = self._api.pages(ResourceKind.POD, pods_in, fieldSelector=f"spec.nodeName={self._name}")
         now = self._clock()
         here = (pod for page in pages for pod in page if not is_lost(pod, now, ready=node.is_ready))
         held = tuple(sorted(pod.name for pod in here if not pod.is_over and pod.holds(self._resources)))
@@ -89,7 +89,7 @@ class KubeNodeAfar:
 
     def _node(self) -> KubeNode:
         try:
-            return node_of(self._api.get(Kind.NODE, self._name))
+            return node_of(self._api.get(ResourceKind.NODE, self._name))
         except Missing as error:
             raise BackendRefused(f"the cluster has no node {self._name} any more") from error
 
@@ -113,32 +113,32 @@ class KubeClaims:
 
     def of(self, instance_id: str) -> SeenClaim | None:
         """The one whose status.providerID ends with this instance, or None."""
-        found = [claim for page in self._api.pages(Kind.NODE_CLAIM, _claims_in) for claim in page]
+        found = [claim for page in self._api.pages(ResourceKind.NODE_CLAIM, _claims_in) for claim in page]
         return next((claim for claim in found if instance_id and claim.instance_id == instance_id), None)
 
     def delete(self, claim: Any) -> None:
         """Delete this very one."""
         self._leads()
         try:
-            self._api.delete(Kind.NODE_CLAIM, claim.name, uid=claim.uid)
+            self._api.delete(ResourceKind.NODE_CLAIM, claim.name, uid=claim.uid)
         except Missing:
             return
 
 
-class _Meta(msgspec.Struct, frozen=True):
+class _AfarMeta(msgspec.Struct, frozen=True):
     name: str
     uid: str
     deletionTimestamp: str | None = None  # noqa: N815 - the API's own word
 
 
-class _Status(msgspec.Struct, frozen=True):
+class _AfarStatus(msgspec.Struct, frozen=True):
     providerID: str = ""  # noqa: N815 - the API's own word
     nodeName: str = ""  # noqa: N815 - as above
 
 
 class _Item(msgspec.Struct, frozen=True):
-    metadata: _Meta
-    status: _Status = _Status()
+    metadata: _AfarMeta
+    status: _AfarStatus = _AfarStatus()
 
 
 class _Items(msgspec.Struct, frozen=True):

@@ -80,7 +80,7 @@ class Ending(BackendBusy):
     """The namespace is being deleted: its pods go with it."""
 
 
-class Kind(Enum):
+class ResourceKind(Enum):
     """What is read or written, as (group, version, kind, plural, is namespaced)."""
 
     NODE = ("", "v1", "Node", "nodes", False)
@@ -114,7 +114,7 @@ class _PageMeta(msgspec.Struct):
     next_page: str = msgspec.field(name="continue", default="")
 
 
-class _Page(msgspec.Struct):
+class _ListPage(msgspec.Struct):
     metadata: _PageMeta
 
 
@@ -138,7 +138,7 @@ class KubeApi:
         self._client, self._timeout_s, self._pace, self._sleep = client, timeout_s, pace, sleep
         self._calls, self.sent = calls or Calls(), dict[str, int]()
 
-    def get(self, kind: Kind, name: str, *, namespace: str | None = None, ahead: int = 0) -> dict[str, Any]:
+    def get(self, kind: ResourceKind, name: str, *, namespace: str | None = None, ahead: int = 0) -> dict[str, Any]:
         """Read one object, past every cache; ``ahead`` requests follow at once. Raises Missing, BackendUnknown."""
         what = f"get {_named(kind, name, namespace)}"
         try:
@@ -150,7 +150,7 @@ class KubeApi:
 
     def patch(
         self,
-        kind: Kind,
+        kind: ResourceKind,
         name: str,
         body: Mapping[str, Any],
         *,
@@ -168,13 +168,13 @@ class KubeApi:
 
         return self._ask(what, send)
 
-    def create(self, kind: Kind, body: Mapping[str, Any], *, namespace: str | None = None) -> dict[str, Any]:
+    def create(self, kind: ResourceKind, body: Mapping[str, Any], *, namespace: str | None = None) -> dict[str, Any]:
         """Create an object or a review. Raises Conflict where it is there already, and BackendError as above."""
         what = f"create {_named(kind, body.get('metadata', {}).get('name', ''), namespace)}"
         return self._ask(what, lambda: self._client.create(_class_of(kind)(body), **_where(namespace)))
 
     def pages(
-        self, kind: Kind, decode: Callable[[bytes], T], *, namespace: str | None = None, **params: str
+        self, kind: ResourceKind, decode: Callable[[bytes], T], *, namespace: str | None = None, **params: str
     ) -> Iterator[T]:
         """Every page of a LIST, over all namespaces unless one is named, as ``decode`` reads it; it ends at the first
         page that says no more. ``params``: of the API, such as ``resourceVersion`` and ``fieldSelector``. Raises
@@ -192,7 +192,7 @@ class KubeApi:
 
             try:
                 self._ask(f"list {plural}", send)
-                more = msgspec.json.decode(said[0], type=_Page).metadata.next_page
+                more = msgspec.json.decode(said[0], type=_ListPage).metadata.next_page
                 yield decode(said[0])
             except BackendUnknown:
                 raise
@@ -213,7 +213,9 @@ class KubeApi:
             lambda: msgspec.json.decode(self._raw("POST", path, params=dry, body=body)),
         )
 
-    def delete(self, kind: Kind, name: str, *, uid: str = "", version: str = "", namespace: str | None = None) -> None:
+    def delete(
+        self, kind: ResourceKind, name: str, *, uid: str = "", version: str = "", namespace: str | None = None
+    ) -> None:
         """Delete an object of an API group, and what it owns; with a uid, if it is still that one, and with a version,
         if nobody has changed it since. Raises Missing, Conflict."""
         group, served, _, plural, _ = kind.value
@@ -378,10 +380,10 @@ def _client(config: SingleConfig, timeout_s: float, manager: str, *, dry_run: bo
     )
 
 
-_CLASSES: dict[Kind, Any] = {}
+_CLASSES: dict[ResourceKind, Any] = {}
 
 
-def _class_of(kind: Kind) -> Any:
+def _class_of(kind: ResourceKind) -> Any:
     """lightkube's class of plain dictionaries for this kind: a model would drop the fields that it does not know."""
     if kind not in _CLASSES:
         group, version, name, plural, is_namespaced = kind.value
@@ -394,5 +396,5 @@ def _where(namespace: str | None) -> dict[str, Any]:
     return {} if namespace is None else {"namespace": namespace}
 
 
-def _named(kind: Kind, name: str, namespace: str | None) -> str:
+def _named(kind: ResourceKind, name: str, namespace: str | None) -> str:
     return f"{kind.name.lower()} {namespace + '/' if namespace else ''}{name}"

@@ -51,7 +51,7 @@ _BY_CODE = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class State:
+class ConditionState:
     """One condition as it should be. ``status``: True, False or Unknown."""
 
     status: str
@@ -60,19 +60,19 @@ class State:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shown:
+class WrittenCondition:
     """One condition as it is written: ``moved`` is when its status became what it is."""
 
-    state: State
+    state: ConditionState
     moved: datetime
 
 
-NOT_LOOKED = State(status="Unknown", reason="NotLookedYet", message="healthd has not looked at everything yet")
+NOT_LOOKED = ConditionState(status="Unknown", reason="NotLookedYet", message="healthd has not looked at everything yet")
 
 
 def states_of(
     diagnoses: Iterable[Diagnosis], outcomes: Mapping[str, Outcome], expected: Collection[str]
-) -> dict[str, State]:
+) -> dict[str, ConditionState]:
     """The four conditions of what is known now. ``expected``: the checks that run here, whether they looked yet or not.
 
     A check that could not tell all, and is not optional, makes its condition Unknown unless something critical is open
@@ -104,17 +104,19 @@ def reason_of(code: str) -> str:
     return words[:128] if _REASON.fullmatch(words[:128]) else f"Code{words[:124]}"
 
 
-def _state(found: Sequence[Diagnosis], unsure: Sequence[str], has_looked: bool) -> State:
+def _state(found: Sequence[Diagnosis], unsure: Sequence[str], has_looked: bool) -> ConditionState:
     critical = [each for each in found if each.severity is Severity.CRITICAL]
     if critical:
-        return State(status="False", reason=reason_of(_worst(critical).code), message=_message(critical))
+        return ConditionState(status="False", reason=reason_of(_worst(critical).code), message=_message(critical))
     if unsure and not has_looked:
         return NOT_LOOKED
     if unsure:
-        return State(status="Unknown", reason="CouldNotTell", message=_told(f"could not tell: {', '.join(unsure)}"))
+        return ConditionState(
+            status="Unknown", reason="CouldNotTell", message=_told(f"could not tell: {', '.join(unsure)}")
+        )
     if found:
-        return State(status="True", reason="HealthyWithWarnings", message=_message(found))
-    return State(status="True", reason="Healthy", message="nothing is open")
+        return ConditionState(status="True", reason="HealthyWithWarnings", message=_message(found))
+    return ConditionState(status="True", reason="Healthy", message="nothing is open")
 
 
 def _worst(found: Sequence[Diagnosis]) -> Diagnosis:
@@ -153,7 +155,7 @@ class Conditions:
     ``uid``: of the Node. ``now_s``: monotonic. ``shown``: ours that are there already, as ``shown_on`` finds them.
     """
 
-    def __init__(self, *, uid: str, now_s: float, shown: Mapping[str, Shown] | None = None) -> None:
+    def __init__(self, *, uid: str, now_s: float, shown: Mapping[str, WrittenCondition] | None = None) -> None:
         self._period_s = heartbeat_s(uid)
         self._shown = dict(shown or {})
         self._beat_s = now_s + first_heartbeat_s(uid)
@@ -161,19 +163,19 @@ class Conditions:
         self._flipped_s: dict[str, float] = {}
         self._not_before_s, self._pause_s = now_s, 0.0
 
-    def wanted(self, states: Mapping[str, State], now_s: float, now: datetime) -> dict[str, Shown]:
+    def wanted(self, states: Mapping[str, ConditionState], now_s: float, now: datetime) -> dict[str, WrittenCondition]:
         """All conditions as they would be written now. ``now_s``: monotonic; ``now``: the same moment by the clock. One
         that was left by a daemon before this one stays until everything was looked at."""
         return {kind: self._next(kind, states[kind], now_s, now) for kind in TYPES}
 
-    def is_due(self, wanted: Mapping[str, Shown], now_s: float, *, more: bool = False) -> bool:
+    def is_due(self, wanted: Mapping[str, WrittenCondition], now_s: float, *, more: bool = False) -> bool:
         """Whether to write them now; the caller then calls ``written`` or ``failed``. A condition that is not
         there yet is written at once. ``more``: what else the same patch writes has changed."""
         is_new = any(kind not in self._shown for kind in TYPES)
         has_changed = any(wanted[kind] != self._shown.get(kind) for kind in TYPES)
         return now_s >= self._not_before_s and (more or is_new or has_changed or now_s >= self._beat_s)
 
-    def written(self, sent: Mapping[str, Shown], now_s: float) -> None:
+    def written(self, sent: Mapping[str, WrittenCondition], now_s: float) -> None:
         """It was acknowledged."""
         for kind, shown in sent.items():
             before = self._shown.get(kind)
@@ -192,11 +194,11 @@ class Conditions:
         self._not_before_s = now_s + pause_s
         return pause_s
 
-    def _next(self, kind: str, state: State, now_s: float, now: datetime) -> Shown:
+    def _next(self, kind: str, state: ConditionState, now_s: float, now: datetime) -> WrittenCondition:
         """What to show of one condition: what is shown still, while the change is young, or the last flip is."""
         shown = self._shown.get(kind)
         if shown is None:
-            return Shown(state=NOT_LOOKED, moved=now)
+            return WrittenCondition(state=NOT_LOOKED, moved=now)
         if state in (shown.state, NOT_LOOKED):
             self._changed.pop(kind, None)
             return shown
@@ -208,13 +210,13 @@ class Conditions:
         wait_s = max(since_s + DEBOUNCE_S, self._flipped_s.get(kind, -FLIP_S) + FLIP_S if is_flip else 0.0)
         if now_s < wait_s:
             return shown
-        return Shown(state=state, moved=since if is_flip else shown.moved)
+        return WrittenCondition(state=state, moved=since if is_flip else shown.moved)
 
 
 # -- as the API has them ----------------------------------------------------------------------------------------------
 
 
-def shown_on(node: KubeNode) -> dict[str, Shown]:
+def shown_on(node: KubeNode) -> dict[str, WrittenCondition]:
     """Our conditions that a node shows already: a daemon that starts anew goes on from them."""
     found = {}
     for kind in TYPES:
@@ -223,12 +225,12 @@ def shown_on(node: KubeNode) -> dict[str, Shown]:
             continue
         moved = time_of(there.lastTransitionTime)
         if moved is not None:
-            state = State(status=there.status, reason=there.reason, message=there.message)
-            found[kind] = Shown(state=state, moved=moved)
+            state = ConditionState(status=there.status, reason=there.reason, message=there.message)
+            found[kind] = WrittenCondition(state=state, moved=moved)
     return found
 
 
-def patch_of(shown: Mapping[str, Shown], now: datetime) -> dict[str, Any]:
+def patch_of(shown: Mapping[str, WrittenCondition], now: datetime) -> dict[str, Any]:
     """The strategic-merge patch of a node's status that writes these, and no other."""
     conditions = [
         {

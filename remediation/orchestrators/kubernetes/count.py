@@ -96,7 +96,7 @@ class Oddity:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class CountedNodes:
     """The Nodes that count for the budget, by name, as one LIST had them."""
 
     nodes: Mapping[str, KubeNode]
@@ -116,7 +116,7 @@ def budget_before(scope: str, lease: Mapping[str, Any]) -> Budget:
 
 
 def count(
-    seen: Seen, budget: Budget, max_out: str | int, *, scope_label: str = "", tolerated: Collection[str] = ()
+    seen: CountedNodes, budget: Budget, max_out: str | int, *, scope_label: str = "", tolerated: Collection[str] = ()
 ) -> ScopeCount:
     """The numbers of one scope. A percentage is rounded down, and one node may always be out."""
     nodes = seen.in_scope(budget.scope, scope_label)
@@ -125,7 +125,7 @@ def count(
     return ScopeCount(scope=budget.scope, limit=out_limit(max_out, len(nodes)), total=len(nodes), out=frozenset(out))
 
 
-def uncovered(nodes: Iterable[KubeNode], seen: Seen, budgets: Collection[Budget]) -> dict[str, KubeNode]:
+def uncovered(nodes: Iterable[KubeNode], seen: CountedNodes, budgets: Collection[Budget]) -> dict[str, KubeNode]:
     """Of all Nodes those that do not count, and that healthd keeps out, or that hold a claim."""
     holders = {claim.node for budget in budgets for claim in budget.claims.values()}
     outside = (node for node in nodes if node.name not in seen.nodes)
@@ -137,21 +137,25 @@ def named_in(notes: Iterable[str]) -> set[str]:
     return {key.removeprefix(CLAIM) for key in notes if key.startswith(CLAIM)}
 
 
-def suspected(seen: Seen, named: Collection[str], before: Collection[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+def suspected(
+    seen: CountedNodes, named: Collection[str], before: Collection[str]
+) -> tuple[frozenset[str], tuple[str, ...]]:
     """Who has a claim or a mark and is not in the list; and of them those that were not in the last one either, which
     are worth a question each."""
     absent = frozenset(name for name in named if name not in seen.nodes)
     return absent, tuple(sorted(absent & set(before)))
 
 
-def rejoined(seen: Seen, provider_id: str, *, old: str) -> str:
+def rejoined(seen: CountedNodes, provider_id: str, *, old: str) -> str:
     """The Node under which the machine of a gone one has come back, by its providerID, or ""."""
     if not provider_id:
         return ""
     return next((node.name for node in seen.nodes.values() if node.provider_id == provider_id and node.name != old), "")
 
 
-def level_of(seen: Seen, budget: Budget, marks: Mapping[str, str], *, tolerated: Collection[str] = ()) -> FleetLevel:
+def level_of(
+    seen: CountedNodes, budget: Budget, marks: Mapping[str, str], *, tolerated: Collection[str] = ()
+) -> FleetLevel:
     """The fleet as the controller's own questions need it."""
     return FleetLevel(
         out=frozenset(node.name for node in seen.nodes.values() if away_by(node, tolerated)),
@@ -166,7 +170,7 @@ def level_of(seen: Seen, budget: Budget, marks: Mapping[str, str], *, tolerated:
 
 
 def oddities(
-    seen: Seen,
+    seen: CountedNodes,
     budgets: Collection[Budget],
     odd_records: Mapping[str, str] | None = None,
     astray: Collection[Stray] = (),

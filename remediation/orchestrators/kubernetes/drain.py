@@ -14,7 +14,14 @@ from datetime import UTC, datetime
 
 from healthd.core.errors import BackendBusy, BackendError, StoreError
 from healthd.remediation.decide.rules import by_feature
-from healthd.remediation.orchestrators.kubernetes.api import Conflict, Disrupting, Ending, Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kubernetes.api import (
+    Conflict,
+    Disrupting,
+    Ending,
+    KubeApi,
+    Missing,
+    ResourceKind,
+)
 from healthd.remediation.orchestrators.kubernetes.drain_events import KubeDrainEvents
 from healthd.remediation.orchestrators.kubernetes.drain_record import (
     DrainRecord,
@@ -27,10 +34,10 @@ from healthd.remediation.orchestrators.kubernetes.drain_record import (
 from healthd.remediation.orchestrators.kubernetes.drain_stalls import overdue
 from healthd.remediation.orchestrators.kubernetes.eviction import (
     Drain,
+    EvictionRule,
     Fate,
     Plan,
     Pod,
-    Rule,
     eviction_of,
     planned,
     pods_in,
@@ -65,7 +72,7 @@ class KubeDrain:
         self,
         api: KubeApi,
         *,
-        rules: Sequence[Rule],
+        rules: Sequence[EvictionRule],
         leads: Callable[[], None],
         clock: Callable[[], datetime],
         records: KubeTold,
@@ -100,12 +107,12 @@ class KubeDrain:
 
     def _drain(self, name: str, claimed: Collection[str]) -> DrainState:
         try:
-            node = node_of(self._api.get(Kind.NODE, name))
+            node = node_of(self._api.get(ResourceKind.NODE, name))
         except Missing:
             return DrainState(said="")
         if (held := self._hold_of(node)) is None:
             return DrainState(said="")
-        pages = self._api.pages(Kind.POD, pods_in, fieldSelector=f"spec.nodeName={name}")
+        pages = self._api.pages(ResourceKind.POD, pods_in, fieldSelector=f"spec.nodeName={name}")
         pods, now = [pod for page in pages for pod in page], self._clock()
         drain = self._drain_of(node, held, pods, claimed, now)
         plans = planned(pods, self._rules, drain, now)
@@ -151,7 +158,7 @@ class KubeDrain:
         return asked
 
     def _members(self, gang: Gang) -> tuple[Pod, ...]:
-        pages = self._api.pages(Kind.POD, pods_in, namespace=gang.namespace, labelSelector=gang.selector)
+        pages = self._api.pages(ResourceKind.POD, pods_in, namespace=gang.namespace, labelSelector=gang.selector)
         return tuple(pod for page in pages for pod in page if gang_of(pod, self._gangs) == gang)
 
     def _objection(self, name: str, held: Held, gang: Gang, plans: Sequence[Plan]) -> str:
@@ -170,7 +177,7 @@ class KubeDrain:
 
     def _opted_out(self, name: str) -> bool:
         try:
-            return bool(by_feature(features_of(node_of(self._api.get(Kind.NODE, name))), self._opt_out_label))
+            return bool(by_feature(features_of(node_of(self._api.get(ResourceKind.NODE, name))), self._opt_out_label))
         except Missing:
             return False
 
@@ -196,7 +203,7 @@ class KubeDrain:
 
     def _hold(self, name: str) -> Held | None:
         """Whose drain it is now."""
-        return self._hold_of(node_of(self._api.get(Kind.NODE, name)))
+        return self._hold_of(node_of(self._api.get(ResourceKind.NODE, name)))
 
     def _hold_of(self, node: KubeNode) -> Held | None:
         """Whose drain it is: taint and annotation, whole; nobody's on a node that opted out."""

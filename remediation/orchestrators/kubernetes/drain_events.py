@@ -12,7 +12,7 @@ from datetime import datetime
 
 from healthd.core.errors import BackendBusy, BackendError
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, Ending, KubeApi, Missing
-from healthd.remediation.orchestrators.kubernetes.events import News
+from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent
 from healthd.remediation.orchestrators.kubernetes.eviction import CAME_BACK, Drain, Fate, Plan, Pod
 from healthd.remediation.orchestrators.kubernetes.telling import KubeTelling
 
@@ -61,10 +61,10 @@ class KubeDrainEvents:
     def _tell(self, drain: Drain, uid: str, news: _PodNews) -> None:
         about, meta = f"{drain.record.hold} {news.pod.source}", news.pod.metadata
         note = f"{news.pod.name} of {news.pod.source}: {news.words}"
-        of_node = News(reason=news.reason, action="Drain", about=about, note=note)
+        of_node = ClusterEvent(reason=news.reason, action="Drain", about=about, note=note)
         with contextlib.suppress(Conflict):  # it was told before
             self._telling.of_node(of_node, name=drain.node, uid=uid)
         note = f"healthd drains {drain.node}: {news.words}"
-        of_pod = News(reason="NodeIsOut", action="Drain", about=f"{news.reason} {about}", note=note)
+        of_pod = ClusterEvent(reason="NodeIsOut", action="Drain", about=f"{news.reason} {about}", note=note)
         with contextlib.suppress(Conflict, Missing, Ending):  # or its namespace goes, and it goes with that
             self._telling.of_pod(of_pod, namespace=meta.namespace, name=meta.name, uid=meta.uid)

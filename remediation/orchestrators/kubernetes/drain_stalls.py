@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 
-from healthd.remediation.orchestrators.kubernetes.eviction import Drain, Fate, GangMode, Plan, Rule, rule_of
+from healthd.remediation.orchestrators.kubernetes.eviction import Drain, EvictionRule, Fate, GangMode, Plan, rule_of
 
 
 def overdue(
     plans: Iterable[Plan],
-    rules: Sequence[Rule],
+    rules: Sequence[EvictionRule],
     drain: Drain,
     *,
     done: Collection[str],
@@ -31,7 +31,7 @@ def overdue(
     )
 
 
-def _due(plan: Plan, rules: Sequence[Rule], drain: Drain) -> datetime | None:
+def _due(plan: Plan, rules: Sequence[EvictionRule], drain: Drain) -> datetime | None:
     """From when on it should be gone, or None. The API's deletionTimestamp is the end of the grace."""
     if plan.fate in (Fate.STAYS, Fate.CAME):
         return None

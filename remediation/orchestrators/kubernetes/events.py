@@ -26,7 +26,7 @@ _TOLD = (Action.QUARANTINE, Action.REPAIR, Action.RELEASE, Action.PAGE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class News:
+class ClusterEvent:
     """Something to tell. ``about`` makes it the same news or another: a code; ``note`` is for a person."""
 
     reason: str
@@ -36,7 +36,7 @@ class News:
     warning: bool = True
 
 
-def news_of(diagnoses: Iterable[Diagnosis], decision: Decision | None) -> tuple[News, ...]:
+def news_of(diagnoses: Iterable[Diagnosis], decision: Decision | None) -> tuple[ClusterEvent, ...]:
     """What there is to tell now: every open fault above info, and what was decided, where that is more than to wait.
 
     One for each code: 32 EFA devices with the same fault would be 32 requests an hour.
@@ -46,13 +46,14 @@ def news_of(diagnoses: Iterable[Diagnosis], decision: Decision | None) -> tuple[
         if each.severity is not Severity.INFO:
             by_code.setdefault(each.code, []).append(each)
     found = [
-        News(reason=reason_of(code), action="Diagnosed", about=code, note=_note(same)) for code, same in by_code.items()
+        ClusterEvent(reason=reason_of(code), action="Diagnosed", about=code, note=_note(same))
+        for code, same in by_code.items()
     ]
     if decision is not None and decision.action in _TOLD:
         about = decision.diagnosis.code if decision.diagnosis is not None else ""
         warning = decision.action is not Action.RELEASE
         word = reason_of(decision.action)
-        found.append(News(reason=word, action=word, about=about, note=decision.reason, warning=warning))
+        found.append(ClusterEvent(reason=word, action=word, about=about, note=decision.reason, warning=warning))
     return tuple(found)
 
 
@@ -62,21 +63,21 @@ def _note(same: Sequence[Diagnosis]) -> str:
     return f"{same[0].code} on {', '.join(parts[:_SHOWN_PARTS])}{more} calls for {same[0].remedy}"
 
 
-def event_name(node: str, news: News) -> str:
+def event_name(node: str, news: ClusterEvent) -> str:
     """The stable name of this news."""
     digest = hashlib.sha256(f"{news.reason}\n{news.action}\n{news.about}".encode()).hexdigest()[:16]
     head = node[: _NAME_CHARACTERS - 17].rstrip(".-")
     return f"{head}.{digest}"
 
 
-def event_of(news: News, *, node: str, uid: str, namespace: str, now: datetime) -> dict[str, Any]:
+def event_of(news: ClusterEvent, *, node: str, uid: str, namespace: str, now: datetime) -> dict[str, Any]:
     """The Event about a Node, as its agent creates it."""
     regarding = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
     return event_about(news, regarding=regarding, namespace=namespace, controller=CONTROLLER, instance=node, now=now)
 
 
 def event_about(
-    news: News, *, regarding: Mapping[str, str], namespace: str, controller: str, instance: str, now: datetime
+    news: ClusterEvent, *, regarding: Mapping[str, str], namespace: str, controller: str, instance: str, now: datetime
 ) -> dict[str, Any]:
     """The Event about an object, as it is created: ``regarding`` is its reference, ``controller`` and ``instance`` say
     who reports it."""
@@ -109,7 +110,7 @@ def count_in(event: Mapping[str, Any]) -> int:
 
 
 @dataclass(kw_only=True, slots=True)
-class _Told:
+class _SentEvent:
     count: int
     next_s: float
 
@@ -118,10 +119,10 @@ class Telling:
     """What was told and is still so. No clock and no I/O."""
 
     def __init__(self) -> None:
-        self._told: dict[str, _Told] = {}
+        self._told: dict[str, _SentEvent] = {}
         self._not_before_s = 0.0
 
-    def due(self, news: Iterable[News], now_s: float) -> News | None:
+    def due(self, news: Iterable[ClusterEvent], now_s: float) -> ClusterEvent | None:
         """The next that is to be told, or None. What is over is forgotten: it is new when it comes back."""
         wanted = {event_name("", each): each for each in news}
         self._told = {name: told for name, told in self._told.items() if name in wanted}
@@ -130,16 +131,16 @@ class Telling:
         late = [each for name, each in wanted.items() if name not in self._told or now_s >= self._told[name].next_s]
         return late[0] if late else None
 
-    def count(self, news: News) -> int:
+    def count(self, news: ClusterEvent) -> int:
         """How often it was told."""
         told = self._told.get(event_name("", news))
         return told.count if told is not None else 0
 
-    def told(self, news: News, count: int, now_s: float) -> None:
+    def told(self, news: ClusterEvent, count: int, now_s: float) -> None:
         """It was acknowledged, for the ``count``-th time."""
         before = self.count(news)
         gap_s = GAPS_S[min(before, len(GAPS_S) - 1)]
-        self._told[event_name("", news)] = _Told(count=count, next_s=now_s + gap_s)
+        self._told[event_name("", news)] = _SentEvent(count=count, next_s=now_s + gap_s)
 
     def failed(self, now_s: float) -> None:
         """It was not: events wait a minute, so that conditions and the budget come first."""

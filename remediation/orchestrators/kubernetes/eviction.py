@@ -61,7 +61,7 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
+class EvictionRule:
     """``namespaces``: globs; ``labels``: all must be there, with a glob for a value. Empty: any. ``after_s``: seconds
     since the node was taken out; the deadline of COMPLETE, 0 for none. ``grace_s``: None for the pod's own."""
 
@@ -259,7 +259,7 @@ def pods_in(page: bytes) -> tuple[Pod, ...]:
     return _READS_PODS.decode(page).items
 
 
-def planned(pods: Sequence[Pod], rules: Sequence[Rule], drain: Drain, now: datetime) -> tuple[Plan, ...]:
+def planned(pods: Sequence[Pod], rules: Sequence[EvictionRule], drain: Drain, now: datetime) -> tuple[Plan, ...]:
     """What comes of every pod of this drain."""
     return tuple(_planned(pod, rules, drain, now) for pod in pods)
 
@@ -276,7 +276,7 @@ def is_lost(pod: Pod, now: datetime, *, ready: bool) -> bool:
     return not ready and gone is not None and now - gone >= timedelta(seconds=LOST_S)
 
 
-def rule_of(pod: Pod, rules: Sequence[Rule]) -> Rule | None:
+def rule_of(pod: Pod, rules: Sequence[EvictionRule]) -> EvictionRule | None:
     """The first rule that fits this pod, or None."""
     return next((rule for rule in rules if _fits(pod, rule)), None)
 
@@ -312,7 +312,7 @@ def told(plans: Iterable[Plan]) -> str:
     return "; ".join(said)
 
 
-def _planned(pod: Pod, rules: Sequence[Rule], drain: Drain, now: datetime) -> Plan:
+def _planned(pod: Pod, rules: Sequence[EvictionRule], drain: Drain, now: datetime) -> Plan:
     if why := _stays(pod):
         return Plan(pod=pod, fate=Fate.STAYS, why=why)
     if is_lost(pod, now, ready=drain.ready):
@@ -335,7 +335,7 @@ def _planned(pod: Pod, rules: Sequence[Rule], drain: Drain, now: datetime) -> Pl
     return Plan(pod=pod, fate=Fate.EVICT, why=f"rule {rule.name}", grace_s=rule.grace_s)
 
 
-def _by_slurm(pod: Pod, slurm: SlurmState | None, rule: Rule | None) -> Plan | None:
+def _by_slurm(pod: Pod, slurm: SlurmState | None, rule: EvictionRule | None) -> Plan | None:
     """The fate of a pod that is a Slurm node, for as long as that is not its rule's to say. It never ends by itself."""
     if slurm in (None, SlurmState.DRAINED):
         is_left = slurm is not None and rule is None
@@ -355,7 +355,7 @@ def _stays(pod: Pod) -> str:
     return "of a DaemonSet" if owner is not None and owner.kind == "DaemonSet" else ""
 
 
-def _awaited(rule: Rule, since: datetime, now: datetime) -> str | None:
+def _awaited(rule: EvictionRule, since: datetime, now: datetime) -> str | None:
     """Why a pod of this rule is not evicted yet, in words that stay the same until it is, or None."""
     if rule.mode is EvictMode.EVICT:
         return None
@@ -364,7 +364,7 @@ def _awaited(rule: Rule, since: datetime, now: datetime) -> str | None:
     return f"until {until:%Y-%m-%d %H:%M:%S} UTC, rule {rule.name}" if now < until else None
 
 
-def _forbidden(pod: Pod, rule: Rule, drain: Drain) -> str:
+def _forbidden(pod: Pod, rule: EvictionRule, drain: Drain) -> str:
     if not rule.tolerating and pod.tolerates(drain.taints):
         return f"it tolerates healthd's taint: rule {rule.name} needs tolerating = true"
     if owner_of(pod) is None and not rule.unmanaged:
@@ -374,7 +374,7 @@ def _forbidden(pod: Pod, rule: Rule, drain: Drain) -> str:
     return ""
 
 
-def _fits(pod: Pod, rule: Rule) -> bool:
+def _fits(pod: Pod, rule: EvictionRule) -> bool:
     labels = pod.metadata.labels or {}
     is_there = not rule.namespaces or any(fnmatch.fnmatchcase(pod.metadata.namespace, glob) for glob in rule.namespaces)
     return is_there and all(

@@ -20,9 +20,9 @@ from healthd.core.model import ClusterTrouble
 from healthd.remediation.decide.fleet import CLUSTER, Scope, that_counts
 from healthd.remediation.orchestrators.kubernetes import budget as leases
 from healthd.remediation.orchestrators.kubernetes import count as counts
-from healthd.remediation.orchestrators.kubernetes.api import Conflict, Kind, KubeApi, Missing, compare_and_swap
+from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, ResourceKind, compare_and_swap
 from healthd.remediation.orchestrators.kubernetes.budget import Budget
-from healthd.remediation.orchestrators.kubernetes.count import Oddity, Seen
+from healthd.remediation.orchestrators.kubernetes.count import CountedNodes, Oddity
 from healthd.remediation.orchestrators.kubernetes.health import NodeHealths
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of, nodes_in
 from healthd.remediation.orchestrators.kubernetes.old_records import Lease as OldLease
@@ -44,7 +44,7 @@ UNCOVERED_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Records:
+class RoundRecords:
     """The handoff records of one round. ``old``: those that an older agent left on its Lease."""
 
     healths: Mapping[str, NodeHealth]
@@ -60,11 +60,11 @@ class Records:
         """Every node of which anything is said."""
         return {*self.healths, *self.old.nodes}
 
-    def without(self, nodes: Collection[str]) -> Records:
+    def without(self, nodes: Collection[str]) -> RoundRecords:
         """The records of all others."""
         healths = {name: each for name, each in self.healths.items() if name not in nodes}
         texts = {name: text for name, text in self.old.texts.items() if name not in nodes}
-        return Records(healths=healths, old=replace(self.old, texts=texts, odd=self.old.odd.difference(nodes)))
+        return RoundRecords(healths=healths, old=replace(self.old, texts=texts, odd=self.old.odd.difference(nodes)))
 
     def odd(self, now: datetime) -> dict[str, str]:
         """Of each node whose record is odd, what of it is."""
@@ -86,7 +86,7 @@ class Round:
     and of those whose fence will go by itself. ``uncovered``: the Nodes that the selector leaves out, and that healthd
     keeps out."""
 
-    seen: Seen
+    seen: CountedNodes
     budget: Budget
     gone: Mapping[str, str]
     remarks: Mapping[str, str]
@@ -171,18 +171,18 @@ class KubeFleet:
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
-    def _seen(self) -> Seen:
+    def _seen(self) -> CountedNodes:
         """Through the server's cache (resourceVersion=0), which costs etcd nothing; whom it lacks is asked for."""
-        pages = self._api.pages(Kind.NODE, nodes_in, resourceVersion="0", labelSelector=self._selector)
-        seen = Seen(nodes={node.name: node for page in pages for node in page})
+        pages = self._api.pages(ResourceKind.NODE, nodes_in, resourceVersion="0", labelSelector=self._selector)
+        seen = CountedNodes(nodes={node.name: node for page in pages for node in page})
         self._machines |= {name: node.provider_id for name, node in seen.nodes.items() if node.provider_id}
         return seen
 
-    def _uncovered(self, seen: Seen, budgets: Collection[Budget]) -> dict[str, KubeNode]:
+    def _uncovered(self, seen: CountedNodes, budgets: Collection[Budget]) -> dict[str, KubeNode]:
         """The Nodes that the selector leaves out, and that healthd keeps out. Read through the server's cache."""
         if self._selector and self._monotonic_s() >= self._outside_s:
             self._outside_s = self._monotonic_s() + UNCOVERED_S
-            pages = self._api.pages(Kind.NODE, nodes_in, resourceVersion="0")
+            pages = self._api.pages(ResourceKind.NODE, nodes_in, resourceVersion="0")
             self._outside = counts.uncovered((node for page in pages for node in page), seen, budgets)
         return {name: node for name, node in self._outside.items() if name not in seen.nodes}
 
@@ -209,15 +209,17 @@ class KubeFleet:
         note = {leases.key_of(stray.node): None}
         lists[stray.scope].update(self._note(leases.lease_name(stray.scope), note))
 
-    def _records(self, seen: Seen) -> Records:
+    def _records(self, seen: CountedNodes) -> RoundRecords:
         """Those of the Nodes that count, and of Nodes that are gone. What another Node says, which this controller is
         not to look after, is nothing here."""
-        found = Records(healths=self._healths.all(), old=self._old_marks.read())
+        found = RoundRecords(healths=self._healths.all(), old=self._old_marks.read())
         if not self._selector:
             return found
         return found.without({name for name in found.nodes - seen.nodes.keys() if not self._is_gone(name)})
 
-    def _prune(self, seen: Seen, lists: Mapping[str, dict[str, Any]], records: Records, now: datetime) -> None:
+    def _prune(
+        self, seen: CountedNodes, lists: Mapping[str, dict[str, Any]], records: RoundRecords, now: datetime
+    ) -> None:
         """Take the claims and records of Nodes away that are gone, and note it of each. Of one whose machine was given
         away within the day, what the fleet's bounds count stays: the successor has another name."""
         notes = {scope: leases.annotations_of(lease)[1] for scope, lease in lists.items()}
@@ -236,7 +238,7 @@ class KubeFleet:
             came = f"; its machine is back as {other}" if other else ""
             self._gone[name] = f"its Node is gone{came}: its claim and its handoff record were taken away"
 
-    def _forget(self, name: str, records: Records, now: datetime) -> None:
+    def _forget(self, name: str, records: RoundRecords, now: datetime) -> None:
         """Leave of a gone Node what counts, where it stands, and nothing else."""
         seen, left = records.healths.get(name), that_counts(records.texts.get(name, ""), now)
         self._leads()
@@ -254,7 +256,7 @@ class KubeFleet:
     def _node(self, name: str) -> KubeNode | None:
         """A Node as it is at this moment, or None for one that is gone."""
         try:
-            return node_of(self._api.get(Kind.NODE, name))
+            return node_of(self._api.get(ResourceKind.NODE, name))
         except Missing:
             return None
 
@@ -262,7 +264,7 @@ class KubeFleet:
         self._leads()
         return self._patch(lease, {"metadata": {"annotations": notes}})
 
-    def _counted(self, seen: Seen, scope: str, lease: dict[str, Any]) -> Budget:
+    def _counted(self, seen: CountedNodes, scope: str, lease: dict[str, Any]) -> Budget:
         """Write one scope's numbers, counted anew against whatever claims are there by then; where they are what the
         Lease says, only so often that no agent takes them for old."""
         name = leases.lease_name(scope)
@@ -291,12 +293,14 @@ class KubeFleet:
         except Missing:
             self._leads()
         try:
-            return self._api.create(Kind.LEASE, {"metadata": {"name": name}, "spec": {}}, namespace=self._namespace)
+            return self._api.create(
+                ResourceKind.LEASE, {"metadata": {"name": name}, "spec": {}}, namespace=self._namespace
+            )
         except Conflict:
             return self._get(name)
 
     def _get(self, name: str) -> dict[str, Any]:
-        return self._api.get(Kind.LEASE, name, namespace=self._namespace)
+        return self._api.get(ResourceKind.LEASE, name, namespace=self._namespace)
 
     def _patch(self, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        return self._api.patch(Kind.LEASE, name, body, namespace=self._namespace)
+        return self._api.patch(ResourceKind.LEASE, name, body, namespace=self._namespace)

@@ -15,11 +15,11 @@ from datetime import datetime
 
 from healthd.remediation.orchestrators.kubernetes.eviction import (
     Drain,
+    EvictionRule,
     Fate,
     GangMode,
     Plan,
     Pod,
-    Rule,
     came_after,
     planned,
     rule_of,
@@ -27,7 +27,7 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
 from healthd.remediation.orchestrators.kubernetes.gang_kinds import Gang, GangMarks, gang_of
 
 
-def gangs_to_see(plans: Sequence[Plan], rules: Sequence[Rule], marks: GangMarks) -> tuple[Gang, ...]:
+def gangs_to_see(plans: Sequence[Plan], rules: Sequence[EvictionRule], marks: GangMarks) -> tuple[Gang, ...]:
     """The gangs whose members must be known before these plans are carried out."""
     leaving = [plan for plan in plans if plan.fate is Fate.EVICT and _mode(plan, rules) is not GangMode.MEMBERS]
     found = dict.fromkeys(gang_of(plan.pod, marks) for plan in leaving)
@@ -37,7 +37,7 @@ def gangs_to_see(plans: Sequence[Plan], rules: Sequence[Rule], marks: GangMarks)
 def with_gangs(
     plans: Sequence[Plan],
     members: Mapping[Gang, Collection[Pod]],
-    rules: Sequence[Rule],
+    rules: Sequence[EvictionRule],
     marks: GangMarks,
     *,
     drain: Drain,
@@ -62,7 +62,7 @@ def with_gangs(
 
 
 def _blocked(
-    gang: Gang, ours: Sequence[Plan], away: Sequence[Plan], rules: Sequence[Rule], running: int
+    gang: Gang, ours: Sequence[Plan], away: Sequence[Plan], rules: Sequence[EvictionRule], running: int
 ) -> tuple[Fate, str] | None:
     """Why no member is evicted now, or None. What is being deleted holds up nobody; what runs elsewhere holds up a
     gang that is to be left alone, however young it is."""
@@ -84,6 +84,6 @@ def _in_gang(plan: Plan, gang: Gang, blocked: tuple[Fate, str] | None) -> Plan:
     return replace(plan, why=f"{plan.why}, with {gang.words}")
 
 
-def _mode(plan: Plan, rules: Sequence[Rule]) -> GangMode:
+def _mode(plan: Plan, rules: Sequence[EvictionRule]) -> GangMode:
     rule = rule_of(plan.pod, rules)
     return rule.gang if rule is not None else GangMode.WAIT

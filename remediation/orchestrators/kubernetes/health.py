@@ -11,10 +11,10 @@ from typing import Any
 
 from healthd.core.errors import BackendUnknown
 from healthd.remediation.orchestrators.kubernetes.api import (
-    Kind,
     KubeApi,
     Missing,
     NotServed,
+    ResourceKind,
     compare_and_swap,
 )
 from healthd.remediation.orchestrators.kubernetes.record import (
@@ -50,7 +50,7 @@ class NodeHealths:
         """The object of this node, or None. Raises BackendUnknown."""
         with _explained():
             try:
-                return self._seen(self._api.get(Kind.NODE_HEALTH, node))
+                return self._seen(self._api.get(ResourceKind.NODE_HEALTH, node))
             except Missing:
                 return None
 
@@ -60,7 +60,7 @@ class NodeHealths:
         at = {} if past_cache else {"resourceVersion": self._newest, "resourceVersionMatch": "NotOlderThan"}
         with _explained():
             try:
-                pages = self._api.pages(Kind.NODE_HEALTH, healths_in, **at)
+                pages = self._api.pages(ResourceKind.NODE_HEALTH, healths_in, **at)
                 return {each.name: each for page in pages for each in page}
             except BackendUnknown:
                 self._newest = "0"  # it may be ahead of a server whose data were restored
@@ -71,9 +71,11 @@ class NodeHealths:
 
         def once(_: bool) -> None:
             try:
-                self._seen(self._api.patch(Kind.NODE_HEALTH, node, patch))
+                self._seen(self._api.patch(ResourceKind.NODE_HEALTH, node, patch))
             except Missing:  # a Conflict then is one that the other writer has made meanwhile
-                self._seen(self._api.create(Kind.NODE_HEALTH, {"metadata": {"name": node}, **without_nulls(patch)}))
+                self._seen(
+                    self._api.create(ResourceKind.NODE_HEALTH, {"metadata": {"name": node}, **without_nulls(patch)})
+                )
 
         with _explained():
             compare_and_swap(f"NodeHealth {node}", once, self._pause)
@@ -82,7 +84,7 @@ class NodeHealths:
         """Merge this into the object as it was read. Raises Conflict where it was changed since, and BackendError."""
         with _explained():
             body = {"metadata": {"resourceVersion": seen.version}, **patch}
-            self._seen(self._api.patch(Kind.NODE_HEALTH, seen.name, body))
+            self._seen(self._api.patch(ResourceKind.NODE_HEALTH, seen.name, body))
 
     def leave(self, node: str, text: str) -> None:
         """Leave this handoff record, or take it away for "". Raises BackendError."""
@@ -102,7 +104,7 @@ class NodeHealths:
         """Delete the object as it was read. Raises Conflict where it was changed since, and BackendError."""
         with _explained():
             try:
-                self._api.delete(Kind.NODE_HEALTH, seen.name, uid=seen.uid, version=seen.version)
+                self._api.delete(ResourceKind.NODE_HEALTH, seen.name, uid=seen.uid, version=seen.version)
             except Missing:
                 return
 
@@ -122,7 +124,7 @@ class NodeHealths:
                 self.delete(seen)
             elif getattr(seen, part) is not None or instead is not None:
                 with _explained(), suppress(Missing):  # the other writer took the rest away meanwhile
-                    self._seen(self._api.patch(Kind.NODE_HEALTH, node, instead or {part: None}))
+                    self._seen(self._api.patch(ResourceKind.NODE_HEALTH, node, instead or {part: None}))
 
         compare_and_swap(f"NodeHealth {node}", once, self._pause)
 

@@ -22,7 +22,7 @@ from typing import Any
 from healthd.core.model import Action, Decision, Diagnosis, Refusal, Severity, Step
 from healthd.remediation.decide.case import Case
 from healthd.remediation.decide.rules import REPAIRS
-from healthd.remediation.orchestrators.kubernetes.conditions import State
+from healthd.remediation.orchestrators.kubernetes.conditions import ConditionState
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, label_value
 
 STATE, CODE = "healthd.io/state", "healthd.io/code"
@@ -58,7 +58,7 @@ class Labels:
 
 
 def labels_of(
-    conditions: Collection[State], diagnoses: Iterable[Diagnosis], case: Case | None, decision: Decision | None
+    conditions: Collection[ConditionState], diagnoses: Iterable[Diagnosis], case: Case | None, decision: Decision | None
 ) -> Labels:
     """The labels of what is known now. ``conditions``: as they are shown. ``case``: the open one. ``decision``: the
     engine's last; None where no engine runs."""

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from healthd.core.errors import BackendBusy, BackendError
-from healthd.remediation.orchestrators.kubernetes.api import Conflict, Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, ResourceKind
 
 LEASE = "healthd-controller"
 NOBODY = "nobody: it was made anew"
@@ -93,7 +93,7 @@ class Lead:
         """Take the lead, or renew it, with two requests; whether it is ours after. What went wrong is in ``said``."""
         asked_s = self._monotonic_s()
         try:
-            lease = self._api.get(Kind.LEASE, LEASE, namespace=self._namespace)
+            lease = self._api.get(ResourceKind.LEASE, LEASE, namespace=self._namespace)
         except Missing:
             return self._made()
         except BackendError as error:
@@ -113,7 +113,7 @@ class Lead:
         if not was_held:
             return
         try:
-            lease = self._api.get(Kind.LEASE, LEASE, namespace=self._namespace)
+            lease = self._api.get(ResourceKind.LEASE, LEASE, namespace=self._namespace)
             if record_of(lease).holder == self._identity:
                 self._patch(lease, {"holderIdentity": "", "leaseDurationSeconds": 1})
         except BackendError as error:
@@ -145,14 +145,14 @@ class Lead:
         self._until_s, self.said = float("-inf"), ""
         spec = {"holderIdentity": NOBODY, "leaseDurationSeconds": int(self._duration_s)}
         try:
-            self._api.create(Kind.LEASE, {"metadata": {"name": LEASE}, "spec": spec}, namespace=self._namespace)
+            self._api.create(ResourceKind.LEASE, {"metadata": {"name": LEASE}, "spec": spec}, namespace=self._namespace)
         except BackendError as error:
             self.said = str(error)
         return False
 
     def _patch(self, lease: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
         body = {"metadata": {"resourceVersion": lease["metadata"]["resourceVersion"]}, "spec": spec}
-        return self._api.patch(Kind.LEASE, LEASE, body, namespace=self._namespace)
+        return self._api.patch(ResourceKind.LEASE, LEASE, body, namespace=self._namespace)
 
 
 class Renewal:

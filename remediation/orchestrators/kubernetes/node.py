@@ -71,7 +71,7 @@ class Condition(msgspec.Struct, frozen=True):
     lastHeartbeatTime: str | None = None  # noqa: N815 - as above
 
 
-class _Meta(msgspec.Struct, frozen=True):
+class _NodeMeta(msgspec.Struct, frozen=True):
     name: str
     uid: str = ""
     resourceVersion: str = ""  # noqa: N815 - the API's own word
@@ -86,25 +86,25 @@ class _Spec(msgspec.Struct, frozen=True):
     providerID: str = ""  # noqa: N815 - the API's own word
 
 
-class _Info(msgspec.Struct, frozen=True):
+class _NodeInfo(msgspec.Struct, frozen=True):
     bootID: str = ""  # noqa: N815 - the API's own word
 
 
-class _Status(msgspec.Struct, frozen=True):
+class _NodeStatus(msgspec.Struct, frozen=True):
     capacity: dict[str, str] | None = None
     allocatable: dict[str, str] | None = None
     conditions: tuple[Condition, ...] | None = None
-    nodeInfo: _Info = _Info()  # noqa: N815 - the API's own word
+    nodeInfo: _NodeInfo = _NodeInfo()  # noqa: N815 - the API's own word
 
 
-class _Node(msgspec.Struct, frozen=True):
-    metadata: _Meta
+class _RawNode(msgspec.Struct, frozen=True):
+    metadata: _NodeMeta
     spec: _Spec = _Spec()
-    status: _Status = _Status()
+    status: _NodeStatus = _NodeStatus()
 
 
 class _Nodes(msgspec.Struct, frozen=True):
-    items: tuple[_Node, ...]
+    items: tuple[_RawNode, ...]
 
 
 # Made here, by one thread: two that meet a type of msgspec (0.22.0) for the first time at once crash the process, and a
@@ -168,7 +168,7 @@ _READS_HELD = msgspec.json.Decoder(Held)
 def node_of(data: Mapping[str, Any]) -> KubeNode:
     """The Node in an answer of the API server. Raises BackendUnknown for anything else."""
     try:
-        node = msgspec.convert(data, _Node)
+        node = msgspec.convert(data, _RawNode)
     except msgspec.ValidationError as error:
         raise BackendUnknown(f"the API server's answer is no Node: {error}") from error
     return _made(node)
@@ -179,7 +179,7 @@ def nodes_in(page: bytes) -> tuple[KubeNode, ...]:
     return tuple(_made(node) for node in _READS_NODES.decode(page).items)
 
 
-def _made(node: _Node) -> KubeNode:
+def _made(node: _RawNode) -> KubeNode:
     return KubeNode(
         name=node.metadata.name,
         uid=node.metadata.uid,

@@ -15,7 +15,7 @@ import msgspec
 
 from healthd.core.errors import BackendRefused
 from healthd.remediation.decide.handoff import parse
-from healthd.remediation.orchestrators.kubernetes.api import Kind, KubeApi, Missing, compare_and_swap
+from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind, compare_and_swap
 from healthd.remediation.orchestrators.kubernetes.budget import annotations_of, key_of
 from healthd.remediation.orchestrators.kubernetes.health import NodeHealths
 
@@ -51,7 +51,7 @@ class OldMarks:
         if self._is_gone:
             return Lease()
         try:
-            version, notes = annotations_of(self._api.get(Kind.LEASE, MARKS, namespace=self._namespace))
+            version, notes = annotations_of(self._api.get(ResourceKind.LEASE, MARKS, namespace=self._namespace))
         except Missing:
             self._is_gone = True
             return Lease()
@@ -95,11 +95,11 @@ class OldMarks:
     def forget(self, node: str, left: str) -> None:
         """Of a node that is gone, leave this or nothing."""
         body = {"metadata": {"annotations": marked_with(node, left)}}
-        self._api.patch(Kind.LEASE, MARKS, body, namespace=self._namespace)
+        self._api.patch(ResourceKind.LEASE, MARKS, body, namespace=self._namespace)
 
     def _write(self, node: str, text: str, version: str) -> None:
         body = {"metadata": {"resourceVersion": version, "annotations": marked_with(node, text)}}
-        self._api.patch(Kind.LEASE, MARKS, body, namespace=self._namespace)
+        self._api.patch(ResourceKind.LEASE, MARKS, body, namespace=self._namespace)
 
 
 def marked_with(node: str, text: str) -> dict[str, str | None]:

@@ -32,9 +32,9 @@ from healthd.remediation.orchestrators.kubernetes import node as nodes
 from healthd.remediation.orchestrators.kubernetes.api import (
     FIELD_MANAGER,
     How,
-    Kind,
     KubeApi,
     Missing,
+    ResourceKind,
     compare_and_swap,
 )
 from healthd.remediation.orchestrators.kubernetes.budget import Budget
@@ -102,7 +102,7 @@ class KubernetesOrchestrator:
         self._tolerated, self._effect, self._cordon = tuple(tolerated), effect, cordon
         self._resources, self._pod_resources, self._timeout_s = tuple(resources), pod_resources, timeout_s
         self._counts_age_s, self._clock, self._sleep, self._chance = counts_age_s, clock, sleep, chance
-        self._lately_s, self._lately = lately_s, dict[tuple[Kind, str], tuple[float, dict[str, Any]]]()
+        self._lately_s, self._lately = lately_s, dict[tuple[ResourceKind, str], tuple[float, dict[str, Any]]]()
         self._healths = NodeHealths(api, self._pause)
         self._old_marks = OldMarks(api, namespace, self._pause)
         self._scopes: tuple[str, ...] = ()
@@ -205,7 +205,7 @@ class KubernetesOrchestrator:
     def own(self, *, fresh: bool = False) -> KubeNode:
         """This node's Node. Raises BackendUnknown, also where it is gone: its machine may be on its way out."""
         try:
-            return nodes.node_of(self._read(Kind.NODE, self._name, fresh=fresh))
+            return nodes.node_of(self._read(ResourceKind.NODE, self._name, fresh=fresh))
         except Missing as error:
             raise BackendUnknown(f"the cluster has no node {self._name} any more") from error
 
@@ -265,13 +265,13 @@ class KubernetesOrchestrator:
 
     def ask_plugin_restart(self, reset: str, at: datetime) -> None:
         """Ask ``healthd controller`` to restart this node's device plugin after a GPU reset, which ``reset`` names."""
-        self._patch(Kind.NODE, self._name, asking_patch(reset, at))
+        self._patch(ResourceKind.NODE, self._name, asking_patch(reset, at))
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
     def _node(self, *, fresh: bool = False) -> KubeNode:
         try:
-            return nodes.node_of(self._read(Kind.NODE, self._name, fresh=fresh))
+            return nodes.node_of(self._read(ResourceKind.NODE, self._name, fresh=fresh))
         except Missing as error:
             help_ = "check [node] name: in a pod, spec.nodeName by the downward API"
             raise BackendRefused(f"the cluster has no node {self._name}: {help_}") from error
@@ -299,7 +299,7 @@ class KubernetesOrchestrator:
 
     def _lease(self, name: str, *, fresh: bool = False) -> dict[str, Any]:
         try:
-            return self._read(Kind.LEASE, name, fresh=fresh)
+            return self._read(ResourceKind.LEASE, name, fresh=fresh)
         except Missing as error:
             help_ = "the Helm chart or `healthd controller` makes it; check [orchestrator.kubernetes] namespace"
             raise BackendUnknown(f"there is no Lease {self._namespace}/{name}: {help_}") from error
@@ -311,14 +311,14 @@ class KubernetesOrchestrator:
         for scope in sorted(self._wanted_scopes.difference(self._scopes)):
             name = leases.lease_name(scope)
             if key in leases.annotations_of(self._lease(name))[1]:
-                self._patch(Kind.LEASE, name, {"metadata": {"annotations": {key: None}}})
+                self._patch(ResourceKind.LEASE, name, {"metadata": {"annotations": {key: None}}})
 
     def _has_claim(self) -> bool:
         """Whether anything stands under this node's key in any scope. Nobody has a claim in a Lease that is gone."""
         key = leases.key_of(self._name)
         for scope in sorted({CLUSTER, *self._wanted_scopes}):
             try:
-                lease = self._read(Kind.LEASE, leases.lease_name(scope), fresh=True)
+                lease = self._read(ResourceKind.LEASE, leases.lease_name(scope), fresh=True)
             except Missing:
                 continue
             if key in leases.annotations_of(lease)[1]:
@@ -350,7 +350,7 @@ class KubernetesOrchestrator:
 
         def once(fresh: bool) -> None:
             if (body := patch(self._node(fresh=fresh))) is not None:
-                self._patch(Kind.NODE, self._name, body, status=status)
+                self._patch(ResourceKind.NODE, self._name, body, status=status)
 
         compare_and_swap(f"node {self._name}", once, self._pause)
 
@@ -362,11 +362,11 @@ class KubernetesOrchestrator:
             budget = self._budget(scope, fresh=fresh)
             if notes := change(budget):
                 body = {"metadata": {"resourceVersion": budget.version, "annotations": notes}}
-                self._patch(Kind.LEASE, name, body)
+                self._patch(ResourceKind.LEASE, name, body)
 
         compare_and_swap(f"Lease {self._namespace}/{name}", once, self._pause)
 
-    def _read(self, kind: Kind, name: str, *, fresh: bool) -> dict[str, Any]:
+    def _read(self, kind: ResourceKind, name: str, *, fresh: bool) -> dict[str, Any]:
         at_s, there = self._lately.get((kind, name), (0.0, None))
         if there is not None and not fresh and time.monotonic() - at_s < self._lately_s:
             return there
@@ -376,15 +376,15 @@ class KubernetesOrchestrator:
         self._lately[kind, name] = (asked_s, there)
         return there
 
-    def _patch(self, kind: Kind, name: str, body: Mapping[str, Any], *, status: bool = False) -> None:
+    def _patch(self, kind: ResourceKind, name: str, body: Mapping[str, Any], *, status: bool = False) -> None:
         self._lately.pop((kind, name), None)
         asked_s = time.monotonic()
         how = How.STRATEGIC if status else How.MERGE  # a merge patch would replace everybody's conditions
         there = self._api.patch(kind, name, body, how=how, namespace=self._namespace_of(kind), status=status)
         self._lately[kind, name] = (asked_s, there)
 
-    def _namespace_of(self, kind: Kind) -> str | None:
-        return self._namespace if kind is Kind.LEASE else None
+    def _namespace_of(self, kind: ResourceKind) -> str | None:
+        return self._namespace if kind is ResourceKind.LEASE else None
 
     def _pause(self, longest_s: float) -> None:
         self._sleep(self._chance() * longest_s)

@@ -20,7 +20,7 @@ from typing import Any
 
 from healthd.core.errors import BackendBusy, BackendError
 from healthd.remediation.decide.rules import by_feature
-from healthd.remediation.orchestrators.kubernetes.api import Conflict, Disrupting, Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kubernetes.api import Conflict, Disrupting, KubeApi, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.eviction import Fate, Plan, Pod, eviction_of, owner_of, pods_in
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, features_of, node_of
 
@@ -114,7 +114,7 @@ class KubePlugins:
         if why := self._too_many(node.name):
             return f"not restarted yet: {why}"
         pages = self._api.pages(
-            Kind.POD,
+            ResourceKind.POD,
             pods_in,
             namespace=self._namespace,
             labelSelector=self._selector,
@@ -132,7 +132,7 @@ class KubePlugins:
 
     def _evicted(self, name: str, asked: Asked, plugin: Pod) -> str:
         """Ask once, if the Node is as it was."""
-        node = node_of(self._api.get(Kind.NODE, name))
+        node = node_of(self._api.get(ResourceKind.NODE, name))
         if by_feature(features_of(node), self._opt_out_label):
             return "not restarted: the node opted out"
         if asked_of(node) != asked or not node.lacking:

@@ -244,23 +244,23 @@ class Showing:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class _Meta(msgspec.Struct, frozen=True):
+class _RecordMeta(msgspec.Struct, frozen=True):
     name: str
     uid: str = ""
     resourceVersion: str = ""  # noqa: N815 - the API's own word
 
 
 class _Thing(msgspec.Struct, frozen=True):
-    metadata: _Meta
+    metadata: _RecordMeta
     status: Any = None
     record: Any = None
 
 
-class _Page(msgspec.Struct, frozen=True):
+class _RecordPage(msgspec.Struct, frozen=True):
     items: tuple[_Thing, ...]
 
 
-_READS_PAGE = msgspec.json.Decoder(_Page)
+_READS_PAGE = msgspec.json.Decoder(_RecordPage)
 _KNOWN = [msgspec.json.Decoder(kind) for kind in (_Thing, HealthStatus, CaseMark)]  # made by one thread, see kube_node
 
 

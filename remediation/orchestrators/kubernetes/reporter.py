@@ -22,9 +22,9 @@ from healthd.core.errors import BackendError
 from healthd.core.model import Decision, Diagnosis, Outcome
 from healthd.remediation.decide.case import Case
 from healthd.remediation.orchestrators.kubernetes import conditions, events
-from healthd.remediation.orchestrators.kubernetes.api import Conflict, How, Kind, KubeApi, Missing
-from healthd.remediation.orchestrators.kubernetes.conditions import Conditions, Shown, State
-from healthd.remediation.orchestrators.kubernetes.events import News, Telling
+from healthd.remediation.orchestrators.kubernetes.api import Conflict, How, KubeApi, Missing, ResourceKind
+from healthd.remediation.orchestrators.kubernetes.conditions import Conditions, ConditionState, WrittenCondition
+from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, Telling
 from healthd.remediation.orchestrators.kubernetes.health import NodeHealths
 from healthd.remediation.orchestrators.kubernetes.labels import Labelling, Labels, labels_of, labels_on, with_labels
 from healthd.remediation.orchestrators.kubernetes.node import UNVERIFIED, KubeNode, node_of, unfence_patch
@@ -117,7 +117,7 @@ class KubeReporter:
         if now_s < self._look_s:
             return False
         try:
-            node = node_of(self._api.get(Kind.NODE, self._name))
+            node = node_of(self._api.get(ResourceKind.NODE, self._name))
         except BackendError:
             self._pause_s = min(conditions.LONGEST_RETRY_S, max(conditions.RETRY_S, 2 * self._pause_s))
             self._look_s = now_s + self._pause_s * (0.5 + self._chance())
@@ -140,7 +140,7 @@ class KubeReporter:
             return ""
         self._read_s = now_s + LOOK_S
         try:
-            return self._seen(node_of(self._api.get(Kind.NODE, self._name)))
+            return self._seen(node_of(self._api.get(ResourceKind.NODE, self._name)))
         except BackendError as error:
             return f"the kubelet has started, and its Node cannot be read: {error}"
 
@@ -153,7 +153,7 @@ class KubeReporter:
         self._is_fenced = self._is_fenced or unfence_patch(node) is not None
         return ""
 
-    def _write(self, states: Mapping[str, State], known: Known) -> str:
+    def _write(self, states: Mapping[str, ConditionState], known: Known) -> str:
         """The conditions and the labels, in one strategic-merge patch. The answer is the whole Node."""
         held, labelling = self._conditions, self._labelling
         now_s, now = self._monotonic_s(), self._clock()
@@ -165,7 +165,7 @@ class KubeReporter:
             return ""
         try:
             body = with_labels(conditions.patch_of(wanted, now), labels)
-            node = node_of(self._api.patch(Kind.NODE, self._name, body, how=How.STRATEGIC, status=True))
+            node = node_of(self._api.patch(ResourceKind.NODE, self._name, body, how=How.STRATEGIC, status=True))
         except BackendError as error:
             pause_s = held.failed(self._monotonic_s(), random=self._chance())
             return f"conditions not written, again in {pause_s:.0f} s: {error}"
@@ -175,7 +175,7 @@ class KubeReporter:
         written = f"conditions written: {', '.join([*shown, f'state={labels.state}'])}"
         return "; ".join(each for each in (written, self._seen(node)) if each)
 
-    def _labels(self, wanted: Mapping[str, Shown], known: Known) -> Labels:
+    def _labels(self, wanted: Mapping[str, WrittenCondition], known: Known) -> Labels:
         """Before the engine came through a turn nothing says that what a daemon before this one showed is over."""
         if not known.has_decided:
             return self._labelling.shown
@@ -200,7 +200,7 @@ class KubeReporter:
         showing.written(wanted, now_s)
         return f"NodeHealth written: {wanted.words}"
 
-    def _tell(self, news: tuple[News, ...]) -> str:
+    def _tell(self, news: tuple[ClusterEvent, ...]) -> str:
         now_s = self._monotonic_s()
         if (each := self._telling.due(news, now_s)) is None:
             return ""
@@ -212,26 +212,26 @@ class KubeReporter:
         self._telling.told(each, count, now_s)
         return f"event {each.reason} told, {count} times by now"
 
-    def _told(self, news: News) -> int:
+    def _told(self, news: ClusterEvent) -> int:
         """Create the Event, or count it up where it is there: told before, or by a daemon before this one."""
         name, count = events.event_name(self._name, news), self._telling.count(news)
         if count == 0:
             body = events.event_of(news, node=self._name, uid=self._uid, namespace=self._namespace, now=self._clock())
             try:
-                self._api.create(Kind.EVENT, body, namespace=self._namespace)
+                self._api.create(ResourceKind.EVENT, body, namespace=self._namespace)
                 return 1
             except Conflict:  # a patch of nothing reads it: agents have no right to get what others tell
-                count = events.count_in(self._api.patch(Kind.EVENT, name, {}, namespace=self._namespace))
+                count = events.count_in(self._api.patch(ResourceKind.EVENT, name, {}, namespace=self._namespace))
         try:
             body = events.series_of(count + 1, self._clock())
-            self._api.patch(Kind.EVENT, name, body, namespace=self._namespace)
+            self._api.patch(ResourceKind.EVENT, name, body, namespace=self._namespace)
         except Missing:  # the API server forgets events
             body = events.event_of(news, node=self._name, uid=self._uid, namespace=self._namespace, now=self._clock())
-            self._api.create(Kind.EVENT, body, namespace=self._namespace)
+            self._api.create(ResourceKind.EVENT, body, namespace=self._namespace)
             return 1
         return count + 1
 
-    def _verify(self, states: Mapping[str, State]) -> str:
+    def _verify(self, states: Mapping[str, ConditionState]) -> str:
         """After the first verdict in which everything was looked at and nothing is wrong, let the first pods in."""
         if not self._is_unverified or any(state.status != "True" for state in states.values()):
             return ""

@@ -6,8 +6,8 @@ import socket
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from healthd.remediation.orchestrators.kubernetes.api import Kind, KubeApi
-from healthd.remediation.orchestrators.kubernetes.events import News, event_about
+from healthd.remediation.orchestrators.kubernetes.api import KubeApi, ResourceKind
+from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_about
 
 CONTROLLER = "healthd.io/controller"
 """Who reports an Event that the controller tells."""
@@ -21,16 +21,16 @@ class KubeTelling:
     def __init__(self, api: KubeApi, *, leads: Callable[[], None], clock: Callable[[], datetime]) -> None:
         self._api, self._leads, self._clock, self._host = api, leads, clock, socket.gethostname()
 
-    def of_node(self, news: News, *, name: str, uid: str) -> None:
+    def of_node(self, news: ClusterEvent, *, name: str, uid: str) -> None:
         """Tell it of a Node. Raises BackendError, of it Conflict for what was told before."""
         self._create(news, {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}, NODES_EVENTS)
 
-    def of_pod(self, news: News, *, namespace: str, name: str, uid: str) -> None:
+    def of_pod(self, news: ClusterEvent, *, namespace: str, name: str, uid: str) -> None:
         """Tell it of a pod. Raises as above."""
         pod = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid}
         self._create(news, pod, namespace)
 
-    def _create(self, news: News, regarding: Mapping[str, str], namespace: str) -> None:
+    def _create(self, news: ClusterEvent, regarding: Mapping[str, str], namespace: str) -> None:
         self._leads()
         body = event_about(
             news,
@@ -40,4 +40,4 @@ class KubeTelling:
             instance=self._host,
             now=self._clock(),
         )
-        self._api.create(Kind.EVENT, body, namespace=namespace)
+        self._api.create(ResourceKind.EVENT, body, namespace=namespace)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from healthd.core.errors import BackendError, StoreError
-from healthd.remediation.orchestrators.kubernetes.api import Kind, KubeApi, Missing
+from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.budget import annotations_of
 from healthd.remediation.orchestrators.kubernetes.lead import LEASE
 
@@ -34,7 +34,7 @@ class KubeTold:
     def kept(self) -> str:
         """What was kept last, by whichever leader, or "". Raises StoreError where that cannot be read."""
         try:
-            return annotations_of(self._api.get(Kind.LEASE, self._lease, namespace=self._namespace))[1].get(
+            return annotations_of(self._api.get(ResourceKind.LEASE, self._lease, namespace=self._namespace))[1].get(
                 self._key, ""
             )
         except Missing:
@@ -58,9 +58,9 @@ class KubeTold:
     def _written(self, body: dict[str, Any]) -> None:
         """A Lease that is missing is made; who leads is the Lead's own to make."""
         try:
-            self._api.patch(Kind.LEASE, self._lease, body, namespace=self._namespace)
+            self._api.patch(ResourceKind.LEASE, self._lease, body, namespace=self._namespace)
         except Missing:
             if self._lease == LEASE:
                 raise
             made = {"metadata": {"name": self._lease, **body["metadata"]}, "spec": {}}
-            self._api.create(Kind.LEASE, made, namespace=self._namespace)
+            self._api.create(ResourceKind.LEASE, made, namespace=self._namespace)

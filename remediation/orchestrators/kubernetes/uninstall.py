@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from healthd.core.errors import BackendError
 from healthd.remediation.orchestrators.kubernetes import budget as leases
-from healthd.remediation.orchestrators.kubernetes.api import How, Kind, KubeApi, Missing, compare_and_swap
+from healthd.remediation.orchestrators.kubernetes.api import How, KubeApi, Missing, ResourceKind, compare_and_swap
 from healthd.remediation.orchestrators.kubernetes.eviction import pods_in
 from healthd.remediation.orchestrators.kubernetes.gpu_clients import CLIENTS, PAUSED, RUNS
 from healthd.remediation.orchestrators.kubernetes.health import NodeHealths, Unserved
@@ -34,7 +34,7 @@ _LOOK_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class UninstallResult:
     """What became of it. ``refused``: node to why something of healthd's is still there."""
 
     let_in: tuple[str, ...]
@@ -64,7 +64,7 @@ class KubeUninstall:
         found = [node for node in self._nodes() if self._patch(node) or leaving_status_patch(node)]
         return tuple(sorted(found, key=lambda node: (not kept_off_by(node), node.name)))
 
-    def run(self) -> Outcome:
+    def run(self) -> UninstallResult:
         """Do all of it. Raises BackendError where the cluster cannot be read, or agents cannot be stopped."""
         self._stop()
         marked = self.marked()
@@ -74,12 +74,12 @@ class KubeUninstall:
         self._drop(MARKS, MARK, refused)
         self._forget(refused)
         let_in = tuple(node.name for node in marked if kept_off_by(node) and node.name not in refused)
-        return Outcome(let_in=let_in, refused=refused)
+        return UninstallResult(let_in=let_in, refused=refused)
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def _stop(self) -> None:
-        for kind, name in ((Kind.DEPLOYMENT, CONTROLLER), (Kind.DAEMON_SET, AGENT)):
+        for kind, name in ((ResourceKind.DEPLOYMENT, CONTROLLER), (ResourceKind.DAEMON_SET, AGENT)):
             try:
                 self._api.delete(kind, name, namespace=self._namespace)
                 self._say(f"{name} deleted")
@@ -96,7 +96,7 @@ class KubeUninstall:
         """The pods of healthd's that a kubelet can still end: none on a Node that is gone or not Ready."""
         pods = [
             pod
-            for page in self._api.pages(Kind.POD, pods_in, namespace=self._namespace, labelSelector=PODS)
+            for page in self._api.pages(ResourceKind.POD, pods_in, namespace=self._namespace, labelSelector=PODS)
             for pod in page
         ]
         if not pods:
@@ -122,18 +122,18 @@ class KubeUninstall:
 
     def _write(self, node: KubeNode) -> None:
         if patch := self._patch(node):
-            self._api.patch(Kind.NODE, node.name, patch)
+            self._api.patch(ResourceKind.NODE, node.name, patch)
         if patch := leaving_status_patch(node):
-            self._api.patch(Kind.NODE, node.name, patch, how=How.STRATEGIC, status=True)
+            self._api.patch(ResourceKind.NODE, node.name, patch, how=How.STRATEGIC, status=True)
 
     def _drop(self, lease: str, prefix: str, kept: Collection[str]) -> None:
         try:
-            notes = leases.annotations_of(self._api.get(Kind.LEASE, lease, namespace=self._namespace))[1]
+            notes = leases.annotations_of(self._api.get(ResourceKind.LEASE, lease, namespace=self._namespace))[1]
         except Missing:
             return
         if gone := claims_to_drop(notes, prefix, kept):
             body = {"metadata": {"annotations": gone}}
-            self._api.patch(Kind.LEASE, lease, body, namespace=self._namespace)
+            self._api.patch(ResourceKind.LEASE, lease, body, namespace=self._namespace)
             self._say(f"Lease {lease}: {len(gone)} taken away")
 
     def _forget(self, kept: Collection[str]) -> None:
@@ -153,10 +153,10 @@ class KubeUninstall:
 
     def _nodes(self) -> Iterator[KubeNode]:
         """Past the server's cache: what an agent wrote last must be seen."""
-        return (node for page in self._api.pages(Kind.NODE, nodes_in) for node in page)
+        return (node for page in self._api.pages(ResourceKind.NODE, nodes_in) for node in page)
 
     def _fresh(self, node: KubeNode) -> KubeNode:
-        return node_of(self._api.get(Kind.NODE, node.name))
+        return node_of(self._api.get(ResourceKind.NODE, node.name))
 
     def _patch(self, node: KubeNode) -> dict[str, object] | None:
         paused = {key: RUNS for key in CLIENTS if node.labels.get(key) == PAUSED}

@@ -74,7 +74,7 @@ MARK = "healthd "
 _LEVEL_LIMIT_BYTES = 256 * 1024 * 1024  # scontrol -o show nodes writes 540 bytes per node
 
 
-class Run(Protocol):
+class RunSlurm(Protocol):
     """How commands are run: run_command, or a test's wrapper of it."""
 
     def __call__(
@@ -93,7 +93,7 @@ class SlurmOrchestrator:
     kind = "slurm"
 
     def __init__(
-        self, *, node: str, bin_dir: str = "", conf: str = "", timeout_s: float = 5.0, run: Run = run_command
+        self, *, node: str, bin_dir: str = "", conf: str = "", timeout_s: float = 5.0, run: RunSlurm = run_command
     ) -> None:
         # Slurm takes "n[1-99]", "a,b" and "ALL" for many nodes at once.
         if not _NODE_NAME.fullmatch(node) or node.upper() == "ALL":
@@ -103,7 +103,7 @@ class SlurmOrchestrator:
         self._env = client_environment(os.environ, conf)
 
     @classmethod
-    def of(cls, config: Config, node: str, *, run: Run = run_command) -> SlurmOrchestrator:
+    def of(cls, config: Config, node: str, *, run: RunSlurm = run_command) -> SlurmOrchestrator:
         """That of one node, as a configuration has Slurm."""
         slurm = config.orchestrator.slurm
         return cls(node=node, bin_dir=slurm.bin_dir, conf=slurm.conf, timeout_s=slurm.timeout_s, run=run)

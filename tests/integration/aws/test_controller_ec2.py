@@ -9,7 +9,7 @@ import boto3
 import pytest
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import Answer, CaseMark
+from healthd.remediation.decide.handoff import CaseMark, RequestAnswer
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.autoscaling import AutoScalingProvisioner
 from healthd.remediation.provisioners.aws import Aws
@@ -73,7 +73,7 @@ def test_a_machine_is_moved_by_a_stop_and_a_start(
     assert (endpoint.count("StopInstances"), len(starts)) == (1, 1)
     assert world.mark.became.startswith(f"{instance}@")
     assert node.machine() != before == instance
-    assert world.mark.answer is Answer.TAKEN
+    assert world.mark.answer is RequestAnswer.TAKEN
     world.close()
 
 
@@ -108,13 +108,13 @@ def test_a_group_launches_a_substitute(
         return AutoScalingProvisioner(subject=subject, aws=aws, address=lambda: address)
 
     forged = Ec2World(tmp_path / "forged", "i-00000000000000009", act).run(2)
-    assert forged.mark.answer is Answer.REFUSED
+    assert forged.mark.answer is RequestAnswer.REFUSED
     assert f"{old} is behind the name now" in forged.mark.said
     assert endpoint.count("TerminateInstanceInAutoScalingGroup") == 0
     world = Ec2World(tmp_path / "asked", old, act).run(8)
     assert endpoint.count("TerminateInstanceInAutoScalingGroup") == 1
     assert endpoint.said("TerminateInstanceInAutoScalingGroup")[0]["ShouldDecrementDesiredCapacity"] == "false"
     assert world.mark.became == members()[0] != old
-    assert world.mark.answer is Answer.TAKEN
+    assert world.mark.answer is RequestAnswer.TAKEN
     forged.close()
     world.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.checks.lustre_io import Settings, lustre_io
+from healthd.checks.lustre_io import LustreIoSettings, lustre_io
 from healthd.config.schema.config import Config
 from healthd.core.model import Result, Status
 from healthd.core.node import KernelLogState
@@ -65,7 +65,7 @@ def look(machine: Machine, *disks: FuseDisk, hung_after_s: float = 60.0) -> Resu
     others = tuple(mount.point for mount in machine.mounts() if mount.point not in [str(disk.point) for disk in disks])
     return lustre_io(
         machine,
-        Settings(fstypes=("fuse.healthd",), ignore=others, slow_after_s=0.2, hung_after_s=hung_after_s),
+        LustreIoSettings(fstypes=("fuse.healthd",), ignore=others, slow_after_s=0.2, hung_after_s=hung_after_s),
     )
 
 
@@ -200,7 +200,7 @@ def test_a_full_tmpfs(machine: Machine, tmp_path: Path) -> None:
     try:
         with tmpfs(tmp_path) as point:
             others = tuple(mount.point for mount in machine.mounts() if mount.point != str(point))
-            result = lustre_io(machine, Settings(fstypes=("tmpfs",), ignore=others))
+            result = lustre_io(machine, LustreIoSettings(fstypes=("tmpfs",), ignore=others))
             assert found(result) == [("full", str(point))]
             assert os.listdir(point) == []
     except NotHere as missing:

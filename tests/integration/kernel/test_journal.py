@@ -17,7 +17,7 @@ import pytest
 
 from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.judge.history import Fault
-from healthd.sources.journal import JournalBatch, JournalLog, Wanted, read_journal, read_past_kernel
+from healthd.sources.journal import JournalBatch, JournalLog, WantedLines, read_journal, read_past_kernel
 from healthd.state.store import Store
 from tests.running import RunningNode
 
@@ -29,7 +29,7 @@ pytestmark = [
         reason="needs root, systemd-journald and journalctl",
     ),
 ]
-WANTED = Wanted(needles=("probe failed",))
+WANTED = WantedLines(needles=("probe failed",))
 NOBODY = 65534
 
 
@@ -142,7 +142,7 @@ def test_a_user_writes_nothing_that_counts(journal: Journal) -> None:
         os._exit(0)
     os.waitpid(child, 0)
     journal.say(b"probe failed: true")
-    wanted = Wanted(needles=WANTED.needles, units=frozenset({"probe.service"}))
+    wanted = WantedLines(needles=WANTED.needles, units=frozenset({"probe.service"}))
     wait(lambda: texts(read_journal(wanted, options=journal.options)) == ["probe failed: true"])
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from healthd.remediation.orchestrators.kubernetes.api import FIELD_MANAGER, KubeApi, connect
 from healthd.remediation.orchestrators.kubernetes.budget import LEASE, counts
-from healthd.remediation.orchestrators.kubernetes.events import News, event_of
+from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_of
 from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from tests.integration.kubernetes.api_client import Answer
@@ -45,7 +45,7 @@ def install_policies(plane: ControlPlane) -> None:
     elsewhere = {"apiVersion": "healthd.io/v1alpha1", "kind": "NodeHealth", "metadata": {"name": "probe-2"}}
     _await("healthd-agent-node-health", lambda: agent.post(f"{HEALTHS}{as_agent}", elsewhere))
     event = event_of(
-        News(reason="Probe", action="Probe", about="", note="-"),
+        ClusterEvent(reason="Probe", action="Probe", about="", note="-"),
         node="probe-2",
         uid="",
         namespace="default",

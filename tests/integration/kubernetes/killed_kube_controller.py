@@ -13,7 +13,7 @@ import boto3
 
 from healthd.core.model import Remedy
 from healthd.remediation.decide.fleet import that_counts
-from healthd.remediation.decide.handoff import Answer, CaseMark, parse
+from healthd.remediation.decide.handoff import CaseMark, RequestAnswer, parse
 from tests.integration.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.integration.aws.fake_hyperpod import CLUSTER, FakeHyperPod, FakeNode
 from tests.integration.kubernetes.agent_rig import write_kubeconfig
@@ -79,7 +79,7 @@ class ControllerLife(KubeLife):
             return True
         if self.carried_out:
             return False
-        if self.answer() is Answer.TAKEN:
+        if self.answer() is RequestAnswer.TAKEN:
             self.asks_again()
         return True
 
@@ -96,7 +96,7 @@ class ControllerLife(KubeLife):
             return False
         return True
 
-    def answer(self) -> Answer | None:
+    def answer(self) -> RequestAnswer | None:
         """What the node's mark says of its request."""
         mark = parse(self.agent.marked())
         return mark.answer if mark is not None else None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import Answer, CaseMark, parse
+from healthd.remediation.decide.handoff import CaseMark, RequestAnswer, parse
 from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from tests.integration.aws.aws_endpoint import REGION
 from tests.integration.aws.fake_hyperpod import CLUSTER
@@ -118,7 +118,7 @@ class AgentLife(KubeLife):
         """As ``healthd controller`` answers, and HyperPod does what it was asked for."""
         self.answered += 1
         is_new = mark.remedy is Remedy.REPLACE_NODE
-        done = replace(mark, answer=Answer.TAKEN, answered=datetime.now(UTC), replaced=datetime.now(UTC))
+        done = replace(mark, answer=RequestAnswer.TAKEN, answered=datetime.now(UTC), replaced=datetime.now(UTC))
         afar = with_rights(self.stage.plane, self.node)
         afar.mark((done if is_new else replace(done, replaced=None)).text)
         afar.close()

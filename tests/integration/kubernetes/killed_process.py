@@ -23,7 +23,7 @@ from healthd.config.schema.config import Config
 from healthd.controller.kubernetes import KubernetesWork
 from healthd.core.model import Event
 from healthd.core.node import CommandResult
-from healthd.remediation.orchestrators.kubernetes.api import How, Kind, KubeApi, connect
+from healthd.remediation.orchestrators.kubernetes.api import How, KubeApi, ResourceKind, connect
 from healthd.remediation.orchestrators.kubernetes.budget import CLAIM
 from healthd.remediation.orchestrators.kubernetes.lead import LEASE, Lead
 from healthd.remediation.orchestrators.kubernetes.node import CLAIMED, HOLD
@@ -46,17 +46,17 @@ class DyingApi:
         self._line, self._story, self._reopened, self._api = line, story, reopened, reopened()
         self.moved = 0
 
-    def get(self, kind: Kind, name: str, **more: Any) -> dict[str, Any]:
+    def get(self, kind: ResourceKind, name: str, **more: Any) -> dict[str, Any]:
         """As KubeApi."""
         return self._api.get(kind, name, **more)
 
-    def pages(self, kind: Kind, decode: Callable[[bytes], Any], **params: str) -> Iterator[Any]:
+    def pages(self, kind: ResourceKind, decode: Callable[[bytes], Any], **params: str) -> Iterator[Any]:
         """As KubeApi."""
         return self._api.pages(kind, decode, **params)
 
     def patch(
         self,
-        kind: Kind,
+        kind: ResourceKind,
         name: str,
         body: Mapping[str, Any],
         *,
@@ -70,18 +70,18 @@ class DyingApi:
             dict[str, Any], self._acts(act_of(kind, name, body), lambda api: api.patch(kind, name, body, **more))
         )
 
-    def create(self, kind: Kind, body: Mapping[str, Any], *, namespace: str | None = None) -> dict[str, Any]:
+    def create(self, kind: ResourceKind, body: Mapping[str, Any], *, namespace: str | None = None) -> dict[str, Any]:
         """As KubeApi."""
-        words = "mark" if kind is Kind.NODE_HEALTH else f"create {body['metadata']['name']}"
+        words = "mark" if kind is ResourceKind.NODE_HEALTH else f"create {body['metadata']['name']}"
         return cast(dict[str, Any], self._acts(words, lambda api: api.create(kind, body, namespace=namespace)))
 
     def evict(self, name: str, *, namespace: str, body: Mapping[str, Any]) -> None:
         """As KubeApi."""
         self._acts("evict", lambda api: api.evict(name, namespace=namespace, body=body))
 
-    def delete(self, kind: Kind, name: str, *, uid: str, version: str = "") -> None:
+    def delete(self, kind: ResourceKind, name: str, *, uid: str, version: str = "") -> None:
         """As KubeApi."""
-        words = "take mark away" if kind is Kind.NODE_HEALTH else "delete"
+        words = "take mark away" if kind is ResourceKind.NODE_HEALTH else "delete"
         self._acts(words, lambda api: api.delete(kind, name, uid=uid, version=version))
 
     def close(self) -> None:
@@ -111,14 +111,14 @@ class DyingApi:
         os.kill(parent, signal.SIGKILL)
 
 
-def act_of(kind: Kind, name: str, body: Mapping[str, Any]) -> str:
+def act_of(kind: ResourceKind, name: str, body: Mapping[str, Any]) -> str:
     """What a patch changes, in words that are the same for every node."""
     notes = body.get("metadata", {}).get("annotations", {})
-    if kind is Kind.NODE:
+    if kind is ResourceKind.NODE:
         if HOLD in notes:
             return "release" if notes[HOLD] is None else "taint"
         return "fence" if any(taint["key"] == CLAIMED for taint in body["spec"]["taints"]) else "unfence"
-    if kind is Kind.NODE_HEALTH:
+    if kind is ResourceKind.NODE_HEALTH:
         return "mark" if body.get("record") else "take mark away"
     if name == LEASE:
         return "lead"

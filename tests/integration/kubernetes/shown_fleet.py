@@ -19,7 +19,7 @@ from healthd.remediation.decide.case import Case
 from healthd.remediation.decide.handoff import CaseMark
 from healthd.remediation.orchestrators.kubernetes import record as kube_record
 from healthd.remediation.orchestrators.kubernetes.budget import LEASE, counts
-from healthd.remediation.orchestrators.kubernetes.conditions import TYPES, Shown, State, patch_of
+from healthd.remediation.orchestrators.kubernetes.conditions import TYPES, ConditionState, WrittenCondition, patch_of
 from healthd.remediation.orchestrators.kubernetes.health import NodeHealths
 from healthd.remediation.orchestrators.kubernetes.labels import Labels, NodeState, with_labels
 from healthd.remediation.orchestrators.kubernetes.node import KEEPS
@@ -36,7 +36,7 @@ COMMANDS = {
     "kubectl-healthd": "kubectl healthd",
 }
 """What the page shows: the title of each block, and the command that prints it."""
-WELL = State(status="True", reason="Healthy", message="nothing is open")
+WELL = ConditionState(status="True", reason="Healthy", message="nothing is open")
 
 
 class Operator:
@@ -82,7 +82,9 @@ def lay_out(plane: ControlPlane, agents: Agents) -> None:
     sick = Labels(state=NodeState.NEEDS_OPERATOR, code="gpu.xid.79")
     for name, labels in (("n1", sick), ("n2", Labels(state=NodeState.OK)), ("n3", Labels(state=NodeState.OK))):
         written = now - timedelta(hours=1 if name == "n3" else 0)
-        patch = with_labels(patch_of({kind: Shown(state=WELL, moved=now) for kind in TYPES}, written), labels)
+        patch = with_labels(
+            patch_of({kind: WrittenCondition(state=WELL, moved=now) for kind in TYPES}, written), labels
+        )
         plane.admin.patch(f"/api/v1/nodes/{name}/status", patch, kind="strategic").must()
     agent = agents("n1")
     agent.claim("cluster", 0)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from healthd.remediation.orchestrators.kubernetes.api import FIELD_MANAGER
-from healthd.remediation.orchestrators.kubernetes.events import News, event_of
+from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_of
 from healthd.remediation.orchestrators.kubernetes.labels import CODE, STATE, Labels, NodeState
 from tests.integration.kubernetes.agent_rig import BUDGET, EVENTS
 from tests.integration.kubernetes.api_client import Answer, ApiClient, PatchKind
@@ -67,7 +67,7 @@ def condition(kind: str, status: str = "True", reason: str = "Because", message:
 
 def event(node: str, **changes: Any) -> dict[str, Any]:
     """An Event as the agent of this node tells it."""
-    news = News(reason="GpuOffTheBus", action="Quarantine", about="gpu.xid.79", note="XID 79")
+    news = ClusterEvent(reason="GpuOffTheBus", action="Quarantine", about="gpu.xid.79", note="XID 79")
     told = event_of(news, node=node, uid="", namespace="default", now=datetime(2026, 1, 1, tzinfo=UTC))
     return {**told, **changes}
 

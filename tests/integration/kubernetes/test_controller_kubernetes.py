@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from healthd.notify.notifier import still_told
-from healthd.remediation.orchestrators.kubernetes.api import Kind
+from healthd.remediation.orchestrators.kubernetes.api import ResourceKind
 from healthd.remediation.orchestrators.kubernetes.node import nodes_in
 from healthd.remediation.orchestrators.kubernetes.told import STATUS, STATUS_LEASE
 from tests.integration.kubernetes.agent_rig import Agents, note
@@ -66,7 +66,7 @@ def test_of_300_nodes_that_fail_at_once_50_go_out_with_those_that_others_took(
     assert len(fleet.numbers()[2].split()) == 10
     agents = Agents(control_plane, tmp_path)
     api = agents.api(names[0], token=control_plane.admin_token)
-    pages = list(api.pages(Kind.NODE, nodes_in))
+    pages = list(api.pages(ResourceKind.NODE, nodes_in))
     assert [len(page) for page in pages] == [500, 500], "a list of this moment comes in pages"
     assert [node.name for page in pages for node in page] == names
     storm = Storm(control_plane, tmp_path, names[:300])

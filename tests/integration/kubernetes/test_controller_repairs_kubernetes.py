@@ -18,7 +18,7 @@ import boto3
 import pytest
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import Answer, CaseMark, parse
+from healthd.remediation.decide.handoff import CaseMark, RequestAnswer, parse
 from healthd.remediation.orchestrators.kubernetes.eviction import LOST_S
 from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS
 from healthd.remediation.orchestrators.kubernetes.record import record_of
@@ -148,12 +148,12 @@ def test_hyperpod_replaces_the_machine_of_an_idle_node_once_and_the_new_node_owe
     site.plane.add_pod("train-0", "n1", containers=gpus)
     site.start("hyperpod", hyperpod.url)
     site.asks("n1", old)
-    site.wait(lambda: site.mark("n1").answer is Answer.WAITS, "the request to wait for the pod")
+    site.wait(lambda: site.mark("n1").answer is RequestAnswer.WAITS, "the request to wait for the pod")
     assert "not idle" in site.mark("n1").said
     assert hyperpod.count("BatchReplaceClusterNodes") == 0
     site.plane.admin.delete("/api/v1/namespaces/default/pods/train-0", {"gracePeriodSeconds": 0}).must()
     site.wait(lambda: hyperpod.count("BatchReplaceClusterNodes") == 1, "the call")
-    site.wait(lambda: site.mark("n1").answer is Answer.TAKEN, "the answer")
+    site.wait(lambda: site.mark("n1").answer is RequestAnswer.TAKEN, "the answer")
     assert hyperpod.said("BatchReplaceClusterNodes")[0]["NodeIds"] == [old]
     site.is_gone("n1")
     site.node("n3", "aws:///usw2-az1/sagemaker/cluster/hyperpod-abc-i-0000000000000beef")
@@ -176,7 +176,7 @@ def test_a_pod_that_cannot_end_on_a_dead_machine_is_not_waited_for(site: Site, h
     ended_s = time.monotonic() + 1.0  # its grace
     site.start("hyperpod", hyperpod.url)
     site.asks("n1", old)
-    site.wait(lambda: site.mark("n1").answer is Answer.WAITS, "the request to wait for the pod")
+    site.wait(lambda: site.mark("n1").answer is RequestAnswer.WAITS, "the request to wait for the pod")
     time.sleep(max(0.0, ended_s + LOST_S + 3.0 - time.monotonic()))
     assert hyperpod.count("BatchReplaceClusterNodes") == 0, "its kubelet may still tell of its end"
     down = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
@@ -208,7 +208,7 @@ def test_what_does_not_all_stand_for_the_act_is_refused(
             asked=datetime.now(UTC),
         )
         site.agents("n1").mark(asked.text)
-    site.wait(lambda: site.mark("n1").answer is Answer.REFUSED, "the refusal")
+    site.wait(lambda: site.mark("n1").answer is RequestAnswer.REFUSED, "the refusal")
     assert said in site.mark("n1").said
     assert hyperpod.count("BatchReplaceClusterNodes") == 0
 
@@ -242,7 +242,7 @@ def test_the_agent_of_one_node_cannot_have_the_machine_of_another_replaced(site:
     answer = hostile.post(f"{HEALTHS}?fieldManager=healthd-agent", {**head, "record": record_of(asked)})
     assert (answer.status, "the NodeHealth of its own node" in answer.message) == (422, True), answer
     site.agents("n9").mark(asked.text)
-    site.wait(lambda: site.mark("n9").answer is Answer.REFUSED, "the refusal to n9")
+    site.wait(lambda: site.mark("n9").answer is RequestAnswer.REFUSED, "the refusal to n9")
     body = {"metadata": {"annotations": {f"{MARK}n9": json.dumps({"node": "n1", "text": asked.text})}}}
     answer = hostile.patch(f"{LEASES}/{MARKS}?fieldManager=healthd-agent", body, kind="merge")
     assert (answer.status, "names its own node" in answer.message) == (422, True), answer
@@ -311,7 +311,7 @@ def test_an_auto_scaling_group_launches_a_substitute(
         site.start("autoscaling", aws.url)
         site.asks("n1", old)
         site.wait(lambda: aws.count("TerminateInstanceInAutoScalingGroup") == 1, "the call")
-        site.wait(lambda: site.mark("n1").answer is Answer.TAKEN, "the answer")
+        site.wait(lambda: site.mark("n1").answer is RequestAnswer.TAKEN, "the answer")
         assert old not in serving()
         assert len(serving()) == 2
         site.is_gone("n1")
@@ -361,7 +361,7 @@ def test_karpenter_ends_the_node_claim_of_this_machine_and_no_other(site: Site, 
         site.plane.admin.delete("/apis/karpenter.sh/v1/nodeclaims/p5-a").must()
     site.start("karpenter")
     site.asks("n1", "i-0aaaaaaaaaaaaaaa1")
-    wanted = Answer.WAITS if by_repair else Answer.TAKEN
+    wanted = RequestAnswer.WAITS if by_repair else RequestAnswer.TAKEN
     site.wait(lambda: site.mark("n1").answer is wanted, "the answer")
     time.sleep(1.0)
     assert (deleting(site, "p5-a"), deleting(site, "p5-b")) == (True, False)

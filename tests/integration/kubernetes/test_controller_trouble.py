@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.remediation.decide.handoff import Answer
+from healthd.remediation.decide.handoff import RequestAnswer
 from tests.integration.aws import aws_endpoint
 from tests.integration.aws.moto_server import dummy_env, moto_serving
 from tests.integration.kubernetes import fault_proxy as faults
@@ -102,7 +102,7 @@ class Played:
         while not condition():
             assert time.monotonic() < until_s, f"not within {within_s:g} s: {what}\n{self.log[-3000:]}"
             self.is_alive()
-            if not self.life.others_play() and self.life.answer() is Answer.REFUSED:
+            if not self.life.others_play() and self.life.answer() is RequestAnswer.REFUSED:
                 self.life.asks_again()
             time.sleep(0.2)
 

@@ -21,7 +21,7 @@ from healthd.core.model import Remedy
 from healthd.remediation.decide.handoff import CaseMark
 from healthd.remediation.orchestrators.kubernetes.api import FIELD_MANAGER
 from healthd.remediation.orchestrators.kubernetes.budget import CLAIM, LEASE, LIMIT, NODES, OUT
-from healthd.remediation.orchestrators.kubernetes.events import News, event_of
+from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_of
 from healthd.remediation.orchestrators.kubernetes.labels import CODE, STATE, NodeState
 from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS
 from healthd.remediation.orchestrators.kubernetes.record import record_of
@@ -70,7 +70,7 @@ A_PERSONS = (
 
 def event(node: str) -> dict[str, Any]:
     """An Event as the agent of this node tells it."""
-    news = News(reason="Xid", action="Diagnosed", about="gpu.xid.79", note="XID 79")
+    news = ClusterEvent(reason="Xid", action="Diagnosed", about="gpu.xid.79", note="XID 79")
     return event_of(news, node=node, uid="", namespace="default", now=NOW)
 
 

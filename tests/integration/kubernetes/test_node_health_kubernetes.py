@@ -14,7 +14,7 @@ import pytest
 
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import Answer, CaseMark, Helped, PastAct, PastRepair, parse
+from healthd.remediation.decide.handoff import CaseMark, Helped, PastAct, PastRepair, RequestAnswer, parse
 from healthd.remediation.orchestrators.kubernetes.afar import KubeNodeAfar
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
 from healthd.remediation.orchestrators.kubernetes.health import NO_CRD, NodeHealths
@@ -83,7 +83,9 @@ def test_what_one_leaves_the_other_reads(control_plane: ControlPlane, controller
     agent.mark(REQUEST.text)
     assert parse(controller.marked()) == REQUEST
     assert control_plane.record("n1") == json.loads(json.dumps(record_of(REQUEST)))
-    answered = replace(REQUEST, answer=Answer.TAKEN, answered=NOW, boot="b-1", became="i-1", replaced=NOW, said="taken")
+    answered = replace(
+        REQUEST, answer=RequestAnswer.TAKEN, answered=NOW, boot="b-1", became="i-1", replaced=NOW, said="taken"
+    )
     answered = replace(answered, slept=NOW, awake=NOW, watched=NOW, given_up="k3v8", withdrawn=Remedy.REBOOT_NODE)
     controller.mark(answered.text)
     assert parse(agent.marked()) == answered
@@ -223,12 +225,12 @@ def test_an_answer_stands_where_the_request_stands(
     old(control_plane, n1=REQUEST.text, n2="healthd case=k3v2")
     controller = afar(controllers, "n1")
     assert parse(controller.marked()) == REQUEST
-    taken = replace(REQUEST, answer=Answer.TAKEN, answered=NOW)
+    taken = replace(REQUEST, answer=RequestAnswer.TAKEN, answered=NOW)
     controller.mark(taken.text)
     assert json.loads(control_plane.notes(MARKS)[f"{MARK}n1"]) == {"node": "n1", "text": taken.text}
     assert control_plane.records() == {}
     assert parse(agents("n1").marked()) == taken
-    controller.mark(replace(taken, answer=Answer.REFUSED).text)
+    controller.mark(replace(taken, answer=RequestAnswer.REFUSED).text)
     assert control_plane.record("n1")["answer"] == "refused"
     assert control_plane.notes(MARKS).keys() == {f"{MARK}n2"}
 
@@ -242,7 +244,7 @@ def test_answers_that_come_while_marks_are_moved_are_not_lost(
         control_plane.add_node(name)
     old(control_plane, **dict.fromkeys(names, REQUEST.text))
     movers = {name: agents(name) for name in names}
-    taken = replace(REQUEST, answer=Answer.TAKEN, answered=NOW).text
+    taken = replace(REQUEST, answer=RequestAnswer.TAKEN, answered=NOW).text
 
     def answer() -> None:
         for name in names:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from healthd.core.errors import BackendDenied, BackendRefused, BackendUnknown, SlotTaken
-from healthd.remediation.decide.fleet import Go, Hold
+from healthd.remediation.decide.fleet import Go, WaitForSlot
 from healthd.remediation.engine.slots import SlotKeeper
-from healthd.remediation.orchestrators.kubernetes.api import Conflict, Kind
+from healthd.remediation.orchestrators.kubernetes.api import Conflict, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.budget import COUNTED, LIMIT, counts
 from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from healthd.remediation.ports import HeldNode, Mark, Slot
@@ -310,7 +310,7 @@ def test_the_keeper_of_slots_drives_it(control_plane: ControlPlane, one: Kuberne
         random=lambda: 0.5,
         settle_s=0.0,
     )
-    assert isinstance(keeper.take(), Hold)
+    assert isinstance(keeper.take(), WaitForSlot)
     note(control_plane, counts(limit=1, total=4, out=[], at=None))
     clock_s = 100.0
     assert isinstance(keeper.take(), Go)
@@ -379,22 +379,24 @@ def test_another_node_is_denied_in_the_servers_words(control_plane: ControlPlane
     control_plane.add_node("n2")
     api = agents.api("n1")
     with pytest.raises(BackendRefused, match="may not write node n2"):
-        api.patch(Kind.NODE, "n2", {"metadata": {"labels": {"healthd.io/x": "1"}}})
+        api.patch(ResourceKind.NODE, "n2", {"metadata": {"labels": {"healthd.io/x": "1"}}})
     with pytest.raises(BackendUnknown, match="forbidden"):
-        api.get(Kind.POD, "healthd-agent-n1", namespace="healthd")
+        api.get(ResourceKind.POD, "healthd-agent-n1", namespace="healthd")
     with pytest.raises(BackendDenied, match="forbidden"):
-        api.create(Kind.POD, {"metadata": {"name": "p"}}, namespace="healthd")
+        api.create(ResourceKind.POD, {"metadata": {"name": "p"}}, namespace="healthd")
 
 
 def test_a_patch_of_an_old_version_is_a_conflict(control_plane: ControlPlane, agents: Agents) -> None:
     """And a claim of ours on the object is not made."""
     control_plane.add_node("n1")
     api = agents.api("n1")
-    version = api.get(Kind.NODE, "n1")["metadata"]["resourceVersion"]
+    version = api.get(ResourceKind.NODE, "n1")["metadata"]["resourceVersion"]
     note = {"metadata": {"resourceVersion": version, "annotations": {"healthd.io/x": "1"}}}
-    api.patch(Kind.NODE, "n1", note)
+    api.patch(ResourceKind.NODE, "n1", note)
     with pytest.raises(Conflict):
-        api.patch(Kind.NODE, "n1", {"metadata": {"resourceVersion": version, "annotations": {"healthd.io/x": "2"}}})
+        api.patch(
+            ResourceKind.NODE, "n1", {"metadata": {"resourceVersion": version, "annotations": {"healthd.io/x": "2"}}}
+        )
 
 
 def test_a_token_that_is_rotated_is_read_again(control_plane: ControlPlane, agents: Agents, tmp_path: Path) -> None:
@@ -402,9 +404,9 @@ def test_a_token_that_is_rotated_is_read_again(control_plane: ControlPlane, agen
     control_plane.add_node("n1")
     api = agents.api("n1", token="expired")  # noqa: S106 - it is none
     with pytest.raises(BackendUnknown, match="401"):
-        api.get(Kind.NODE, "n1")
+        api.get(ResourceKind.NODE, "n1")
     control_plane.account_folder(tmp_path / "n1", control_plane.agent_token("n1"))
-    assert api.get(Kind.NODE, "n1")["metadata"]["name"] == "n1"
+    assert api.get(ResourceKind.NODE, "n1")["metadata"]["name"] == "n1"
 
 
 def test_a_server_that_hangs_or_is_gone_is_unknown_and_comes_back(control_plane: ControlPlane, agents: Agents) -> None:

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from healthd.agent.agent import Agent, looking_agent
 from healthd.api.families import MOST_SERIES
-from healthd.api.metrics import Page
+from healthd.api.metrics import MetricsPage
 from healthd.api.reading_names import metric_of
 from healthd.config.load import load
 from healthd.core.check import discover, judged, ok, unknown
@@ -49,7 +49,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
     made.close()
 
 
-def samples(page: Page, name: str, *labels: str) -> Samples:
+def samples(page: MetricsPage, name: str, *labels: str) -> Samples:
     """The values of a sample by these labels."""
     found = text_string_to_metric_families(page.render())
     return {
@@ -68,14 +68,14 @@ def readings(*gpus: Component) -> list[Reading]:
     return [Reading(component=gpu, name="gpu_temperature_c", value=40) for gpu in gpus]
 
 
-def health(page: Page) -> dict[str, float]:
+def health(page: MetricsPage) -> dict[str, float]:
     found = samples(page, "healthd_component_health", "check", "component")
     return {component: value for (check, component), value in found.items() if check == "gpu.ecc"}
 
 
 def test_all_that_can_be_counted_is_there_from_the_start(agent: Agent) -> None:
     """A counter that appears with its first 1 has no increase: every action, refusal, step, check and code is at 0."""
-    page, checks = Page(agent), agent.checkup.checks
+    page, checks = MetricsPage(agent), agent.checkup.checks
     for name, label, words in (
         ("healthd_decisions_total", "action", Action),
         ("healthd_refusals_total", "reason", Refusal),
@@ -91,14 +91,14 @@ def test_all_that_can_be_counted_is_there_from_the_start(agent: Agent) -> None:
 
 def test_before_the_first_look_a_node_is_unknown_in_every_eye(agent: Agent) -> None:
     """Every check that looks by itself says unknown of the node, not ok, until it has looked."""
-    found = samples(Page(agent), "healthd_component_health", "check", "component")
+    found = samples(MetricsPage(agent), "healthd_component_health", "check", "component")
     by_itself = {name for name, check in agent.checkup.checks.items() if check.on == "interval"}
     assert {name: found[name, "node"] for name in by_itself} == dict.fromkeys(by_itself, 2.0)
 
 
 def test_a_part_that_is_not_told_of_any_more_is_unknown_and_not_gone(agent: Agent) -> None:
     """0 ok, 2 unknown while the check cannot tell, 3 critical with a fault; what is not there any more goes."""
-    page = Page(agent)
+    page = MetricsPage(agent)
     looks(agent, ok(readings(*GPUS)))
     assert health(page) == {"gpu:GPU-1": 0, "gpu:GPU-2": 0, "node": 0}
     looks(agent, unknown("NVML does not answer"))
@@ -117,7 +117,7 @@ def fault(code: str, where: Component) -> Finding:
 
 def test_runs_that_could_not_tell_age_the_last_success(agent: Agent) -> None:
     """A check that runs and cannot tell has run just now, and has been of no use for as long as it has not told."""
-    page, at = Page(agent), datetime.now(UTC)
+    page, at = MetricsPage(agent), datetime.now(UTC)
     for age_s, result in ((600, ok()), (5, unknown("why"))):
         outcome = Outcome(check="gpu.ecc", result=result, at=at - timedelta(seconds=age_s), duration_s=0.5)
         agent.monitor.absorb(outcome)
@@ -134,7 +134,7 @@ def test_no_sample_is_there_twice(agent: Agent) -> None:
     """Two checks that read the same, or one that names a part twice: node_exporter would refuse the whole file."""
     for check in ("gpu.ecc", "gpu.temperature"):
         looks(agent, ok([*readings(*GPUS), *readings(*GPUS)]), check=check)
-    text = [line.rpartition(" ")[0] for line in Page(agent).render().splitlines() if not line.startswith("#")]
+    text = [line.rpartition(" ")[0] for line in MetricsPage(agent).render().splitlines() if not line.startswith("#")]
     assert len(text) == len(set(text))
     assert text.count('healthd_gpu_temperature_celsius{component="gpu:GPU-1"}') == 1
 
@@ -146,7 +146,7 @@ def test_no_metric_is_longer_than_the_bound_and_what_is_left_out_is_counted(agen
         for number in range(3_000)
     ]
     looks(agent, judged(storm), check="kernel.xid")
-    page = Page(agent)
+    page = MetricsPage(agent)
     text = page.render()
     families = {family.name: len(family.samples) for family in text_string_to_metric_families(text)}
     assert max(families.values()) == families["healthd_fault_occurrences"] == MOST_SERIES

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import Answer, CaseMark
+from healthd.remediation.decide.handoff import CaseMark, RequestAnswer
 from tests.integration.prometheus.prometheus_server import promtool
 from tests.integration.slurm.controller_lab import ControllerLab, RunningController
 from tests.integration.slurm.slurm_lab import SlurmLab
@@ -74,7 +74,7 @@ def test_a_node_without_rights_is_replaced_by_the_controller(lab: ControllerLab)
     assert lab.nowhere.requests == [], "a node called AWS"
     lab.until(lambda: lab.mark(A).became == lab.instance(A), 20, "the mark tells what became of it")
     mark = lab.mark(A)
-    assert (mark.machine, mark.remedy, mark.answer) == (old, Remedy.REPLACE_NODE, Answer.TAKEN)
+    assert (mark.machine, mark.remedy, mark.answer) == (old, Remedy.REPLACE_NODE, RequestAnswer.TAKEN)
     assert f"replaced: {old} became {lab.instance(A)}" in controller.audit()
     assert controller.command("--status").returncode == 0
     lab.until(lambda: 'healthd_controller_decisions_total{state="done"} 1.0' in controller.page(), 20, "it is counted")
@@ -145,7 +145,7 @@ def test_a_controller_that_may_only_look_says_so_on_the_node(lab: ControllerLab)
     breaks(node)
     words = "held up: healthd controller waits: the controller is in observe mode"
     lab.until(lambda: words in node.said(), 40, "the node says so")
-    assert lab.mark(A).answer is Answer.WAITS
+    assert lab.mark(A).answer is RequestAnswer.WAITS
     assert lab.aws.requests == []
     controller.configure(lab.sections(lab.aws.url))
     process = controller.process
@@ -235,13 +235,13 @@ def test_a_forged_request_is_refused(lab: ControllerLab) -> None:
     said in the comment, in the status and in the log; nothing is asked of AWS, and no state is touched."""
     controller: RunningController = lab.controller().start()
     forge(lab, A)
-    lab.until(lambda: lab.mark(A).answer is Answer.REFUSED, 20, "refused")
+    lab.until(lambda: lab.mark(A).answer is RequestAnswer.REFUSED, 20, "refused")
     assert "no place in the budget is held for this node" in lab.mark(A).said
     slot = ("reservationname=healthd-cluster-0", f"nodes={B}", "starttime=now", "duration=UNLIMITED", "users=root")
     lab.slurm.scontrol("create", "reservation", *slot, "flags=MAINT,IGNORE_JOBS,STATIC_ALLOC")
     lab.slurm.update(B, "state=drain", "reason=admin: psu")
     forge(lab, B)
-    lab.until(lambda: lab.mark(B).answer is Answer.REFUSED, 20, "refused")
+    lab.until(lambda: lab.mark(B).answer is RequestAnswer.REFUSED, 20, "refused")
     assert "it is held by root with 'admin: psu'" in lab.mark(B).said
     assert lab.aws.requests == []
     assert (lab.slurm.state(A), lab.slurm.state(B).split("+")[1]) == ("IDLE", "DRAIN")

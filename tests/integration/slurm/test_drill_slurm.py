@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from healthd.drill.chain import Link
+from healthd.drill.chain import DrillStage
 from healthd.sim.machine import SimulatedMachine
 from tests.integration.slurm.slurm_lab import SlurmLab
 from tests.running import RunningNode
@@ -59,7 +59,7 @@ def test_slurmctld_never_hears_of_a_drill(slurm: SlurmLab, node: RunningNode) ->
     """The decision reads the real budget, the plan names the drain; no reservation, no drain, no comment is made."""
     before = known(slurm)
     code, report = drill(node, "xid", "79", "--gpu", "3")
-    assert (code, [each["link"] for each in report["links"]]) == (0, list(Link)), report
+    assert (code, [each["link"] for each in report["links"]]) == (0, list(DrillStage)), report
     assert report["levels"][1]["action"] == "quarantine"
     assert report["budget"] == {"out": 0, "limit": 2, "nodes": 8}
     assert any("[drill " in each for each in report["plan"]["steps"])

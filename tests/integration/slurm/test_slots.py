@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
-from healthd.remediation.decide.fleet import Go, Hold, Settle
+from healthd.remediation.decide.fleet import Go, Settle, WaitForSlot
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import Mark, ScopeLevel, Slot
@@ -214,7 +214,7 @@ def test_a_full_fleet_holds_without_a_claim(slurm: SlurmLab) -> None:
     """An admin's drain and a slot fill a limit of two; a third node holds until one of them is back."""
     slurm.update("n0008", "state=drain", "reason=admin: psu")
     _settled(_keeper(slurm, OTHER))
-    assert _keeper(slurm).take() == Hold(reason="at the fleet limit: 2 of 8 nodes are out, 2 may be")
+    assert _keeper(slurm).take() == WaitForSlot(reason="at the fleet limit: 2 of 8 nodes are out, 2 may be")
     assert [slot.node for slot in _of(slurm).slots()] == [OTHER]
     slurm.update("n0008", "state=resume")
     _settled(_keeper(slurm))
@@ -227,7 +227,7 @@ def test_a_drain_during_the_settle_time_takes_the_slot_back(slurm: SlurmLab) -> 
     slurm.update("n0008", "state=drain", "reason=admin: psu")
     time.sleep(0.6)
     answer = keeper.take()
-    assert isinstance(answer, Hold)
+    assert isinstance(answer, WaitForSlot)
     assert "2 of 8 nodes are out, 1 may be; gave back cluster-0" in answer.reason
     assert _of(slurm).slots() == ()
     assert slurm.shows("n0008", "Reason").startswith("admin: psu")
