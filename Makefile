@@ -86,6 +86,8 @@ types: .venv/dev.stamp
 
 contracts: .venv/dev.stamp
 	$(VENV)/lint-imports
+	$(VENV)/deptry .
+	$(VENV)/deptry . --optional-dependencies-dev-groups dev --extend-exclude "bench|docs|packaging|tests"
 
 # The modules that decide: each of their branches is taken by a test that does no I/O.
 coverage: .venv/dev.stamp
