@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from healthd.checklib.host_text import key_numbers
 from healthd.checklib.pci import efa_functions, pci_children, pci_gpus
 from healthd.checklib.versions import minimums, older, read_stack
 from healthd.core.check import FindingCode, check, judged, not_applicable
@@ -113,8 +114,7 @@ def _locked(node: Node) -> Iterator[Finding]:
 
 
 def _huge_pages(node: Node) -> Iterator[Reading]:
-    for line in node.proc.read("meminfo").splitlines():
-        word, _, value = line.partition(":")
-        if word in ("HugePages_Total", "HugePages_Free"):
-            name = f"host_{word.lower().replace('hugepages', 'huge_pages')}_count"
-            yield Reading(component=NODE, name=name, value=int(value))
+    meminfo = key_numbers(node.proc.read("meminfo"))
+    for word, name in (("HugePages_Total", "total"), ("HugePages_Free", "free")):
+        if word in meminfo:
+            yield Reading(component=NODE, name=f"host_huge_pages_{name}_count", value=meminfo[word])

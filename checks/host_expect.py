@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from healthd.checklib.host_text import process
+from healthd.checklib.host_text import processes, uptime_s
 from healthd.core.check import FindingCode, check, judged, not_applicable
-from healthd.core.errors import SourceError, SourceUnreadable
+from healthd.core.errors import SourceError
 from healthd.core.model import NODE, Component, Finding, Remedy, Result, Severity
 from healthd.core.node import Node
 
@@ -88,25 +88,13 @@ def _modules(node: Node, settings: HostExpectSettings) -> Iterator[Finding]:
 def _processes(node: Node, settings: HostExpectSettings) -> Iterator[Finding]:
     if not settings.processes and not settings.forbidden_processes:
         return
-    running = frozenset(_names(node))
-    if not running:
-        raise SourceUnreadable("/proc lists no process: is the host's /proc visible here?")
+    running = frozenset(each.name for each in processes(node.proc))
     for name in settings.processes:
         if name[:15] not in running:
             yield PROCESS.at(Component(kind="process", id=name), f"no process {name} runs")
     for name in settings.forbidden_processes:
         if name[:15] in running:
             yield FORBIDDEN.at(Component(kind="process", id=name), f"a process {name} runs, and must not here")
-
-
-def _names(node: Node) -> Iterator[str]:
-    for pid in node.proc.names(""):
-        if pid.isdecimal():
-            try:
-                yield process(node.proc.read(f"{pid}/stat")).name
-            except SourceError:
-                if node.proc.exists(f"{pid}/stat"):  # else it ended between the listing and the reading
-                    raise
 
 
 def _mounts(node: Node, settings: HostExpectSettings) -> Iterator[Finding]:
@@ -128,11 +116,7 @@ def _mount(point: str) -> Component:
 def _uptime(node: Node, settings: HostExpectSettings) -> Iterator[Finding]:
     if not settings.min_uptime_s:
         return
-    text = node.proc.read("uptime").split(" ")[0]
-    try:
-        up_s = float(text)
-    except ValueError as error:
-        raise SourceUnreadable(f"/proc/uptime: {text!r}: expected seconds") from error
+    up_s = uptime_s(node.proc.read("uptime"))
     if up_s < settings.min_uptime_s:
         message = f"up for {up_s:.0f} s; {settings.min_uptime_s:g} s are configured"
         yield YOUNG.at(NODE, message, uptime_s=up_s, limit_s=settings.min_uptime_s)

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from healthd.checklib.host_text import Process, process, whole
+from healthd.checklib.host_text import Process, processes, whole
 from healthd.core.check import FindingCode, check, judged
-from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
+from healthd.core.errors import SourceError, SourceUnreadable
 from healthd.core.model import NODE, Component, Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import Node
 
@@ -69,26 +69,12 @@ def host_processes(node: Node, settings: HostProcessesSettings) -> Result:
     Documentation/admin-guide/sysctl/fs.rst (file-nr) and kernel.rst (pid_max, threads-max); gpud (nvidia processes in D
     state); EKS node monitoring agent (ApproachingKernelPidMax, ApproachingMaxOpenFiles, ExcessiveZombieProcesses).
     """
-    processes = tuple(_processes(node))
-    if not processes:
-        raise SourceUnreadable("/proc lists no process: is the host's /proc visible here?")
-    readings = list(_levels(node, processes))
-    asleep = [each for each in processes if each.state == _UNINTERRUPTIBLE]
+    found = processes(node.proc)
+    readings = list(_levels(node, found))
+    asleep = [each for each in found if each.state == _UNINTERRUPTIBLE]
     stacks = {each: _stack(node, each) for each in asleep}
-    findings = [*_stuck(stacks, settings), *_zombies(processes, settings), *_near(readings, settings)]
+    findings = [*_stuck(stacks, settings), *_zombies(found, settings), *_near(readings, settings)]
     return judged(findings, readings, untold=[(_where(each), STUCK.code) for each in asleep if not stacks[each]])
-
-
-def _processes(node: Node) -> Iterator[Process]:
-    for name in node.proc.names(""):
-        if name.isdecimal():
-            try:
-                yield process(node.proc.read(f"{name}/stat"))
-            except SourceMissing:
-                continue  # it ended between the listing and the reading
-            except SourceError:
-                if node.proc.exists(f"{name}/stat"):  # ESRCH: it ended while it was read
-                    raise
 
 
 def _stack(node: Node, asleep: Process) -> str:
@@ -111,14 +97,14 @@ def _stuck(stacks: Mapping[Process, str], settings: HostProcessesSettings) -> It
             yield STUCK.at(_where(each), message, process=each.name, module=inside, stack=stack[:_STACK_CHARACTERS])
 
 
-def _zombies(processes: tuple[Process, ...], settings: HostProcessesSettings) -> Iterator[Finding]:
-    zombies = sum(each.state == _ZOMBIE for each in processes)
+def _zombies(found: tuple[Process, ...], settings: HostProcessesSettings) -> Iterator[Finding]:
+    zombies = sum(each.state == _ZOMBIE for each in found)
     if zombies > settings.zombies:
         message = f"{zombies} ended processes wait to be collected, more than {settings.zombies}"
         yield ZOMBIES.at(NODE, message, zombies=zombies, limit=settings.zombies)
 
 
-def _levels(node: Node, processes: tuple[Process, ...]) -> Iterator[Reading]:
+def _levels(node: Node, found: tuple[Process, ...]) -> Iterator[Reading]:
     """Shares of the limits. Every thread takes a pid, so threads are what counts against pid_max."""
     pid_max = whole(node.proc.read("sys/kernel/pid_max"), "sys/kernel/pid_max")
     threads_max = whole(node.proc.read("sys/kernel/threads-max"), "sys/kernel/threads-max")
@@ -131,7 +117,7 @@ def _levels(node: Node, processes: tuple[Process, ...]) -> Iterator[Reading]:
             yield Reading(component=NODE, name="open_files_used_ratio", value=used)
         case other:
             raise SourceUnreadable(f"/proc/loadavg, /proc/sys/fs/file-nr: {other}: expected five and three numbers")
-    yield Reading(component=NODE, name="zombies_count", value=sum(each.state == _ZOMBIE for each in processes))
+    yield Reading(component=NODE, name="zombies_count", value=sum(each.state == _ZOMBIE for each in found))
 
 
 def _near(readings: list[Reading], settings: HostProcessesSettings) -> Iterator[Finding]:

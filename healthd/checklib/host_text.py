@@ -1,7 +1,7 @@
 """What the kernel and common tools print about a host, parsed: one function for each form, text in, values out.
 
-Pure, and it judges nothing. A text without the expected form raises SourceUnreadable that quotes it: half a parse is no
-answer. Forms are cited in each function.
+Pure, and it judges nothing; :func:`processes` alone takes the tree, as it reads a file of each. A text without the
+expected form raises SourceUnreadable that quotes it: half a parse is no answer. Forms are cited in each function.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from healthd.core.errors import SourceUnreadable
+from healthd.core.errors import SourceError, SourceUnreadable
+from healthd.core.node import Tree
 
 _PRESSURE = re.compile(r"avg10=\S+ avg60=\S+ avg300=([0-9]{1,3}(?:\.[0-9]{1,6})?) total=[0-9]+")
 _SHOWN = 120
@@ -70,6 +71,27 @@ def process(text: str) -> Process:
     if not (opened and closed and after and pid.isdecimal()):
         raise SourceUnreadable(f"/proc/PID/stat {_cut(text)}: expected 'PID (NAME) STATE …'")
     return Process(pid=int(pid), name=name, state=after[0])
+
+
+def processes(proc: Tree) -> tuple[Process, ...]:
+    """Every process, by ``/proc/PID/stat`` alone, which does not touch its memory and so cannot wait for it.
+
+    One that ends between the listing and the reading is left out. Raises SourceError where one that is there cannot be
+    read, and SourceUnreadable where none is listed.
+    """
+    found = tuple(each for name in proc.names("") if name.isdecimal() and (each := _running(proc, name)) is not None)
+    if not found:
+        raise SourceUnreadable("/proc lists no process: is the host's /proc visible here?")
+    return found
+
+
+def _running(proc: Tree, pid: str) -> Process | None:
+    try:
+        return process(proc.read(f"{pid}/stat"))
+    except SourceError:
+        if proc.exists(f"{pid}/stat"):
+            raise
+        return None  # it ended before it was read, or while it was (ESRCH)
 
 
 def pressure(text: str) -> Mapping[str, float]:
