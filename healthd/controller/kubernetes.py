@@ -43,7 +43,8 @@ from healthd.remediation.orchestrators.kubernetes.silence import SILENT
 from healthd.remediation.orchestrators.kubernetes.told import STATUS, STATUS_LEASE, KubeTold
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from healthd.remediation.ports import Provisioner
-from healthd.remediation.provisioners.opening import asks_by_own_node, found_by_controller, open_for_kubernetes
+from healthd.remediation.provisioners.opening import channel_of, found_by_controller, open_for_kubernetes
+from healthd.remediation.provisioners.registry import KINDS, RepairChannel
 from healthd.remediation.request_stats import Calls
 from healthd.sources.command import run_command
 from healthd.state.store import Store
@@ -53,7 +54,6 @@ _RATE_PER_S, _BURST = 50.0, 200  # one process for the whole fleet, and a round 
 _LIST_S = 30.0  # a server that answers from its cache may give 10,000 nodes in one piece
 _GAP_S = 60.0  # between two rounds, that counts as seen
 _COUNTS_IN_AN_AGE = 15  # so many countings may be missed before agents take the last one for old
-_BY_SLURM = ("parallelcluster", "pcs")
 
 
 def connect_controller(
@@ -85,7 +85,7 @@ class KubernetesWork:
         section = config.orchestrator.kubernetes
         self._config, self._run = config, run
         self._metadata = metadata_of(config)
-        self._repairs = config.provisioner.kind not in ("none", "local") and not asks_by_own_node(config.provisioner)
+        self._repairs = channel_of(config.provisioner) not in (RepairChannel.COMMAND, RepairChannel.OWN_NODE)
         self.about = self._checked()
         kind, mode = config.provisioner.kind, config.remediation.mode
         self.course = Course(orchestrator="kubernetes", provisioner=kind, mode=mode, limits=True)
@@ -223,15 +223,15 @@ class KubernetesWork:
 
     def _checked(self) -> str:
         """Who replaces machines, for the log. Raises ConfigError for what cannot work here."""
-        kind = self._config.provisioner.kind
-        if kind in _BY_SLURM:
+        kind, channel = self._config.provisioner.kind, channel_of(self._config.provisioner)
+        if kind in KINDS and KINDS[kind].needs_slurm:
             raise ConfigError((f"provisioner.kind = {kind} works by Slurm, and this is Kubernetes: name another",))
-        if asks_by_own_node(self._config.provisioner):
+        if channel is RepairChannel.OWN_NODE:
             return f"Kubernetes; it counts and drains, and nodes ask {kind} by their own Nodes: no request is answered"
         if not self._repairs:
             return "Kubernetes; it counts and drains, and no request is answered: [provisioner] kind is none"
-        if kind == "karpenter":
-            return "Kubernetes, Karpenter, as configured"
+        if channel is RepairChannel.NODE_CLAIM:
+            return f"Kubernetes, {KINDS[kind].title}, as configured"
         found = found_by_controller(self._config.provisioner, self._metadata)
         return f"Kubernetes, {found.platform}, {found.why}"
 

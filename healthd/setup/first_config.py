@@ -12,18 +12,11 @@ from datetime import datetime
 
 from healthd.checklib.tables import InstanceProfile, instance_profile
 from healthd.config.json_schema import FILE_NAME
+from healthd.config.schema.provisioner import ProvisionerSection
 from healthd.config.values import toml_value
 from healthd.remediation.provisioners.aws_calls import Platform
+from healthd.remediation.provisioners.registry import PLATFORMS, RepairChannel
 from healthd.setup.survey import Survey
-
-_NAMES = {
-    Platform.HYPERPOD: "SageMaker HyperPod",
-    Platform.PARALLELCLUSTER: "AWS ParallelCluster",
-    Platform.PCS: "AWS Parallel Computing Service (PCS)",
-    Platform.AUTOSCALING: "EC2 Auto Scaling",
-    Platform.EC2: "EC2",
-}
-_REPLACED_WHEN_DRAINED = (Platform.PARALLELCLUSTER, Platform.PCS)
 
 
 def first_config(found: Survey, *, version: str, now: datetime) -> str:
@@ -61,7 +54,7 @@ def found_lines(found: Survey) -> Iterator[str]:
     """What was found, a sentence a line, for a person."""
     profile = instance_profile(found.instance_type)
     yield f"instance type: {_text(found.instance_type) or 'not known'}{_known(found, profile)}"
-    named = _NAMES[found.platform] if found.platform else "none of AWS's"
+    named = PLATFORMS[found.platform].title if found.platform else "none of AWS's"
     yield f"platform: {named}{_cluster(found)}, because {_text(found.platform_why)}"
     yield f"cluster: {_cluster_manager(found)}"
     yield f"devices: {_count(found.gpus)} NVIDIA GPUs, {_count(found.efa)} EFA devices"
@@ -133,8 +126,8 @@ def _provisioner(found: Survey) -> list[str]:
         ]
     if found.fixed:
         lines.append(f"# Nothing replaces this machine: {_text(found.fixed)}. For the nodes that can be:")
-    if found.platform in _REPLACED_WHEN_DRAINED:
-        lines.append(f"# Under {_NAMES[found.platform]} any drain is a replacement. Until repair is wanted healthd")
+    if (kind := PLATFORMS[found.platform]).drain_replaces:
+        lines.append(f"# Under {kind.title} any drain is a replacement. Until repair is wanted healthd")
         lines.append("# keeps jobs off with a reservation alone, and drains nothing.")
     lines += ['kind = "none"', *_wanted(found, found.platform)]
     return lines
@@ -142,7 +135,7 @@ def _provisioner(found: Survey) -> list[str]:
 
 def _wanted(found: Survey, platform: Platform) -> Iterator[str]:
     yield f'# kind = "{platform}"  # {_text(found.platform_why)}'
-    if found.slurm and platform in (Platform.HYPERPOD, *_REPLACED_WHEN_DRAINED):
+    if found.slurm and PLATFORMS[platform].channel_of(ProvisionerSection()) is RepairChannel.SLURM:
         yield "# It is asked through Slurm: no right in AWS is needed."
         return
     if (found.pod or found.kubelet) and platform is Platform.HYPERPOD:

@@ -12,31 +12,21 @@ from typing import Protocol
 
 from healthd.config.schema.config import Config
 from healthd.config.schema.provisioner import ProvisionerSection
-from healthd.core.errors import BackendUnknown, ConfigError, SourceError
+from healthd.core.errors import ConfigError, SourceError
 from healthd.core.node import CommandResult
 from healthd.remediation.ports import Provisioner, StateOwner
 from healthd.remediation.provisioners.autoscaling import AutoScalingProvisioner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.aws_calls import Platform
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
-from healthd.remediation.provisioners.detect import (
-    PARALLELCLUSTER_TAG,
-    PCS_TAG,
-    DetectedPlatform,
-    Metadata,
-    detect,
-    hyperpod,
-    parallelcluster,
-    replaces_what_is_drained,
-)
+from healthd.remediation.provisioners.detect import DetectedPlatform, Metadata, detect, replaces_what_is_drained
 from healthd.remediation.provisioners.ec2 import Ec2Provisioner
-from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
 from healthd.remediation.provisioners.kube_nodes import ByProviderId, KarpenterProvisioner, NodeClaims, launched
 from healthd.remediation.provisioners.kube_own import Asking, OwnNodeProvisioner
 from healthd.remediation.provisioners.local import LocalProvisioner
 from healthd.remediation.provisioners.looking import Paced
-from healthd.remediation.provisioners.slurm_managed import SlurmManagedProvisioner
-from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, Scontrol, read_node
+from healthd.remediation.provisioners.registry import KINDS, PLATFORMS, PlatformInputs, RepairChannel
+from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, Scontrol
 from healthd.remediation.provisioners.subject import Subject
 from healthd.remediation.request_stats import Calls
 from healthd.sources.command import run_command
@@ -52,11 +42,6 @@ class Marks(Protocol):
     def marked(self) -> str:
         """Read it."""
 
-
-_HINTS = {
-    "eks": "is node auto-repair on for this node group, and is it below its own limits? See aws eks describe-nodegroup",
-    "hyperpod": "is the cluster's NodeRecovery Automatic? See aws sagemaker describe-cluster",
-}
 
 _NOT_BY_ITSELF = (
     "a node of Kubernetes does not see what HyperPod is at: set [provisioner.hyperpod] how = label, or [provisioner]"
@@ -83,7 +68,8 @@ def open_provisioner(
     Raises ConfigError for a kind that this node cannot have.
     """
     section = config.provisioner
-    if section.kind in ("none", "local"):
+    channel = channel_of(section)
+    if channel is RepairChannel.COMMAND:
         command = section.local.reboot_command if section.kind == "local" else ()
         return LocalProvisioner(
             reboot_command=command,
@@ -94,16 +80,16 @@ def open_provisioner(
     subject = Subject(
         node=machine.name, instance_id=machine.identity.instance_id, instance_type=machine.identity.instance_type
     )
-    if section.kind == "karpenter":
+    if channel is RepairChannel.NODE_CLAIM:
         return _by_karpenter(section, subject, marks)
-    if kind := asks_by_own_node(section):
-        return _by_own_node(kind, subject, marks, asking)
+    if channel is RepairChannel.OWN_NODE:
+        return _by_own_node(section.kind, subject, marks, asking)
     found = found_on(section, machine.imds.read, subject, root=root)
     if found.platform is None:
         wrong = f"provisioner.kind = {section.kind}: {found.why}; name the platform, or set none or local"
         raise ConfigError((wrong,))
-    if found.platform is Platform.HYPERPOD and section.hyperpod.how == "label":
-        return _by_own_node("hyperpod", subject, marks, asking)
+    if PLATFORMS[found.platform].channel_of(section) is RepairChannel.OWN_NODE:
+        return _by_own_node(found.platform, subject, marks, asking)
     if delegates(section, found.platform, by_slurm=scontrol is not None):
         return _delegated(section, subject, found, scontrol, marks)
     if found.platform is Platform.HYPERPOD and asking is not None:
@@ -112,19 +98,16 @@ def open_provisioner(
     return Paced(own, every_s=section.aws.look_s)
 
 
-def asks_by_own_node(section: ProvisionerSection) -> str:
-    """The kind by which nodes of Kubernetes ask their platform themselves, or "": then somebody calls an API."""
-    by_label = section.kind == "hyperpod" and section.hyperpod.how == "label"
-    return section.kind if by_label or section.kind == "eks" else ""
+def channel_of(section: ProvisionerSection) -> RepairChannel | None:
+    """How the configured kind is asked; None for ``auto``, where that is to be found out."""
+    return KINDS[section.kind].channel_of(section) if section.kind in KINDS else None
 
 
 def delegates(section: ProvisionerSection, platform: Platform, *, by_slurm: bool = True) -> bool:
     """Whether nodes of this platform ask the controller: where it is configured, and an API does what is asked for.
     ``by_slurm``: whether Slurm runs the node, so that what can be done by its commands is."""
-    is_slurms = platform in (Platform.PARALLELCLUSTER, Platform.PCS) or (
-        platform is Platform.HYPERPOD and section.hyperpod.how == "scontrol"
-    )
-    return section.act_from == "controller" and not (by_slurm and is_slurms)
+    is_slurms = by_slurm and PLATFORMS[platform].channel_of(section) is RepairChannel.SLURM
+    return section.act_from == "controller" and not is_slurms
 
 
 def open_for_kubernetes(
@@ -145,7 +128,7 @@ def open_for_kubernetes(
     this controller may not act any more. ``label``: HyperPod's on its Node. Raises ConfigError."""
     section = config.provisioner
     subject = Subject(node=node, here=False, instance_id=instance_id)
-    if section.kind == "karpenter":
+    if channel_of(section) is RepairChannel.NODE_CLAIM:
         return KarpenterProvisioner(subject=subject, machine=machine, claims=claims)
     found = found_by_controller(section, metadata)
     inner = open_for(section, subject, found, None, run=run, calls=calls, label=label)
@@ -182,10 +165,11 @@ def found_by_controller(section: ProvisionerSection, metadata: Metadata, *, root
 
     What a head node is itself, alone or in a group of its own, says nothing of its nodes.
     """
-    if section.kind in ("none", "local"):
+    kind = KINDS.get(section.kind)
+    if kind is not None and kind.channel is RepairChannel.COMMAND:
         wrong = f"provisioner.kind = {section.kind}: the controller acts by a platform; name that of the nodes"
         raise ConfigError((wrong,))
-    if section.kind in ("karpenter", "eks"):
+    if kind is not None and kind.build is None:
         wrong = f"provisioner.kind = {section.kind} is Kubernetes's: set [orchestrator] kind = kubernetes"
         raise ConfigError((wrong,))
     found = found_on(section, metadata, Subject(node="", here=False), root=root)
@@ -213,37 +197,20 @@ def open_for(
         run=run,
         calls=calls,
     )
-    match found.platform:
-        case Platform.HYPERPOD:
-            return HyperPodProvisioner(
-                subject=subject,
-                aws=aws,
-                cluster=section.hyperpod.cluster or found.cluster,
-                scontrol=scontrol,
-                by_api=section.hyperpod.how == "api" or not subject.here or scontrol is None,
-                made_by_us=made_by_us,
-                label=label,
-                fixed=found.fixed,
-            )
-        case Platform.PARALLELCLUSTER | Platform.PCS:
-            return _slurm_managed(found, subject, aws, scontrol)
-        case Platform.AUTOSCALING:
-            return AutoScalingProvisioner(
-                subject=subject,
-                aws=aws,
-                how=section.autoscaling.replace,
-                group=section.autoscaling.group or found.group,
-                address=_address(subject.node, scontrol),
-            )
-        case Platform.EC2:
-            return Ec2Provisioner(
-                subject=subject,
-                aws=aws,
-                stop_and_start=section.ec2.stop_and_start,
-                address=_address(subject.node, scontrol),
-            )
-        case None:
-            raise ConfigError((f"provisioner.kind: {found.why}",))
+    build = None if found.platform is None else PLATFORMS[found.platform].build
+    if build is None:
+        raise ConfigError((f"provisioner.kind: {found.why}",))
+    return build(
+        PlatformInputs(
+            section=section,
+            subject=subject,
+            found=found,
+            aws=aws,
+            scontrol=scontrol,
+            made_by_us=made_by_us,
+            label=label,
+        )
+    )
 
 
 def found_on(section: ProvisionerSection, metadata: Metadata, subject: Subject, *, root: str = "/") -> DetectedPlatform:
@@ -300,45 +267,14 @@ def _by_own_node(
         subject=replace(subject, here=False),  # which instance this is, the Node says
         asking=asking(kind),
         read=marks.marked,
-        hint=_HINTS[kind],
+        hint=KINDS[kind].hint,
     )
 
 
-def _named(platform: Platform, files: str, root: str) -> DetectedPlatform:
-    plain = DetectedPlatform(platform=platform, why="as configured")
-    if platform is Platform.HYPERPOD:
-        return hyperpod(Path(root) / files.lstrip("/")) or plain
-    if platform is Platform.PARALLELCLUSTER:
-        return parallelcluster(Path(root)) or plain
-    return plain
-
-
-def _slurm_managed(found: DetectedPlatform, subject: Subject, aws: Aws, scontrol: Scontrol | None) -> Provisioner:
-    kind = str(found.platform)
-    if scontrol is None:
-        raise ConfigError((f"provisioner.kind = {kind} needs Slurm: set [orchestrator] kind = slurm",))
-    is_pcs = found.platform is Platform.PCS
-    key = PCS_TAG if is_pcs else PARALLELCLUSTER_TAG
-    return SlurmManagedProvisioner(
-        kind=kind,
-        manager="PCS" if is_pcs else "clustermgtd",
-        subject=subject,
-        aws=aws,
-        scontrol=scontrol,
-        tag=(key, found.cluster) if found.cluster else None,
-        fixed=found.fixed,
-    )
-
-
-def _address(node: str, scontrol: Scontrol | None) -> Callable[[], str] | None:
-    """Where Slurm has the node, where Slurm runs it; else its name must say."""
-
-    def asked() -> str:
-        if scontrol is None:
-            raise BackendUnknown(f"nobody knows where {node} is")
-        return read_node(scontrol, node).address or node
-
-    return asked if scontrol is not None else None
+def _named(platform: Platform, resource_config: str, root: str) -> DetectedPlatform:
+    files = PLATFORMS[platform].files
+    found = None if files is None else files(Path(root), resource_config)
+    return found or DetectedPlatform(platform=platform, why="as configured")
 
 
 def _group_of(section: ProvisionerSection, subject: Subject, region: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -24,6 +25,7 @@ from healthd.remediation.provisioners.aws_calls import Platform
 from healthd.remediation.provisioners.detect import DetectedPlatform, detect
 from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
 from healthd.remediation.provisioners.opening import found_on, open_for, open_provisioner
+from healthd.remediation.provisioners.registry import KINDS, PLATFORMS
 from healthd.remediation.provisioners.subject import Subject
 from healthd.sources.machine import Machine, open_machine
 from tests.scontrol import ScriptedScontrol
@@ -210,3 +212,10 @@ def test_where_a_drain_is_a_replacement_nothing_is_drained(tmp_path: Path) -> No
     (tmp_path / "etc/parallelcluster").mkdir(parents=True)
     there = open_provisioner(config, machine_of(config), None, root=str(tmp_path)).state_owner
     assert (owner, there) == (StateOwner.ENGINE, StateOwner.PLATFORM)
+
+
+def test_every_kind_that_can_be_configured_has_its_row() -> None:
+    """But ``auto``, which finds one; and a platform of AWS has what builds its provisioner."""
+    named = get_args(get_type_hints(ProvisionerSection)["kind"])
+    assert {*named} - {"auto"} == KINDS.keys()
+    assert all(kind.build is not None for kind in PLATFORMS.values())

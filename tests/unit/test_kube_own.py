@@ -21,7 +21,8 @@ from healthd.remediation.orchestrators.kubernetes.node import HOLD, UNHEALTHY, K
 from healthd.remediation.orchestrators.kubernetes.signals import ASKED, EKS_CONDITION, HYPERPOD_LABEL
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.kube_own import UNHEARD_S, OwnNodeProvisioner
-from healthd.remediation.provisioners.opening import asks_by_own_node, found_by_controller, open_provisioner
+from healthd.remediation.provisioners.opening import channel_of, found_by_controller, open_provisioner
+from healthd.remediation.provisioners.registry import RepairChannel
 from healthd.remediation.provisioners.subject import Subject
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.sources.machine import open_machine
@@ -231,18 +232,18 @@ def test_a_request_is_taken_back_only_in_time(
 
 
 @pytest.mark.parametrize(
-    ("section", "kind"),
+    ("section", "channel"),
     [
-        (ProvisionerSection(kind="eks"), "eks"),
-        (ProvisionerSection(kind="eks", act_from="controller"), "eks"),
-        (ProvisionerSection(kind="hyperpod", hyperpod=HyperpodSection(how="label")), "hyperpod"),
-        (ProvisionerSection(kind="hyperpod", hyperpod=HyperpodSection(how="api")), ""),
-        (ProvisionerSection(kind="autoscaling", hyperpod=HyperpodSection(how="label")), ""),
+        (ProvisionerSection(kind="eks"), RepairChannel.OWN_NODE),
+        (ProvisionerSection(kind="eks", act_from="controller"), RepairChannel.OWN_NODE),
+        (ProvisionerSection(kind="hyperpod", hyperpod=HyperpodSection(how="label")), RepairChannel.OWN_NODE),
+        (ProvisionerSection(kind="hyperpod", hyperpod=HyperpodSection(how="api")), RepairChannel.API),
+        (ProvisionerSection(kind="autoscaling", hyperpod=HyperpodSection(how="label")), RepairChannel.API),
     ],
 )
-def test_who_asks_by_its_own_node(section: ProvisionerSection, kind: str) -> None:
+def test_who_asks_by_its_own_node(section: ProvisionerSection, channel: RepairChannel) -> None:
     """Whoever else calls AWS: the node's own label and condition are the node's."""
-    assert asks_by_own_node(section) == kind
+    assert channel_of(section) is channel
 
 
 def test_on_any_other_cluster_it_is_a_mistake(tmp_path: Path) -> None:

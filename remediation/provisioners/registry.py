@@ -1,0 +1,178 @@
+"""The kinds of provisioners: one row each, by the names that ``[provisioner] kind`` has for them.
+
+What a kind is and how it is built stands in its row; who asks for it, on the node or from the controller, is
+``opening``'s business. A new kind is a row here, and its name in ``[provisioner] kind``. ``auto`` is no kind: it is
+found out which one a node is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from pathlib import Path
+
+from healthd.config.schema.provisioner import ProvisionerSection
+from healthd.core.errors import ConfigError
+from healthd.remediation.ports import Provisioner
+from healthd.remediation.provisioners.autoscaling import AutoScalingProvisioner
+from healthd.remediation.provisioners.aws import Aws
+from healthd.remediation.provisioners.aws_calls import Platform
+from healthd.remediation.provisioners.detect import (
+    PARALLELCLUSTER_TAG,
+    PCS_TAG,
+    DetectedPlatform,
+    hyperpod,
+    parallelcluster,
+)
+from healthd.remediation.provisioners.ec2 import Ec2Provisioner
+from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
+from healthd.remediation.provisioners.slurm_managed import SlurmManagedProvisioner
+from healthd.remediation.provisioners.slurm_node import Scontrol, read_node
+from healthd.remediation.provisioners.subject import Subject
+
+
+class RepairChannel(Enum):
+    """How the owner of a machine is asked for a repair."""
+
+    COMMAND = "by a command of the machine itself"
+    SLURM = "by what scontrol writes on the node, which the platform acts upon"
+    API = "by an API of AWS"
+    OWN_NODE = "by what a node of Kubernetes writes on its own Node"
+    NODE_CLAIM = "by deleting the node's NodeClaim"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlatformInputs:
+    """What a provisioner of AWS is built from. ``made_by_us``, ``label``: see HyperPodProvisioner."""
+
+    section: ProvisionerSection
+    subject: Subject
+    found: DetectedPlatform
+    aws: Aws
+    scontrol: Scontrol | None
+    made_by_us: Callable[[str], bool] | None = None
+    label: Callable[[], str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProvisionerKind:
+    """One kind. ``title``: its name in sentences. ``channel``: how its owner is asked; ``by_how``: how instead, by
+    what ``[provisioner.hyperpod] how`` says.
+
+    ``build``: how it is put together where it is a platform of AWS; None where it is none. ``files``: what the files
+    that the platform leaves on a node tell, by the root and resource_config's path. ``drain_replaces``: any drain is a
+    replacement there. ``hint``: what an operator looks at where nothing comes of what a Node asked for.
+    """
+
+    title: str
+    channel: RepairChannel
+    by_how: Mapping[str, RepairChannel] = field(default_factory=dict)
+    build: Callable[[PlatformInputs], Provisioner] | None = None
+    files: Callable[[Path, str], DetectedPlatform | None] | None = None
+    drain_replaces: bool = False
+    hint: str = ""
+
+    @property
+    def needs_slurm(self) -> bool:
+        """Whether no other cluster can have it."""
+        return self.channel is RepairChannel.SLURM and not self.by_how
+
+    def channel_of(self, section: ProvisionerSection) -> RepairChannel:
+        """How it is asked under this configuration."""
+        return self.by_how.get(section.hyperpod.how, self.channel)
+
+
+def _hyperpod(wanted: PlatformInputs) -> Provisioner:
+    by_api = wanted.section.hyperpod.how == "api" or not wanted.subject.here or wanted.scontrol is None
+    return HyperPodProvisioner(
+        subject=wanted.subject,
+        aws=wanted.aws,
+        cluster=wanted.section.hyperpod.cluster or wanted.found.cluster,
+        scontrol=wanted.scontrol,
+        by_api=by_api,
+        made_by_us=wanted.made_by_us,
+        label=wanted.label,
+        fixed=wanted.found.fixed,
+    )
+
+
+def _slurm_managed(wanted: PlatformInputs, *, kind: str, manager: str, tag: str) -> Provisioner:
+    if wanted.scontrol is None:
+        raise ConfigError((f"provisioner.kind = {kind} needs Slurm: set [orchestrator] kind = slurm",))
+    return SlurmManagedProvisioner(
+        kind=kind,
+        manager=manager,
+        subject=wanted.subject,
+        aws=wanted.aws,
+        scontrol=wanted.scontrol,
+        tag=(tag, wanted.found.cluster) if wanted.found.cluster else None,
+        fixed=wanted.found.fixed,
+    )
+
+
+def _autoscaling(wanted: PlatformInputs) -> Provisioner:
+    return AutoScalingProvisioner(
+        subject=wanted.subject,
+        aws=wanted.aws,
+        how=wanted.section.autoscaling.replace,
+        group=wanted.section.autoscaling.group or wanted.found.group,
+        address=_address(wanted.subject.node, wanted.scontrol),
+    )
+
+
+def _ec2(wanted: PlatformInputs) -> Provisioner:
+    return Ec2Provisioner(
+        subject=wanted.subject,
+        aws=wanted.aws,
+        stop_and_start=wanted.section.ec2.stop_and_start,
+        address=_address(wanted.subject.node, wanted.scontrol),
+    )
+
+
+def _address(node: str, scontrol: Scontrol | None) -> Callable[[], str] | None:
+    """Where Slurm has the node, where Slurm runs it; else its name must say."""
+    return None if scontrol is None else partial(_address_of, node, scontrol)
+
+
+def _address_of(node: str, scontrol: Scontrol) -> str:
+    return read_node(scontrol, node).address or node
+
+
+KINDS: Mapping[str, ProvisionerKind] = {
+    "none": ProvisionerKind(title="nobody", channel=RepairChannel.COMMAND),
+    "local": ProvisionerKind(title="the machine itself", channel=RepairChannel.COMMAND),
+    "hyperpod": ProvisionerKind(
+        title="SageMaker HyperPod",
+        channel=RepairChannel.SLURM,
+        by_how={"api": RepairChannel.API, "label": RepairChannel.OWN_NODE},
+        build=_hyperpod,
+        files=lambda root, resource_config: hyperpod(root / resource_config.lstrip("/")),
+        hint="is the cluster's NodeRecovery Automatic? See aws sagemaker describe-cluster",
+    ),
+    "parallelcluster": ProvisionerKind(
+        title="AWS ParallelCluster",
+        channel=RepairChannel.SLURM,
+        build=partial(_slurm_managed, kind="parallelcluster", manager="clustermgtd", tag=PARALLELCLUSTER_TAG),
+        files=lambda root, _: parallelcluster(root),
+        drain_replaces=True,
+    ),
+    "pcs": ProvisionerKind(
+        title="AWS Parallel Computing Service (PCS)",
+        channel=RepairChannel.SLURM,
+        build=partial(_slurm_managed, kind="pcs", manager="PCS", tag=PCS_TAG),
+        drain_replaces=True,
+    ),
+    "autoscaling": ProvisionerKind(title="EC2 Auto Scaling", channel=RepairChannel.API, build=_autoscaling),
+    "ec2": ProvisionerKind(title="EC2", channel=RepairChannel.API, build=_ec2),
+    "karpenter": ProvisionerKind(title="Karpenter", channel=RepairChannel.NODE_CLAIM),
+    "eks": ProvisionerKind(
+        title="EKS",
+        channel=RepairChannel.OWN_NODE,
+        hint="is node auto-repair on for this node group, and is it below its own limits?"
+        " See aws eks describe-nodegroup",
+    ),
+}
+PLATFORMS: Mapping[Platform, ProvisionerKind] = {platform: KINDS[platform] for platform in Platform}
+"""The kinds that are platforms of AWS, which ``auto`` can find."""
