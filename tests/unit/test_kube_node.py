@@ -217,16 +217,16 @@ def test_labels_and_annotations_are_features() -> None:
 
 _AT_ONCE = """
 import sys, threading
-from healthd.remediation.orchestrators import kube_node, kube_old_marks, kube_record
+from healthd.remediation.orchestrators.kubernetes import node, old_records, record
 sys.setswitchinterval(1e-6)
 together = threading.Barrier(8)
 def read():
     together.wait()
     for _ in range(50):
-        kube_node.node_of({"metadata": {"name": "n1"}, "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}})
-        kube_old_marks.marks_in({"mark.healthd.io/n1": '{"node": "n1", "text": "healthd case=1"}'})
-        kube_record.healths_in(b'{"items": [{"metadata": {"name": "n1"}, "status": {"state": "ok"}}]}')
-        kube_record.text_of({"case": "k3v9", "history": [{"act": "reboot", "at": "2026-11-21T00:00:00Z"}]})
+        node.node_of({"metadata": {"name": "n1"}, "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}})
+        old_records.marks_in({"mark.healthd.io/n1": '{"node": "n1", "text": "healthd case=1"}'})
+        record.healths_in(b'{"items": [{"metadata": {"name": "n1"}, "status": {"state": "ok"}}]}')
+        record.text_of({"case": "k3v9", "history": [{"act": "reboot", "at": "2026-11-21T00:00:00Z"}]})
 threads = [threading.Thread(target=read) for _ in range(8)]
 for each in threads: each.start()
 for each in threads: each.join()
